@@ -1,0 +1,5 @@
+"""Synthetic catalogues and users, and the measurements made on them.
+
+`bench.synth` makes catalogues of ads whose Semantic IDs, targeting rules and users hang together.
+Nothing in the product imports this package; it may import everything above it.
+"""

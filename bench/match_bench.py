@@ -1,0 +1,261 @@
+"""Measures expand-and-match: 16 requests of 10,000 generated ads, users with 64 locations.
+
+    python -m bench.match_bench --out bench/results/cpu-2core/match.json
+
+Three kinds of leaves, new random ones in every repetition, so that the index is read from memory
+and not from a warm cache:
+  random     any leaves of a synthetic catalogue: most ads fail early, by their attributes
+  eligible   leaves with an ad for the user, as beam search finds them
+  scattered  the same over arrays without any locality, the worst case: a million rules spread
+             evenly over the ads, location lists of 1 to 60 values
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.result_file import write_result
+from bench.synth import Preset, preset_spec, write_folder
+from index.ads import SidToAds
+from index.builder import BuildSpec, build
+from index.exact import ExactMatcher
+from index.matchers import MatcherMode
+from index.rules import SetRules, TargetingRules
+from index.schema import Attribute, TargetingSchema, TargetSet
+from index.snapshot import Snapshot, SnapshotFacts
+from index.storage import load_snapshot
+from index.trie import SidTrie
+from index.users import UserAttributes, UserEncoder, UserRows
+from index.values import InternedValues
+
+REQUESTS = 16
+GENERATED = 10_000
+LOCATIONS = 64
+MAX_ADS = (500, GENERATED)  # the API's usual reply, and all that matched
+SAMPLED_LEAVES = 300_000  # among which a user's eligible leaves are looked for
+
+Leaves = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One call's leaves; see ExactMatcher.match."""
+
+    offsets: npt.NDArray[np.int64]
+    leaves: Leaves
+    scores: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Times are of a whole call; generated, matched and returned ads are per request."""
+
+    leaves: str
+    sids: int
+    ads: int
+    rules: int
+    threads: int
+    max_ads: int
+    requests: int
+    generated: int
+    matched: int
+    returned: int
+    repetitions: int
+    median_ms: float
+    p90_ms: float
+    ns_per_ad: float
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.match_bench", description=__doc__)
+    parser.add_argument("--out", type=Path, help="result file; without it, only print")
+    parser.add_argument("--sids", type=int, default=3_000_000)
+    parser.add_argument("--rules", type=int, default=1_000_000, help="of the scattered arrays")
+    parser.add_argument("--repetitions", type=int, default=200)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1])
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(arguments)
+    rng = np.random.default_rng(options.seed)
+
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        catalogue, users = _catalogue(Path(folder), options.sids, options.seed, rng)
+    scattered, scattered_users = _scattered(options.sids, options.rules, rng)
+    for name, snapshot, attributes in (
+        ("random", catalogue, users),
+        ("eligible", catalogue, users),
+        ("scattered", scattered, scattered_users),
+    ):
+        encoded = UserEncoder(snapshot.schema, snapshot.set_values).encode(attributes)
+        pools = _pools(snapshot, encoded, rng, eligible=name != "random")
+        draws = [_draw(snapshot, pools, rng) for _ in range(options.repetitions)]
+        for threads, max_ads in product(options.threads, MAX_ADS):
+            row = _measure(name, snapshot, encoded, draws, threads, max_ads)
+            print(json.dumps(asdict(row)), flush=True)
+            rows.append(asdict(row))
+    if options.out is not None:
+        write_result(options.out, "python -m bench.match_bench", arguments, rows)
+
+
+def _measure(
+    name: str,
+    snapshot: Snapshot,
+    users: UserRows,
+    draws: list[Draw],
+    threads: int,
+    max_ads: int,
+) -> Row:
+    """Times whole calls, checks and allocation of the reply included."""
+    matcher = ExactMatcher(snapshot, threads)
+    seconds, matched, generated, returned = [], 0, 0, 0
+    for draw in draws:
+        begin = time.perf_counter()
+        reply = matcher.match(users, draw.offsets, draw.leaves, draw.scores, max_ads)
+        seconds.append(time.perf_counter() - begin)
+        matched += int(reply.counts.matched.sum())
+        generated += int(reply.counts.generated.sum())
+        returned += int(reply.counts.returned.sum())
+    median, p90 = (float(np.quantile(seconds, q)) for q in (0.5, 0.9))
+    answered = len(draws) * len(users)
+    return Row(
+        leaves=name,
+        sids=snapshot.trie.num_leaves,
+        ads=snapshot.ads.num_ads,
+        rules=snapshot.rules.num_rules,
+        threads=threads,
+        max_ads=max_ads,
+        requests=len(users),
+        generated=round(generated / answered),
+        matched=round(matched / answered),
+        returned=round(returned / answered),
+        repetitions=len(draws),
+        median_ms=round(median * 1e3, 2),
+        p90_ms=round(p90 * 1e3, 2),
+        ns_per_ad=round(median * 1e9 * len(draws) / generated, 1),
+    )
+
+
+def _draw(snapshot: Snapshot, pools: list[Leaves], rng: np.random.Generator) -> Draw:
+    """Leaves of about GENERATED ads per request, best score first."""
+    sizes = np.diff(snapshot.ads.ad_offsets)
+    requests = []
+    for pool in pools:
+        turn = np.roll(pool, int(rng.integers(len(pool))))[: 2 * GENERATED]
+        requests.append(turn[: 1 + int(np.searchsorted(sizes[turn].cumsum(), GENERATED))])
+    scores = [np.sort(rng.normal(size=len(leaves)))[::-1] for leaves in requests]
+    return Draw(
+        np.cumsum([0, *(len(leaves) for leaves in requests)], dtype=np.int64),
+        np.concatenate(requests),
+        np.concatenate(scores).astype(np.float32),
+    )
+
+
+def _pools(
+    snapshot: Snapshot, users: UserRows, rng: np.random.Generator, *, eligible: bool
+) -> list[Leaves]:
+    """Per user, random leaves in random order; of them those with an eligible ad, if so asked."""
+    count = min(SAMPLED_LEAVES, snapshot.trie.num_leaves)
+    samples = [
+        rng.permutation(snapshot.trie.num_leaves)[:count].astype(np.int32)
+        for _ in range(len(users))
+    ]
+    if not eligible:
+        return samples
+    reply = ExactMatcher(snapshot, threads=1).match(
+        users,
+        np.arange(len(users) + 1) * count,
+        np.concatenate(samples),
+        np.zeros(len(users) * count, np.float32),
+        snapshot.ads.num_ads,
+    )
+    return [
+        rng.permutation(sample[np.unique(reply.leaf_positions[begin:end])])
+        for sample, begin, end in zip(samples, reply.offsets[:-1], reply.offsets[1:], strict=True)
+    ]
+
+
+def _catalogue(
+    folder: Path, sids: int, seed: int, rng: np.random.Generator
+) -> tuple[Snapshot, list[UserAttributes]]:
+    """A built catalogue; users of its population, each with LOCATIONS locations that it knows."""
+    ads = folder / "ads"
+    spec = preset_spec(Preset.SMALL, sids=sids, seed=seed)
+    write_folder(spec, ads, force=False, progress=lambda done, total: None)
+    report = build(
+        BuildSpec((ads / "ads.parquet",), ads / "targeting.yaml", folder / "root"),
+        lambda step, done, total: None,
+    )
+    snapshot = load_snapshot(report.path)
+    places = snapshot.set_values[[s.name for s in snapshot.schema.sets].index("location")]
+    users: list[UserAttributes] = []
+    for line in (ads / "requests.jsonl").read_text(encoding="utf-8").splitlines():
+        user = {name: value["values"] for name, value in json.loads(line)["user"].items()}
+        own = list(user.get("location", ()))
+        if own and len(users) < REQUESTS:
+            visited = (places[int(i)] for i in rng.permutation(len(places))[:LOCATIONS])
+            user["location"] = list(dict.fromkeys([*own, *visited]))[:LOCATIONS]
+            users.append(user)
+    return snapshot, users
+
+
+def _scattered(
+    sids: int, rules: int, rng: np.random.Generator
+) -> tuple[Snapshot, list[UserAttributes]]:
+    """Only what matching reads: the trie is a stand-in with the right number of leaves."""
+    places = InternedValues.of(f"place-{i}" for i in range(20_000))
+    schema = TargetingSchema(
+        attributes=(Attribute("group", tuple(f"g{i}" for i in range(400))),),
+        sets=(TargetSet("location", 256, 4, LOCATIONS),),
+        hash_seed=0,
+    )
+    ads_of = rng.choice(
+        [1, 1, 1, 1, 1, 1, 1, 2, 2, 11], size=sids, p=[0.1] * 7 + [0.14, 0.14, 0.02]
+    )
+    ads = int(ads_of.sum())
+    lengths = np.where(rng.random(rules) < 0.4, rng.integers(1, 61, size=rules), 0)
+    offsets = np.append(0, lengths.cumsum())
+    values = rng.integers(len(places), size=offsets[-1], dtype=np.int32)
+    table = rng.integers(1 << 64, size=(100_000, schema.words), dtype=np.uint64)
+    nothing = np.zeros(rules + 1, np.int64), np.empty(0, np.int32)
+    snapshot = Snapshot(
+        facts=SnapshotFacts(1, "", "scattered", 0, 0),
+        schema=schema,
+        trie=SidTrie((), (1, sids), np.empty(0, np.int32), np.empty(0, np.uint16)),
+        mode=MatcherMode.CD,
+        matchers=None,
+        ads=SidToAds(
+            ad_offsets=np.append(0, ads_of.cumsum()),
+            ad_ids=rng.permutation(ads),
+            ad_rule=rng.integers(rules, size=ads, dtype=np.int32),
+            ad_weight=rng.random(ads, dtype=np.float32),
+            ad_lookup=np.empty(0, np.int32),
+        ),
+        rules=TargetingRules(
+            bitmask=rng.integers(len(table), size=rules, dtype=np.int32),
+            bitmask_table=table,
+            set_rules=rng.permutation(rules).astype(np.int32).reshape(rules, 1),
+            sets=(SetRules(offsets, values, *nothing),),
+        ),
+        set_values=(places,),
+    )
+    users: list[UserAttributes] = [
+        {
+            "group": [f"g{int(rng.integers(400))}"],
+            "location": [places[int(i)] for i in rng.permutation(len(places))[:LOCATIONS]],
+        }
+        for _ in range(REQUESTS)
+    ]
+    return snapshot, users
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,57 @@
+"""The files behind every number in the documents: {machine, commit, command, rows}."""
+
+import json
+import os
+import platform
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["machine", "write_result"]
+
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+def write_result(
+    path: Path, program: str, arguments: Sequence[str], rows: Sequence[Mapping[str, Any]]
+) -> None:
+    result = {
+        "machine": machine(),
+        "commit": _commit(),
+        "command": shlex.join([*program.split(), *arguments]),
+        "rows": list(rows),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def machine() -> str:
+    """Such as "2 cores of AMD EPYC, 23 GiB, Linux x86_64"."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
+    cores = len(os.sched_getaffinity(0))
+    return (
+        f"{cores} cores of {_processor()}, {memory:.0f} GiB, {platform.system()} "
+        f"{platform.machine()}"
+    )
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    for line in cpuinfo.read_text().splitlines() if cpuinfo.exists() else ():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or "an unnamed processor"
+
+
+def _commit() -> str:
+    """The commit measured, marked where the files on disk differ from it."""
+    described = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return described.stdout.strip() or "none"

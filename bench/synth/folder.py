@@ -1,0 +1,65 @@
+"""A catalogue as a folder: `ads.parquet`, `targeting.yaml` and `requests.jsonl`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.synth.ads_file import Progress, write_ads
+from bench.synth.catalogue import make_catalogue
+from bench.synth.requests_file import write_requests
+from bench.synth.schema import targeting_yaml
+from bench.synth.spec import CatalogueSpec
+from configs.errors import InputError
+
+ADS_FILE = "ads.parquet"
+TARGETING_FILE = "targeting.yaml"
+REQUESTS_FILE = "requests.jsonl"
+_FILES = (TARGETING_FILE, REQUESTS_FILE, ADS_FILE)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a folder holds now."""
+
+    sid_space: str
+    sids: int
+    ads: int
+    campaigns: int
+    distinct_rules: int
+    requests: int
+    bytes: int
+
+
+def write_folder(
+    spec: CatalogueSpec, out: Path, *, force: bool = False, progress: Progress | None = None
+) -> Written:
+    """Makes the catalogue and its three files; each appears whole or not at all."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out {out} is a file; name a folder")
+    taken = [name for name in _FILES if (out / name).exists()]
+    if taken and not force:
+        raise InputError(f"--out {out} already holds {', '.join(taken)}; use --force to replace")
+    catalogue = make_catalogue(spec)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        partial = {name: out / f".{name}.partial" for name in _FILES}
+        try:
+            partial[TARGETING_FILE].write_text(targeting_yaml(), encoding="utf-8")
+            requests = write_requests(catalogue, partial[REQUESTS_FILE])
+            write_ads(catalogue, partial[ADS_FILE], progress)
+            for name in _FILES:
+                partial[name].replace(out / name)
+        finally:
+            for path in partial.values():
+                path.unlink(missing_ok=True)
+        size = sum((out / name).stat().st_size for name in _FILES)
+    except OSError as error:
+        raise InputError(f"--out {out} cannot be written: {error.strerror or error}") from error
+    return Written(
+        sid_space=spec.sid_space,
+        sids=catalogue.num_sids,
+        ads=catalogue.num_ads,
+        campaigns=len(catalogue.campaigns),
+        distinct_rules=catalogue.campaigns.distinct_rules(),
+        requests=requests,
+        bytes=size,
+    )

@@ -1,0 +1,65 @@
+"""What an ad is called: `Hokari trail running shoes, waterproof`; `Tanesen pizzeria, Lisbon`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bench.synth.arrays import Int64Array, offsets_of
+from bench.synth.background import REACHES, TOPIC_REACH
+from bench.synth.catalogue import Catalogue
+from bench.synth.topics import PRODUCTS_PER_TOPIC, TOPICS
+from bench.synth.words import BRAND_NAMES
+
+_BRAND_STRIDE = 3571  # prime and coprime to their number: neighbours share no syllables
+
+
+@dataclass(frozen=True, slots=True)
+class TitleWords:
+    """Arrow string arrays that titles are put together from."""
+
+    brands: pa.StringArray
+    products: pa.StringArray
+    endings: pa.StringArray  # the details of all topics, then the names of all cities
+    topic_details: Int64Array  # [topics + 1] offsets into the endings
+
+    @classmethod
+    def of(cls, city_names: Sequence[str]) -> "TitleWords":
+        details = list(chain.from_iterable(topic.details for topic in TOPICS))
+        return cls(
+            brands=pa.array(BRAND_NAMES),
+            products=pa.array(list(chain.from_iterable(topic.products for topic in TOPICS))),
+            endings=pa.array([*details, *city_names]),
+            topic_details=offsets_of(np.array([len(topic.details) for topic in TOPICS])),
+        )
+
+
+def titles(
+    catalogue: Catalogue, words: TitleWords, sids: Int64Array, ads: Int64Array
+) -> pa.StringArray:
+    """One title per ad, each given with its SID's index.
+
+    The brand is token 2's, the product token 3's. A local business ends in its city, all others in
+    a detail that token 4 decides.
+    """
+    tree = catalogue.tree
+    brand = tree.line_brand[tree.sid_line[sids]]
+    topic = tree.brand_topic[brand]
+    tokens = tree.sids[sids].astype(np.int64)
+    product = topic * PRODUCTS_PER_TOPIC + tokens[:, 2] % PRODUCTS_PER_TOPIC
+    first_detail = words.topic_details[topic]
+    detail = first_detail + tokens[:, 3] % (words.topic_details[topic + 1] - first_detail)
+    city = words.topic_details[-1] + catalogue.home_cities(sids, ads)
+    local = TOPIC_REACH[topic] == REACHES.index("local")
+    return pc.binary_join_element_wise(
+        pc.binary_join_element_wise(
+            words.brands.take(pa.array(brand * _BRAND_STRIDE % len(BRAND_NAMES))),
+            words.products.take(pa.array(product)),
+            " ",
+        ),
+        words.endings.take(pa.array(np.where(local, city, detail))),
+        ", ",
+    )

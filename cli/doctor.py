@@ -1,0 +1,141 @@
+"""`grace doctor`: what this machine has, and what of it is broken."""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from configs.errors import NativeError
+
+__all__ = ["Finding", "doctor", "examine"]
+
+NEEDED = ("numpy", "pyarrow", "pyyaml", "rich", "typer", "xxhash")
+REINSTALL = "run `make setup`, or `pip install grace-serving` again"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One row. A fault breaks a command of this version; a note does not."""
+
+    name: str
+    status: Literal["ok", "note", "fault"]
+    found: str
+    remedy: str = ""
+
+
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+) -> None:
+    """Check this machine: packages, native library, GPU. Exit code 1 if a command cannot work.
+
+    Example: `grace doctor --json`
+    """
+    findings = list(examine())
+    broken = any(finding.status == "fault" for finding in findings)
+    if as_json:
+        rows = [asdict(finding) for finding in findings]
+        print(json.dumps({"ok": not broken, "findings": rows}, indent=2))
+    else:
+        _print(findings)
+    raise typer.Exit(1 if broken else 0)
+
+
+def examine() -> Iterator[Finding]:
+    yield Finding("Python", "ok", f"{platform.python_version()} on {platform.platform()}")
+    yield Finding("cores", "ok", str(len(os.sched_getaffinity(0))))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    yield Finding("memory", "ok", f"{memory / 2**30:.1f} GiB")
+    yield from map(_package, NEEDED)
+    yield _torch()
+    yield _native_library()
+    yield _compiler()
+    yield Finding("CUDA kernels", "note", "not built: this version has none")
+    yield _nvcc()
+    yield _gpu()
+
+
+def _package(name: str) -> Finding:
+    try:
+        return Finding(name, "ok", version(name))
+    except PackageNotFoundError:
+        return Finding(name, "fault", "not installed", REINSTALL)
+
+
+def _torch() -> Finding:
+    try:
+        installed = version("torch")
+    except PackageNotFoundError:
+        return Finding("torch", "note", "not installed: no command of this version uses it")
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        return Finding("torch", "note", f"{installed}, does not load: {error}", REINSTALL)
+    has_cuda = "available" if torch.cuda.is_available() else "not available"
+    return Finding("torch", "ok", f"{installed}, CUDA {has_cuda}")
+
+
+def _native_library() -> Finding:
+    from native.build import read_record
+
+    try:
+        from native.loader import library_path, load_library
+
+        load_library()
+    except NativeError as error:
+        found, _, remedy = str(error).rpartition(": ")
+        return Finding("native library", "fault", found, remedy)
+    except ImportError as error:
+        return Finding("native library", "fault", f"cannot be opened: {error}", REINSTALL)
+    path = library_path()
+    record = read_record(path.parent)
+    made = f" ({record.compiler}; {' '.join(record.flags)})" if record else ""
+    return Finding("native library", "ok", f"current, {path}{made}")
+
+
+def _compiler() -> Finding:
+    from native.build import find_compiler
+
+    try:
+        return Finding("C++ compiler", "ok", shutil.which(find_compiler()[0]) or "")
+    except NativeError as error:
+        return Finding("C++ compiler", "note", "none: needed to build from sources", str(error))
+
+
+def _nvcc() -> Finding:
+    home = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
+    found = shutil.which("nvcc") or shutil.which(home / "bin" / "nvcc")
+    return Finding("nvcc", "ok" if found else "note", found or "not found: nothing here needs it")
+
+
+def _gpu() -> Finding:
+    try:
+        command = ["nvidia-smi", "--list-gpus"]
+        listed = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+        names = [line.partition(" (UUID")[0] for line in listed.stdout.splitlines()]
+    except (OSError, subprocess.SubprocessError):
+        names = []
+    if not names:
+        return Finding("GPU", "note", "none found: everything in this version runs on the CPU")
+    return Finding("GPU", "ok", "; ".join(names))
+
+
+def _print(findings: list[Finding]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("check", "", "found", box=None, pad_edge=False)
+    styles = {"ok": "green", "note": "yellow", "fault": "bold red"}
+    for finding in findings:
+        remedy = f"\n{finding.remedy}" if finding.remedy else ""
+        status = Text(finding.status, style=styles[finding.status])
+        table.add_row(finding.name, status, Text(finding.found + remedy, overflow="fold"))
+    Console().print(table)

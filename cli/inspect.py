@@ -1,0 +1,108 @@
+"""`grace inspect`: what a snapshot holds."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from index.summary import IndexSummary
+
+__all__ = ["inspect", "print_summary"]
+
+
+def inspect(
+    snapshot: Annotated[Path, typer.Argument(help="ROOT (its current version) or ROOT/VERSION.")],
+    version: Annotated[int | None, typer.Option(help="Another version of ROOT.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+) -> None:
+    """Print a snapshot's index summary: counts per level, ads per SID, matcher storage, fill.
+
+    Example: `grace inspect snapshots`
+    """
+    from index.storage import load_snapshot
+    from index.summary import summarize
+
+    summary = summarize(load_snapshot(snapshot, version))
+    if as_json:
+        print(json.dumps(summary.to_json(), indent=2))
+    else:
+        print_summary(summary)
+
+
+def print_summary(summary: "IndexSummary") -> None:
+    from rich.console import Console
+
+    console = Console()
+    for line in _lines(summary):
+        console.print(line, highlight=False, soft_wrap=True)
+    console.print(_levels(summary))
+    if summary.matchers:
+        console.print(_matchers(summary))
+
+
+def _lines(summary: "IndexSummary") -> Iterator[str]:
+    yield (
+        f"version {summary.version}, created {summary.created_at}, "
+        f"SID space {summary.sid_space!r}, matchers: {summary.mode}"
+    )
+    per_sid = "/".join(str(summary.ads_per_sid[key]) for key in ("p50", "p90", "p99", "max"))
+    vocabularies = " x ".join(map(str, summary.vocab_sizes))
+    yield f"{summary.sids:,} SIDs over vocabularies of {vocabularies}"
+    yield f"{summary.ads:,} ads, per SID p50/p90/p99/max {per_sid}; {summary.rejects} refused"
+    yield f"{summary.rules:,} distinct rules from {summary.rule_bitmask_rows:,} bitmask rows"
+    for name, count in summary.set_rules.items():
+        yield f"    and {count:,} {name} rules over {summary.set_values[name]:,} values"
+    parts = ", ".join(f"{name.replace('_', ' ')} {_mb(n)}" for name, n in summary.bytes.items())
+    yield f"{_mb(sum(summary.bytes.values()))} MB in memory: {parts}"
+    yield f"ad updates applied up to sequence number {summary.updates_watermark}"
+
+
+def _levels(summary: "IndexSummary") -> "Table":
+    table = _table("Trie", "position", "child entries", "mean fan-out", "max fan-out")
+    for level in summary.levels:
+        table.add_row(
+            _position(level.position),
+            f"{level.entries:,}",
+            f"{level.mean_fan_out:.2f}",
+            f"{level.max_fan_out:,}",
+        )
+    return table
+
+
+def _matchers(summary: "IndexSummary") -> "Table":
+    headings = ("kind", "position", "words", "rows", "MB before", "after", "mean fill")
+    table = _table("Matchers, before and after deduplication", *headings)
+    for matcher in summary.matchers:
+        table.add_row(
+            matcher.kind,
+            _position(matcher.position),
+            str(summary.matcher_words[matcher.kind]),
+            f"{matcher.rows:,}",
+            _mb(matcher.bytes_before),
+            _mb(matcher.bytes_after),
+            f"{matcher.fill:.3f}",
+        )
+    return table
+
+
+def _table(title: str, *headings: str) -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading == "kind" else "right")
+    return table
+
+
+def _mb(size: int) -> str:
+    return f"{size / 1e6:,.2f}"
+
+
+def _position(position: int) -> str:
+    return "root" if position == 0 else f"p{position}"

@@ -1,0 +1,83 @@
+"""`grace`: the table of commands and what becomes of their errors.
+
+The command `name` is the function `name` of cli/name.py, annotated for typer; its docstring is its
+help and has an example. To add one, write the file and add its name to COMMANDS, which is also the
+order of `grace --help`: as a newcomer needs them.
+"""
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from importlib import import_module
+from importlib.metadata import version
+from typing import Annotated, Any
+
+import typer
+
+from configs.errors import GraceError
+
+__all__ = ["COMMANDS", "app", "run", "told"]
+
+COMMANDS = (
+    "demo",
+    "synth",
+    "build",
+    "inspect",
+    "verify",
+    "publish",
+    "doctor",
+)
+
+INTERRUPTED = 130  # what a shell reports for a program ended by SIGINT
+
+app = typer.Typer(
+    name="grace",
+    help="Generative ads retrieval: catalogues, snapshots and their checks.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"grace {version('grace-serving')}")
+        raise typer.Exit
+
+
+@app.callback()
+def grace(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+def told(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, with errors its user can act on as one line and an exit code."""
+
+    @wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except GraceError as error:
+            print(f"error: {error}", file=sys.stderr)
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+
+    return wrapped
+
+
+for _name in COMMANDS:
+    app.command(_name)(told(getattr(import_module(f"cli.{_name}"), _name)))
+
+
+def run() -> None:
+    app()

@@ -1,0 +1,32 @@
+"""`grace publish`: make a version of a snapshot root the current one."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["publish"]
+
+
+def publish(
+    root: Annotated[Path, typer.Argument(help="A snapshot root.")],
+    version: Annotated[int, typer.Argument(help="One of its versions; an older one rolls back.")],
+    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+) -> None:
+    """Verify a version, then make it current for every reader of the root, forward or back.
+
+    Example: `grace publish snapshots 41`
+    """
+    from index.storage import publish as make_current
+    from index.storage import verify_snapshot
+
+    verify_snapshot(root, version)
+    previous = make_current(root, version)
+    if as_json:
+        print(json.dumps({"root": str(root), "from": previous, "to": version}))
+    elif previous is None:
+        print(f"{root}: {version} is current; none was before")
+    else:
+        back = " (back)" if version < previous else ""
+        print(f"{root}: {previous} -> {version}{back}")

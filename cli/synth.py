@@ -1,0 +1,46 @@
+"""`grace synth`: a synthetic catalogue of ads, and users to retrieve them for."""
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.progress import progress_bars
+
+__all__ = ["synth"]
+
+
+def synth(
+    out: Annotated[Path, typer.Option(help="Folder to write; made if there is none.")],
+    preset: Annotated[str, typer.Option(help="tiny (2,000 SIDs) or small (100,000).")] = "tiny",
+    sids: Annotated[
+        int | None, typer.Option(help="Another number of SIDs, up to millions with small.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Equal seeds make equal files.")] = 1,
+    force: Annotated[bool, typer.Option("--force", help="Replace files from before.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+) -> None:
+    """Make a catalogue that a person can read: `ads.parquet`, `targeting.yaml`, `requests.jsonl`.
+
+    Example: `grace synth --preset tiny --out catalogue`
+    """
+    from bench.synth import preset_spec, write_folder
+
+    started = time.perf_counter()
+    spec = preset_spec(preset, sids, seed)
+    with progress_bars() as progress:
+        written = write_folder(
+            spec, out, force=force, progress=lambda done, total: progress("write", done, total)
+        )
+    seconds = time.perf_counter() - started
+    if as_json:
+        print(json.dumps({"out": str(out), **asdict(written), "seconds": round(seconds, 3)}))
+        return
+    print(
+        f"{out}: {written.ads:,} ads of {written.sids:,} SIDs with {written.distinct_rules:,} "
+        f"distinct rules, {written.requests:,} requests ({written.bytes / 1e6:.1f} MB, "
+        f"{seconds:.1f} s), SID space {written.sid_space}"
+    )

@@ -1,0 +1,50 @@
+"""`grace verify`: is this snapshot whole, and what is in it."""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from configs.errors import SnapshotError
+
+__all__ = ["verify"]
+
+
+def verify(
+    path: Annotated[Path, typer.Argument(metavar="ROOT", help="A snapshot root, or ROOT/VERSION.")],
+    version: Annotated[
+        int | None, typer.Option(help="The version to look at; by default the current one.", min=1)
+    ] = None,
+    deep: Annotated[
+        bool,
+        typer.Option("--deep", help="Derive all matchers and ids again from the ads' rules."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+) -> None:
+    """Check sizes, digests and structure of a snapshot. Exit code 1 names the file and the fault.
+
+    Example: `grace verify snapshots --deep`
+    """
+    from index.storage import verify_snapshot
+
+    try:
+        report = verify_snapshot(path, version, deep=deep)
+    except SnapshotError as error:
+        if as_json:
+            print(json.dumps({"ok": False, "file": error.file, "fault": error.fault}))
+        raise
+    if as_json:
+        print(json.dumps({"ok": True, **asdict(report)}, default=str, indent=1))
+        return
+    current = ", current" if report.is_current else ""
+    counts = report.counts
+    print(
+        f"ok: {report.path}: version {report.version}{current}, {report.files} arrays, "
+        f"{report.bytes:,} bytes, {counts.nodes_per_level[-1]:,} SIDs, {counts.ads:,} ads, "
+        f"{counts.rules:,} rules, matchers {report.mode}"
+    )
+    for note in report.notes:
+        print(f"note: {note}", file=sys.stderr)

@@ -1,0 +1,157 @@
+"""Strict YAML: the YAML 1.2 core scalars, and nothing that surprises the writer of a file.
+
+    NO, yes, on        strings (YAML 1.1 reads booleans); only true and false are booleans
+    12:30, 1_000       strings (YAML 1.1 reads integers)
+    010                a string: neither 8 nor 10 is what everybody means; 0o10 and 0x8 are integers
+    2024-01-31         a string
+
+Refused, with file and line: a key written twice, anchors, aliases and tags, a second document, keys
+that are not text, nesting deeper than 32, files over 1 MiB. Keys are always strings, as written.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import yaml
+
+from configs.errors import ConfigError
+
+__all__ = ["MAX_BYTES", "MAX_DEPTH", "Value", "parse_yaml", "read_yaml"]
+
+Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 32
+_MAX_DIGITS = 40  # more than any 128-bit number; Python's own limit is 4300, as a ValueError
+
+_NULL = frozenset({"", "~", "null", "Null", "NULL"})
+_BOOLEANS = {
+    "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
+}  # fmt: skip
+_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_NOT_FINITE = re.compile(r"([-+]?)\.(inf|Inf|INF)|(\.nan|\.NaN|\.NAN)")
+
+
+def read_yaml(path: Path) -> dict[str, Value]:
+    """The mapping that the file holds."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(content) > MAX_BYTES:
+        raise ConfigError(f"{path}: larger than {MAX_BYTES} bytes: shorten it")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        fault = f"byte {error.start} is not UTF-8: save the file as UTF-8"
+        raise ConfigError(f"{path}: {fault}") from None
+    return parse_yaml(text, str(path))
+
+
+def parse_yaml(text: str, name: str) -> dict[str, Value]:
+    """The mapping that `text` holds; `name` stands for the text in errors."""
+    try:
+        return _Reader(name, yaml.parse(text, Loader=yaml.SafeLoader)).document()
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ConfigError(f"{name}{line}: not YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{name}: not YAML: {str(error).splitlines()[0]}") from None
+
+
+class _Reader:
+    """Builds values from parser events, where anchors, tags and lines are still visible."""
+
+    def __init__(self, name: str, events: Iterator[yaml.Event]) -> None:
+        self._name = name
+        self._events = events
+
+    def document(self) -> dict[str, Value]:
+        next(self._events)  # the start of the stream
+        if isinstance(next(self._events), yaml.StreamEndEvent):
+            raise ConfigError(f"{self._name}: empty: expected `key: value` lines")
+        event = next(self._events)
+        value = self._value(event, 1)
+        next(self._events)  # the end of the document
+        if not isinstance(following := next(self._events), yaml.StreamEndEvent):
+            raise self._fault(following, "a second document: keep one per file")
+        if not isinstance(value, dict):
+            raise self._fault(event, "expected `key: value` lines at the top")
+        return value
+
+    def _value(self, event: yaml.Event, depth: int) -> Value:
+        if isinstance(event, yaml.AliasEvent):
+            raise self._fault(event, f"alias *{event.anchor}: aliases are refused: write it out")
+        assert isinstance(event, yaml.NodeEvent)
+        if event.anchor is not None:
+            raise self._fault(event, f"anchor &{event.anchor}: anchors are refused: remove it")
+        if getattr(event, "tag", None) is not None:
+            raise self._fault(event, f"tag {event.tag}: tags are refused: remove it")  # type: ignore[attr-defined]
+        if isinstance(event, yaml.ScalarEvent):
+            return self._plain(event) if event.implicit[0] else self._text(event)
+        if depth > MAX_DEPTH:
+            raise self._fault(event, f"nested deeper than {MAX_DEPTH}")
+        if isinstance(event, yaml.SequenceStartEvent):
+            return self._sequence(depth)
+        assert isinstance(event, yaml.MappingStartEvent)
+        return self._mapping(depth)
+
+    def _sequence(self, depth: int) -> list[Value]:
+        values = []
+        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
+            values.append(self._value(event, depth + 1))
+        return values
+
+    def _mapping(self, depth: int) -> dict[str, Value]:
+        values: dict[str, Value] = {}
+        first_lines: dict[str, int] = {}
+        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
+            key = self._key(event, depth + 1)
+            if key in values:
+                fault = f"key {key!r} is already on line {first_lines[key]}: keep one of them"
+                raise self._fault(event, fault)
+            first_lines[key] = _line(event)
+            values[key] = self._value(next(self._events), depth + 1)
+        return values
+
+    def _key(self, event: yaml.Event, depth: int) -> str:
+        self._value(event, depth)
+        if not isinstance(event, yaml.ScalarEvent):
+            raise self._fault(event, "a key must be text, not a list or a mapping")
+        return self._text(event)
+
+    def _text(self, event: yaml.ScalarEvent) -> str:
+        """The text, with pairs of surrogate escapes (JSON's way) made the characters they mean."""
+        try:
+            return str(event.value).encode("utf-16", "surrogatepass").decode("utf-16")
+        except UnicodeDecodeError:
+            raise self._fault(event, "half a character (a lone surrogate escape)") from None
+
+    def _plain(self, event: yaml.ScalarEvent) -> Value:
+        """An unquoted scalar."""
+        text = str(event.value)
+        if text in _NULL:
+            return None
+        if text in _BOOLEANS:
+            return _BOOLEANS[text]
+        if _INTEGER.fullmatch(text):
+            if len(text) > _MAX_DIGITS:
+                raise self._fault(event, f"an integer of {len(text)} digits: quote it")
+            return int(text, 0)
+        if _FLOAT.fullmatch(text):
+            return float(text)
+        if _NOT_FINITE.fullmatch(text):
+            return float(text.replace(".", ""))
+        return text
+
+    def _fault(self, event: yaml.Event, fault: str) -> ConfigError:
+        return ConfigError(f"{self._name}:{_line(event)}: {fault}")
+
+
+def _line(event: yaml.Event) -> int:
+    assert event.start_mark is not None
+    return event.start_mark.line + 1

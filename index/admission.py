@@ -1,0 +1,83 @@
+"""Decode-time admission on the CPU: which child entries may lead to an eligible ad."""
+
+import ctypes
+
+import numpy as np
+import numpy.typing as npt
+
+from index.snapshot import Snapshot
+from index.users import UserRows
+from native.loader import array_in, array_out, declare
+
+__all__ = ["admitted_entries"]
+
+
+class _BloomTest(ctypes.Structure):
+    _fields_ = (
+        ("index", ctypes.c_void_p),
+        ("table", ctypes.c_void_p),
+        ("star", ctypes.c_void_p),
+        ("queries", ctypes.c_void_p),
+        ("num_queries", ctypes.c_int64),
+        ("bits", ctypes.c_uint32),
+        ("hashes", ctypes.c_uint32),
+    )
+
+
+_admit_entries = declare(
+    "grace_admit_entries",
+    ctypes.c_int64,
+    ctypes.c_int64,
+    array_in(np.int32),
+    array_in(np.uint64, 2),
+    ctypes.c_int32,
+    array_in(np.uint64),
+    ctypes.c_void_p,
+    ctypes.c_int32,
+    array_out(np.uint8),
+)
+
+
+def admitted_entries(
+    snapshot: Snapshot, users: UserRows, request: int, entries: range | None = None
+) -> npt.NDArray[np.bool_]:
+    """True for each entry of a run whose node is admitted for one request of the batch.
+
+    Entry j leads to node j + 1; without `entries`, all of them. -> bool [len(entries)]
+    """
+    run = range(snapshot.trie.num_entries) if entries is None else entries
+    if run.step != 1 or run.start < 0 or run.stop > snapshot.trie.num_entries:
+        raise ValueError(f"entries must be a run within 0..{snapshot.trie.num_entries}, got {run}")
+    if snapshot.matchers is None:
+        return np.ones(len(run), np.bool_)
+    tests, keep_alive = [], []
+    for target_set, matchers, queries in zip(
+        snapshot.schema.sets, snapshot.matchers.blooms, users.sets, strict=True
+    ):
+        hashes = queries.hashes[queries.offsets[request] : queries.offsets[request + 1]]
+        keep_alive.append(hashes)
+        tests.append(
+            _BloomTest(
+                matchers.rows.index.ctypes.data,
+                matchers.rows.table.ctypes.data,
+                matchers.star.ctypes.data,
+                hashes.ctypes.data,
+                len(hashes),
+                target_set.bloom_bits,
+                target_set.bloom_hashes,
+            )
+        )
+    native_tests = (_BloomTest * len(tests))(*tests)
+    admitted = np.empty(len(run), np.uint8)
+    _admit_entries(
+        run.start,
+        run.stop,
+        snapshot.matchers.bitmask.index,
+        snapshot.matchers.bitmask.table,
+        snapshot.schema.words,
+        users.bitmask[request],
+        ctypes.cast(native_tests, ctypes.c_void_p),
+        len(tests),
+        admitted,
+    )
+    return admitted.astype(np.bool_)

@@ -1,0 +1,215 @@
+"""The build, top to bottom."""
+
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from configs.errors import InputError
+from index.builder.arrange import arrange
+from index.builder.batches import BATCH_ROWS, BatchReader
+from index.builder.collect import collect_ads
+from index.builder.rejects import RejectLog
+from index.builder.source import AdsSource, open_ads
+from index.builder.unions import union_matchers
+from index.matchers import MatcherMode
+from index.schema import load_schema
+from index.snapshot import Snapshot, SnapshotFacts, is_sid_space
+from index.storage import next_version, publish, versions, write_snapshot
+
+__all__ = ["BuildReport", "BuildSpec", "Progress", "build"]
+
+Progress = Callable[[str, int, int], None]
+"""Told the step's name, how much of it is done, and how much there is."""
+
+MAX_SID_LENGTH = 16
+MAX_VOCAB_SIZE = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class BuildSpec:
+    ads: tuple[Path, ...]  # Parquet files or folders of them
+    targeting: Path
+    root: Path
+    mode: MatcherMode = MatcherMode.UNION
+    sid_space: str | None = None  # None: what the files' metadata says
+    vocab_sizes: tuple[int, ...] | None = None  # likewise
+    version: int | None = None  # None: the next one
+    updates_watermark: int = 0
+    max_rejects: int = 0
+    reject_file: Path | None = None  # None: <root>/<version>.rejects.jsonl
+    publish: bool = True
+    threads: int = field(default_factory=lambda: os.cpu_count() or 1)
+    batch_rows: int = BATCH_ROWS
+
+
+@dataclass(frozen=True, slots=True)
+class BuildReport:
+    version: int
+    path: Path
+    published: bool
+    mode: MatcherMode
+    sid_space: str
+    ads: int
+    sids: int
+    rules: int
+    rejects: int
+    reject_file: Path | None
+    ignored_columns: tuple[str, ...]
+    step_seconds: dict[str, float]
+    peak_memory_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": self.version,
+            "path": str(self.path),
+            "published": self.published,
+            "mode": self.mode.value,
+            "sid_space": self.sid_space,
+            "ads": self.ads,
+            "sids": self.sids,
+            "rules": self.rules,
+            "rejects": self.rejects,
+            "reject_file": None if self.reject_file is None else str(self.reject_file),
+            "ignored_columns": list(self.ignored_columns),
+            "step_seconds": {name: round(s, 3) for name, s in self.step_seconds.items()},
+            "seconds": round(sum(self.step_seconds.values()), 3),
+            "peak_memory_bytes": self.peak_memory_bytes,
+        }
+
+
+def build(spec: BuildSpec, progress: Progress) -> BuildReport:
+    schema = load_schema(spec.targeting)
+    source = open_ads(spec.ads, schema)
+    sid_space, vocab_sizes = _sid_space(spec, source), _vocab_sizes(spec, source)
+    version = _version(spec)
+    log = RejectLog(
+        spec.max_rejects, spec.reject_file or spec.root / f"{version:020d}.rejects.jsonl"
+    )
+    steps = _Steps(progress)
+    with steps.run("read ads", source.rows) as advance:
+        reader = BatchReader(source, schema, vocab_sizes, spec.batch_rows)
+        collected = collect_ads(source, schema, reader, log, spec.threads, advance)
+    log.write()
+    if len(collected.ad_ids) == 0:
+        raise InputError(f"all {len(log)} ads were refused (see {log.path}); nothing to build")
+    with steps.run("arrange", 1) as advance:
+        arranged = arrange(collected, vocab_sizes, spec.threads)
+        del collected
+        advance(1)
+    matchers = None
+    if spec.mode is MatcherMode.UNION:
+        with steps.run("join matchers", 1 + len(schema.sets)) as advance:
+            matchers = union_matchers(arranged, schema, spec.threads, advance)
+    facts = SnapshotFacts(version, _now(), sid_space, len(log), spec.updates_watermark)
+    snapshot = Snapshot(
+        facts,
+        schema,
+        arranged.trie,
+        spec.mode,
+        matchers,
+        arranged.ads,
+        arranged.rules,
+        arranged.set_values,
+    )
+    with steps.run("write", 1) as advance:
+        path = write_snapshot(snapshot, spec.root)
+        if spec.publish:
+            publish(spec.root, version)
+        advance(1)
+    return _report(spec, source, snapshot, path, log, steps)
+
+
+def _report(
+    spec: BuildSpec,
+    source: AdsSource,
+    snapshot: Snapshot,
+    path: Path,
+    log: RejectLog,
+    steps: "_Steps",
+) -> BuildReport:
+    return BuildReport(
+        version=snapshot.facts.version,
+        path=path,
+        published=spec.publish,
+        mode=snapshot.mode,
+        sid_space=snapshot.facts.sid_space,
+        ads=snapshot.ads.num_ads,
+        sids=snapshot.trie.num_leaves,
+        rules=snapshot.rules.num_rules,
+        rejects=len(log),
+        reject_file=log.path if len(log) else None,
+        ignored_columns=source.ignored_columns,
+        step_seconds=steps.seconds,
+        peak_memory_bytes=_peak_memory(),
+    )
+
+
+def _sid_space(spec: BuildSpec, source: AdsSource) -> str:
+    name = spec.sid_space or source.sid_space
+    if name is None:
+        raise InputError(
+            "the SID space has no name: pass --sid-space NAME (the model's), or write it into the "
+            "Parquet metadata as grace.sid_space"
+        )
+    if not is_sid_space(name):
+        raise InputError(f"SID space {name[:80]!r}: use 1 to 255 printable characters")
+    return name
+
+
+def _vocab_sizes(spec: BuildSpec, source: AdsSource) -> tuple[int, ...]:
+    sizes = spec.vocab_sizes or source.vocab_sizes
+    if sizes is None:
+        raise InputError(
+            "the vocabulary sizes are unknown: pass --vocab-sizes 512,512,512,512 (one per token), "
+            "or write them into the Parquet metadata as grace.vocab_sizes"
+        )
+    if len(sizes) > MAX_SID_LENGTH:
+        raise InputError(f"vocab sizes {sizes}: {MAX_SID_LENGTH} tokens per SID at most")
+    for size in sizes:
+        if not 1 <= size <= MAX_VOCAB_SIZE:
+            raise InputError(f"vocab sizes {sizes}: each must be 1 to {MAX_VOCAB_SIZE}")
+    return sizes
+
+
+def _version(spec: BuildSpec) -> int:
+    """Checked before hours of work, and again by the writer."""
+    if spec.version is None:
+        return next_version(spec.root)
+    latest = max(versions(spec.root), default=0)
+    if spec.version <= latest:
+        raise InputError(
+            f"{spec.root}: version {spec.version} is not above the latest, {latest}; "
+            "leave --version out, or name a later one"
+        )
+    return spec.version
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _peak_memory() -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+class _Steps:
+    """Times the steps and passes their progress on."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def run(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
+        self._progress(name, 0, total)
+        start = time.monotonic()
+        yield lambda done: self._progress(name, done, total)
+        self.seconds[name] = time.monotonic() - start

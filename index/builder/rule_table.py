@@ -1,0 +1,175 @@
+"""The native table that encodes and deduplicates the ads' rules while they stream in."""
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+
+from index.builder.columns import ListColumn
+from index.schema import TargetingSchema
+from native.loader import array_out, declare
+
+__all__ = ["FAULTS", "REFUSED", "RawRules", "RawSetRules", "RuleTable"]
+
+REFUSED = -2
+"""The rule of an ad that is not built."""
+
+FAULTS = {
+    1: "bad value",
+    2: "the include list is empty, so no user could pass; drop the rule or name values",
+    3: "the exclude list leaves nothing of what is included, so no user could pass",
+}
+
+
+class _Column(ctypes.Structure):
+    _fields_ = (
+        ("offsets", ctypes.c_void_p),
+        ("valid", ctypes.c_void_p),
+        ("codes", ctypes.c_void_p),
+    )
+
+
+class _AttributeBits(ctypes.Structure):
+    _fields_ = (
+        ("first_bit", ctypes.c_int32),
+        ("values", ctypes.c_int32),
+        ("missing_passes_exclude", ctypes.c_int32),
+    )
+
+
+_new = declare(
+    "grace_rules_new",
+    ctypes.c_int32,
+    ctypes.c_void_p,
+    ctypes.c_int32,
+    ctypes.c_int32,
+    ctypes.c_void_p,
+)
+_free = declare("grace_rules_free", ctypes.c_void_p)
+_add = declare(
+    "grace_rules_add",
+    ctypes.c_void_p,
+    ctypes.c_int64,
+    ctypes.c_void_p,
+    ctypes.c_int32,
+    array_out(np.int32),
+    array_out(np.int32, 2),
+)
+_sizes = declare("grace_rules_sizes", ctypes.c_void_p, array_out(np.int64))
+_take = declare(
+    "grace_rules_take", ctypes.c_void_p, array_out(np.int32, 2), array_out(np.uint64, 2)
+)
+_take_set = declare(
+    "grace_rules_take_set",
+    ctypes.c_void_p,
+    ctypes.c_int32,
+    array_out(np.int64),
+    array_out(np.int32),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RawSetRules:
+    """Rule i is words[offsets[i] : offsets[i + 1]]: how many values it includes, those, then those
+    it excludes; ids in order of arrival."""
+
+    offsets: npt.NDArray[np.int64]
+    words: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class RawRules:
+    """Everything the table holds, ids in order of arrival.
+
+    parts     int32 [rules, 1 + sets]   bitmask row, then a set rule per set
+    bitmasks  uint64 [rows, words]
+    """
+
+    parts: npt.NDArray[np.int32]
+    bitmasks: npt.NDArray[np.uint64]
+    sets: tuple[RawSetRules, ...]
+
+
+class RuleTable:
+    """A context manager: the native table is freed at its end."""
+
+    def __init__(self, schema: TargetingSchema, threads: int) -> None:
+        self._schema = schema
+        self._threads = threads
+        self._handle = ctypes.c_void_p()
+        attributes = (_AttributeBits * len(schema.attributes))(
+            *(
+                _AttributeBits(first, len(attribute.values), attribute.missing_passes_exclude)
+                for attribute, first in zip(schema.attributes, schema.first_bits, strict=True)
+            )
+        )
+        _new(
+            schema.words,
+            ctypes.cast(attributes, ctypes.c_void_p),
+            len(schema.attributes),
+            len(schema.sets),
+            ctypes.byref(self._handle),
+        )
+
+    def __enter__(self) -> "RuleTable":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _free(self._handle)
+        self._handle = ctypes.c_void_p()
+
+    def add(
+        self, columns: Sequence[ListColumn | None], rule_of: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.int32]:
+        """Gives each row its rule; rows that are REFUSED on entry are passed over.
+
+        columns: include and exclude of every attribute, then of every set; None where the table
+        lacks the column. rule_of int32 [rows], written in place. Returns faults int32 [rows, 2]:
+        for rows that became REFUSED here, the fault and the column.
+        """
+        expected = 2 * (len(self._schema.attributes) + len(self._schema.sets))
+        if len(columns) != expected:
+            raise ValueError(f"columns must be {expected} long, got {len(columns)}")
+        native_columns = (_Column * expected)(
+            *(
+                _Column()
+                if column is None
+                else _Column(
+                    column.offsets.ctypes.data, column.valid.ctypes.data, column.codes.ctypes.data
+                )
+                for column in columns
+            )
+        )
+        faults = np.zeros((len(rule_of), 2), np.int32)
+        _add(
+            self._handle,
+            len(rule_of),
+            ctypes.cast(native_columns, ctypes.c_void_p),
+            self._threads,
+            rule_of,
+            faults,
+        )
+        return faults
+
+    def take(self) -> RawRules:
+        sizes = np.zeros(2 + 2 * len(self._schema.sets), np.int64)
+        _sizes(self._handle, sizes)
+        parts = np.empty((sizes[0], 1 + len(self._schema.sets)), np.int32)
+        bitmasks = np.empty((sizes[1], self._schema.words), np.uint64)
+        _take(self._handle, parts, bitmasks)
+        sets = []
+        for s in range(len(self._schema.sets)):
+            raw = RawSetRules(
+                np.empty(sizes[2 + 2 * s] + 1, np.int64), np.empty(sizes[3 + 2 * s], np.int32)
+            )
+            _take_set(self._handle, s, raw.offsets, raw.words)
+            sets.append(raw)
+        return RawRules(parts, bitmasks, tuple(sets))

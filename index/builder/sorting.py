@@ -1,0 +1,64 @@
+"""Orders of ads and first-use numbering, in native code."""
+
+import ctypes
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from native.loader import array_in, array_out, declare
+
+__all__ = ["Renumbering", "first_use", "order_by_id", "order_by_sid"]
+
+_order_by_id = declare(
+    "grace_order_by_id", ctypes.c_int64, array_in(np.int64), ctypes.c_int32, array_out(np.int32)
+)
+_order_by_sid = declare(
+    "grace_order_by_sid",
+    ctypes.c_int64,
+    array_in(np.uint16, 2),
+    ctypes.c_int32,
+    ctypes.c_int32,
+    array_out(np.int32),
+)
+_first_use = declare(
+    "grace_first_use",
+    ctypes.c_int64,
+    array_in(np.int32),
+    ctypes.c_int64,
+    array_out(np.int32),
+    array_out(np.int32),
+    array_out(np.int64),
+)
+
+
+def order_by_id(ad_ids: npt.NDArray[np.int64], threads: int) -> npt.NDArray[np.int32]:
+    """Rows in ascending order of id.   int64 [n] -> int32 [n]"""
+    order = np.empty(len(ad_ids), np.int32)
+    _order_by_id(len(ad_ids), ad_ids, threads, order)
+    return order
+
+
+def order_by_sid(
+    tokens: npt.NDArray[np.uint16], order: npt.NDArray[np.int32], threads: int
+) -> npt.NDArray[np.int32]:
+    """The rows of `order`, stably reordered by SID.   uint16 [n, L], int32 [n] -> int32 [n]"""
+    by_sid = order.copy()
+    _order_by_sid(len(tokens), tokens, tokens.shape[1], threads, by_sid)
+    return by_sid
+
+
+@dataclass(frozen=True, slots=True)
+class Renumbering:
+    """new_of int32 [old ids], -1 where unused; old_of int32 [new ids]"""
+
+    new_of: npt.NDArray[np.int32]
+    old_of: npt.NDArray[np.int32]
+
+
+def first_use(uses: npt.NDArray[np.int32], num_ids: int) -> Renumbering:
+    """Numbers the ids in `uses`, all in 0 .. num_ids - 1, in the order of their first use."""
+    new_of, old_of = np.empty(num_ids, np.int32), np.empty(num_ids, np.int32)
+    used = np.zeros(1, np.int64)
+    _first_use(len(uses), np.ascontiguousarray(uses), num_ids, new_of, old_of, used)
+    return Renumbering(new_of, old_of[: used[0]].copy())

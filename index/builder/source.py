@@ -1,0 +1,175 @@
+"""The ads table: Parquet files, checked by their schemas before any row is read.
+
+Columns: `ad_id` int64, `sid` list of integers, optional `ad_weight` float, and for each attribute
+and set of the targeting schema a list of strings `<name>` and `<name>_exclude`, null where the ad
+has no such rule. A list column that the schema does not declare looks like a rule that nobody would
+enforce, so it is refused; other columns are ignored, and the summary names them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from configs.errors import InputError
+from index.schema import EXCLUDE_SUFFIX, TargetingSchema
+
+__all__ = ["AdsFile", "AdsSource", "is_list", "open_ads", "rule_columns"]
+
+SID_SPACE_KEY = b"grace.sid_space"
+VOCAB_SIZES_KEY = b"grace.vocab_sizes"
+
+
+@dataclass(frozen=True, slots=True)
+class AdsFile:
+    path: Path
+    rows: int
+    columns: tuple[str, ...]  # those that the build reads
+
+
+@dataclass(frozen=True, slots=True)
+class AdsSource:
+    files: tuple[AdsFile, ...]
+    ignored_columns: tuple[str, ...]
+    sid_space: str | None  # what the files' metadata says, if they do
+    vocab_sizes: tuple[int, ...] | None
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+
+def rule_columns(schema: TargetingSchema) -> tuple[str, ...]:
+    """Include and exclude columns of the attributes, then of the sets, in the schema's order."""
+    return tuple(column for name in schema.names for column in (name, name + EXCLUDE_SUFFIX))
+
+
+def open_ads(paths: Sequence[Path], schema: TargetingSchema) -> AdsSource:
+    files: list[AdsFile] = []
+    ignored: set[str] = set()
+    spaces: dict[str, Path] = {}
+    vocabularies: dict[str, Path] = {}
+    for path in _parquet_files(paths):
+        arrow_schema, rows = _read_footer(path)
+        columns = _check_columns(path, arrow_schema, schema)
+        ignored.update(set(arrow_schema.names) - set(columns))
+        files.append(AdsFile(path, rows, columns))
+        metadata = arrow_schema.metadata or {}
+        for key, found in ((SID_SPACE_KEY, spaces), (VOCAB_SIZES_KEY, vocabularies)):
+            if key in metadata:
+                found.setdefault(metadata[key].decode(errors="replace"), path)
+    source = AdsSource(
+        tuple(files),
+        tuple(sorted(ignored)),
+        _single(spaces, "grace.sid_space"),
+        _vocab_sizes(_single(vocabularies, "grace.vocab_sizes")),
+    )
+    if source.rows == 0:
+        raise InputError(f"{files[0].path}: the ads table has no rows; nothing to build")
+    if source.rows >= 1 << 31:
+        raise InputError(
+            f"{source.rows} ads, a snapshot holds at most 2^31 - 1: build in shards by first token"
+        )
+    return source
+
+
+def is_list(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
+
+
+def _parquet_files(paths: Sequence[Path]) -> list[Path]:
+    files: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(path.glob("*.parquet"))
+            if not inside:
+                raise InputError(f"{path}: no *.parquet file in this folder")
+            files.extend(inside)
+        elif path.is_file():
+            files.append(path)
+        else:
+            raise InputError(f"{path}: no such file or folder")
+    if not files:
+        raise InputError("no ads given: name Parquet files or folders")
+    repeated = [path for path in files if files.count(path) > 1]
+    if repeated:
+        raise InputError(f"{repeated[0]}: given twice; its ads would repeat")
+    return files
+
+
+def _read_footer(path: Path) -> tuple[pa.Schema, int]:
+    try:
+        with pq.ParquetFile(path) as file:
+            return file.schema_arrow, file.metadata.num_rows
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path}: not a readable Parquet file: {_first_line(error)}") from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _check_columns(path: Path, found: pa.Schema, schema: TargetingSchema) -> tuple[str, ...]:
+    repeated = [name for name in found.names if found.names.count(name) > 1]
+    if repeated:
+        raise InputError(f"{path}: column {repeated[0]!r} appears twice")
+    known = ("ad_id", "sid", "ad_weight", *rule_columns(schema))
+    for name in ("ad_id", "sid"):
+        if name not in found.names:
+            raise InputError(f"{path}: column {name!r} is missing")
+    for field in found:
+        if field.name in known:
+            _check_type(path, field)
+        elif is_list(field.type) or field.name.endswith(EXCLUDE_SUFFIX):
+            raise InputError(
+                f"{path}: column {field.name!r} looks like a targeting rule, but the schema "
+                "declares no such attribute or set; declare it, or drop the column"
+            )
+    return tuple(name for name in known if name in found.names)
+
+
+def _check_type(path: Path, field: pa.Field) -> None:
+    kind = field.type
+    if field.name == "ad_id":
+        good, expected = pa.types.is_integer(kind) and kind != pa.uint64(), "int64"
+    elif field.name == "ad_weight":
+        good, expected = pa.types.is_floating(kind), "float"
+    elif field.name == "sid":
+        good = is_list(kind) and pa.types.is_integer(kind.value_type)
+        expected = "list<uint16>"
+    else:
+        good = is_list(kind) and _is_text(kind.value_type)
+        expected = "list<string>"
+    if not good:
+        raise InputError(f"{path}: column {field.name!r} must be {expected}, got {kind}")
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _single(found: dict[str, Path], key: str) -> str | None:
+    if len(found) > 1:
+        (one, first), (two, second) = list(found.items())[:2]
+        raise InputError(
+            f"{second}: metadata {key} is {two!r}, but {one!r} in {first}; "
+            "files of one build share it"
+        )
+    return next(iter(found), None)
+
+
+def _vocab_sizes(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(int(size) for size in text.split(","))
+    except ValueError:
+        raise InputError(
+            f"metadata grace.vocab_sizes: expected sizes such as 512,512, got {text!r}"
+        ) from None

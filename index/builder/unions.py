@@ -1,0 +1,145 @@
+"""Union matchers: a node's row is the OR of all rows below it, level by level, leaves first."""
+
+import ctypes
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from index.ads import SidToAds
+from index.bloom import star_hash, star_rows, value_hash
+from index.builder.arrange import Arranged
+from index.matchers import BloomMatchers, Matchers, NodeMatchers
+from index.rules import SetRules
+from index.schema import TargetingSchema, TargetSet
+from index.trie import SidTrie
+from index.values import InternedValues
+from native.loader import array_in, array_out, declare
+
+__all__ = ["union_matchers"]
+
+_union_level = declare(
+    "grace_union_level",
+    ctypes.c_int64,
+    array_in(np.int64),
+    array_in(np.int32),
+    ctypes.c_void_p,
+    array_in(np.uint64, 2),
+    ctypes.c_int64,
+    ctypes.c_int32,
+    ctypes.c_int32,
+    ctypes.c_void_p,
+    array_out(np.int64),
+)
+_union_level_take = declare(
+    "grace_union_level_take", ctypes.c_void_p, array_out(np.int32), array_out(np.uint64, 2)
+)
+_bloom_rows = declare(
+    "grace_bloom_rows",
+    ctypes.c_int64,
+    array_in(np.int64),
+    array_in(np.int32),
+    array_in(np.uint64),
+    ctypes.c_uint64,
+    ctypes.c_uint32,
+    ctypes.c_uint32,
+    array_out(np.uint64, 2),
+)
+
+
+def union_matchers(
+    arranged: Arranged, schema: TargetingSchema, threads: int, progress: Callable[[int], None]
+) -> Matchers:
+    """`progress` is told how many of the 1 + sets matcher kinds are done."""
+    rules = arranged.rules
+    bitmask = _node_matchers(
+        arranged.trie, arranged.ads, rules.bitmask, rules.bitmask_table, threads
+    )
+    progress(1)
+    blooms = []
+    for s, target_set in enumerate(schema.sets):
+        table = _rule_rows(rules.sets[s], arranged.set_values[s], target_set, schema.hash_seed)
+        rule_rows = np.ascontiguousarray(rules.set_rules[:, s])
+        rows = _node_matchers(arranged.trie, arranged.ads, rule_rows, table, threads)
+        blooms.append(BloomMatchers(rows, star_rows(rows.table, target_set, schema.hash_seed)))
+        progress(2 + s)
+    return Matchers(bitmask, tuple(blooms))
+
+
+def _rule_rows(
+    rules: SetRules, values: InternedValues, target_set: TargetSet, hash_seed: int
+) -> npt.NDArray[np.uint64]:
+    hashes = np.array([value_hash(value, hash_seed) for value in values.strings], np.uint64)
+    table = np.empty((rules.num_rules, target_set.words), np.uint64)
+    _bloom_rows(
+        rules.num_rules,
+        rules.include_offsets,
+        rules.include_values,
+        hashes,
+        star_hash(hash_seed),
+        target_set.bloom_bits,
+        target_set.bloom_hashes,
+        table,
+    )
+    return table
+
+
+def _node_matchers(
+    trie: SidTrie,
+    ads: SidToAds,
+    rule_rows: npt.NDArray[np.int32],
+    table: npt.NDArray[np.uint64],
+    threads: int,
+) -> NodeMatchers:
+    """rule_rows int32 [rules] names each rule's row of table uint64 [rows, words]."""
+    length = trie.sid_length
+    index = np.empty(trie.num_entries, np.int32)
+    tables: list[npt.NDArray[np.uint64]] = []
+    begin, end = trie.entries_of_level(length)
+    tables.append(_level(ads.ad_offsets, ads.ad_rule, rule_rows, table, threads, index[begin:end]))
+    for level in range(length - 1, 0, -1):
+        first_node = trie.level_starts[level]
+        nodes = slice(first_node, trie.level_starts[level + 1] + 1)
+        below_begin, below_end = begin, end
+        offsets = trie.node_offsets[nodes].astype(np.int64) - below_begin
+        begin, end = trie.entries_of_level(level)
+        tables.append(
+            _level(
+                offsets, index[below_begin:below_end], None, tables[-1], threads, index[begin:end]
+            )
+        )
+    tables.reverse()
+    base = 0
+    for level, rows in enumerate(tables, start=1):
+        begin, end = trie.entries_of_level(level)
+        index[begin:end] += base
+        base += len(rows)
+    return NodeMatchers(index, np.concatenate(tables), tuple(len(rows) for rows in tables))
+
+
+def _level(
+    offsets: npt.NDArray[np.int64],
+    items: npt.NDArray[np.int32],
+    item_rows: npt.NDArray[np.int32] | None,
+    table: npt.NDArray[np.uint64],
+    threads: int,
+    index: npt.NDArray[np.int32],
+) -> npt.NDArray[np.uint64]:
+    """Writes each group's row id into `index` and returns the level's distinct rows."""
+    handle, rows = ctypes.c_void_p(), np.zeros(1, np.int64)
+    words = table.shape[1]
+    _union_level(
+        len(index),
+        offsets,
+        items,
+        None if item_rows is None else item_rows.ctypes.data,
+        table,
+        len(table),
+        words,
+        threads,
+        ctypes.byref(handle),
+        rows,
+    )
+    distinct = np.empty((rows[0], words), np.uint64)
+    _union_level_take(handle, index, distinct)
+    return distinct

@@ -1,0 +1,284 @@
+"""Expand and exactly match: from the leaves that beam search found to the ads a user may see.
+
+Every ad behind the leaves is *generated*. It is *matched* if its rule holds exactly for the user,
+on bits and interned values, never on Bloom bits, and it is neither paused nor on the request's deny
+list. The best `max_ads` are *returned*: score descending, then weight descending, then ad id. The
+work is C++ without the interpreter lock, request by request on several threads.
+"""
+
+import weakref
+from collections.abc import Sequence
+from ctypes import c_int32, c_int64, c_uint64, c_void_p
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from configs.errors import InputError
+from index.snapshot import Snapshot
+from index.trie import NO_NODE
+from index.users import UserRows
+from native.loader import array_in, array_out, declare
+
+__all__ = ["ExactMatcher", "MatchCounts", "MatchedAds"]
+
+_open = declare(
+    "grace_exact_open",
+    *(c_int64, array_in(np.int64)),
+    *(c_int64, array_in(np.int64), array_in(np.int32), array_in(np.float32)),
+    *(c_int64, array_in(np.int32), c_int32, array_in(np.uint64, 2), array_in(np.int32, 2)),
+    array_out(np.uint64),
+)
+_add_set = declare(
+    "grace_exact_add_set",
+    *(c_uint64, c_int64, c_int64),
+    *(array_in(np.int64), array_in(np.int32), array_in(np.int64), array_in(np.int32), c_int32),
+)
+_close = declare("grace_exact_close", c_uint64)
+_match = declare(
+    "grace_exact_match",
+    *(c_uint64, c_int32, c_int64, array_in(np.int64), array_in(np.int32), array_in(np.float32)),
+    *(array_in(np.uint64, 2), array_in(np.uint8, 2), array_in(np.int64), array_in(np.int32)),
+    *(c_void_p, array_in(np.int64), array_in(np.int64), array_in(np.int64)),
+    *(array_out(np.int64), array_out(np.int64, 2), array_out(np.int64), array_out(np.uint64)),
+)
+_take = declare(
+    "grace_replies_take",
+    *(c_uint64, array_out(np.int64), array_out(np.float32), array_out(np.int32)),
+)
+_drop = declare("grace_replies_drop", c_uint64)
+
+_FIXED_COUNTS = 5  # generated, attributes, paused, denied, matched; those of the sets follow
+
+
+@dataclass(frozen=True, slots=True)
+class MatchCounts:
+    """What became of each request's ads; each is counted once, by the first test that it failed.
+
+    All int64 [B], and `sets` int64 [B, sets].
+    generated = attributes + sum of sets + paused + denied + matched;  returned <= matched
+    """
+
+    generated: npt.NDArray[np.int64]
+    attributes: npt.NDArray[np.int64]
+    sets: npt.NDArray[np.int64]
+    paused: npt.NDArray[np.int64]
+    denied: npt.NDArray[np.int64]
+    matched: npt.NDArray[np.int64]
+    returned: npt.NDArray[np.int64]
+
+    @property
+    def truncated(self) -> npt.NDArray[np.bool_]:
+        """Which replies `max_ads` cut short.   [B]"""
+        return self.returned < self.matched
+
+
+@dataclass(frozen=True, slots=True)
+class MatchedAds:
+    """The returned ads of B requests, best first.
+
+    offsets         int64 [B + 1]   request b's ads: offsets[b] .. [b + 1]
+    ad_ids          int64 [...]
+    scores          float32 [...]   that of the ad's leaf
+    leaf_positions  int32 [...]     place of the ad's leaf among the request's leaves
+    """
+
+    offsets: npt.NDArray[np.int64]
+    ad_ids: npt.NDArray[np.int64]
+    scores: npt.NDArray[np.float32]
+    leaf_positions: npt.NDArray[np.int32]
+    counts: MatchCounts
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+class ExactMatcher:
+    """Matches requests against one snapshot, which it keeps alive. Any thread may call it."""
+
+    def __init__(self, snapshot: Snapshot, threads: int) -> None:
+        if threads < 1:
+            raise InputError(f"threads: must be at least 1, got {threads}")
+        self._snapshot = snapshot
+        self._threads = threads
+        self._handle = _open_matcher(snapshot)
+        weakref.finalize(self, _close, self._handle).atexit = False
+
+    def match(
+        self,
+        users: UserRows,
+        leaf_offsets: npt.NDArray[np.integer],
+        leaves: npt.NDArray[np.int32],
+        scores: npt.NDArray[np.float32],
+        max_ads: int | Sequence[int] | npt.NDArray[np.integer],
+        paused: npt.NDArray[np.uint64] | None = None,
+        deny: Sequence[npt.ArrayLike] | None = None,
+    ) -> MatchedAds:
+        """
+        leaf_offsets  [B + 1]       request b's leaves: leaf_offsets[b] .. [b + 1]
+        leaves        int32 [n]     leaf numbers, each once per request; NO_NODE is skipped
+        scores        float32 [n]   in any order; NaN only beside NO_NODE
+        max_ads       for all requests, or one per request
+        paused        uint64 [ceil(ads / 64)]   a bit per ordinal (SidToAds.bitmap)
+        deny          per request the ad ids not to return; unknown ones are ignored
+        """
+        requests, snapshot = len(users), self._snapshot
+        first_leaves = np.ascontiguousarray(leaf_offsets, np.int64)
+        leaves, scores = np.ascontiguousarray(leaves), np.ascontiguousarray(scores)
+        _check_shapes(snapshot, users, first_leaves, leaves, scores)
+        words = _paused_words(paused, snapshot.ads.num_ads)
+        offsets = np.empty(requests + 1, np.int64)
+        counts = np.empty((requests, _FIXED_COUNTS + len(users.sets)), np.int64)
+        fault = np.zeros(2, np.int64)
+        replies = np.zeros(1, np.uint64)
+        _match(
+            *(self._handle, self._threads, requests, first_leaves, leaves, scores),
+            *(np.ascontiguousarray(users.bitmask), *_user_values(users)),
+            *(None if words is None else words.ctypes.data, *_deny_lists(deny, requests)),
+            *(_limits(max_ads, requests), offsets, counts, fault, replies),
+        )
+        _raise_fault(fault, first_leaves, leaves, snapshot.trie.num_leaves)
+        try:
+            ad_ids = np.empty(offsets[-1], np.int64)
+            ad_scores = np.empty(offsets[-1], np.float32)
+            positions = np.empty(offsets[-1], np.int32)
+            _take(int(replies[0]), ad_ids, ad_scores, positions)
+        finally:
+            _drop(int(replies[0]))
+        return MatchedAds(offsets, ad_ids, ad_scores, positions, _counts(counts, np.diff(offsets)))
+
+
+def _open_matcher(snapshot: Snapshot) -> int:
+    ads, rules = snapshot.ads, snapshot.rules
+    handle = np.zeros(1, np.uint64)
+    _open(
+        *(snapshot.trie.num_leaves, ads.ad_offsets),
+        *(ads.num_ads, ads.ad_ids, ads.ad_rule, ads.ad_weight),
+        *(rules.num_rules, rules.bitmask, snapshot.schema.words, rules.bitmask_table),
+        *(rules.set_rules, handle),
+    )
+    for target_set, set_rules, values in zip(
+        snapshot.schema.sets, rules.sets, snapshot.set_values, strict=True
+    ):
+        _add_set(
+            *(int(handle[0]), set_rules.num_rules, len(values)),
+            *(set_rules.include_offsets, set_rules.include_values),
+            *(set_rules.exclude_offsets, set_rules.exclude_values),
+            target_set.missing_passes_exclude,
+        )
+    return int(handle[0])
+
+
+def _check_shapes(
+    snapshot: Snapshot,
+    users: UserRows,
+    offsets: npt.NDArray[np.int64],
+    leaves: npt.NDArray[np.int32],
+    scores: npt.NDArray[np.float32],
+) -> None:
+    expected = (snapshot.schema.words, len(snapshot.schema.sets))
+    got = (users.bitmask.shape[1], len(users.sets))
+    if got != expected:
+        raise InputError(
+            f"user rows must have {expected[0]} words and {expected[1]} sets, got {got[0]} and "
+            f"{got[1]}: encode users with the snapshot's own schema"
+        )
+    if leaves.dtype != np.int32 or scores.dtype != np.float32 or leaves.shape != scores.shape:
+        raise InputError(
+            f"leaves and scores must be int32 and float32 of one shape [n], got {leaves.dtype} "
+            f"{list(leaves.shape)} and {scores.dtype} {list(scores.shape)}"
+        )
+    if (
+        offsets.shape != (len(users) + 1,)
+        or offsets[0] != 0
+        or offsets[-1] != len(leaves)
+        or (np.diff(offsets) < 0).any()
+    ):
+        raise InputError(
+            f"leaf_offsets must ascend from 0 to {len(leaves)}, the number of leaves, and be "
+            f"[requests + 1] = [{len(users) + 1}], got {list(offsets.shape)}: "
+            f"{', '.join(map(str, offsets[:8]))}{', ...' if len(offsets) > 8 else ''}"
+        )
+
+
+def _raise_fault(
+    fault: npt.NDArray[np.int64],
+    offsets: npt.NDArray[np.int64],
+    leaves: npt.NDArray[np.int32],
+    num_leaves: int,
+) -> None:
+    """What the native code found wrong with a leaf: its kind of fault, and the position."""
+    kind, position = fault.tolist()
+    if kind == 0:
+        return
+    request = int(np.searchsorted(offsets, position, side="right")) - 1
+    leaf = f"request {request}, leaf {leaves[position]} at {position - offsets[request]}"
+    raise InputError(
+        {
+            1: f"{leaf}: out of range; the snapshot has leaves 0 to {num_leaves - 1}, "
+            f"and {NO_NODE} stands for none",
+            2: f"{leaf}: its score is not a number",
+            3: f"{leaf}: named a second time; name each leaf once",
+        }[kind]
+    )
+
+
+def _limits(
+    max_ads: int | Sequence[int] | npt.NDArray[np.integer], requests: int
+) -> npt.NDArray[np.int64]:
+    limits = np.asarray(max_ads, np.int64)
+    if limits.shape not in ((), (requests,)):
+        raise InputError(f"max_ads must be one number or [{requests}], got {list(limits.shape)}")
+    if (limits < 0).any():
+        raise InputError(f"max_ads must not be negative, got {limits.min()}")
+    return np.ascontiguousarray(np.broadcast_to(limits, (requests,)))
+
+
+def _paused_words(
+    paused: npt.NDArray[np.uint64] | None, num_ads: int
+) -> npt.NDArray[np.uint64] | None:
+    if paused is None:
+        return None
+    words = -(-num_ads // 64)
+    if paused.dtype != np.uint64 or paused.shape != (words,):
+        raise InputError(
+            f"paused must be uint64 [ceil(ads / 64)] = [{words}], got {paused.dtype} "
+            f"{list(paused.shape)}: make it with SidToAds.bitmap"
+        )
+    return np.ascontiguousarray(paused)
+
+
+def _deny_lists(
+    deny: Sequence[npt.ArrayLike] | None, requests: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """As offsets [B + 1] and ad ids."""
+    if deny is None:
+        return np.zeros(requests + 1, np.int64), np.empty(0, np.int64)
+    if len(deny) != requests:
+        raise InputError(f"deny must hold one list per request, {requests}, got {len(deny)}")
+    lists = [np.asarray(ids, np.int64).reshape(-1) for ids in deny]
+    offsets = np.zeros(requests + 1, np.int64)
+    np.cumsum([len(ids) for ids in lists], out=offsets[1:])
+    return offsets, np.concatenate([np.empty(0, np.int64), *lists])
+
+
+def _user_values(
+    users: UserRows,
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """Whether there is any value [sets, B]; offsets [sets * B + 1], set by set, and value ids."""
+    present = np.empty((len(users.sets), len(users)), np.uint8)
+    offsets, value_ids = [np.zeros(1, np.int64)], [np.empty(0, np.int32)]
+    first = 0
+    for row, queries in zip(present, users.sets, strict=True):
+        row[:] = np.diff(queries.offsets) > 0
+        offsets.append(first + queries.value_offsets[1:].astype(np.int64))
+        value_ids.append(queries.value_ids)
+        first += len(queries.value_ids)
+    return present, np.concatenate(offsets), np.concatenate(value_ids)
+
+
+def _counts(counts: npt.NDArray[np.int64], returned: npt.NDArray[np.int64]) -> MatchCounts:
+    generated, attributes, paused, denied, matched = counts.T[:_FIXED_COUNTS]
+    return MatchCounts(
+        generated, attributes, counts[:, _FIXED_COUNTS:], paused, denied, matched, returned
+    )

@@ -1,0 +1,199 @@
+"""The deep invariants of a snapshot: what holds for every one that a builder makes rightly.
+
+`index.storage` checks that arrays are safe to use; this checks that they say the right thing, again
+from the rules of the ads: matcher rows are the OR of what lies below them, nothing is stored twice
+or unused, and ids are given by first use. NumPy alone, in blocks of bounded memory.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from configs.errors import SnapshotError
+from index.bloom import bloom_positions, star_hash, value_hash
+from index.matchers import NodeMatchers
+from index.rules import SetRules
+from index.schema import RESERVED_VALUE, TargetingSchema, TargetSet
+from index.snapshot import Snapshot
+from index.values import InternedValues
+
+__all__ = ["check_invariants"]
+
+Array = npt.NDArray[Any]
+Rows = npt.NDArray[np.uint64]
+
+_BLOCK = 1 << 18  # groups at a time
+
+
+def check_invariants(snapshot: Snapshot) -> None:
+    """Raises SnapshotError, naming file and fault. The structure must have been checked."""
+    _check_rules(snapshot)
+    for target_set, values in zip(snapshot.schema.sets, snapshot.set_values, strict=True):
+        if RESERVED_VALUE in values.ids:
+            fault = f"value {values.ids[RESERVED_VALUE]} is the reserved {RESERVED_VALUE!r}"
+            raise SnapshotError(f"value_utf8.{target_set.name}.npy", fault)
+    if snapshot.matchers is None:
+        return
+    rules = snapshot.rules
+    bitmask_rows = rules.bitmask_table
+    _check_matchers(snapshot, "bitmask", "", snapshot.matchers.bitmask, bitmask_rows, rules.bitmask)
+    for i, target_set in enumerate(snapshot.schema.sets):
+        set_rows = _set_rule_rows(
+            snapshot.schema, target_set, rules.sets[i], snapshot.set_values[i]
+        )
+        bloom = snapshot.matchers.blooms[i].rows
+        suffix = f".{target_set.name}"
+        _check_matchers(snapshot, "bloom", suffix, bloom, set_rows, rules.set_rules[:, i])
+
+
+def _check_rules(snapshot: Snapshot) -> None:
+    rules = snapshot.rules
+    _check_first_use("ad_rule.npy", snapshot.ads.ad_rule, rules.num_rules, "rule")
+    parts = np.column_stack([rules.bitmask, rules.set_rules])
+    _check_distinct("rule_bitmask.npy", parts, "rule")
+    table = rules.bitmask_table
+    _check_first_use("rule_bitmask.npy", rules.bitmask, len(table), "bitmask")
+    _check_distinct("rule_bitmask_table.npy", table, "row")
+    _check_allows_someone(snapshot.schema, table)
+    for i, target_set in enumerate(snapshot.schema.sets):
+        set_rules, item = rules.sets[i], f"{target_set.name} rule"
+        _check_first_use("rule_sets.npy", rules.set_rules[:, i], set_rules.num_rules, item)
+        _check_set_rules(target_set.name, set_rules)
+        _check_values_used(target_set.name, set_rules, len(snapshot.set_values[i]))
+
+
+def _check_first_use(file: str, ids: Array, count: int, item: str, first: int = 0) -> None:
+    """Ids are first .. first + count - 1, each new one the next after all before it."""
+    ids = ids.astype(np.int64) - first
+    seen = np.maximum.accumulate(ids)
+    late = np.flatnonzero(ids[1:] > seen[:-1] + 1)
+    if ids[0] != 0:
+        raise SnapshotError(file, f"the first {item} is {ids[0] + first}, expected {first}")
+    if len(late):
+        at = int(late[0]) + 1
+        raise SnapshotError(
+            file,
+            f"entry {at} has {item} {ids[at] + first} before any has {seen[at - 1] + 1 + first}: "
+            "ids are given by first use",
+        )
+    if seen[-1] != count - 1:
+        raise SnapshotError(file, f"{item} {seen[-1] + 1 + first} is never used")
+
+
+def _check_distinct(file: str, rows: Array, item: str, first: int = 0) -> None:
+    # One sort by a hash, and a full comparison of the few rows whose hash is not alone.
+    factors = np.random.default_rng(0).integers(1 << 63, size=rows.shape[1], dtype=np.uint64)
+    hashes = (rows.astype(np.uint64) * (factors | 1)).sum(axis=1, dtype=np.uint64)
+    order = np.argsort(hashes)
+    alike = hashes[order[1:]] == hashes[order[:-1]]
+    suspects = np.sort(order[np.append(alike, False) | np.append(False, alike)])
+    suspects = suspects[np.lexsort(rows[suspects].T)]
+    again = np.flatnonzero((rows[suspects[1:]] == rows[suspects[:-1]]).all(axis=1))
+    if len(again):
+        one, other = suspects[again[0]] + first, suspects[again[0] + 1] + first
+        raise SnapshotError(file, f"{item}s {one} and {other} are equal: each is stored once")
+
+
+def _check_allows_someone(schema: TargetingSchema, table: Rows) -> None:
+    """Every row has a bit in the range of every attribute; else the ad had to be refused."""
+    for attribute, first in zip(schema.attributes, schema.first_bits, strict=True):
+        mask = _table([range(first, first + attribute.bits)], schema.words)
+        nobody = np.flatnonzero(~(table & mask).any(axis=1))
+        if len(nobody):
+            fault = f"row {nobody[0]} allows no value of {attribute.name}"
+            raise SnapshotError("rule_bitmask_table.npy", fault)
+
+
+def _check_set_rules(name: str, rules: SetRules) -> None:
+    seen: dict[tuple[bytes, bytes], int] = {}
+    include, exclude = rules.include_offsets.tolist(), rules.exclude_offsets.tolist()
+    for i in range(rules.num_rules):
+        included = rules.include_values[include[i] : include[i + 1]]
+        excluded = rules.exclude_values[exclude[i] : exclude[i + 1]]
+        key = (included.tobytes(), excluded.tobytes())
+        if seen.setdefault(key, i) != i:
+            fault = f"set rules {seen[key]} and {i} are equal: each is stored once"
+            raise SnapshotError(f"set_include_offsets.{name}.npy", fault)
+        if len(included) and len(excluded) and set(included.tolist()) <= set(excluded.tolist()):
+            fault = f"set rule {i} excludes all that it includes"
+            raise SnapshotError(f"set_exclude_values.{name}.npy", fault)
+
+
+def _check_values_used(name: str, rules: SetRules, count: int) -> None:
+    used = np.zeros(count, bool)
+    used[rules.include_values] = True
+    used[rules.exclude_values] = True
+    if not used.all():
+        fault = f"value {np.flatnonzero(~used)[0]} is in no rule"
+        raise SnapshotError(f"value_offsets.{name}.npy", fault)
+
+
+def _set_rule_rows(
+    schema: TargetingSchema, target_set: TargetSet, rules: SetRules, values: InternedValues
+) -> Rows:
+    """The Bloom row of each set rule: of its include list, or of the reserved element."""
+    hashes = [value_hash(value, schema.hash_seed) for value in values.strings]
+    value_rows = _table((bloom_positions(h, target_set) for h in hashes), target_set.words)
+    star = _table([bloom_positions(star_hash(schema.hash_seed), target_set)], target_set.words)
+    rows = np.repeat(star, rules.num_rules, axis=0)
+    included = np.flatnonzero(np.diff(rules.include_offsets))
+    for begin in range(0, len(included), _BLOCK):
+        block = included[begin : begin + _BLOCK]
+        starts = rules.include_offsets[block]
+        members = value_rows[rules.include_values[starts[0] : rules.include_offsets[block[-1] + 1]]]
+        rows[block] = np.bitwise_or.reduceat(members, starts - starts[0], axis=0)
+    return rows
+
+
+def _table(bits_of_rows: Iterable[Iterable[int]], words: int) -> Rows:
+    """Rows with the given bits set."""
+    rows = [
+        sum(1 << bit for bit in set(bits)).to_bytes(words * 8, "little") for bits in bits_of_rows
+    ]
+    return np.frombuffer(b"".join(rows), np.dtype("<u8")).reshape(len(rows), words)
+
+
+def _check_matchers(
+    snapshot: Snapshot, kind: str, suffix: str, rows: NodeMatchers, rule_rows: Rows, of_rule: Array
+) -> None:
+    """Leaves against the rows of their ads' rules, inner nodes against their children."""
+    trie, ads = snapshot.trie, snapshot.ads
+    index_file, table_file = f"{kind}_index{suffix}.npy", f"{kind}_table{suffix}.npy"
+    first = 0
+    for level, count in enumerate(rows.level_rows, start=1):
+        begin, end = trie.entries_of_level(level)
+        _check_first_use(index_file, rows.index[begin:end], count, f"level {level} row", first)
+        _check_distinct(table_file, rows.table[first : first + count], "row", first)
+        first += count
+    for begin, end, offsets in _blocks(ads.ad_offsets):
+        members = rule_rows[of_rule[ads.ad_rule[offsets[0] : offsets[-1]]]]
+        _check_union(index_file, rows, trie.first_leaf + begin, end - begin, members, offsets)
+    inner = trie.node_offsets[1 : trie.num_internal + 1]  # the root has no row
+    for begin, end, offsets in _blocks(inner):
+        members = rows.table[rows.index[offsets[0] : offsets[-1]]]
+        _check_union(index_file, rows, 1 + begin, end - begin, members, offsets)
+
+
+def _blocks(offsets: Array) -> Iterator[tuple[int, int, Array]]:
+    groups = len(offsets) - 1
+    for begin in range(0, groups, _BLOCK):
+        end = min(begin + _BLOCK, groups)
+        yield begin, end, offsets[begin : end + 1]
+
+
+def _check_union(
+    file: str, rows: NodeMatchers, first_node: int, nodes: int, members: Rows, offsets: Array
+) -> None:
+    """The rows of some nodes are the OR of their members, cut at `offsets`."""
+    expected = np.bitwise_or.reduceat(members, offsets[:-1] - offsets[0], axis=0)
+    entries = slice(first_node - 1, first_node - 1 + nodes)
+    wrong = np.flatnonzero((rows.table[rows.index[entries]] != expected).any(axis=1))
+    if len(wrong):
+        entry = first_node - 1 + int(wrong[0])
+        row = rows.index[entry]
+        fault = (
+            f"entry {entry} has row {row}, which is not the OR of the rows below node {entry + 1}"
+        )
+        raise SnapshotError(file, fault)

@@ -1,0 +1,21 @@
+"""Snapshots at rest: written once, published atomically, and read as if an enemy had written them.
+
+docs/snapshot.md is the format. `write_snapshot` makes a version, `publish` makes it current,
+`load_snapshot` gives back only what passed every check, and `verify_snapshot` tells about it.
+"""
+
+from index.storage.reader import load_snapshot
+from index.storage.verify import VerifyReport, verify_snapshot
+from index.storage.versions import current_version, next_version, publish, versions
+from index.storage.writer import write_snapshot
+
+__all__ = [
+    "VerifyReport",
+    "current_version",
+    "load_snapshot",
+    "next_version",
+    "publish",
+    "verify_snapshot",
+    "versions",
+    "write_snapshot",
+]

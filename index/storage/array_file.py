@@ -1,0 +1,134 @@
+"""One array file: NumPy's .npy, version 1.0, C order, little-endian; its digest covers all bytes.
+
+The header is written by NumPy. It is read by comparing it with the one line that the manifest's
+dtype and shape allow, so no text of a stranger's file is ever evaluated.
+"""
+
+import os
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from configs.errors import SnapshotError
+from index.storage.folder import open_file, write_all
+from index.storage.manifest import FileEntry
+
+__all__ = ["Allocate", "check_size", "digest_file", "plain_memory", "read_array", "write_array"]
+
+Allocate = Callable[[int], npt.NDArray[np.uint8]]
+"""Memory for so many bytes: C-contiguous, aligned for any dtype. Pinned memory comes this way."""
+
+_MAGIC = b"\x93NUMPY\x01\x00"
+_PREFIX = len(_MAGIC) + 2  # and the header's length, uint16
+_MAX_HEADER = 4096
+_READ_CHUNK = 1 << 20  # digested while it is still in the core's cache
+_WRITE_CHUNK = 16 << 20
+
+
+def plain_memory(size: int) -> npt.NDArray[np.uint8]:
+    """preadv faults its pages in as it fills them; MAP_POPULATE beforehand is slower."""
+    return np.empty(size, np.uint8)
+
+
+def write_array(name: str, array: npt.NDArray[Any], folder: int) -> FileEntry:
+    """Writes a new file, down to the disk."""
+    array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    head = BytesIO()
+    np.lib.format.write_array_header_1_0(head, np.lib.format.header_data_from_array_1_0(array))
+    header = head.getvalue()
+    data = array.reshape(-1).view(np.uint8).data
+    digest = xxhash.xxh3_128(header)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    file = os.open(name, flags, 0o644, dir_fd=folder)
+    try:
+        write_all(file, header)
+        for begin in range(0, len(data), _WRITE_CHUNK):
+            chunk = data[begin : begin + _WRITE_CHUNK]
+            digest.update(chunk)
+            write_all(file, chunk)
+        os.fsync(file)
+    finally:
+        os.close(file)
+    size = len(header) + len(data)
+    return FileEntry(name, array.dtype.str, array.shape, size, digest.hexdigest())
+
+
+def check_size(entry: FileEntry, folder: int) -> None:
+    with open_file(entry.file, folder) as (_, size):
+        _require_size(entry, size)
+
+
+def read_array(entry: FileEntry, folder: int, allocate: Allocate) -> npt.NDArray[Any]:
+    """The array, its bytes checked against the manifest; nothing else about it is."""
+    with open_file(entry.file, folder) as (file, size):
+        _require_size(entry, size)
+        header_bytes = entry.bytes - entry.data_bytes
+        if not _PREFIX < header_bytes <= _MAX_HEADER:
+            raise SnapshotError(
+                entry.file,
+                f"has {entry.bytes} bytes by the manifest, but dtype {entry.dtype} and shape "
+                f"{list(entry.shape)} are {entry.data_bytes} and a header of at most {_MAX_HEADER}",
+            )
+        header = os.pread(file, header_bytes, 0)
+        digest = xxhash.xxh3_128(header)
+        memory = allocate(entry.data_bytes)
+        _read_into(memory, file, header_bytes, digest, entry.file)
+    _require_digest(entry, digest)
+    _require_header(entry, header)
+    return memory.view(entry.dtype).reshape(entry.shape)
+
+
+def digest_file(entry: FileEntry, folder: int) -> None:
+    """Checks the size and digest of a file whose content this version does not know."""
+    with open_file(entry.file, folder) as (file, size):
+        _require_size(entry, size)
+        digest = xxhash.xxh3_128()
+        chunk = memoryview(bytearray(_READ_CHUNK))
+        while got := os.readv(file, [chunk]):
+            digest.update(chunk[:got])
+    _require_digest(entry, digest)
+
+
+def _read_into(
+    memory: npt.NDArray[np.uint8], file: int, begin: int, digest: xxhash.xxh3_128, name: str
+) -> None:
+    target, at = memory.data, 0
+    while at < len(target):
+        chunk = target[at : at + _READ_CHUNK]
+        got = os.preadv(file, [chunk], begin + at)
+        if got == 0:
+            raise SnapshotError(name, "became shorter while it was read")
+        digest.update(chunk[:got])
+        at += got
+
+
+def _require_size(entry: FileEntry, size: int) -> None:
+    if size != entry.bytes:
+        raise SnapshotError(entry.file, f"has {size} bytes, but the manifest says {entry.bytes}")
+
+
+def _require_digest(entry: FileEntry, digest: xxhash.xxh3_128) -> None:
+    found = digest.hexdigest()
+    if found != entry.xxh3_128:
+        raise SnapshotError(
+            entry.file, f"damaged: its digest is {found}, but the manifest says {entry.xxh3_128}"
+        )
+
+
+def _require_header(entry: FileEntry, header: bytes) -> None:
+    expected = (
+        f"{{'descr': '{entry.dtype}', 'fortran_order': False, 'shape': {entry.shape!r}, }}"
+    ).encode()
+    length = len(header) - _PREFIX
+    prefix = _MAGIC + length.to_bytes(2, "little")
+    if header != prefix + expected + b" " * (length - len(expected) - 1) + b"\n":
+        shown = header[_PREFIX:].decode("latin-1").strip()[:120]
+        raise SnapshotError(
+            entry.file,
+            f"its .npy header is not version 1.0 with {expected.decode()}, as the manifest says: "
+            f"{shown!r}",
+        )

@@ -1,0 +1,149 @@
+"""Opening what lies in a snapshot root: names checked, no symbolic link followed, locks held."""
+
+import fcntl
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from configs.errors import InputError, SnapshotError
+
+__all__ = [
+    "MAX_VERSION",
+    "names_in",
+    "open_file",
+    "open_folder",
+    "open_root",
+    "read_small",
+    "sync_folder",
+    "version_name",
+    "version_of_name",
+    "write_all",
+    "writers_lock",
+]
+
+LOCK = ".lock"
+MAX_VERSION = (1 << 64) - 1
+_VERSION_NAME = re.compile(r"[0-9]{20}")
+
+
+def version_name(version: int) -> str:
+    return f"{version:020d}"
+
+
+def version_of_name(name: str) -> int | None:
+    """The version that a folder name stands for: 20 digits, 1 to 2^64 - 1. Else None."""
+    if not _VERSION_NAME.fullmatch(name) or not 1 <= int(name) <= MAX_VERSION:
+        return None
+    return int(name)
+
+
+@contextmanager
+def open_root(root: Path) -> Iterator[int]:
+    """A descriptor of the root folder."""
+    try:
+        folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise InputError(f"{root}: no snapshot root here ({error.strerror})") from None
+    try:
+        yield folder
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def open_folder(name: str, folder: int) -> Iterator[int]:
+    """A descriptor of a folder inside another."""
+    try:
+        inner = os.open(
+            name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder
+        )
+    except FileNotFoundError:
+        raise SnapshotError(name, "missing") from None
+    except OSError as error:
+        fault = _kind_fault(name, folder, stat.S_ISDIR, "is not a folder")
+        raise SnapshotError(name, fault or f"cannot be opened: {error.strerror}") from None
+    try:
+        yield inner
+    finally:
+        os.close(inner)
+
+
+@contextmanager
+def open_file(name: str, folder: int) -> Iterator[tuple[int, int]]:
+    """A descriptor and the size of a regular file."""
+    try:
+        # O_NONBLOCK: to open a pipe that nobody writes would wait for ever.
+        file = os.open(
+            name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder
+        )
+    except FileNotFoundError:
+        raise SnapshotError(name, "missing") from None
+    except OSError as error:
+        fault = _kind_fault(name, folder, stat.S_ISREG, "is not a regular file")
+        raise SnapshotError(name, fault or f"cannot be opened: {error.strerror}") from None
+    try:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            raise SnapshotError(name, "is not a regular file")
+        yield file, status.st_size
+    except OSError as error:
+        raise SnapshotError(name, f"cannot be read: {error.strerror}") from None
+    finally:
+        os.close(file)
+
+
+def read_small(name: str, folder: int, most: int) -> bytes:
+    """The whole of a file that must not have more than `most` bytes."""
+    with open_file(name, folder) as (file, size):
+        if size > most:
+            raise SnapshotError(name, f"has {size} bytes, at most {most} are allowed")
+        parts = []
+        while part := os.read(file, most + 1):
+            parts.append(part)
+        content = b"".join(parts)
+    if len(content) != size:
+        raise SnapshotError(name, "changed while it was read")
+    return content
+
+
+@contextmanager
+def writers_lock(root: Path) -> Iterator[int]:
+    """A descriptor of the root folder, made if missing, while no other process writes there."""
+    root.mkdir(parents=True, exist_ok=True)
+    with open_root(root) as folder:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        lock = os.open(LOCK, flags, 0o644, dir_fd=folder)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield folder
+        finally:
+            os.close(lock)
+
+
+def names_in(folder: int) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+def sync_folder(folder: int) -> None:
+    """Makes the names in a folder survive a power cut."""
+    os.fsync(folder)
+
+
+def write_all(file: int, content: bytes | memoryview) -> None:
+    left = memoryview(content)
+    while left:
+        left = left[os.write(file, left) :]
+
+
+def _kind_fault(name: str, folder: int, is_expected: Callable[[int], bool], otherwise: str) -> str:
+    """What is wrong with the kind of a thing that did not open, or '' if its kind is right."""
+    try:
+        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+    except OSError:
+        return ""
+    if stat.S_ISLNK(mode):
+        return "is a symbolic link; a snapshot holds none"
+    return "" if is_expected(mode) else otherwise

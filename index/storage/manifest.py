@@ -1,0 +1,264 @@
+"""MANIFEST.json: what it must say, and reading it when it may say anything."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from math import prod
+from typing import Any, NoReturn
+
+import xxhash
+
+from configs.errors import ConfigError, SnapshotError
+from configs.sections import load_section
+from index.matchers import MatcherMode
+from index.schema import TargetingSchema
+from index.snapshot import is_sid_space
+from index.storage.folder import MAX_VERSION, version_of_name
+from index.storage.strict_json import parse_object, shown
+
+__all__ = [
+    "FORMAT_VERSION",
+    "MANIFEST",
+    "MAX_BYTES",
+    "Counts",
+    "FileEntry",
+    "Manifest",
+    "MatcherRows",
+    "parse_manifest",
+    "render_manifest",
+]
+
+MANIFEST = "MANIFEST.json"
+FORMAT = "grace-snapshot"
+FORMAT_VERSION = 1
+MAX_BYTES = 16 << 20
+MAX_ID = (1 << 31) - 1  # ids are int32
+_MAX_VOCAB = 1 << 16  # tokens are uint16
+_MAX_DIMENSIONS = 8
+_MAX_FILE_BYTES = (1 << 63) - 1
+_NO_DIGEST = "0" * 32
+_DIGEST = re.compile(r"[0-9a-f]{32}")
+_CREATED_AT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
+_FILE = re.compile(r"[a-z][a-z0-9_]{0,63}(\.[a-z][a-z0-9_]{0,63})?\.npy")
+_DTYPE = re.compile(r"([|][biu]1|<[iuf][248])")
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    file: str
+    dtype: str  # as NumPy writes it: "<i4"
+    shape: tuple[int, ...]
+    bytes: int  # of the whole file, header included
+    xxh3_128: str  # of the same bytes
+
+    @property
+    def data_bytes(self) -> int:
+        return prod(self.shape) * int(self.dtype[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class MatcherRows:
+    """Rows of levels 1 .. sid_length, for the bitmasks and by set; empty in mode `cd`."""
+
+    mode: str
+    bitmask_level_rows: tuple[int, ...]
+    bloom_level_rows: dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    nodes_per_level: tuple[int, ...]
+    ads: int
+    rules: int
+    rule_bitmasks: int
+    set_rules: dict[str, int]
+    set_values: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    format: str
+    format_version: int
+    version: str
+    created_at: str
+    sid_space: str
+    vocab_sizes: tuple[int, ...]
+    schema: TargetingSchema
+    matchers: MatcherRows
+    counts: Counts
+    rejects: int
+    updates_watermark: int
+    files: tuple[FileEntry, ...]
+    manifest_xxh3_128: str = _NO_DIGEST
+
+    def __post_init__(self) -> None:
+        _check_facts(self)
+        _check_counts(self)
+        _check_matchers(self)
+        _check_files(self.files)
+
+    @property
+    def set_names(self) -> tuple[str, ...]:
+        return tuple(target_set.name for target_set in self.schema.sets)
+
+
+def render_manifest(manifest: Manifest) -> bytes:
+    fields = asdict(manifest)
+    fields["schema"] = manifest.schema.to_json()
+    fields["manifest_xxh3_128"] = _NO_DIGEST
+    blank = json.dumps(fields, indent=1, ensure_ascii=False).encode() + b"\n"
+    # The digest is the last field, so that no text before it can be taken for it.
+    place = blank.rindex(_NO_DIGEST.encode())
+    return blank[:place] + _digest(blank).encode() + blank[place + len(_NO_DIGEST) :]
+
+
+def parse_manifest(content: bytes) -> Manifest:
+    fields = _parse_fields(content)
+    if fields.get("format") != FORMAT:
+        _refuse(f"format must be {FORMAT!r}, got {shown(fields.get('format'))}")
+    _check_digest(content, fields)
+    _check_format_version(fields.get("format_version"))
+    _check_mode(fields.get("matchers"))
+    try:
+        return load_section(Manifest, fields)
+    except ConfigError as error:
+        raise SnapshotError(MANIFEST, str(error)) from None
+
+
+def _parse_fields(content: bytes) -> dict[str, Any]:
+    try:
+        return parse_object(content)
+    except ValueError as error:
+        _refuse(str(error))
+
+
+def _check_digest(content: bytes, fields: Mapping[str, Any]) -> None:
+    """Over all bytes of the file, the digest's own 32 digits taken as zeros."""
+    digest = fields.get("manifest_xxh3_128")
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        _refuse(f"manifest_xxh3_128: expected 32 hexadecimal digits, got {shown(digest)}")
+    place = content.rfind(digest.encode())
+    blank = content[:place] + _NO_DIGEST.encode() + content[place + len(digest) :]
+    found = _digest(blank)
+    if found != digest:
+        _refuse(f"damaged: its digest is {found}, but it says {digest}")
+
+
+def _digest(content: bytes) -> str:
+    return xxhash.xxh3_128_hexdigest(content)
+
+
+def _check_format_version(format_version: Any) -> None:
+    if type(format_version) is not int or format_version < 1:
+        _refuse(f"format_version: expected a positive integer, got {shown(format_version)}")
+    if format_version > FORMAT_VERSION:
+        _refuse(
+            f"written by a newer GRACE (format {shown(format_version)}, this one reads "
+            f"{FORMAT_VERSION}): upgrade"
+        )
+
+
+def _check_mode(matchers: Any) -> None:
+    mode = matchers.get("mode") if isinstance(matchers, dict) else None
+    known = [each.value for each in MatcherMode]
+    if isinstance(mode, str) and mode not in known:
+        _refuse(
+            f"matchers.mode {shown(mode)} is not one that this GRACE reads "
+            f"({', '.join(known)}): upgrade, or build in one of these"
+        )
+
+
+def _check_facts(manifest: Manifest) -> None:
+    if version_of_name(manifest.version) is None:
+        raise ValueError(f"version: expected 20 digits, got {shown(manifest.version)}")
+    if not _CREATED_AT.fullmatch(manifest.created_at):
+        raise ValueError(
+            f"created_at: expected 2026-01-31T12:00:00Z or alike, got {shown(manifest.created_at)}"
+        )
+    if not is_sid_space(manifest.sid_space):
+        raise ValueError(
+            f"sid_space: expected 1 to 255 printable characters, got {shown(manifest.sid_space)}"
+        )
+    _check_range("rejects", manifest.rejects, 0, MAX_VERSION)
+    _check_range("updates_watermark", manifest.updates_watermark, 0, MAX_VERSION)
+    if not manifest.vocab_sizes:
+        raise ValueError("vocab_sizes: at least one is needed")
+    for i, size in enumerate(manifest.vocab_sizes):
+        _check_range(f"vocab_sizes[{i}]", size, 1, _MAX_VOCAB)
+
+
+def _check_counts(manifest: Manifest) -> None:
+    counts = manifest.counts
+    nodes = counts.nodes_per_level
+    _check_length("counts.nodes_per_level", nodes, len(manifest.vocab_sizes) + 1)
+    _check_range("counts.nodes_per_level[0]", nodes[0], 1, 1)
+    for level, size in enumerate(manifest.vocab_sizes, start=1):
+        most = min(nodes[level - 1] * size, MAX_ID)
+        _check_range(f"counts.nodes_per_level[{level}]", nodes[level], 1, most)
+    _check_range("sum of counts.nodes_per_level", sum(nodes), 1, MAX_ID)
+    _check_range("counts.ads", counts.ads, nodes[-1], MAX_ID)
+    _check_range("counts.rules", counts.rules, 1, counts.ads)
+    _check_range("counts.rule_bitmasks", counts.rule_bitmasks, 1, counts.rules)
+    _check_keys("counts.set_rules", counts.set_rules, manifest.set_names)
+    _check_keys("counts.set_values", counts.set_values, manifest.set_names)
+    for name in manifest.set_names:
+        _check_range(f"counts.set_rules.{name}", counts.set_rules[name], 1, counts.rules)
+        _check_range(f"counts.set_values.{name}", counts.set_values[name], 0, MAX_ID)
+
+
+def _check_matchers(manifest: Manifest) -> None:
+    matchers = manifest.matchers
+    union = matchers.mode == MatcherMode.UNION
+    _check_keys(
+        "matchers.bloom_level_rows",
+        matchers.bloom_level_rows,
+        manifest.set_names if union else (),
+    )
+    by_name = {f"bloom_level_rows.{name}": r for name, r in matchers.bloom_level_rows.items()}
+    for name, rows in {"bitmask_level_rows": matchers.bitmask_level_rows, **by_name}.items():
+        _check_length(f"matchers.{name}", rows, len(manifest.vocab_sizes) if union else 0)
+        for i, count in enumerate(rows):
+            most = manifest.counts.nodes_per_level[i + 1]
+            _check_range(f"matchers.{name}[{i}]", count, 1, most)
+
+
+def _check_files(files: tuple[FileEntry, ...]) -> None:
+    seen: set[str] = set()
+    for i, entry in enumerate(files):
+        where = f"files[{i}]"
+        if not _FILE.fullmatch(entry.file):
+            raise ValueError(f"{where}.file: {shown(entry.file)} is not the name of an array")
+        if entry.file in seen:
+            raise ValueError(f"{where}.file: {entry.file} is listed twice")
+        seen.add(entry.file)
+        if not _DTYPE.fullmatch(entry.dtype):
+            raise ValueError(f"{where}.dtype: {shown(entry.dtype)} is not a little-endian number")
+        if not _DIGEST.fullmatch(entry.xxh3_128):
+            raise ValueError(f"{where}.xxh3_128: expected 32 hexadecimal digits")
+        if len(entry.shape) > _MAX_DIMENSIONS:
+            raise ValueError(f"{where}.shape: at most {_MAX_DIMENSIONS} dimensions")
+        for size in entry.shape:
+            _check_range(f"{where}.shape", size, 0, _MAX_FILE_BYTES)
+        _check_range(f"{where}.bytes", entry.bytes, 0, _MAX_FILE_BYTES)
+
+
+def _check_range(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise ValueError(f"{name}: must be {least} to {most}, got {shown(value)}")
+
+
+def _check_length(name: str, values: tuple[int, ...], expected: int) -> None:
+    if len(values) != expected:
+        raise ValueError(f"{name}: expected {expected} numbers, got {len(values)}")
+
+
+def _check_keys(name: str, values: Mapping[str, Any], expected: Iterable[str]) -> None:
+    if set(values) != set(expected):
+        raise ValueError(
+            f"{name}: expected the sets {shown(sorted(expected))}, got {shown(sorted(values))}"
+        )
+
+
+def _refuse(fault: str) -> NoReturn:
+    raise SnapshotError(MANIFEST, fault)

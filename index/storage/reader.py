@@ -1,0 +1,101 @@
+"""Reading a version: sizes and digests, then structure, and only then a Snapshot."""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from configs.errors import SnapshotError
+from index.snapshot import Snapshot
+from index.storage.array_file import Allocate, check_size, plain_memory, read_array
+from index.storage.folder import open_folder, open_root, read_small, version_name
+from index.storage.layout import require_expected, snapshot_of
+from index.storage.manifest import MANIFEST, MAX_BYTES, FileEntry, Manifest, parse_manifest
+from index.storage.structure import check_structure
+from index.storage.versions import locate
+
+__all__ = ["OpenVersion", "available_cores", "load_snapshot", "open_snapshot", "read_snapshot"]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenVersion:
+    path: Path
+    folder: int  # a descriptor: what is read is one folder, whatever is renamed meanwhile
+    manifest: Manifest
+
+
+def load_snapshot(
+    path: Path,
+    version: int | None = None,
+    *,
+    threads: int | None = None,
+    allocate: Allocate = plain_memory,
+) -> Snapshot:
+    """The current or the named version of ROOT, or the one of ROOT/VERSION.
+
+    Raises SnapshotError for whatever does not pass every check, InputError where there is none.
+    """
+    with open_snapshot(path, version) as opened:
+        return read_snapshot(opened, threads or available_cores(), allocate)
+
+
+def available_cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+@contextmanager
+def open_snapshot(path: Path, version: int | None) -> Iterator[OpenVersion]:
+    """A version whose manifest has been checked, and nothing but that."""
+    root_path, version = locate(path, version)
+    name = version_name(version)
+    with open_root(root_path) as root, open_folder(name, root) as folder:
+        manifest = parse_manifest(read_small(MANIFEST, folder, MAX_BYTES))
+        if manifest.version != name:
+            raise SnapshotError(
+                MANIFEST, f"says version {manifest.version}, but its folder is {name}"
+            )
+        yield OpenVersion(root_path / name, folder, manifest)
+
+
+def read_snapshot(opened: OpenVersion, threads: int, allocate: Allocate) -> Snapshot:
+    entries = require_expected(opened.manifest)
+    for entry in entries.values():
+        check_size(entry, opened.folder)
+    _require_memory(entries.values())
+    try:
+        arrays = _read_all(list(entries.values()), opened.folder, threads, allocate)
+    except MemoryError:
+        raise _too_large(entries.values(), "this process may not have that much") from None
+    snapshot = snapshot_of(opened.manifest, arrays)
+    check_structure(snapshot, threads)
+    return snapshot
+
+
+def _read_all(
+    entries: Sequence[FileEntry], folder: int, threads: int, allocate: Allocate
+) -> dict[str, npt.NDArray[Any]]:
+    """The largest file first, so that the threads end together. Reads and digests hold no lock."""
+    ordered = sorted(entries, key=lambda entry: -entry.bytes)
+    with ThreadPoolExecutor(threads) as pool:
+        arrays = pool.map(lambda entry: read_array(entry, folder, allocate), ordered)
+        return {entry.file: array for entry, array in zip(ordered, arrays, strict=True)}
+
+
+def _require_memory(entries: Iterable[FileEntry]) -> None:
+    """A file of holes costs its author nothing; it must not cost this process its life."""
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if sum(entry.data_bytes for entry in entries) > there:
+        raise _too_large(entries, f"this machine has {there / 1e9:.1f} GB")
+
+
+def _too_large(entries: Iterable[FileEntry], limit: str) -> SnapshotError:
+    needed = sum(entry.data_bytes for entry in entries)
+    return SnapshotError(
+        MANIFEST,
+        f"its arrays need {needed / 1e9:.1f} GB of memory, {limit}; load it on a larger machine",
+    )

@@ -1,0 +1,236 @@
+"""Structure of a snapshot whose arrays have the right dtypes and shapes and may hold anything.
+
+The loops are native/src/structure.cpp: each reports the first fault as a kind and a position, and
+here it gets its words. What passes can be walked, decoded and matched without reading out of
+bounds; what only a builder's mistake can make is in `index.invariants`.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from configs.errors import SnapshotError
+from index.ads import SidToAds
+from index.bloom import star_hash
+from index.matchers import BloomMatchers, NodeMatchers
+from index.schema import TargetSet
+from index.snapshot import Snapshot
+from index.storage.native_checks import (
+    Kind,
+    find_in_ids,
+    find_in_leaf_ads,
+    find_in_lookup,
+    find_in_node_tokens,
+    find_in_offsets_i32,
+    find_in_offsets_i64,
+    find_in_padding,
+    find_in_rule_values,
+    find_in_stars,
+    find_in_strings,
+    find_in_weights,
+)
+from index.trie import SidTrie
+from index.values import InternedValues
+
+__all__ = ["check_structure"]
+
+Array = npt.NDArray[Any]
+
+INT64_MAX = (1 << 63) - 1
+
+
+def check_structure(snapshot: Snapshot, threads: int) -> None:
+    """Raises SnapshotError with the file, the position, the value and what was expected."""
+    _check_trie(snapshot.trie, threads)
+    _check_ads(snapshot.ads, snapshot.trie.num_leaves, snapshot.rules.num_rules, threads)
+    _check_rules(snapshot, threads)
+    for target_set, values in zip(snapshot.schema.sets, snapshot.set_values, strict=True):
+        _check_values(target_set.name, values, threads)
+    if snapshot.matchers is None:
+        return
+    bitmask = snapshot.matchers.bitmask
+    _check_level_rows("bitmask_index.npy", snapshot.trie, bitmask, threads)
+    bits = snapshot.schema.bitmask_bits
+    _check_padding("bitmask_table.npy", bitmask.table, bits, threads)
+    for target_set, bloom in zip(snapshot.schema.sets, snapshot.matchers.blooms, strict=True):
+        file = f"bloom_index.{target_set.name}.npy"
+        _check_level_rows(file, snapshot.trie, bloom.rows, threads)
+        _check_stars(target_set, bloom, star_hash(snapshot.schema.hash_seed), threads)
+
+
+def _check_offsets(
+    file: str, offsets: Array, members: int, group: str, member: str, nonempty: bool, threads: int
+) -> None:
+    check = find_in_offsets_i32 if offsets.dtype == np.int32 else find_in_offsets_i64
+    kind, at = check(offsets, len(offsets) - 1, members, nonempty, threads)
+    if kind is Kind.NONE:
+        return
+    found = offsets[at]
+    if kind is Kind.FIRST_OFFSET:
+        fault = f"offset 0 is {found}, expected 0"
+    elif kind is Kind.OFFSET_DESCENDS:
+        fault = f"offset {at} is {found}, below the one before it, {offsets[at - 1]}"
+    elif kind is Kind.EMPTY_GROUP:
+        fault = f"{group} {at - 1} has no {member}: offsets {at - 1} and {at} are both {found}"
+    else:
+        fault = f"the last offset is {found}, but there are {members} {member} entries"
+    raise SnapshotError(file, fault)
+
+
+def _check_trie(trie: SidTrie, threads: int) -> None:
+    offsets, tokens = trie.node_offsets, trie.csr_tokens
+    _check_offsets("node_offsets.npy", offsets, len(tokens), "node", "child", True, threads)
+    for level, vocab_size in enumerate(trie.vocab_sizes, start=1):
+        begin, end = trie.level_starts[level - 1], trie.level_starts[level]
+        expected = trie.entries_of_level(level)[1]
+        if offsets[end] != expected:
+            raise SnapshotError(
+                "node_offsets.npy",
+                f"offset {end} is {offsets[end]}, expected {expected}: there the children of "
+                f"level {level - 1} end, and level {level} has {trie.level_counts[level]} nodes",
+            )
+        kind, at = find_in_node_tokens(
+            offsets[begin : end + 1], end - begin, tokens, len(tokens), vocab_size - 1, threads,
+        )  # fmt: skip
+        if kind is Kind.OUT_OF_RANGE:
+            fault = f"entry {at} is token {tokens[at]}, but level {level} has {vocab_size} tokens"
+            raise SnapshotError("csr_tokens.npy", fault)
+        if kind is not Kind.NONE:
+            raise SnapshotError("csr_tokens.npy", _not_ascending("entry", "token", tokens, at))
+
+
+def _check_ads(ads: SidToAds, leaves: int, rules: int, threads: int) -> None:
+    _check_offsets("ad_offsets.npy", ads.ad_offsets, ads.num_ads, "leaf", "ad", True, threads)
+    kind, at = find_in_leaf_ads(ads.ad_offsets, leaves, ads.ad_ids, ads.num_ads, INT64_MAX, threads)
+    if kind is Kind.OUT_OF_RANGE:
+        fault = f"ad {at} has id {ads.ad_ids[at]}, expected none below 0"
+        raise SnapshotError("ad_ids.npy", fault)
+    if kind is not Kind.NONE:
+        fault = f"{_not_ascending('ad', 'id', ads.ad_ids, at)} of the same SID"
+        raise SnapshotError("ad_ids.npy", fault)
+    _check_ids("ad_rule.npy", ads.ad_rule, rules, "ad", "rule", threads)
+    kind, at = find_in_weights(ads.ad_weight, ads.num_ads, threads)
+    if kind is not Kind.NONE:
+        fault = f"ad {at} has weight {ads.ad_weight[at]}, expected a finite number"
+        raise SnapshotError("ad_weight.npy", fault)
+    _check_lookup(ads, threads)
+
+
+def _check_lookup(ads: SidToAds, threads: int) -> None:
+    lookup = ads.ad_lookup
+    kind, at = find_in_lookup(ads.ad_ids, lookup, ads.num_ads, threads)
+    if kind is Kind.OUT_OF_RANGE:
+        fault = f"entry {at} names ad {lookup[at]}, but there are {ads.num_ads} ads"
+        raise SnapshotError("ad_lookup.npy", fault)
+    if kind is not Kind.NONE:
+        here, before = ads.ad_ids[lookup[at]], ads.ad_ids[lookup[at - 1]]
+        fault = f"entry {at} leads to ad id {here}, not above the one before it, {before}"
+        raise SnapshotError("ad_lookup.npy", fault)
+
+
+def _check_rules(snapshot: Snapshot, threads: int) -> None:
+    rules = snapshot.rules
+    table = rules.bitmask_table
+    _check_ids("rule_bitmask.npy", rules.bitmask, len(table), "rule", "bitmask", threads)
+    _check_padding("rule_bitmask_table.npy", table, snapshot.schema.bitmask_bits, threads)
+    for i, (target_set, set_rules) in enumerate(zip(snapshot.schema.sets, rules.sets, strict=True)):
+        name = target_set.name
+        # A column of [rules, sets] is every `sets`-th number from its first.
+        column = rules.set_rules.reshape(-1)[i:]
+        item = f"{name} rule"
+        _check_ids(
+            "rule_sets.npy", column, set_rules.num_rules, "rule", item, threads,
+            count=rules.num_rules, stride=len(rules.sets),
+        )  # fmt: skip
+        lists = {
+            "include": (set_rules.include_offsets, set_rules.include_values),
+            "exclude": (set_rules.exclude_offsets, set_rules.exclude_values),
+        }
+        for kind, (offsets, values) in lists.items():
+            _check_lists(f"set_{kind}", name, offsets, values, snapshot.set_values[i], threads)
+
+
+def _check_lists(
+    kind: str, name: str, offsets: Array, values: Array, interned: InternedValues, threads: int
+) -> None:
+    file = f"{kind}_offsets.{name}.npy"
+    _check_offsets(file, offsets, len(values), "set rule", "value", False, threads)
+    fault, at = find_in_rule_values(
+        offsets, len(offsets) - 1, values, len(values), len(interned) - 1, threads
+    )
+    file = f"{kind}_values.{name}.npy"
+    if fault is Kind.OUT_OF_RANGE:
+        there = len(interned)
+        raise SnapshotError(file, f"entry {at} is value {values[at]}, but there are {there} values")
+    if fault is not Kind.NONE:
+        raise SnapshotError(file, _not_ascending("entry", "value", values, at))
+
+
+def _check_values(name: str, values: InternedValues, threads: int) -> None:
+    offsets, utf8 = values.offsets, values.utf8
+    file = f"value_offsets.{name}.npy"
+    _check_offsets(file, offsets, len(utf8), "value", "byte", False, threads)
+    kind, at = find_in_strings(offsets, len(values), utf8, len(utf8), threads)
+    if kind is Kind.NONE:
+        return
+    shown = repr(utf8[offsets[at] : offsets[at + 1]].tobytes()[:60])
+    if kind is Kind.NOT_UTF8:
+        fault = f"value {at} is {shown}, expected UTF-8"
+    else:
+        fault = f"value {at} is {shown}, not above the one before it"
+    raise SnapshotError(f"value_utf8.{name}.npy", fault)
+
+
+def _check_level_rows(file: str, trie: SidTrie, rows: NodeMatchers, threads: int) -> None:
+    first = 0
+    for level, count in enumerate(rows.level_rows, start=1):
+        begin, end = trie.entries_of_level(level)
+        kind, at = find_in_ids(rows.index[begin:end], end - begin, 1, first, first + count, threads)
+        if kind is not Kind.NONE:
+            raise SnapshotError(
+                file,
+                f"entry {begin + at} has row {rows.index[begin + at]}, but level {level} has rows "
+                f"{first} to {first + count - 1}",
+            )
+        first += count
+
+
+def _check_stars(
+    target_set: TargetSet, bloom: BloomMatchers, hash_of_star: int, threads: int
+) -> None:
+    kind, row = find_in_stars(
+            bloom.rows.table, bloom.star, len(bloom.star), target_set.bloom_bits,
+        target_set.bloom_hashes, hash_of_star, threads,
+    )  # fmt: skip
+    if kind is Kind.NONE:
+        return
+    found = bloom.star[row]
+    if kind is Kind.STAR_FLAG:
+        fault = f"row {row} has flag {found}, expected 0 or 1"
+    else:
+        fault = f"row {row} has flag {found}, but its Bloom row says {1 - found}"
+    raise SnapshotError(f"bloom_star.{target_set.name}.npy", fault)
+
+
+def _check_ids(
+    file: str, ids: Array, limit: int, item: str, thing: str, threads: int,
+    *, count: int | None = None, stride: int = 1,
+) -> None:  # fmt: skip
+    kind, at = find_in_ids(ids, len(ids) if count is None else count, stride, 0, limit, threads)
+    if kind is not Kind.NONE:
+        found = ids[at * stride]
+        raise SnapshotError(
+            file, f"{item} {at} has {thing} {found}, but there are {limit} {thing}s"
+        )
+
+
+def _check_padding(file: str, table: Array, bits: int, threads: int) -> None:
+    kind, row = find_in_padding(table, *table.shape, bits, threads)
+    if kind is not Kind.NONE:
+        fault = f"row {row} has a bit set beyond the {bits} bits that the schema has"
+        raise SnapshotError(file, fault)
+
+
+def _not_ascending(item: str, thing: str, values: Array, at: int) -> str:
+    return f"{item} {at} has {thing} {values[at]}, not above the one before it, {values[at - 1]}"

@@ -1,0 +1,139 @@
+"""The versions of a snapshot root, and which one is current.
+
+CURRENT is a text file: 20 digits and a newline. It is replaced whole by a rename, so a reader sees
+the old version or the new one.
+"""
+
+import os
+import re
+from pathlib import Path
+
+from configs.errors import InputError, SnapshotError
+from index.storage.folder import (
+    MAX_VERSION,
+    open_folder,
+    open_root,
+    read_small,
+    sync_folder,
+    version_name,
+    version_of_name,
+    write_all,
+    writers_lock,
+)
+from index.storage.leftovers import NEW_CURRENT, remove_leftovers
+
+__all__ = ["CURRENT", "current_version", "locate", "next_version", "publish", "versions"]
+
+CURRENT = "CURRENT"
+_CURRENT_CONTENT = re.compile(rb"[0-9]{20}\n")
+_PUBLISH = "make it anew with `grace publish ROOT VERSION`"
+
+
+def versions(root: Path) -> tuple[int, ...]:
+    """Ascending; empty for a root that does not exist yet."""
+    try:
+        names = [path.name for path in root.iterdir()]
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise InputError(f"{root}: no snapshot root here ({error.strerror})") from None
+    found = (version_of_name(name) for name in names)
+    return tuple(sorted(version for version in found if version is not None))
+
+
+def next_version(root: Path) -> int:
+    latest = max(versions(root), default=0)
+    if latest == MAX_VERSION:
+        raise InputError(f"{root}: version {latest} is the last possible; use another root")
+    return latest + 1
+
+
+def current_version(root: Path) -> int | None:
+    """The version that readers should use, or None where nothing was published."""
+    with open_root(root) as folder:
+        return _read_current(folder)
+
+
+def publish(root: Path, version: int) -> int | None:
+    """Makes a version current and returns the one before it, None if there was none to read.
+
+    It does not look into the version: `verify_snapshot` does.
+    """
+    _require_version(root, version)
+    with writers_lock(root) as folder:
+        remove_leftovers(folder)
+        with open_folder(version_name(version), folder):
+            pass
+        previous = _previous(folder)
+        _replace_current(folder, version)
+    return previous
+
+
+def locate(path: Path, version: int | None) -> tuple[Path, int]:
+    """The root and version that ROOT, ROOT and a version, or ROOT/VERSION mean."""
+    path = path.absolute()
+    named = version_of_name(path.name)
+    if named is not None:
+        if version not in (None, named):
+            raise InputError(f"{path}: is version {named}, not {version}; leave one of them out")
+        _require_version(path.parent, named)
+        return path.parent, named
+    if version is not None:
+        _require_version(path, version)
+        return path, version
+    current = current_version(path)
+    if current is None:
+        raise InputError(
+            f"{path}: nothing is published here; name a version ({_some(versions(path))}) or "
+            "run `grace publish ROOT VERSION`"
+        )
+    if current not in versions(path):
+        fault = f"names version {current}, which is not here; {_PUBLISH}"
+        raise SnapshotError(CURRENT, fault)
+    return path, current
+
+
+def _require_version(root: Path, version: int) -> None:
+    there = versions(root)
+    if version not in there:
+        raise InputError(f"{root}: no version {version} here; it has {_some(there)}")
+
+
+def _some(there: tuple[int, ...]) -> str:
+    if not there:
+        return "none"
+    latest = ", ".join(map(str, there[-5:]))
+    return latest if len(there) <= 5 else f"..., {latest}"
+
+
+def _read_current(folder: int) -> int | None:
+    try:
+        os.stat(CURRENT, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    content = read_small(CURRENT, folder, 4096)
+    version = version_of_name(content[:-1].decode("latin-1"))
+    if not _CURRENT_CONTENT.fullmatch(content) or version is None:
+        shown = repr(content[:40])[1:]
+        raise SnapshotError(CURRENT, f"expected 20 digits and a newline, got {shown}; {_PUBLISH}")
+    return version
+
+
+def _previous(folder: int) -> int | None:
+    """An unreadable CURRENT must not stop the command that repairs it."""
+    try:
+        return _read_current(folder)
+    except SnapshotError:
+        return None
+
+
+def _replace_current(folder: int, version: int) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    file = os.open(NEW_CURRENT, flags, 0o644, dir_fd=folder)
+    try:
+        write_all(file, f"{version_name(version)}\n".encode())
+        os.fsync(file)
+    finally:
+        os.close(file)
+    os.replace(NEW_CURRENT, CURRENT, src_dir_fd=folder, dst_dir_fd=folder)
+    sync_folder(folder)

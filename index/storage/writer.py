@@ -1,0 +1,128 @@
+"""Writing a version: under a hidden name, down to the disk, then renamed; never half there."""
+
+import errno
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from configs.errors import InputError
+from index.snapshot import Snapshot
+from index.storage.array_file import write_array
+from index.storage.folder import (
+    open_folder,
+    sync_folder,
+    version_name,
+    write_all,
+    writers_lock,
+)
+from index.storage.layout import arrays_of, counts_of, matcher_rows_of, require_expected
+from index.storage.leftovers import PARTIAL, remove_leftovers, remove_tree
+from index.storage.manifest import (
+    FORMAT,
+    FORMAT_VERSION,
+    MANIFEST,
+    Manifest,
+    render_manifest,
+)
+from index.storage.versions import versions
+
+__all__ = ["write_snapshot"]
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+_REMEDY = "free some space, or write to another root"
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_MARGIN = 16 << 20  # headers, the manifest, and the file system's own blocks
+
+
+def write_snapshot(snapshot: Snapshot, root: Path) -> Path:
+    """Writes the version that the snapshot's facts name, complete but not current yet."""
+    manifest = _manifest(snapshot)
+    arrays = arrays_of(snapshot)
+    try:
+        with writers_lock(root) as folder:
+            remove_leftovers(folder)
+            _require_new(root, snapshot.facts.version)
+            _require_space(root, arrays)
+            _write_version(manifest, arrays, folder)
+    except OSError as error:
+        if error.errno in _DISK_FULL:
+            raise InputError(f"{root}: the disk is full; {_REMEDY}") from None
+        raise InputError(f"{root}: cannot write the snapshot: {error.strerror}") from None
+    return root / version_name(snapshot.facts.version)
+
+
+def _require_new(root: Path, version: int) -> None:
+    latest = max(versions(root), default=0)
+    if version == latest:
+        raise InputError(f"{root}: version {version} is already here; versions never change")
+    if version < latest:
+        raise InputError(
+            f"{root}: version {version} is not above {latest}, the latest here; versions increase"
+        )
+
+
+def _require_space(root: Path, arrays: Arrays) -> None:
+    needed = sum(array.nbytes for array in arrays.values()) + _MARGIN
+    status = os.statvfs(root)
+    free = status.f_bavail * status.f_frsize
+    if free < needed:
+        raise InputError(
+            f"{root}: the snapshot needs {needed / 1e9:.2f} GB, the disk has {free / 1e9:.2f} GB "
+            f"free; {_REMEDY}"
+        )
+
+
+def _write_version(manifest: Manifest, arrays: Arrays, root: int) -> None:
+    partial = f"{PARTIAL}{manifest.version}"
+    os.mkdir(partial, 0o755, dir_fd=root)
+    try:
+        with open_folder(partial, root) as folder:
+            files = tuple(write_array(name, array, folder) for name, array in arrays.items())
+            complete = replace(manifest, files=files)
+            require_expected(complete)
+            _write_manifest(complete, folder)
+            sync_folder(folder)
+        os.rename(partial, manifest.version, src_dir_fd=root, dst_dir_fd=root)
+    except BaseException:
+        with suppress(OSError):
+            remove_tree(partial, root)
+        raise
+    sync_folder(root)
+
+
+def _manifest(snapshot: Snapshot) -> Manifest:
+    """What the manifest says, its list of files apart."""
+    facts = snapshot.facts
+    try:
+        return Manifest(
+            format=FORMAT,
+            format_version=FORMAT_VERSION,
+            version=version_name(facts.version),
+            created_at=facts.created_at,
+            sid_space=facts.sid_space,
+            vocab_sizes=tuple(map(int, snapshot.trie.vocab_sizes)),
+            schema=snapshot.schema,
+            matchers=matcher_rows_of(snapshot),
+            counts=counts_of(snapshot),
+            rejects=facts.rejects,
+            updates_watermark=facts.updates_watermark,
+            files=(),
+        )
+    except ValueError as error:
+        raise InputError(f"cannot write this snapshot: {error}") from None
+
+
+def _write_manifest(manifest: Manifest, folder: int) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    file = os.open(MANIFEST, flags, 0o644, dir_fd=folder)
+    try:
+        write_all(file, render_manifest(manifest))
+        os.fsync(file)
+    finally:
+        os.close(file)

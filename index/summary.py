@@ -1,0 +1,149 @@
+"""The paper's index summary of any snapshot: counts, storage around deduplication, fill rates."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from index.matchers import NodeMatchers
+from index.snapshot import Snapshot
+from index.trie import SidTrie
+
+__all__ = ["IndexSummary", "LevelSummary", "MatcherSummary", "summarize"]
+
+
+@dataclass(frozen=True, slots=True)
+class LevelSummary:
+    """One decode position: the child entries that lead from prefixes of length `position`."""
+
+    position: int
+    entries: int
+    mean_fan_out: float
+    max_fan_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class MatcherSummary:
+    """One matcher kind at one decode position. `fill` averages over entries, not distinct rows."""
+
+    kind: str  # "bitmask", or the set's name
+    position: int
+    rows: int  # distinct
+    bytes_before: int  # one row per entry
+    bytes_after: int
+    fill: float
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSummary:
+    version: int
+    created_at: str
+    sid_space: str
+    mode: str
+    vocab_sizes: tuple[int, ...]
+    sids: int
+    ads: int
+    ads_per_sid: dict[str, int]  # p50, p90, p99, max
+    rejects: int
+    updates_watermark: int
+    levels: tuple[LevelSummary, ...]
+    matcher_words: dict[str, int]
+    matchers: tuple[MatcherSummary, ...]
+    rules: int
+    rule_bitmask_rows: int
+    set_rules: dict[str, int]
+    set_values: dict[str, int]
+    bytes: dict[str, int]  # by what reads them: trie and matchers while decoding, the rest after
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def summarize(snapshot: Snapshot) -> IndexSummary:
+    facts, schema, trie, rules = snapshot.facts, snapshot.schema, snapshot.trie, snapshot.rules
+    set_names = [target_set.name for target_set in schema.sets]
+    return IndexSummary(
+        version=facts.version,
+        created_at=facts.created_at,
+        sid_space=facts.sid_space,
+        mode=snapshot.mode.value,
+        vocab_sizes=trie.vocab_sizes,
+        sids=trie.num_leaves,
+        ads=snapshot.ads.num_ads,
+        ads_per_sid=_percentiles(np.diff(snapshot.ads.ad_offsets)),
+        rejects=facts.rejects,
+        updates_watermark=facts.updates_watermark,
+        levels=tuple(_level(trie, position) for position in range(trie.sid_length)),
+        matcher_words={"bitmask": schema.words} | {s.name: s.words for s in schema.sets},
+        matchers=_matchers(snapshot),
+        rules=rules.num_rules,
+        rule_bitmask_rows=len(rules.bitmask_table),
+        set_rules={n: s.num_rules for n, s in zip(set_names, rules.sets, strict=True)},
+        set_values={n: len(v) for n, v in zip(set_names, snapshot.set_values, strict=True)},
+        bytes=_bytes(snapshot),
+    )
+
+
+def _percentiles(counts: npt.NDArray[np.int64]) -> dict[str, int]:
+    p50, p90, p99 = np.percentile(counts, (50, 90, 99), method="inverted_cdf")
+    return {"p50": int(p50), "p90": int(p90), "p99": int(p99), "max": int(counts.max())}
+
+
+def _level(trie: SidTrie, position: int) -> LevelSummary:
+    begin, end = trie.level_starts[position], trie.level_starts[position + 1]
+    fan_out = np.diff(trie.node_offsets[begin : end + 1])
+    return LevelSummary(position, int(fan_out.sum()), float(fan_out.mean()), int(fan_out.max()))
+
+
+def _matchers(snapshot: Snapshot) -> tuple[MatcherSummary, ...]:
+    if snapshot.matchers is None:
+        return ()
+    schema, trie = snapshot.schema, snapshot.trie
+    found = _kind("bitmask", snapshot.matchers.bitmask, trie, schema.bitmask_bits)
+    for target_set, bloom in zip(schema.sets, snapshot.matchers.blooms, strict=True):
+        found += _kind(target_set.name, bloom.rows, trie, target_set.bloom_bits)
+    return tuple(found)
+
+
+def _kind(kind: str, matchers: NodeMatchers, trie: SidTrie, bits: int) -> list[MatcherSummary]:
+    """`bits` are those that a row may set: the padding of its last word is no room to fill."""
+    set_bits = np.bitwise_count(matchers.table).sum(axis=1, dtype=np.int64)
+    row_bytes = matchers.table.shape[1] * matchers.table.itemsize
+    found = []
+    for level, rows in enumerate(matchers.level_rows, start=1):
+        begin, end = trie.entries_of_level(level)
+        mean_bits = float(set_bits[matchers.index[begin:end]].mean())
+        found.append(
+            MatcherSummary(
+                kind=kind,
+                position=level - 1,
+                rows=rows,
+                bytes_before=(end - begin) * row_bytes,
+                bytes_after=rows * row_bytes,
+                fill=mean_bits / max(1, bits),
+            )
+        )
+    return found
+
+
+def _bytes(snapshot: Snapshot) -> dict[str, int]:
+    ads, rules = snapshot.ads, snapshot.rules
+    decode: list[npt.NDArray[Any]] = [snapshot.trie.node_offsets, snapshot.trie.csr_tokens]
+    if snapshot.matchers is not None:
+        decode += [snapshot.matchers.bitmask.index, snapshot.matchers.bitmask.table]
+        for bloom in snapshot.matchers.blooms:
+            decode += [bloom.rows.index, bloom.rows.table, bloom.star]
+    expand: list[npt.NDArray[Any]]
+    expand = [ads.ad_offsets, ads.ad_ids, ads.ad_rule, ads.ad_weight, ads.ad_lookup]
+    exact: list[npt.NDArray[Any]]
+    exact = [rules.bitmask, rules.bitmask_table, rules.set_rules]
+    for set_rules, values in zip(rules.sets, snapshot.set_values, strict=True):
+        exact += [set_rules.include_offsets, set_rules.include_values]
+        exact += [set_rules.exclude_offsets, set_rules.exclude_values]
+        exact += [values.offsets, values.utf8]
+    return {
+        "trie_and_matchers": sum(array.nbytes for array in decode),
+        "sid_to_ads": sum(array.nbytes for array in expand),
+        "exact_targeting": sum(array.nbytes for array in exact),
+    }

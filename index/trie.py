@@ -1,0 +1,92 @@
+"""The trie over all SIDs: breadth-first, sorted, in two arrays.
+
+Node 0 is the root. Nodes are numbered level by level and, within a level, in prefix order, so child
+entry j leads to node j + 1, and leaf i is the i-th SID. Level t holds the prefixes of length t.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["NO_NODE", "ROOT", "SidTrie"]
+
+ROOT = 0
+NO_NODE = -1
+"""The node of a dead beam."""
+
+
+@dataclass(frozen=True)
+class SidTrie:
+    """
+    node_offsets  int32 [internal nodes + 1]   child entries of node i: node_offsets[i] .. [i + 1]
+    csr_tokens    uint16 [child entries]       strictly ascending within a node
+    """
+
+    vocab_sizes: tuple[int, ...]
+    level_counts: tuple[int, ...]  # nodes per level: 1, ..., number of SIDs
+    node_offsets: npt.NDArray[np.int32]
+    csr_tokens: npt.NDArray[np.uint16]
+
+    @property
+    def sid_length(self) -> int:
+        return len(self.vocab_sizes)
+
+    @property
+    def num_nodes(self) -> int:
+        return sum(self.level_counts)
+
+    @property
+    def num_entries(self) -> int:
+        return self.num_nodes - 1
+
+    @property
+    def num_leaves(self) -> int:
+        return self.level_counts[-1]
+
+    @property
+    def num_internal(self) -> int:
+        return self.num_nodes - self.num_leaves
+
+    @cached_property
+    def level_starts(self) -> tuple[int, ...]:
+        """First node of each level, and behind the last one the number of nodes."""
+        starts = [0]
+        for count in self.level_counts:
+            starts.append(starts[-1] + count)
+        return tuple(starts)
+
+    @property
+    def first_leaf(self) -> int:
+        return self.level_starts[-2]
+
+    def entries_of_level(self, level: int) -> tuple[int, int]:
+        """The child entries that lead to the nodes of a level, 1 .. sid_length."""
+        return self.level_starts[level] - 1, self.level_starts[level + 1] - 1
+
+    def children(self, node: int) -> tuple[npt.NDArray[np.uint16], range]:
+        """The tokens that continue a node's prefix, and the nodes they lead to."""
+        begin, end = int(self.node_offsets[node]), int(self.node_offsets[node + 1])
+        return self.csr_tokens[begin:end], range(begin + 1, end + 1)
+
+    def walk(self, prefix: tuple[int, ...]) -> int:
+        """The node of a prefix, or NO_NODE if the catalogue has no SID that begins with it."""
+        node = ROOT
+        for token in prefix:
+            tokens, nodes = self.children(node)
+            at = int(np.searchsorted(tokens, token))
+            if at == len(tokens) or tokens[at] != token:
+                return NO_NODE
+            node = nodes[at]
+        return node
+
+    def sids(self, leaves: npt.NDArray[np.integer]) -> npt.NDArray[np.uint16]:
+        """The tokens of the given leaves, leaf numbers 0 .. num_leaves - 1.   [n] -> [n, L]"""
+        tokens = np.empty((len(leaves), self.sid_length), np.uint16)
+        entries = leaves.astype(np.int64) + (self.first_leaf - 1)
+        for position in reversed(range(self.sid_length)):
+            tokens[:, position] = self.csr_tokens[entries]
+            # The parent behind entry j is the last node whose children begin at or before j.
+            entries = np.searchsorted(self.node_offsets, entries, side="right") - 2
+        return tokens

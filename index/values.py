@@ -1,0 +1,45 @@
+"""Interned values of one set: every string that some ad's rule names, numbered in UTF-8 order."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["InternedValues"]
+
+
+@dataclass(frozen=True)
+class InternedValues:
+    """
+    offsets  int64 [values + 1]   bytes of value i: offsets[i] .. [i + 1]
+    utf8     uint8 [...]          strictly ascending, value by value
+    """
+
+    offsets: npt.NDArray[np.int64]
+    utf8: npt.NDArray[np.uint8]
+
+    @staticmethod
+    def of(values: Iterable[str]) -> "InternedValues":
+        encoded = sorted(value.encode() for value in values)
+        offsets = np.zeros(len(encoded) + 1, np.int64)
+        np.cumsum([len(value) for value in encoded], out=offsets[1:])
+        return InternedValues(offsets, np.frombuffer(b"".join(encoded), np.uint8))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, value_id: int) -> str:
+        begin, end = self.offsets[value_id], self.offsets[value_id + 1]
+        return self.utf8[begin:end].tobytes().decode()
+
+    @cached_property
+    def strings(self) -> tuple[str, ...]:
+        blob, ends = self.utf8.tobytes(), self.offsets.tolist()
+        return tuple(blob[begin:end].decode() for begin, end in pairwise(ends))
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        return {value: value_id for value_id, value in enumerate(self.strings)}

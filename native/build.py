@@ -1,0 +1,236 @@
+"""Compiles native/src/*.cpp into one shared library, unless it is already current.
+
+    python -m native.build [--sanitize] [--out DIR]
+
+The library carries the digest of its sources, headers and flags; the loader compares it with the
+files on disk, so that a stale library is an error and not a wrong answer. Beside it lies a record
+of how it was built. Objects are kept by content: only what changed is compiled again.
+"""
+
+import argparse
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from configs.errors import NativeError
+
+__all__ = [
+    "BUILD_DIR",
+    "LIBRARY_NAME",
+    "RECORD_NAME",
+    "ROOT",
+    "BuildRecord",
+    "base_flags",
+    "build",
+    "build_program",
+    "find_compiler",
+    "read_record",
+    "source_digest",
+]
+
+ROOT = Path(__file__).resolve().parent
+BUILD_DIR = ROOT / "_build"
+LIBRARY_NAME = "libgrace_cpu.so"
+RECORD_NAME = "libgrace_cpu.json"
+
+_COMMON_FLAGS = (
+    "-std=c++17", "-O3", "-fPIC", "-pthread", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden",
+)  # fmt: skip
+_MACHINE_FLAGS = {"x86_64": ("-march=x86-64-v2",)}  # any x86 server since 2009
+_SANITIZE_FLAGS = (
+    "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRecord:
+    """What a library was made of and with; equal records mean equal libraries."""
+
+    digest: str
+    compiler: str
+    flags: tuple[str, ...]
+
+
+def base_flags() -> tuple[str, ...]:
+    return (*_COMMON_FLAGS, *_MACHINE_FLAGS.get(platform.machine(), ()))
+
+
+def source_digest(root: Path = ROOT) -> str | None:
+    """The digest of sources, headers and flags, or None where only the library was installed."""
+    sources = _sources(root)
+    if not sources:
+        return None
+    digest = hashlib.sha256(" ".join(base_flags()).encode())
+    for file in [*sources, *_headers(root)]:
+        content = file.read_bytes()
+        digest.update(f"\n{file.relative_to(root).as_posix()} {len(content)}\n".encode())
+        digest.update(content)
+    return digest.hexdigest()[:32]
+
+
+def read_record(directory: Path) -> BuildRecord | None:
+    try:
+        fields = json.loads((directory / RECORD_NAME).read_text())
+        return BuildRecord(fields["digest"], fields["compiler"], tuple(fields["flags"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def build(out: Path = BUILD_DIR, *, sanitize: bool = False, root: Path = ROOT) -> Path:
+    """Makes `out`/libgrace_cpu.so current and returns its path."""
+    digest = source_digest(root)
+    if digest is None:
+        raise NativeError(f"{root / 'src'}: no C++ sources here; build from a source checkout")
+    flags = (*base_flags(), *(_SANITIZE_FLAGS if sanitize else ()))
+    compiler = find_compiler()
+    record = BuildRecord(digest, _compiler_version(compiler), flags)
+    library = out / LIBRARY_NAME
+    out.mkdir(parents=True, exist_ok=True)
+    with _lock(out):
+        if library.is_file() and read_record(out) == record:
+            return library
+        objects = _compile_all(compiler, record, root, out / "objects")
+        if source_digest(root) != digest:
+            shutil.rmtree(out / "objects")
+            raise NativeError("the C++ sources changed during their build: run it again")
+        _link(compiler, flags, objects, library)
+        _write_atomically(out / RECORD_NAME, json.dumps(asdict(record), indent=2) + "\n")
+    return library
+
+
+def build_program(source: Path, out: Path, *, sanitize: bool = False, root: Path = ROOT) -> Path:
+    """An executable of `source` and the library's objects, in `out` beside the library."""
+    build(out, sanitize=sanitize, root=root)
+    record = read_record(out)
+    assert record is not None
+    program = out / source.stem
+    objects = map(str, sorted((out / "objects").glob("*.o")))
+    include = f"-I{root / 'include'}"
+    _run_into(program, [*find_compiler(), *record.flags, include, str(source), *objects])
+    return program
+
+
+def _sources(root: Path) -> list[Path]:
+    return sorted((root / "src").glob("*.cpp"))
+
+
+def _headers(root: Path) -> list[Path]:
+    return sorted([*(root / "include").rglob("*.h"), *(root / "src").glob("*.h")])
+
+
+def find_compiler() -> tuple[str, ...]:
+    chosen = os.environ.get("CXX")
+    if chosen:
+        words = tuple(shlex.split(chosen))
+        if shutil.which(words[0]):
+            return words
+        raise NativeError(f"CXX={chosen}: no such compiler; unset CXX or name an installed one")
+    for name in ("g++", "c++", "clang++"):
+        if shutil.which(name):
+            return (name,)
+    raise NativeError(
+        "no C++ compiler found (g++, c++, clang++): install one (Debian and Ubuntu: g++; Fedora:"
+        " gcc-c++; macOS: xcode-select --install) or set CXX"
+    )
+
+
+def _compiler_version(compiler: tuple[str, ...]) -> str:
+    """The command and its first line of --version: another compiler means another library."""
+    asked = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=False)
+    return f"{shlex.join(compiler)}: {asked.stdout.partition(chr(10))[0]}"
+
+
+def _compile_all(
+    compiler: tuple[str, ...], record: BuildRecord, root: Path, directory: Path
+) -> list[Path]:
+    directory.mkdir(exist_ok=True)
+    headers = b"".join(file.read_bytes() for file in _headers(root))
+    setting = f"{record.compiler} {record.flags}".encode()
+    jobs: dict[Path, list[str]] = {}
+    objects = []
+    for source in _sources(root):
+        text = source.read_bytes()
+        defines = []
+        if b"GRACE_SOURCE_DIGEST" in text:
+            defines = [f'-DGRACE_SOURCE_DIGEST="{record.digest}"']
+        key = hashlib.sha256(b"\0".join([setting, headers, text, *map(str.encode, defines)]))
+        made = directory / f"{source.stem}.{key.hexdigest()[:16]}.o"
+        objects.append(made)
+        if not made.is_file():
+            inputs = [*record.flags, *defines, f"-I{root / 'include'}", "-c", str(source)]
+            jobs[made] = [*compiler, *inputs]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for _ in pool.map(_run_into, jobs, jobs.values()):
+            pass
+    for old in set(directory.iterdir()) - set(objects):
+        old.unlink()
+    return objects
+
+
+def _link(
+    compiler: tuple[str, ...], flags: tuple[str, ...], objects: list[Path], library: Path
+) -> None:
+    _run_into(library, [*compiler, *flags, "-shared", *map(str, objects)])
+
+
+def _run_into(result: Path, command: list[str]) -> None:
+    """Runs a compiler command that writes `result`, which appears whole or not at all."""
+    partial = result.with_name(f"{result.name}.{os.getpid()}.partial")
+    done = subprocess.run(
+        [*command, "-o", str(partial)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        partial.unlink(missing_ok=True)
+        raise NativeError(
+            f"the C++ compiler failed (GCC >= 11 or Clang >= 12 is needed):"
+            f" {shlex.join(command)}\n{done.stderr.strip()}"
+        )
+    partial.replace(result)
+
+
+def _write_atomically(file: Path, text: str) -> None:
+    partial = file.with_name(f"{file.name}.partial")
+    partial.write_text(text)
+    partial.replace(file)
+
+
+@contextmanager
+def _lock(directory: Path) -> Iterator[None]:
+    """One build at a time in a directory: two would delete each other's objects."""
+    with (directory / ".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m native.build", description=__doc__)
+    parser.add_argument("--out", type=Path, help="where the library goes")
+    parser.add_argument("--sanitize", action="store_true", help="address and undefined behaviour")
+    parser.add_argument("--bare", action="store_true", help="keep no objects: for a wheel")
+    chosen = parser.parse_args(arguments)
+    out = chosen.out or (BUILD_DIR / "sanitized" if chosen.sanitize else BUILD_DIR)
+    try:
+        library = build(out, sanitize=chosen.sanitize)
+    except NativeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    if chosen.bare:
+        shutil.rmtree(out / "objects", ignore_errors=True)
+        (out / ".lock").unlink(missing_ok=True)
+    print(library)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

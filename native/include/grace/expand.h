@@ -1,0 +1,160 @@
+// From leaves to the ads that a user may see, in reply order: the exact half of targeting, on
+// attribute bits and interned set values, never on Bloom bits.
+#ifndef GRACE_EXPAND_H_
+#define GRACE_EXPAND_H_
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "grace/id_tables.h"
+
+namespace grace::exact {
+
+constexpr int32_t kNoLeaf = -1;  // a dead beam's leaf
+
+// Verdicts on a rule: it passes, it fails by attributes, or by set s: kFirstSet + s.
+constexpr int32_t kPasses = 0;
+constexpr int32_t kAttributes = 1;
+constexpr int32_t kFirstSet = 2;
+
+// A request that cannot be answered, and the first of its leaves that is to blame.
+struct LeafFault : std::invalid_argument {
+  enum Kind : int64_t { kOutOfRange = 1, kNotANumber = 2, kTwice = 3 };
+
+  LeafFault(Kind kind, int64_t position)
+      : std::invalid_argument("leaf out of range, scored NaN, or named twice"),
+        kind(kind),
+        position(position) {}
+
+  Kind kind;
+  int64_t position;  // among the leaves given
+};
+
+// Rules of one set: value ids, ascending. An empty range is no list.
+struct SetRules {
+  int64_t num_rules;
+  int64_t num_values;
+  const int64_t* include_offsets;
+  const int32_t* include_values;
+  const int64_t* exclude_offsets;
+  const int32_t* exclude_values;
+  bool missing_passes_exclude;
+};
+
+// The arrays of a verified snapshot; see index/ads.py and index/rules.py. Ordinals fit int32.
+struct Ads {
+  int64_t num_leaves;
+  int64_t num_ads;
+  int64_t num_rules;
+  int32_t words;
+  const int64_t* offsets;
+  const int64_t* ids;
+  const int32_t* rule;
+  const float* weight;
+  const int32_t* rule_bitmask;
+  const uint64_t* bitmask_table;
+  const int32_t* rule_sets;  // [rules, sets]
+  std::vector<SetRules> sets;
+};
+
+// A user's values of one set. `present`: there is one, known or not.
+struct UserSet {
+  const int32_t* ids;
+  int64_t count;
+  bool present;
+};
+
+// Each leaf at most once, and a score for each; dead ones are kNoLeaf.
+struct Request {
+  const int32_t* leaves;
+  const float* scores;
+  int64_t num_leaves;
+  const uint64_t* user;  // bitmask row
+  const UserSet* sets;
+  const uint64_t* paused;  // a bit per ordinal, or null
+  const int64_t* denied;   // ad ids
+  int64_t num_denied;
+  int64_t max_ads;
+};
+
+// What became of the generated ads. Each is counted once, by the first test that it failed.
+struct Counts {
+  int64_t generated;
+  int64_t attributes;
+  std::vector<int64_t> sets;
+  int64_t paused;
+  int64_t denied;
+  int64_t matched;
+};
+
+// The returned ads, best first, in parallel arrays.
+struct Reply {
+  std::vector<int64_t> ad_ids;
+  std::vector<float> scores;
+  std::vector<int32_t> positions;  // of their leaves, among the request's
+  Counts counts;
+};
+
+struct LeafAds {
+  float score;
+  int32_t position;  // among the request's leaves
+  int32_t first;     // ordinal
+  int32_t count;
+};
+
+struct Match {
+  float score;
+  int32_t position;
+  int32_t ordinal;
+};
+
+struct Candidate {
+  int64_t id;
+  float weight;
+  int32_t position;
+};
+
+// Work space, lent from request to request.
+struct Scratch {
+  IdSet<int32_t> distinct;
+  std::vector<LeafAds> leaves;
+  Numbering rules;
+  std::vector<int32_t> rule_numbers;               // per generated ad
+  std::vector<int32_t> verdicts;                   // per distinct rule
+  std::vector<std::vector<uint64_t>> user_values;  // per set, a bit per value id; zero at rest
+  std::vector<Match> matches;
+  IdSet<int64_t> denied;
+  std::vector<Candidate> tied;
+};
+
+// Judges the distinct rules of `scratch.rules` for the request's user, into `scratch.verdicts`.
+void judge_rules(const Ads& ads, const Request& request, Scratch& scratch);
+
+// Any number of threads may ask one matcher at once.
+class Matcher {
+ public:
+  explicit Matcher(Ads ads) : ads_(std::move(ads)) {}
+
+  const Ads& ads() const { return ads_; }
+  // In the schema's order, before the first request.
+  void add_set(const SetRules& rules) { ads_.sets.push_back(rules); }
+
+  // Throws LeafFault.
+  Reply match(const Request& request);
+
+ private:
+  std::unique_ptr<Scratch> lend();
+  void take_back(std::unique_ptr<Scratch> scratch);
+
+  Ads ads_;
+  std::mutex lock_;
+  std::vector<std::unique_ptr<Scratch>> idle_;
+};
+
+}  // namespace grace::exact
+
+#endif  // GRACE_EXPAND_H_

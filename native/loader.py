@@ -1,0 +1,83 @@
+"""Opens the native library once and turns its functions into typed Python ones.
+
+    _build_trie = declare("grace_build_trie", array_in(np.uint16, 2), c_int64, array_out(np.int32))
+    _build_trie(tokens, len(tokens), node_offsets)     # raises NativeError on a failure
+
+The environment variable GRACE_NATIVE_LIBRARY names another build of the same sources, as
+`make sanitize` does; it is read here and nowhere else. Calls release the interpreter lock.
+"""
+
+import ctypes
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from configs.errors import NativeError
+from native.build import BUILD_DIR, LIBRARY_NAME, source_digest
+
+__all__ = ["array_in", "array_out", "declare", "library_path", "load_library", "open_library"]
+
+
+def library_path() -> Path:
+    chosen = os.environ.get("GRACE_NATIVE_LIBRARY")
+    return Path(chosen) if chosen else BUILD_DIR / LIBRARY_NAME
+
+
+@cache
+def load_library() -> ctypes.CDLL:
+    """The library, checked to be built from the sources on disk where there are any."""
+    return open_library(library_path(), source_digest())
+
+
+def open_library(path: Path, digest: str | None) -> ctypes.CDLL:
+    if not path.is_file():
+        raise NativeError(f"{path}: native library is missing: run `make native`")
+    try:
+        library = ctypes.CDLL(str(path))
+        library.grace_source_digest.restype = ctypes.c_char_p
+        library.grace_last_error.restype = ctypes.c_char_p
+    except (OSError, AttributeError) as error:
+        raise NativeError(f"{path}: not our native library ({error}): run `make native`") from None
+    built_from = library.grace_source_digest().decode()
+    if digest is not None and built_from != digest:
+        raise NativeError(f"{path}: native library is older than its sources: run `make native`")
+    return library
+
+
+def declare(
+    name: str, *argtypes: Any, library: Callable[[], ctypes.CDLL] = load_library
+) -> Callable[..., None]:
+    """A native function that returns a status. The library opens at the first call, not before."""
+
+    @cache
+    def bound() -> Callable[..., int]:
+        try:
+            function = getattr(library(), name)
+        except AttributeError:
+            raise NativeError(f"{name}: no such native function: run `make native`") from None
+        function.argtypes = argtypes
+        function.restype = ctypes.c_int32
+        return function  # type: ignore[no-any-return]
+
+    def call(*arguments: Any) -> None:
+        status = bound()(*arguments)
+        if status:
+            text = library().grace_last_error().decode(errors="replace")
+            raise NativeError(f"{name}: {text or f'status {status} without a reason'}")
+
+    call.__name__ = call.__qualname__ = name
+    return call
+
+
+def array_in(dtype: type[np.generic] | np.dtype[Any], ndim: int = 1) -> Any:
+    """The argument type of an array that is only read: C-contiguous, of this dtype and rank."""
+    return np.ctypeslib.ndpointer(dtype, ndim=ndim, flags=("C_CONTIGUOUS", "ALIGNED"))
+
+
+def array_out(dtype: type[np.generic] | np.dtype[Any], ndim: int = 1) -> Any:
+    """The argument type of an array that is written in place."""
+    return np.ctypeslib.ndpointer(dtype, ndim=ndim, flags=("C_CONTIGUOUS", "ALIGNED", "WRITEABLE"))

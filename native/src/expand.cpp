@@ -1,0 +1,198 @@
+// Expand and exactly match. At catalogue size nearly every look-up misses the caches, so a request
+// goes through passes, each over a plain list and each asking early for what its next steps read:
+// leaves -> the rules of their ads -> verdicts on distinct rules -> ads that passed -> the reply.
+// A rule is judged once per request, however many ads share it.
+#include "grace/expand.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "grace/cache.h"
+
+namespace grace::exact {
+
+namespace {
+
+struct BetterLeaf {
+  bool operator()(const LeafAds& a, const LeafAds& b) const {
+    return a.score != b.score ? a.score > b.score : a.position < b.position;
+  }
+};
+
+struct BetterAd {
+  bool operator()(const Candidate& a, const Candidate& b) const {
+    return a.weight != b.weight ? a.weight > b.weight : a.id < b.id;
+  }
+};
+
+void check_leaves(const Ads& ads, const Request& request, Scratch& scratch) {
+  scratch.distinct.reset(request.num_leaves);
+  for (int64_t i = 0; i < request.num_leaves; ++i) {
+    const int32_t leaf = request.leaves[i];
+    if (leaf == kNoLeaf) continue;
+    if (leaf < 0 || leaf >= ads.num_leaves) throw LeafFault(LeafFault::kOutOfRange, i);
+    if (std::isnan(request.scores[i])) throw LeafFault(LeafFault::kNotANumber, i);
+    if (!scratch.distinct.insert(leaf)) throw LeafFault(LeafFault::kTwice, i);
+  }
+}
+
+// The live leaves, best first, and where their ads are. Returns the number of ads.
+int64_t find_ads(const Ads& ads, const Request& request, Scratch& scratch) {
+  std::vector<LeafAds>& leaves = scratch.leaves;
+  leaves.resize(static_cast<size_t>(request.num_leaves));
+  size_t live = 0;
+  int64_t generated = 0;
+  for (int64_t i = 0; i < request.num_leaves; ++i) {
+    if (i + kAhead < request.num_leaves) {
+      prefetch(ads.offsets + std::max(request.leaves[i + kAhead], 0));
+    }
+    const int32_t leaf = request.leaves[i];
+    if (leaf == kNoLeaf) continue;
+    const int64_t first = ads.offsets[leaf];
+    const int64_t count = ads.offsets[leaf + 1] - first;
+    leaves[live++] = {request.scores[i], static_cast<int32_t>(i), static_cast<int32_t>(first),
+                      static_cast<int32_t>(count)};
+    generated += count;
+  }
+  leaves.resize(live);
+  // Beam search sends them sorted.
+  if (!std::is_sorted(leaves.begin(), leaves.end(), BetterLeaf())) {
+    std::sort(leaves.begin(), leaves.end(), BetterLeaf());
+  }
+  return generated;
+}
+
+void number_rules(const Ads& ads, int64_t generated, Scratch& scratch) {
+  const std::vector<LeafAds>& leaves = scratch.leaves;
+  scratch.rules.reset(std::min(generated, ads.num_rules));
+  scratch.rule_numbers.resize(static_cast<size_t>(generated));
+  int32_t* out = scratch.rule_numbers.data();
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    if (i + kAhead < leaves.size()) prefetch(ads.rule + leaves[i + kAhead].first);
+    const int32_t* rules = ads.rule + leaves[i].first;
+    for (int32_t a = 0; a < leaves[i].count; ++a) *out++ = scratch.rules.number_of(rules[a]);
+  }
+}
+
+// The ads whose rule passed, in the order of the leaves. Which pass is hard to foretell, so nothing
+// here branches on it.
+void collect_matches(Scratch& scratch, Counts& counts) {
+  std::vector<int64_t> by_verdict(kFirstSet + scratch.user_values.size());
+  scratch.matches.resize(scratch.rule_numbers.size() + 1);
+  Match* out = scratch.matches.data();
+  const int32_t* number = scratch.rule_numbers.data();
+  for (const LeafAds& leaf : scratch.leaves) {
+    for (int32_t a = 0; a < leaf.count; ++a) {
+      const int32_t verdict = scratch.verdicts[static_cast<size_t>(*number++)];
+      ++by_verdict[static_cast<size_t>(verdict)];
+      *out = {leaf.score, leaf.position, leaf.first + a};
+      out += verdict == kPasses ? 1 : 0;
+    }
+  }
+  scratch.matches.resize(static_cast<size_t>(out - scratch.matches.data()));
+  counts.attributes = by_verdict[kAttributes];
+  counts.sets.assign(by_verdict.begin() + kFirstSet, by_verdict.end());
+}
+
+// Drops the matches at those places; returns how many.
+template <typename Drop>
+int64_t drop_matches(std::vector<Match>& matches, Drop&& drop) {
+  size_t kept = 0;
+  for (size_t i = 0; i < matches.size(); ++i) {
+    if (!drop(i)) matches[kept++] = matches[i];
+  }
+  const size_t dropped = matches.size() - kept;
+  matches.resize(kept);
+  return static_cast<int64_t>(dropped);
+}
+
+int64_t drop_paused(const Request& request, std::vector<Match>& matches) {
+  if (request.paused == nullptr) return 0;
+  return drop_matches(matches, [&](size_t i) {
+    const int32_t ordinal = matches[i].ordinal;
+    return ((request.paused[ordinal >> 6] >> (ordinal & 63)) & 1) != 0;
+  });
+}
+
+int64_t drop_denied(const Ads& ads, const Request& request, IdSet<int64_t>& denied,
+                    std::vector<Match>& matches) {
+  if (request.num_denied == 0) return 0;
+  denied.reset(request.num_denied);
+  for (int64_t i = 0; i < request.num_denied; ++i) denied.insert(request.denied[i]);
+  return drop_matches(matches, [&](size_t i) {
+    if (i + kAhead < matches.size()) prefetch(ads.ids + matches[i + kAhead].ordinal);
+    return denied.contains(ads.ids[matches[i].ordinal]);
+  });
+}
+
+// Orders the matches of one score by weight and id, from place `begin` on; writes those that fit.
+void write_tied(const Ads& ads, const std::vector<Match>& matches, size_t begin, size_t end,
+                std::vector<Candidate>& tied, Reply& reply) {
+  tied.clear();
+  for (size_t i = begin; i < end; ++i) {
+    const int32_t ordinal = matches[i].ordinal;
+    tied.push_back({ads.ids[ordinal], ads.weight[ordinal], matches[i].position});
+  }
+  std::sort(tied.begin(), tied.end(), BetterAd());
+  for (size_t i = begin; i < std::min(end, reply.ad_ids.size()); ++i) {
+    reply.ad_ids[i] = tied[i - begin].id;
+    reply.positions[i] = tied[i - begin].position;
+  }
+}
+
+// Matches come by descending score; only those of equal scores need ordering.
+void write_reply(const Ads& ads, const Request& request, Scratch& scratch, Reply& reply) {
+  const std::vector<Match>& matches = scratch.matches;
+  const size_t size = std::min(matches.size(), static_cast<size_t>(request.max_ads));
+  reply.ad_ids.resize(size);
+  reply.scores.resize(size);
+  reply.positions.resize(size);
+  for (size_t begin = 0, end = 1, asked = 0; begin < size; begin = end++) {
+    while (end < matches.size() && matches[end].score == matches[begin].score) ++end;
+    for (; asked < std::min(matches.size(), end + kAhead); ++asked) {
+      prefetch(ads.ids + matches[asked].ordinal);
+      prefetch(ads.weight + matches[asked].ordinal);
+    }
+    if (end - begin == 1) {
+      reply.ad_ids[begin] = ads.ids[matches[begin].ordinal];
+      reply.positions[begin] = matches[begin].position;
+    } else {
+      write_tied(ads, matches, begin, end, scratch.tied, reply);
+    }
+  }
+  for (size_t i = 0; i < size; ++i) reply.scores[i] = request.scores[reply.positions[i]];
+}
+
+}  // namespace
+
+Reply Matcher::match(const Request& request) {
+  std::unique_ptr<Scratch> scratch = lend();
+  Reply reply;
+  check_leaves(ads_, request, *scratch);
+  reply.counts.generated = find_ads(ads_, request, *scratch);
+  number_rules(ads_, reply.counts.generated, *scratch);
+  judge_rules(ads_, request, *scratch);
+  collect_matches(*scratch, reply.counts);
+  reply.counts.paused = drop_paused(request, scratch->matches);
+  reply.counts.denied = drop_denied(ads_, request, scratch->denied, scratch->matches);
+  reply.counts.matched = static_cast<int64_t>(scratch->matches.size());
+  write_reply(ads_, request, *scratch, reply);
+  take_back(std::move(scratch));
+  return reply;
+}
+
+std::unique_ptr<Scratch> Matcher::lend() {
+  const std::lock_guard<std::mutex> hold(lock_);
+  if (idle_.empty()) return std::make_unique<Scratch>();
+  std::unique_ptr<Scratch> scratch = std::move(idle_.back());
+  idle_.pop_back();
+  return scratch;
+}
+
+// What an exception left behind does not come back: it may not be at rest.
+void Matcher::take_back(std::unique_ptr<Scratch> scratch) {
+  const std::lock_guard<std::mutex> hold(lock_);
+  idle_.push_back(std::move(scratch));
+}
+
+}  // namespace grace::exact

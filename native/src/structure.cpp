@@ -1,0 +1,280 @@
+// Structure checks over the raw arrays of a snapshot that nobody has vouched for yet.
+//
+// Each check reads its arrays once, on all cores, and reports the first fault as {kind, position};
+// the caller, who knows the names, words it. No content leads to a read outside the given lengths:
+// every offset and id is compared with its bounds before it is followed.
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "grace/abi.h"
+#include "grace/match.h"
+#include "grace/parallel.h"
+
+namespace grace {
+namespace {
+
+// index/storage/structure.py has the same numbers.
+enum FaultKind : int64_t {
+  kNone = 0,
+  kFirstOffset = 1,     // the first offset is not 0
+  kOffsetDescends = 2,  // an offset is below the one before it, or leaves its array
+  kEmptyGroup = 3,      // an offset equals the one before it where every group needs a member
+  kLastOffset = 4,      // the last offset is not the number of members
+  kOutOfRange = 5,
+  kNotAscending = 6,  // not above its predecessor in the group
+  kPaddingBit = 7,    // a bit beyond the last attribute is set
+  kStarFlag = 8,      // neither 0 nor 1
+  kStarRow = 9,       // the flag contradicts the Bloom row
+  kNotFinite = 10,
+  kNotUtf8 = 11,
+};
+
+struct Fault {
+  int64_t kind = kNone;
+  int64_t at = 0;
+};
+
+constexpr int64_t kSmall = 1 << 16;  // below this a second thread costs more than it brings
+constexpr int64_t kChunks = 64;
+
+// Runs check(range) over all of [0, count) and writes the first chunk's fault.
+template <typename Check>
+void first_fault(int64_t count, int32_t threads, int64_t* fault, Check&& check) {
+  require(count >= 0, "count is negative");
+  const int64_t chunks = count < kSmall ? 1 : kChunks;
+  std::vector<Fault> found(chunks);
+  parallel_tasks(chunks, threads, [&](int64_t i) { found[i] = check(chunk_of(count, chunks, i)); });
+  fault[0] = kNone;
+  fault[1] = 0;
+  for (const Fault& each : found) {
+    if (each.kind == kNone) continue;
+    fault[0] = each.kind;
+    fault[1] = each.at;
+    return;
+  }
+}
+
+// `offsets` has groups + 1 entries that cut [0, members) into groups.
+template <typename Offset>
+void check_offsets(const Offset* offsets, int64_t groups, int64_t members, bool nonempty,
+                   int32_t threads, int64_t* fault) {
+  first_fault(groups, threads, fault, [&](Range range) -> Fault {
+    if (range.begin == 0 && offsets[0] != 0) return {kFirstOffset, 0};
+    for (int64_t i = range.begin + 1; i <= range.end; ++i) {
+      if (offsets[i] < offsets[i - 1]) return {kOffsetDescends, i};
+      if (nonempty && offsets[i] == offsets[i - 1]) return {kEmptyGroup, i};
+    }
+    if (range.end == groups && offsets[groups] != members) return {kLastOffset, groups};
+    return {};
+  });
+}
+
+// The members of every group are strictly ascending within 0 .. greatest.
+template <typename Offset, typename Value>
+void check_groups(const Offset* offsets, int64_t groups, const Value* values, int64_t count,
+                  int64_t greatest, int32_t threads, int64_t* fault) {
+  require(count >= 0, "count of values is negative");
+  first_fault(groups, threads, fault, [&](Range range) -> Fault {
+    for (int64_t group = range.begin; group < range.end; ++group) {
+      const int64_t begin = offsets[group];
+      const int64_t end = offsets[group + 1];
+      if (begin < 0 || end < begin || end > count) return {kOffsetDescends, group + 1};
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t value = static_cast<int64_t>(values[i]);
+        if (value < 0 || value > greatest) return {kOutOfRange, i};
+        if (i > begin && values[i] <= values[i - 1]) return {kNotAscending, i};
+      }
+    }
+    return {};
+  });
+}
+
+bool is_continuation(uint8_t byte) { return (byte & 0xC0) == 0x80; }
+
+// The length of the well-formed character (Unicode, table 3-7) that starts at `text`; 0 if none
+// does.
+int64_t character_length(const uint8_t* text, int64_t left) {
+  const uint8_t lead = text[0];
+  if (lead < 0x80) return 1;
+  if (lead < 0xC2 || lead > 0xF4) return 0;
+  const int64_t length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+  if (left < length) return 0;
+  for (int64_t i = 1; i < length; ++i) {
+    if (!is_continuation(text[i])) return 0;
+  }
+  const uint8_t second = text[1];
+  if (lead == 0xE0 && second < 0xA0) return 0;  // could be shorter
+  if (lead == 0xED && second > 0x9F) return 0;  // a surrogate
+  if (lead == 0xF0 && second < 0x90) return 0;
+  if (lead == 0xF4 && second > 0x8F) return 0;  // above U+10FFFF
+  return length;
+}
+
+bool is_utf8(const uint8_t* text, int64_t bytes) {
+  for (int64_t at = 0; at < bytes;) {
+    const int64_t length = character_length(text + at, bytes - at);
+    if (length == 0) return false;
+    at += length;
+  }
+  return true;
+}
+
+bool text_below(const uint8_t* a, int64_t a_bytes, const uint8_t* b, int64_t b_bytes) {
+  const int64_t common = std::min(a_bytes, b_bytes);
+  const int order = common == 0 ? 0 : std::memcmp(a, b, static_cast<size_t>(common));
+  return order < 0 || (order == 0 && a_bytes < b_bytes);
+}
+
+}  // namespace
+}  // namespace grace
+
+using grace::Fault;
+using grace::guarded;
+using grace::Range;
+
+GRACE_API int32_t grace_check_offsets_i32(const int32_t* offsets, int64_t groups, int64_t members,
+                                          int32_t nonempty, int32_t threads, int64_t* fault) {
+  return guarded(
+      [&] { grace::check_offsets(offsets, groups, members, nonempty != 0, threads, fault); });
+}
+
+GRACE_API int32_t grace_check_offsets_i64(const int64_t* offsets, int64_t groups, int64_t members,
+                                          int32_t nonempty, int32_t threads, int64_t* fault) {
+  return guarded(
+      [&] { grace::check_offsets(offsets, groups, members, nonempty != 0, threads, fault); });
+}
+
+// Tokens of `groups` nodes.
+GRACE_API int32_t grace_check_groups_i32_u16(const int32_t* offsets, int64_t groups,
+                                             const uint16_t* values, int64_t count,
+                                             int64_t greatest, int32_t threads, int64_t* fault) {
+  return guarded(
+      [&] { grace::check_groups(offsets, groups, values, count, greatest, threads, fault); });
+}
+
+// Value ids of set rules.
+GRACE_API int32_t grace_check_groups_i64_i32(const int64_t* offsets, int64_t groups,
+                                             const int32_t* values, int64_t count, int64_t greatest,
+                                             int32_t threads, int64_t* fault) {
+  return guarded(
+      [&] { grace::check_groups(offsets, groups, values, count, greatest, threads, fault); });
+}
+
+// Ad ids of leaves.
+GRACE_API int32_t grace_check_groups_i64_i64(const int64_t* offsets, int64_t groups,
+                                             const int64_t* values, int64_t count, int64_t greatest,
+                                             int32_t threads, int64_t* fault) {
+  return guarded(
+      [&] { grace::check_groups(offsets, groups, values, count, greatest, threads, fault); });
+}
+
+// begin <= ids[i * stride] < end for every i in [0, count).
+GRACE_API int32_t grace_check_ids(const int32_t* ids, int64_t count, int64_t stride, int64_t begin,
+                                  int64_t end, int32_t threads, int64_t* fault) {
+  return guarded([&] {
+    grace::require(stride >= 1, "stride must be at least 1");
+    grace::first_fault(count, threads, fault, [&](Range range) -> Fault {
+      for (int64_t i = range.begin; i < range.end; ++i) {
+        const int64_t id = ids[i * stride];
+        if (id < begin || id >= end) return {grace::kOutOfRange, i};
+      }
+      return {};
+    });
+  });
+}
+
+// The bits from `bits` to the end of each row are zero.
+GRACE_API int32_t grace_check_padding(const uint64_t* table, int64_t rows, int64_t words,
+                                      int64_t bits, int32_t threads, int64_t* fault) {
+  return guarded([&] {
+    grace::require(words >= 1 && bits >= 0 && bits <= words * 64 && bits > (words - 1) * 64 - 1,
+                   "bits must end in the last word of a row");
+    const int64_t used = bits - (words - 1) * 64;
+    const uint64_t padding = used == 64 ? 0 : ~uint64_t{0} << used;
+    grace::first_fault(rows, threads, fault, [&](Range range) -> Fault {
+      for (int64_t row = range.begin; row < range.end; ++row) {
+        if ((table[row * words + words - 1] & padding) != 0) return {grace::kPaddingBit, row};
+      }
+      return {};
+    });
+  });
+}
+
+// star[row] is 1 exactly where the Bloom row contains the reserved element.
+GRACE_API int32_t grace_check_stars(const uint64_t* table, const uint8_t* star, int64_t rows,
+                                    int64_t bits, int64_t hashes, uint64_t star_hash,
+                                    int32_t threads, int64_t* fault) {
+  return guarded([&] {
+    grace::require(bits >= 64 && bits <= 65536 && (bits & (bits - 1)) == 0,
+                   "bloom_bits must be a power of two from 64 to 65536");
+    grace::require(hashes >= 1 && hashes <= 4, "bloom_hashes must be 1 to 4");
+    const grace::BloomShape shape{static_cast<uint32_t>(bits), static_cast<uint32_t>(hashes)};
+    const int64_t words = bits / 64;
+    grace::first_fault(rows, threads, fault, [&](Range range) -> Fault {
+      for (int64_t row = range.begin; row < range.end; ++row) {
+        if (star[row] > 1) return {grace::kStarFlag, row};
+        const bool contained = grace::bloom_contains(table + row * words, star_hash, shape);
+        if ((star[row] == 1) != contained) return {grace::kStarRow, row};
+      }
+      return {};
+    });
+  });
+}
+
+// The ads in the order of `lookup` have strictly ascending ids; so it is a permutation of the
+// ordinals, and no id occurs twice.
+GRACE_API int32_t grace_check_lookup(const int64_t* ad_ids, const int32_t* lookup, int64_t ads,
+                                     int32_t threads, int64_t* fault) {
+  return guarded([&] {
+    const auto inside = [&](int64_t i) { return lookup[i] >= 0 && lookup[i] < ads; };
+    grace::first_fault(ads, threads, fault, [&](Range range) -> Fault {
+      for (int64_t i = range.begin; i < range.end; ++i) {
+        if (!inside(i)) return {grace::kOutOfRange, i};
+        if (i == 0) continue;
+        // A predecessor that is itself out of range is reported by its own position.
+        if (inside(i - 1) && ad_ids[lookup[i]] <= ad_ids[lookup[i - 1]]) {
+          return {grace::kNotAscending, i};
+        }
+      }
+      return {};
+    });
+  });
+}
+
+GRACE_API int32_t grace_check_finite(const float* values, int64_t count, int32_t threads,
+                                     int64_t* fault) {
+  return guarded([&] {
+    grace::first_fault(count, threads, fault, [&](Range range) -> Fault {
+      for (int64_t i = range.begin; i < range.end; ++i) {
+        if (!std::isfinite(values[i])) return {grace::kNotFinite, i};
+      }
+      return {};
+    });
+  });
+}
+
+// Each string is UTF-8 and above the one before it, byte by byte.
+GRACE_API int32_t grace_check_strings(const int64_t* offsets, int64_t count, const uint8_t* utf8,
+                                      int64_t bytes, int32_t threads, int64_t* fault) {
+  return guarded([&] {
+    grace::require(bytes >= 0, "bytes is negative");
+    const auto inside = [&](int64_t i) {
+      return offsets[i] >= 0 && offsets[i] <= offsets[i + 1] && offsets[i + 1] <= bytes;
+    };
+    const auto length = [&](int64_t i) { return offsets[i + 1] - offsets[i]; };
+    grace::first_fault(count, threads, fault, [&](Range range) -> Fault {
+      for (int64_t i = range.begin; i < range.end; ++i) {
+        if (!inside(i)) return {grace::kOffsetDescends, i + 1};
+        const uint8_t* text = utf8 + offsets[i];
+        if (!grace::is_utf8(text, length(i))) return {grace::kNotUtf8, i};
+        if (i == 0 || !inside(i - 1)) continue;
+        if (!grace::text_below(utf8 + offsets[i - 1], length(i - 1), text, length(i))) {
+          return {grace::kNotAscending, i};
+        }
+      }
+      return {};
+    });
+  });
+}

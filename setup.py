@@ -1,0 +1,46 @@
+"""The one thing pyproject.toml cannot say: a wheel carries the compiled native library."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Distribution, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_py import build_py
+
+ROOT = Path(__file__).resolve().parent
+
+
+class BuildWithNative(build_py):
+    """An editable install compiles nothing: there, `make native` keeps the library current."""
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:
+            return
+        out = (Path(self.build_lib) / "native" / "_build").resolve()
+        compiled = subprocess.run(
+            [sys.executable, "-m", "native.build", "--bare", "--out", str(out)],
+            cwd=ROOT,
+            check=False,
+        )
+        if compiled.returncode:
+            raise SystemExit(compiled.returncode)
+
+
+class PlatformDistribution(Distribution):
+    def has_ext_modules(self) -> bool:
+        return True
+
+
+class PlatformWheel(bdist_wheel):
+    """The library is loaded by ctypes: it needs this platform, but no particular Python."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
+setup(
+    distclass=PlatformDistribution,
+    cmdclass={"build_py": BuildWithNative, "bdist_wheel": PlatformWheel},
+)

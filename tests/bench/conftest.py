@@ -1,0 +1,28 @@
+"""The catalogues that the tests look at; made once, since nothing can change them."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.synth import Catalogue, Written, make_catalogue, preset_spec, write_folder
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Catalogue:
+    return make_catalogue(preset_spec("tiny", seed=3))
+
+
+@pytest.fixture(scope="session")
+def small() -> Catalogue:
+    return make_catalogue(preset_spec("small", seed=3))
+
+
+def silent(done: int, total: int) -> None:
+    assert 0 < done <= total
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Written]:
+    """The tiny catalogue's files, with their summary."""
+    out = tmp_path_factory.mktemp("synth") / "catalogue"
+    return out, write_folder(preset_spec("tiny", seed=3), out, force=False, progress=silent)

@@ -1,0 +1,213 @@
+"""Ads and their targeting: ads per SID as in the paper, stated shares, rules that follow SIDs."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from bench.synth import Catalogue, CatalogueSpec, TargetingKnobs, make_catalogue, preset_spec
+from bench.synth.background import OPEN_CAMPAIGN
+from bench.synth.places import COUNTRIES
+from bench.synth.rules import NO_RULE, RuleColumn
+from bench.synth.schema import MAX_REQUEST_VALUES, RULE_COLUMNS, SCHEMA
+from bench.synth.topics import TOPICS
+
+
+def share_with_rule(catalogue: Catalogue, name: str) -> float:
+    choice = catalogue.campaigns.column(name).choice[catalogue.ad_campaigns]
+    return float((choice != NO_RULE).mean())
+
+
+def entropy(values: npt.NDArray[Any]) -> float:
+    """Of the distribution of values, in bits."""
+    counts = np.unique(values, return_counts=True)[1]
+    shares = counts / counts.sum()
+    return float(-(shares * np.log2(shares)).sum())
+
+
+def lists_in_use(column: RuleColumn) -> list[tuple[str, ...]]:
+    used = np.unique(column.choice[column.choice != NO_RULE])
+    return [tuple(column.lists.strings(index)) for index in used]
+
+
+def test_ads_per_sid_have_the_papers_percentiles(small: Catalogue, tiny: Catalogue) -> None:
+    for catalogue in (small, tiny):
+        per_sid = np.diff(catalogue.ad_offsets)
+        assert per_sid.min() == 1
+        assert np.percentile(per_sid, [50, 90, 99]).tolist() == [1, 2, 11]
+        assert per_sid.mean() == pytest.approx(1.68, abs=0.02)
+
+
+def test_ad_ids_are_unique_positive_and_neither_contiguous_nor_in_sid_order(
+    small: Catalogue,
+) -> None:
+    ids = small.ad_ids
+    assert len(np.unique(ids)) == small.num_ads
+    assert ids.min() > 0
+    assert ids.max() - ids.min() > 10 * small.num_ads
+    # Between neighbouring SIDs an id is as likely to fall as to rise.
+    first_ids = ids[small.ad_offsets[:-1]]
+    assert (np.diff(first_ids) > 0).mean() == pytest.approx(0.5, abs=0.02)
+
+
+def test_ads_of_a_sid_are_in_id_order(tiny: Catalogue) -> None:
+    same_sid = np.diff(tiny.ad_sids) == 0
+    assert (np.diff(tiny.ad_ids)[same_sid] > 0).all()
+
+
+def test_bids_are_positive_and_skewed(small: Catalogue) -> None:
+    assert small.ad_weights.min() > 0
+    assert small.ad_weights.mean() > 1.3 * np.median(small.ad_weights)
+
+
+@pytest.mark.parametrize(
+    ("column", "share", "tolerance"),
+    [
+        ("country", 0.60, 0.04),
+        ("country_exclude", 0.04, 0.01),
+        ("device", 0.15, 0.02),
+        ("language", 0.30, 0.03),
+        ("location", 0.40, 0.05),
+        ("location_exclude", 0.05, 0.01),
+        ("audience", 0.10, 0.02),
+        ("audience_exclude", 0.03, 0.01),
+    ],
+)
+def test_as_many_ads_carry_a_rule_as_the_knobs_say(
+    small: Catalogue, column: str, share: float, tolerance: float
+) -> None:
+    assert share_with_rule(small, column) == pytest.approx(share, abs=tolerance)
+
+
+def test_every_column_of_the_schema_has_rules_in_every_preset(
+    tiny: Catalogue, small: Catalogue
+) -> None:
+    for catalogue in (tiny, small):
+        assert tuple(column.name for column in catalogue.campaigns.columns) == RULE_COLUMNS
+        for name in RULE_COLUMNS:
+            assert share_with_rule(catalogue, name) > 0, name
+
+
+def test_knobs_at_their_ends_make_catalogues_without_rules_and_full_of_them() -> None:
+    drawn = [name for name in RULE_COLUMNS if name != "age_exclude"]  # that one has no knob
+    none = TargetingKnobs(**dict.fromkeys(drawn, 0.0), age_if_leaning=0.0, gender_if_leaning=0.0)
+    bare = make_catalogue(CatalogueSpec("none", 111, 3, (64, 64, 64, 64), 1, none))
+    assert all(share_with_rule(bare, name) == 0 for name in drawn)
+    full = TargetingKnobs(
+        country=1.0, country_if_located=1.0, location=1.0, audience=1.0, open_ads=0.0
+    )
+    dense = make_catalogue(CatalogueSpec("full", 111, 3, (64, 64, 64, 64), 1, full))
+    assert all(share_with_rule(dense, n) == 1 for n in ("country", "location", "audience"))
+
+
+def test_rules_are_few_and_repeat(small: Catalogue) -> None:
+    assert small.campaigns.distinct_rules() < small.num_ads / 8
+    lists = len(small.campaigns.column("location").lists)
+    assert lists < small.num_ads * share_with_rule(small, "location") / 10
+
+
+def test_lists_are_distinct_and_hold_distinct_known_values(tiny: Catalogue) -> None:
+    known = {attribute.name: set(attribute.values) for attribute in SCHEMA.attributes}
+    for column in tiny.campaigns.columns:
+        lists = lists_in_use(column)
+        assert len(set(lists)) == len(lists), column.name
+        for values in lists:
+            assert 0 < len(set(values)) == len(values) <= MAX_REQUEST_VALUES
+            assert set(values) <= known.get(column.name.removesuffix("_exclude"), set(values))
+
+
+def test_include_minus_exclude_is_never_empty(tiny: Catalogue, small: Catalogue) -> None:
+    for catalogue in (tiny, small):
+        for campaign in range(0, len(catalogue.campaigns), 3):
+            rule = catalogue.campaigns.rule(campaign)
+            for attribute in SCHEMA.attributes:
+                allowed = set(rule.get(attribute.name, attribute.values))
+                assert allowed - set(rule.get(f"{attribute.name}_exclude", ())), rule
+
+
+def test_includes_and_excludes_meet_in_one_attribute(small: Catalogue) -> None:
+    for name in ("country", "age"):
+        include = small.campaigns.column(name).choice != NO_RULE
+        exclude = small.campaigns.column(f"{name}_exclude").choice != NO_RULE
+        assert (include & exclude).any()
+
+
+def test_the_open_campaign_has_no_rule_and_some_ads(small: Catalogue) -> None:
+    assert small.campaigns.rule(OPEN_CAMPAIGN) == {}
+    assert (small.ad_campaigns == OPEN_CAMPAIGN).mean() == pytest.approx(0.03, abs=0.005)
+
+
+@pytest.mark.parametrize("name", ["country", "location", "language"])
+def test_rules_below_one_three_token_prefix_are_alike(small: Catalogue, name: str) -> None:
+    """The entropy of the rule within a product line is far below that of the whole catalogue."""
+    choice = small.campaigns.column(name).choice[small.ad_campaigns]
+    line = small.tree.sid_line[small.ad_sids]
+    ads_in_line = np.bincount(line)
+    busy = np.flatnonzero(ads_in_line >= 11)[:300]
+    starts = np.searchsorted(line, busy)
+    within = [
+        entropy(choice[start : start + ads_in_line[each]])
+        for each, start in zip(busy, starts, strict=True)
+    ]
+    assert len(within) == 300
+    assert float(np.mean(within)) < 0.35 * entropy(choice)
+
+
+def test_home_markets_are_skewed_towards_the_largest(small: Catalogue) -> None:
+    homes = small.home_cities(small.ad_sids, np.arange(small.num_ads))
+    shares = np.bincount(small.places.city_country[homes], minlength=len(COUNTRIES))
+    shares = shares / shares.sum()
+    for country, share in zip(COUNTRIES, shares, strict=True):
+        assert share == pytest.approx(country.weight, abs=0.02)
+
+
+def test_local_topics_are_located_and_global_ones_hardly(small: Catalogue) -> None:
+    location = small.campaigns.column("location").choice != NO_RULE
+    reach = np.array([TOPICS[topic].reach for topic in small.campaigns.topic])
+    assert location[reach == "local"].mean() > 0.7
+    assert 0.15 < location[reach == "national"].mean() < 0.5
+    assert 0 < location[reach == "global"].mean() < 0.12
+
+
+def test_topics_for_adults_exclude_the_youngest(small: Catalogue) -> None:
+    adult = [TOPICS[topic].lean == "adult" for topic in small.campaigns.topic]
+    adult[OPEN_CAMPAIGN] = False
+    excluded = small.campaigns.column("age_exclude")
+    assert np.array_equal(excluded.choice != NO_RULE, adult)
+    assert lists_in_use(excluded) == [("18-24",)]
+
+
+def test_a_location_list_lies_in_the_home_country(tiny: Catalogue) -> None:
+    column = tiny.campaigns.column("location")
+    countries = tiny.places.city_country[tiny.campaigns.city]
+    for campaign in np.flatnonzero(column.choice != NO_RULE):
+        home = COUNTRIES[countries[campaign]].code.lower()
+        values = column.lists.strings(column.choice[campaign])
+        assert {value.partition("/")[0] for value in values} == {home}
+
+
+def test_places_multiply_with_the_catalogue() -> None:
+    few = make_catalogue(preset_spec("tiny")).places.values
+    many = make_catalogue(preset_spec("small", sids=250_000)).places.values
+    assert len(many) > 2_500 > len(few)
+    assert len(set(many)) == len(many)
+    assert {"no", "us/ca/san-francisco", "no/troms/tromso", "ca/qc/montreal"} <= set(few)
+    assert "us/ca/san-francisco/district-010" in many
+
+
+def test_equal_specs_make_equal_catalogues_and_another_seed_another(tiny: Catalogue) -> None:
+    again = make_catalogue(preset_spec("tiny", seed=3))
+    other = make_catalogue(preset_spec("tiny", seed=4))
+    for name in ("ad_offsets", "ad_ids", "ad_weights", "ad_campaigns"):
+        assert np.array_equal(getattr(again, name), getattr(tiny, name))
+        assert not np.array_equal(getattr(other, name), getattr(tiny, name))
+    assert np.array_equal(again.tree.sids, tiny.tree.sids)
+    assert not np.array_equal(other.tree.sids, tiny.tree.sids)
+
+
+def test_a_catalogue_cannot_be_written_to(tiny: Catalogue) -> None:
+    arrays: list[npt.NDArray[Any]] = [tiny.ad_ids, tiny.ad_offsets, tiny.ad_weights]
+    arrays += [tiny.ad_campaigns, tiny.tree.sids, tiny.campaigns.topic, tiny.places.city_region]
+    arrays += [column.choice for column in tiny.campaigns.columns]
+    assert not any(array.flags.writeable for array in arrays)

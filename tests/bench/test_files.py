@@ -1,0 +1,260 @@
+"""The three files of a catalogue folder, as a build and a client will read them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bench.synth import Catalogue, Written, make_requests, preset_spec, write_folder
+from bench.synth.ads_file import write_ads
+from bench.synth.folder import ADS_FILE, REQUESTS_FILE, TARGETING_FILE
+from bench.synth.requests_file import ACTIONS, DEVICE_MODELS
+from bench.synth.schema import MAX_REQUEST_VALUES, SCHEMA
+from bench.synth.topics import TOPICS
+from configs.errors import InputError
+from index.builder import BuildSpec, build
+from index.schema import load_schema
+from support.oracle import RawAd, eligible
+
+Folder = tuple[Path, Written]
+
+
+@pytest.fixture(scope="module")
+def requests(folder: Folder) -> list[dict[str, Any]]:
+    text = (folder[0] / REQUESTS_FILE).read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_the_parquet_schema_is_the_builders(folder: Folder) -> None:
+    strings = pa.list_(pa.string())
+    names = ["country", "age", "gender", "device", "language", "location", "audience"]
+    expected = [
+        ("ad_id", pa.int64()),
+        ("sid", pa.list_(pa.uint16())),
+        ("ad_weight", pa.float32()),
+        ("title", pa.string()),
+        *((column, strings) for name in names for column in (name, f"{name}_exclude")),
+    ]
+    schema = pq.read_schema(folder[0] / ADS_FILE)
+    assert schema.equals(pa.schema(expected))
+    assert schema.metadata == {
+        b"grace.sid_space": b"synth-tiny-3",
+        b"grace.vocab_sizes": b"64,64,64,64",
+    }
+
+
+def test_the_rows_are_the_catalogue_by_ascending_id(folder: Folder, tiny: Catalogue) -> None:
+    rows = pq.read_table(folder[0] / ADS_FILE).to_pylist()
+    assert [row["ad_id"] for row in rows] == sorted(tiny.ad_ids.tolist())
+    ad_of = {int(ad_id): ad for ad, ad_id in enumerate(tiny.ad_ids)}
+    ad_sids = tiny.ad_sids
+    for row in rows:
+        ad = ad_of[row["ad_id"]]
+        assert row["sid"] == tiny.tree.sids[ad_sids[ad]].tolist()
+        assert row["ad_weight"] == tiny.ad_weights[ad]
+        rule = {
+            name: row[name] for name in row if name not in ("ad_id", "sid", "ad_weight", "title")
+        }
+        expected = tiny.campaigns.rule(int(tiny.ad_campaigns[ad]))
+        assert {name: values for name, values in rule.items() if values is not None} == expected
+
+
+def test_titles_name_the_product_of_the_sids_topic(folder: Folder) -> None:
+    table = pq.read_table(folder[0] / ADS_FILE, columns=["sid", "title"])
+    for row in table.to_pylist():
+        products = TOPICS[row["sid"][0]].products
+        title, _, ending = row["title"].partition(", ")
+        brand, _, product = title.partition(" ")
+        assert brand.isalpha()
+        assert brand.istitle()
+        assert product in products
+        assert ending
+
+
+def test_row_groups_of_any_size_hold_the_same_rows(
+    folder: Folder, tiny: Catalogue, tmp_path: Path
+) -> None:
+    told: list[tuple[int, int]] = []
+    write_ads(tiny, tmp_path / "ads", lambda *seen: told.append(seen), rows_per_group=1111)
+    assert pq.ParquetFile(tmp_path / "ads").num_row_groups == len(told) > 2
+    assert told[-1] == (tiny.num_ads, tiny.num_ads)
+    assert pq.read_table(tmp_path / "ads").equals(pq.read_table(folder[0] / ADS_FILE))
+
+
+def test_the_targeting_file_reads_back_as_the_schema_with_norway_in_it(folder: Folder) -> None:
+    path = folder[0] / TARGETING_FILE
+    assert "NO," in path.read_text(encoding="utf-8")
+    schema = load_schema(path)
+    assert schema == SCHEMA
+    assert "NO" in schema.attributes[0].values
+    assert "no" in schema.attributes[4].values
+
+
+def test_every_rule_value_is_one_that_the_targeting_file_lists(folder: Folder) -> None:
+    schema = load_schema(folder[0] / TARGETING_FILE)
+    table = pq.read_table(folder[0] / ADS_FILE)
+    for attribute in schema.attributes:
+        for column in (attribute.name, f"{attribute.name}_exclude"):
+            used = set(table[column].combine_chunks().flatten().to_pylist())
+            assert used
+            assert used <= set(attribute.values)
+
+
+def test_equal_seeds_write_equal_bytes_and_another_seed_other_ones(
+    folder: Folder, tmp_path: Path
+) -> None:
+    for seed in (3, 4):
+        write_folder(preset_spec("tiny", seed=seed), tmp_path, force=True)
+        for name in (ADS_FILE, REQUESTS_FILE):
+            same = (tmp_path / name).read_bytes() == (folder[0] / name).read_bytes()
+            assert same == (seed == 3), (name, seed)
+
+
+def test_the_summary_counts_what_was_written(folder: Folder, tiny: Catalogue) -> None:
+    out, written = folder
+    files = sorted(out.iterdir())
+    assert [file.name for file in files] == sorted([ADS_FILE, REQUESTS_FILE, TARGETING_FILE])
+    assert written == Written(
+        sid_space="synth-tiny-3",
+        sids=2_000,
+        ads=tiny.num_ads,
+        campaigns=len(tiny.campaigns),
+        distinct_rules=tiny.campaigns.distinct_rules(),
+        requests=64,
+        bytes=sum(file.stat().st_size for file in files),
+    )
+
+
+def test_files_from_before_are_kept_unless_forced(tmp_path: Path) -> None:
+    (tmp_path / ADS_FILE).write_text("mine")
+    (tmp_path / "notes.txt").write_text("also mine")
+    spec = preset_spec("tiny", sids=111)
+    with pytest.raises(InputError, match=r"already holds ads\.parquet; use --force"):
+        write_folder(spec, tmp_path)
+    assert (tmp_path / ADS_FILE).read_text() == "mine"
+    assert len(list(tmp_path.iterdir())) == 2
+    write_folder(spec, tmp_path, force=True)
+    assert pq.read_metadata(tmp_path / ADS_FILE).num_rows > 111
+    assert (tmp_path / "notes.txt").read_text() == "also mine"
+
+
+def test_an_interrupted_write_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / ADS_FILE).write_text("mine")
+
+    def interrupted(_done: int, _total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_folder(preset_spec("tiny", sids=111), tmp_path, force=True, progress=interrupted)
+    assert [file.name for file in tmp_path.iterdir()] == [ADS_FILE]
+    assert (tmp_path / ADS_FILE).read_text() == "mine"
+
+
+def test_a_file_in_the_folders_place_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("")
+    for out in (tmp_path / "out", tmp_path / "out" / "below"):
+        with pytest.raises(InputError, match="--out"):
+            write_folder(preset_spec("tiny", sids=111), out, force=True)
+
+
+def test_requests_are_json_as_the_api_defines_it(requests: list[dict[str, Any]]) -> None:
+    allowed = {"request_id", "sid_space", "user", "features", "max_ads"}
+    optional = {"exclude_ads", "include_sids"}
+    assert len({request["request_id"] for request in requests}) == len(requests) == 64
+    for request in requests:
+        assert allowed <= set(request) <= allowed | optional
+        assert request["sid_space"] == "synth-tiny-3"
+        assert set(request["features"]) <= {"dense", "categorical", "sequences"}
+        for attribute in request["user"].values():
+            assert set(attribute) == {"values"}
+            assert all(isinstance(value, str) for value in attribute["values"])
+            assert len(set(attribute["values"])) <= MAX_REQUEST_VALUES
+        (hour,) = request["features"]["dense"]["hour"]["values"]
+        assert 0 <= hour < 24
+        (model,) = request["features"]["categorical"]["device"]["ids"]
+        assert 0 < int(model) < DEVICE_MODELS
+
+
+def test_clicks_are_sids_of_the_catalogue_oldest_first(
+    requests: list[dict[str, Any]], tiny: Catalogue
+) -> None:
+    known = set(map(tuple, tiny.tree.sids.tolist()))
+    topics_seen = []
+    for request in requests:
+        clicks = request["features"].get("sequences", {}).get("clicks")
+        if clicks is None:
+            assert request["request_id"].endswith("newcomer")
+            continue
+        sids = list(map(tuple, np.reshape(clicks["sids"], (-1, 4)).tolist()))
+        times = [int(time) for time in clicks["timestamps_ms"]]
+        actions = clicks["side"]["action"]["ids"]
+        assert set(sids) <= known
+        assert len(sids) == len(times) == len(actions) >= 3
+        assert times == sorted(times)
+        assert all(isinstance(action, str) and 0 < int(action) < ACTIONS for action in actions)
+        topics_seen.append(len({sid[0] for sid in sids}))
+    assert set(topics_seen) == {1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("what", "holds"),
+    [
+        ("a country the schema does not know", lambda u, _: u["country"]["values"] == ["BR"]),
+        ("an attribute the schema does not know", lambda u, _: "loyalty" in u),
+        ("no location", lambda u, _: not u["location"]["values"]),
+        ("no age", lambda u, _: "age" not in u),
+        ("an empty gender", lambda u, _: u["gender"]["values"] == []),
+        ("two countries", lambda u, _: len(u["country"]["values"]) == 2),
+        ("64 places", lambda u, _: len(u["location"]["values"]) == MAX_REQUEST_VALUES),
+        ("no history", lambda _, request: "sequences" not in request["features"]),
+        ("a deny list", lambda _, request: len(request.get("exclude_ads", ())) > 0),
+    ],
+)
+def test_several_users_have(
+    requests: list[dict[str, Any]], what: str, holds: Callable[[Any, Any], bool]
+) -> None:
+    assert sum(holds(request["user"], request) for request in requests) >= 4, what
+
+
+def test_deny_lists_name_ads_of_the_catalogue(
+    requests: list[dict[str, Any]], tiny: Catalogue
+) -> None:
+    known = set(tiny.ad_ids.tolist())
+    denied = [ad_id for request in requests for ad_id in request.get("exclude_ads", ())]
+    assert all(isinstance(ad_id, str) and int(ad_id) in known for ad_id in denied)
+
+
+def test_users_are_people_whom_some_ads_want_and_others_do_not(tiny: Catalogue) -> None:
+    """Counted by the definition of eligibility, on every 7th ad."""
+    ads = [
+        RawAd(int(tiny.ad_ids[ad]), (0,), rules=_rules(tiny, int(tiny.ad_campaigns[ad])))
+        for ad in range(0, tiny.num_ads, 7)
+    ]
+    shares = []
+    for request in make_requests(tiny):
+        user = {name: tuple(each["values"]) for name, each in request["user"].items()}
+        shares.append(sum(eligible(SCHEMA, ad, user) for ad in ads) / len(ads))
+    assert min(shares) > 0.02
+    assert max(shares) < 0.8
+    assert 0.1 < float(np.mean(shares)) < 0.5
+
+
+def _rules(
+    catalogue: Catalogue, campaign: int
+) -> dict[str, tuple[frozenset[str] | None, frozenset[str] | None]]:
+    lists = {name: frozenset(each) for name, each in catalogue.campaigns.rule(campaign).items()}
+    return {name: (lists.get(name), lists.get(f"{name}_exclude")) for name in SCHEMA.names}
+
+
+def test_a_build_accepts_every_ad(folder: Folder, tiny: Catalogue, tmp_path: Path) -> None:
+    out, _ = folder
+    spec = BuildSpec((out / ADS_FILE,), out / TARGETING_FILE, tmp_path, threads=2)
+    report = build(spec, lambda *_: None)
+    assert (report.sid_space, report.sids) == ("synth-tiny-3", tiny.num_sids)
+    assert (report.ads, report.rejects) == (tiny.num_ads, 0)
+    assert report.ignored_columns == ("title",)

@@ -1,0 +1,95 @@
+"""The SIDs: unique, sorted, in range, and with the fan-out of a real catalogue."""
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from bench.synth import Catalogue, CatalogueSpec, make_catalogue, preset_spec
+from bench.synth.sid_tree import apportion, make_sid_tree
+from bench.synth.spec import Stream
+from bench.synth.topics import AUDIENCES_PER_TOPIC, PRODUCTS_PER_TOPIC, TOPICS
+from configs.errors import InputError
+
+
+def fan_out(sids: npt.NDArray[np.uint16], depth: int) -> npt.NDArray[np.int64]:
+    """How many children each prefix of `depth` tokens has."""
+    children = np.unique(sids[:, : depth + 1], axis=0)
+    return np.unique(children[:, :depth], axis=0, return_counts=True)[1]
+
+
+@pytest.mark.parametrize("vocab_sizes", [(64, 64, 64, 64), (64, 63, 111, 8), (128, 8, 9, 65)])
+@pytest.mark.parametrize("num_sids", [64, 111, 2063])
+def test_sids_are_as_many_as_asked_sorted_unique_and_in_range(
+    vocab_sizes: tuple[int, int, int, int], num_sids: int
+) -> None:
+    spec = CatalogueSpec("odd", num_sids, 1, vocab_sizes, seed=5)
+    sids = make_sid_tree(spec, spec.rng(Stream.SIDS)).sids
+    assert sids.shape == (num_sids, 4)
+    assert np.array_equal(sids, np.unique(sids, axis=0))
+    assert (sids.max(axis=0) < vocab_sizes).all()
+
+
+def test_the_first_level_is_nearly_full_the_second_dense_the_last_ones_narrow(
+    small: Catalogue,
+) -> None:
+    sids = small.tree.sids
+    assert len(np.unique(sids[:, 0])) == 504  # of 512
+    assert 15 < fan_out(sids, 1).mean() < 40
+    assert 2 < fan_out(sids, 2).mean() < 6
+    assert fan_out(sids, 3).mean() == pytest.approx(2.7, abs=0.01)
+
+
+def test_fan_out_is_uneven(small: Catalogue) -> None:
+    for depth in (1, 2, 3):
+        children = fan_out(small.tree.sids, depth)
+        assert np.percentile(children, 95) >= 2.5 * np.percentile(children, 5)
+
+
+def test_the_tree_agrees_with_the_tokens(tiny: Catalogue) -> None:
+    tree = tiny.tree
+    for depth, parent in ((3, tree.sid_line), (2, tree.line_brand[tree.sid_line])):
+        numbers = np.unique(tree.sids[:, :depth], axis=0, return_inverse=True)[1]
+        assert np.array_equal(numbers.reshape(-1), parent)
+    assert np.array_equal(tree.sid_topic, tree.sids[:, 0] * len(TOPICS) // 64)
+
+
+def test_apportion_keeps_the_total_the_caps_and_the_order_of_weights() -> None:
+    rng = np.random.default_rng(7)
+    for count, cap in ((1, 111), (63, 7), (111, 64)):
+        weights = rng.lognormal(0, 2, count)
+        for total in sorted({count, (count + count * cap) // 2, count * cap - 1, count * cap}):
+            shares = apportion(total, weights, cap)
+            assert shares.sum() == total
+            assert shares.min() >= 1
+            assert shares.max() <= cap
+            assert (np.diff(shares[np.argsort(weights)]) >= -1).all()
+
+
+def test_a_catalogue_at_the_stated_limits_can_be_made() -> None:
+    spec = CatalogueSpec("full", 64, 3, (64, 8, 8, 8), seed=1)
+    for num_sids in (64, spec.max_sids):
+        catalogue = make_catalogue(CatalogueSpec("full", num_sids, 3, (64, 8, 8, 8), seed=1))
+        assert catalogue.num_sids == num_sids
+
+
+@pytest.mark.parametrize("num_sids", [-1, 0, 63, 10**8])
+def test_a_number_of_sids_that_cannot_be_is_refused_with_the_range(num_sids: int) -> None:
+    with pytest.raises(InputError, match=f"--sids {num_sids} is outside 64 to 265420"):
+        preset_spec("tiny", sids=num_sids)
+
+
+@pytest.mark.parametrize("vocab_sizes", [(63, 64, 64, 64), (64, 64, 64, 7), (64, 64, 65537, 64)])
+def test_a_vocabulary_that_cannot_be_is_refused(vocab_sizes: tuple[int, int, int, int]) -> None:
+    with pytest.raises(InputError, match="vocab_sizes"):
+        CatalogueSpec("odd", 111, 1, vocab_sizes, seed=1)
+
+
+def test_every_topic_has_the_words_that_the_tables_count_on() -> None:
+    assert len(TOPICS) == 64
+    assert len({topic.name for topic in TOPICS}) == 64
+    assert len({topic.family for topic in TOPICS}) == 16
+    for topic in TOPICS:
+        assert len(set(topic.audiences)) == AUDIENCES_PER_TOPIC
+        assert len(set(topic.products)) == PRODUCTS_PER_TOPIC
+        assert topic.reach in ("local", "national", "global")
+        assert topic.lean in ("everyone", "female", "male", "young", "older", "adult")

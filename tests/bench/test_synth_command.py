@@ -1,0 +1,71 @@
+"""`grace synth` as a process."""
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from bench.synth import Preset
+from bench.synth.folder import ADS_FILE, REQUESTS_FILE, TARGETING_FILE
+from support.command import run_grace
+
+pytestmark = pytest.mark.subprocess
+
+
+def test_it_writes_a_folder_and_says_what_is_in_it(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "catalogue"
+    done = run_grace("synth", "--out", out)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "2,000 SIDs" in done.stdout
+    assert "synth-tiny-1" in done.stdout
+    assert {file.name for file in out.iterdir()} == {ADS_FILE, REQUESTS_FILE, TARGETING_FILE}
+
+
+def test_json_counts_what_a_script_would_count(tmp_path: Path) -> None:
+    done = run_grace(
+        *("synth", "--preset", "small", "--sids", "1111", "--seed", "7"),
+        *("--out", tmp_path, "--json"),
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    report = json.loads(done.stdout)
+    assert report["sids"] == 1111
+    assert report["requests"] == 512
+    assert report["sid_space"] == "synth-small-7-1111"
+    assert report["ads"] == pq.read_metadata(tmp_path / ADS_FILE).num_rows
+
+
+def test_a_second_run_needs_force_and_then_writes_the_same(tmp_path: Path) -> None:
+    arguments = ("synth", "--sids", "111", "--out", tmp_path)
+    assert run_grace(*arguments).returncode == 0
+    first = (tmp_path / ADS_FILE).read_bytes()
+    refused = run_grace(*arguments)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("error: ")
+    assert refused.stderr.count("\n") == 1
+    assert "--force" in refused.stderr
+    assert run_grace(*arguments, "--force").returncode == 0
+    assert (tmp_path / ADS_FILE).read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--preset", "huge"], "--preset huge is unknown; known: tiny, small"),
+        (["--sids", "7"], "--sids 7 is outside 64 to"),
+        (["--seed", "-1"], "--seed -1 is negative"),
+    ],
+)
+def test_a_wrong_option_is_one_line_with_the_remedy(
+    tmp_path: Path, arguments: list[str], named: str
+) -> None:
+    done = run_grace("synth", "--out", tmp_path / "out", *arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {named}")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_help_names_every_preset() -> None:
+    text = run_grace("synth", "--help").stdout
+    assert all(preset in text for preset in Preset)

@@ -1,0 +1,109 @@
+"""`grace build` and `grace inspect` as processes: what they print, write and exit with."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from support.command import run_grace
+
+pytestmark = pytest.mark.subprocess
+
+
+@pytest.fixture(scope="module")
+def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("catalogue")
+    done = run_grace("synth", "--preset", "tiny", "--sids", "333", "--out", folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def build(catalogue: Path, root: Path, *options: str | Path) -> tuple[int, str, str]:
+    inputs = ("--ads", catalogue / "ads.parquet", "--targeting", catalogue / "targeting.yaml")
+    done = run_grace("build", *inputs, "--root", root, *options)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_build_publishes_and_says_what_it_made(catalogue: Path, tmp_path: Path) -> None:
+    code, out, err = build(catalogue, tmp_path / "root")
+    assert (code, err) == (0, "")
+    assert "version 1 (published)" in out
+    assert "333 SIDs" in out
+    assert "ignored: title" in out
+    assert (tmp_path / "root" / "CURRENT").read_text() == "00000000000000000001\n"
+
+
+def test_the_json_summary_is_all_that_goes_to_standard_output(
+    catalogue: Path, tmp_path: Path
+) -> None:
+    code, out, _ = build(catalogue, tmp_path / "root", "--json", "--threads", "1")
+    report = json.loads(out)
+    assert (code, report["sids"], report["rejects"]) == (0, 333, 0)
+    assert report["published"] is True
+    assert report["ignored_columns"] == ["title"]
+    assert report["peak_memory_bytes"] > 0
+
+
+def test_inspect_prints_the_index_summary_and_json(catalogue: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    assert build(catalogue, root)[0] == 0
+    told = run_grace("inspect", root)
+    assert told.returncode == 0
+    for text in ("333 SIDs", "p50/p90/p99/max", "mean fill", "location", "p3"):
+        assert text in told.stdout
+    summary = json.loads(run_grace("inspect", root, "--json").stdout)
+    assert summary["sids"] == 333
+    assert [level["position"] for level in summary["levels"]] == [0, 1, 2, 3]
+    assert {m["kind"] for m in summary["matchers"]} == {"bitmask", "location", "audience"}
+
+
+def test_inspect_reads_another_version_by_number_or_folder(catalogue: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    assert build(catalogue, root, "--matchers", "cd")[0] == 0
+    assert build(catalogue, root)[0] == 0
+    by_number = json.loads(run_grace("inspect", root, "--version", "1", "--json").stdout)
+    by_folder = json.loads(run_grace("inspect", root / f"{1:020d}", "--json").stdout)
+    assert by_number == by_folder
+    assert (by_number["mode"], by_number["matchers"]) == ("cd", [])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--matchers", "magic"), "'magic'; choose from cd, union"),
+        (("--vocab-sizes", "64,many"), "expected sizes such as 512,512,512,512"),
+        (("--vocab-sizes", "64,64"), "the SID length is 2"),
+        (("--version", "0"), "version 0"),
+    ],
+    ids=["matchers", "vocab text", "vocab length", "version"],
+)
+def test_bad_options_exit_2_and_say_what_to_do(
+    catalogue: Path, tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    code, out, err = build(catalogue, tmp_path / "root", *options)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_a_missing_file_is_one_line_without_a_traceback(tmp_path: Path) -> None:
+    code, out, err = build(tmp_path, tmp_path / "root")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+
+
+def test_refused_ads_end_the_build_unless_allowed(catalogue: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "ads"
+    shutil.copytree(catalogue, folder)
+    table = pq.read_table(folder / "ads.parquet")
+    repeated = table.slice(0, 1)
+    pq.write_table(repeated, folder / "again.parquet")
+    again = ("--ads", folder / "again.parquet")
+    code, _, err = build(folder, tmp_path / "root", *again)
+    assert code == 2
+    assert "is repeated" in err
+    code, out, _ = build(folder, tmp_path / "root", *again, "--max-rejects", "2")
+    assert code == 0
+    assert "2 ads refused, listed in" in out

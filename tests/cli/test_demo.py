@@ -1,0 +1,28 @@
+"""`grace demo` shows the whole way, and its claims hold."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from support.command import run_grace
+
+pytestmark = pytest.mark.subprocess
+
+
+def test_the_demo_matches_users_and_says_why_and_why_not(tmp_path: Path) -> None:
+    done = run_grace("demo", "--out", tmp_path, "--users", "3")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("3. User ") == 3
+    assert "may lead to an eligible ad" in done.stdout
+    assert "not returned:" in done.stdout
+    assert re.search(r"1\. .+ \(ad \d+, \d tokens shared with a click\)\n +\S", done.stdout)
+    assert (tmp_path / "snapshots" / "CURRENT").exists()
+
+
+def test_without_a_folder_the_demo_leaves_nothing_behind(
+    tmp_path: Path,
+) -> None:
+    done = run_grace("demo", "--users", "1", env={"TMPDIR": str(tmp_path)})
+    assert done.returncode == 0
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,163 @@
+"""The shell of `grace`: its table, its help, its errors and its exit codes."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from cli import doctor
+from cli.main import COMMANDS, told
+from configs.errors import ConfigError, GraceError, SnapshotError
+from support.command import run_grace, run_python
+
+
+def defines_its_name(file: Path) -> bool:
+    """A file of cli/ is a command; but for those that commands share."""
+    tree = ast.parse(file.read_text())
+    return any(isinstance(node, ast.FunctionDef) and node.name == file.stem for node in tree.body)
+
+
+EVERY_COMMAND = pytest.mark.parametrize("command", COMMANDS)
+
+
+def test_the_table_is_the_command_files_on_disk(repository: Path) -> None:
+    on_disk = {file.stem for file in (repository / "cli").glob("*.py") if defines_its_name(file)}
+    assert sorted(COMMANDS) == sorted(on_disk)
+
+
+def test_a_file_is_a_command_if_it_defines_a_function_of_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "serve.py"
+    file.write_text("def serve() -> None: ...\n")
+    assert defines_its_name(file)
+    file.write_text("def progress() -> None: ...\n")
+    assert not defines_its_name(file)
+
+
+@pytest.mark.subprocess
+def test_help_lists_every_command_in_the_tables_order() -> None:
+    done = run_grace("--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    words = [word for line in done.stdout.splitlines() for word in line.strip("│ ").split()[:1]]
+    assert [word for word in words if word in COMMANDS] == list(COMMANDS)
+
+
+@EVERY_COMMAND
+@pytest.mark.subprocess
+def test_help_of_every_command_has_an_example(command: str) -> None:
+    done = run_grace(command, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Example" in done.stdout
+    assert f"grace {command}" in done.stdout.partition("Example")[2]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], *([name, "--help"] for name in COMMANDS)])
+@pytest.mark.subprocess
+def test_help_loads_no_heavy_library(arguments: list[str]) -> None:
+    code = f"""
+import sys
+from contextlib import suppress
+from cli.main import app
+with suppress(SystemExit):
+    app({arguments!r})
+heavy = {{"numpy", "pyarrow", "torch", "grpc", "xxhash", "yaml"}}
+print("loaded", sorted(heavy & set(sys.modules)))
+"""
+    done = run_python(code)
+    assert done.stdout.splitlines()[-1] == "loaded []", done.stderr
+
+
+@pytest.mark.subprocess
+def test_the_version_is_the_distributions() -> None:
+    done = run_grace("--version")
+    assert (done.returncode, done.stderr) == (0, "")
+    name, version = done.stdout.split()
+    assert name == "grace"
+    assert version[0].isdigit()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["no-such-command"], ["doctor", "--no-such"], ["doctor", "x"]]
+)
+@pytest.mark.subprocess
+def test_an_unknown_command_or_option_exits_with_2(arguments: list[str]) -> None:
+    done = run_grace(*arguments)
+    assert done.returncode == 2
+    assert arguments[-1] in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(ConfigError("a.yaml:3: no"), 2), (SnapshotError("ad_ids.npy", "truncated"), 1)],
+)
+def test_an_error_for_the_user_is_one_line_and_its_exit_code(
+    error: GraceError, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing() -> None:
+        raise error
+
+    with pytest.raises(typer.Exit) as caught:
+        told(failing)()
+    assert caught.value.exit_code == code
+    assert capsys.readouterr() == ("", f"error: {error}\n")
+
+
+def test_an_interrupt_exits_as_a_shell_reports_it() -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(typer.Exit) as caught:
+        told(interrupted)()
+    assert caught.value.exit_code == 130
+
+
+def test_a_fault_of_ours_keeps_its_traceback() -> None:
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        told(broken)()
+
+
+@pytest.mark.subprocess
+def test_doctor_reports_the_same_for_people_and_for_scripts() -> None:
+    for_scripts = run_grace("doctor", "--json")
+    report = json.loads(for_scripts.stdout)
+    assert report["ok"] is True
+    assert for_scripts.returncode == 0
+    for_people = run_grace("doctor")
+    assert for_people.returncode == 0
+    for finding in report["findings"]:
+        assert finding["name"] in for_people.stdout
+        assert finding["status"] in ("ok", "note")
+
+
+@pytest.mark.subprocess
+def test_doctor_names_a_missing_native_library_and_its_remedy(tmp_path: Path) -> None:
+    missing = str(tmp_path / "libgrace_cpu.so")
+    done = run_grace("doctor", "--json", env={"GRACE_NATIVE_LIBRARY": missing})
+    assert done.returncode == 1
+    (fault,) = (f for f in json.loads(done.stdout)["findings"] if f["status"] == "fault")
+    assert fault["name"] == "native library"
+    assert fault["found"] == f"{missing}: native library is missing"
+    assert fault["remedy"] == "run `make native`"
+
+
+def test_doctor_calls_a_missing_package_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "NEEDED", ("no-such-distribution",))
+    (fault,) = (f for f in doctor.examine() if f.name == "no-such-distribution")
+    assert (fault.status, fault.found) == ("fault", "not installed")
+    assert "make setup" in fault.remedy
+
+
+@pytest.mark.subprocess
+def test_a_closed_pipe_is_not_a_traceback() -> None:
+    grace = Path(sys.executable).with_name("grace")
+    done = subprocess.run(
+        f"{grace} doctor | true", shell=True, capture_output=True, text=True, check=False
+    )
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,31 @@
+"""The exception tree: what a command exits with, and that the drawing is the tree."""
+
+import pytest
+
+from configs import errors
+
+
+def test_the_drawing_names_every_error_and_its_exit_code() -> None:
+    drawn = {
+        line.split()[0]: int(line.split()[-1])
+        for line in (text.lstrip("│├└─ ") for text in (errors.__doc__ or "").splitlines()[2:])
+        if line.strip() and line.split()[-1].isdigit()
+    }
+    leaves = {
+        name: cls.exit_code
+        for name, cls in vars(errors).items()
+        if isinstance(cls, type) and issubclass(cls, errors.GraceError) and name != "GraceError"
+    }
+    assert drawn == leaves
+    assert {*leaves, "GraceError"} == set(errors.__all__)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (errors.RequestError("user.country", "63 values, at most 8"), "user.country: 63 values, "),
+        (errors.SnapshotError("ad_ids.npy", "512 bytes, not 504"), "ad_ids.npy: 512 bytes, not"),
+    ],
+)
+def test_an_error_about_a_place_opens_with_the_place(error: errors.GraceError, text: str) -> None:
+    assert str(error).startswith(text)

@@ -1,0 +1,19 @@
+"""Fixtures and settings of every test. Helpers with a name of their own live in tests/support."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# The same examples on every machine and every run; `explore` is for whoever looks for new ones.
+settings.register_profile(
+    "same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("explore", settings.get_profile("same"), derandomize=False)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    return Path(__file__).resolve().parent.parent

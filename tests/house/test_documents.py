@@ -1,0 +1,89 @@
+"""What CONTRIBUTING, the Makefile, CI and the hooks say of each other is true."""
+
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from support import layout
+
+
+@pytest.fixture(scope="module")
+def contributing(repository: Path) -> str:
+    return (repository / "CONTRIBUTING.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def targets(repository: Path) -> list[str]:
+    """The targets of the Makefile that say what they are for."""
+    return re.findall(r"^([a-z-]+):.*## ", (repository / "Makefile").read_text(), re.MULTILINE)
+
+
+def first_column(text: str, heading: str) -> list[str]:
+    """The first cells of the table whose first heading this is."""
+    rows = text.partition(f"\n| {heading} |")[2].partition("\n\n")[0].splitlines()[2:]
+    return [row.split("|")[1].strip() for row in rows]
+
+
+def test_every_target_is_phony_and_has_a_line_of_help(repository: Path, targets: list[str]) -> None:
+    makefile = (repository / "Makefile").read_text()
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+    assert phony.split() == targets
+
+
+@pytest.mark.subprocess
+def test_plain_make_prints_every_target(repository: Path, targets: list[str]) -> None:
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    done = subprocess.run(
+        ["make"], cwd=repository, env=outside, capture_output=True, text=True, check=True
+    )
+    assert [line.split()[1] for line in done.stdout.splitlines()] == targets
+    assert all(len(line) <= 100 for line in done.stdout.splitlines())
+
+
+def test_contributing_tells_every_target(contributing: str, targets: list[str]) -> None:
+    told = first_column(contributing, "target")
+    assert told == [f"`make {target}`" for target in targets if target != "help"]
+
+
+def test_contributing_tells_why_for_every_dependency(repository: Path, contributing: str) -> None:
+    project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+    names = [re.split(r"[<>=]", line)[0] for line in project["dependencies"]]
+    assert first_column(contributing, "dependency") == sorted(names)
+
+
+def test_contributing_tells_the_packages_in_their_order(
+    repository: Path, contributing: str
+) -> None:
+    (listed,) = re.findall(r"only from those before it: (.*?)\. ", contributing, re.DOTALL)
+    on_disk = {name for name in layout.packages_on_disk(repository) if "." not in name}
+    assert re.findall(r"`(\w+)`", listed) == [name for name in layout.LAYERS if name in on_disk]
+
+
+@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "README.md", "CHANGELOG.md"])
+def test_files_that_a_document_names_exist(repository: Path, document: str) -> None:
+    text = (repository / document).read_text()
+    named = re.findall(r"[`(]((?:[\w.-]+/)+[\w.-]+\.(?:py|cpp|h|md|yaml|toml|json))[`)]", text)
+    assert [name for name in named if not (repository / name).exists()] == []
+
+
+def test_ci_is_make_check_test_and_nothing_of_its_own(repository: Path) -> None:
+    script = repository / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    commands = [line for line in script.read_text().splitlines() if line and line[0] != "#"]
+    assert commands == [
+        "set -euo pipefail",
+        'cd "$(dirname "${BASH_SOURCE[0]}")/.."',
+        "make check test",
+    ]
+
+
+def test_the_hooks_are_make_targets(repository: Path, targets: list[str]) -> None:
+    hooks = yaml.safe_load((repository / ".pre-commit-config.yaml").read_text())
+    for hook in hooks["repos"][0]["hooks"]:
+        make, target = hook["entry"].split()
+        assert (make, target in targets) == ("make", True)

@@ -1,0 +1,79 @@
+"""One distribution, with every package in it and no stranger of the same name beside it."""
+
+import ast
+import sys
+import tomllib
+from importlib.metadata import distributions, packages_distributions
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import layout
+
+NOT_IMPORTED_YET = {"torch"}
+"""Declared for the models; nothing of this version imports it but `grace doctor`."""
+
+
+@pytest.fixture(scope="module")
+def pyproject(repository: Path) -> dict[str, Any]:
+    return tomllib.loads((repository / "pyproject.toml").read_text())
+
+
+@pytest.fixture(scope="module")
+def third_party(repository: Path) -> set[str]:
+    """The distributions that the product imports."""
+    modules: set[str] = set()
+    for package in layout.packages_on_disk(repository):
+        for file in (repository / package.replace(".", "/")).glob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.Import):
+                    modules.update(alias.name.partition(".")[0] for alias in node.names)
+                elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                    modules.add(node.module.partition(".")[0])
+    modules -= {*sys.stdlib_module_names, *layout.LAYERS}
+    owners = packages_distributions()
+    return {owner.lower() for module in modules for owner in owners.get(module, [module])}
+
+
+def test_the_package_list_is_what_lies_on_disk(repository: Path, pyproject: dict[str, Any]) -> None:
+    listed = pyproject["tool"]["setuptools"]["packages"]
+    assert sorted(listed) == layout.packages_on_disk(repository)
+    assert {name.partition(".")[0] for name in listed} <= set(layout.LAYERS)
+
+
+def test_a_package_missing_from_the_list_would_be_seen(tmp_path: Path) -> None:
+    for name in ("index/__init__.py", "index/deep/trie.py", "docs/conf.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert layout.packages_on_disk(tmp_path) == ["index", "index.deep"]
+
+
+def test_the_editable_install_puts_no_import_hook_between_reader_and_file(
+    repository: Path,
+) -> None:
+    ours = [found for found in distributions() if found.name == "grace-serving"]
+    files = [file.name for found in ours for file in found.files or ()]
+    assert not [name for name in files if name.startswith("__editable__") and name.endswith(".py")]
+    assert Path(sys.modules["support"].__path__[0]).is_relative_to(repository)
+
+
+def test_no_other_distribution_provides_a_package_of_ours() -> None:
+    owners = packages_distributions()
+    strangers = {name: set(owners.get(name, ())) - {"grace-serving"} for name in layout.LAYERS}
+    assert {name: found for name, found in strangers.items() if found} == {}
+    assert not {found.name.lower() for found in distributions()} & set(layout.LAYERS)
+
+
+def test_what_the_product_imports_is_declared_and_the_other_way_round(
+    third_party: set[str], pyproject: dict[str, Any]
+) -> None:
+    lines = pyproject["project"]["dependencies"]
+    declared = {line.partition(">")[0].lower() for line in lines}
+    assert third_party | NOT_IMPORTED_YET == declared
+    assert "torch>=2.11,<2.14" in lines
+
+
+def test_the_command_is_grace_and_python_is_at_least_3_11(pyproject: dict[str, Any]) -> None:
+    assert pyproject["project"]["scripts"] == {"grace": "cli.main:run"}
+    assert pyproject["project"]["requires-python"] == ">=3.11"

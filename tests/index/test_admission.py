@@ -1,0 +1,138 @@
+"""Admission while decoding: never false for a node with an eligible ad, whatever the schema."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from index.admission import admitted_entries
+from index.bloom import bloom_positions, star_hash, value_hash
+from index.matchers import MatcherMode
+from index.schema import Attribute, TargetingSchema, TargetSet
+from index.snapshot import Snapshot
+from index.trie import NO_NODE
+from index.users import UserAttributes, UserEncoder, UserRows
+from support.oracle import eligible_prefixes
+from support.plain_builder import plain_snapshot
+from support.strategies import Case, cases, random_case, random_schema
+
+
+def snapshot_and_rows(case: Case) -> tuple[Snapshot, UserRows]:
+    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads)
+    return snapshot, UserEncoder(case.schema, snapshot.set_values).encode(case.users)
+
+
+def assert_admitted_is_a_superset_of_eligible(case: Case) -> None:
+    snapshot, rows = snapshot_and_rows(case)
+    for request, user in enumerate(case.users):
+        admitted = admitted_entries(snapshot, rows, request)
+        for prefix in eligible_prefixes(case.schema, case.ads, user) - {()}:
+            node = snapshot.trie.walk(prefix)
+            assert node != NO_NODE
+            assert admitted[node - 1], f"{prefix} is eligible for {user}, but not admitted"
+
+
+@given(cases())
+def test_every_node_above_an_eligible_ad_is_admitted(case: Case) -> None:
+    assert_admitted_is_a_superset_of_eligible(case)
+
+
+@pytest.mark.parametrize("sizes", [(1,), (63,), (64,), (65,), (250,), (1, 63, 64, 65)], ids=str)
+@pytest.mark.parametrize("num_sets", [0, 1, 3], ids=lambda n: f"sets={n}")
+def test_admitted_is_a_superset_for_attributes_around_word_borders(
+    sizes: tuple[int, ...], num_sets: int
+) -> None:
+    rng = np.random.default_rng(1000 * sum(sizes) + num_sets)
+    for _ in range(5):
+        schema = random_schema(rng, attribute_sizes=sizes, num_sets=num_sets)
+        assert_admitted_is_a_superset_of_eligible(random_case(rng, 63, 11, schema))
+
+
+def admitted_on_integers(snapshot: Snapshot, rows: UserRows, request: int) -> list[bool]:
+    """The same tests on Python integers, written from the definition."""
+    assert snapshot.matchers is not None
+    user = as_integer(rows.bitmask[request])
+    answers = []
+    for entry in range(snapshot.trie.num_entries):
+        node = as_integer(snapshot.matchers.bitmask.table[snapshot.matchers.bitmask.index[entry]])
+        passes = node & user == user
+        for target_set, bloom, queries in zip(
+            snapshot.schema.sets, snapshot.matchers.blooms, rows.sets, strict=True
+        ):
+            row = as_integer(bloom.rows.table[bloom.rows.index[entry]])
+            begin, end = queries.offsets[request], queries.offsets[request + 1]
+            hashes = [*queries.hashes[begin:end].tolist(), star_hash(snapshot.schema.hash_seed)]
+            passes &= any(
+                all(row >> bit & 1 for bit in bloom_positions(h, target_set)) for h in hashes
+            )
+        answers.append(passes)
+    return answers
+
+
+def as_integer(words: np.ndarray) -> int:
+    return int.from_bytes(words.tobytes(), "little")
+
+
+@given(cases(most_ads=25))
+def test_native_admission_equals_the_test_on_plain_integers(case: Case) -> None:
+    snapshot, rows = snapshot_and_rows(case)
+    for request in range(len(case.users)):
+        expected = admitted_on_integers(snapshot, rows, request)
+        assert admitted_entries(snapshot, rows, request).tolist() == expected
+
+
+def test_a_run_of_entries_gives_the_same_answers_as_all_of_them() -> None:
+    case = random_case(np.random.default_rng(1), 111, 3)
+    snapshot, rows = snapshot_and_rows(case)
+    whole = admitted_entries(snapshot, rows, 2)
+    middle = range(5, snapshot.trie.num_entries - 3)
+    assert np.array_equal(admitted_entries(snapshot, rows, 2, middle), whole[5:-3])
+    with pytest.raises(ValueError, match="entries must be a run"):
+        admitted_entries(snapshot, rows, 0, range(snapshot.trie.num_entries + 1))
+
+
+def test_without_matchers_every_valid_token_is_admitted() -> None:
+    case = random_case(np.random.default_rng(2), 33, 1)
+    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads, MatcherMode.CD)
+    rows = UserEncoder(case.schema, snapshot.set_values).encode(case.users)
+    assert admitted_entries(snapshot, rows, 0).all()
+
+
+def test_admission_rejects_most_nodes_of_a_catalogue_for_somebody_else() -> None:
+    """A filter that admits all would pass the superset tests; this one must also refuse."""
+    schema = TargetingSchema(
+        (Attribute("country", ("US", "NO")),), (TargetSet("location", 1024, 4, 64),), 7
+    )
+    case = random_case(np.random.default_rng(3), 63, 1, schema)
+    ads = [
+        type(ad)(ad.ad_id, ad.sid, ad.weight, {"location": (frozenset({f"p{i}"}), None)})
+        for i, ad in enumerate(case.ads)
+    ]
+    users: tuple[UserAttributes, ...] = ({"location": ["p0"]}, {"location": ["nowhere"]}, {})
+    snapshot = plain_snapshot(schema, case.vocab_sizes, ads)
+    rows = UserEncoder(schema, snapshot.set_values).encode(users)
+    leaves = range(snapshot.trie.first_leaf - 1, snapshot.trie.num_entries)
+    admitted = [int(admitted_entries(snapshot, rows, r, leaves).sum()) for r in range(3)]
+    assert 1 <= admitted[0] <= 3
+    assert admitted[1] <= 2
+    assert admitted[2] == 0
+
+
+@pytest.mark.parametrize("hashes", [1, 2, 3, 4])
+def test_small_bloom_rows_are_matched_exhaustively(hashes: int) -> None:
+    """Every pair of values over one small set: contained, or told apart by a bit."""
+    target_set = TargetSet("s", 64, hashes, 64)
+    schema = TargetingSchema((), (target_set,), hash_seed=3)
+    values = [f"v{i}" for i in range(40)]
+    case = random_case(np.random.default_rng(4), 40, 1, schema)
+    ads = [
+        type(ad)(ad.ad_id, (i // 8, i % 8), 0.0, {"s": (frozenset({values[i]}), None)})
+        for i, ad in enumerate(case.ads)
+    ]
+    snapshot = plain_snapshot(schema, (8, 8), ads)
+    rows = UserEncoder(schema, snapshot.set_values).encode([{"s": [v]} for v in values])
+    star = set(bloom_positions(star_hash(3), target_set))
+    bits = [set(bloom_positions(value_hash(v, 3), target_set)) for v in values]
+    leaves = range(snapshot.trie.first_leaf - 1, snapshot.trie.num_entries)
+    for u in range(40):
+        expected = [bits[u] <= bits[ad] or star <= bits[ad] for ad in range(40)]
+        assert admitted_entries(snapshot, rows, u, leaves).tolist() == expected

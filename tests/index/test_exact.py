@@ -1,0 +1,332 @@
+"""Exact matching against the oracle on raw sets."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from configs.errors import InputError
+from index.exact import ExactMatcher, MatchedAds
+from index.schema import Attribute, TargetingSchema, TargetSet
+from index.snapshot import Snapshot
+from index.trie import NO_NODE
+from index.users import UserAttributes, UserEncoder, UserRows
+from support.oracle import RawAd, first_failure
+from support.plain_builder import plain_snapshot
+from support.strategies import Case, cases, random_case, random_schema
+
+PLENTY = 1 << 40
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a call asks beside the users: all random, odd on purpose."""
+
+    leaves: list[list[int]]
+    scores: list[list[float]]
+    max_ads: list[int]
+    paused: list[int] | None
+    deny: list[list[int]] | None
+
+
+def random_ask(rng: np.random.Generator, case: Case, num_leaves: int) -> Ask:
+    users = range(len(case.users))
+    ids = [ad.ad_id for ad in case.ads]
+    leaves = []
+    for _ in users:
+        some = rng.permutation(num_leaves)[: rng.integers(num_leaves + 1)].tolist()
+        dead = [NO_NODE] * int(rng.integers(3))
+        leaves.append([int(leaf) for leaf in rng.permutation([*some, *dead])])
+    few_scores = [-0.0, 0.0, -1.5, -np.inf, -3.25]
+    return Ask(
+        leaves=leaves,
+        scores=[[float(rng.choice(few_scores)) for _ in row] for row in leaves],
+        max_ads=[int(rng.choice([0, 1, 7, PLENTY])) for _ in users],
+        paused=_sample(rng, [*ids, 10**15]) if rng.random() < 0.5 else None,
+        deny=[_sample(rng, [*ids, -1, 10**15]) for _ in users] if rng.random() < 0.5 else None,
+    )
+
+
+def _sample(rng: np.random.Generator, ids: list[int]) -> list[int]:
+    return [int(i) for i in rng.choice(ids, size=rng.integers(len(ids) // 2 + 1))]
+
+
+def ask_native(matcher: ExactMatcher, snapshot: Snapshot, users: UserRows, ask: Ask) -> MatchedAds:
+    offsets = np.cumsum([0, *(len(row) for row in ask.leaves)])
+    return matcher.match(
+        users,
+        offsets,
+        np.array([leaf for row in ask.leaves for leaf in row], np.int32),
+        np.array([score for row in ask.scores for score in row], np.float32),
+        ask.max_ads,
+        paused=None if ask.paused is None else snapshot.ads.bitmap(ask.paused),
+        deny=ask.deny,
+    )
+
+
+def expected(case: Case, ask: Ask) -> list[tuple[dict[str, int], list[tuple[int, float, int]]]]:
+    """Per request: the counts, and the reply as (ad id, score, leaf position)."""
+    sids = sorted({ad.sid for ad in case.ads})
+    paused = set(ask.paused or ())
+    replies = []
+    for b, user in enumerate(case.users):
+        denied = set(ask.deny[b]) if ask.deny is not None else set()
+        counts = dict.fromkeys(("generated", "paused", "denied", "matched", "attributes"), 0)
+        counts |= {target_set.name: 0 for target_set in case.schema.sets}
+        reply = []
+        for position, (leaf, score) in enumerate(zip(ask.leaves[b], ask.scores[b], strict=True)):
+            for ad in [ad for ad in case.ads if leaf != NO_NODE and ad.sid == sids[leaf]]:
+                fate = first_failure(case.schema, ad, user)
+                if fate is None and ad.ad_id in paused:
+                    fate = "paused"
+                elif fate is None and ad.ad_id in denied:
+                    fate = "denied"
+                counts["generated"] += 1
+                counts[fate or "matched"] += 1
+                if fate is None:
+                    reply.append((-score, -ad.weight, ad.ad_id, position))
+        best = sorted(reply)[: ask.max_ads[b]]
+        replies.append((counts, [(ad_id, -score, at) for score, _, ad_id, at in best]))
+    return replies
+
+
+def assert_equals_oracle(case: Case, ask: Ask, got: MatchedAds) -> None:
+    assert len(got) == len(case.users)
+    for b, (counts, reply) in enumerate(expected(case, ask)):
+        rows = slice(*got.offsets[b : b + 2])
+        triples = zip(
+            got.ad_ids[rows].tolist(),
+            got.scores[rows].tolist(),
+            got.leaf_positions[rows].tolist(),
+            strict=True,
+        )
+        assert list(triples) == reply
+        assert {
+            "generated": got.counts.generated[b],
+            "attributes": got.counts.attributes[b],
+            "paused": got.counts.paused[b],
+            "denied": got.counts.denied[b],
+            "matched": got.counts.matched[b],
+            **{s.name: got.counts.sets[b, i] for i, s in enumerate(case.schema.sets)},
+        } == counts
+    assert_counts_conserved(got)
+
+
+def assert_counts_conserved(got: MatchedAds) -> None:
+    c = got.counts
+    filtered = c.attributes + c.sets.sum(axis=1) + c.paused + c.denied
+    assert (c.generated == filtered + c.matched).all()
+    assert (c.returned == np.diff(got.offsets)).all()
+    assert (c.truncated == (c.returned < c.matched)).all()
+
+
+@settings(max_examples=150, deadline=None)
+@given(case=cases(), seed=st.integers(0, 2**32 - 1), threads=st.sampled_from([1, 2, 5]))
+def test_exact_matching_equals_the_oracle(case: Case, seed: int, threads: int) -> None:
+    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads)
+    ask = random_ask(np.random.default_rng(seed), case, snapshot.trie.num_leaves)
+    users = UserEncoder(case.schema, snapshot.set_values).encode(case.users)
+    got = ask_native(ExactMatcher(snapshot, threads), snapshot, users, ask)
+    assert_equals_oracle(case, ask, got)
+
+
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 250])
+def test_exact_matching_equals_the_oracle_at_word_borders(size: int) -> None:
+    rng = np.random.default_rng(size)
+    schema = random_schema(rng, attribute_sizes=[size, 1, size], num_sets=2)
+    check_random_case(rng, random_case(rng, num_ads=111, num_users=63, schema=schema))
+
+
+def test_a_large_catalogue_equals_the_oracle() -> None:
+    rng = np.random.default_rng(7)
+    schema = random_schema(rng, attribute_sizes=[3, 12], num_sets=2)
+    case = random_case(rng, num_ads=3111, num_users=17, schema=schema)
+    check_random_case(rng, Case(schema, (99, 9), _spread(rng, case), case.users))
+
+
+def _spread(rng: np.random.Generator, case: Case) -> tuple[RawAd, ...]:
+    """The case's ads over many more SIDs."""
+    return tuple(
+        RawAd(ad.ad_id, (int(rng.integers(99)), int(rng.integers(9))), ad.weight, ad.rules)
+        for ad in case.ads
+    )
+
+
+def check_random_case(rng: np.random.Generator, case: Case) -> None:
+    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads)
+    users = UserEncoder(case.schema, snapshot.set_values).encode(case.users)
+    matcher = ExactMatcher(snapshot, threads=2)
+    for _ in range(3):
+        ask = random_ask(rng, case, snapshot.trie.num_leaves)
+        assert_equals_oracle(case, ask, ask_native(matcher, snapshot, users, ask))
+
+
+SCHEMA = TargetingSchema(
+    (Attribute("country", ("US", "NO")),), (TargetSet("place", 64, 2, 63),), hash_seed=3
+)
+
+
+def match_all(
+    ads: Sequence[RawAd],
+    users: Sequence[UserAttributes],
+    scores: Sequence[float] | None = None,
+    max_ads: int = PLENTY,
+    threads: int = 1,
+    deny: Sequence[npt.ArrayLike] | None = None,
+) -> MatchedAds:
+    """Every user asks for every leaf."""
+    snapshot = plain_snapshot(SCHEMA, (9,), ads)
+    leaves = np.arange(snapshot.trie.num_leaves, dtype=np.int32)
+    return ExactMatcher(snapshot, threads).match(
+        UserEncoder(SCHEMA, snapshot.set_values).encode(users),
+        np.arange(len(users) + 1) * len(leaves),
+        np.tile(leaves, len(users)),
+        np.tile(np.array(scores or np.zeros(len(leaves)), np.float32), len(users)),
+        max_ads,
+        deny=deny,
+    )
+
+
+def test_ads_of_equal_scores_interleave_across_leaves_by_weight_then_id() -> None:
+    ads = [RawAd(40, (0,), 1.0), RawAd(7, (0,), 3.0), RawAd(30, (1,), 1.0), RawAd(50, (1,), 2.0)]
+    ads.append(RawAd(1, (2,), 9.0))
+    got = match_all(ads, [{}], scores=[-0.0, 0.0, -0.5])
+    assert got.ad_ids.tolist() == [7, 50, 30, 40, 1]
+    assert got.leaf_positions.tolist() == [0, 1, 1, 0, 2]
+
+
+def test_a_rule_shared_by_requests_is_judged_for_each_user() -> None:
+    rules = {"country": (frozenset({"NO"}), None), "place": (frozenset({"oslo"}), None)}
+    ads = [RawAd(i, (i % 5,), 0.0, rules) for i in range(111)]
+    here = {"country": ["NO"], "place": ["oslo", "bergen"]}
+    abroad = {"country": ["US"], "place": ["oslo"]}
+    elsewhere = {"country": ["NO"], "place": ["bergen"]}
+    got = match_all(ads, [here, abroad, elsewhere] * 21, threads=3)
+    assert got.counts.matched.tolist() == [111, 0, 0] * 21
+    assert got.counts.attributes.tolist() == [0, 111, 0] * 21
+    assert got.counts.sets[:, 0].tolist() == [0, 0, 111] * 21
+
+
+def test_the_first_failing_test_counts() -> None:
+    rules = {"country": (frozenset({"NO"}), None), "place": (frozenset({"oslo"}), None)}
+    got = match_all([RawAd(5, (0,), 0.0, rules)], [{}], deny=[[5]])
+    assert got.counts.attributes.tolist() == [1]
+    assert got.counts.sets.tolist() == [[0]]
+    assert got.counts.denied.tolist() == [0]
+
+
+def test_unknown_and_repeated_denied_ids_do_no_harm() -> None:
+    ads = [RawAd(i, (i % 3,)) for i in range(7)]
+    got = match_all(ads, [{}, {}], deny=[[-5, 3, 3, 10**18, 1], []])
+    assert got.ad_ids.tolist() == [0, 2, 4, 5, 6, 0, 1, 2, 3, 4, 5, 6]
+    assert got.counts.denied.tolist() == [2, 0]
+
+
+def test_max_ads_cuts_the_reply_and_says_so() -> None:
+    ads = [RawAd(i, (i % 3,)) for i in range(7)]
+    for max_ads, truncated in [(0, True), (6, True), (7, False), (8, False)]:
+        got = match_all(ads, [{}], max_ads=max_ads)
+        assert got.ad_ids.tolist() == list(range(7))[:max_ads]
+        assert got.counts.matched.tolist() == [7]
+        assert got.counts.truncated.tolist() == [truncated]
+
+
+def test_no_requests_and_empty_requests_are_answered() -> None:
+    assert match_all([RawAd(1, (1,))], []).offsets.tolist() == [0]
+    snapshot = plain_snapshot(SCHEMA, (9,), [RawAd(1, (1,))])
+    users = UserEncoder(SCHEMA, snapshot.set_values).encode([{}, {}])
+    dead = np.array([NO_NODE, NO_NODE], np.int32)
+    got = ExactMatcher(snapshot, 2).match(
+        users, np.array([0, 0, 2]), dead, np.array([np.nan, 0], np.float32), 5
+    )
+    assert got.offsets.tolist() == [0, 0, 0]
+    assert got.counts.generated.tolist() == [0, 0]
+
+
+def test_concurrent_calls_of_one_matcher_do_not_disturb_each_other() -> None:
+    rng = np.random.default_rng(11)
+    schema = random_schema(rng, attribute_sizes=[5], num_sets=2)
+    case = random_case(rng, num_ads=63, num_users=9, schema=schema)
+    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads)
+    users = UserEncoder(case.schema, snapshot.set_values).encode(case.users)
+    matcher = ExactMatcher(snapshot, threads=2)
+    asks = [random_ask(rng, case, snapshot.trie.num_leaves) for _ in range(4)]
+    results: dict[int, list[MatchedAds]] = {}
+
+    def work(i: int) -> None:
+        results[i] = [ask_native(matcher, snapshot, users, asks[i]) for _ in range(30)]
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(asks))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for i, ask in enumerate(asks):
+        for got in results[i]:
+            assert_equals_oracle(case, ask, got)
+
+
+@pytest.mark.parametrize(
+    ("leaves", "scores", "fault"),
+    [
+        ([0, 3], [0, 0], r"request 1, leaf 3 at 0: out of range.* leaves 0 to 2"),
+        ([0, -2], [0, 0], r"request 1, leaf -2 at 0: out of range"),
+        ([0, 1, 2], [0, 0, np.nan], r"request 1, leaf 2 at 1: its score is not a number"),
+        ([0, 1, 2, 1], [0, 0, 0, 0], r"request 1, leaf 1 at 2: named a second time"),
+    ],
+)
+def test_a_bad_leaf_is_refused_by_request_and_position(
+    leaves: list[int], scores: list[float], fault: str
+) -> None:
+    snapshot = plain_snapshot(SCHEMA, (9,), [RawAd(i, (i,)) for i in range(3)])
+    users = UserEncoder(SCHEMA, snapshot.set_values).encode([{}, {}])
+    with pytest.raises(InputError, match=fault):
+        ExactMatcher(snapshot, 2).match(
+            users,
+            np.array([0, 1, len(leaves)]),
+            np.array(leaves, np.int32),
+            np.array(scores, np.float32),
+            9,
+        )
+
+
+def test_arguments_that_do_not_fit_are_refused_with_both_shapes() -> None:
+    snapshot = plain_snapshot(SCHEMA, (9,), [RawAd(i, (i,)) for i in range(3)])
+    users = UserEncoder(SCHEMA, snapshot.set_values).encode([{}])
+    matcher = ExactMatcher(snapshot, 1)
+    offsets, leaves, scores = np.array([0, 1]), np.zeros(1, np.int32), np.zeros(1, np.float32)
+    with pytest.raises(InputError, match=r"leaf_offsets .* from 0 to 1.* = \[2\], got \[3\]"):
+        matcher.match(users, np.array([0, 0, 1]), leaves, scores, 1)
+    with pytest.raises(InputError, match="leaf_offsets"):
+        matcher.match(users, np.array([0, 2]), leaves, scores, 1)
+    with pytest.raises(InputError, match=r"int32 and float32 .* got int64"):
+        matcher.match(users, offsets, leaves.astype(np.int64), scores, 1)
+    with pytest.raises(InputError, match="max_ads must not be negative, got -1"):
+        matcher.match(users, offsets, leaves, scores, -1)
+    with pytest.raises(InputError, match=r"max_ads must be one number or \[1\], got \[2\]"):
+        matcher.match(users, offsets, leaves, scores, [1, 1])
+    with pytest.raises(InputError, match=r"paused must be uint64 .* = \[1\], got uint64 \[2\]"):
+        matcher.match(users, offsets, leaves, scores, 1, paused=np.zeros(2, np.uint64))
+    with pytest.raises(InputError, match="one list per request, 1, got 2"):
+        matcher.match(users, offsets, leaves, scores, 1, deny=[[], []])
+    with pytest.raises(InputError, match="threads: must be at least 1, got 0"):
+        ExactMatcher(snapshot, 0)
+    other = UserEncoder(TargetingSchema((), (), 0), ()).encode([{}])
+    with pytest.raises(InputError, match="1 words and 1 sets, got 1 and 0"):
+        matcher.match(other, offsets, leaves, scores, 1)
+
+
+def test_a_matcher_keeps_its_snapshot_alive() -> None:
+    snapshot = plain_snapshot(SCHEMA, (9,), [RawAd(i, (i % 9,)) for i in range(63)])
+    users = UserEncoder(SCHEMA, snapshot.set_values).encode([{}])
+    matcher = ExactMatcher(snapshot, 1)
+    del snapshot
+    got = matcher.match(
+        users, np.array([0, 9]), np.arange(9, dtype=np.int32), np.zeros(9, np.float32), PLENTY
+    )
+    assert got.ad_ids.tolist() == list(range(63))

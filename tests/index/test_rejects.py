@@ -1,0 +1,204 @@
+"""What cannot be enforced is refused: by name, counted, listed, and never built."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from configs.errors import InputError, RejectedAdsError
+from index.builder import BuildSpec, build
+from index.schema import Attribute, TargetingSchema, TargetSet
+from index.storage import load_snapshot
+from support.ads_parquet import write_schema
+
+SCHEMA = TargetingSchema(
+    attributes=(
+        Attribute("country", ("US", "NO")),
+        Attribute("device", ("phone", "tv"), missing_passes_exclude=True),
+    ),
+    sets=(TargetSet("location", 256, 4, 64),),
+    hash_seed=7,
+)
+TEXTS = pa.list_(pa.string())
+TYPES: dict[str, pa.DataType] = {
+    "ad_id": pa.int64(),
+    "sid": pa.list_(pa.uint16()),
+    "ad_weight": pa.float32(),
+    "country": TEXTS,
+    "country_exclude": TEXTS,
+    "device": TEXTS,
+    "device_exclude": TEXTS,
+    "location": TEXTS,
+    "location_exclude": TEXTS,
+}
+GOOD: dict[str, Any] = {"sid": [1, 2, 3], "ad_weight": 1.0}
+
+
+def silent(step: str, done: int, total: int) -> None:
+    pass
+
+
+def spec_of(folder: Path, rows: list[dict[str, Any]], **types: pa.DataType) -> BuildSpec:
+    """Rows name only what matters; the rest is good."""
+    kinds = TYPES | types
+    full = [{"ad_id": 100 + i} | GOOD | row for i, row in enumerate(rows)]
+    columns = {n: pa.array([row.get(n) for row in full], kind) for n, kind in kinds.items()}
+    pq.write_table(pa.table(columns), folder / "ads.parquet")
+    return BuildSpec(
+        ads=(folder / "ads.parquet",),
+        targeting=write_schema(folder / "targeting.yaml", SCHEMA),
+        root=folder / "snapshots",
+        sid_space="s",
+        vocab_sizes=(4, 4, 4),
+    )
+
+
+FAULTS: dict[str, tuple[dict[str, Any], str, str | None, str]] = {
+    "negative id": ({"ad_id": -5}, "ad_id", "-5", "negative"),
+    "null id": ({"ad_id": None}, "ad_id", None, "null"),
+    "null sid": ({"sid": None}, "sid", None, "null"),
+    "short sid": ({"sid": [1, 2]}, "sid", "2 tokens", "length is 3"),
+    "long sid": ({"sid": [1, 2, 3, 0]}, "sid", "4 tokens", "length is 3"),
+    "empty sid": ({"sid": []}, "sid", "0 tokens", "length is 3"),
+    "null token": ({"sid": [1, None, 3]}, "sid", None, "null token"),
+    "token outside": ({"sid": [1, 4, 3]}, "sid", "4", "position 1"),
+    "weight nan": ({"ad_weight": float("nan")}, "ad_weight", "nan", "finite"),
+    "weight inf": ({"ad_weight": float("-inf")}, "ad_weight", "-inf", "finite"),
+    "unknown value": ({"country": ["US", "ZZ"]}, "country", "ZZ", "schema lists"),
+    "unknown exclude": ({"device_exclude": ["radio"]}, "device_exclude", "radio", "schema lists"),
+    "null value": ({"country": ["US", None]}, "country", None, "null"),
+    "null set value": ({"location": [None]}, "location", None, "null"),
+    "reserved value": ({"location": ["us", "*"]}, "location", "*", "reserved"),
+    "reserved exclude": ({"location_exclude": ["*"]}, "location_exclude", "*", "reserved"),
+    "empty include": ({"country": []}, "country", None, "empty"),
+    "empty set include": ({"location": []}, "location", None, "empty"),
+    "empty difference": (
+        {"country": ["US"], "country_exclude": ["US", "NO"]},
+        "country_exclude",
+        None,
+        "nothing",
+    ),
+    "all excluded": ({"country_exclude": ["US", "NO"]}, "country_exclude", None, "nothing"),
+    "empty set difference": (
+        {"location": ["a", "b"], "location_exclude": ["c", "b", "a"]},
+        "location_exclude",
+        None,
+        "nothing",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_faulty_ad_is_listed_with_its_place_and_reason_and_not_built(
+    tmp_path: Path, name: str
+) -> None:
+    row, column, value, reason = FAULTS[name]
+    spec = spec_of(tmp_path, [{}, {}, row, {"location": ["a"]}])
+    report = build(replace(spec, max_rejects=1), silent)
+    assert report.reject_file is not None
+    (told,) = map(json.loads, report.reject_file.read_text().splitlines())
+    assert (told["row"], told["column"], told["value"]) == (2, column, value)
+    assert told["ad_id"] == row.get("ad_id", 102)
+    assert reason in told["reason"]
+    snapshot = load_snapshot(spec.root)
+    assert sorted(snapshot.ads.ad_ids.tolist()) == [100, 101, 103]
+    assert (report.rejects, snapshot.facts.rejects) == (1, 1)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_without_max_rejects_one_faulty_ad_ends_the_build_by_name(
+    tmp_path: Path, name: str
+) -> None:
+    row, column, _, reason = FAULTS[name]
+    spec = spec_of(tmp_path, [{}, row])
+    with pytest.raises(RejectedAdsError) as caught:
+        build(spec, silent)
+    assert column in str(caught.value)
+    assert reason in str(caught.value)
+    assert not list(spec.root.glob("0*0/MANIFEST.json"))
+
+
+def test_every_copy_of_a_repeated_id_is_refused_whatever_the_order(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]]
+    rows = [{"ad_id": 7}, {"ad_id": 8}, {"ad_id": 7, "country": ["US"]}, {"ad_id": 9}]
+    arrays = []
+    for order in ([0, 1, 2, 3], [2, 3, 0, 1]):
+        folder = tmp_path / str(order[0])
+        folder.mkdir()
+        spec = spec_of(folder, [rows[i] for i in order])
+        report = build(replace(spec, max_rejects=2), silent)
+        assert report.rejects == 2
+        arrays.append(load_snapshot(spec.root).ads.ad_ids.tolist())
+    assert arrays == [[8, 9], [8, 9]]
+
+
+def test_a_good_copy_of_a_faulty_ad_is_refused_too(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, [{"ad_id": 7, "country": ["ZZ"]}, {"ad_id": 7}, {"ad_id": 8}])
+    report = build(replace(spec, max_rejects=2), silent)
+    assert load_snapshot(spec.root).ads.ad_ids.tolist() == [8]
+    assert report.rejects == 2
+
+
+def test_values_and_rules_of_refused_ads_leave_no_trace(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]]
+    rows = [{"location": ["keep"]}, {"location": ["gone"], "country": ["ZZ"]}]
+    spec = spec_of(tmp_path, rows)
+    build(replace(spec, max_rejects=1), silent)
+    snapshot = load_snapshot(spec.root)
+    assert snapshot.set_values[0].strings == ("keep",)
+    assert snapshot.rules.num_rules == 1
+
+
+def test_refusing_every_ad_is_an_error_not_an_empty_snapshot(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, [{"sid": None}])
+    with pytest.raises(InputError, match="all 1 ads were refused"):
+        build(replace(spec, max_rejects=1), silent)
+
+
+def test_excluding_all_values_still_allows_others_where_missing_passes(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, [{"device_exclude": ["phone", "tv"]}])
+    assert build(spec, silent).rejects == 0
+
+
+def test_an_empty_exclude_list_is_no_rule(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, [{"country_exclude": [], "location_exclude": []}, {}])
+    build(spec, silent)
+    assert load_snapshot(spec.root).rules.num_rules == 1
+
+
+def test_text_that_is_not_utf8_is_refused_as_a_value(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, [{}, {}])
+    table = pq.read_table(spec.ads[0])
+    bad = pa.array([b"us", b"\xff\xfe"], pa.binary()).view(pa.string())
+    column = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), bad)
+    at = table.column_names.index("location")
+    pq.write_table(table.set_column(at, "location", column), spec.ads[0])
+    with pytest.raises(RejectedAdsError, match=r"row 1, ad 101: location: .*not UTF-8"):
+        build(spec, silent)
+
+
+def test_list_slots_behind_a_null_are_not_read(tmp_path: Path) -> None:
+    """Arrow allows a null list to cover elements; they belong to no row."""
+    spec = spec_of(tmp_path, [{}, {}, {}])
+    table = pq.read_table(spec.ads[0])
+    offsets = pa.array([0, 1, 3, 4], pa.int32())
+    values = pa.array(["US", "ZZ", "ZZ", "NO"])
+    mask = pa.array([False, True, False])
+    column = pa.ListArray.from_arrays(offsets, values, mask=mask)
+    at = table.column_names.index("country")
+    pq.write_table(table.set_column(at, "country", column), spec.ads[0])
+    assert build(spec, silent).rejects == 0
+
+
+def test_wide_token_types_are_checked_before_they_are_narrowed(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]]
+    rows = [{"sid": [1, 2, 65536 + 3]}, {"sid": [-1, 2, 3]}, {}]
+    spec = spec_of(tmp_path, rows, sid=pa.list_(pa.int64()))
+    report = build(replace(spec, max_rejects=2), silent)
+    assert report.rejects == 2
+    assert np.array_equal(load_snapshot(spec.root).ads.ad_ids, [102])

@@ -1,0 +1,91 @@
+"""The targeting schema: read strictly, laid out as documented, stored and read back the same."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+
+from configs.errors import ConfigError
+from index.schema import Attribute, TargetingSchema, load_schema
+from support.strategies import schemas
+
+GOOD = """
+attributes:
+  country: {values: [US, NO, GB]}
+  age: {values: [18-24, 25-34]}
+  gender: {values: [female, male, unknown], missing: unknown, missing_passes_exclude: true}
+sets:
+  location: {bloom_bits: 256, bloom_hashes: 4, max_request_values: 64}
+hash_seed: 7
+"""
+
+
+def load(tmp_path: Path, text: str) -> TargetingSchema:
+    path = tmp_path / "targeting.yaml"
+    path.write_text(text)
+    return load_schema(path)
+
+
+def test_the_documented_example_loads_as_it_reads(tmp_path: Path) -> None:
+    schema = load(tmp_path, GOOD)
+    assert schema.names == ("country", "age", "gender", "location")
+    assert schema.attributes[0].values == ("US", "NO", "GB")
+    assert schema.attributes[2].missing == "unknown"
+    assert (schema.sets[0].bloom_bits, schema.sets[0].words) == (256, 4)
+    assert schema.hash_seed == 7
+
+
+def test_values_then_other_lie_side_by_side_in_declared_order(tmp_path: Path) -> None:
+    schema = load(tmp_path, GOOD)
+    assert schema.first_bits == (0, 4, 7)
+    assert schema.bitmask_bits == 11
+    assert schema.words == 1
+
+
+@pytest.mark.parametrize(("values", "words"), [(1, 1), (63, 1), (64, 2), (65, 2), (250, 4)])
+def test_words_count_the_other_bit_too(values: int, words: int) -> None:
+    attribute = Attribute("a", tuple(f"v{i}" for i in range(values)))
+    assert TargetingSchema((attribute,), (), 0).words == words
+
+
+def test_a_schema_without_attributes_has_one_word() -> None:
+    assert TargetingSchema((), (), 0).words == 1
+
+
+@given(schemas())
+def test_a_stored_schema_reads_back_the_same(schema: TargetingSchema) -> None:
+    assert TargetingSchema.from_json(schema.to_json()) == schema
+
+
+BAD = {
+    "unknown key": (GOOD.replace("missing: unknown", "absent: unknown"), "unknown key 'absent'"),
+    "repeated value": (GOOD.replace("[US, NO, GB]", "[US, NO, US]"), "'US' is listed twice"),
+    "empty value": (GOOD.replace("[US, NO, GB]", "[US, '']"), "empty value"),
+    "no values": (GOOD.replace("[US, NO, GB]", "[]"), "at least one value"),
+    "number": (GOOD.replace("[US, NO, GB]", "[1, 2]"), "expected a string"),
+    "missing unlisted": (GOOD.replace("missing: unknown", "missing: other"), "not one of its"),
+    "odd bits": (GOOD.replace("256", "200"), "power of two from 64 to 65536, got 200"),
+    "many hashes": (GOOD.replace("bloom_hashes: 4", "bloom_hashes: 5"), "1 to 4, got 5"),
+    "no hashes": (GOOD.replace("bloom_hashes: 4", "bloom_hashes: 0"), "1 to 4, got 0"),
+    "no room": (GOOD.replace("max_request_values: 64", "max_request_values: 0"), "at least 1"),
+    "too many": (
+        GOOD.replace("[US, NO, GB]", str([f"v{i}" for i in range(4097)])),
+        "4097 values, at most 4096; declare it as a set",
+    ),
+    "negative seed": (GOOD.replace("hash_seed: 7", "hash_seed: -1"), "0 to 2^64 - 1"),
+    "capital name": (GOOD.replace("country:", "Country:"), "'Country': use a lower-case"),
+    "path name": (GOOD.replace("country:", "../up:"), "'../up': use a lower-case"),
+    "column name": (GOOD.replace("country:", "ad_id:"), "'ad_id': taken by a column"),
+    "exclude name": (GOOD.replace("country:", "a_exclude:"), "'a_exclude': taken by a column"),
+    "name twice": (GOOD.replace("location:", "country:"), "'country': declared twice"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_schema_is_refused_with_the_key_and_the_remedy(tmp_path: Path, name: str) -> None:
+    text, message = BAD[name]
+    assert text != GOOD
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text)
+    assert message in str(caught.value)
+    assert "targeting.yaml" in str(caught.value)

@@ -1,0 +1,128 @@
+"""Tables that cannot be read rightly are refused before a row is read, and say what to mend."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from configs.errors import InputError
+from index.builder import BuildSpec, build
+from index.schema import Attribute, TargetingSchema, TargetSet
+from support.ads_parquet import write_schema
+
+SCHEMA = TargetingSchema(
+    (Attribute("country", ("US", "NO")),), (TargetSet("location", 256, 4, 64),), hash_seed=7
+)
+TEXTS = pa.list_(pa.string())
+
+
+def silent(step: str, done: int, total: int) -> None:
+    pass
+
+
+def spec_of(folder: Path, columns: dict[str, Any]) -> BuildSpec:
+    good = {"ad_id": pa.array([1, 2]), "sid": pa.array([[0, 1], [1, 0]], pa.list_(pa.uint16()))}
+    merged = {name: array for name, array in (good | columns).items() if array is not None}
+    pq.write_table(pa.table(merged), folder / "ads.parquet")
+    return BuildSpec(
+        ads=(folder / "ads.parquet",),
+        targeting=write_schema(folder / "targeting.yaml", SCHEMA),
+        root=folder / "snapshots",
+        sid_space="s",
+        vocab_sizes=(2, 2),
+    )
+
+
+BAD_COLUMNS: dict[str, tuple[dict[str, Any], str]] = {
+    "no ad_id": ({"ad_id": None}, "column 'ad_id' is missing"),
+    "no sid": ({"sid": None}, "column 'sid' is missing"),
+    "ad_id text": ({"ad_id": pa.array(["1", "2"])}, "'ad_id' must be int64, got string"),
+    "ad_id uint64": ({"ad_id": pa.array([1, 2], pa.uint64())}, "must be int64, got uint64"),
+    "sid text": ({"sid": pa.array(["0,1", "1,0"])}, "'sid' must be list<uint16>, got string"),
+    "sid floats": ({"sid": pa.array([[0.0, 1.0]] * 2)}, "'sid' must be list<uint16>"),
+    "nested sid": ({"sid": pa.array([[[0, 1]], [[1, 0]]])}, "'sid' must be list<uint16>"),
+    "weight text": ({"ad_weight": pa.array(["1", "2"])}, "'ad_weight' must be float"),
+    "rule text": ({"country": pa.array(["US", "NO"])}, "'country' must be list<string>"),
+    "rule numbers": ({"location": pa.array([[1], [2]])}, "'location' must be list<string>"),
+    "nested rule": ({"location": pa.array([[["a"]], [["b"]]])}, "must be list<string>"),
+    "unknown rule": ({"city": pa.array([["a"], ["b"]], TEXTS)}, "'city' looks like a targeting"),
+    "unknown exclude": ({"city_exclude": pa.array(["a", "b"])}, "'city_exclude' looks like"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_COLUMNS)
+def test_a_column_that_cannot_be_enforced_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    columns, message = BAD_COLUMNS[name]
+    with pytest.raises(InputError) as caught:
+        build(spec_of(tmp_path, columns), silent)
+    assert message in str(caught.value)
+    assert "ads.parquet" in str(caught.value)
+
+
+def test_other_columns_are_ignored_and_named(tmp_path: Path) -> None:
+    report = build(spec_of(tmp_path, {"title": pa.array(["a", "b"])}), silent)
+    assert report.ignored_columns == ("title",)
+
+
+def test_missing_and_foreign_files_are_told_apart(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, {})
+    with pytest.raises(InputError, match="no such file or folder"):
+        build(replace(spec, ads=(tmp_path / "gone.parquet",)), silent)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match=r"no \*\.parquet file"):
+        build(replace(spec, ads=(tmp_path / "empty",)), silent)
+    (tmp_path / "text.parquet").write_text("ad_id,sid\n1,2\n")
+    with pytest.raises(InputError, match="not a readable Parquet file"):
+        build(replace(spec, ads=(tmp_path / "text.parquet",)), silent)
+    with pytest.raises(InputError, match="given twice"):
+        build(replace(spec, ads=spec.ads * 2), silent)
+
+
+def test_a_table_without_rows_is_refused(tmp_path: Path) -> None:
+    columns = {"ad_id": pa.array([], pa.int64()), "sid": pa.array([], pa.list_(pa.uint16()))}
+    with pytest.raises(InputError, match="no rows"):
+        build(spec_of(tmp_path, columns), silent)
+
+
+def test_a_damaged_data_page_is_an_input_error_with_the_file(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, {"ad_id": pa.array(range(5000)), "sid": pa.array([[0, 1]] * 5000)})
+    damaged = bytearray(spec.ads[0].read_bytes())
+    damaged[100:2000] = bytes(1900)
+    spec.ads[0].write_bytes(bytes(damaged))
+    with pytest.raises(InputError, match=r"ads\.parquet: damaged near row 0"):
+        build(spec, silent)
+
+
+def test_what_no_file_and_no_option_says_is_asked_for(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, {})
+    with pytest.raises(InputError, match="--sid-space"):
+        build(replace(spec, sid_space=None), silent)
+    with pytest.raises(InputError, match="1 to 255 printable characters"):
+        build(replace(spec, sid_space="a\nb"), silent)
+    with pytest.raises(InputError, match="--vocab-sizes"):
+        build(replace(spec, vocab_sizes=None), silent)
+    with pytest.raises(InputError, match="each must be 1 to 65536"):
+        build(replace(spec, vocab_sizes=(2, 70_000)), silent)
+
+
+def test_files_of_one_build_must_agree_on_the_sid_space(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, {})
+    table = pq.read_table(spec.ads[0])
+    for name in ("a", "b"):
+        marked = table.replace_schema_metadata({"grace.sid_space": name})
+        pq.write_table(marked, tmp_path / f"{name}.parquet")
+    both = (tmp_path / "a.parquet", tmp_path / "b.parquet")
+    with pytest.raises(InputError, match=r"grace\.sid_space is 'b', but 'a'"):
+        build(replace(spec, ads=both, sid_space=None), silent)
+
+
+def test_a_version_that_is_not_above_the_latest_is_refused_before_the_work(
+    tmp_path: Path,
+) -> None:
+    spec = spec_of(tmp_path, {})
+    build(replace(spec, version=9), silent)
+    with pytest.raises(InputError, match="version 9 is not above the latest, 9"):
+        build(replace(spec, version=9), silent)

@@ -1,0 +1,61 @@
+"""The index summary against counting by hand."""
+
+from statistics import mean
+
+import numpy as np
+
+from index.matchers import MatcherMode
+from index.schema import Attribute, TargetingSchema
+from index.summary import summarize
+from support.oracle import RawAd
+from support.plain_builder import plain_snapshot
+from support.strategies import random_case, random_schema
+
+
+def test_counts_and_percentiles_of_a_catalogue_counted_by_hand() -> None:
+    per_sid = [1] * 60 + [2] * 35 + [11] * 4 + [40]
+    sids = [(i // 10, i % 10) for i in range(100)]
+    ads = [
+        RawAd(1000 * i + n, sid)
+        for i, (sid, count) in enumerate(zip(sids, per_sid, strict=True))
+        for n in range(count)
+    ]
+    summary = summarize(plain_snapshot(TargetingSchema((), (), 0), (10, 10), ads))
+    assert (summary.sids, summary.ads) == (100, sum(per_sid))
+    assert summary.ads_per_sid == {"p50": 1, "p90": 2, "p99": 11, "max": 40}
+    assert [level.entries for level in summary.levels] == [10, 100]
+    assert [level.mean_fan_out for level in summary.levels] == [10.0, 10.0]
+
+
+def test_fill_is_the_mean_over_entries_of_set_bits_by_usable_bits() -> None:
+    """Four values and `other`: five usable bits of the word's 64."""
+    schema = TargetingSchema((Attribute("a", ("p", "q", "r", "s")),), (), 0)
+    ads = [
+        RawAd(1, (0, 0), 0.0, {"a": (frozenset("p"), None)}),
+        RawAd(2, (0, 1), 0.0, {"a": (frozenset("p"), None)}),
+        RawAd(3, (1, 0), 0.0, {"a": (frozenset("qr"), None)}),
+        RawAd(4, (1, 1)),
+    ]
+    root, p1 = summarize(plain_snapshot(schema, (2, 2), ads)).matchers
+    assert (root.fill, root.rows) == (mean([1 / 5, 5 / 5]), 2)
+    assert (p1.fill, p1.rows) == (mean([1 / 5, 1 / 5, 2 / 5, 5 / 5]), 3)
+    assert (p1.bytes_before, p1.bytes_after) == (4 * 8, 3 * 8)
+
+
+def test_every_level_and_kind_is_told_and_json_has_it_all() -> None:
+    rng = np.random.default_rng(1)
+    case = random_case(rng, 63, 1, random_schema(rng, (64,), num_sets=2))
+    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads)
+    summary = summarize(snapshot)
+    length = len(case.vocab_sizes)
+    told = [(m.kind, m.position) for m in summary.matchers]
+    assert told == [(k, p) for k in ("bitmask", "s0", "s1") for p in range(length)]
+    assert summary.to_json()["ads"] == 63
+    assert all(size > 0 for size in summary.bytes.values())
+
+
+def test_mode_cd_has_no_matchers_to_tell_of() -> None:
+    case = random_case(np.random.default_rng(3), 20)
+    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads, MatcherMode.CD)
+    summary = summarize(snapshot)
+    assert (summary.mode, summary.matchers) == ("cd", ())

@@ -1,0 +1,242 @@
+"""Whatever happens to a file of a snapshot, a reader refuses it and says which file and why."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from configs.errors import SnapshotError
+from index.storage import current_version, load_snapshot, publish, verify_snapshot
+from index.storage.layout import arrays_of
+from support.forgery import make_version, small_snapshot
+
+FILES = sorted(arrays_of(small_snapshot()))
+HEADER = 128  # of an .npy file: the data begins here
+FLIPS = [0, 7, 8, 40, HEADER - 2, HEADER - 1, HEADER, HEADER + 3, -1]
+
+
+@pytest.fixture(scope="module")
+def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_version(tmp_path_factory.mktemp("intact"))
+
+
+@pytest.fixture
+def version(intact: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(intact, tmp_path / intact.name)
+
+
+def assert_refused(version: Path, file: str, fault: str) -> None:
+    """By a load and by `grace verify`, under the name of the file."""
+    for read in (load_snapshot, verify_snapshot):
+        with pytest.raises(SnapshotError) as caught:
+            read(version)
+        assert caught.value.file == file
+        assert fault in caught.value.fault
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_flipped_bit_anywhere_in_an_array_is_damage(file: str, version: Path) -> None:
+    path = version / file
+    content = path.read_bytes()
+    for place in FLIPS:
+        if place >= len(content):
+            continue
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << (place % 8)
+        path.write_bytes(flipped)
+        assert_refused(version, file, "damaged: its digest is")
+    path.write_bytes(content)
+    load_snapshot(version)
+
+
+def test_a_flipped_bit_anywhere_in_the_manifest_is_damage(version: Path) -> None:
+    path = version / "MANIFEST.json"
+    content = path.read_bytes()
+    for place in range(len(content)):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << (place % 8)
+        path.write_bytes(flipped)
+        with pytest.raises(SnapshotError, match=r"^MANIFEST\.json: "):
+            load_snapshot(version)
+
+
+@pytest.mark.parametrize("file", [*FILES, "MANIFEST.json"])
+@pytest.mark.parametrize("kept", [0, 1, 63, -1])
+def test_a_truncated_file_is_damage(file: str, kept: int, version: Path) -> None:
+    path = version / file
+    path.write_bytes(path.read_bytes()[:kept])
+    assert_refused(version, file, "not JSON" if file == "MANIFEST.json" and kept != -1 else "")
+
+
+@pytest.mark.parametrize("file", [*FILES, "MANIFEST.json"])
+@pytest.mark.parametrize("more", [b"\0", b"\n", b"x" * 111])
+def test_an_extended_file_is_damage(file: str, more: bytes, version: Path) -> None:
+    path = version / file
+    path.write_bytes(path.read_bytes() + more)
+    assert_refused(version, file, "")
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_files_that_changed_places_are_damage(file: str, version: Path) -> None:
+    content = (version / file).read_bytes()
+    others = [other for other in FILES if (version / other).read_bytes() != content]
+    for other in others:
+        theirs = (version / other).read_bytes()
+        (version / file).write_bytes(theirs)
+        (version / other).write_bytes(content)
+        with pytest.raises(SnapshotError) as caught:
+            load_snapshot(version)
+        assert caught.value.file in (file, other)
+        (version / other).write_bytes(theirs)
+    assert others
+
+
+@pytest.mark.parametrize("file", [*FILES, "MANIFEST.json"])
+def test_a_missing_file_is_named(file: str, version: Path) -> None:
+    (version / file).unlink()
+    assert_refused(version, file, "missing")
+
+
+def link(path: Path, aside: Path) -> None:
+    path.rename(aside)
+    path.symlink_to(aside)
+
+
+def dangle(path: Path, aside: Path) -> None:
+    path.unlink()
+    path.symlink_to(aside)
+
+
+def become_folder(path: Path, aside: Path) -> None:  # noqa: ARG001
+    path.unlink()
+    path.mkdir()
+
+
+def become_pipe(path: Path, aside: Path) -> None:  # noqa: ARG001
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("file", [*FILES, "MANIFEST.json"])
+@pytest.mark.parametrize(
+    ("become", "fault"),
+    [
+        (link, "is a symbolic link"),
+        (dangle, "is a symbolic link"),
+        (become_folder, "is not a regular file"),
+        (become_pipe, "is not a regular file"),
+    ],
+)
+def test_only_regular_files_are_read(
+    file: str, become: Callable[[Path, Path], None], fault: str, version: Path, tmp_path: Path
+) -> None:
+    become(version / file, tmp_path / "aside")
+    assert_refused(version, file, fault)
+
+
+def test_a_linked_version_is_refused(intact: Path, tmp_path: Path) -> None:
+    (tmp_path / intact.name).symlink_to(intact)
+    assert_refused(tmp_path / intact.name, intact.name, "is a symbolic link")
+
+
+def test_a_version_that_is_a_file_is_refused(intact: Path, tmp_path: Path) -> None:
+    (tmp_path / intact.name).write_text("")
+    assert_refused(tmp_path / intact.name, intact.name, "is not a folder")
+
+
+def test_a_version_under_another_number_is_refused(version: Path) -> None:
+    renamed = version.rename(version.with_name("00000000000000000002"))
+    assert_refused(renamed, "MANIFEST.json", f"says version {version.name}, but its folder is")
+
+
+def test_a_file_beside_the_listed_ones_is_passed_over_and_told(version: Path) -> None:
+    (version / "notes.txt").write_text("mine")
+    load_snapshot(version)
+    (note,) = verify_snapshot(version).notes
+    assert note == "'notes.txt': not listed in the manifest; no reader looks at it"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\n",
+        b"1\n",
+        b"00000000000000000001",
+        b"00000000000000000001\r\n",
+        b"00000000000000000001\n\n",
+        b"00000000000000000000\n",
+        b"99999999999999999999\n",
+        b"-0000000000000000001\n",
+        b"0000000000000000000\xb2\n",
+        "0000000000000000000\u0663\n".encode(),
+        b"\0" * 21,
+        b"../../etc/passwd\n",
+        b"0" * 5000,
+    ],
+)
+def test_a_current_that_is_not_20_digits_is_refused_and_publish_repairs_it(
+    content: bytes, version: Path
+) -> None:
+    root = version.parent
+    (root / "CURRENT").write_bytes(content)
+    for read in (current_version, load_snapshot):
+        with pytest.raises(SnapshotError, match=r"^CURRENT: "):
+            read(root)
+    assert publish(root, 1) is None
+    assert load_snapshot(root).facts.version == 1
+
+
+def test_a_current_that_names_no_version_here_is_refused(version: Path) -> None:
+    (version.parent / "CURRENT").write_text("00000000000000000111\n")
+    with pytest.raises(SnapshotError, match="CURRENT: names version 111, which is not here"):
+        load_snapshot(version.parent)
+
+
+@pytest.mark.parametrize("become", [link, dangle, become_folder, become_pipe])
+def test_current_is_a_regular_file(
+    become: Callable[[Path, Path], None], version: Path, tmp_path: Path
+) -> None:
+    root = version.parent
+    publish(root, 1)
+    become(root / "CURRENT", tmp_path / "aside")
+    with pytest.raises(SnapshotError, match=r"^CURRENT: is (a symbolic link|not a regular file)"):
+        load_snapshot(root)
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_refused(
+    version: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "preadv", lambda *_: 0)
+    with pytest.raises(SnapshotError, match="became shorter while it was read"):
+        load_snapshot(version)
+
+
+def test_a_disk_that_fails_to_read_names_the_file(
+    version: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "preadv", fail)
+    with pytest.raises(SnapshotError, match=r"\.npy: cannot be read: Input/output error"):
+        load_snapshot(version)
+
+
+def test_a_file_of_holes_larger_than_memory_is_not_read(
+    version: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sysconf", lambda name: 1 if name == "SC_PAGE_SIZE" else 1000)
+    with pytest.raises(SnapshotError, match=r"need 0\.0 GB of memory, this machine has 0"):
+        load_snapshot(version)
+
+
+def test_memory_that_is_not_given_is_told(version: Path) -> None:
+    def refuse(_: int) -> np.ndarray:
+        raise MemoryError
+
+    with pytest.raises(SnapshotError, match="this process may not have that much"):
+        load_snapshot(version, allocate=refuse)

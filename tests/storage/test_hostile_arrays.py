@@ -1,0 +1,302 @@
+"""Arrays of wrong contents, dtypes or shapes under right digests: refused by name, or harmless."""
+
+import io
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from configs.errors import SnapshotError
+from index.snapshot import Snapshot
+from index.storage import load_snapshot, verify_snapshot
+from index.storage.layout import arrays_of
+from support.forgery import (
+    forge_array,
+    forge_bytes,
+    forge_manifest,
+    make_version,
+    read_array_file,
+    small_snapshot,
+)
+
+FILES = sorted(arrays_of(small_snapshot()))
+Array = npt.NDArray[Any]
+
+
+@pytest.fixture(scope="module")
+def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_version(tmp_path_factory.mktemp("intact"))
+
+
+@pytest.fixture
+def version(intact: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(intact, tmp_path / intact.name)
+
+
+def put(at: int | tuple[int, ...], value: float) -> Callable[[Array], None]:
+    def change(array: Array) -> None:
+        array[at] = value
+
+    return change
+
+
+def set_bit(row: int, word: int, bit: int) -> Callable[[Array], None]:
+    def change(array: Array) -> None:
+        array[row, word] |= np.uint64(1 << bit)
+
+    return change
+
+
+def clear_row(array: Array) -> None:
+    array[0] = 0
+
+
+# The small catalogue: nodes per level 1, 2, 4, 6; 8 ads in 7 rules; attributes of 8 bits.
+FAULTS: list[tuple[str, Callable[[Array], None], str]] = [
+    ("node_offsets", put(0, 1), "offset 0 is 1, expected 0"),
+    ("node_offsets", put(2, -1), "offset 2 is -1, below the one before it, 2"),
+    ("node_offsets", put(2, 99), "offset 3 is 6, below the one before it, 99"),
+    ("node_offsets", put(1, 0), "node 0 has no child: offsets 0 and 1 are both 0"),
+    ("node_offsets", put(-1, 13), "the last offset is 13, but there are 12 child entries"),
+    ("node_offsets", put(1, 3), "offset 1 is 3, expected 2: there the children of level 0 end"),
+    ("csr_tokens", put(0, 4), "entry 0 is token 4, but level 1 has 4 tokens"),
+    ("csr_tokens", put(-1, 65535), "entry 11 is token 65535, but level 3 has 9 tokens"),
+    ("csr_tokens", put(1, 0), "entry 1 has token 0, not above the one before it, 0"),
+    ("ad_offsets", put(1, 0), "leaf 0 has no ad: offsets 0 and 1 are both 0"),
+    ("ad_offsets", put(-1, 2**62), f"the last offset is {2**62}, but there are 8 ad entries"),
+    ("ad_ids", put(0, -7), "ad 0 has id -7, expected none below 0"),
+    ("ad_ids", put(1, 7), "ad 1 has id 7, not above the one before it, 7 of the same SID"),
+    ("ad_ids", put(2, 111), "entry 6 leads to ad id 111, not above the one before it, 111"),
+    ("ad_rule", put(3, 99), "ad 3 has rule 99, but there are 7 rules"),
+    ("ad_rule", put(3, -1), "ad 3 has rule -1, but there are 7 rules"),
+    ("ad_weight", put(2, np.nan), "ad 2 has weight nan, expected a finite number"),
+    ("ad_weight", put(2, -np.inf), "ad 2 has weight -inf, expected a finite number"),
+    ("ad_lookup", put(0, 8), "entry 0 names ad 8, but there are 8 ads"),
+    ("ad_lookup", put(7, -1), "entry 7 names ad -1, but there are 8 ads"),
+    ("ad_lookup", put(1, 3), "entry 1 leads to ad id 5, not above the one before it, 5"),
+    ("rule_bitmask", put(0, 4), "rule 0 has bitmask 4, but there are 4 bitmasks"),
+    ("rule_bitmask_table", set_bit(1, 0, 8), "row 1 has a bit set beyond the 8 bits"),
+    ("rule_sets", put((2, 1), 3), "rule 2 has audience rule 3, but there are 3 audience rules"),
+    ("rule_sets", put((6, 0), -9), "rule 6 has location rule -9, but there are 4 location rules"),
+    ("bitmask_index", put(3, 0), "entry 3 has row 0, but level 2 has rows 1 to 3"),
+    ("bitmask_index", put(0, -1), "entry 0 has row -1, but level 1 has rows 0 to 0"),
+    ("bitmask_table", set_bit(5, 0, 63), "row 5 has a bit set beyond the 8 bits"),
+    ("bloom_index.location", put(11, 99), "entry 11 has row 99, but level 3 has rows 4 to 5"),
+    ("bloom_star.location", put(0, 2), "row 0 has flag 2, expected 0 or 1"),
+    ("bloom_star.location", put(4, 1), "row 4 has flag 1, but its Bloom row says 0"),
+    ("set_include_offsets.location", put(-1, 9), "the last offset is 9, but there are 3 value"),
+    ("set_include_values.location", put(1, 3), "entry 1 is value 3, but there are 3 values"),
+    ("set_include_values.location", put(0, 1), "entry 1 has value 1, not above"),
+    ("set_exclude_values.audience", put(0, -1), "entry 0 is value -1, but there are 3 values"),
+    ("set_exclude_offsets.audience", put(1, 9), "offset 2 is 1, below the one before it, 9"),
+    ("value_offsets.audience", put(1, 99), "offset 2 is 13, below the one before it, 99"),
+    ("value_utf8.audience", put(3, 0x80), r"value 0 is b'caf\x80\xa9', expected UTF-8"),
+    ("value_utf8.audience", put(0, 0x7A), r"value 1 is b'cyclists', not above the one before it"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "fault"), FAULTS, ids=[f"{name}-{fault}" for name, _, fault in FAULTS]
+)
+def test_a_wrong_number_is_named_with_its_file_and_place(
+    name: str, change: Callable[[Array], None], fault: str, version: Path
+) -> None:
+    file = f"{name}.npy"
+    array = read_array_file(version, file)
+    change(array)
+    forge_array(version, file, array)
+    expected_file = "ad_lookup.npy" if "leads to" in fault else file
+    for threads in (1, 2):
+        with pytest.raises(SnapshotError) as caught:
+            load_snapshot(version, threads=threads)
+        assert caught.value.file == expected_file
+        assert fault in caught.value.fault
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_wrong_dtype_is_refused(file: str, version: Path) -> None:
+    array = read_array_file(version, file)
+    forge_array(version, file, array.astype("<f8" if array.dtype != "<f8" else "<i8"))
+    with pytest.raises(SnapshotError, match=f"{file}: dtype must be "):
+        load_snapshot(version)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_big_endian_array_is_refused(file: str, version: Path) -> None:
+    array = read_array_file(version, file)
+    if array.dtype.itemsize == 1:
+        return
+    forge_array(version, file, array.astype(array.dtype.newbyteorder(">")))
+    with pytest.raises(SnapshotError, match="is not a little-endian number"):
+        load_snapshot(version)
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("reshape", ["longer", "shorter", "flat", "deeper", "empty"])
+def test_a_wrong_shape_is_refused(file: str, reshape: str, version: Path) -> None:
+    array = read_array_file(version, file)
+    changed = {
+        "longer": np.concatenate([array, array]),
+        "shorter": array[:-1],
+        "flat": array.reshape(-1) if array.ndim > 1 else array[:, None],
+        "deeper": array[..., None],
+        "empty": array[:0],
+    }[reshape]
+    forge_array(version, file, changed)
+    with pytest.raises(SnapshotError) as caught:
+        load_snapshot(version)
+    free = file.startswith(("set_include_values", "set_exclude_values", "value_utf8"))
+    if free and reshape in ("longer", "shorter", "empty"):
+        assert "the last offset is" in caught.value.fault
+    else:
+        assert caught.value.file == file
+        assert "shape must be [" in caught.value.fault
+
+
+def npy(array: Array, **changes: object) -> bytes:
+    """An .npy file whose header says something else than the array is."""
+    fields = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape, **changes}
+    head = io.BytesIO()
+    np.lib.format.write_array_header_1_0(head, fields)
+    return head.getvalue() + array.tobytes()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"fortran_order": True},
+        {"shape": (7,)},
+        {"shape": (2, 4)},
+        {"shape": (2**62,)},
+        {"shape": (-8,)},
+        {"descr": "<u4"},
+        {"descr": "|O"},
+        {"descr": ">i4"},
+        {"descr": [("a", "<i4")]},
+    ],
+    ids=str,
+)
+def test_a_header_that_contradicts_the_manifest_is_refused(
+    changes: dict[str, object], version: Path
+) -> None:
+    array = read_array_file(version, "ad_rule.npy")
+    forge_bytes(version, "ad_rule.npy", npy(array, **changes))
+    with pytest.raises(SnapshotError, match=r"ad_rule\.npy: its \.npy header is not version 1\.0"):
+        load_snapshot(version)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x93NUMPY\x02\x00" + b"\x74\0\0\0" + b" " * 116,
+        b"\x93NUMPY\x01\x00" + b"\x76\0" + b"(" * 118,
+        b"\x93NUMPY\x01\x00" + b"\xff\xff" + b"[" * 118,
+        b"PK\x03\x04" + bytes(124),
+        bytes(128),
+    ],
+)
+def test_a_header_of_another_format_is_refused_unread(content: bytes, version: Path) -> None:
+    array = read_array_file(version, "ad_rule.npy")
+    forge_bytes(version, "ad_rule.npy", content + array.tobytes())
+    with pytest.raises(SnapshotError, match=r"ad_rule\.npy: its \.npy header is not version 1\.0"):
+        load_snapshot(version)
+
+
+@pytest.mark.parametrize("header", [0, 1, 10, 4097, 70_000])
+def test_a_header_of_absurd_length_is_refused(header: int, version: Path) -> None:
+    array = read_array_file(version, "ad_rule.npy")
+    forge_bytes(version, "ad_rule.npy", b"\x93" * header + array.tobytes())
+    with pytest.raises(SnapshotError, match=r"ad_rule\.npy: has \d+ bytes by the manifest, but"):
+        load_snapshot(version)
+
+
+def test_an_array_of_a_later_writer_is_passed_over_but_verified(version: Path) -> None:
+    (version / "ad_budget.npy").write_bytes(b"")
+    forge_manifest(
+        version,
+        lambda fields: fields["files"].append(
+            {
+                "file": "ad_budget.npy",
+                "dtype": "<i8",
+                "shape": [0],
+                "bytes": 0,
+                "xxh3_128": "0" * 32,
+            }
+        ),
+    )
+    forge_array(version, "ad_budget.npy", np.arange(63))
+    load_snapshot(version)
+    (note,) = verify_snapshot(version).notes
+    assert note.startswith("ad_budget.npy: an array that this GRACE does not know")
+    content = bytearray((version / "ad_budget.npy").read_bytes())
+    content[-1] ^= 1
+    (version / "ad_budget.npy").write_bytes(content)
+    load_snapshot(version)
+    with pytest.raises(SnapshotError, match=r"ad_budget\.npy: damaged"):
+        verify_snapshot(version)
+    (version / "ad_budget.npy").unlink()
+    load_snapshot(version)
+    with pytest.raises(SnapshotError, match=r"ad_budget\.npy: missing"):
+        verify_snapshot(version)
+
+
+def corrupt(array: Array, data: st.DataObject) -> Array:
+    """A few numbers replaced by extremes, neighbours or anything; or two of them swapped."""
+    flat = array.copy().reshape(-1)
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(flat) - 1))
+        if data.draw(st.booleans()):
+            other = data.draw(st.integers(0, len(flat) - 1))
+            flat[[at, other]] = flat[[other, at]]
+        elif flat.dtype.kind == "f":
+            flat[at] = data.draw(st.floats(width=32))
+        else:
+            limits = np.iinfo(flat.dtype)
+            least, most = int(limits.min), int(limits.max)
+            near = st.integers(max(int(flat[at]) - 2, least), min(int(flat[at]) + 2, most))
+            extreme = st.sampled_from([least, most])
+            flat[at] = data.draw(extreme | near | st.integers(least, most))
+    return flat.reshape(array.shape)
+
+
+def use(snapshot: Snapshot) -> None:
+    """Follows every offset and id, as the code that trusts a loaded snapshot does."""
+    trie, ads, rules = snapshot.trie, snapshot.ads, snapshot.rules
+    sids = trie.sids(np.arange(trie.num_leaves))
+    assert [trie.walk(tuple(sid)) for sid in sids.tolist()] == list(
+        range(trie.first_leaf, trie.num_nodes)
+    )
+    np.testing.assert_array_equal(ads.ordinals(ads.ad_ids), np.arange(ads.num_ads))
+    rules.bitmask_table[rules.bitmask[ads.ad_rule]]
+    for i, (values, set_rules) in enumerate(zip(snapshot.set_values, rules.sets, strict=True)):
+        assert len(values.ids) == len(values)
+        set_rules.include_offsets[rules.set_rules[:, i] + 1]
+        assert all(values[value_id] for value_id in set_rules.include_values)
+        assert all(values[value_id] for value_id in set_rules.exclude_values)
+    assert snapshot.matchers is not None
+    for rows in (snapshot.matchers.bitmask, *(bloom.rows for bloom in snapshot.matchers.blooms)):
+        rows.table[rows.index]
+
+
+@given(data=st.data())
+@settings(max_examples=300)
+def test_corrupt_arrays_are_refused_or_safe_to_use(
+    intact: Path, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    version = shutil.copytree(intact, tmp_path_factory.mktemp("corrupt") / intact.name)
+    for file in data.draw(st.lists(st.sampled_from(FILES), min_size=1, max_size=2, unique=True)):
+        forge_array(version, file, corrupt(read_array_file(version, file), data))
+    try:
+        snapshot = load_snapshot(version, threads=1)
+    except SnapshotError as error:
+        assert error.file in FILES
+    else:
+        use(snapshot)
+    finally:
+        shutil.rmtree(version.parent)

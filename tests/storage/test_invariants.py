@@ -1,0 +1,178 @@
+"""The deep invariants hold for every rightly built snapshot, and each of them can fail."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+
+from configs.errors import SnapshotError
+from index.invariants import check_invariants
+from index.matchers import BloomMatchers, MatcherMode, Matchers, NodeMatchers
+from index.snapshot import Snapshot
+from index.storage.structure import check_structure
+from index.values import InternedValues
+from support.forgery import SCHEMA, some
+from support.oracle import RawAd
+from support.plain_builder import plain_snapshot
+from support.strategies import Case, cases
+
+ADS = (
+    RawAd(1, (0, 0), rules={"country": (some("NO"), None), "location": (some("a", "b"), None)}),
+    RawAd(2, (0, 1), rules={"country": (some("PT"), None), "location": (None, some("c"))}),
+    RawAd(3, (0, 1), rules={"audience": (some("x"), some("y"))}),
+    RawAd(4, (1, 0), rules={"country": (some("NO"), None)}),
+    RawAd(5, (1, 1)),
+)
+Array = npt.NDArray[Any]
+
+
+def built(*ads: RawAd) -> Snapshot:
+    return plain_snapshot(SCHEMA, (2, 3), ads or ADS)
+
+
+@pytest.mark.parametrize("mode", list(MatcherMode))
+@given(case=cases())
+@settings(max_examples=40)
+def test_every_plainly_built_snapshot_passes(case: Case, mode: MatcherMode) -> None:
+    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads, mode)
+    check_structure(snapshot, threads=1)
+    check_invariants(snapshot)
+
+
+def test_blocks_do_not_change_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("index.invariants._BLOCK", 2)
+    check_invariants(built())
+    with pytest.raises(SnapshotError, match="which is not the OR of the rows below node 5"):
+        check_invariants(with_bitmask(built(), index=swapped(4, 5)))
+
+
+def with_rules(snapshot: Snapshot, **arrays: Any) -> Snapshot:
+    return replace(snapshot, rules=replace(snapshot.rules, **arrays))
+
+
+def with_set_rules(snapshot: Snapshot, place: int, **arrays: Any) -> Snapshot:
+    sets = list(snapshot.rules.sets)
+    sets[place] = replace(sets[place], **arrays)
+    return with_rules(snapshot, sets=tuple(sets))
+
+
+def changed_rows(rows: NodeMatchers, **changes: Callable[[Array], Array]) -> NodeMatchers:
+    arrays: dict[str, Any] = {n: change(getattr(rows, n)) for n, change in changes.items()}
+    return replace(rows, **arrays)
+
+
+def with_bitmask(snapshot: Snapshot, **changes: Callable[[Array], Array]) -> Snapshot:
+    assert snapshot.matchers is not None
+    rows = changed_rows(snapshot.matchers.bitmask, **changes)
+    return replace(snapshot, matchers=Matchers(rows, snapshot.matchers.blooms))
+
+
+def with_bloom(snapshot: Snapshot, **changes: Callable[[Array], Array]) -> Snapshot:
+    assert snapshot.matchers is not None
+    first, *others = snapshot.matchers.blooms
+    rows = changed_rows(first.rows, **changes)
+    blooms = (BloomMatchers(rows, first.star), *others)
+    return replace(snapshot, matchers=Matchers(snapshot.matchers.bitmask, blooms))
+
+
+def swapped(one: int, other: int) -> Callable[[Array], Array]:
+    def change(array: Array) -> Array:
+        array = array.copy()
+        array[[one, other]] = array[[other, one]]
+        return array
+
+    return change
+
+
+def put(at: Any, value: int) -> Callable[[Array], Array]:
+    def change(array: Array) -> Array:
+        array = array.copy()
+        array[at] = value
+        return array
+
+    return change
+
+
+def flip(row: int, bit: int) -> Callable[[Array], Array]:
+    def change(array: Array) -> Array:
+        array = array.copy()
+        array[row, bit // 64] ^= np.uint64(1 << (bit % 64))
+        return array
+
+    return change
+
+
+def with_ad_rule(snapshot: Snapshot, at: int, rule: int) -> Snapshot:
+    return replace(snapshot, ads=replace(snapshot.ads, ad_rule=put(at, rule)(snapshot.ads.ad_rule)))
+
+
+def with_reserved_value(snapshot: Snapshot) -> Snapshot:
+    _, audience = snapshot.set_values
+    return replace(snapshot, set_values=(InternedValues.of(["*", "b", "c"]), audience))
+
+
+# Leaves are nodes 3 to 6; bitmasks: NO, PT, all; location rules: {a, b}, -{c}, none.
+FAULTS: list[tuple[Callable[[Snapshot], Snapshot], str]] = [
+    (lambda s: with_ad_rule(s, 0, 1), "ad_rule.npy: the first rule is 1, expected 0"),
+    (lambda s: with_ad_rule(s, 1, 3), "ad_rule.npy: entry 1 has rule 3 before any has 1"),
+    (lambda s: with_ad_rule(s, 4, 0), "ad_rule.npy: rule 4 is never used"),
+    (
+        lambda s: with_rules(s, bitmask=put(4, 0)(s.rules.bitmask)),
+        "rule_bitmask.npy: rules 3 and 4 are equal",
+    ),
+    (
+        lambda s: with_rules(s, bitmask=swapped(0, 1)(s.rules.bitmask)),
+        "rule_bitmask.npy: the first bitmask is 1, expected 0",
+    ),
+    (
+        lambda s: with_rules(
+            s, bitmask_table=put(1, int(s.rules.bitmask_table[0, 0]))(s.rules.bitmask_table)
+        ),
+        "rule_bitmask_table.npy: rows 0 and 1 are equal",
+    ),
+    (
+        lambda s: with_rules(s, bitmask_table=flip(0, 0)(s.rules.bitmask_table)),
+        "rule_bitmask_table.npy: row 0 allows no value of country",
+    ),
+    (
+        lambda s: with_rules(s, set_rules=put((0, 0), 1)(s.rules.set_rules)),
+        "rule_sets.npy: the first location rule is 1, expected 0",
+    ),
+    (
+        lambda s: with_set_rules(s, 0, include_offsets=np.array([0, 2, 2, 2]) * 0),
+        "set_include_offsets.location.npy: set rules 0 and 2 are equal",
+    ),
+    (
+        lambda s: with_set_rules(s, 1, exclude_values=s.rules.sets[1].include_values),
+        "set_exclude_values.audience.npy: set rule 1 excludes all that it includes",
+    ),
+    (
+        lambda s: with_set_rules(s, 0, exclude_values=np.array([0], np.int32)),
+        "value_offsets.location.npy: value 2 is in no rule",
+    ),
+    (with_reserved_value, "value_utf8.location.npy: value 0 is the reserved '*'"),
+    (
+        lambda s: with_bitmask(s, index=put(2, 2)),
+        "bitmask_index.npy: the first level 2 row is 2, expected 1",
+    ),
+    (lambda s: with_bitmask(s, table=flip(-1, 4)), "which is not the OR of the rows below node"),
+    (lambda s: with_bitmask(s, table=flip(0, 4)), "entry 0 has row 0, which is not the OR of"),
+    (lambda s: with_bloom(s, table=flip(-1, 9)), "bloom_index.location.npy: entry "),
+    (lambda s: with_bloom(s, table=flip(0, 9)), "bloom_index.location.npy: entry 0 has row 0"),
+    (
+        lambda s: with_bloom(s, table=lambda t: np.vstack([t[:-1], t[-2:-1]])),
+        "bloom_table.location.npy: rows 2 and 3 are equal: each is stored once",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "fault"), FAULTS, ids=[fault for _, fault in FAULTS])
+def test_a_broken_invariant_is_named(change: Callable[[Snapshot], Snapshot], fault: str) -> None:
+    check_invariants(built())
+    with pytest.raises(SnapshotError) as caught:
+        check_invariants(change(built()))
+    assert fault in str(caught.value)

@@ -1,0 +1,249 @@
+"""A manifest may say anything under a right digest: it is refused in words, or it is true."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from configs.errors import SnapshotError
+from index.storage import load_snapshot
+from index.storage.manifest import parse_manifest, render_manifest
+from support.forgery import (
+    Fields,
+    forge_manifest,
+    forge_text,
+    make_version,
+    read_fields,
+    write_fields,
+)
+
+Change = Callable[[Fields], Any]
+
+
+@pytest.fixture(scope="module")
+def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_version(tmp_path_factory.mktemp("intact"))
+
+
+@pytest.fixture
+def version(intact: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(intact, tmp_path / intact.name)
+
+
+def assert_manifest_refused(version: Path, fault: str) -> None:
+    with pytest.raises(SnapshotError) as caught:
+        load_snapshot(version)
+    assert caught.value.file == "MANIFEST.json"
+    assert fault in caught.value.fault
+    assert "\n" not in caught.value.fault
+
+
+def test_a_forged_manifest_with_nothing_changed_is_accepted(version: Path) -> None:
+    write_fields(version, read_fields(version))
+    load_snapshot(version)
+
+
+def test_what_is_rendered_is_what_is_parsed(intact: Path) -> None:
+    content = (intact / "MANIFEST.json").read_bytes()
+    assert render_manifest(parse_manifest(content)) == content
+    assert content.endswith(b"}\n")
+
+
+def put(path: str, value: object) -> Change:
+    """Sets the field at a path such as counts.set_rules.location or files.0.bytes."""
+
+    def change(fields: Fields) -> None:
+        *parents, last = path.split(".")
+        at: Any = fields
+        for name in parents:
+            at = at[int(name)] if isinstance(at, list) else at[name]
+        at[int(last) if isinstance(at, list) else last] = value
+
+    return change
+
+
+def drop(name: str) -> Change:
+    return lambda fields: fields.pop(name)
+
+
+FAULTS: list[tuple[Change, str]] = [
+    (put("format", "zip"), "format must be 'grace-snapshot', got 'zip'"),
+    (drop("format"), "format must be 'grace-snapshot', got None"),
+    (put("format_version", 2), "written by a newer GRACE (format 2, this one reads 1): upgrade"),
+    (put("format_version", 10**400), "written by a newer GRACE (format 1000"),
+    (put("format_version", 0), "format_version: expected a positive integer, got 0"),
+    (put("format_version", True), "format_version: expected a positive integer, got True"),
+    (put("format_version", "1"), "format_version: expected a positive integer, got '1'"),
+    (drop("format_version"), "format_version: expected a positive integer, got None"),
+    (put("version", "1"), "version: expected 20 digits, got '1'"),
+    (put("version", 1), "version: expected a string"),
+    (put("version", "٠" * 20), "version: expected 20 digits"),
+    (put("created_at", "now"), "created_at: expected 2026-01-31T12:00:00Z or alike, got 'now'"),
+    (put("sid_space", ""), "sid_space: expected 1 to 255 printable characters, got ''"),
+    (put("vocab_sizes", []), "vocab_sizes: at least one is needed"),
+    (put("vocab_sizes.1", 65537), "vocab_sizes[1]: must be 1 to 65536, got 65537"),
+    (put("vocab_sizes.1", 1), "counts.nodes_per_level[2]: must be 1 to 2, got 4"),
+    (put("schema.sets.0.bloom_bits", 63), "sets.location.bloom_bits: must be a power of two"),
+    (put("schema.hash_seed", -1), "hash_seed: must be 0 to 2^64 - 1, got -1"),
+    (put("matchers.mode", "static"), "matchers.mode 'static' is not one that this GRACE reads"),
+    (put("matchers.mode", "cd"), "matchers.bloom_level_rows: expected the sets [], got"),
+    (put("matchers.bitmask_level_rows", [1]), "bitmask_level_rows: expected 3 numbers, got 1"),
+    (put("matchers.bitmask_level_rows.0", 3), "bitmask_level_rows[0]: must be 1 to 2, got 3"),
+    (put("matchers.bloom_level_rows", {}), "matchers.bloom_level_rows: expected the sets"),
+    (put("matchers.bloom_level_rows.location.2", 0), "location[2]: must be 1 to 6, got 0"),
+    (put("counts.nodes_per_level", [1]), "counts.nodes_per_level: expected 4 numbers, got 1"),
+    (put("counts.nodes_per_level.0", 2), "counts.nodes_per_level[0]: must be 1 to 1, got 2"),
+    (put("counts.nodes_per_level.1", 5), "counts.nodes_per_level[1]: must be 1 to 4, got 5"),
+    (put("counts.ads", 5), "counts.ads: must be 6 to 2147483647, got 5"),
+    (put("counts.ads", 2**31), "counts.ads: must be 6 to 2147483647, got 2147483648"),
+    (put("counts.ads", 8.5), "8.5: only integers are expected"),
+    (put("counts.rules", 0), "counts.rules: must be 1 to 8, got 0"),
+    (put("counts.rule_bitmasks", 8), "counts.rule_bitmasks: must be 1 to 7, got 8"),
+    (put("counts.set_rules.brand", 1), "counts.set_rules: expected the sets"),
+    (put("counts.set_values.location", -1), "counts.set_values.location: must be 0 to"),
+    (put("rejects", -1), "rejects: must be 0 to"),
+    (put("updates_watermark", 2**64), "updates_watermark: must be 0 to"),
+    (put("files.0.file", "../ad_ids.npy"), "files[0].file: '../ad_ids.npy' is not the name"),
+    (put("files.0.file", "/etc/passwd"), "files[0].file: '/etc/passwd' is not the name"),
+    (put("files.0.file", "ad_ids.npy\n"), "files[0].file: 'ad_ids.npy\\n' is not the name"),
+    (put("files.0.file", "a" * 300 + ".npy"), "is not the name of an array"),
+    (put("files.0.file", "ad_ids.npy"), "ad_ids.npy is listed twice"),
+    (put("files.0.dtype", "|O"), "files[0].dtype: '|O' is not a little-endian number"),
+    (put("files.0.dtype", ">i4"), "files[0].dtype: '>i4' is not a little-endian number"),
+    (put("files.0.shape", [1] * 9), "files[0].shape: at most 8 dimensions"),
+    (put("files.0.shape", [-1]), "files[0].shape: must be 0 to"),
+    (put("files.0.shape", [2**63]), "files[0].shape: must be 0 to"),
+    (put("files.0.bytes", -1), "files[0].bytes: must be 0 to"),
+    (put("files.0.xxh3_128", "X" * 32), "files[0].xxh3_128: expected 32 hexadecimal digits"),
+    (put("files.0.mode", 1), "files[0]: unknown key 'mode'"),
+    (put("comment", "hi"), "unknown key 'comment'; known: "),
+]
+
+
+@pytest.mark.parametrize(("change", "fault"), FAULTS, ids=[fault for _, fault in FAULTS])
+def test_a_wrong_field_is_named_with_its_value(change: Change, fault: str, version: Path) -> None:
+    forge_manifest(version, change)
+    assert_manifest_refused(version, fault)
+
+
+@pytest.mark.parametrize(
+    "name", [*"schema matchers counts rejects files sid_space vocab_sizes version".split()]
+)
+def test_a_missing_field_is_named(name: str, version: Path) -> None:
+    forge_manifest(version, drop(name))
+    assert_manifest_refused(version, f"missing key '{name}'")
+
+
+def test_a_file_listed_twice_under_two_entries_is_refused(version: Path) -> None:
+    forge_manifest(version, lambda fields: fields["files"].append(fields["files"][3]))
+    assert_manifest_refused(version, "is listed twice")
+
+
+def test_a_file_that_is_not_listed_is_named(version: Path) -> None:
+    forge_manifest(version, lambda fields: fields["files"].pop(0))
+    with pytest.raises(SnapshotError, match=r"node_offsets\.npy: not listed in the manifest"):
+        load_snapshot(version)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "fault"),
+    [
+        ("counts.ads", 9, "ad_ids.npy: shape must be [9] by the counts, the manifest says [8]"),
+        ("counts.nodes_per_level.3", 7, "csr_tokens.npy: shape must be [13] by the counts"),
+        ("files.0.bytes", 10**12, "bytes, but the manifest says 1000000000000"),
+        ("files.0.xxh3_128", "0" * 32, "damaged: its digest is "),
+    ],
+)
+def test_a_manifest_that_contradicts_its_files_names_the_file(
+    path: str, value: object, fault: str, version: Path
+) -> None:
+    forge_manifest(version, put(path, value))
+    with pytest.raises(SnapshotError) as caught:
+        load_snapshot(version)
+    assert fault in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ('"rejects": 0', '"rejects": 0, "rejects": 0', "key 'rejects' occurs twice"),
+        ('"file": "ad_ids.npy"', '"file": "ad_ids.npy", "file": "x"', "key 'file' occurs twice"),
+        ('"rejects": 0', '"rejects": NaN', "NaN: only integers are expected"),
+        ('"rejects": 0', '"rejects": -Infinity', "-Infinity: only integers are expected"),
+        ('"rejects": 0', '"rejects": 1e999', "1e999: only integers are expected"),
+        ('"rejects": 0', f'"rejects": {"9" * 5000}', "not JSON that we read: Exceeds the limit"),
+        ('"rejects": 0', '"rejects": "\\ud800"', "surrogates not allowed"),
+        ('"rejects": 0', f'"rejects": {"[" * 100_000}{"]" * 100_000}', "nested too deeply"),
+        ('"rejects": 0', '"rejects": 0,', "not JSON that we read: "),
+        ("{", "\ufeff{", "not JSON that we read: "),
+        ("{", "[{", "not JSON that we read: "),
+    ],
+    ids=lambda value: value[:30],
+)
+def test_text_that_is_not_one_plain_object_is_refused(
+    old: str, new: str, fault: str, version: Path
+) -> None:
+    forge_text(version, old, new)
+    assert_manifest_refused(version, fault)
+
+
+@pytest.mark.parametrize("content", [b"", b"null", b"[]", b"1", b'"x"', b"\xff\xfe", b"{}", b"\0"])
+def test_a_manifest_of_something_else_is_refused(content: bytes, version: Path) -> None:
+    (version / "MANIFEST.json").write_bytes(content)
+    assert_manifest_refused(version, "")
+
+
+def test_a_manifest_that_is_too_long_is_not_read(version: Path) -> None:
+    with (version / "MANIFEST.json").open("r+b") as file:
+        file.truncate(16 * 2**20 + 1)
+    assert_manifest_refused(version, "has 16777217 bytes, at most 16777216 are allowed")
+
+
+def test_a_newer_format_is_told_whatever_else_it_changes(version: Path) -> None:
+    write_fields(version, {"format": "grace-snapshot", "format_version": 3, "shards": []})
+    assert_manifest_refused(version, "written by a newer GRACE (format 3, this one reads 1)")
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8) | st.sampled_from(["<i4", ""]),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=6,
+)
+
+
+def places(value: Any, path: str = "") -> list[str]:
+    """The path of every field, inner and outer."""
+    if isinstance(value, dict):
+        items = list(value.items())
+    elif isinstance(value, list):
+        items = list(enumerate(value))
+    else:
+        return [path]
+    inner = [place for key, item in items for place in places(item, f"{path}.{key}".lstrip("."))]
+    return [path, *inner] if path else inner
+
+
+@given(data=st.data())
+@settings(max_examples=400)
+def test_any_value_at_any_place_is_refused_in_words_or_true(
+    intact: Path, data: st.DataObject
+) -> None:
+    content = (intact / "MANIFEST.json").read_bytes()
+    fields = json.loads(content)
+    put(data.draw(st.sampled_from(places(fields))), data.draw(json_values))(fields)
+    folder = intact.parent / "fuzz"
+    folder.mkdir(exist_ok=True)
+    write_fields(folder, fields)
+    try:
+        manifest = parse_manifest((folder / "MANIFEST.json").read_bytes())
+    except SnapshotError as error:
+        assert error.file == "MANIFEST.json"
+    else:
+        assert parse_manifest(render_manifest(manifest)).counts == manifest.counts

@@ -1,0 +1,137 @@
+"""A publish that is killed at any step leaves the old or the new version current, never neither."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from index.storage import current_version, publish, versions, write_snapshot
+from index.storage.folder import writers_lock
+from support.forgery import make_version, tiny_snapshot
+
+
+def run_killed_writer(repository: Path, root: Path) -> dict[str, int]:
+    done = subprocess.run(
+        [sys.executable, repository / "tests/support/killed_writer.py", root],
+        env={**os.environ, "PYTHONPATH": f"{repository}:{repository / 'tests'}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=170,
+    )
+    assert done.returncode == 0, done.stderr
+    outcome: dict[str, int] = json.loads(done.stdout)
+    return outcome
+
+
+@pytest.mark.subprocess
+@pytest.mark.parametrize("leftovers", [False, True], ids=["clean", "after another death"])
+def test_a_writer_killed_at_any_call_leaves_the_old_or_the_new_version(
+    leftovers: bool, repository: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    version = write_snapshot(tiny_snapshot(), root)
+    publish(root, 1)
+    if leftovers:
+        shutil.copytree(version, root / ".writing-00000000000000000002")
+        (root / ".CURRENT.new").write_text("0000")
+    outcome = run_killed_writer(repository, root)
+    assert outcome["deaths"] == outcome["old"] + outcome["new"]
+    assert outcome["old"] > 4 * len(list(version.iterdir()))
+    assert outcome["new"] >= 2  # CURRENT's folder is synced, and descriptors are closed
+
+
+class Recorder:
+    """The order of the calls that decide what survives a power cut."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[str] = []
+        self.names: dict[int, str] = {}
+        real_open = os.open
+
+        def opened(path: Any, *arguments: Any, **keywords: Any) -> int:
+            file = real_open(path, *arguments, **keywords)
+            self.names[file] = Path(path).name
+            return file
+
+        monkeypatch.setattr(os, "open", opened)
+        for name in ("rename", "replace"):
+            monkeypatch.setattr(os, name, self._recorded(getattr(os, name), name))
+        real_sync = os.fsync
+
+        def synced(file: int) -> None:
+            self.calls.append(f"fsync {self.names[file]}")
+            real_sync(file)
+
+        monkeypatch.setattr(os, "fsync", synced)
+
+    def _recorded(self, call: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def wrapped(old: str, new: str, **keywords: Any) -> Any:
+            self.calls.append(f"{name} {old} {new}")
+            return call(old, new, **keywords)
+
+        return wrapped
+
+
+def test_nothing_gets_its_name_before_it_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder(monkeypatch)
+    root = tmp_path / "root"
+    version = make_version(root, 1)
+    publish(root, 1)
+    partial = ".writing-00000000000000000001"
+    *files, manifest, folder, rename, parent, current, replace, parent_again = recorder.calls
+    arrays = {path.name for path in version.iterdir()} - {"MANIFEST.json"}
+    assert {call.removeprefix("fsync ") for call in files} == arrays
+    assert [manifest, folder] == ["fsync MANIFEST.json", f"fsync {partial}"]
+    assert [rename, parent] == [f"rename {partial} 00000000000000000001", "fsync root"]
+    assert [current, replace, parent_again] == [
+        "fsync .CURRENT.new",
+        "replace .CURRENT.new CURRENT",
+        "fsync root",
+    ]
+
+
+def test_writers_take_turns(tmp_path: Path) -> None:
+    make_version(tmp_path, 1)
+    with writers_lock(tmp_path):
+        writer = threading.Thread(target=make_version, args=(tmp_path, 2))
+        publisher = threading.Thread(target=publish, args=(tmp_path, 1))
+        writer.start()
+        publisher.start()
+        writer.join(0.2)
+        publisher.join(0.05)
+        assert writer.is_alive()
+        assert publisher.is_alive()
+        assert (versions(tmp_path), current_version(tmp_path)) == ((1,), None)
+    writer.join()
+    publisher.join()
+    assert (versions(tmp_path), current_version(tmp_path)) == ((1, 2), 1)
+
+
+def test_readers_see_a_whole_current_while_it_moves(tmp_path: Path) -> None:
+    for version in (1, 2):
+        make_version(tmp_path, version)
+    publish(tmp_path, 1)
+    done = threading.Event()
+    seen = set()
+
+    def read() -> None:
+        while not done.is_set():
+            seen.add(current_version(tmp_path))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for i in range(63):
+        publish(tmp_path, 1 + i % 2)
+    done.set()
+    reader.join()
+    assert seen <= {1, 2}

@@ -1,0 +1,264 @@
+"""What was written comes back, and is what readers use only once it is published."""
+
+import errno
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from configs.errors import InputError, SnapshotError
+from index.matchers import MatcherMode
+from index.snapshot import Snapshot
+from index.storage import (
+    current_version,
+    load_snapshot,
+    next_version,
+    publish,
+    verify_snapshot,
+    versions,
+    write_snapshot,
+)
+from index.storage.layout import arrays_of
+from support.forgery import make_version, read_fields, small_snapshot
+from support.plain_builder import plain_snapshot
+from support.strategies import Case, cases
+
+
+def assert_same(found: Snapshot, expected: Snapshot) -> None:
+    assert (found.facts, found.schema, found.mode) == (
+        expected.facts,
+        expected.schema,
+        expected.mode,
+    )
+    assert found.trie.level_counts == expected.trie.level_counts
+    assert found.trie.vocab_sizes == expected.trie.vocab_sizes
+    assert found.rules.set_rules.shape == expected.rules.set_rules.shape
+    arrays, wanted = arrays_of(found), arrays_of(expected)
+    assert arrays.keys() == wanted.keys()
+    for file, array in wanted.items():
+        assert arrays[file].dtype == array.dtype, file
+        np.testing.assert_array_equal(arrays[file], array, err_msg=file)
+
+
+@pytest.mark.parametrize("mode", list(MatcherMode))
+@given(case=cases(most_ads=25))
+@settings(max_examples=25)
+def test_what_is_written_is_what_is_loaded(
+    case: Case, mode: MatcherMode, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root = tmp_path_factory.mktemp("root")
+    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads, mode)
+    path = write_snapshot(snapshot, root)
+    assert_same(load_snapshot(path, threads=1), snapshot)
+    report = verify_snapshot(path, deep=True, threads=3)
+    assert (report.notes, report.deep, report.is_current) == ((), True, False)
+
+
+def test_the_largest_facts_survive(tmp_path: Path) -> None:
+    snapshot = small_snapshot()
+    facts = replace(
+        snapshot.facts,
+        version=2**64 - 1,
+        sid_space="æ" * 255,
+        rejects=2**64 - 1,
+        updates_watermark=2**64 - 1,
+    )
+    write_snapshot(replace(snapshot, facts=facts), tmp_path)
+    assert load_snapshot(tmp_path, 2**64 - 1).facts == facts
+    with pytest.raises(InputError, match="is the last possible"):
+        next_version(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("version", 0),
+        ("version", 2**64),
+        ("sid_space", ""),
+        ("sid_space", "line\nbreak"),
+        ("created_at", "yesterday"),
+        ("rejects", -1),
+    ],
+)
+def test_facts_that_no_reader_would_take_are_not_written(
+    field: str, value: Any, tmp_path: Path
+) -> None:
+    snapshot = small_snapshot()
+    facts = replace(snapshot.facts, **{field: value})
+    with pytest.raises(InputError, match=field):
+        write_snapshot(replace(snapshot, facts=facts), tmp_path / "root")
+    assert not (tmp_path / "root").exists()
+
+
+def test_arrays_load_into_the_memory_that_the_caller_gives(tmp_path: Path) -> None:
+    given_out: list[np.ndarray] = []
+
+    def allocate(size: int) -> np.ndarray:
+        given_out.append(np.full(size, 0xA5, np.uint8))
+        return given_out[-1]
+
+    snapshot = load_snapshot(make_version(tmp_path), allocate=allocate)
+    assert_same(snapshot, small_snapshot())
+    for array in arrays_of(snapshot).values():
+        assert array.size == 0 or any(np.may_share_memory(array, each) for each in given_out)
+
+
+def test_a_written_version_is_not_current_until_it_is_published(tmp_path: Path) -> None:
+    make_version(tmp_path, 1)
+    assert current_version(tmp_path) is None
+    with pytest.raises(InputError, match=r"nothing is published here; name a version \(1\)"):
+        load_snapshot(tmp_path)
+    assert publish(tmp_path, 1) is None
+    make_version(tmp_path, 63)
+    assert (current_version(tmp_path), load_snapshot(tmp_path).facts.version) == (1, 1)
+    assert load_snapshot(tmp_path, 63).facts.version == 63
+    assert publish(tmp_path, 63) == 1
+    assert load_snapshot(tmp_path).facts.version == 63
+    assert (tmp_path / "CURRENT").read_bytes() == b"00000000000000000063\n"
+
+
+def test_a_version_loads_by_its_own_path_too(tmp_path: Path) -> None:
+    path = make_version(tmp_path, 5)
+    assert load_snapshot(path).facts.version == 5
+    assert load_snapshot(path, 5).facts.version == 5
+    with pytest.raises(InputError, match="is version 5, not 6"):
+        load_snapshot(path, 6)
+    with pytest.raises(InputError, match="no version 6 here; it has 5"):
+        load_snapshot(path.with_name("00000000000000000006"))
+
+
+def test_a_relative_path_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(make_version(tmp_path, 5))
+    assert load_snapshot(Path()).facts.version == 5
+
+
+def test_versions_are_ascending_whatever_else_lies_there(tmp_path: Path) -> None:
+    assert versions(tmp_path / "absent") == ()
+    assert next_version(tmp_path / "absent") == 1
+    for version in (2, 10, 111):
+        make_version(tmp_path, version)
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "00000000000000000000").mkdir()
+    (tmp_path / "99999999999999999999").mkdir()
+    assert versions(tmp_path) == (2, 10, 111)
+    assert next_version(tmp_path) == 112
+
+
+def test_versions_never_change_and_only_increase(tmp_path: Path) -> None:
+    make_version(tmp_path, 7)
+    with pytest.raises(InputError, match="version 7 is already here; versions never change"):
+        make_version(tmp_path, 7)
+    with pytest.raises(InputError, match="version 6 is not above 7, the latest here"):
+        make_version(tmp_path, 6)
+    assert versions(tmp_path) == (7,)
+
+
+def test_equal_snapshots_are_equal_bytes(tmp_path: Path) -> None:
+    one, other = make_version(tmp_path / "one"), make_version(tmp_path / "other")
+    assert [path.name for path in sorted(one.iterdir())] == sorted(
+        ["MANIFEST.json", *(entry["file"] for entry in read_fields(one)["files"])]
+    )
+    for path in one.iterdir():
+        assert path.read_bytes() == (other / path.name).read_bytes()
+
+
+def test_publishing_what_is_not_there_changes_nothing(tmp_path: Path) -> None:
+    make_version(tmp_path, 1)
+    publish(tmp_path, 1)
+    with pytest.raises(InputError, match="no version 2 here; it has 1"):
+        publish(tmp_path, 2)
+    assert current_version(tmp_path) == 1
+
+
+def test_a_full_disk_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real_write, written = os.write, 0
+
+    def write(file: int, content: bytes) -> int:
+        nonlocal written
+        written += 1
+        if written == 11:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real_write(file, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", write)
+        with pytest.raises(InputError, match="the disk is full; free some space"):
+            make_version(tmp_path, 1)
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+    make_version(tmp_path, 1)
+
+
+def test_a_disk_that_will_be_full_is_told_before_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = os.statvfs(tmp_path)
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result((*status[:4], 0, *status[5:10])))
+    with pytest.raises(InputError, match=r"needs 0\.02 GB, the disk has 0\.00 GB free"):
+        make_version(tmp_path, 1)
+
+
+def test_a_write_that_takes_only_part_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_write = os.write
+    monkeypatch.setattr(os, "write", lambda file, content: real_write(file, content[:11]))
+    assert_same(load_snapshot(make_version(tmp_path)), small_snapshot())
+
+
+def test_leftovers_of_a_killed_writer_are_removed_by_the_next(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("kept")
+    root = tmp_path / "root"
+    partial = root / ".writing-00000000000000000001"
+    (partial / "deep").mkdir(parents=True)
+    (partial / "deep" / "ad_ids.npy").write_bytes(b"half")
+    (partial / "link").symlink_to(outside)
+    (root / ".writing-00000000000000000009").symlink_to(outside)
+    (root / ".CURRENT.new").write_text("0000")
+    make_version(root, 1)
+    publish(root, 1)
+    assert sorted(path.name for path in root.iterdir()) == [
+        ".lock",
+        "00000000000000000001",
+        "CURRENT",
+    ]
+    assert (outside / "kept").read_text() == "kept"
+
+
+def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for act in (load_snapshot, current_version, versions, small_writer):
+        with pytest.raises(InputError, match="file"):
+            act(tmp_path / "file")
+
+
+def small_writer(root: Path) -> Path:
+    return write_snapshot(small_snapshot(), root)
+
+
+def test_an_array_that_does_not_fit_the_rest_is_not_written(tmp_path: Path) -> None:
+    snapshot = small_snapshot()
+    ads = replace(snapshot.ads, ad_weight=snapshot.ads.ad_weight[:-1])
+    with pytest.raises(SnapshotError, match=r"ad_weight\.npy: shape must be \[8\]"):
+        write_snapshot(replace(snapshot, ads=ads), tmp_path)
+    assert versions(tmp_path) == ()
+    ads = replace(snapshot.ads, ad_rule=snapshot.ads.ad_rule.astype(np.int64))
+    with pytest.raises(SnapshotError, match=r"ad_rule\.npy: dtype must be <i4"):
+        write_snapshot(replace(snapshot, ads=ads), tmp_path)
+
+
+def test_views_and_foreign_byte_order_are_written_as_the_format_wants(tmp_path: Path) -> None:
+    snapshot = small_snapshot()
+    ads = replace(
+        snapshot.ads,
+        ad_ids=np.repeat(snapshot.ads.ad_ids, 2)[::2],
+        ad_rule=snapshot.ads.ad_rule.astype(">i4"),
+    )
+    rules = replace(snapshot.rules, set_rules=np.asfortranarray(snapshot.rules.set_rules))
+    path = write_snapshot(replace(snapshot, ads=ads, rules=rules), tmp_path)
+    assert_same(load_snapshot(path), snapshot)

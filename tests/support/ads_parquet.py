@@ -1,0 +1,67 @@
+"""Writes raw ads as the Parquet files that a build reads, in whatever shape a test asks for."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+from index.schema import TargetingSchema
+from support.oracle import NO_RULE, RawAd
+
+__all__ = ["ads_table", "write_ads", "write_schema"]
+
+
+def ads_table(
+    schema: TargetingSchema, ads: Sequence[RawAd], text: pa.DataType | None = None
+) -> pa.Table:
+    """One row per ad; a column for every attribute and set, and its `_exclude`."""
+    columns: dict[str, Any] = {
+        "ad_id": pa.array([ad.ad_id for ad in ads], pa.int64()),
+        "sid": pa.array([list(ad.sid) for ad in ads], pa.list_(pa.uint16())),
+        "ad_weight": pa.array([ad.weight for ad in ads], pa.float32()),
+    }
+    for name in schema.names:
+        rules = [ad.rules.get(name, NO_RULE) for ad in ads]
+        for column, side in ((name, 0), (f"{name}_exclude", 1)):
+            values = [rule[side] for rule in rules]
+            lists = [None if listed is None else sorted(listed) for listed in values]
+            columns[column] = pa.array(lists, pa.list_(pa.string())).cast(
+                pa.list_(text or pa.string())
+            )
+    return pa.table(columns)
+
+
+def write_ads(
+    path: Path, schema: TargetingSchema, ads: Sequence[RawAd], row_group_rows: int = 1000
+) -> Path:
+    pq.write_table(ads_table(schema, ads), path, row_group_size=row_group_rows)
+    return path
+
+
+def write_schema(path: Path, schema: TargetingSchema) -> Path:
+    """As a person would write it."""
+    document = {
+        "attributes": {
+            a.name: {
+                "values": list(a.values),
+                **({} if a.missing is None else {"missing": a.missing}),
+                "missing_passes_exclude": a.missing_passes_exclude,
+            }
+            for a in schema.attributes
+        },
+        "sets": {
+            s.name: {
+                "bloom_bits": s.bloom_bits,
+                "bloom_hashes": s.bloom_hashes,
+                "max_request_values": s.max_request_values,
+                "missing_passes_exclude": s.missing_passes_exclude,
+            }
+            for s in schema.sets
+        },
+        "hash_seed": schema.hash_seed,
+    }
+    path.write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), "utf-8")
+    return path

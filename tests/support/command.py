@@ -1,0 +1,32 @@
+"""Runs `grace` as its users do: as a process of its own. Mark the tests `subprocess`."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+__all__ = ["GRACE", "run_grace", "run_python"]
+
+GRACE = Path(sys.executable).with_name("grace")
+
+
+def run_grace(
+    *arguments: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """The finished process: `returncode`, `stdout`, `stderr`. Output is plain and 100 wide."""
+    return _run([str(GRACE), *map(str, arguments)], cwd, env)
+
+
+def run_python(
+    code: str, *, cwd: Path | None = None, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return _run([sys.executable, "-c", code], cwd, env)
+
+
+def _run(
+    command: list[str], cwd: Path | None, env: dict[str, str] | None
+) -> subprocess.CompletedProcess[str]:
+    plain = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb", **(env or {})}
+    return subprocess.run(
+        command, cwd=cwd, env=plain, capture_output=True, text=True, check=False, timeout=150
+    )

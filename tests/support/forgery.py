@@ -1,0 +1,149 @@
+"""Small snapshots on disk, and hostile ones: any array, any manifest, under right digests.
+
+The digests are computed here from the words of docs/snapshot.md and not by the product, so a test
+that loads what this wrote also says that the document is enough to write a snapshot.
+"""
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from index.matchers import MatcherMode
+from index.schema import Attribute, TargetingSchema, TargetSet
+from index.snapshot import Snapshot
+from index.storage import write_snapshot
+from support.oracle import RawAd
+from support.plain_builder import plain_snapshot
+
+__all__ = [
+    "forge_array",
+    "forge_bytes",
+    "forge_manifest",
+    "forge_text",
+    "make_version",
+    "read_array_file",
+    "read_fields",
+    "small_snapshot",
+    "tiny_snapshot",
+    "write_fields",
+]
+
+Fields = dict[str, Any]
+
+SCHEMA = TargetingSchema(
+    attributes=(
+        Attribute("country", ("NO", "PT", "US")),
+        Attribute("gender", ("female", "male", "unknown"), missing="unknown"),
+    ),
+    sets=(
+        TargetSet("location", bloom_bits=64, bloom_hashes=2, max_request_values=8),
+        TargetSet("audience", bloom_bits=128, bloom_hashes=4, max_request_values=8),
+    ),
+    hash_seed=7,
+)
+VOCAB_SIZES = (4, 5, 9)
+
+
+def some(*values: str) -> frozenset[str]:
+    return frozenset(values)
+
+
+ADS = (
+    RawAd(11, (0, 1, 2), 0.5, {"country": (some("NO"), None), "location": (some("no/oslo"), None)}),
+    RawAd(7, (0, 1, 2), 1.5, {"location": (some("no/oslo", "no/bergen"), None)}),
+    RawAd(300, (0, 1, 8), 0.25, {"audience": (some("runners"), some("cyclists"))}),
+    RawAd(5, (0, 3, 0), 0.0, {"country": (some("PT", "US"), None)}),
+    RawAd(6, (0, 3, 0), 0.0, {"country": (some("PT", "US"), None)}),
+    RawAd(63, (3, 0, 4), 2.0, {"gender": (None, some("male")), "location": (None, some("us/tx"))}),
+    RawAd(111, (3, 4, 4)),
+    RawAd(2**63 - 1, (3, 4, 5), -1.0, {"audience": (some("runners", "café"), None)}),
+)
+
+
+def small_snapshot(version: int = 1, mode: MatcherMode = MatcherMode.UNION) -> Snapshot:
+    """Every array has several entries, every level several nodes."""
+    return plain_snapshot(SCHEMA, VOCAB_SIZES, ADS, mode, version)
+
+
+def tiny_snapshot(version: int = 1) -> Snapshot:
+    """As few files as a snapshot can have, for tests that take time by the file."""
+    schema = TargetingSchema(attributes=SCHEMA.attributes, sets=(), hash_seed=0)
+    ads = (RawAd(63, (0, 1)), RawAd(7, (1, 0), rules={"country": (some("NO"), None)}))
+    return plain_snapshot(schema, (2, 2), ads, MatcherMode.CD, version)
+
+
+def make_version(root: Path, version: int = 1) -> Path:
+    return write_snapshot(small_snapshot(version), root)
+
+
+def read_fields(version: Path) -> Fields:
+    fields: Fields = json.loads((version / "MANIFEST.json").read_bytes())
+    return fields
+
+
+def write_fields(version: Path, fields: Fields) -> None:
+    """A manifest of any JSON values, under a right digest."""
+    content = json.dumps({**fields, "manifest_xxh3_128": "0" * 32}, indent=1).encode() + b"\n"
+    _write_blank(version, content)
+
+
+def forge_manifest(version: Path, change: Callable[[Fields], None]) -> None:
+    fields = read_fields(version)
+    change(fields)
+    write_fields(version, fields)
+
+
+def forge_text(version: Path, old: str, new: str) -> None:
+    """Replaces text that json.dumps would not write, and makes the digest right again."""
+    path = version / "MANIFEST.json"
+    digest = read_fields(version)["manifest_xxh3_128"]
+    text = path.read_text(encoding="utf-8").replace(digest, "0" * 32)
+    assert text.count(old) >= 1, old
+    _write_blank(version, text.replace(old, new, 1).encode())
+
+
+def _write_blank(version: Path, content: bytes) -> None:
+    digest = xxhash.xxh3_128_hexdigest(content).encode()
+    before, zeros, after = content.rpartition(b"0" * 32)
+    assert zeros
+    (version / "MANIFEST.json").write_bytes(before + digest + after)
+
+
+def read_array_file(version: Path, file: str) -> npt.NDArray[Any]:
+    array: npt.NDArray[Any] = np.load(version / file)
+    return array
+
+
+def forge_array(version: Path, file: str, array: npt.NDArray[Any]) -> None:
+    """Puts another array in a file, and its dtype, shape, size and digest in the manifest."""
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    forge_bytes(version, file, buffer.getvalue(), array.dtype.str, array.shape)
+
+
+def forge_bytes(
+    version: Path,
+    file: str,
+    content: bytes,
+    dtype: str | None = None,
+    shape: tuple[int, ...] | None = None,
+) -> None:
+    """Puts any bytes in a file; the manifest has their size and digest."""
+    (version / file).write_bytes(content)
+
+    def change(fields: Fields) -> None:
+        entry = next(entry for entry in fields["files"] if entry["file"] == file)
+        entry["bytes"] = len(content)
+        entry["xxh3_128"] = xxhash.xxh3_128_hexdigest(content)
+        if dtype is not None:
+            entry["dtype"] = dtype
+        if shape is not None:
+            entry["shape"] = list(shape)
+
+    forge_manifest(version, change)

@@ -1,0 +1,212 @@
+"""The rules of the house that no linter knows. Each returns its findings as `file:line: fault`."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+__all__ = [
+    "LAYERS",
+    "borders_without_face",
+    "boundless_functions",
+    "inits_below_tests",
+    "local_imports",
+    "long_files",
+    "machine_paths",
+    "packages_on_disk",
+    "tracked_files",
+    "undocumented_packages",
+    "unsorted_faces",
+    "wrong_arrows",
+]
+
+LAYERS = ("proto", "configs", "native", "index", "kernels", "model", "server", "bench", "cli")
+"""A package imports only from those before it."""
+
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+LOCAL_IMPORTS_ALLOWED = frozenset({"cli"})
+
+_HOMES = ("work", "root", "home", "Users", "tmp", "mnt")
+_MACHINE_PATH = re.compile(rb"(?<![\w.>}$)/-])/(?:%s)/" % "|".join(_HOMES).encode())
+
+
+def wrong_arrows(root: Path) -> list[str]:
+    faults = []
+    for file, tree in _product(root):
+        package = file.relative_to(root).parts[0]
+        for node in ast.walk(tree):
+            for module in _imported(node):
+                target = module.partition(".")[0]
+                if target in LAYERS and LAYERS.index(target) > LAYERS.index(package):
+                    faults.append(_at(root, file, node, f"{package} imports {target}"))
+                if target in ("tests", "support"):
+                    faults.append(_at(root, file, node, f"{package} imports test code"))
+    return faults
+
+
+def local_imports(root: Path) -> list[str]:
+    """Imports inside functions, and imports by name, which no reader and no tool can follow."""
+    faults = []
+    for file, tree in _product(root):
+        if file.relative_to(root).parts[0] in LOCAL_IMPORTS_ALLOWED:
+            continue
+        for function in _functions(tree):
+            faults += [
+                _at(root, file, node, f"import inside {function.name}()")
+                for node in ast.walk(function)
+                if isinstance(node, ast.Import | ast.ImportFrom)
+            ]
+        for node in ast.walk(tree):
+            name = getattr(node, "attr", getattr(node, "id", ""))
+            if isinstance(node, ast.Attribute | ast.Name) and name in (
+                "import_module",
+                "__import__",
+            ):
+                faults.append(_at(root, file, node, f"import through {name}"))
+    return faults
+
+
+def long_files(root: Path) -> list[str]:
+    return [
+        f"{file.relative_to(root)}:{lines}: longer than {MAX_FILE_LINES} lines"
+        for file in _python_files(root)
+        if (lines := len(file.read_text().splitlines())) > MAX_FILE_LINES
+    ]
+
+
+def boundless_functions(root: Path) -> list[str]:
+    """Bodies too long for a screen; a signature may be, where it lists a command's options."""
+    faults = []
+    for file in _python_files(root):
+        for function in _functions(ast.parse(file.read_text())):
+            first, last = function.body[0], function.body[-1]
+            lines = (last.end_lineno or last.lineno) - first.lineno + 1
+            if lines > MAX_FUNCTION_LINES:
+                faults.append(_at(root, file, function, f"{function.name}() has {lines} lines"))
+    return faults
+
+
+def inits_below_tests(root: Path) -> list[str]:
+    """An `__init__.py` there would make tests/index shadow index."""
+    return sorted(
+        f"{file.relative_to(root)}:1: shadows a package of the product"
+        for file in (root / "tests").rglob("__init__.py")
+    )
+
+
+def unsorted_faces(root: Path) -> list[str]:
+    """Constants, then classes, then functions: ruff's order, which `make fix` makes."""
+    faults = []
+    for file, tree in _product(root):
+        names = _face(tree)
+        if names != sorted(set(names), key=_rank):
+            faults.append(_at(root, file, tree, "__all__ is not sorted and unique"))
+    return faults
+
+
+def borders_without_face(root: Path) -> list[str]:
+    """Names that one package takes from another although no `__all__` offers them."""
+    faults = []
+    for file, tree in _product(root):
+        package = file.relative_to(root).parts[0]
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.ImportFrom) or node.level or not node.module:
+                continue
+            if node.module.partition(".")[0] in {*LAYERS} - {package}:
+                offered = _offered(root, node.module)
+                taken = [alias.name for alias in node.names if alias.name not in offered]
+                faults += [
+                    _at(root, file, node, f"{node.module} offers no {name}") for name in taken
+                ]
+    return faults
+
+
+def undocumented_packages(root: Path) -> list[str]:
+    return [
+        f"{file.relative_to(root)}:1: does not say what the package is for"
+        for file, tree in _product(root)
+        if file.name == "__init__.py" and not ast.get_docstring(tree)
+    ]
+
+
+def machine_paths(root: Path, files: list[Path]) -> list[str]:
+    """Absolute paths of whoever wrote the file: they mean nothing to its reader."""
+    faults = []
+    for file in files:
+        for number, line in enumerate(file.read_bytes().splitlines(), 1):
+            if found := _MACHINE_PATH.search(line):
+                fault = f"mentions {found.group().decode()}"
+                faults.append(f"{file.relative_to(root)}:{number}: {fault}")
+    return faults
+
+
+def packages_on_disk(root: Path) -> list[str]:
+    """Every folder with Python files below a top-level package, as a dotted name."""
+    tops = [entry.parent for entry in root.glob("*/__init__.py")]
+    folders = {file.parent for top in tops for file in top.rglob("*.py")}
+    return sorted(".".join(folder.relative_to(root).parts) for folder in folders)
+
+
+def tracked_files(root: Path) -> list[Path]:
+    """Files that git tracks or would track. Skips the test outside a checkout."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("not a git checkout")
+    files = (root / name for name in listed.stdout.split("\0") if name)
+    return [file for file in files if file.is_file() and not file.is_symlink()]
+
+
+def _python_files(root: Path) -> list[Path]:
+    folders = [root / name for name in (*LAYERS, "tests")]
+    return sorted([*root.glob("*.py"), *(file for at in folders for file in at.rglob("*.py"))])
+
+
+def _product(root: Path) -> Iterator[tuple[Path, ast.Module]]:
+    for file in _python_files(root):
+        if file.relative_to(root).parts[0] in LAYERS:
+            yield file, ast.parse(file.read_text(), str(file))
+
+
+def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def _imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        return [node.module]
+    return []
+
+
+def _face(tree: ast.Module) -> list[str]:
+    """What `__all__` lists, or nothing."""
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
+            return list(ast.literal_eval(node.value))  # type: ignore[attr-defined]
+    return []
+
+
+def _offered(root: Path, module: str) -> set[str]:
+    """The names of a module's face, and the modules below a package."""
+    at = root.joinpath(*module.split("."))
+    file = at / "__init__.py" if at.is_dir() else at.with_suffix(".py")
+    face = _face(ast.parse(file.read_text())) if file.is_file() else []
+    return {*face, *(below.stem for below in at.glob("*"))}
+
+
+def _rank(name: str) -> tuple[int, str]:
+    return (0 if name.isupper() else 1 if name[:1].isupper() else 2), name
+
+
+def _at(root: Path, file: Path, node: ast.AST, fault: str) -> str:
+    return f"{file.relative_to(root)}:{getattr(node, 'lineno', 1)}: {fault}"

@@ -1,0 +1,225 @@
+"""A snapshot built in plain Python: what the native builder's arrays must equal, one for one.
+
+Matcher rows are Python integers here: bit i of the integer is bit i of the row.
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from index.ads import SidToAds
+from index.bloom import bloom_positions, star_hash, value_hash
+from index.matchers import BloomMatchers, MatcherMode, Matchers, NodeMatchers
+from index.rules import SetRules, TargetingRules
+from index.schema import RESERVED_VALUE, Attribute, TargetingSchema, TargetSet
+from index.snapshot import Snapshot, SnapshotFacts
+from index.trie import SidTrie
+from index.values import InternedValues
+from support.oracle import NO_RULE, RawAd, Rule
+
+__all__ = ["PLAIN_CREATED_AT", "PLAIN_SID_SPACE", "plain_snapshot"]
+
+PLAIN_CREATED_AT = "2026-01-31T12:00:00Z"
+PLAIN_SID_SPACE = "plain-1"
+
+Prefix = tuple[int, ...]
+ValueIds = tuple[int, ...]
+SetRule = tuple[ValueIds, ValueIds]  # include, exclude; empty: no such list
+PlainRule = tuple[int, tuple[SetRule, ...]]  # bitmask bits, and a set rule per set
+Item = TypeVar("Item", bound=Hashable)
+Offset = TypeVar("Offset", np.int32, np.int64)
+
+
+def plain_snapshot(
+    schema: TargetingSchema,
+    vocab_sizes: Sequence[int],
+    ads: Iterable[RawAd],
+    mode: MatcherMode = MatcherMode.UNION,
+    version: int = 1,
+) -> Snapshot:
+    """The snapshot of ads that a build would keep: refusals are not looked for here."""
+    ordered = sorted(ads, key=lambda ad: (ad.sid, ad.ad_id))
+    levels = _levels(ordered, len(vocab_sizes))
+    set_values = tuple(_interned(ordered, target_set) for target_set in schema.sets)
+    plain_rules = [_plain_rule(schema, set_values, ad) for ad in ordered]
+    return Snapshot(
+        facts=SnapshotFacts(version, PLAIN_CREATED_AT, PLAIN_SID_SPACE, 0, 0),
+        schema=schema,
+        trie=_trie(levels, tuple(vocab_sizes)),
+        mode=mode,
+        matchers=_matchers(schema, levels, ordered) if mode is MatcherMode.UNION else None,
+        ads=_sid_to_ads(ordered, levels[-1], plain_rules),
+        rules=_rules(schema, plain_rules),
+        set_values=set_values,
+    )
+
+
+def _first_use(items: Iterable[Item]) -> dict[Item, int]:
+    """Ids by first use."""
+    ids: dict[Item, int] = {}
+    for item in items:
+        ids.setdefault(item, len(ids))
+    return ids
+
+
+def _offsets(lengths: Iterable[int], dtype: type[Offset]) -> npt.NDArray[Offset]:
+    return np.array([0, *np.cumsum(list(lengths), dtype=np.int64)], dtype)
+
+
+def _levels(ads: list[RawAd], sid_length: int) -> list[list[Prefix]]:
+    return [sorted({ad.sid[:length] for ad in ads}) for length in range(sid_length + 1)]
+
+
+def _trie(levels: list[list[Prefix]], vocab_sizes: tuple[int, ...]) -> SidTrie:
+    fan_out: dict[Prefix, int] = {}
+    for prefix in (prefix for level in levels[1:] for prefix in level):
+        fan_out[prefix[:-1]] = fan_out.get(prefix[:-1], 0) + 1
+    return SidTrie(
+        vocab_sizes=vocab_sizes,
+        level_counts=tuple(len(level) for level in levels),
+        node_offsets=_offsets(
+            (fan_out[prefix] for level in levels[:-1] for prefix in level), np.int32
+        ),
+        csr_tokens=np.array([prefix[-1] for level in levels[1:] for prefix in level], np.uint16),
+    )
+
+
+def _interned(ads: list[RawAd], target_set: TargetSet) -> InternedValues:
+    used: set[str] = set()
+    for ad in ads:
+        include, exclude = ad.rules.get(target_set.name, NO_RULE)
+        used |= (include or frozenset()) | (exclude or frozenset())
+    return InternedValues.of(used)
+
+
+def _attribute_bits(attribute: Attribute, rule: Rule) -> int:
+    """Bit i: listed value i is allowed; the last bit: `other` is."""
+    include, exclude = rule
+    bits = 0
+    for i, value in enumerate(attribute.values):
+        if (include is None or value in include) and value not in (exclude or ()):
+            bits |= 1 << i
+    other = include is None and (not exclude or attribute.missing_passes_exclude)
+    return bits | (other << len(attribute.values))
+
+
+def _ad_bitmask(schema: TargetingSchema, ad: RawAd) -> int:
+    bits = 0
+    for attribute, first in zip(schema.attributes, schema.first_bits, strict=True):
+        bits |= _attribute_bits(attribute, ad.rules.get(attribute.name, NO_RULE)) << first
+    return bits
+
+
+def _plain_rule(
+    schema: TargetingSchema, set_values: tuple[InternedValues, ...], ad: RawAd
+) -> PlainRule:
+    set_rules = []
+    for target_set, interned in zip(schema.sets, set_values, strict=True):
+        include, exclude = ad.rules.get(target_set.name, NO_RULE)
+        set_rules.append(
+            (
+                tuple(sorted(interned.ids[value] for value in include or ())),
+                tuple(sorted(interned.ids[value] for value in exclude or ())),
+            )
+        )
+    return _ad_bitmask(schema, ad), tuple(set_rules)
+
+
+def _rules(schema: TargetingSchema, plain_rules: list[PlainRule]) -> TargetingRules:
+    distinct = list(_first_use(plain_rules))
+    bitmask_ids = _first_use(bits for bits, _ in distinct)
+    set_ids = [
+        _first_use(set_rules[i] for _, set_rules in distinct) for i in range(len(schema.sets))
+    ]
+    return TargetingRules(
+        bitmask=np.array([bitmask_ids[bits] for bits, _ in distinct], np.int32),
+        bitmask_table=_table(bitmask_ids, schema.words),
+        set_rules=np.array(
+            [
+                [ids[rule] for ids, rule in zip(set_ids, set_rules, strict=True)]
+                for _, set_rules in distinct
+            ],
+            np.int32,
+        ).reshape(len(distinct), len(schema.sets)),
+        sets=tuple(_set_rules(list(ids)) for ids in set_ids),
+    )
+
+
+def _set_rules(rules: list[SetRule]) -> SetRules:
+    return SetRules(
+        include_offsets=_offsets((len(include) for include, _ in rules), np.int64),
+        include_values=np.array([v for include, _ in rules for v in include], np.int32),
+        exclude_offsets=_offsets((len(exclude) for _, exclude in rules), np.int64),
+        exclude_values=np.array([v for _, exclude in rules for v in exclude], np.int32),
+    )
+
+
+def _sid_to_ads(ads: list[RawAd], leaves: list[Prefix], plain_rules: list[PlainRule]) -> SidToAds:
+    rule_ids = _first_use(plain_rules)
+    under = dict.fromkeys(leaves, 0)
+    for ad in ads:
+        under[ad.sid] += 1
+    return SidToAds(
+        ad_offsets=_offsets(under.values(), np.int64),
+        ad_ids=np.array([ad.ad_id for ad in ads], np.int64),
+        ad_rule=np.array([rule_ids[rule] for rule in plain_rules], np.int32),
+        ad_weight=np.array([ad.weight for ad in ads], np.float32),
+        ad_lookup=np.array(sorted(range(len(ads)), key=lambda i: ads[i].ad_id), np.int32),
+    )
+
+
+def _matchers(schema: TargetingSchema, levels: list[list[Prefix]], ads: list[RawAd]) -> Matchers:
+    bitmask = _node_matchers(levels, ads, [_ad_bitmask(schema, ad) for ad in ads], schema.words)
+    blooms = []
+    for target_set in schema.sets:
+        ad_rows = [_ad_bloom(target_set, schema.hash_seed, ad) for ad in ads]
+        rows = _node_matchers(levels, ads, ad_rows, target_set.words)
+        star_bits = _bits(bloom_positions(star_hash(schema.hash_seed), target_set))
+        star = [_integer(row) & star_bits == star_bits for row in rows.table]
+        blooms.append(BloomMatchers(rows, np.array(star, np.uint8)))
+    return Matchers(bitmask, tuple(blooms))
+
+
+def _ad_bloom(target_set: TargetSet, seed: int, ad: RawAd) -> int:
+    include, _ = ad.rules.get(target_set.name, NO_RULE)
+    bits = 0
+    for value in include if include is not None else {RESERVED_VALUE}:
+        bits |= _bits(bloom_positions(value_hash(value, seed), target_set))
+    return bits
+
+
+def _node_matchers(
+    levels: list[list[Prefix]], ads: list[RawAd], ad_rows: list[int], words: int
+) -> NodeMatchers:
+    """Per level: each node's row is the OR of its ads' rows; equal rows share an id."""
+    index: list[int] = []
+    level_rows: list[int] = []
+    table: list[int] = []
+    for length, level in list(enumerate(levels))[1:]:
+        union = dict.fromkeys(level, 0)
+        for ad, row in zip(ads, ad_rows, strict=True):
+            union[ad.sid[:length]] |= row
+        ids = _first_use(union.values())
+        index.extend(len(table) + ids[row] for row in union.values())
+        level_rows.append(len(ids))
+        table.extend(ids)
+    return NodeMatchers(np.array(index, np.int32), _table(table, words), tuple(level_rows))
+
+
+def _bits(positions: Iterable[int]) -> int:
+    bits = 0
+    for position in positions:
+        bits |= 1 << position
+    return bits
+
+
+def _table(rows: Iterable[int], words: int) -> npt.NDArray[np.uint64]:
+    mask = (1 << 64) - 1
+    split = [[(row >> (64 * w)) & mask for w in range(words)] for row in rows]
+    return np.array(split, np.uint64).reshape(len(split), words)
+
+
+def _integer(row: npt.NDArray[np.uint64]) -> int:
+    return sum(int(word) << (64 * w) for w, word in enumerate(row))

@@ -1,0 +1,206 @@
+"""Schemas, ads and users to test with: one seeded random source, and hypothesis strategies over it.
+
+The attribute sizes 1, 63, 64, 65 and 250 put the `other` bit at, before and behind the borders of
+64-bit words. Values are plain strings: "a0-v17" is listed, "a0-new" is unknown to the schema.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import strategies as st
+
+from index.schema import Attribute, TargetingSchema, TargetSet
+from index.users import UserAttributes
+from support.oracle import RawAd, Rule
+
+__all__ = [
+    "ATTRIBUTE_SIZES",
+    "Case",
+    "cases",
+    "random_ads",
+    "random_case",
+    "random_schema",
+    "random_user",
+    "random_users",
+    "schemas",
+]
+
+ATTRIBUTE_SIZES = (1, 63, 64, 65, 250)
+_SET_VALUES = 40
+_FEW = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """A catalogue, and users to ask about it."""
+
+    schema: TargetingSchema
+    vocab_sizes: tuple[int, ...]
+    ads: tuple[RawAd, ...]
+    users: tuple[UserAttributes, ...]
+
+
+def random_schema(
+    rng: np.random.Generator,
+    attribute_sizes: Sequence[int] | None = None,
+    num_sets: int | None = None,
+) -> TargetingSchema:
+    """By default up to 4 attributes of the odd sizes, and up to 3 sets."""
+    if attribute_sizes is None:
+        attribute_sizes = [int(rng.choice(ATTRIBUTE_SIZES)) for _ in range(rng.integers(5))]
+    if num_sets is None:
+        num_sets = int(rng.integers(4))
+    return TargetingSchema(
+        attributes=tuple(
+            _random_attribute(rng, f"a{i}", size) for i, size in enumerate(attribute_sizes)
+        ),
+        sets=tuple(_random_set(rng, f"s{i}") for i in range(num_sets)),
+        hash_seed=int(rng.integers(1 << 64, dtype=np.uint64)),
+    )
+
+
+def _random_attribute(rng: np.random.Generator, name: str, size: int) -> Attribute:
+    values = tuple(f"{name}-v{i}" for i in range(size))
+    missing = str(rng.choice(values)) if rng.random() < 0.4 else None
+    return Attribute(name, values, missing, missing_passes_exclude=bool(rng.random() < 0.4))
+
+
+def _random_set(rng: np.random.Generator, name: str) -> TargetSet:
+    return TargetSet(
+        name,
+        bloom_bits=int(rng.choice([64, 256, 1024])),
+        bloom_hashes=int(rng.integers(1, 5)),
+        max_request_values=64,
+        missing_passes_exclude=bool(rng.random() < 0.4),
+    )
+
+
+def set_values(target_set: TargetSet) -> list[str]:
+    """The values that random ads name; users have others too."""
+    return [f"{target_set.name}/é{i}" for i in range(_SET_VALUES)]
+
+
+def random_ads(
+    rng: np.random.Generator,
+    schema: TargetingSchema,
+    vocab_sizes: Sequence[int],
+    count: int,
+    ads_per_sid: float = 1.7,
+) -> list[RawAd]:
+    """Ads that a build keeps, in no order. About `ads_per_sid` share a SID; rules repeat."""
+    most = int(np.prod([float(size) for size in vocab_sizes]))
+    sids = rng.integers(most, size=max(1, int(count / ads_per_sid)))
+    ids = rng.choice(max(count * 7, 100), size=count, replace=False)
+    rules = [_random_rules(rng, schema) for _ in range(max(1, count // 2))]
+    return [
+        RawAd(
+            ad_id=int(ad_id),
+            sid=_digits(int(rng.choice(sids)), vocab_sizes),
+            weight=float(rng.choice([-0.0, 0.0, 0.5, 1.0, 2.25, -1.5])),
+            rules=rules[int(rng.integers(len(rules)))],
+        )
+        for ad_id in ids
+    ]
+
+
+def _digits(number: int, vocab_sizes: Sequence[int]) -> tuple[int, ...]:
+    digits = []
+    for size in reversed(vocab_sizes):
+        number, digit = divmod(number, size)
+        digits.append(digit)
+    return tuple(reversed(digits))
+
+
+def _random_rules(rng: np.random.Generator, schema: TargetingSchema) -> dict[str, Rule]:
+    rules = {}
+    for attribute in schema.attributes:
+        other_passes = attribute.missing_passes_exclude
+        rules[attribute.name] = _random_rule(rng, attribute.values, other_passes)
+    for target_set in schema.sets:
+        rules[target_set.name] = _random_rule(rng, set_values(target_set), True)
+    return {name: rule for name, rule in rules.items() if rule != (None, None)}
+
+
+def _random_rule(rng: np.random.Generator, values: Sequence[str], may_exclude_all: bool) -> Rule:
+    """None, include, exclude, or both; never one that leaves nobody, which a build refuses."""
+    include = _some(rng, values, least=1) if rng.random() < 0.45 else None
+    exclude = _some(rng, values, least=0) if rng.random() < 0.3 else None
+    if include is not None and exclude is not None and include <= exclude:
+        exclude = None
+    if exclude is not None and not may_exclude_all and exclude >= set(values):
+        exclude = None
+    return include, exclude
+
+
+def _some(rng: np.random.Generator, values: Sequence[str], least: int) -> frozenset[str]:
+    """A few values or, half of the time, most of them."""
+    few = rng.random() < 0.5
+    most = min(_FEW, len(values)) if few else len(values)
+    count = int(rng.integers(least, most + 1))
+    return frozenset(str(value) for value in rng.choice(values, size=count, replace=False))
+
+
+def random_user(rng: np.random.Generator, schema: TargetingSchema) -> UserAttributes:
+    """Missing, single, several, unknown and repeated values; sometimes a name nobody knows."""
+    user: dict[str, Sequence[str]] = {}
+    for attribute in schema.attributes:
+        kind = rng.random()
+        if kind < 0.15:
+            continue
+        count = 0 if kind < 0.25 else 1 if kind < 0.75 else int(rng.integers(1, 4))
+        known = [*attribute.values, f"{attribute.name}-new"] if kind > 0.9 else attribute.values
+        user[attribute.name] = [str(value) for value in rng.choice(known, size=count)]
+    for target_set in schema.sets:
+        count = int(rng.choice([0, 1, 2, 5, 20, target_set.max_request_values]))
+        known = [*set_values(target_set), *(f"{target_set.name}/new{i}" for i in range(40))]
+        picked = rng.choice(known, size=min(count, len(known)), replace=False)
+        if count or rng.random() < 0.5:
+            user[target_set.name] = [str(value) for value in picked]
+    if rng.random() < 0.1:
+        user["of_a_later_schema"] = ["x"]
+    return user
+
+
+def random_users(
+    rng: np.random.Generator, schema: TargetingSchema, count: int
+) -> list[UserAttributes]:
+    return [random_user(rng, schema) for _ in range(count)]
+
+
+def random_case(
+    rng: np.random.Generator,
+    num_ads: int | None = None,
+    num_users: int | None = None,
+    schema: TargetingSchema | None = None,
+) -> Case:
+    """By default small enough for the plain builder to build hundreds of them in a test."""
+    schema = schema or random_schema(rng)
+    vocab_sizes = tuple(int(size) for size in rng.integers(1, 6, size=rng.integers(1, 5)))
+    num_ads = int(rng.integers(1, 40)) if num_ads is None else num_ads
+    num_users = int(rng.integers(1, 7)) if num_users is None else num_users
+    return Case(
+        schema=schema,
+        vocab_sizes=vocab_sizes,
+        ads=tuple(random_ads(rng, schema, vocab_sizes, num_ads)),
+        users=tuple(random_users(rng, schema, num_users)),
+    )
+
+
+def schemas() -> st.SearchStrategy[TargetingSchema]:
+    return _seeds().map(lambda seed: random_schema(np.random.default_rng(seed)))
+
+
+@st.composite
+def cases(
+    draw: st.DrawFn, most_ads: int = 40, most_users: int = 6, schema: TargetingSchema | None = None
+) -> Case:
+    """Hypothesis shrinks the number of ads and users; the rest follows from a seed."""
+    num_ads = draw(st.integers(1, most_ads))
+    num_users = draw(st.integers(1, most_users))
+    rng = np.random.default_rng(draw(_seeds()))
+    return random_case(rng, num_ads, num_users, schema)
+
+
+def _seeds() -> st.SearchStrategy[int]:
+    return st.integers(0, 2**32 - 1)
