@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from configs.machine import available_cores
+
 __all__ = ["machine", "write_result"]
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -30,9 +32,8 @@ def write_result(
 def machine() -> str:
     """Such as "2 cores of AMD EPYC, 23 GiB, Linux x86_64"."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
-    cores = len(os.sched_getaffinity(0))
     return (
-        f"{cores} cores of {_processor()}, {memory:.0f} GiB, {platform.system()} "
+        f"{available_cores()} cores of {_processor()}, {memory:.0f} GiB, {platform.system()} "
         f"{platform.machine()}"
     )
 

@@ -30,7 +30,9 @@ def build(
     updates_watermark: Annotated[
         int, typer.Option(help="Ad updates up to this sequence number are in the table.")
     ] = 0,
-    max_rejects: Annotated[int, typer.Option(help="Build without this many faulty ads.")] = 0,
+    max_rejects: Annotated[
+        int, typer.Option(min=0, help="Build without this many faulty ads.")
+    ] = 0,
     reject_file: Annotated[
         Path | None, typer.Option(help="Default: ROOT/VERSION.rejects.jsonl.")
     ] = None,
@@ -67,6 +69,7 @@ def build(
         return
     state = "published" if report.published else "not published"
     print(f"version {report.version} ({state}): {report.path}")
+    print(f"from {report.rows:,} rows in {report.files} file{'s' if report.files > 1 else ''}")
     print(
         f"{report.sids:,} SIDs, {report.ads:,} ads, {report.rules:,} distinct rules "
         f"in {sum(report.step_seconds.values()):.1f} s, "

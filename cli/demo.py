@@ -27,6 +27,7 @@ def demo(
     ] = None,
     users: Annotated[int, typer.Option(min=1, max=64, help="How many users to match.")] = 2,
     seed: Annotated[int, typer.Option(help="Of the catalogue.")] = 1,
+    force: Annotated[bool, typer.Option("--force", help="Replace files from before.")] = False,
 ) -> None:
     """Make a catalogue, build and verify its snapshot, match users, and say why.
 
@@ -42,7 +43,7 @@ def demo(
     with ExitStack() as stack:
         folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="grace-")))
         _headline("1. A catalogue of ads")
-        written = write_folder(preset_spec("tiny", None, seed), folder, force=out is not None)
+        written = write_folder(preset_spec("tiny", None, seed), folder, force=force)
         print(f"{written.ads:,} ads under {written.sids:,} SIDs, {written.requests} requests")
         _headline("2. Its snapshot")
         spec = BuildSpec(
@@ -57,7 +58,8 @@ def demo(
         snapshot = load_snapshot(spec.root)
         print_summary(summarize(snapshot))
         titles = _titles(folder / "ads.parquet")
-        for request in _requests_with_clicks(folder / "requests.jsonl")[:users]:
+        for place, request in enumerate(_requests_with_clicks(folder / "requests.jsonl")[:users]):
+            _headline(f"{3 + place}. User {request['request_id']}")
             _match(snapshot, request, titles)
     if out is not None:
         print(f"\nThe files are in {out}. Go on with: grace inspect {out}/snapshots")
@@ -71,7 +73,6 @@ def _match(snapshot: "Snapshot", request: Mapping[str, Any], titles: Mapping[int
     from index.exact import ExactMatcher
     from index.users import UserEncoder
 
-    _headline(f"3. User {request['request_id']}")
     user: UserAttributes = {name: tuple(v["values"]) for name, v in request["user"].items()}
     for name, values in user.items():
         print(f"  {name}: {_some(values)}")

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 import typer
 
 from configs.errors import NativeError
+from configs.machine import available_cores
 
 __all__ = ["Finding", "doctor", "examine"]
 
@@ -50,7 +51,7 @@ def doctor(
 
 def examine() -> Iterator[Finding]:
     yield Finding("Python", "ok", f"{platform.python_version()} on {platform.platform()}")
-    yield Finding("cores", "ok", str(len(os.sched_getaffinity(0))))
+    yield Finding("cores", "ok", str(available_cores()))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     yield Finding("memory", "ok", f"{memory / 2**30:.1f} GiB")
     yield from map(_package, NEEDED)

@@ -39,7 +39,7 @@ def print_summary(summary: "IndexSummary") -> None:
 
     console = Console()
     for line in _lines(summary):
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(_levels(summary))
     if summary.matchers:
         console.print(_matchers(summary))

@@ -1,8 +1,8 @@
 """`grace`: the table of commands and what becomes of their errors.
 
-The command `name` is the function `name` of cli/name.py, annotated for typer; its docstring is its
-help and has an example. To add one, write the file and add its name to COMMANDS, which is also the
-order of `grace --help`: as a newcomer needs them.
+The command `a-name` is the function `a_name` of cli/a_name.py, annotated for typer; its docstring
+is its help and has an example. To add one, write the file and add its name to COMMANDS, which is
+also the order of `grace --help`: as a newcomer needs them.
 """
 
 import sys
@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from configs.errors import GraceError
+from configs.errors import GraceError, SnapshotError
 
 __all__ = ["COMMANDS", "app", "run", "told"]
 
@@ -66,17 +66,28 @@ def told(command: Callable[..., None]) -> Callable[..., None]:
     def wrapped(*args: Any, **kwargs: Any) -> None:
         try:
             command(*args, **kwargs)
+        except SnapshotError as error:
+            print(f"error: {error}; build or publish another version", file=sys.stderr)
+            raise typer.Exit(error.exit_code) from None
         except GraceError as error:
             print(f"error: {error}", file=sys.stderr)
             raise typer.Exit(error.exit_code) from None
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            place = f"{error.filename}: " if error.filename else ""
+            print(f"error: {place}{error.strerror or error}", file=sys.stderr)
+            raise typer.Exit(1) from None
         except KeyboardInterrupt:
+            print("interrupted; nothing was published", file=sys.stderr)
             raise typer.Exit(INTERRUPTED) from None
 
     return wrapped
 
 
-for _name in COMMANDS:
-    app.command(_name)(told(getattr(import_module(f"cli.{_name}"), _name)))
+for _command in COMMANDS:
+    _name = _command.replace("-", "_")
+    app.command(_command)(told(getattr(import_module(f"cli.{_name}"), _name)))
 
 
 def run() -> None:

@@ -24,7 +24,7 @@ def publish(
     verify_snapshot(root, version)
     previous = make_current(root, version)
     if as_json:
-        print(json.dumps({"root": str(root), "from": previous, "to": version}))
+        print(json.dumps({"root": str(root), "from": previous, "to": version}, indent=2))
     elif previous is None:
         print(f"{root}: {version} is current; none was before")
     else:

@@ -34,10 +34,11 @@ def verify(
         report = verify_snapshot(path, version, deep=deep)
     except SnapshotError as error:
         if as_json:
-            print(json.dumps({"ok": False, "file": error.file, "fault": error.fault}))
+            place = {"path": str(error.folder or path), "file": error.file}
+            print(json.dumps({"ok": False, **place, "fault": error.fault}, indent=2))
         raise
     if as_json:
-        print(json.dumps({"ok": True, **asdict(report)}, default=str, indent=1))
+        print(json.dumps({"ok": True, **asdict(report)}, default=str, indent=2))
         return
     current = ", current" if report.is_current else ""
     counts = report.counts

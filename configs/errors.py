@@ -6,11 +6,17 @@ GraceError                 the message is for its reader: the thing, the value, 
 │   └── RejectedAdsError   more ads refused than --max-rejects allows                        2
 ├── RequestError           one request's user attributes or features, with the field's path  2
 ├── SnapshotError          a damaged, hostile or newer snapshot, with the file and the fault 1
-└── NativeError            the native library is missing, stale, or reports a failure        1
+├── CheckpointError        a damaged checkpoint, or another than the snapshot's, likewise    1
+├── NativeError            the native library is missing, stale, or reports a failure        1
+└── DeviceError            a device that this version cannot compute on                      1
 """
 
+from pathlib import Path
+
 __all__ = [
+    "CheckpointError",
     "ConfigError",
+    "DeviceError",
     "GraceError",
     "InputError",
     "NativeError",
@@ -48,6 +54,18 @@ class RequestError(GraceError):
 
 
 class SnapshotError(GraceError):
+    def __init__(self, file: str, fault: str, folder: Path | None = None) -> None:
+        super().__init__(f"{file if folder is None else folder / file}: {fault}")
+        self.file = file
+        self.fault = fault
+        self.folder = folder
+
+    def within(self, folder: Path) -> "SnapshotError":
+        """The same error, its file told with its folder."""
+        return SnapshotError(self.file, self.fault, folder)
+
+
+class CheckpointError(GraceError):
     def __init__(self, file: str, fault: str) -> None:
         super().__init__(f"{file}: {fault}")
         self.file = file
@@ -55,4 +73,8 @@ class SnapshotError(GraceError):
 
 
 class NativeError(GraceError):
+    pass
+
+
+class DeviceError(GraceError):
     pass

@@ -45,6 +45,9 @@ def admitted_entries(
 
     Entry j leads to node j + 1; without `entries`, all of them. -> bool [len(entries)]
     """
+    users.require_encoded_for(snapshot)
+    if not 0 <= request < len(users):
+        raise ValueError(f"request must be 0..{len(users) - 1}, got {request}")
     run = range(snapshot.trie.num_entries) if entries is None else entries
     if run.step != 1 or run.start < 0 or run.stop > snapshot.trie.num_entries:
         raise ValueError(f"entries must be a run within 0..{snapshot.trie.num_entries}, got {run}")

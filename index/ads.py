@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from configs.errors import InputError
+
 __all__ = ["SidToAds"]
 
 
@@ -31,7 +33,10 @@ class SidToAds:
 
     def ordinals(self, ad_ids: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """The ordinals of ad ids, -1 for those this snapshot does not have.   [n] -> [n]"""
-        wanted = np.asarray(ad_ids, np.int64)
+        wanted = np.asarray(ad_ids)
+        if wanted.size and wanted.dtype.kind not in "iu":
+            raise InputError(f"ad ids must be integers, got {wanted.dtype}")
+        wanted = wanted.astype(np.int64)
         at = _lower_bound(self.ad_ids, self.ad_lookup, wanted)
         found = self.ad_lookup[np.minimum(at, self.num_ads - 1)].astype(np.int64)
         return np.where((at < self.num_ads) & (self.ad_ids[found] == wanted), found, -1)

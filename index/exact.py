@@ -157,15 +157,19 @@ def _open_matcher(snapshot: Snapshot) -> int:
         *(rules.num_rules, rules.bitmask, snapshot.schema.words, rules.bitmask_table),
         *(rules.set_rules, handle),
     )
-    for target_set, set_rules, values in zip(
-        snapshot.schema.sets, rules.sets, snapshot.set_values, strict=True
-    ):
-        _add_set(
-            *(int(handle[0]), set_rules.num_rules, len(values)),
-            *(set_rules.include_offsets, set_rules.include_values),
-            *(set_rules.exclude_offsets, set_rules.exclude_values),
-            target_set.missing_passes_exclude,
-        )
+    try:
+        for target_set, set_rules, values in zip(
+            snapshot.schema.sets, rules.sets, snapshot.set_values, strict=True
+        ):
+            _add_set(
+                *(int(handle[0]), set_rules.num_rules, len(values)),
+                *(set_rules.include_offsets, set_rules.include_values),
+                *(set_rules.exclude_offsets, set_rules.exclude_values),
+                target_set.missing_passes_exclude,
+            )
+    except BaseException:
+        _close(int(handle[0]))
+        raise
     return int(handle[0])
 
 
@@ -176,13 +180,7 @@ def _check_shapes(
     leaves: npt.NDArray[np.int32],
     scores: npt.NDArray[np.float32],
 ) -> None:
-    expected = (snapshot.schema.words, len(snapshot.schema.sets))
-    got = (users.bitmask.shape[1], len(users.sets))
-    if got != expected:
-        raise InputError(
-            f"user rows must have {expected[0]} words and {expected[1]} sets, got {got[0]} and "
-            f"{got[1]}: encode users with the snapshot's own schema"
-        )
+    users.require_encoded_for(snapshot)
     if leaves.dtype != np.int32 or scores.dtype != np.float32 or leaves.shape != scores.shape:
         raise InputError(
             f"leaves and scores must be int32 and float32 of one shape [n], got {leaves.dtype} "
@@ -226,7 +224,7 @@ def _raise_fault(
 def _limits(
     max_ads: int | Sequence[int] | npt.NDArray[np.integer], requests: int
 ) -> npt.NDArray[np.int64]:
-    limits = np.asarray(max_ads, np.int64)
+    limits = _integers("max_ads", max_ads)
     if limits.shape not in ((), (requests,)):
         raise InputError(f"max_ads must be one number or [{requests}], got {list(limits.shape)}")
     if (limits < 0).any():
@@ -256,10 +254,18 @@ def _deny_lists(
         return np.zeros(requests + 1, np.int64), np.empty(0, np.int64)
     if len(deny) != requests:
         raise InputError(f"deny must hold one list per request, {requests}, got {len(deny)}")
-    lists = [np.asarray(ids, np.int64).reshape(-1) for ids in deny]
+    lists = [_integers("deny", ids).reshape(-1) for ids in deny]
     offsets = np.zeros(requests + 1, np.int64)
     np.cumsum([len(ids) for ids in lists], out=offsets[1:])
     return offsets, np.concatenate([np.empty(0, np.int64), *lists])
+
+
+def _integers(name: str, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """As int64, never by cutting off a fraction."""
+    array = np.asarray(values)
+    if array.size and (array.dtype.kind not in "iu" or array.dtype == np.uint64):
+        raise InputError(f"{name} must be 64-bit integers, got {array.dtype}")
+    return array.astype(np.int64)
 
 
 def _user_values(

@@ -8,7 +8,7 @@ the only source of these facts. An *attribute* has few values, each one bit of a
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -137,8 +137,8 @@ class _SetSection:
 
 @dataclass(frozen=True, slots=True)
 class _TargetingSection:
-    attributes: dict[str, _AttributeSection]
-    sets: dict[str, _SetSection]
+    attributes: dict[str, _AttributeSection] = field(default_factory=dict)
+    sets: dict[str, _SetSection] = field(default_factory=dict)
     hash_seed: int = 0
 
 

@@ -12,9 +12,10 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from configs.errors import RequestError
+from configs.errors import InputError, RequestError
 from index.bloom import value_hash
-from index.schema import Attribute, TargetingSchema, TargetSet
+from index.schema import RESERVED_VALUE, Attribute, TargetingSchema, TargetSet
+from index.snapshot import Snapshot
 from index.values import InternedValues
 
 __all__ = ["SetQueries", "UserAttributes", "UserEncoder", "UserRows"]
@@ -41,16 +42,27 @@ class SetQueries:
 
 @dataclass(frozen=True, slots=True)
 class UserRows:
-    """
+    """Bits and value ids mean something only beside the schema and values that made them.
+
     bitmask  uint64 [B, words]
     """
 
+    encoder: "UserEncoder"
     bitmask: npt.NDArray[np.uint64]
     sets: tuple[SetQueries, ...]  # in the schema's order of sets
     ignored: tuple[tuple[str, ...], ...]  # per request: names the schema does not know
 
     def __len__(self) -> int:
         return len(self.bitmask)
+
+    def require_encoded_for(self, snapshot: Snapshot) -> None:
+        """Ids of another snapshot's values would answer for other values: never compare them."""
+        same_values = self.encoder.set_values is snapshot.set_values
+        if not same_values or self.encoder.schema != snapshot.schema:
+            raise InputError(
+                "user rows were encoded for another snapshot: encode users with the schema and "
+                "set_values of the snapshot that they are matched against"
+            )
 
 
 @dataclass(frozen=True)
@@ -71,7 +83,7 @@ class UserEncoder:
             for target_set, values in zip(self.schema.sets, self.set_values, strict=True)
         )
         ignored = tuple(tuple(sorted(user.keys() - known)) for user in distinct)
-        return UserRows(bitmask, sets, ignored)
+        return UserRows(self, bitmask, sets, ignored)
 
     @cached_property
     def _known_names(self) -> frozenset[str]:
@@ -130,11 +142,13 @@ def _stand_in(attribute: Attribute) -> tuple[str, ...]:
 
 def _distinct(name: str, values: Sequence[str]) -> tuple[str, ...]:
     field = f"user.{name}.values"
-    if isinstance(values, str):
-        raise RequestError(field, "expected a list of strings, got one string")
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise RequestError(field, f"expected a list of strings, got {type(values).__name__}")
     for value in values:
         if not isinstance(value, str):
             raise RequestError(field, f"expected strings, got {type(value).__name__}")
+        if value == RESERVED_VALUE:
+            raise RequestError(field, f"{RESERVED_VALUE!r} is reserved; name values, or send none")
         try:
             value.encode()
         except UnicodeEncodeError:

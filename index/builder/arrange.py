@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from configs.errors import InputError
 from index.ads import SidToAds
 from index.builder.collect import CollectedAds
 from index.builder.rule_table import RawRules, RawSetRules
@@ -16,6 +17,8 @@ from index.values import InternedValues
 from native.loader import array_in, array_out, declare
 
 __all__ = ["Arranged", "arrange"]
+
+MAX_NODES = (1 << 31) - 1  # ids are int32
 
 _trie_count = declare(
     "grace_trie_count",
@@ -69,6 +72,10 @@ def _trie(
     counts = np.empty(length + 1, np.int64)
     _trie_count(ads, tokens, length, counts)
     nodes, leaves = int(counts.sum()), int(counts[-1])
+    if nodes > MAX_NODES:
+        raise InputError(
+            f"{nodes} trie nodes, a snapshot holds at most 2^31 - 1: build in shards by first token"
+        )
     node_offsets = np.empty(nodes - leaves + 1, np.int32)
     csr_tokens = np.empty(nodes - 1, np.uint16)
     ad_offsets = np.empty(leaves + 1, np.int64)

@@ -24,6 +24,7 @@ from index.schema import TargetingSchema
 __all__ = ["AdsBatch", "BatchReader", "raw_values"]
 
 BATCH_ROWS = 1 << 17
+_BATCH_BYTES = 1 << 27
 _READ_BUFFER = 1 << 22  # bytes per column: a row group of any size streams through
 
 
@@ -78,13 +79,30 @@ class BatchReader:
             row = 0
             try:
                 with pq.ParquetFile(file.path, buffer_size=_READ_BUFFER, pre_buffer=False) as table:
-                    for batch in table.iter_batches(self._batch_rows, columns=list(file.columns)):
+                    if table.schema_arrow.names != list(file.all_columns):
+                        raise InputError(f"{file.path}: its columns changed while it was read")
+                    for batch in self._record_batches(table, file):
+                        if row + batch.num_rows > file.rows:
+                            raise InputError(f"{file.path}: grew while it was read")
                         yield self._decode(file, row, batch)
                         row += batch.num_rows
+            except pa.ArrowNotImplementedError:
+                raise InputError(
+                    f"{file.path}: a list column holds more than 2 GiB of text near row {row}; "
+                    "write row groups of fewer rows"
+                ) from None
             except (pa.ArrowException, OSError) as error:
                 raise InputError(f"{file.path}: damaged near row {row}: {error}") from None
             if row != file.rows:
                 raise InputError(f"{file.path}: {row} rows read, its footer says {file.rows}")
+
+    def _record_batches(self, table: pq.ParquetFile, file: AdsFile) -> Iterator[pa.RecordBatch]:
+        """Group by group, since Arrow cannot join nested dictionaries across the groups' border."""
+        for group in range(table.num_row_groups):
+            held = table.metadata.row_group(group)
+            bytes_per_row = max(1, held.total_byte_size // max(1, held.num_rows))
+            rows = max(1, min(self._batch_rows, _BATCH_BYTES // bytes_per_row))
+            yield from table.iter_batches(rows, row_groups=[group], columns=list(file.columns))
 
     def _decode(self, file: AdsFile, first_row: int, batch: pa.RecordBatch) -> AdsBatch:
         rows = batch.num_rows

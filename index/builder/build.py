@@ -1,6 +1,5 @@
 """The build, top to bottom."""
 
-import os
 import resource
 import sys
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import InputError
+from configs.machine import available_cores
 from index.builder.arrange import arrange
 from index.builder.batches import BATCH_ROWS, BatchReader
 from index.builder.collect import collect_ads
@@ -21,15 +21,19 @@ from index.builder.unions import union_matchers
 from index.matchers import MatcherMode
 from index.schema import load_schema
 from index.snapshot import Snapshot, SnapshotFacts, is_sid_space
-from index.storage import next_version, publish, versions, write_snapshot
+from index.storage import current_version, next_version, publish, versions, write_snapshot
 
 __all__ = ["BuildReport", "BuildSpec", "Progress", "build"]
 
 Progress = Callable[[str, int, int], None]
 """Told the step's name, how much of it is done, and how much there is."""
 
+ENDED_REJECTS = "ended.rejects.jsonl"
+"""In the root, the rejects of a build that ended without a version."""
+
 MAX_SID_LENGTH = 16
 MAX_VOCAB_SIZE = 1 << 16
+MAX_VERSION = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +47,9 @@ class BuildSpec:
     version: int | None = None  # None: the next one
     updates_watermark: int = 0
     max_rejects: int = 0
-    reject_file: Path | None = None  # None: <root>/<version>.rejects.jsonl
+    reject_file: Path | None = None  # None: <root>/<version>.rejects.jsonl, or ENDED_REJECTS
     publish: bool = True
-    threads: int = field(default_factory=lambda: os.cpu_count() or 1)
+    threads: int = field(default_factory=available_cores)
     batch_rows: int = BATCH_ROWS
 
 
@@ -61,6 +65,8 @@ class BuildReport:
     rules: int
     rejects: int
     reject_file: Path | None
+    files: int  # of the ads table
+    rows: int
     ignored_columns: tuple[str, ...]
     step_seconds: dict[str, float]
     peak_memory_bytes: int
@@ -77,6 +83,8 @@ class BuildReport:
             "rules": self.rules,
             "rejects": self.rejects,
             "reject_file": None if self.reject_file is None else str(self.reject_file),
+            "files": self.files,
+            "rows": self.rows,
             "ignored_columns": list(self.ignored_columns),
             "step_seconds": {name: round(s, 3) for name, s in self.step_seconds.items()},
             "seconds": round(sum(self.step_seconds.values()), 3),
@@ -87,18 +95,16 @@ class BuildReport:
 def build(spec: BuildSpec, progress: Progress) -> BuildReport:
     schema = load_schema(spec.targeting)
     source = open_ads(spec.ads, schema)
-    sid_space, vocab_sizes = _sid_space(spec, source), _vocab_sizes(spec, source)
+    sid_space, vocab_sizes = _sid_space_and_vocabulary(spec, source)
     version = _version(spec)
-    log = RejectLog(
-        spec.max_rejects, spec.reject_file or spec.root / f"{version:020d}.rejects.jsonl"
-    )
+    log = RejectLog(spec.max_rejects, spec.reject_file or spec.root / ENDED_REJECTS)
     steps = _Steps(progress)
     with steps.run("read ads", source.rows) as advance:
         reader = BatchReader(source, schema, vocab_sizes, spec.batch_rows)
         collected = collect_ads(source, schema, reader, log, spec.threads, advance)
-    log.write()
     if len(collected.ad_ids) == 0:
-        raise InputError(f"all {len(log)} ads were refused (see {log.path}); nothing to build")
+        listed = log.write(spec.reject_file or spec.root / ENDED_REJECTS)
+        raise InputError(f"all {len(log)} ads were refused, see {listed}; nothing to build")
     with steps.run("arrange", 1) as advance:
         arranged = arrange(collected, vocab_sizes, spec.threads)
         del collected
@@ -119,11 +125,13 @@ def build(spec: BuildSpec, progress: Progress) -> BuildReport:
         arranged.set_values,
     )
     with steps.run("write", 1) as advance:
-        path = write_snapshot(snapshot, spec.root)
+        path = write_snapshot(snapshot, spec.root, or_next=spec.version is None)
+        rejects = log.write(spec.reject_file or spec.root / f"{path.name}.rejects.jsonl")
         if spec.publish:
-            publish(spec.root, version)
+            # Builds may overlap: one that began earlier must not undo a later one's publication.
+            publish(spec.root, int(path.name), only_forward=True)
         advance(1)
-    return _report(spec, source, snapshot, path, log, steps)
+    return _report(spec, source, snapshot, path, rejects, steps)
 
 
 def _report(
@@ -131,57 +139,55 @@ def _report(
     source: AdsSource,
     snapshot: Snapshot,
     path: Path,
-    log: RejectLog,
+    reject_file: Path | None,
     steps: "_Steps",
 ) -> BuildReport:
     return BuildReport(
-        version=snapshot.facts.version,
-        path=path,
-        published=spec.publish,
+        version=int(path.name),
+        path=path.absolute(),
+        published=current_version(spec.root) == int(path.name),
         mode=snapshot.mode,
         sid_space=snapshot.facts.sid_space,
         ads=snapshot.ads.num_ads,
         sids=snapshot.trie.num_leaves,
         rules=snapshot.rules.num_rules,
-        rejects=len(log),
-        reject_file=log.path if len(log) else None,
+        rejects=snapshot.facts.rejects,
+        reject_file=reject_file,
+        files=len(source.files),
+        rows=source.rows,
         ignored_columns=source.ignored_columns,
         step_seconds=steps.seconds,
         peak_memory_bytes=_peak_memory(),
     )
 
 
-def _sid_space(spec: BuildSpec, source: AdsSource) -> str:
-    name = spec.sid_space or source.sid_space
-    if name is None:
+def _sid_space_and_vocabulary(spec: BuildSpec, source: AdsSource) -> tuple[str, tuple[int, ...]]:
+    name, sizes = spec.sid_space or source.sid_space, spec.vocab_sizes or source.vocab_sizes
+    if name is None or sizes is None:
+        missing = [] if name else ["--sid-space NAME (the model's)"]
+        missing += [] if sizes else ["--vocab-sizes 512,512,512,512 (one per token)"]
         raise InputError(
-            "the SID space has no name: pass --sid-space NAME (the model's), or write it into the "
-            "Parquet metadata as grace.sid_space"
+            f"pass {' and '.join(missing)}: the Parquet metadata has no grace.sid_space and "
+            "grace.vocab_sizes to take them from"
         )
     if not is_sid_space(name):
         raise InputError(f"SID space {name[:80]!r}: use 1 to 255 printable characters")
-    return name
-
-
-def _vocab_sizes(spec: BuildSpec, source: AdsSource) -> tuple[int, ...]:
-    sizes = spec.vocab_sizes or source.vocab_sizes
-    if sizes is None:
-        raise InputError(
-            "the vocabulary sizes are unknown: pass --vocab-sizes 512,512,512,512 (one per token), "
-            "or write them into the Parquet metadata as grace.vocab_sizes"
-        )
     if len(sizes) > MAX_SID_LENGTH:
         raise InputError(f"vocab sizes {sizes}: {MAX_SID_LENGTH} tokens per SID at most")
     for size in sizes:
         if not 1 <= size <= MAX_VOCAB_SIZE:
             raise InputError(f"vocab sizes {sizes}: each must be 1 to {MAX_VOCAB_SIZE}")
-    return sizes
+    return name, sizes
 
 
 def _version(spec: BuildSpec) -> int:
-    """Checked before hours of work, and again by the writer."""
+    """Numbers are checked before hours of work, and again by the writer."""
+    if not 0 <= spec.updates_watermark <= MAX_VERSION:
+        raise InputError(f"updates watermark {spec.updates_watermark}: must be 0 to 2^64 - 1")
     if spec.version is None:
         return next_version(spec.root)
+    if not 1 <= spec.version <= MAX_VERSION:
+        raise InputError(f"version {spec.version}: must be 1 to 2^64 - 1")
     latest = max(versions(spec.root), default=0)
     if spec.version <= latest:
         raise InputError(

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from configs.errors import RejectedAdsError
+from configs.errors import InputError, RejectedAdsError
 
 __all__ = ["Reject", "RejectLog"]
 
@@ -28,32 +28,40 @@ class Reject:
 class RejectLog:
     """Collects rejects and ends the build once there are more than `limit`."""
 
-    def __init__(self, limit: int, path: Path) -> None:
+    def __init__(self, limit: int, path_if_ended: Path) -> None:
+        if limit < 0:
+            raise InputError(f"--max-rejects {limit}: give 0 or more")
         self._limit = limit
-        self._path = path
+        self._path_if_ended = path_if_ended
         self._rejects: list[Reject] = []
 
     def __len__(self) -> int:
         return len(self._rejects)
 
-    @property
-    def path(self) -> Path:
-        return self._path
-
     def extend(self, rejects: Iterable[Reject]) -> None:
         self._rejects.extend(rejects)
-        if len(self._rejects) > self._limit:
-            self.write()
+        found = len(self._rejects)
+        if found > self._limit:
+            self.write(self._path_if_ended)
+            ads = "ad" if found == 1 else "ads"
             raise RejectedAdsError(
-                f"{len(self._rejects)} ads refused so far, --max-rejects allows {self._limit}; "
-                f"first: {self._rejects[0]}; all are in {self._path}: mend them or allow more"
+                f"{found} {ads} refused so far, --max-rejects allows {self._limit}; "
+                f"first: {self._rejects[0]}; these are listed in {self._path_if_ended}: "
+                "mend them or allow more"
             )
 
-    def write(self) -> None:
-        """One JSON object per refused ad, in input order; nothing is written when there is none."""
+    def write(self, path: Path) -> Path | None:
+        """One JSON object per refused ad, by file and row; no file where there is none."""
         if not self._rejects:
-            return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+            return None
         in_order = sorted(self._rejects, key=lambda reject: (reject.file, reject.row))
         lines = [json.dumps(asdict(reject), ensure_ascii=False) for reject in in_order]
-        self._path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise InputError(
+                f"{path}: cannot write the list of refused ads: {error.strerror}; "
+                "name another with --reject-file"
+            ) from None
+        return path

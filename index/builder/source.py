@@ -27,6 +27,7 @@ class AdsFile:
     path: Path
     rows: int
     columns: tuple[str, ...]  # those that the build reads
+    all_columns: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ def open_ads(paths: Sequence[Path], schema: TargetingSchema) -> AdsSource:
         arrow_schema, rows = _read_footer(path)
         columns = _check_columns(path, arrow_schema, schema)
         ignored.update(set(arrow_schema.names) - set(columns))
-        files.append(AdsFile(path, rows, columns))
+        files.append(AdsFile(path, rows, columns, tuple(arrow_schema.names)))
         metadata = arrow_schema.metadata or {}
         for key, found in ((SID_SPACE_KEY, spaces), (VOCAB_SIZES_KEY, vocabularies)):
             if key in metadata:
@@ -85,10 +86,7 @@ def _parquet_files(paths: Sequence[Path]) -> list[Path]:
     files: list[Path] = []
     for path in paths:
         if path.is_dir():
-            inside = sorted(path.glob("*.parquet"))
-            if not inside:
-                raise InputError(f"{path}: no *.parquet file in this folder")
-            files.extend(inside)
+            files.extend(_in_folder(path))
         elif path.is_file():
             files.append(path)
         else:
@@ -99,6 +97,20 @@ def _parquet_files(paths: Sequence[Path]) -> list[Path]:
     if repeated:
         raise InputError(f"{repeated[0]}: given twice; its ads would repeat")
     return files
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    """Its *.parquet files. What looks like more of the table elsewhere in it is not passed over."""
+    inside = sorted(folder.glob("*.parquet"))
+    for other in sorted(folder.rglob("*")):
+        if other.suffix.lower() == ".parquet" and other not in inside:
+            raise InputError(
+                f"{other}: a folder's files must be named *.parquet and lie directly in it; "
+                "name this one with an --ads of its own, or move it away"
+            )
+    if not inside:
+        raise InputError(f"{folder}: no *.parquet file in this folder")
+    return inside
 
 
 def _read_footer(path: Path) -> tuple[pa.Schema, int]:
@@ -124,12 +136,20 @@ def _check_columns(path: Path, found: pa.Schema, schema: TargetingSchema) -> tup
     for field in found:
         if field.name in known:
             _check_type(path, field)
-        elif is_list(field.type) or field.name.endswith(EXCLUDE_SUFFIX):
+        elif _looks_like_a_rule(field):
             raise InputError(
                 f"{path}: column {field.name!r} looks like a targeting rule, but the schema "
                 "declares no such attribute or set; declare it, or drop the column"
             )
     return tuple(name for name in known if name in found.names)
+
+
+def _looks_like_a_rule(field: pa.Field) -> bool:
+    """Anything that holds several values: what nobody reads, nobody would enforce."""
+    kind = field.type
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    return bool(pa.types.is_nested(kind)) or field.name.endswith(EXCLUDE_SUFFIX)
 
 
 def _check_type(path: Path, field: pa.Field) -> None:

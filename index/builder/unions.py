@@ -34,6 +34,7 @@ _union_level = declare(
 _union_level_take = declare(
     "grace_union_level_take", ctypes.c_void_p, array_out(np.int32), array_out(np.uint64, 2)
 )
+_union_level_free = declare("grace_union_level_free", ctypes.c_void_p)
 _bloom_rows = declare(
     "grace_bloom_rows",
     ctypes.c_int64,
@@ -140,6 +141,9 @@ def _level(
         ctypes.byref(handle),
         rows,
     )
-    distinct = np.empty((rows[0], words), np.uint64)
-    _union_level_take(handle, index, distinct)
+    try:
+        distinct = np.empty((rows[0], words), np.uint64)
+        _union_level_take(handle, index, distinct)
+    finally:
+        _union_level_free(handle)
     return distinct

@@ -11,6 +11,7 @@ from typing import Any
 import numpy.typing as npt
 
 from configs.errors import SnapshotError
+from configs.machine import available_cores
 from index.snapshot import Snapshot
 from index.storage.array_file import Allocate, check_size, plain_memory, read_array
 from index.storage.folder import open_folder, open_root, read_small, version_name
@@ -19,7 +20,7 @@ from index.storage.manifest import MANIFEST, MAX_BYTES, FileEntry, Manifest, par
 from index.storage.structure import check_structure
 from index.storage.versions import locate
 
-__all__ = ["OpenVersion", "available_cores", "load_snapshot", "open_snapshot", "read_snapshot"]
+__all__ = ["OpenVersion", "load_snapshot", "open_snapshot", "read_snapshot"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class OpenVersion:
 
 
 def load_snapshot(
-    path: Path,
+    path: str | os.PathLike[str],
     version: int | None = None,
     *,
     threads: int | None = None,
@@ -44,22 +45,23 @@ def load_snapshot(
         return read_snapshot(opened, threads or available_cores(), allocate)
 
 
-def available_cores() -> int:
-    return len(os.sched_getaffinity(0))
-
-
 @contextmanager
-def open_snapshot(path: Path, version: int | None) -> Iterator[OpenVersion]:
+def open_snapshot(path: str | os.PathLike[str], version: int | None) -> Iterator[OpenVersion]:
     """A version whose manifest has been checked, and nothing but that."""
-    root_path, version = locate(path, version)
+    root_path, version = locate(Path(path), version)
     name = version_name(version)
-    with open_root(root_path) as root, open_folder(name, root) as folder:
-        manifest = parse_manifest(read_small(MANIFEST, folder, MAX_BYTES))
-        if manifest.version != name:
-            raise SnapshotError(
-                MANIFEST, f"says version {manifest.version}, but its folder is {name}"
-            )
-        yield OpenVersion(root_path / name, folder, manifest)
+    with open_root(root_path) as root:
+        try:
+            with open_folder(name, root) as folder:
+                manifest = parse_manifest(read_small(MANIFEST, folder, MAX_BYTES))
+                if manifest.version != name:
+                    raise SnapshotError(
+                        MANIFEST, f"says version {manifest.version}, but its folder is {name}"
+                    )
+                yield OpenVersion(root_path / name, folder, manifest)
+        except SnapshotError as error:
+            inside = root_path if error.file == name else root_path / name
+            raise error.within(inside) from None
 
 
 def read_snapshot(opened: OpenVersion, threads: int, allocate: Allocate) -> Snapshot:

@@ -1,15 +1,17 @@
 """What `grace verify` tells: that a version passed every check, and what lies there beside it."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from configs.errors import SnapshotError
+from configs.machine import available_cores
 from index.invariants import check_invariants
 from index.storage.array_file import digest_file, plain_memory
 from index.storage.folder import names_in
 from index.storage.layout import expected_arrays
 from index.storage.manifest import MANIFEST, Counts
-from index.storage.reader import OpenVersion, available_cores, open_snapshot, read_snapshot
+from index.storage.reader import OpenVersion, open_snapshot, read_snapshot
 from index.storage.versions import current_version
 
 __all__ = ["VerifyReport", "verify_snapshot"]
@@ -32,7 +34,11 @@ class VerifyReport:
 
 
 def verify_snapshot(
-    path: Path, version: int | None = None, *, deep: bool = False, threads: int | None = None
+    path: str | os.PathLike[str],
+    version: int | None = None,
+    *,
+    deep: bool = False,
+    threads: int | None = None,
 ) -> VerifyReport:
     """Every check of a load, the digests of arrays that a load skips, and if deep the invariants.
 
@@ -41,8 +47,8 @@ def verify_snapshot(
     with open_snapshot(path, version) as opened:
         snapshot = read_snapshot(opened, threads or available_cores(), plain_memory)
         notes = _notes(opened)
-    if deep:
-        check_invariants(snapshot)
+        if deep:
+            check_invariants(snapshot)
     manifest = opened.manifest
     return VerifyReport(
         path=opened.path,

@@ -51,21 +51,32 @@ def next_version(root: Path) -> int:
 def current_version(root: Path) -> int | None:
     """The version that readers should use, or None where nothing was published."""
     with open_root(root) as folder:
-        return _read_current(folder)
+        try:
+            return _read_current(folder)
+        except SnapshotError as error:
+            raise error.within(root) from None
 
 
-def publish(root: Path, version: int) -> int | None:
+def publish(root: Path, version: int, *, only_forward: bool = False) -> int | None:
     """Makes a version current and returns the one before it, None if there was none to read.
 
-    It does not look into the version: `verify_snapshot` does.
+    With `only_forward` a newer one stays current. It does not look into the version:
+    `verify_snapshot` does.
     """
-    _require_version(root, version)
-    with writers_lock(root) as folder:
-        remove_leftovers(folder)
-        with open_folder(version_name(version), folder):
-            pass
-        previous = _previous(folder)
-        _replace_current(folder, version)
+    with open_root(root):
+        _require_version(root, version)
+    try:
+        with writers_lock(root) as folder:
+            remove_leftovers(folder)
+            with open_folder(version_name(version), folder):
+                pass
+            previous = _previous(folder)
+            if not (only_forward and previous is not None and previous > version):
+                _replace_current(folder, version)
+    except OSError as error:
+        raise InputError(
+            f"{root}: cannot publish {version}: {error.strerror}; what was current still is"
+        ) from None
     return previous
 
 
@@ -83,13 +94,12 @@ def locate(path: Path, version: int | None) -> tuple[Path, int]:
         return path, version
     current = current_version(path)
     if current is None:
-        raise InputError(
-            f"{path}: nothing is published here; name a version ({_some(versions(path))}) or "
-            "run `grace publish ROOT VERSION`"
-        )
+        there = versions(path)
+        remedy = f"publish or name a version ({_some(there)})" if there else "build one into it"
+        raise InputError(f"{path}: nothing is published here; {remedy}")
     if current not in versions(path):
         fault = f"names version {current}, which is not here; {_PUBLISH}"
-        raise SnapshotError(CURRENT, fault)
+        raise SnapshotError(CURRENT, fault, path)
     return path, current
 
 

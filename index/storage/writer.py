@@ -29,7 +29,7 @@ from index.storage.manifest import (
     Manifest,
     render_manifest,
 )
-from index.storage.versions import versions
+from index.storage.versions import next_version, versions
 
 __all__ = ["write_snapshot"]
 
@@ -40,21 +40,28 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _MARGIN = 16 << 20  # headers, the manifest, and the file system's own blocks
 
 
-def write_snapshot(snapshot: Snapshot, root: Path) -> Path:
-    """Writes the version that the snapshot's facts name, complete but not current yet."""
+def write_snapshot(snapshot: Snapshot, root: Path, *, or_next: bool = False) -> Path:
+    """Writes the version that the snapshot's facts name, complete but not current yet.
+
+    With `or_next` it becomes the next free version, if another writer has taken that one meanwhile.
+    """
     manifest = _manifest(snapshot)
     arrays = arrays_of(snapshot)
+    version = snapshot.facts.version
     try:
         with writers_lock(root) as folder:
             remove_leftovers(folder)
-            _require_new(root, snapshot.facts.version)
+            if or_next:
+                version = max(version, next_version(root))
+                manifest = replace(manifest, version=version_name(version))
+            _require_new(root, version)
             _require_space(root, arrays)
             _write_version(manifest, arrays, folder)
     except OSError as error:
         if error.errno in _DISK_FULL:
             raise InputError(f"{root}: the disk is full; {_REMEDY}") from None
         raise InputError(f"{root}: cannot write the snapshot: {error.strerror}") from None
-    return root / version_name(snapshot.facts.version)
+    return root / version_name(version)
 
 
 def _require_new(root: Path, version: int) -> None:

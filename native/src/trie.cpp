@@ -1,5 +1,6 @@
 // The trie's arrays from ads in SID order: one pass to count the nodes, one to fill the arrays.
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "grace/abi.h"
@@ -44,6 +45,7 @@ GRACE_API int32_t grace_trie_fill(int64_t ads, const uint16_t* tokens, int32_t l
     for (int32_t t = 0; t <= length; ++t) next[t + 1] = next[t] + level_counts[t];
     const int64_t first_leaf = next[length];
     const int64_t nodes = next[length + 1];
+    grace::require(nodes <= std::numeric_limits<int32_t>::max(), "trie_fill: too many nodes");
     node_offsets[0] = 0;
     for (int64_t ad = 0; ad < ads; ++ad) {
       const uint16_t* sid = tokens + ad * length;

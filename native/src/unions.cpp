@@ -95,13 +95,17 @@ GRACE_API int32_t grace_union_level(int64_t groups, const int64_t* offsets, cons
   });
 }
 
-// Copies index int32 [groups] and table uint64 [rows, words] out, and frees the handle.
-GRACE_API int32_t grace_union_level_take(void* level, int32_t* index, uint64_t* table) {
+// Copies index int32 [groups] and table uint64 [rows, words] out.
+GRACE_API int32_t grace_union_level_take(const void* level, int32_t* index, uint64_t* table) {
   return grace::guarded([&] {
-    const std::unique_ptr<Level> made(static_cast<Level*>(level));
-    std::copy(made->index.begin(), made->index.end(), index);
-    std::copy(made->table.begin(), made->table.end(), table);
+    const Level& made = *static_cast<const Level*>(level);
+    std::copy(made.index.begin(), made.index.end(), index);
+    std::copy(made.table.begin(), made.table.end(), table);
   });
+}
+
+GRACE_API int32_t grace_union_level_free(void* level) {
+  return grace::guarded([&] { delete static_cast<Level*>(level); });
 }
 
 // table uint64 [rules, bits / 64]: the Bloom bits of each rule's included values, or of the

@@ -40,7 +40,8 @@ int32_t grace_trie_fill(int64_t, const uint16_t*, int32_t, const int64_t*, int32
                         int64_t*);
 int32_t grace_union_level(int64_t, const int64_t*, const int32_t*, const int32_t*, const uint64_t*,
                           int64_t, int32_t, int32_t, void**, int64_t*);
-int32_t grace_union_level_take(void*, int32_t*, uint64_t*);
+int32_t grace_union_level_take(const void*, int32_t*, uint64_t*);
+int32_t grace_union_level_free(void*);
 int32_t grace_bloom_rows(int64_t, const int64_t*, const int32_t*, const uint64_t*, uint64_t,
                          uint32_t, uint32_t, uint64_t*);
 }
@@ -295,6 +296,7 @@ void fuzz_unions(Random& random) {
   std::vector<int32_t> index(groups);
   std::vector<uint64_t> joined(distinct * words);
   EXPECT(grace_union_level_take(level, index.data(), joined.data()) == 0);
+  EXPECT(grace_union_level_free(level) == 0);
   std::map<std::vector<uint64_t>, int32_t> seen;
   for (int64_t group = 0; group < groups; ++group) {
     std::vector<uint64_t> expected(words, 0);

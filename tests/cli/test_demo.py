@@ -13,11 +13,21 @@ pytestmark = pytest.mark.subprocess
 def test_the_demo_matches_users_and_says_why_and_why_not(tmp_path: Path) -> None:
     done = run_grace("demo", "--out", tmp_path, "--users", "3")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.count("3. User ") == 3
+    assert re.findall(r"^(\d)\. User ", done.stdout, re.MULTILINE) == ["3", "4", "5"]
     assert "may lead to an eligible ad" in done.stdout
     assert "not returned:" in done.stdout
     assert re.search(r"1\. .+ \(ad \d+, \d tokens shared with a click\)\n +\S", done.stdout)
     assert (tmp_path / "snapshots" / "CURRENT").exists()
+
+
+def test_the_demo_replaces_nobodys_files_unasked(tmp_path: Path) -> None:
+    own = tmp_path / "ads.parquet"
+    own.write_text("mine")
+    done = run_grace("demo", "--out", tmp_path)
+    assert done.returncode == 2
+    assert "--force" in done.stderr
+    assert own.read_text() == "mine"
+    assert run_grace("demo", "--out", tmp_path, "--users", "1", "--force").returncode == 0
 
 
 def test_without_a_folder_the_demo_leaves_nothing_behind(

@@ -51,13 +51,18 @@ def test_verify_exits_1_with_the_file_and_the_fault(root: Path) -> None:
     break_rules(root, 1)
     done = run_grace("verify", root)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "error: ad_rule.npy: ad 3 has rule 99, but there are 7 rules\n"
+    folder = root / f"{1:020d}"
+    fault = "ad 3 has rule 99, but there are 7 rules"
+    assert (
+        done.stderr == f"error: {folder}/ad_rule.npy: {fault}; build or publish another version\n"
+    )
     done = run_grace("verify", root, "--json")
     assert done.returncode == 1
     assert json.loads(done.stdout) == {
         "ok": False,
+        "path": str(folder),
         "file": "ad_rule.npy",
-        "fault": "ad 3 has rule 99, but there are 7 rules",
+        "fault": fault,
     }
 
 

@@ -26,7 +26,7 @@ EVERY_COMMAND = pytest.mark.parametrize("command", COMMANDS)
 
 def test_the_table_is_the_command_files_on_disk(repository: Path) -> None:
     on_disk = {file.stem for file in (repository / "cli").glob("*.py") if defines_its_name(file)}
-    assert sorted(COMMANDS) == sorted(on_disk)
+    assert sorted(command.replace("-", "_") for command in COMMANDS) == sorted(on_disk)
 
 
 def test_a_file_is_a_command_if_it_defines_a_function_of_its_name(tmp_path: Path) -> None:
@@ -103,7 +103,20 @@ def test_an_error_for_the_user_is_one_line_and_its_exit_code(
     with pytest.raises(typer.Exit) as caught:
         told(failing)()
     assert caught.value.exit_code == code
-    assert capsys.readouterr() == ("", f"error: {error}\n")
+    remedy = "; build or publish another version" if isinstance(error, SnapshotError) else ""
+    assert capsys.readouterr() == ("", f"error: {error}{remedy}\n")
+
+
+def test_an_error_of_the_system_is_one_line_with_its_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing() -> None:
+        (tmp_path / "gone").read_text()
+
+    with pytest.raises(typer.Exit) as caught:
+        told(failing)()
+    assert caught.value.exit_code == 1
+    assert capsys.readouterr() == ("", f"error: {tmp_path}/gone: No such file or directory\n")
 
 
 def test_an_interrupt_exits_as_a_shell_reports_it() -> None:

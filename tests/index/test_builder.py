@@ -13,7 +13,7 @@ from index.builder import BuildReport, BuildSpec, build
 from index.invariants import check_invariants
 from index.matchers import MatcherMode
 from index.snapshot import Snapshot
-from index.storage import current_version, load_snapshot
+from index.storage import current_version, load_snapshot, publish, write_snapshot
 from support.ads_parquet import ads_table, write_ads, write_schema
 from support.arrays import assert_same_arrays
 from support.oracle import RawAd
@@ -138,6 +138,30 @@ def test_every_list_and_text_type_of_arrow_builds_the_same(
     pq.write_table(table, spec.ads[0])
     snapshot = built(spec)
     assert_same_arrays(snapshot, plain_snapshot(case.schema, case.vocab_sizes, case.ads))
+
+
+def test_dictionary_encoded_rules_build_across_the_borders_of_row_groups(tmp_path: Path) -> None:
+    rng = np.random.default_rng(8)
+    case = random_case(rng, num_ads=77, schema=random_schema(rng, (5,), num_sets=1))
+    spec = spec_of(tmp_path, case, case.ads)
+    table = ads_table(case.schema, case.ads, pa.dictionary("int32", pa.string()))
+    pq.write_table(table, spec.ads[0], row_group_size=7)
+    snapshot = built(spec)
+    assert_same_arrays(snapshot, plain_snapshot(case.schema, case.vocab_sizes, case.ads))
+
+
+def test_a_build_that_ends_late_does_not_undo_a_newer_publication(tmp_path: Path) -> None:
+    case = random_case(np.random.default_rng(4), num_ads=9)
+    spec = spec_of(tmp_path, case, case.ads)
+    build(replace(spec, version=7), silent)
+    slow = plain_snapshot(case.schema, case.vocab_sizes, case.ads, version=3)
+    path = write_snapshot(slow, spec.root, or_next=True)
+    assert path.name == f"{8:020d}", "another build took the number meanwhile"
+    publish(spec.root, 8)
+    publish(spec.root, 7, only_forward=True)
+    assert current_version(spec.root) == 8
+    publish(spec.root, 7)
+    assert current_version(spec.root) == 7
 
 
 def test_a_table_without_rule_columns_builds_ads_for_everyone(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs.errors import InputError
+from index.admission import admitted_entries
 from index.exact import ExactMatcher, MatchedAds
 from index.schema import Attribute, TargetingSchema, TargetSet
 from index.snapshot import Snapshot
@@ -317,7 +318,7 @@ def test_arguments_that_do_not_fit_are_refused_with_both_shapes() -> None:
     with pytest.raises(InputError, match="threads: must be at least 1, got 0"):
         ExactMatcher(snapshot, 0)
     other = UserEncoder(TargetingSchema((), (), 0), ()).encode([{}])
-    with pytest.raises(InputError, match="1 words and 1 sets, got 1 and 0"):
+    with pytest.raises(InputError, match="encoded for another snapshot"):
         matcher.match(other, offsets, leaves, scores, 1)
 
 
@@ -330,3 +331,41 @@ def test_a_matcher_keeps_its_snapshot_alive() -> None:
         users, np.array([0, 9]), np.arange(9, dtype=np.int32), np.zeros(9, np.float32), PLENTY
     )
     assert got.ad_ids.tolist() == list(range(63))
+
+
+def test_user_rows_of_another_snapshot_are_refused_even_with_the_same_schema() -> None:
+    """Value ids mean other values there: a user of alpha would get the ads of beta."""
+    schema = TargetingSchema((), (TargetSet("s", 64, 2, 64),), 1)
+
+    def snapshot_of(value: str) -> Snapshot:
+        rules = {"s": (frozenset({value}), None)}
+        return plain_snapshot(schema, (2,), [RawAd(1, (0,), 0.0, rules)])
+
+    alpha, beta = snapshot_of("alpha"), snapshot_of("beta")
+    rows = UserEncoder(schema, alpha.set_values).encode([{"s": ["alpha"]}])
+    one_leaf = (np.array([0, 1]), np.zeros(1, np.int32), np.zeros(1, np.float32))
+    assert ExactMatcher(alpha, 1).match(rows, *one_leaf, max_ads=9).ad_ids.tolist() == [1]
+    with pytest.raises(InputError, match="encoded for another snapshot"):
+        ExactMatcher(beta, 1).match(rows, *one_leaf, max_ads=9)
+    with pytest.raises(InputError, match="encoded for another snapshot"):
+        admitted_entries(beta, rows, 0)
+
+
+def test_a_single_exclude_value_in_the_whole_catalogue_is_enforced() -> None:
+    schema = TargetingSchema((), (TargetSet("s", 64, 2, 64),), 1)
+    ads = [RawAd(1, (0,), 0.0, {"s": (None, frozenset({"no"}))}), RawAd(2, (0,))]
+    snapshot = plain_snapshot(schema, (2,), ads)
+    rows = UserEncoder(schema, snapshot.set_values).encode([{"s": ["no"]}, {"s": ["yes"]}])
+    leaves = (np.array([0, 1, 2]), np.zeros(2, np.int32), np.zeros(2, np.float32))
+    matched = ExactMatcher(snapshot, 1).match(rows, *leaves, max_ads=9)
+    first, second = np.split(matched.ad_ids, matched.offsets[1:-1])
+    assert (first.tolist(), second.tolist()) == ([2], [1, 2])
+
+
+@pytest.mark.parametrize("ids", [[1.9], ["7"], np.array([2**63], np.uint64)], ids=str)
+def test_deny_lists_are_integers_or_refused(ids: list[float]) -> None:
+    snapshot = plain_snapshot(TargetingSchema((), (), 1), (2,), [RawAd(1, (0,))])
+    rows = UserEncoder(snapshot.schema, snapshot.set_values).encode([{}])
+    leaves = (np.array([0, 1]), np.zeros(1, np.int32), np.zeros(1, np.float32))
+    with pytest.raises(InputError, match="deny must be 64-bit integers"):
+        ExactMatcher(snapshot, 1).match(rows, *leaves, max_ads=9, deny=[ids])

@@ -123,6 +123,44 @@ def test_without_max_rejects_one_faulty_ad_ends_the_build_by_name(
     assert not list(spec.root.glob("0*0/MANIFEST.json"))
 
 
+def test_the_list_of_an_ended_build_claims_no_version_and_stays_out_of_the_next(
+    tmp_path: Path,
+) -> None:
+    ended = spec_of(tmp_path, [{}, {"country": ["ZZ"]}])
+    with pytest.raises(RejectedAdsError, match=r"ended\.rejects\.jsonl"):
+        build(ended, silent)
+    mended = spec_of(tmp_path, [{}, {"country": ["US"]}])
+    report = build(mended, silent)
+    assert (report.version, report.reject_file) == (1, None)
+    assert [path.name for path in mended.root.glob("*.jsonl")] == ["ended.rejects.jsonl"]
+
+
+def test_a_list_that_cannot_be_written_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, [{}, {"country": ["ZZ"]}])
+    with pytest.raises(InputError, match="--reject-file"):
+        build(replace(spec, max_rejects=1, reject_file=tmp_path), silent)
+
+
+def test_a_negative_limit_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--max-rejects -1"):
+        build(replace(spec_of(tmp_path, [{}]), max_rejects=-1), silent)
+
+
+@pytest.mark.parametrize("ad_id", [2**33, 2**33 + 1, 2**62, 2**63 - 1])
+def test_ids_of_every_width_are_told_apart_and_their_copies_found(
+    tmp_path: Path, ad_id: int
+) -> None:
+    others = [1, 2**33 - 1, 2**34, 2**62 + 1, 2**63 - 2]
+    rows = [{"ad_id": i} for i in (*others, ad_id)]
+    spec = spec_of(tmp_path, rows)
+    build(spec, silent)
+    ads = load_snapshot(spec.root).ads
+    assert ads.ad_ids[ads.ad_lookup].tolist() == sorted((*others, ad_id))
+    twice = spec_of(tmp_path, [*rows, {"ad_id": ad_id}])
+    with pytest.raises(RejectedAdsError, match=f"ad {ad_id}: ad_id '{ad_id}': is repeated"):
+        build(twice, silent)
+
+
 def test_every_copy_of_a_repeated_id_is_refused_whatever_the_order(tmp_path: Path) -> None:
     rows: list[dict[str, Any]]
     rows = [{"ad_id": 7}, {"ad_id": 8}, {"ad_id": 7, "country": ["US"]}, {"ad_id": 9}]

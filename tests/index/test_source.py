@@ -10,6 +10,8 @@ import pytest
 
 from configs.errors import InputError
 from index.builder import BuildSpec, build
+from index.builder.batches import BatchReader
+from index.builder.source import open_ads
 from index.schema import Attribute, TargetingSchema, TargetSet
 from support.ads_parquet import write_schema
 
@@ -49,6 +51,14 @@ BAD_COLUMNS: dict[str, tuple[dict[str, Any], str]] = {
     "rule numbers": ({"location": pa.array([[1], [2]])}, "'location' must be list<string>"),
     "nested rule": ({"location": pa.array([[["a"]], [["b"]]])}, "must be list<string>"),
     "unknown rule": ({"city": pa.array([["a"], ["b"]], TEXTS)}, "'city' looks like a targeting"),
+    "unknown view": (
+        {"city": pa.array([["a"], ["b"]], pa.list_view(pa.string()))},
+        "'city' looks like a targeting",
+    ),
+    "unknown map": (
+        {"city": pa.array([[("a", "b")]] * 2, pa.map_(pa.string(), pa.string()))},
+        "'city' looks like a targeting",
+    ),
     "unknown exclude": ({"city_exclude": pa.array(["a", "b"])}, "'city_exclude' looks like"),
 }
 
@@ -96,8 +106,47 @@ def test_a_damaged_data_page_is_an_input_error_with_the_file(tmp_path: Path) -> 
         build(spec, silent)
 
 
+def test_a_table_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    """The footer was read before: what it promised must be what comes."""
+    spec = spec_of(tmp_path, {})
+    source = open_ads(spec.ads, SCHEMA)
+
+    def read() -> None:
+        list(BatchReader(source, SCHEMA, (2, 2)))
+
+    read()
+    table = pq.read_table(spec.ads[0])
+    for changed, message in (
+        (table.slice(0, 1), "1 rows read, its footer says 2"),
+        (pa.concat_tables([table, table]), "grew while it was read"),
+        (table.append_column("x", pa.array([1, 2])), "its columns changed"),
+    ):
+        pq.write_table(changed, spec.ads[0])
+        with pytest.raises(InputError, match=message):
+            read()
+
+
+def test_files_below_a_folder_or_spelt_otherwise_are_not_passed_over(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, {})
+    for other in ("dt=1/more.parquet", "more.PARQUET"):
+        folder = tmp_path / other.replace("/", "-")
+        (folder / other).parent.mkdir(parents=True)
+        (folder / "ads.parquet").write_bytes(spec.ads[0].read_bytes())
+        (folder / other).write_bytes(spec.ads[0].read_bytes())
+        with pytest.raises(InputError, match="directly in it"):
+            build(replace(spec, ads=(folder,)), silent)
+
+
+def test_a_schema_may_have_no_sets_or_no_attributes(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, {"country": pa.array([["US"], ["NO"]], TEXTS)})
+    spec.targeting.write_text("attributes: {country: {values: [US, NO]}}\n")
+    assert build(spec, silent).ads == 2
+
+
 def test_what_no_file_and_no_option_says_is_asked_for(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, {})
+    with pytest.raises(InputError, match=r"--sid-space NAME .* and --vocab-sizes 512"):
+        build(replace(spec, sid_space=None, vocab_sizes=None), silent)
     with pytest.raises(InputError, match="--sid-space"):
         build(replace(spec, sid_space=None), silent)
     with pytest.raises(InputError, match="1 to 255 printable characters"):

@@ -58,7 +58,20 @@ def test_too_many_distinct_values_are_an_error_never_a_truncation() -> None:
     ENCODER.encode([{"location": ["a", "b", "c", "a", "b"]}])
 
 
-@pytest.mark.parametrize("values", ["US", [1], [None], ["\ud800"]], ids=repr)
+BAD_VALUES = {
+    "text": "US",
+    "numbers": [1],
+    "nulls": [None],
+    "half a character": ["\ud800"],
+    "null": None,
+    "number": 7,
+    "mapping": {"values": ["US"]},
+    "iterator": iter(["US"]),
+    "reserved": ["*"],
+}
+
+
+@pytest.mark.parametrize("values", BAD_VALUES.values(), ids=BAD_VALUES)
 def test_what_is_not_a_list_of_text_is_refused_by_field(values: object) -> None:
     with pytest.raises(RequestError, match=r"user\.country\.values"):
         ENCODER.encode([{"country": values}])  # type: ignore[dict-item]

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <exception>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -48,8 +47,8 @@ void parallel_tasks(int64_t tasks, int32_t threads, Body&& body) {
   pool.reserve(workers - 1);
   try {
     for (int64_t t = 1; t < workers; ++t) pool.emplace_back(work);
-  } catch (const std::system_error&) {
-    // The system has no further thread to give: those that started do the work.
+  } catch (const std::exception&) {
+    // The system has no thread or memory for more of them: those that started do the work.
   }
   work();
   for (std::thread& thread : pool) thread.join();
