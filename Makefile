@@ -14,7 +14,7 @@ SANITIZER_RUNTIME = $(foreach name,libasan.so libstdc++.so.6,$(shell $${CXX:-g++
 CPP_FILES = $(shell find native/src native/include native/tests -name '*.cpp' -o -name '*.h' 2>/dev/null)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup native fix check test sanitize bench demo
+.PHONY: help setup native fix check test sanitize bench demo demo-model
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,5 +59,11 @@ bench: native  ## measure build, load and matching; writes bench/results
 	$(BIN)/python -m bench.build_bench --sids 300000 3000000 --out $(BENCH_RESULTS)/build.json
 	$(BIN)/python -m bench.match_bench --out $(BENCH_RESULTS)/match.json
 
-demo: native  ## make a catalogue, build it, inspect it, match a user and say why
+demo: native  ## make a catalogue, build it, generate ads for users with a trained model, say why
 	@$(BIN)/grace demo
+
+demo-model: native  ## train the demonstration model again, minutes; writes model/demo
+	rm -rf build/demo build/demo-model
+	$(BIN)/grace synth --preset demo --seed 1 --out build/demo
+	$(BIN)/grace train --data build/demo --out build/demo-model --seed 1
+	cp build/demo-model/* model/demo/

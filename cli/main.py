@@ -25,6 +25,9 @@ COMMANDS = (
     "inspect",
     "verify",
     "publish",
+    "init-model",
+    "import-t5",
+    "train",
     "doctor",
 )
 

@@ -15,7 +15,7 @@ __all__ = ["synth"]
 
 def synth(
     out: Annotated[Path, typer.Option(help="Folder to write; made if there is none.")],
-    preset: Annotated[str, typer.Option(help="tiny (2,000 SIDs) or small (100,000).")] = "tiny",
+    preset: Annotated[str, typer.Option(help="tiny, small (100,000 SIDs), or demo.")] = "tiny",
     sids: Annotated[
         int | None, typer.Option(help="Another number of SIDs, up to millions with small.")
     ] = None,
@@ -24,6 +24,9 @@ def synth(
     as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
 ) -> None:
     """Make a catalogue that a person can read: `ads.parquet`, `targeting.yaml`, `requests.jsonl`.
+
+    tiny and demo have 2,000 SIDs and `interactions.parquet` to train on. Those of demo are learned
+    by residual k-means; those of the others spell the catalogue's hierarchy.
 
     Example: `grace synth --preset tiny --out catalogue`
     """
@@ -41,6 +44,6 @@ def synth(
         return
     print(
         f"{out}: {written.ads:,} ads of {written.sids:,} SIDs with {written.distinct_rules:,} "
-        f"distinct rules, {written.requests:,} requests ({written.bytes / 1e6:.1f} MB, "
-        f"{seconds:.1f} s), SID space {written.sid_space}"
+        f"distinct rules, {written.requests:,} requests, {written.interactions:,} interactions "
+        f"({written.bytes / 1e6:.1f} MB, {seconds:.1f} s), SID space {written.sid_space}"
     )

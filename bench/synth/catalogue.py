@@ -7,6 +7,7 @@ import numpy as np
 from bench.synth.arrays import Float32Array, Int32Array, Int64Array, frozen, offsets_of
 from bench.synth.background import OPEN_CAMPAIGN
 from bench.synth.campaigns import Campaigns, campaigns_of_ads, make_campaigns
+from bench.synth.learned_tokens import learn_tokens
 from bench.synth.places import Places, make_places
 from bench.synth.sid_tree import SidTree, make_sid_tree
 from bench.synth.spec import CatalogueSpec, Stream
@@ -62,6 +63,8 @@ def make_catalogue(spec: CatalogueSpec) -> Catalogue:
     ad_rng = spec.rng(Stream.ADS)
     places = make_places(spec.districts_per_city)
     tree = make_sid_tree(spec, spec.rng(Stream.SIDS))
+    if spec.learned_tokens:
+        tree = learn_tokens(spec, tree)
     campaigns = make_campaigns(spec, tree, places, spec.rng(Stream.CAMPAIGNS))
     per_sid = ads_per_sid(spec.num_sids, ad_rng)
     offsets = offsets_of(per_sid)

@@ -1,10 +1,14 @@
-"""A catalogue as a folder: `ads.parquet`, `targeting.yaml` and `requests.jsonl`."""
+"""A catalogue as a folder: `ads.parquet`, `targeting.yaml` and `requests.jsonl`.
+
+A spec with users to log adds `interactions.parquet`.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.synth.ads_file import Progress, write_ads
 from bench.synth.catalogue import make_catalogue
+from bench.synth.log_file import write_log
 from bench.synth.requests_file import write_requests
 from bench.synth.schema import targeting_yaml
 from bench.synth.spec import CatalogueSpec
@@ -13,7 +17,8 @@ from configs.errors import InputError
 ADS_FILE = "ads.parquet"
 TARGETING_FILE = "targeting.yaml"
 REQUESTS_FILE = "requests.jsonl"
-_FILES = (TARGETING_FILE, REQUESTS_FILE, ADS_FILE)
+LOG_FILE = "interactions.parquet"
+_FILES = (TARGETING_FILE, REQUESTS_FILE, LOG_FILE, ADS_FILE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +31,14 @@ class Written:
     campaigns: int
     distinct_rules: int
     requests: int
+    interactions: int
     bytes: int
 
 
 def write_folder(
     spec: CatalogueSpec, out: Path, *, force: bool = False, progress: Progress | None = None
 ) -> Written:
-    """Makes the catalogue and its three files; each appears whole or not at all."""
+    """Makes the catalogue and its files; each appears whole or not at all."""
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is a file; name a folder")
     taken = [name for name in _FILES if (out / name).exists()]
@@ -45,13 +51,17 @@ def write_folder(
         try:
             partial[TARGETING_FILE].write_text(targeting_yaml(), encoding="utf-8")
             requests = write_requests(catalogue, partial[REQUESTS_FILE])
+            interactions = write_log(catalogue, partial[LOG_FILE]) if spec.log_users else 0
             write_ads(catalogue, partial[ADS_FILE], progress)
-            for name in _FILES:
+            if not spec.log_users:
+                (out / LOG_FILE).unlink(missing_ok=True)  # another catalogue's
+            written = [name for name in _FILES if partial[name].exists()]
+            for name in written:
                 partial[name].replace(out / name)
         finally:
             for path in partial.values():
                 path.unlink(missing_ok=True)
-        size = sum((out / name).stat().st_size for name in _FILES)
+        size = sum((out / name).stat().st_size for name in written)
     except OSError as error:
         raise InputError(f"--out {out} cannot be written: {error.strerror or error}") from error
     return Written(
@@ -61,5 +71,6 @@ def write_folder(
         campaigns=len(catalogue.campaigns),
         distinct_rules=catalogue.campaigns.distinct_rules(),
         requests=requests,
+        interactions=interactions,
         bytes=size,
     )

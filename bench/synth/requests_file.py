@@ -8,18 +8,13 @@ from typing import Any
 import numpy as np
 
 from bench.synth.catalogue import Catalogue
+from bench.synth.events import ACTION_IDS, ACTION_ODDS, HOUR_MS, NOW_MS
 from bench.synth.schema import DEVICES
 from bench.synth.spec import Stream
 from bench.synth.users import Kind, User, make_users
 
 MAX_ADS = 100
 DEVICE_MODELS = 40  # cardinality of the categorical feature; ids run from 1
-ACTIONS = 8  # cardinality of the events' action; the ids in use are:
-_VIEW, _CLICK, _SAVE, _BUY = 1, 2, 3, 4
-_ACTION_ODDS = (0.45, 0.40, 0.10, 0.05)
-
-_NOW_MS = 1_788_264_000_000  # 2026-09-01 12:00 UTC: requests do not depend on the clock
-_HOUR_MS = 3_600_000
 _MODELS_PER_DEVICE = (DEVICE_MODELS - 1) // len(DEVICES)
 _DENIED_ADS = 5
 
@@ -60,12 +55,12 @@ def _features(catalogue: Catalogue, user: User, rng: np.random.Generator) -> dic
         "categorical": {"device": {"ids": [str(model)]}},
     }
     if count:
-        ages_ms = np.cumsum(rng.exponential(8 * _HOUR_MS, count) + 1000).astype(np.int64)
-        actions = rng.choice([_VIEW, _CLICK, _SAVE, _BUY], count, p=_ACTION_ODDS)
+        ages_ms = np.cumsum(rng.exponential(8 * HOUR_MS, count) + 1000).astype(np.int64)
+        actions = rng.choice(ACTION_IDS, count, p=ACTION_ODDS)
         features["sequences"] = {
             "clicks": {
                 "sids": catalogue.tree.sids[user.clicks].reshape(-1).tolist(),
-                "timestamps_ms": [str(_NOW_MS - age) for age in ages_ms[::-1]],
+                "timestamps_ms": [str(NOW_MS - age) for age in ages_ms[::-1]],
                 "side": {"action": {"ids": [str(action) for action in actions]}},
             }
         }

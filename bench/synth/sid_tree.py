@@ -19,7 +19,7 @@ from bench.synth.arrays import (
     position_in_run,
 )
 from bench.synth.spec import CatalogueSpec
-from bench.synth.topics import TOPICS
+from bench.synth.topics import PRODUCTS_PER_TOPIC, TOPICS
 
 _BISECTIONS = 60
 _BRAND_SPREAD = 0.5  # sigma of the log-normal sizes of brands, in product lines
@@ -28,13 +28,19 @@ _LINE_SPREAD = 0.8  # and of product lines, in SIDs
 
 @dataclass(frozen=True, slots=True)
 class SidTree:
-    """Prefixes of 1, 2 and 3 tokens are tiers, brands and lines; SIDs are in ascending order."""
+    """Every SID's place in the hierarchy; SIDs are in ascending order.
+
+    As made here, prefixes of 1, 2 and 3 tokens are tiers, brands and lines. Learned tokens
+    (bench/synth/learned_tokens.py) keep the hierarchy and follow it only roughly.
+    """
 
     sids: UInt16Array  # [num_sids, 4]
     tier_topic: Int64Array  # [tiers]
     brand_tier: Int64Array  # [brands]
     line_brand: Int64Array  # [lines]
+    line_product: Int64Array  # [lines] which of its topic's products
     sid_line: Int64Array  # [num_sids]
+    sid_variant: Int64Array  # [num_sids] any number: decides the detail in a title
     brand_lines: Int64Array  # [brands + 1] offsets into the lines
 
     @property
@@ -69,7 +75,9 @@ def make_sid_tree(spec: CatalogueSpec, rng: np.random.Generator) -> SidTree:
         frozen(tier_topic),
         frozen(brand_tier),
         frozen(line_brand),
+        frozen(third % PRODUCTS_PER_TOPIC),
         frozen(sid_line),
+        frozen(fourth),
         offsets_of(lines_in),
     )
 

@@ -24,16 +24,31 @@ class Stream(IntEnum):
     ADS = 2
     USERS = 3
     REQUESTS = 4
+    VECTORS = 5
+    CLUSTERS = 6
+    POPULARITY = 7
+    LOG = 8
 
 
 class Preset(StrEnum):
     TINY = "tiny"
     SMALL = "small"
+    DEMO = "demo"
 
 
-_PRESETS = {  # SIDs, users, tokens per position
-    Preset.TINY: (2_000, 64, 64),
-    Preset.SMALL: (100_000, 512, 512),
+@dataclass(frozen=True, slots=True)
+class _Size:
+    sids: int
+    users: int
+    vocab: int  # tokens per position
+    log_users: int = 0
+    learned_tokens: bool = False
+
+
+_PRESETS = {
+    Preset.TINY: _Size(2_000, 64, 64, log_users=3_000),
+    Preset.SMALL: _Size(100_000, 512, 512),
+    Preset.DEMO: _Size(2_000, 64, 64, log_users=8_000, learned_tokens=True),
 }
 
 
@@ -74,6 +89,8 @@ class CatalogueSpec:
     vocab_sizes: tuple[int, int, int, int]
     seed: int
     targeting: TargetingKnobs = field(default_factory=TargetingKnobs)
+    log_users: int = 0  # whose interactions are logged; 0 for no log
+    learned_tokens: bool = False  # residual k-means, instead of the hierarchy itself
 
     def __post_init__(self) -> None:
         if self.seed < 0:
@@ -130,8 +147,16 @@ def preset_spec(preset: str, sids: int | None = None, seed: int = 1) -> Catalogu
     """The spec of a preset. Another number of SIDs makes another SID space, and is named so."""
     if preset not in set(Preset):
         raise InputError(f"--preset {preset} is unknown; known: {', '.join(Preset)}")
-    num_sids, num_users, vocab = _PRESETS[Preset(preset)]
-    name = f"synth-{preset}-{seed}"
+    size = _PRESETS[Preset(preset)]
+    name, num_sids = f"synth-{preset}-{seed}", size.sids
     if sids is not None and sids != num_sids:
         name, num_sids = f"{name}-{sids}", sids
-    return CatalogueSpec(name, num_sids, num_users, (vocab, vocab, vocab, vocab), seed)
+    return CatalogueSpec(
+        sid_space=name,
+        num_sids=num_sids,
+        num_users=size.users,
+        vocab_sizes=(size.vocab, size.vocab, size.vocab, size.vocab),
+        seed=seed,
+        log_users=size.log_users,
+        learned_tokens=size.learned_tokens,
+    )

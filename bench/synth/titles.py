@@ -42,16 +42,17 @@ def titles(
 ) -> pa.StringArray:
     """One title per ad, each given with its SID's index.
 
-    The brand is token 2's, the product token 3's. A local business ends in its city, all others in
-    a detail that token 4 decides.
+    Brand and product are the product line's. A local business ends in its city, all others in a
+    detail that the SID's variant decides.
     """
     tree = catalogue.tree
-    brand = tree.line_brand[tree.sid_line[sids]]
+    line = tree.sid_line[sids]
+    brand = tree.line_brand[line]
     topic = tree.brand_topic[brand]
-    tokens = tree.sids[sids].astype(np.int64)
-    product = topic * PRODUCTS_PER_TOPIC + tokens[:, 2] % PRODUCTS_PER_TOPIC
+    product = topic * PRODUCTS_PER_TOPIC + tree.line_product[line]
     first_detail = words.topic_details[topic]
-    detail = first_detail + tokens[:, 3] % (words.topic_details[topic + 1] - first_detail)
+    details = words.topic_details[topic + 1] - first_detail
+    detail = first_detail + tree.sid_variant[sids] % details
     city = words.topic_details[-1] + catalogue.home_cities(sids, ads)
     local = TOPIC_REACH[topic] == REACHES.index("local")
     return pc.binary_join_element_wise(

@@ -10,8 +10,9 @@ from enum import StrEnum
 
 import numpy as np
 
-from bench.synth.arrays import Int64Array, offsets_of
+from bench.synth.arrays import Int64Array
 from bench.synth.catalogue import Catalogue
+from bench.synth.histories import Histories, histories_over
 from bench.synth.places import COUNTRIES, Places
 from bench.synth.schema import AGES, DEVICES, MAX_REQUEST_VALUES
 from bench.synth.spec import Stream
@@ -49,9 +50,7 @@ _AGE_ODDS = {
 }
 _USUAL_AGES = (0.18, 0.26, 0.20, 0.15, 0.12, 0.09)
 _DEVICE_ODDS = (0.62, 0.08, 0.25, 0.05)
-_SAME_LINE = 0.35  # clicks that stay with the product line of the click before
-_TRIES_NEAR_HOME = 4  # draws from a topic until one is from the user's country
-_MOST_CLICKS = 80
+_NO_CLICKS = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,51 +66,28 @@ class User:
 def make_users(catalogue: Catalogue) -> list[User]:
     """`spec.num_users` people, each at home where a random ad of the catalogue is."""
     rng = catalogue.spec.rng(Stream.USERS)
-    shelves = _Shelves.of(catalogue)
+    histories = histories_over(catalogue)
     ads = rng.integers(catalogue.num_ads, size=catalogue.spec.num_users)
     ad_sids = np.searchsorted(catalogue.ad_offsets, ads, side="right") - 1
     cities = catalogue.home_cities(ad_sids, ads)
     first_tastes = catalogue.tree.sid_topic[ad_sids]
     return [
         _user(
-            catalogue, shelves, _KINDS.get(number % 16, Kind.ORDINARY), int(city), int(taste), rng
+            catalogue, histories, _KINDS.get(number % 16, Kind.ORDINARY), int(city), int(taste), rng
         )
         for number, (city, taste) in enumerate(zip(cities, first_tastes, strict=True))
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Shelves:
-    """The SIDs of each topic, and the country that each SID's first ad is at home in."""
-
-    sids: Int64Array  # [num_sids] by topic
-    offsets: Int64Array  # [topics + 1]
-    country: Int64Array  # [num_sids]
-    line_sids: Int64Array  # [lines + 1] offsets into the SIDs
-
-    @classmethod
-    def of(cls, catalogue: Catalogue) -> "_Shelves":
-        tree, topic = catalogue.tree, catalogue.tree.sid_topic
-        every = np.arange(catalogue.num_sids)
-        homes = catalogue.home_cities(every, catalogue.ad_offsets[:-1])
-        return cls(
-            sids=np.argsort(topic, kind="stable"),
-            offsets=offsets_of(np.bincount(topic, minlength=len(TOPICS))),
-            country=catalogue.places.city_country[homes],
-            line_sids=offsets_of(np.bincount(tree.sid_line, minlength=len(tree.line_brand))),
-        )
-
-
 def _user(
     catalogue: Catalogue,
-    shelves: _Shelves,
+    histories: Histories,
     kind: Kind,
     city: int,
     first_taste: int,
     rng: np.random.Generator,
 ) -> User:
-    stocked = np.flatnonzero(np.diff(shelves.offsets))
-    others = rng.choice(stocked, rng.integers(0, 3))
+    others = rng.choice(np.unique(catalogue.tree.sid_topic), rng.integers(0, 3))
     tastes = list(dict.fromkeys([first_taste, *others.tolist()]))
     topics = [TOPICS[taste] for taste in tastes]
     home = int(catalogue.places.city_country[city])
@@ -127,7 +103,7 @@ def _user(
         attributes=attributes,
         device=device,
         hour=int(rng.integers(24)),
-        clicks=_clicks(catalogue, shelves, kind, tastes, home, rng),
+        clicks=_NO_CLICKS if kind is Kind.NEWCOMER else histories.draw(tastes, home, rng),
     )
 
 
@@ -188,28 +164,3 @@ def _audiences(topics: list[Topic], lookalikes: int, rng: np.random.Generator) -
         numbers = rng.integers(1, lookalikes + 1, size=rng.integers(0, 6))
         found += [f"audience:lookalike-{number:05}" for number in numbers]
     return tuple(dict.fromkeys(found)) if rng.random() < 0.85 else ()
-
-
-def _clicks(
-    catalogue: Catalogue,
-    shelves: _Shelves,
-    kind: Kind,
-    tastes: list[int],
-    home: int,
-    rng: np.random.Generator,
-) -> Int64Array:
-    """SIDs of the tastes, near home where there are any, often one product line in a row."""
-    if kind is Kind.NEWCOMER:
-        return np.zeros(0, np.int64)
-    count = int(np.clip(rng.lognormal(2.6, 0.8), 3, _MOST_CLICKS))
-    clicks = np.empty(count, np.int64)
-    for at in range(count):
-        if at and rng.random() < _SAME_LINE:
-            line = catalogue.tree.sid_line[clicks[at - 1]]
-            clicks[at] = rng.integers(*shelves.line_sids[line : line + 2])
-            continue
-        taste = tastes[min(int(rng.exponential(0.8)), len(tastes) - 1)]
-        shelf = shelves.sids[shelves.offsets[taste] : shelves.offsets[taste + 1]]
-        tried = shelf[rng.integers(len(shelf), size=_TRIES_NEAR_HOME)]
-        clicks[at] = tried[int(np.argmax(shelves.country[tried] == home))]
-    return clicks

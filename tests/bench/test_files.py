@@ -12,8 +12,10 @@ import pytest
 
 from bench.synth import Catalogue, Written, make_requests, preset_spec, write_folder
 from bench.synth.ads_file import write_ads
-from bench.synth.folder import ADS_FILE, REQUESTS_FILE, TARGETING_FILE
-from bench.synth.requests_file import ACTIONS, DEVICE_MODELS
+from bench.synth.events import ACTIONS
+from bench.synth.folder import ADS_FILE, LOG_FILE, REQUESTS_FILE, TARGETING_FILE
+from bench.synth.log_file import make_log
+from bench.synth.requests_file import DEVICE_MODELS
 from bench.synth.schema import MAX_REQUEST_VALUES, SCHEMA
 from bench.synth.topics import TOPICS
 from configs.errors import InputError
@@ -110,7 +112,7 @@ def test_equal_seeds_write_equal_bytes_and_another_seed_other_ones(
 ) -> None:
     for seed in (3, 4):
         write_folder(preset_spec("tiny", seed=seed), tmp_path, force=True)
-        for name in (ADS_FILE, REQUESTS_FILE):
+        for name in (ADS_FILE, REQUESTS_FILE, LOG_FILE):
             same = (tmp_path / name).read_bytes() == (folder[0] / name).read_bytes()
             assert same == (seed == 3), (name, seed)
 
@@ -118,7 +120,9 @@ def test_equal_seeds_write_equal_bytes_and_another_seed_other_ones(
 def test_the_summary_counts_what_was_written(folder: Folder, tiny: Catalogue) -> None:
     out, written = folder
     files = sorted(out.iterdir())
-    assert [file.name for file in files] == sorted([ADS_FILE, REQUESTS_FILE, TARGETING_FILE])
+    assert [file.name for file in files] == sorted(
+        [ADS_FILE, REQUESTS_FILE, TARGETING_FILE, LOG_FILE]
+    )
     assert written == Written(
         sid_space="synth-tiny-3",
         sids=2_000,
@@ -126,6 +130,7 @@ def test_the_summary_counts_what_was_written(folder: Folder, tiny: Catalogue) ->
         campaigns=len(tiny.campaigns),
         distinct_rules=tiny.campaigns.distinct_rules(),
         requests=64,
+        interactions=int(make_log(tiny).offsets[-1]),
         bytes=sum(file.stat().st_size for file in files),
     )
 

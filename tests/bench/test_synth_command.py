@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bench.synth import Preset
-from bench.synth.folder import ADS_FILE, REQUESTS_FILE, TARGETING_FILE
+from bench.synth.folder import ADS_FILE, LOG_FILE, REQUESTS_FILE, TARGETING_FILE
 from support.command import run_grace
 
 pytestmark = pytest.mark.subprocess
@@ -19,7 +19,8 @@ def test_it_writes_a_folder_and_says_what_is_in_it(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "2,000 SIDs" in done.stdout
     assert "synth-tiny-1" in done.stdout
-    assert {file.name for file in out.iterdir()} == {ADS_FILE, REQUESTS_FILE, TARGETING_FILE}
+    files = {ADS_FILE, REQUESTS_FILE, TARGETING_FILE, LOG_FILE}
+    assert {file.name for file in out.iterdir()} == files
 
 
 def test_json_counts_what_a_script_would_count(tmp_path: Path) -> None:
@@ -31,6 +32,7 @@ def test_json_counts_what_a_script_would_count(tmp_path: Path) -> None:
     report = json.loads(done.stdout)
     assert report["sids"] == 1111
     assert report["requests"] == 512
+    assert report["interactions"] == 0
     assert report["sid_space"] == "synth-small-7-1111"
     assert report["ads"] == pq.read_metadata(tmp_path / ADS_FILE).num_rows
 
@@ -51,7 +53,7 @@ def test_a_second_run_needs_force_and_then_writes_the_same(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--preset", "huge"], "--preset huge is unknown; known: tiny, small"),
+        (["--preset", "huge"], "--preset huge is unknown; known: tiny, small, demo"),
         (["--sids", "7"], "--sids 7 is outside 64 to"),
         (["--seed", "-1"], "--seed -1 is negative"),
     ],

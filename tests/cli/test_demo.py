@@ -9,6 +9,13 @@ from support.command import run_grace
 
 pytestmark = pytest.mark.subprocess
 
+WAYS = ("the catalogue alone", "targeting")
+
+
+def shares_after(heading: str, text: str) -> list[int]:
+    """Percent of generated ads that are for the user."""
+    return [int(share) for share in re.findall(rf"{heading}.*\((\d+)%\)", text)]
+
 
 def test_the_demo_matches_users_and_says_why_and_why_not(tmp_path: Path) -> None:
     done = run_grace("demo", "--out", tmp_path, "--users", "3")
@@ -16,7 +23,10 @@ def test_the_demo_matches_users_and_says_why_and_why_not(tmp_path: Path) -> None
     assert re.findall(r"^(\d)\. User ", done.stdout, re.MULTILINE) == ["3", "4", "5"]
     assert "may lead to an eligible ad" in done.stdout
     assert "not returned:" in done.stdout
-    assert re.search(r"1\. .+ \(ad \d+, \d tokens shared with a click\)\n +\S", done.stdout)
+    assert re.search(r"1\. .+ \(ad \d+, p = 0\.\d+\)\n +\S", done.stdout)
+    alone, targeted = (shares_after(f"decoding with {way}:", done.stdout) for way in WAYS)
+    assert len(alone) == len(targeted) == 3
+    assert sum(targeted) > 1.2 * sum(alone), "targeting while decoding finds more for the user"
     assert (tmp_path / "snapshots" / "CURRENT").exists()
 
 

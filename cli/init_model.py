@@ -1,0 +1,77 @@
+"""`grace init-model`: a checkpoint of random weights, of any shape."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.progress import progress_bars
+
+__all__ = ["init_model"]
+
+
+def init_model(
+    config: Annotated[Path, typer.Option(help="YAML with the sections model and generation.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the checkpoint; new. Needless with --dry-run.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Equal seeds make equal weights.")] = 1,
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "bfloat16",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what it would weigh and compute.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+) -> None:
+    """Write random weights for a model, and print its parameters and GFLOP per request.
+
+    Example: `grace init-model --config configs/paper.yaml --dry-run`
+    """
+    from model.init import load_model_config, write_random
+    from model.summary import summarize_model
+    from model.weights_file import DTYPES
+
+    if dtype not in DTYPES:
+        raise typer.BadParameter(
+            f"{dtype!r}; choose from {', '.join(DTYPES)}", param_hint="--dtype"
+        )
+    if out is None and not dry_run:
+        raise typer.BadParameter("name a folder, or add --dry-run", param_hint="--out")
+    loaded = load_model_config(config)
+    summary = summarize_model(loaded.model, loaded.generation)
+    written: str | None = None
+    if out is not None and not dry_run:
+        with progress_bars() as progress:
+            written = write_random(
+                loaded.model,
+                out,
+                seed,
+                DTYPES[dtype],
+                lambda done, total: progress("write", done, total),
+            )
+    size = summary.weights * DTYPES[dtype].itemsize
+    if as_json:
+        facts = {**asdict(summary), "weights": summary.weights, "bytes": size}
+        print(json.dumps({**facts, "dtype": dtype, "checkpoint": written}, indent=1))
+        return
+    _print(summary, f"{size / 1e9:.2f} GB as {dtype}")
+    if written is not None:
+        print(f"{out}: checkpoint {written}")
+
+
+def _print(summary: Any, size: str) -> None:
+    weights = {
+        "features": summary.feature_weights,
+        "encoder": summary.encoder_weights,
+        "decoder": summary.decoder_weights,
+    }
+    print(f"{'weights':<44}{summary.weights / 1e6:10,.1f} M, {size}")
+    for stage, count in weights.items():
+        print(f"  {stage:<42}{count / 1e6:10,.1f} M")
+    print("GFLOP per request")
+    print(f"  {'features and encoder':<42}{summary.encoder_gflop:10,.1f}")
+    for cost in summary.decoder:
+        what = f"decoder, {cost.profile}: beams {', '.join(map(str, cost.beams))}"
+        paper = "" if cost.paper_gflop is None else f"   (the paper: {cost.paper_gflop:,.0f})"
+        print(f"  {what:<42}{cost.gflop:10,.1f}{paper}")

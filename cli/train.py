@@ -1,0 +1,105 @@
+"""`grace train`: a small model, from a log of interactions."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.progress import progress_bars
+from configs.errors import InputError
+
+if TYPE_CHECKING:
+    from model.train.run import TrainingReport
+
+__all__ = ["train"]
+
+
+def train(
+    data: Annotated[
+        Path, typer.Option(help="Folder of ads.parquet, targeting.yaml, interactions.parquet.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder of the checkpoint; new or empty.")],
+    config: Annotated[
+        Path | None,
+        typer.Option(help="YAML: model, training, generation. Default: the demonstration model's."),
+    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Instead of the YAML's.")] = None,
+    epochs: Annotated[
+        float | None, typer.Option(min=0, help="As steps, in passes over the log.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Equal seeds make equal weights here.")] = 1,
+    plot: Annotated[bool, typer.Option(help="Draw the loss curve, loss.png.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+) -> None:
+    """Train a model to foretell what users click next, and measure how well it does.
+
+    Writes a checkpoint, `metrics.json` with recall@k on held-out users, and `loss.png`.
+
+    Example: `grace train --data catalogue --out checkpoint`
+    """
+    if steps is not None and epochs is not None:
+        raise typer.BadParameter("give --steps or --epochs, not both", param_hint="--epochs")
+    draw = _loss_plotter() if plot else None
+    from bench.result_file import write_result
+    from model.train.run import TrainingRun, train_model
+
+    run = TrainingRun(
+        data=data,
+        out=out,
+        config=config or _demonstration(),
+        seed=seed,
+        steps=steps,
+        epochs=epochs,
+    )
+    with progress_bars() as progress:
+        report = train_model(run, progress)
+    if draw is not None:
+        draw(report.losses, f"{report.sid_space}: checkpoint {report.checkpoint}", out / "loss.png")
+    chosen = {"--config": config, "--steps": steps, "--epochs": epochs, "--seed": seed}
+    arguments = ["--data", data, "--out", out]
+    arguments += [
+        part for name, value in chosen.items() if value is not None for part in (name, value)
+    ]
+    write_result(out / "metrics.json", "grace train", list(map(str, arguments)), [report.to_json()])
+    if as_json:
+        print(json.dumps({"out": str(out), **report.to_json()}, indent=1))
+        return
+    _print(report, out)
+
+
+def _demonstration() -> Path:
+    import configs
+
+    return Path(configs.__file__).parent / "demo.yaml"
+
+
+def _loss_plotter() -> Any:
+    try:
+        from model.train.plot import plot_loss
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"the loss curve needs {error.name}: pip install 'grace-serving[plots]', or give "
+            "--no-plot"
+        ) from None
+    return plot_loss
+
+
+def _print(report: "TrainingReport", out: Path) -> None:
+    print(
+        f"{report.config.steps:,} steps of {report.config.batch} in {report.train_seconds:.0f} s: "
+        f"loss {report.losses[0]:.2f} -> {report.final_loss:.2f} nats per SID"
+    )
+    skew = report.popularity_skew
+    print(
+        f"{report.training_events:,} events of {report.training_users:,} users; the most popular "
+        f"1 % of {report.sids:,} SIDs have {skew.top_1_percent_share:.1%} of them, "
+        f"Gini {skew.gini:.2f}"
+    )
+    cutoffs = list(report.recall["random"])
+    print(f"\nThe newest event of {report.held_out_users:,} held-out users is among the first k")
+    print(f"{'':<12}" + "".join(f"{f'k = {k}':>9}" for k in cutoffs))
+    for name, row in report.recall.items():
+        cells = (f"{row[k]:>9.1%}" if k in row else f"{'':>9}" for k in cutoffs)
+        print(f"{name:<12}" + "".join(cells))
+    print(f"\n{out}: checkpoint {report.checkpoint}, {report.weights:,} weights")

@@ -1,0 +1,52 @@
+"""How much a generation step may keep: named beam profiles."""
+
+from dataclasses import dataclass
+
+from configs.errors import ConfigError
+
+__all__ = ["BeamProfile", "GenerationConfig"]
+
+
+@dataclass(frozen=True, slots=True)
+class BeamProfile:
+    """Live beams entering each step, the first of them 1, and the SIDs that come out."""
+
+    beams: tuple[int, ...]
+    num_sids: int
+
+    def __post_init__(self) -> None:
+        if not self.beams or self.beams[0] != 1:
+            raise ConfigError(f"beams: decoding starts from 1 beam, got {list(self.beams)}")
+        if min(self.beams) < 1 or self.num_sids < 1:
+            raise ConfigError(
+                f"beams and num_sids must be at least 1, got {list(self.beams)}, {self.num_sids}"
+            )
+
+    def kept_after(self, step: int) -> int:
+        """How many beams a step leaves: those of the next step, or at the last one the SIDs."""
+        return self.num_sids if step + 1 == len(self.beams) else self.beams[step + 1]
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationConfig:
+    max_batch: int
+    profiles: dict[str, BeamProfile]
+    default_profile: str = "full"
+
+    def __post_init__(self) -> None:
+        if self.max_batch < 1:
+            raise ConfigError(f"max_batch: must be at least 1, got {self.max_batch}")
+        if self.default_profile not in self.profiles:
+            raise ConfigError(
+                f"default_profile: {self.default_profile!r} is not one of the profiles "
+                f"({', '.join(sorted(self.profiles)) or 'none'})"
+            )
+
+    @property
+    def batch_buckets(self) -> tuple[int, ...]:
+        """Batch sizes that are computed: powers of two, and the largest."""
+        sizes, size = [], 1
+        while size < self.max_batch:
+            sizes.append(size)
+            size *= 2
+        return (*sizes, self.max_batch)

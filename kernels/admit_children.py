@@ -1,0 +1,112 @@
+"""Admission: which children of each live beam may lead to an ad that the user is eligible for."""
+
+import torch
+from torch import Tensor
+
+from index.trie import NO_NODE
+from kernels.shapes import require_tensor
+from kernels.tensors import BloomTensors, Candidates, DecodeIndex, UserTensors
+
+__all__ = ["admit_children_reference", "check_admission", "fan_outs"]
+
+
+def admit_children_reference(nodes: Tensor, users: UserTensors, index: DecodeIndex) -> Candidates:
+    """The children of every beam's node whose matchers the user of its request passes.
+
+    nodes  int32 [B, M]   internal nodes of the trie, or NO_NODE; beam m of request b is row
+                          b * M + m of the candidates, and is tested for user b
+
+    Child entry j leads to node j + 1. It is admitted if its bitmask row contains the user's, and
+    for each set its Bloom row contains the reserved element or one of the user's values. In mode
+    `cd` there are no matchers: every child is admitted. A beam at NO_NODE has no children.
+
+    Request by request, so that memory is bounded by the children of one request's beams.
+    """
+    check_admission(nodes, users, index)
+    counts, entries = [], []
+    for request, beams in enumerate(nodes):
+        rows, children = _children(beams, index)
+        admitted = _passes(children, users, request, index)
+        counts.append(rows[admitted].bincount(minlength=len(beams)))
+        entries.append(children[admitted])
+    ends = torch.cat(counts).cumsum(0)
+    admitted_entries = torch.cat(entries)
+    return Candidates(
+        offsets=torch.cat([ends.new_zeros(1), ends]).int(),
+        tokens=index.csr_tokens[admitted_entries],
+        nodes=admitted_entries.int() + 1,
+    )
+
+
+def check_admission(nodes: Tensor, users: UserTensors, index: DecodeIndex) -> None:
+    requests = len(users.bitmask)
+    if nodes.dim() != 2 or len(nodes) != requests or requests == 0:
+        raise ValueError(
+            f"nodes must be [requests, beams] of {requests} users, at least one, "
+            f"got {list(nodes.shape)}"
+        )
+    require_tensor("nodes", nodes, torch.int32, requests=requests, beams=nodes.shape[1])
+    internal = len(index.node_offsets) - 1
+    wrong = (nodes != NO_NODE) & ((nodes < 0) | (nodes >= internal))
+    if wrong.any():
+        request, beam = wrong.nonzero()[0].tolist()
+        raise ValueError(
+            f"nodes[{request}, {beam}] is {int(nodes[request, beam])}: neither an internal node "
+            f"0..{internal - 1} nor {NO_NODE}, a dead beam's"
+        )
+    if index.bitmask_table is None:
+        return
+    words = index.bitmask_table.shape[1]
+    require_tensor("users.bitmask", users.bitmask, torch.int64, requests=requests, words=words)
+    if len(users.sets) != len(index.blooms):
+        raise ValueError(
+            f"users.sets must be as many as the snapshot's, {len(index.blooms)}, "
+            f"got {len(users.sets)}"
+        )
+    for queries in users.sets:
+        require_tensor("offsets of queries", queries.offsets, torch.int32, borders=requests + 1)
+
+
+def fan_outs(nodes: Tensor, index: DecodeIndex) -> Tensor:
+    """How many children each node has; NO_NODE none.   int32 [...] -> int32 [...]"""
+    live = nodes != NO_NODE
+    some_node = nodes.clamp(min=0).long()
+    children = index.node_offsets[some_node + 1] - index.node_offsets[some_node]
+    return torch.where(live, children, 0)
+
+
+def _children(nodes: Tensor, index: DecodeIndex) -> tuple[Tensor, Tensor]:
+    """Every child entry of some nodes, and the place of its parent among them.   [M] -> 2 x [n]"""
+    counts = fan_outs(nodes, index).long()
+    rows = torch.arange(len(nodes), device=nodes.device).repeat_interleave(counts)
+    first_entries = index.node_offsets[nodes.clamp(min=0).long()]
+    first_places = counts.cumsum(0) - counts
+    places = torch.arange(len(rows), device=nodes.device)
+    return rows, first_entries[rows] + places - first_places[rows]
+
+
+def _passes(entries: Tensor, users: UserTensors, request: int, index: DecodeIndex) -> Tensor:
+    """Whether one user passes the matchers of each child entry.   int64 [n] -> bool [n]"""
+    if index.bitmask_index is None or index.bitmask_table is None:
+        return torch.ones_like(entries, dtype=torch.bool)
+    user = users.bitmask[request]
+    rows = index.bitmask_table[index.bitmask_index[entries]]
+    passes = ((rows & user) == user).all(dim=1)
+    for bloom, queries in zip(index.blooms, users.sets, strict=True):
+        begin, end = queries.offsets[request : request + 2].tolist()
+        passes &= _contains_any(bloom, entries, queries.hashes[begin:end].tolist())
+    return passes
+
+
+def _contains_any(bloom: BloomTensors, entries: Tensor, hashes: list[int]) -> Tensor:
+    """The entry's Bloom row may hold one of the values, or holds the reserved element."""
+    rows = bloom.index[entries].long()
+    found = bloom.star[rows] != 0
+    for value in hashes:
+        contains = torch.ones_like(found)
+        for i in range(bloom.hashes):
+            # The hash is signed here; the shift brings copies of the sign, and the mask drops them.
+            bit = (value >> (16 * i)) & (bloom.bits - 1)
+            contains &= (bloom.table[rows, bit >> 6] >> (bit & 63)) & 1 != 0
+        found |= contains
+    return found

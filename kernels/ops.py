@@ -1,0 +1,87 @@
+"""The table of hot operations: one implementation of each, chosen once at start-up.
+
+An engine is such a table, so a variant is one line: `replace(REFERENCE, self_attention=...)`. The
+agreement test walks the table's fields: an operation without a case there fails it.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from configs.errors import DeviceError
+from kernels.admit_children import admit_children_reference
+from kernels.admit_children_cpu import admit_children_cpu
+from kernels.cross_attention import cross_attention_reference
+from kernels.rearrange import rearrange_reference
+from kernels.select_beams import select_beams_reference
+from kernels.self_attention import self_attention_reference
+from kernels.tensors import Beams, Candidates, DecodeIndex, UserTensors
+
+__all__ = ["REFERENCE", "Ops", "load_ops"]
+
+
+class SelfAttention(Protocol):
+    def __call__(
+        self,
+        pool: Tensor,
+        table: Tensor,
+        step: int,
+        bias: Tensor,
+        scale: float,
+        row_scale: Tensor | None = None,
+    ) -> Tensor: ...
+
+
+class CrossAttention(Protocol):
+    def __call__(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        key_mask: Tensor,
+        scale: float,
+        row_scale: Tensor | None = None,
+    ) -> Tensor: ...
+
+
+class AdmitChildren(Protocol):
+    def __call__(self, nodes: Tensor, users: UserTensors, index: DecodeIndex) -> Candidates: ...
+
+
+class SelectBeams(Protocol):
+    def __call__(
+        self, logits: Tensor, scores: Tensor, candidates: Candidates, k: int, ordered: bool
+    ) -> Beams: ...
+
+
+class Rearrange(Protocol):
+    def __call__(self, table: Tensor, parents: Tensor, step: int) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ops:
+    self_attention: SelfAttention
+    cross_attention: CrossAttention
+    admit_children: AdmitChildren
+    select_beams: SelectBeams
+    rearrange: Rearrange
+
+
+REFERENCE = Ops(
+    self_attention=self_attention_reference,
+    cross_attention=cross_attention_reference,
+    admit_children=admit_children_reference,
+    select_beams=select_beams_reference,
+    rearrange=rearrange_reference,
+)
+
+
+def load_ops(device: torch.device) -> Ops:
+    """The fastest operations for a device. What is missing fails here, not in a request."""
+    if device.type == "cpu":
+        return replace(REFERENCE, admit_children=admit_children_cpu)
+    raise DeviceError(
+        f"device {device}: this version has no {device.type.upper()} operations; use device cpu"
+    )

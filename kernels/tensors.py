@@ -1,0 +1,155 @@
+"""The values that operations take and return.
+
+Rows are flat and request-major: beam m of request b is row b * M + m. 64-bit words and hashes are
+int64 tensors with the same bits, since torch computes little on uint64; tokens are int32.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from index.snapshot import Snapshot
+from index.users import UserRows
+
+__all__ = [
+    "NO_BLOCK",
+    "Beams",
+    "BloomTensors",
+    "Candidates",
+    "DecodeIndex",
+    "QueryTensors",
+    "UserTensors",
+]
+
+NO_BLOCK = -1
+"""Stands in a block table where a beam has no token yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class BloomTensors:
+    """
+    index  int32 [child entries]
+    table  int64 [rows, bits / 64]
+    star   uint8 [rows]
+    """
+
+    index: Tensor
+    table: Tensor
+    star: Tensor
+    bits: int
+    hashes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeIndex:
+    """A snapshot's trie and matchers on one device; see index/trie.py for the numbering.
+
+    node_offsets   int32 [internal nodes + 1]
+    csr_tokens     int32 [child entries]
+    bitmask_index  int32 [child entries], bitmask_table int64 [rows, words]; None in mode `cd`
+    """
+
+    vocab_sizes: tuple[int, ...]
+    first_leaf: int
+    node_offsets: Tensor
+    csr_tokens: Tensor
+    bitmask_index: Tensor | None
+    bitmask_table: Tensor | None
+    blooms: tuple[BloomTensors, ...]
+
+    @staticmethod
+    def of(snapshot: Snapshot, device: torch.device) -> "DecodeIndex":
+        matchers = snapshot.matchers
+        return DecodeIndex(
+            vocab_sizes=snapshot.trie.vocab_sizes,
+            first_leaf=snapshot.trie.first_leaf,
+            node_offsets=_tensor(snapshot.trie.node_offsets, device),
+            csr_tokens=_tensor(snapshot.trie.csr_tokens.astype(np.int32), device),
+            bitmask_index=None if matchers is None else _tensor(matchers.bitmask.index, device),
+            bitmask_table=None if matchers is None else _words(matchers.bitmask.table, device),
+            blooms=()
+            if matchers is None
+            else tuple(
+                BloomTensors(
+                    _tensor(bloom.rows.index, device),
+                    _words(bloom.rows.table, device),
+                    _tensor(bloom.star, device),
+                    target_set.bloom_bits,
+                    target_set.bloom_hashes,
+                )
+                for target_set, bloom in zip(snapshot.schema.sets, matchers.blooms, strict=True)
+            ),
+        )
+
+    def without_matchers(self) -> "DecodeIndex":
+        """The same catalogue in mode `cd`: every valid token is admitted."""
+        return replace(self, bitmask_index=None, bitmask_table=None, blooms=())
+
+
+@dataclass(frozen=True, slots=True)
+class QueryTensors:
+    """One set's Bloom queries of B requests.   offsets int32 [B + 1], hashes int64 [...]"""
+
+    offsets: Tensor
+    hashes: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class UserTensors:
+    """
+    bitmask  int64 [B, words]
+    """
+
+    bitmask: Tensor
+    sets: tuple[QueryTensors, ...]
+
+    @staticmethod
+    def of(users: UserRows, device: torch.device) -> "UserTensors":
+        return UserTensors(
+            _words(users.bitmask, device),
+            tuple(
+                QueryTensors(_tensor(s.offsets, device), _words(s.hashes, device))
+                for s in users.sets
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The admitted children of all beam rows, row by row, tokens ascending within a row.
+
+    offsets  int32 [rows + 1]   those of row r: offsets[r] .. offsets[r + 1]
+    tokens   int32 [n]
+    nodes    int32 [n]          the child's node
+    """
+
+    offsets: Tensor
+    tokens: Tensor
+    nodes: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Beams:
+    """The live prefixes after a step, [B, M] each. A dead beam has score -inf and node NO_NODE.
+
+    parents  int32     the flat row of the step before that a beam continues; any row if dead
+    tokens   int32     the token it appends; 0 if dead
+    nodes    int32
+    scores   float32
+    """
+
+    parents: Tensor
+    tokens: Tensor
+    nodes: Tensor
+    scores: Tensor
+
+
+def _tensor(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:
+    return torch.from_numpy(array).to(device)
+
+
+def _words(array: npt.NDArray[np.uint64], device: torch.device) -> Tensor:
+    return _tensor(array.view(np.int64), device)

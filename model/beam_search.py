@@ -1,0 +1,104 @@
+"""Generation, defined. Every faster engine computes this function.
+
+At each step, every live beam row yields logits over the step's tokens. Its score for a token is its
+own score plus the token's log-probability. Only tokens are kept that continue the row's prefix in
+the catalogue and are admitted for the user; of those the best remain, ties going to the lower beam
+row, then the lower token. New beam rows keep the order of the rows and tokens they come from, so
+children of one parent stay adjacent; only the last step orders by score.
+
+Where fewer tokens are admitted than beams are wanted, the rest is dead: score -inf and no node. A
+dead beam has no children, so it never comes back, and a user for whom nothing is eligible gets no
+SIDs at all.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from configs.errors import ConfigError
+from configs.generation import BeamProfile
+from index.trie import NO_NODE, ROOT
+from kernels import Beams, DecodeIndex, Ops, UserTensors
+from model.decoder import Decoder
+from model.inputs import UserContext
+
+__all__ = ["Generated", "beam_search"]
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """The SIDs of B requests, best first; dead ones NO_NODE with score -inf, at the end.
+
+    leaves  int32 [B, num_sids]     leaf numbers: leaf i is the i-th SID of the snapshot
+    scores  float32 [B, num_sids]   the SID's log-probability
+    """
+
+    leaves: Tensor
+    scores: Tensor
+
+
+@torch.inference_mode()
+def beam_search(
+    decoder: Decoder,
+    context: UserContext,
+    users: UserTensors,
+    index: DecodeIndex,
+    profile: BeamProfile,
+    ops: Ops,
+) -> Generated:
+    _check(decoder, context, users, index, profile)
+    batch = len(context.states)
+    cross = decoder.cross_cache(context)
+    # One block per token of every beam row: blocks are never reused, so prefixes can be shared.
+    pools = decoder.new_pools(batch * sum(profile.beams))
+    beams = _root(batch, context.states.device)
+    table = beams.nodes.new_zeros((batch, decoder.sid_length))
+    first_block = 0
+    for step, width in enumerate(profile.beams):
+        rows = batch * width
+        last = step + 1 == decoder.sid_length
+        table[:, step] = torch.arange(first_block, first_block + rows)
+        first_block += rows
+        logits = decoder.step(step, beams.tokens.flatten(), pools, table, cross, ops)
+        candidates = ops.admit_children(beams.nodes, users, index)
+        kept = profile.kept_after(step)
+        beams = ops.select_beams(logits, beams.scores, candidates, kept, ordered=last)
+        table = ops.rearrange(table, beams.parents, step)
+    dead = beams.nodes == NO_NODE
+    return Generated((beams.nodes - index.first_leaf).masked_fill(dead, NO_NODE), beams.scores)
+
+
+def _root(batch: int, device: torch.device) -> Beams:
+    """One beam per request, at the empty prefix; it continues nothing and appended no token."""
+    none = torch.zeros((batch, 1), dtype=torch.int32, device=device)
+    return Beams(
+        parents=none,
+        tokens=none,
+        nodes=torch.full_like(none, ROOT),
+        scores=torch.zeros((batch, 1), device=device),
+    )
+
+
+def _check(
+    decoder: Decoder,
+    context: UserContext,
+    users: UserTensors,
+    index: DecodeIndex,
+    profile: BeamProfile,
+) -> None:
+    if decoder.vocab_sizes != index.vocab_sizes:
+        raise ConfigError(
+            f"the model's vocabulary sizes are {decoder.vocab_sizes}, the snapshot's are "
+            f"{index.vocab_sizes}; load a pair that belongs together"
+        )
+    if len(profile.beams) != decoder.sid_length:
+        raise ConfigError(
+            f"beams: {list(profile.beams)} has {len(profile.beams)} steps, a SID has "
+            f"{decoder.sid_length} tokens"
+        )
+    if len(users.bitmask) != len(context.states):
+        raise ValueError(
+            f"users must be of {len(context.states)} requests, as the user context, "
+            f"got {len(users.bitmask)}"
+        )

@@ -1,0 +1,282 @@
+"""Requests to a batch of model inputs: checks, defaults, hashing, and a batch's fixed size.
+
+A bag's id is any 64-bit number. Its row is `splitmix64(id) mod hash_rows`, the finaliser of
+SplitMix64 over the id's two's complement bits: the same everywhere and always, since trained tables
+depend on it.
+
+Of a sequence the last `max_length` events are used, in the order given. An event's age is its
+time's distance from the newest time among those used: times may come in any order, and an event
+that is not used changes nothing.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from configs.errors import RequestError
+from model.inputs import (
+    AGE_BUCKETS,
+    EventSequence,
+    Integers,
+    JaggedIds,
+    ModelInputs,
+    RequestFeatures,
+    SequenceEvents,
+    inputs_of_kind,
+)
+from model.request_values import finite_floats, integers, integers_below
+from model.spec import BagInput, CategoricalInput, DenseInput, ModelSpec, SequenceInput
+
+__all__ = [
+    "EncodedInputs",
+    "EncodedRequest",
+    "InputEncoder",
+    "age_buckets",
+    "bag_rows",
+    "encode_inputs",
+]
+
+Int64 = npt.NDArray[np.int64]
+Float32 = npt.NDArray[np.float32]
+
+_FIELDS = {
+    DenseInput: "dense",
+    CategoricalInput: "categorical",
+    BagInput: "bags",
+    SequenceInput: "sequences",
+}
+"""Where a request has the inputs of each kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedEvents:
+    """sids int64 [n, L]; ages and each of side int64 [n]"""
+
+    sids: Int64
+    ages: Int64
+    side: tuple[Int64, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRequest:
+    """One request's inputs, checked, of each kind in declared order; `ignored` the model lacks."""
+
+    dense: tuple[Float32, ...]
+    categorical: tuple[int, ...]
+    bags: tuple[Int64, ...]
+    sequences: tuple[EncodedEvents, ...]
+    ignored: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedInputs:
+    inputs: ModelInputs
+    ignored: tuple[tuple[str, ...], ...]  # per request: names unknown to the model, with their kind
+
+
+def encode_inputs(
+    spec: ModelSpec, requests: Sequence[RequestFeatures], batch: int | None = None
+) -> EncodedInputs:
+    """A batch of `batch` requests: those given and, behind them, as many empty ones as it takes.
+
+    Raises RequestError, naming the field, for what the model cannot read.
+    """
+    encoder = InputEncoder(spec)
+    encoded = [encoder.encode(request) for request in requests]
+    inputs = encoder.batch(encoded, len(requests) if batch is None else batch)
+    return EncodedInputs(inputs, tuple(request.ignored for request in encoded))
+
+
+@dataclass(frozen=True)
+class InputEncoder:
+    """A server encodes each request as it comes, so that a faulty one never fails a batch."""
+
+    spec: ModelSpec
+
+    def encode(self, request: RequestFeatures) -> EncodedRequest:
+        """Raises RequestError, naming the field."""
+        return EncodedRequest(
+            dense=tuple(
+                _dense(spec, request.dense.get(name, ()), f"features.dense.{name}.values")
+                for name, spec in self._dense
+            ),
+            categorical=tuple(
+                _categorical(
+                    spec, request.categorical.get(name, ()), f"features.categorical.{name}.ids"
+                )
+                for name, spec in self._categorical
+            ),
+            bags=tuple(
+                _bag(spec, request.bags.get(name, ()), f"features.bags.{name}.ids")
+                for name, spec in self._bags
+            ),
+            sequences=tuple(
+                self._events(spec, request.sequences.get(name, _NO_EVENTS), name)
+                for name, spec in self._sequences
+            ),
+            ignored=tuple(sorted(self._unknown(request))),
+        )
+
+    def batch(self, requests: Sequence[EncodedRequest], size: int) -> ModelInputs:
+        """Empty requests, all defaults, fill the batch up to `size`."""
+        if not 0 < size >= len(requests):
+            raise ValueError(f"a batch of {size} cannot hold {len(requests)} requests")
+        rows = [*requests, *[self._empty] * (size - len(requests))]
+        return ModelInputs(
+            batch=size,
+            dense=tuple(_stack(column) for column in zip(*(r.dense for r in rows), strict=True)),
+            categorical=tuple(
+                torch.tensor(column) for column in zip(*(r.categorical for r in rows), strict=True)
+            ),
+            bags=tuple(
+                JaggedIds(
+                    _offsets(column),
+                    torch.from_numpy(bag_rows(np.concatenate(column), spec.hash_rows)),
+                )
+                for (_, spec), column in zip(
+                    self._bags, zip(*(r.bags for r in rows), strict=True), strict=True
+                )
+            ),
+            sequences=tuple(
+                _join(column) for column in zip(*(r.sequences for r in rows), strict=True)
+            ),
+        )
+
+    @cached_property
+    def _dense(self) -> list[tuple[str, DenseInput]]:
+        return inputs_of_kind(self.spec, DenseInput)
+
+    @cached_property
+    def _categorical(self) -> list[tuple[str, CategoricalInput]]:
+        return inputs_of_kind(self.spec, CategoricalInput)
+
+    @cached_property
+    def _bags(self) -> list[tuple[str, BagInput]]:
+        return inputs_of_kind(self.spec, BagInput)
+
+    @cached_property
+    def _sequences(self) -> list[tuple[str, SequenceInput]]:
+        return inputs_of_kind(self.spec, SequenceInput)
+
+    @cached_property
+    def _empty(self) -> EncodedRequest:
+        return self.encode(RequestFeatures())
+
+    def _events(self, spec: SequenceInput, events: EventSequence, name: str) -> EncodedEvents:
+        field, length = f"features.sequences.{name}", self.spec.sid_length
+        tokens = integers(events.sids, f"{field}.sids")
+        if len(tokens) % length:
+            raise RequestError(f"{field}.sids", f"{len(tokens)} tokens, not a multiple of {length}")
+        sids = tokens.reshape(-1, length)
+        integers_below(self.spec.vocab_sizes, sids, f"{field}.sids")
+        times = _per_event(events.timestamps_ms, len(sids), f"{field}.timestamps_ms")
+        if len(times) and times.min() < 0:
+            raise RequestError(f"{field}.timestamps_ms", f"{times.min()} is negative")
+        recent = slice(max(0, len(sids) - spec.max_length), None)
+        sids, times = sids[recent], times[recent]
+        side = []
+        for side_name, cardinality in spec.side.items():
+            where = f"{field}.side.{side_name}.ids"
+            ids = _per_event(events.side.get(side_name, ()), len(tokens) // length, where)
+            integers_below((cardinality,), ids[:, None], where)
+            side.append(ids[recent] if len(ids) else np.full(len(sids), cardinality))
+        ages = age_buckets(times.max() - times) if len(times) else np.zeros(len(sids), np.int64)
+        return EncodedEvents(sids, ages, tuple(side))
+
+    def _unknown(self, request: RequestFeatures) -> Iterable[str]:
+        given: dict[str, Mapping[str, object]] = {
+            "dense": request.dense,
+            "categorical": request.categorical,
+            "bags": request.bags,
+            "sequences": request.sequences,
+        }
+        for kind, names in given.items():
+            for name in names:
+                declared = self.spec.inputs.get(name)
+                if declared is None:
+                    yield f"{kind}.{name}"
+                elif (right := _FIELDS[type(declared)]) != kind:
+                    raise RequestError(
+                        f"features.{kind}.{name}", f"the model reads it as features.{right}.{name}"
+                    )
+        for name, events in request.sequences.items():
+            sequence = self.spec.inputs.get(name)
+            if isinstance(sequence, SequenceInput):
+                for side in events.side.keys() - sequence.side.keys():
+                    yield f"sequences.{name}.side.{side}"
+
+
+_NO_EVENTS = EventSequence(())
+
+
+def bag_rows(ids: Int64, hash_rows: int) -> Int64:
+    """The table row of each id: SplitMix64's finaliser, modulo the number of rows."""
+    mixed = ids.view(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return (mixed % np.uint64(hash_rows)).view(np.int64)
+
+
+def age_buckets(ages_ms: Int64) -> Int64:
+    """1 + floor(log2(1 + age)), at most AGE_BUCKETS - 1; ages are not negative."""
+    _, exponents = np.frexp(ages_ms.astype(np.float64) + 1.0)
+    return np.minimum(exponents, AGE_BUCKETS - 1).astype(np.int64)
+
+
+def _dense(spec: DenseInput, values: Sequence[float], field: str) -> Float32:
+    if not len(values):
+        values = spec.default or (0.0,) * spec.size
+    numbers = finite_floats(values, field)
+    if len(numbers) != spec.size:
+        raise RequestError(field, f"{len(numbers)} values, the model takes {spec.size}")
+    return numbers
+
+
+def _categorical(spec: CategoricalInput, values: Integers, field: str) -> int:
+    if len(values) == 0:
+        return spec.default
+    ids = integers(values, field)
+    if len(ids) != 1:
+        raise RequestError(field, f"{len(ids)} ids, the model takes one")
+    (chosen,) = ids.tolist()
+    if not 0 <= chosen < spec.cardinality:
+        raise RequestError(field, f"{chosen} is not one of 0 to {spec.cardinality - 1}")
+    return int(chosen)
+
+
+def _bag(spec: BagInput, values: Integers, field: str) -> Int64:
+    return integers(values if len(values) else spec.default, field)
+
+
+def _per_event(values: Integers, events: int, field: str) -> Int64:
+    """One for each event, or none at all."""
+    numbers = integers(values, field)
+    if len(numbers) not in (0, events):
+        raise RequestError(field, f"{len(numbers)} values for {events} events; send one for each")
+    return numbers
+
+
+def _stack(rows: Sequence[Float32]) -> Tensor:
+    return torch.from_numpy(np.stack(rows))
+
+
+def _offsets(rows: Sequence[npt.NDArray[np.generic]]) -> Tensor:
+    return torch.from_numpy(np.cumsum([0, *map(len, rows)], dtype=np.int64))
+
+
+def _join(rows: Sequence[EncodedEvents]) -> SequenceEvents:
+    return SequenceEvents(
+        offsets=_offsets([events.sids for events in rows]),
+        sids=torch.from_numpy(np.concatenate([events.sids for events in rows])),
+        age_buckets=torch.from_numpy(np.concatenate([events.ages for events in rows])),
+        side=tuple(
+            torch.from_numpy(np.concatenate(column))
+            for column in zip(*(events.side for events in rows), strict=True)
+        ),
+    )

@@ -1,0 +1,171 @@
+"""The interaction log in memory: who met which SID when, in users' order of time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from configs.errors import InputError
+from index.trie import SidTrie
+
+__all__ = ["Interactions", "read_interactions"]
+
+Int64 = npt.NDArray[np.int64]
+
+_SPLITS = ("train", "test")
+
+
+@dataclass(frozen=True, slots=True)
+class Interactions:
+    """Events of all users side by side, each user's oldest first.
+
+    offsets   int64 [users + 1]
+    user_ids  int64 [users]
+    held_out  bool [users]
+    leaves    int64 [events]      leaf numbers of the catalogue's trie
+    sids      int64 [events, L]
+    times_ms  int64 [events]
+    side      int64 [events] each
+    """
+
+    offsets: Int64
+    user_ids: Int64
+    held_out: npt.NDArray[np.bool_]
+    leaves: Int64
+    sids: Int64
+    times_ms: Int64
+    side: dict[str, Int64]
+
+    @property
+    def event_user(self) -> Int64:
+        return np.repeat(np.arange(len(self.user_ids)), np.diff(self.offsets))
+
+    def examples(self) -> Int64:
+        """Events of training users: each is one thing to foretell. A user's first one too, from
+        nothing, so that a model knows what to say to a newcomer."""
+        return np.flatnonzero(~self.held_out[self.event_user])
+
+    def last_events(self) -> Int64:
+        """The newest event of every held-out user who has an older one."""
+        long_enough = self.held_out & (np.diff(self.offsets) > 1)
+        return self.offsets[1:][long_enough] - 1
+
+    def leaf_counts(self, num_leaves: int) -> Int64:
+        """How often training users met each leaf.   [num_leaves]"""
+        counts: Int64 = np.bincount(self.leaves[self.examples()], minlength=num_leaves)
+        return counts
+
+    def transitions(self) -> Int64:
+        """Leaves that followed each other in the histories of training users.   [pairs, 2]"""
+        events = self.examples()
+        events = events[events > self.offsets[self.event_user[events]]]
+        return np.column_stack([self.leaves[events - 1], self.leaves[events]])
+
+
+def read_interactions(path: Path, trie: SidTrie, side: Sequence[str] = ()) -> Interactions:
+    """The log over a catalogue; `side` names the columns of ids to read besides."""
+    table = _read_table(path, side)
+    columns = {name: _integers(path, table, name) for name in ("user_id", "timestamp_ms", *side)}
+    order = np.lexsort((columns["timestamp_ms"], columns["user_id"]))
+    user_ids, first, counts = np.unique(
+        columns["user_id"][order], return_index=True, return_counts=True
+    )
+    test = _held_out(path, table)[order]
+    held_out = test[first]
+    mixed = np.flatnonzero(test != np.repeat(held_out, counts))
+    if len(mixed):
+        raise InputError(
+            f"{path}: user {columns['user_id'][order][mixed[0]]} is in both splits; keep all "
+            "events of a user in one"
+        )
+    if held_out.all() or not held_out.any():
+        raise InputError(f"{path}: column split needs users of both kinds, {_SPLITS}")
+    sids = _sids(path, table, trie.sid_length)
+    leaves = _leaves(path, sids, trie)
+    return Interactions(
+        offsets=np.append(first, len(order)),
+        user_ids=user_ids,
+        held_out=held_out,
+        leaves=leaves[order],
+        sids=sids[order],
+        times_ms=columns["timestamp_ms"][order],
+        side={name: columns[name][order] for name in side},
+    )
+
+
+def _read_table(path: Path, side: Sequence[str]) -> pa.Table:
+    names = ["user_id", "sid", "timestamp_ms", "split", *side]
+    try:
+        known = pq.read_schema(path).names
+        missing = [name for name in names if name not in known]
+        if missing:
+            raise InputError(f"{path}: column {missing[0]!r} is missing; there are {known}")
+        table = pq.read_table(path, columns=names)
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
+    if not len(table):
+        raise InputError(f"{path}: no rows; training needs events")
+    for name in names:
+        if table[name].null_count:
+            raise InputError(f"{path}: column {name!r} has nulls; leave such events out")
+    return table.combine_chunks()
+
+
+def _integers(path: Path, table: pa.Table, name: str) -> Int64:
+    column = table[name]
+    if not pa.types.is_integer(column.type):
+        raise InputError(f"{path}: column {name!r} must be of integers, got {column.type}")
+    values: Int64 = column.cast(pa.int64()).to_numpy()
+    return values
+
+
+def _held_out(path: Path, table: pa.Table) -> npt.NDArray[np.bool_]:
+    splits = table["split"].to_numpy()
+    unknown = sorted({str(split) for split in np.unique(splits)} - set(_SPLITS))
+    if unknown:
+        raise InputError(f"{path}: column 'split' has {unknown[0]!r}; it must be one of {_SPLITS}")
+    held_out: npt.NDArray[np.bool_] = splits == "test"
+    return held_out
+
+
+def _sids(path: Path, table: pa.Table, sid_length: int) -> Int64:
+    """[events, L]"""
+    (column,) = table["sid"].chunks
+    if not pa.types.is_list(column.type) or not pa.types.is_integer(column.type.value_type):
+        raise InputError(f"{path}: column 'sid' must be lists of integers, got {column.type}")
+    lengths = column.value_lengths().to_numpy()
+    if (lengths != sid_length).any():
+        row = int(np.argmax(lengths != sid_length))
+        raise InputError(
+            f"{path}: row {row}: sid has {lengths[row]} tokens, the catalogue's have {sid_length}"
+        )
+    tokens = column.flatten()
+    if tokens.null_count:
+        raise InputError(f"{path}: column 'sid' has nulls; leave such events out")
+    sids: Int64 = tokens.cast(pa.int64()).to_numpy().reshape(-1, sid_length)
+    return sids
+
+
+def _leaves(path: Path, sids: Int64, trie: SidTrie) -> Int64:
+    """The leaf of every SID, found level by level among its parent's children."""
+    nodes = np.zeros(len(sids), np.int64)
+    num_tokens = max(trie.vocab_sizes)
+    parents = np.repeat(np.arange(trie.num_internal), np.diff(trie.node_offsets))
+    entry_keys = parents * num_tokens + trie.csr_tokens  # ascending: entries are in node order
+    for position in range(trie.sid_length):
+        tokens = sids[:, position]
+        keys = nodes * num_tokens + tokens
+        entries = np.minimum(np.searchsorted(entry_keys, keys), len(entry_keys) - 1)
+        strange = (entry_keys[entries] != keys) | (tokens < 0) | (tokens >= num_tokens)
+        if strange.any():
+            row = int(np.argmax(strange))
+            raise InputError(
+                f"{path}: row {row}: SID {sids[row].tolist()} is not in the catalogue; "
+                "log and ads must be of one SID space"
+            )
+        nodes = entries + 1
+    return nodes - trie.first_leaf

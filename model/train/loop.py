@@ -1,0 +1,86 @@
+"""The training loop: the cross-entropy of the next event's SID, token by token."""
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils import clip_grad_norm_
+
+from configs.training import TrainingConfig
+from model.model import Model
+from model.train.batches import HistoryBatches
+from model.train.reproducible import reproducible
+
+__all__ = ["Progress", "fit", "learning_rate_at", "sequence_loss"]
+
+Int64 = npt.NDArray[np.int64]
+Progress = Callable[[int, int, float], None]  # (steps done, steps in all, loss of the last one)
+
+
+def fit(
+    model: Model, batches: HistoryBatches, config: TrainingConfig, seed: int, progress: Progress
+) -> list[float]:
+    """Trains the model in place; the loss of every step.
+
+    Equal seeds make equal weights on one machine; another processor adds up in another order.
+    """
+    optimizer = torch.optim.AdamW(_groups(model, config.weight_decay), betas=(0.9, 0.98))
+    order = _endless(batches.log.examples(), config.batch, np.random.default_rng(seed))
+    losses = []
+    model.train()
+    with reproducible(config.threads):
+        for step in range(config.steps):
+            events = next(order)
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate_at(step, config)
+            context = model.user_context(batches.inputs(events))
+            targets = batches.targets(events)
+            loss = sequence_loss(model.decoder.sequence_logits(context, targets), targets)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            clip_grad_norm_(model.parameters(), config.clip_norm, error_if_nonfinite=True)
+            optimizer.step()
+            losses.append(loss.item())
+            progress(step + 1, config.steps, losses[-1])
+    model.eval()
+    return losses
+
+
+def sequence_loss(logits: tuple[Tensor, ...], targets: Tensor) -> Tensor:
+    """-log p(SID): over the positions, the sum of the cross-entropies; over the batch, the mean.
+
+    logits per position [B, C_t], targets int64 [B, L]
+    """
+    losses = [functional.cross_entropy(x, targets[:, t]) for t, x in enumerate(logits)]
+    return torch.stack(losses).sum()
+
+
+def learning_rate_at(step: int, config: TrainingConfig) -> float:
+    """Rises in a line to the configured rate, then falls as half a cosine."""
+    if step < config.warmup_steps:
+        return config.learning_rate * (step + 1) / config.warmup_steps
+    done = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
+    return config.learning_rate * (1 + math.cos(math.pi * done)) / 2
+
+
+def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
+    matrices = [p for name, p in model.named_parameters() if p.ndim > 1 and "bias" not in name]
+    others = [p for name, p in model.named_parameters() if p.ndim <= 1 or "bias" in name]
+    return [
+        {"params": matrices, "weight_decay": weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+
+
+def _endless(examples: Int64, size: int, rng: np.random.Generator) -> Iterator[Int64]:
+    """Batches of one shuffle after another; what is left of a shuffle opens the next batch."""
+    waiting = examples[:0]
+    while True:
+        while len(waiting) < size:
+            waiting = np.concatenate([waiting, rng.permutation(examples)])
+        yield waiting[:size]
+        waiting = waiting[size:]

@@ -1,0 +1,65 @@
+"""A training configuration: the model, how it is trained, and the beams it is judged with.
+
+model:      as model.yaml (model.spec); sid_space and vocab_sizes may be left to the data
+training:   {steps: 1500, batch: 256, ...}
+generation: {max_batch: 16, profiles: {full: {beams: [1, 64, 64, 64], num_sids: 64}}}
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from configs.errors import ConfigError
+from configs.generation import GenerationConfig
+from configs.sections import load_section
+from configs.training import TrainingConfig
+from configs.yaml_loader import read_yaml
+from index.snapshot import Snapshot
+from model.spec import ModelSpec, parse_spec
+
+__all__ = ["Recipe", "load_recipe"]
+
+_SECTIONS = ("model", "training", "generation")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    model: ModelSpec
+    training: TrainingConfig
+    generation: GenerationConfig
+
+
+def load_recipe(path: Path, catalogue: Snapshot) -> Recipe:
+    """The recipe in a file, for the SIDs of a catalogue."""
+    sections = _sections(path)
+    facts: dict[str, Any] = {
+        "sid_space": catalogue.facts.sid_space,
+        "vocab_sizes": list(catalogue.trie.vocab_sizes),
+    }
+    model = {**facts, **sections["model"]}
+    for name, fact in facts.items():
+        if model[name] != fact:
+            raise ConfigError(
+                f"{path}: model.{name} is {model[name]}, the data's is {fact}; leave it out, or "
+                "train on other data"
+            )
+    return Recipe(
+        parse_spec(model, f"{path}: model"),
+        load_section(TrainingConfig, sections["training"], f"{path}: training"),
+        load_section(GenerationConfig, sections["generation"], f"{path}: generation"),
+    )
+
+
+def _sections(path: Path) -> dict[str, Mapping[str, Any]]:
+    values = read_yaml(path)
+    for name in values:
+        if name not in _SECTIONS:
+            raise ConfigError(f"{path}: unknown key {name!r}; known: {', '.join(_SECTIONS)}")
+    sections: dict[str, Mapping[str, Any]] = {}
+    for name in _SECTIONS:
+        section = values.get(name)
+        if not isinstance(section, Mapping):
+            raise ConfigError(f"{path}: section {name!r} is missing; write its keys below it")
+        sections[name] = section
+    return sections

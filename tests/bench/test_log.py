@@ -1,0 +1,126 @@
+"""The interaction log: users apart, SIDs of the catalogue, tastes, sessions and stated skew."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bench.synth import Catalogue, make_catalogue, preset_spec, write_folder
+from bench.synth.browsing import Browsing
+from bench.synth.events import ACTION_IDS, NOW_MS
+from bench.synth.folder import LOG_FILE
+from bench.synth.log_file import FEWEST_EVENTS, MOST_EVENTS, InteractionLog, make_log
+from support.training import plain_gini
+
+
+@pytest.fixture(scope="module")
+def log(tiny: Catalogue) -> InteractionLog:
+    return make_log(tiny)
+
+
+@pytest.fixture(scope="module")
+def table(folder: tuple[Path, object]) -> pa.Table:
+    return pq.read_table(folder[0] / LOG_FILE)
+
+
+def test_the_parquet_schema_is_the_documented_one(table: pa.Table) -> None:
+    expected = pa.schema(
+        [
+            ("user_id", pa.int64()),
+            ("sid", pa.list_(pa.uint16())),
+            ("timestamp_ms", pa.int64()),
+            ("action", pa.int64()),
+            ("split", pa.string()),
+        ]
+    )
+    assert table.schema.equals(expected)
+    assert table.schema.metadata == {
+        b"grace.sid_space": b"synth-tiny-3",
+        b"grace.vocab_sizes": b"64,64,64,64",
+    }
+
+
+def test_the_rows_are_the_log(table: pa.Table, log: InteractionLog, tiny: Catalogue) -> None:
+    assert table["sid"].to_pylist() == tiny.tree.sids[log.items].tolist()
+    assert table["timestamp_ms"].to_pylist() == log.times_ms.tolist()
+    assert table["action"].to_pylist() == log.actions.tolist()
+    assert (table["user_id"].to_numpy() == log.event_user + 1).all()
+
+
+def test_no_user_is_in_both_splits(table: pa.Table) -> None:
+    users, split = table["user_id"].to_numpy(), table["split"].to_numpy()
+    held_out, training = set(users[split == "test"]), set(users[split == "train"])
+    assert held_out & training == set()
+    assert len(held_out) == 450
+    assert len(training) == 2550
+
+
+def test_every_sid_is_one_of_the_catalogues(table: pa.Table, tiny: Catalogue) -> None:
+    known = set(map(tuple, tiny.tree.sids.tolist()))
+    assert {tuple(sid) for sid in table["sid"].to_pylist()} <= known
+
+
+def test_users_have_ten_to_forty_events_oldest_first_and_none_to_come(log: InteractionLog) -> None:
+    counts = np.diff(log.offsets)
+    assert (counts.min(), counts.max()) == (FEWEST_EVENTS, MOST_EVENTS)
+    within = log.event_user[1:] == log.event_user[:-1]
+    assert (np.diff(log.times_ms)[within] > 0).all()
+    assert log.times_ms.max() < NOW_MS
+    assert set(log.actions.tolist()) == set(ACTION_IDS)
+
+
+def test_most_events_follow_within_minutes_and_sessions_after_hours(log: InteractionLog) -> None:
+    within = log.event_user[1:] == log.event_user[:-1]
+    gaps = np.diff(log.times_ms)[within]
+    assert np.median(gaps) < 10 * 60_000
+    assert 0.15 < (gaps > 3_600_000).mean() < 0.35
+
+
+def test_steps_lead_to_another_item_near_the_last_one(log: InteractionLog, tiny: Catalogue) -> None:
+    within = log.event_user[1:] == log.event_user[:-1]
+    before, after = log.items[:-1][within], log.items[1:][within]
+    assert (before == after).mean() < 0.01
+    topic, line = tiny.tree.sid_topic, tiny.tree.sid_line
+    assert (topic[before] == topic[after]).mean() > 0.6
+    assert (line[before] == line[after]).mean() > 0.15
+
+
+def test_users_keep_to_a_few_topics_and_their_home(log: InteractionLog, tiny: Catalogue) -> None:
+    topics = tiny.tree.sid_topic[log.items]
+    seen = [
+        len(np.unique(topics[a:b])) for a, b in zip(log.offsets[:-1], log.offsets[1:], strict=True)
+    ]
+    assert np.median(seen) <= 5
+    country = Browsing.over(tiny).country[log.items]
+    at_home = [
+        np.unique(country[a:b], return_counts=True)[1].max() / (b - a)
+        for a, b in zip(log.offsets[:-1], log.offsets[1:], strict=True)
+    ]
+    assert np.mean(at_home) > 1.1 * (np.bincount(country) / len(country)).max()
+
+
+@pytest.mark.parametrize("preset", ["tiny", "demo"])
+def test_popularity_is_as_skewed_as_the_document_says(preset: str) -> None:
+    catalogue = make_catalogue(preset_spec(preset, seed=1))
+    counts = np.bincount(make_log(catalogue).items, minlength=catalogue.num_sids)
+    top = np.sort(counts)[-catalogue.num_sids // 100 :].sum() / counts.sum()
+    assert 0.12 < top < 0.18
+    assert 0.40 < plain_gini(counts.tolist()) < 0.55
+
+
+def test_equal_seeds_log_equal_events_and_other_seeds_other_ones(tiny: Catalogue) -> None:
+    first, again = make_log(tiny), make_log(make_catalogue(preset_spec("tiny", seed=3)))
+    other = make_log(make_catalogue(preset_spec("tiny", seed=4)))
+    for name in ("offsets", "items", "times_ms", "actions", "held_out"):
+        assert np.array_equal(getattr(first, name), getattr(again, name))
+        assert not np.array_equal(getattr(first, name), getattr(other, name))
+
+
+def test_a_preset_without_a_log_removes_the_one_of_another_catalogue(tmp_path: Path) -> None:
+    assert write_folder(preset_spec("tiny", sids=111), tmp_path).interactions > 0
+    assert (tmp_path / LOG_FILE).exists()
+    small = preset_spec("small", sids=1111)
+    assert write_folder(small, tmp_path, force=True).interactions == 0
+    assert not (tmp_path / LOG_FILE).exists()

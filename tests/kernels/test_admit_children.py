@@ -1,0 +1,198 @@
+"""Admission of children: both bodies against tests on plain integers, and against raw sets."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given
+from torch import Tensor
+
+from index.admission import admitted_entries
+from index.bloom import bloom_positions, star_hash
+from index.matchers import MatcherMode
+from index.trie import NO_NODE, ROOT
+from kernels.admit_children import admit_children_reference, fan_outs
+from kernels.admit_children_cpu import admit_children_cpu
+from kernels.ops import AdmitChildren
+from support.decode_cases import (
+    DecodeCase,
+    branching_case,
+    decode_case,
+    every_sid_case,
+    random_nodes,
+    split_rows,
+)
+from support.oracle import eligible_prefixes
+from support.strategies import Case, cases, random_schema
+
+bodies = pytest.mark.parametrize(
+    "admit", [admit_children_reference, admit_children_cpu], ids=["reference", "native"]
+)
+
+
+def as_integer(words: npt.NDArray[np.uint64]) -> int:
+    return int.from_bytes(words.tobytes(), "little")
+
+
+def passes(made: DecodeCase, request: int, entry: int) -> bool:
+    """The tests of one child entry on Python integers."""
+    schema, matchers = made.snapshot.schema, made.snapshot.matchers
+    if matchers is None:
+        return True
+    user = as_integer(made.rows.bitmask[request])
+    if as_integer(matchers.bitmask.table[matchers.bitmask.index[entry]]) & user != user:
+        return False
+    for target_set, bloom, queries in zip(
+        schema.sets, matchers.blooms, made.rows.sets, strict=True
+    ):
+        row = as_integer(bloom.rows.table[bloom.rows.index[entry]])
+        hashes = queries.hashes[queries.offsets[request] : queries.offsets[request + 1]].tolist()
+        if not any(
+            all(row >> bit & 1 for bit in bloom_positions(value, target_set))
+            for value in [*hashes, star_hash(schema.hash_seed)]
+        ):
+            return False
+    return True
+
+
+def plain(made: DecodeCase, nodes: Tensor) -> list[list[tuple[int, int]]]:
+    rows = []
+    for request, beams in enumerate(nodes.tolist()):
+        for node in beams:
+            row = []
+            if node != NO_NODE:
+                tokens, children = made.snapshot.trie.children(node)
+                both = zip(tokens.tolist(), children, strict=True)
+                row = [pair for pair in both if passes(made, request, pair[1] - 1)]
+            rows.append(row)
+    return rows
+
+
+def all_internal_nodes(made: DecodeCase) -> Tensor:
+    """Every internal node for every request, and a dead beam.   [B, internal + 1]"""
+    nodes = torch.tensor([*range(made.snapshot.trie.num_internal), NO_NODE], dtype=torch.int32)
+    return nodes.repeat(len(made.rows), 1)
+
+
+@bodies
+@given(case=cases(most_ads=25, most_users=3))
+def test_children_are_admitted_as_on_plain_integers(admit: AdmitChildren, case: Case) -> None:
+    made = decode_case(case)
+    nodes = all_internal_nodes(made)
+    got = admit(nodes, made.users, made.index)
+    assert split_rows(got) == plain(made, nodes)
+    assert {got.offsets.dtype, got.tokens.dtype, got.nodes.dtype} == {torch.int32}
+
+
+@bodies
+@given(case=cases(most_ads=40, most_users=3))
+def test_no_child_above_an_eligible_ad_is_lost(admit: AdmitChildren, case: Case) -> None:
+    made = decode_case(case)
+    nodes = all_internal_nodes(made)
+    rows = split_rows(admit(nodes, made.users, made.index))
+    for request, user in enumerate(case.users):
+        for prefix in eligible_prefixes(case.schema, case.ads, user) - {()}:
+            parent, child = (made.snapshot.trie.walk(p) for p in (prefix[:-1], prefix))
+            assert (prefix[-1], child) in rows[request * nodes.shape[1] + parent]
+
+
+@bodies
+def test_admitted_children_are_the_admitted_entries_of_the_index(admit: AdmitChildren) -> None:
+    made = decode_case(branching_case(np.random.default_rng(1), 111, 7))
+    nodes = all_internal_nodes(made)
+    rows = split_rows(admit(nodes, made.users, made.index))
+    for request in range(7):
+        begin = request * nodes.shape[1]
+        children = [node for row in rows[begin : begin + nodes.shape[1]] for _, node in row]
+        entries = np.flatnonzero(admitted_entries(made.snapshot, made.rows, request))
+        assert children == (entries + 1).tolist()
+    assert 0 < sum(map(len, rows)) < 7 * made.snapshot.trie.num_entries
+
+
+@bodies
+@pytest.mark.parametrize("mode", list(MatcherMode), ids=lambda mode: mode.value)
+@pytest.mark.parametrize("num_sets", [0, 1, 3], ids=lambda n: f"sets={n}")
+def test_dead_and_repeated_beams_in_any_order(
+    admit: AdmitChildren, num_sets: int, mode: MatcherMode
+) -> None:
+    rng = np.random.default_rng(num_sets)
+    made = decode_case(branching_case(rng, 63, 5, random_schema(rng, (64, 1), num_sets)), mode)
+    for dead in (0.0, 0.5, 1.0):
+        nodes = random_nodes(rng, made.snapshot.trie, 5, 11, dead)
+        assert split_rows(admit(nodes, made.users, made.index)) == plain(made, nodes)
+
+
+@bodies
+def test_one_beam_at_the_root_of_a_full_vocabulary(admit: AdmitChildren) -> None:
+    made = decode_case(every_sid_case(np.random.default_rng(2), (111,), 3), MatcherMode.CD)
+    nodes = torch.full((3, 1), ROOT, dtype=torch.int32)
+    assert (
+        split_rows(admit(nodes, made.users, made.index))
+        == [[(token, token + 1) for token in range(111)]] * 3
+    )
+
+
+@bodies
+def test_a_users_answers_do_not_depend_on_its_place_in_the_batch(admit: AdmitChildren) -> None:
+    rng = np.random.default_rng(3)
+    made = decode_case(branching_case(rng, 63, 5))
+    nodes = random_nodes(rng, made.snapshot.trie, 5, 7)
+    rows = split_rows(admit(nodes, made.users, made.index))
+    moved = replace(made.case, users=made.case.users[::-1])
+    again = split_rows(admit(nodes.flip(0), decode_case(moved).users, made.index))
+    assert [again[7 * (4 - b) : 7 * (5 - b)] for b in range(5)] == [
+        rows[7 * b : 7 * (b + 1)] for b in range(5)
+    ]
+
+
+def test_any_number_of_threads_admits_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(4)
+    made = decode_case(every_sid_case(rng, (37, 111), 7))
+    nodes = random_nodes(rng, made.snapshot.trie, 7, 63, 0.1)
+    answers = []
+    for threads in (1, 2, 7):
+        monkeypatch.setattr(torch, "get_num_threads", lambda: threads)  # noqa: B023
+        answers.append(admit_children_cpu(nodes, made.users, made.index))
+    assert int(fan_outs(nodes, made.index).sum()) > 2 * 16384  # so that there is work for three
+    for other in answers[1:]:
+        assert torch.equal(other.offsets, answers[0].offsets)
+        assert torch.equal(other.tokens, answers[0].tokens)
+        assert torch.equal(other.nodes, answers[0].nodes)
+
+
+@bodies
+def test_nodes_of_another_trie_are_refused(admit: AdmitChildren) -> None:
+    made = decode_case(branching_case(np.random.default_rng(5), 63, 2))
+    leaf = made.snapshot.trie.first_leaf
+    for wrong in (leaf, -2, 2**31 - 1):
+        nodes = torch.tensor([[ROOT, ROOT, ROOT], [ROOT, wrong, ROOT]], dtype=torch.int32)
+        with pytest.raises(ValueError, match=rf"nodes\[1, 1\] is {wrong}: neither an internal no"):
+            admit(nodes, made.users, made.index)
+
+
+@bodies
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"nodes": torch.zeros(6, dtype=torch.int32)},
+            r"nodes must be .* of 2 users, .* got \[6\]",
+        ),
+        ({"nodes": torch.zeros(3, 2, dtype=torch.int32)}, r"nodes must be .*, got \[3, 2\]"),
+        ({"nodes": torch.zeros(2, 3)}, "nodes must be int32, got float32"),
+        ({"bitmask": torch.zeros(2, 5).long()}, r"\[requests, words\] = \[2, 1\], got \[2, 5\]"),
+        ({"sets": ()}, r"users\.sets must be as many as the snapshot's, 2, got 0"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    admit: AdmitChildren, change: dict[str, Any], message: str
+) -> None:
+    rng = np.random.default_rng(6)
+    made = decode_case(branching_case(rng, 33, 2, random_schema(rng, (3,), 2)))
+    nodes = change.get("nodes", torch.zeros(2, 3, dtype=torch.int32))
+    users = replace(made.users, **{name: x for name, x in change.items() if name != "nodes"})
+    with pytest.raises(ValueError, match=message):
+        admit(nodes, users, made.index)

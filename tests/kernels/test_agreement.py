@@ -1,0 +1,93 @@
+"""Every implementation of every operation agrees with the reference, on every case there is.
+
+The test walks the fields of Ops: an operation that is added there fails here until it has cases.
+Integers are equal; floats differ by no more than their type's tolerance.
+"""
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from kernels import REFERENCE, Ops, load_ops
+from support.op_cases import CASES, OpCase, mapped
+
+DEVICES = ("cpu",)
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+
+NAMES = [field.name for field in fields(Ops)]
+CALLS = [
+    pytest.param(name, case, id=f"{name}-{case.name}")
+    for name in NAMES
+    for case in CASES.get(name, ())
+]
+
+
+@pytest.fixture(autouse=True)
+def poisoned_outputs() -> Iterator[None]:
+    """Memory comes filled with NaN and the largest integers: what is not written shows."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def assert_agree(got: Any, expected: Any, path: str) -> None:
+    if is_dataclass(expected):
+        assert type(got) is type(expected)
+        for field in fields(expected):
+            one, other = getattr(got, field.name), getattr(expected, field.name)
+            assert_agree(one, other, f"{path}.{field.name}")
+        return
+    assert isinstance(got, Tensor), path
+    assert (got.dtype, got.shape) == (expected.dtype, expected.shape), path
+    if expected.is_floating_point():
+        tolerance = TOLERANCE[expected.dtype]
+        torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance, msg=path)
+    else:
+        assert torch.equal(got, expected), path
+
+
+def tensors_of(arguments: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    mapped(arguments, note)
+    return found
+
+
+def test_every_operation_has_cases() -> None:
+    assert list(CASES) == NAMES
+    assert all(CASES.values())
+
+
+def test_memory_is_poisoned() -> None:
+    assert torch.empty(63).isnan().all()
+    assert (torch.empty(63, dtype=torch.int32) == torch.iinfo(torch.int32).max).all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("name", "case"), CALLS)
+def test_implementations_agree(name: str, case: OpCase, device: str) -> None:
+    arguments = case.arguments(np.random.default_rng(7))
+    expected = getattr(REFERENCE, name)(*arguments)
+    own = mapped(arguments, lambda tensor: tensor.to(device, copy=True))
+    got = getattr(load_ops(torch.device(device)), name)(*own)
+    assert_agree(mapped(got, Tensor.cpu), expected, name)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("name", "case"), CALLS)
+def test_an_operation_leaves_its_inputs_as_they_are(name: str, case: OpCase, device: str) -> None:
+    arguments = mapped(case.arguments(np.random.default_rng(7)), lambda tensor: tensor.to(device))
+    before = mapped(arguments, Tensor.clone)
+    for ops in (REFERENCE, load_ops(torch.device(device))):
+        getattr(ops, name)(*arguments)
+    for now, then in zip(tensors_of(arguments), tensors_of(before), strict=True):
+        torch.testing.assert_close(now, then, rtol=0, atol=0, equal_nan=True)

@@ -1,0 +1,108 @@
+"""Paged self-attention against its formula, written out over lists."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from kernels import NO_BLOCK
+from kernels.self_attention import self_attention_reference
+from support.op_cases import attention_pool, normal, row_scales
+
+
+def dot(a: list[float], b: list[float]) -> float:
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+def plain(
+    pool: Tensor, table: Tensor, step: int, bias: Tensor, scale: float, row_scale: Tensor | None
+) -> Tensor:
+    blocks: list[Any] = pool.tolist()
+    factors = [1.0] * len(pool) if row_scale is None else row_scale.tolist()
+    rows = []
+    for prefix in table[:, : step + 1].tolist():
+        row: list[float] = []
+        for head in range(pool.shape[2]):
+            q, k, v = (
+                [[factors[b] * x for x in blocks[b][kind][head]] for b in prefix]
+                for kind in range(3)
+            )
+            weights = [
+                math.exp(scale * dot(q[step], k[j]) + float(bias[head, step - j]))
+                for j in range(step + 1)
+            ]
+            row += [dot(weights, list(column)) / sum(weights) for column in zip(*v, strict=True)]
+        rows.append(row)
+    return torch.tensor(rows)
+
+
+@pytest.mark.parametrize("scaled", [False, True], ids=["plain", "scaled"])
+@pytest.mark.parametrize("step", range(4), ids=lambda step: f"step={step}")
+def test_a_row_attends_to_its_own_prefix(step: int, scaled: bool) -> None:
+    rng = np.random.default_rng(step)
+    pool, table = attention_pool(rng, rows=11, length=4, step=step, heads=3, d_head=5)
+    bias = normal(rng, 3, 4)
+    factors = row_scales(rng, len(pool)) if scaled else None
+    got = self_attention_reference(pool, table, step, bias, 0.7, factors)
+    torch.testing.assert_close(got, plain(pool, table, step, bias, 0.7, factors))
+
+
+def test_the_first_token_attends_to_itself_alone() -> None:
+    rng = np.random.default_rng(1)
+    pool, table = attention_pool(rng, 7, 3, 0, heads=2, d_head=3)
+    got = self_attention_reference(pool, table, 0, normal(rng, 2, 3), 9.0)
+    torch.testing.assert_close(got, pool[table[:, 0].long(), 2].flatten(1))
+
+
+def test_bias_goes_by_distance_from_the_newest_token() -> None:
+    """With a bias that forbids all distances but one, the value at that distance comes out."""
+    pool = normal(np.random.default_rng(2), 4, 3, 1, 5)
+    table = torch.tensor([[3, 1, 0, 2]], dtype=torch.int32)
+    for distance in range(4):
+        bias = torch.full((1, 4), -1e9)
+        bias[0, distance] = 0.0
+        got = self_attention_reference(pool, table, 3, bias, 1.0)
+        torch.testing.assert_close(got[0], pool[table[0, 3 - distance].long(), 2, 0])
+
+
+def test_a_row_does_not_depend_on_the_rows_beside_it() -> None:
+    rng = np.random.default_rng(3)
+    pool, table = attention_pool(rng, rows=63, length=3, step=2, heads=2, d_head=8)
+    bias = normal(rng, 2, 3)
+    whole = self_attention_reference(pool, table, 2, bias, 1.0)
+    order = torch.from_numpy(rng.permutation(63))
+    assert torch.equal(self_attention_reference(pool, table[order], 2, bias, 1.0), whole[order])
+    assert torch.equal(self_attention_reference(pool, table[5:6], 2, bias, 1.0), whole[5:6])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_low_precision_is_computed_in_float32_and_rounded_once(dtype: torch.dtype) -> None:
+    rng = np.random.default_rng(4)
+    pool, table = attention_pool(rng, rows=7, length=3, step=2, heads=2, d_head=8)
+    low, bias = pool.to(dtype), normal(rng, 2, 3)
+    got = self_attention_reference(low, table, 2, bias, 1.0)
+    assert torch.equal(got, self_attention_reference(low.float(), table, 2, bias, 1.0).to(dtype))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"pool": torch.zeros(9, 2, 2, 3)}, r"pool must be \[blocks, 3, heads, d_head\], got \[9"),
+        ({"table": torch.zeros(3, dtype=torch.int32)}, r"table must be \[rows, sid_length\], got"),
+        ({"table": torch.zeros(5, 4)}, "table must be int32, got float32"),
+        ({"bias": torch.zeros(2, 3)}, r"bias must be \[heads, sid_length\] = \[2, 4\], got \[2, 3"),
+        ({"row_scale": torch.ones(5)}, r"row_scale must be \[blocks\] = \[9\], got \[5\]"),
+        ({"step": 4}, r"step must be 0\.\.3, got 4"),
+        ({"step": 2}, rf"table\[0, 2\] is {NO_BLOCK}: not a block 0\.\.8"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change: dict[str, Any], message: str) -> None:
+    table = torch.zeros(5, 4, dtype=torch.int32)
+    table[:, 2:] = NO_BLOCK
+    arguments: dict[str, Any] = {"pool": torch.zeros(9, 3, 2, 3), "table": table, "step": 1}
+    arguments |= {"bias": torch.zeros(2, 4), "scale": 1.0, **change}
+    with pytest.raises(ValueError, match=message):
+        self_attention_reference(**arguments)

@@ -1,0 +1,265 @@
+"""Beam search against scoring every SID, and against its own definition."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from configs.errors import ConfigError
+from configs.generation import BeamProfile
+from index.admission import admitted_entries
+from index.matchers import MatcherMode
+from index.schema import Attribute, TargetingSchema
+from index.snapshot import Snapshot
+from index.trie import NO_NODE
+from index.users import UserAttributes, UserEncoder, UserRows
+from kernels import REFERENCE, DecodeIndex, Ops, UserTensors, load_ops
+from model.beam_search import Generated, beam_search
+from model.decoder import Decoder
+from model.inputs import UserContext
+from support.models import SMALL_DECODER, random_context, random_decoder, sequence_scores
+from support.oracle import RawAd, eligible
+from support.plain_builder import plain_snapshot
+from support.strategies import Case, random_case, random_schema
+
+CPU = torch.device("cpu")
+D_CONTEXT = 20
+TOLERANCE = 2e-5  # float32 sums in another order
+OPS = {"reference": REFERENCE, "cpu": load_ops(CPU)}
+
+
+def user_rows(snapshot: Snapshot, users: Sequence[UserAttributes]) -> UserRows:
+    return UserEncoder(snapshot.schema, snapshot.set_values).encode(users)
+
+
+def search(
+    decoder: Decoder,
+    context: UserContext,
+    snapshot: Snapshot,
+    users: Sequence[UserAttributes],
+    profile: BeamProfile,
+    ops: Ops = REFERENCE,
+) -> Generated:
+    tensors = UserTensors.of(user_rows(snapshot, users), CPU)
+    return beam_search(decoder, context, tensors, DecodeIndex.of(snapshot, CPU), profile, ops)
+
+
+def reachable_leaves(snapshot: Snapshot, rows: UserRows, request: int) -> set[int]:
+    """Leaves whose every prefix is admitted."""
+    admitted = admitted_entries(snapshot, rows, request)
+    sids = snapshot.trie.sids(np.arange(snapshot.trie.num_leaves)).tolist()
+    return {
+        leaf
+        for leaf, sid in enumerate(sids)
+        if all(
+            admitted[snapshot.trie.walk(tuple(sid[:length])) - 1]
+            for length in range(1, len(sid) + 1)
+        )
+    }
+
+
+def wide_profile(snapshot: Snapshot) -> BeamProfile:
+    """As many beams as there are prefixes: nothing is ever cut."""
+    return BeamProfile(snapshot.trie.level_counts[:-1], snapshot.trie.num_leaves)
+
+
+@pytest.mark.parametrize("ops", OPS)
+@pytest.mark.parametrize("seed", range(8))
+def test_wide_beams_find_every_reachable_sid_with_its_score_best_first(seed: int, ops: str) -> None:
+    rng = np.random.default_rng(seed)
+    case = random_case(rng, num_ads=int(rng.integers(1, 90)), num_users=5)
+    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads)
+    decoder = random_decoder(SMALL_DECODER, case.vocab_sizes, D_CONTEXT, seed)
+    context = random_context(len(case.users), 7, D_CONTEXT, seed)
+    got = search(decoder, context, snapshot, case.users, wide_profile(snapshot), OPS[ops])
+    rows = user_rows(snapshot, case.users)
+    all_sids = torch.from_numpy(snapshot.trie.sids(np.arange(snapshot.trie.num_leaves)).astype(int))
+    for request in range(len(case.users)):
+        expected = sequence_scores(decoder, context, request, all_sids)
+        live = got.leaves[request] != NO_NODE
+        leaves, scores = got.leaves[request][live], got.scores[request][live]
+        assert set(leaves.tolist()) == reachable_leaves(snapshot, rows, request)
+        assert torch.allclose(scores, expected[leaves.long()], atol=TOLERANCE, rtol=0)
+        assert (scores.diff() <= 0).all()
+        assert (got.scores[request][~live] == -torch.inf).all()
+        assert live.int().diff().le(0).all(), "dead ones come last"
+
+
+def exact_case(seed: int) -> Case:
+    """One attribute, one value per user: then a node is admitted exactly if it is eligible."""
+    rng = np.random.default_rng(seed)
+    values = tuple(f"v{i}" for i in range(11))
+    schema = TargetingSchema((Attribute("a", values),), (), hash_seed=1)
+    case = random_case(rng, num_ads=77, num_users=1, schema=schema)
+    ads = tuple(
+        replace(ad, rules={"a": (frozenset({values[int(rng.integers(9))]}), None)})
+        for ad in case.ads
+    )
+    users = tuple({"a": [value]} for value in values)
+    return Case(schema, case.vocab_sizes, ads, users)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_fewer_eligible_sids_than_beams_gives_exactly_the_eligible_ones(seed: int) -> None:
+    case = exact_case(seed)
+    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads)
+    decoder = random_decoder(SMALL_DECODER, case.vocab_sizes, D_CONTEXT, seed)
+    context = random_context(len(case.users), 5, D_CONTEXT, seed)
+    length = len(case.vocab_sizes)
+    profile = BeamProfile((1, *[63] * (length - 1)), 63)
+    got = search(decoder, context, snapshot, case.users, profile)
+    sids = [tuple(sid) for sid in snapshot.trie.sids(np.arange(snapshot.trie.num_leaves)).tolist()]
+    counts = []
+    for request, user in enumerate(case.users):
+        wanted = {ad.sid for ad in case.ads if eligible(case.schema, ad, user)}
+        found = [leaf for leaf in got.leaves[request].tolist() if leaf != NO_NODE]
+        assert len(found) == len(set(found))
+        assert {sids[leaf] for leaf in found} == wanted
+        counts.append(len(found))
+    assert counts[-1] == 0, "nobody targets the last value: no SIDs, and no error"
+    assert max(counts) > 0
+
+
+def plain_search(
+    decoder: Decoder,
+    context: UserContext,
+    request: int,
+    sids: list[tuple[int, ...]],
+    p: BeamProfile,
+) -> list[tuple[int, ...]]:
+    """Beam search on Python lists: prefixes scored from scratch at every step, no caches."""
+    beams: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
+    length = len(sids[0])
+    for step in range(length):
+        children = sorted({sid[: step + 1] for sid in sids})
+        scored = []
+        for row, (prefix, score) in enumerate(beams):
+            for child in children:
+                if child[:step] == prefix:
+                    one = UserContext(
+                        context.states[request : request + 1], context.mask[request : request + 1]
+                    )
+                    padded = torch.tensor([[*child, *[0] * (length - step - 1)]])
+                    with torch.inference_mode():
+                        logits = decoder.sequence_logits(one, padded)[step][0]
+                    added = float(logits.float().log_softmax(-1)[child[-1]])
+                    scored.append((score + added, row, child))
+        best = sorted(scored, key=lambda s: (-s[0], s[1], s[2]))[: p.kept_after(step)]
+        if step + 1 < length:
+            best.sort(key=lambda s: (s[1], s[2]))
+        beams = [(child, score) for score, _, child in best]
+    return [prefix for prefix, _ in beams]
+
+
+@pytest.mark.parametrize("profile", [(2, 3), (5, 4), (3, 2)], ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_narrow_beams_keep_what_searching_on_plain_lists_keeps(
+    seed: int, profile: tuple[int, int]
+) -> None:
+    rng = np.random.default_rng(100 + seed)
+    sids = sorted({tuple(map(int, rng.integers(0, 5, size=3))) for _ in range(40)})
+    ads = [RawAd(i, sid) for i, sid in enumerate(sids)]
+    snapshot = plain_snapshot(TargetingSchema((), (), 0), (5, 5, 5), ads)
+    decoder = random_decoder(SMALL_DECODER, (5, 5, 5), D_CONTEXT, seed)
+    context = random_context(3, 4, D_CONTEXT, seed)
+    beams = BeamProfile((1, *profile), 7)
+    got = search(decoder, context, snapshot, [{}] * 3, beams)
+    for request in range(3):
+        expected = plain_search(decoder, context, request, sids, beams)
+        assert [sids[leaf] for leaf in got.leaves[request].tolist() if leaf >= 0] == expected
+
+
+@pytest.mark.parametrize("size", [1, 3, 8], ids=lambda n: f"bucket={n}")
+def test_a_request_gives_the_same_bits_at_every_row_and_beside_any_neighbours(size: int) -> None:
+    rng = np.random.default_rng(size)
+    case = random_case(rng, num_ads=150, num_users=size, schema=random_schema(rng, (5, 64), 1))
+    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads)
+    decoder = random_decoder(SMALL_DECODER, case.vocab_sizes, D_CONTEXT, 1)
+    context = random_context(size, 7, D_CONTEXT, 1)
+    length = len(case.vocab_sizes)
+    profile = BeamProfile((1, *[9] * (length - 1)), 11)
+    whole = search(decoder, context, snapshot, case.users, profile)
+    for turn in range(size):
+        order = np.roll(np.arange(size), turn)
+        other = rng.permutation(size)
+        places = [order[0], *other[other != order[0]]]
+        moved = UserContext(context.states[places], context.mask[places])
+        got = search(decoder, moved, snapshot, [case.users[i] for i in places], profile)
+        assert torch.equal(got.leaves[0], whole.leaves[places[0]])
+        assert torch.equal(got.scores[0], whole.scores[places[0]])
+
+
+def test_other_batch_sizes_agree_up_to_rounding() -> None:
+    rng = np.random.default_rng(4)
+    case = random_case(rng, num_ads=150, num_users=7, schema=random_schema(rng, (5, 64), 1))
+    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads)
+    decoder = random_decoder(SMALL_DECODER, case.vocab_sizes, D_CONTEXT, 1)
+    context = random_context(7, 7, D_CONTEXT, 1)
+    profile = wide_profile(snapshot)
+    whole = search(decoder, context, snapshot, case.users, profile)
+    for request in range(7):
+        one = UserContext(
+            context.states[request : request + 1], context.mask[request : request + 1]
+        )
+        alone = search(decoder, one, snapshot, [case.users[request]], profile)
+        by_leaf = dict(
+            zip(whole.leaves[request].tolist(), whole.scores[request].tolist(), strict=True)
+        )
+        for leaf, score in zip(alone.leaves[0].tolist(), alone.scores[0].tolist(), strict=True):
+            if leaf != NO_NODE:
+                assert score == pytest.approx(by_leaf[leaf], abs=TOLERANCE)
+        assert set(alone.leaves[0].tolist()) == set(whole.leaves[request].tolist())
+
+
+def test_equal_scores_go_to_the_lower_row_then_token_and_the_last_step_orders_them() -> None:
+    """A model without opinions: every token of a step has the same score."""
+    sids = [(0, 1), (0, 4), (1, 0), (2, 2), (2, 3), (4, 0)]
+    ads = [RawAd(i, sid) for i, sid in enumerate(sids)]
+    snapshot = plain_snapshot(TargetingSchema((), (), 0), (5, 5), ads)
+    decoder = random_decoder(SMALL_DECODER, (5, 5), D_CONTEXT, 0)
+    with torch.no_grad():
+        decoder.head.zero_()
+    context = random_context(1, 3, D_CONTEXT, 0)
+    got = search(decoder, context, snapshot, [{}], BeamProfile((1, 3), 4))
+    assert got.leaves[0].tolist() == [0, 1, 2, 3]
+    assert torch.allclose(got.scores[0], torch.full((4,), 2 * float(np.log(1 / 5))))
+
+
+def test_extra_head_rows_only_enter_the_normaliser() -> None:
+    sids = [(a, b) for a in range(4) for b in range(4)]
+    ads = [RawAd(i, sid) for i, sid in enumerate(sids)]
+    snapshot = plain_snapshot(TargetingSchema((), (), 0), (4, 4), ads)
+    spec = replace(SMALL_DECODER, extra_head_rows=(6, 2))
+    decoder = random_decoder(spec, (4, 4), D_CONTEXT, 3)
+    context = random_context(2, 3, D_CONTEXT, 3)
+    got = search(decoder, context, snapshot, [{}] * 2, BeamProfile((1, 4), 16))
+    assert torch.exp(got.scores).sum(dim=1).lt(0.999).all(), "the extra rows take their share"
+    scores = sequence_scores(decoder, context, 1, torch.tensor(sids))
+    assert torch.allclose(got.scores[1], scores[got.leaves[1].long()], atol=TOLERANCE, rtol=0)
+
+
+def test_without_matchers_users_do_not_matter() -> None:
+    case = random_case(np.random.default_rng(9), num_ads=60, num_users=2)
+    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads, MatcherMode.CD)
+    decoder = random_decoder(SMALL_DECODER, case.vocab_sizes, D_CONTEXT, 9)
+    context = random_context(1, 3, D_CONTEXT, 9)
+    profile = wide_profile(snapshot)
+    found = [search(decoder, context, snapshot, [u], profile) for u in (*case.users, {})]
+    assert torch.equal(found[0].leaves, found[1].leaves)
+    assert (found[2].leaves != NO_NODE).all()
+
+
+def test_a_model_and_snapshot_that_do_not_belong_together_are_refused() -> None:
+    ads = [RawAd(1, (0, 1))]
+    snapshot = plain_snapshot(TargetingSchema((), (), 0), (2, 3), ads)
+    context = random_context(1, 3, D_CONTEXT, 0)
+    decoder = random_decoder(SMALL_DECODER, (2, 4), D_CONTEXT, 0)
+    with pytest.raises(ConfigError, match=r"\(2, 4\), the snapshot's are \(2, 3\)"):
+        search(decoder, context, snapshot, [{}], BeamProfile((1, 2), 2))
+    decoder = random_decoder(SMALL_DECODER, (2, 3), D_CONTEXT, 0)
+    with pytest.raises(ConfigError, match="3 steps, a SID has 2 tokens"):
+        search(decoder, context, snapshot, [{}], BeamProfile((1, 2, 2), 2))
+    with pytest.raises(ValueError, match="of 1 requests"):
+        search(decoder, context, snapshot, [{}, {}], BeamProfile((1, 2), 2))

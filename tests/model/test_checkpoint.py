@@ -1,0 +1,383 @@
+"""Checkpoints: what is written is read back, and whatever is wrong is refused by name."""
+
+import pickle
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from configs.errors import CheckpointError, ConfigError, InputError
+from index.schema import TargetingSchema
+from model.checkpoint import (
+    MODEL_YAML,
+    WEIGHTS,
+    checkpoint_id,
+    load_checkpoint,
+    require_match,
+    save_checkpoint,
+)
+from model.init import random_model, write_random
+from model.spec import CategoricalInput, ModelSpec, SequenceInput, load_spec
+from support.oracle import RawAd
+from support.plain_builder import PLAIN_SID_SPACE, plain_snapshot
+from support.specs import INTERFORMER, T5
+
+SPECS = {"t5": T5, "interformer": INTERFORMER}
+EVERY_SPEC = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A sound checkpoint, for its tensors to be spoiled."""
+    save_checkpoint(random_model(T5, seed=3), tmp_path / "model")
+    return tmp_path / "model"
+
+
+def spoil(folder: Path, change: Callable[[dict[str, Tensor]], None]) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    change(tensors)
+    save_file(tensors, folder / WEIGHTS)
+
+
+def refusal(folder: Path, dtype: torch.dtype = torch.float32) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(folder, dtype=dtype)
+    assert str(caught.value).startswith(str(folder)), "the file comes first"
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@EVERY_SPEC
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_what_is_saved_is_loaded(spec: ModelSpec, dtype: torch.dtype, tmp_path: Path) -> None:
+    model = random_model(spec, seed=5, dtype=dtype)
+    written = save_checkpoint(model, tmp_path / "a" / "model")
+    assert sorted(p.name for p in (tmp_path / "a").rglob("*")) == ["model", WEIGHTS, MODEL_YAML]
+    loaded = load_checkpoint(tmp_path / "a" / "model", dtype=dtype)
+    assert loaded.spec == spec
+    assert not loaded.training
+    assert written == checkpoint_id(tmp_path / "a" / "model")
+    expected = model.state_dict()
+    assert loaded.state_dict().keys() == expected.keys()
+    for name, tensor in loaded.state_dict().items():
+        assert tensor.dtype == dtype
+        assert tensor.device.type == "cpu"
+        assert torch.equal(tensor, expected[name]), name
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("asked", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_weights_of_any_storage_load_as_any_type(
+    stored: torch.dtype, asked: torch.dtype, tmp_path: Path
+) -> None:
+    model = random_model(T5, seed=1, dtype=stored)
+    save_checkpoint(model, tmp_path / "m")
+    loaded = load_checkpoint(tmp_path / "m", dtype=asked).state_dict()
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(loaded[name], tensor.to(asked)), name
+
+
+def test_other_tools_read_the_weights(folder: Path) -> None:
+    expected = random_model(T5, seed=3).state_dict()
+    read = load_file(folder / WEIGHTS)
+    assert read.keys() == expected.keys()
+    assert all(torch.equal(read[name], tensor) for name, tensor in expected.items())
+
+
+NAMES = [*'on NO null ~ 1e3 0o17 007 12:30 - "q"'.split(), "a: b", "été #1", "x" * 300]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_model_yaml_reads_back_as_the_same_whatever_its_names(name: str, tmp_path: Path) -> None:
+    inputs = {f"{name}{i}": value for i, value in enumerate(INTERFORMER.inputs.values())}
+    spec = replace(INTERFORMER, sid_space=name, inputs=inputs)
+    save_checkpoint(random_model(spec, seed=1), tmp_path / "m")
+    assert load_spec(tmp_path / "m" / MODEL_YAML) == spec
+
+
+def test_a_symbolic_link_to_a_checkpoint_is_fine(folder: Path, tmp_path: Path) -> None:
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    for name in (MODEL_YAML, WEIGHTS):
+        (linked / name).symlink_to(folder / name)
+    assert load_checkpoint(linked).spec == T5
+
+
+def test_the_id_is_that_of_the_contents(folder: Path, tmp_path: Path) -> None:
+    first = checkpoint_id(folder)
+    assert len(first) == 16
+    assert save_checkpoint(random_model(T5, seed=3), tmp_path / "again") == first
+    assert save_checkpoint(random_model(T5, seed=4), tmp_path / "other") != first
+    renamed = (folder / MODEL_YAML).read_text().replace(PLAIN_SID_SPACE, "plain-2")
+    (folder / MODEL_YAML).write_text(renamed)
+    assert checkpoint_id(folder) != first
+
+
+def test_a_checkpoint_is_never_overwritten(folder: Path) -> None:
+    before = checkpoint_id(folder)
+    with pytest.raises(InputError, match="is already there; choose a new folder"):
+        save_checkpoint(random_model(T5, seed=9), folder)
+    assert checkpoint_id(folder) == before
+
+
+def test_a_failed_write_leaves_nothing_and_a_killed_ones_rest_is_no_hindrance(
+    tmp_path: Path,
+) -> None:
+    model = random_model(T5, seed=1)
+    rest = tmp_path / ".writing-m"
+    rest.mkdir()
+    (rest / WEIGHTS).write_bytes(b"half")
+    with torch.no_grad():
+        model.decoder.start[7] = torch.nan
+    with pytest.raises(CheckpointError, match=r"'decoder.start' has 1 of 21 numbers NaN"):
+        save_checkpoint(model, tmp_path / "m")
+    assert list(tmp_path.iterdir()) == []
+    rest.mkdir()
+    save_checkpoint(random_model(T5, seed=1), tmp_path / "m")
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+def test_a_missing_tensor_is_named(folder: Path) -> None:
+    def change(tensors: dict[str, Tensor]) -> None:
+        del tensors["decoder.layers.1.cross_k"]
+
+    spoil(folder, change)
+    assert "missing tensor 'decoder.layers.1.cross_k' [15, 21]" in refusal(folder)
+
+
+def test_an_unexpected_tensor_is_named(folder: Path) -> None:
+    spoil(folder, lambda tensors: tensors.update(extra=torch.zeros(3)))
+    assert "unexpected tensor 'extra'" in refusal(folder)
+
+
+def test_a_wrong_shape_is_printed_beside_the_right_one(folder: Path) -> None:
+    spoil(folder, lambda tensors: tensors.update({"decoder.head": torch.zeros(3, 7, 21)}))
+    assert "tensor 'decoder.head' must be [3, 25, 21] by model.yaml, got [3, 7, 21]" in refusal(
+        folder
+    )
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_numbers_that_are_none_are_counted(value: float, folder: Path) -> None:
+    def change(tensors: dict[str, Tensor]) -> None:
+        tensors["features.embed"][3, :11] = value
+
+    spoil(folder, change)
+    assert "tensor 'features.embed' has 11 of 525 numbers NaN or infinite" in refusal(folder)
+
+
+def test_numbers_too_large_for_the_asked_type_are_no_silent_infinities(folder: Path) -> None:
+    def change(tensors: dict[str, Tensor]) -> None:
+        tensors["decoder.start"][:3] = 1e6
+
+    spoil(folder, change)
+    assert load_checkpoint(folder).decoder.start[0] == 1e6
+    fault = refusal(folder, torch.float16)
+    assert "tensor 'decoder.start' has 3 numbers beyond the range of float16" in fault
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int8, torch.float8_e4m3fn], ids=str)
+def test_a_dtype_that_is_no_storage_of_weights_is_named(dtype: torch.dtype, folder: Path) -> None:
+    def change(tensors: dict[str, Tensor]) -> None:
+        tensors["decoder.bias"] = tensors["decoder.bias"].to(dtype)
+
+    spoil(folder, change)
+    assert "tensor 'decoder.bias' has dtype" in refusal(folder)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "last.ckpt", "model.pt", "weights.pth"])
+def test_a_pickle_is_refused_with_the_way_out(name: str, folder: Path) -> None:
+    (folder / WEIGHTS).unlink()
+    torch.save({"a": torch.zeros(3)}, folder / name)
+    fault = refusal(folder)
+    assert name in fault
+    assert "pickle" in fault
+    assert "save_file(torch.load(" in fault
+
+
+@pytest.mark.parametrize("new_format", [True, False], ids=["zip", "bare"])
+def test_a_renamed_pickle_is_still_a_pickle(new_format: bool, folder: Path) -> None:
+    torch.save(
+        {"a": torch.zeros(3)},
+        folder / WEIGHTS,
+        _use_new_zipfile_serialization=new_format,
+    )
+    assert "holds a pickle, not safetensors" in refusal(folder)
+
+
+class Bomb:
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Path("exploded").touch, ())
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_pickle_is_never_run(
+    protocol: int, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (folder / WEIGHTS).write_bytes(pickle.dumps(Bomb(), protocol))
+    refusal(folder)
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_a_truncated_or_longer_file_is_refused_wherever_it_ends(folder: Path) -> None:
+    whole = (folder / WEIGHTS).read_bytes()
+    for length in (0, 1, 7, 8, 9, 100, len(whole) // 2, len(whole) - 1):
+        (folder / WEIGHTS).write_bytes(whole[:length])
+        assert "not a whole safetensors file" in refusal(folder)
+    (folder / WEIGHTS).write_bytes(whole + b"\0")
+    assert "not a whole safetensors file" in refusal(folder)
+
+
+HOSTILE = {
+    "longer than the file": (1 << 40, b"{}"),
+    "not JSON": (2, b"{{"),
+    "an array": (2, b"[]"),
+    "no fields": (8, b'{"a": 1}'),
+    "beyond the end": (66, b'{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,12000000000000]}}'),
+    "a negative size": (62, b'{"a":{"dtype":"F32","shape":[-3],"data_offsets":[0,12],"x":0}}'),
+    "deep": (40000, b"[" * 40000),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_header_is_refused(name: str, folder: Path) -> None:
+    length, header = HOSTILE[name]
+    (folder / WEIGHTS).write_bytes(length.to_bytes(8, "little") + header)
+    assert "not a whole safetensors file" in refusal(folder)
+
+
+def test_a_header_whose_length_looks_like_a_pickle_is_read(folder: Path) -> None:
+    content = (folder / WEIGHTS).read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    padded = 0x0480 + (-(0x0480 - length) // 0x10000) * 0x10000  # 80 04: pickle protocol 4
+    while padded < length:
+        padded += 0x10000
+    header = content[8 : 8 + length] + b" " * (padded - length)
+    (folder / WEIGHTS).write_bytes(padded.to_bytes(8, "little") + header + content[8 + length :])
+    assert (folder / WEIGHTS).read_bytes()[:2] == b"\x80\x04"
+    assert load_checkpoint(folder).spec == T5
+
+
+@pytest.mark.parametrize("name", [MODEL_YAML, WEIGHTS])
+def test_a_missing_file_is_named(name: str, folder: Path) -> None:
+    (folder / name).unlink()
+    assert refusal(folder) == f"{folder / name}: missing"
+
+
+def test_a_folder_that_is_none_is_an_input_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no checkpoint here"):
+        load_checkpoint(tmp_path / "nothing")
+
+
+def test_a_hugging_face_folder_is_sent_to_its_importer(folder: Path) -> None:
+    (folder / MODEL_YAML).rename(folder / "config.json")
+    assert "run `grace import-t5` first" in refusal(folder)
+
+
+def test_weights_of_another_model_are_refused(folder: Path, tmp_path: Path) -> None:
+    save_checkpoint(random_model(INTERFORMER, seed=1), tmp_path / "other")
+    shutil.copy(tmp_path / "other" / MODEL_YAML, folder)
+    assert "missing tensor" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("written", "hostile", "fault"),
+    [
+        ("layers: 2", "layers: 1000000000", "declares 2000000001 layers and inputs"),
+        ("d_ff: 33", "d_ff: 1000000000000000000", "describes tensors that cannot be"),
+        ("d_ff: 33", "d_ff: 1000000000000000000000", "describes tensors that cannot be"),
+    ],
+)
+def test_a_model_larger_than_any_is_refused_at_once(
+    written: str, hostile: str, fault: str, folder: Path
+) -> None:
+    text = (folder / MODEL_YAML).read_text()
+    assert written in text
+    (folder / MODEL_YAML).write_text(text.replace(written, hostile))
+    assert fault in refusal(folder)
+
+
+@EVERY_SPEC
+@pytest.mark.parametrize("number", ["0", "-1", "3", "1000000007", "1" + "0" * 18, "1" + "0" * 30])
+def test_any_number_of_model_yaml_may_be_hostile(
+    number: str, spec: ModelSpec, tmp_path: Path
+) -> None:
+    save_checkpoint(random_model(spec, seed=1), tmp_path / "m")
+    text = (tmp_path / "m" / MODEL_YAML).read_text()
+    refused = 0
+    for found in re.finditer(r"(?<=[ \[])-?[0-9]+(?=[],}\n])", text):
+        hostile = text[: found.start()] + number + text[found.end() :]
+        (tmp_path / "m" / MODEL_YAML).write_text(hostile)
+        try:
+            loaded = load_checkpoint(tmp_path / "m")
+        except (CheckpointError, ConfigError) as error:
+            assert str(error).startswith(str(tmp_path / "m"))
+            refused += 1
+        else:
+            assert loaded.spec == load_spec(tmp_path / "m" / MODEL_YAML)
+    assert refused > 10
+
+
+@pytest.mark.parametrize("name", ["a.b", ""])
+def test_a_name_that_no_module_can_have_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="a name is not empty and has no dot"):
+        replace(INTERFORMER, inputs={name: CategoricalInput(cardinality=3)})
+    with pytest.raises(ConfigError, match="a name is not empty and has no dot"):
+        replace(INTERFORMER, inputs={"clicks": SequenceInput(max_length=3, side={name: 3})})
+
+
+def test_a_key_of_a_newer_model_yaml_is_named(folder: Path) -> None:
+    with (folder / MODEL_YAML).open("a") as file:
+        file.write("sampler: {}\n")
+    with pytest.raises(ConfigError, match=r"model\.yaml: unknown key 'sampler'; known: "):
+        load_checkpoint(folder)
+
+
+AD = RawAd(ad_id=1, sid=(1, 2, 3), rules={})
+
+
+@pytest.mark.parametrize(
+    ("spec", "vocab_sizes", "fault"),
+    [
+        (
+            replace(T5, sid_space="plain-2"),
+            (7, 7, 7),
+            "the model's sid_space is 'plain-2', but snapshot version 1 has 'plain-1'",
+        ),
+        (T5, (7, 7, 7, 7), "the model's SID length is 3, but snapshot version 1 has 4"),
+        (T5, (7, 7, 8), r"vocab_sizes is \[7, 7, 7\], but snapshot version 1 has \[7, 7, 8\]"),
+    ],
+    ids=["sid_space", "length", "vocabulary"],
+)
+def test_a_model_of_other_sids_than_the_snapshots_is_refused(
+    spec: ModelSpec, vocab_sizes: tuple[int, ...], fault: str
+) -> None:
+    ad = replace(AD, sid=(1,) * len(vocab_sizes))
+    schema = TargetingSchema((), (), hash_seed=1)
+    with pytest.raises(CheckpointError, match=fault):
+        require_match(spec, plain_snapshot(schema, vocab_sizes, [ad]))
+
+
+def test_a_model_of_the_snapshots_sids_passes() -> None:
+    require_match(T5, plain_snapshot(TargetingSchema((), (), hash_seed=1), T5.vocab_sizes, [AD]))
+
+
+@EVERY_SPEC
+def test_random_weights_follow_from_the_seed_and_may_be_written_one_by_one(
+    spec: ModelSpec, tmp_path: Path
+) -> None:
+    seen: list[tuple[int, int]] = []
+    written = write_random(
+        spec, tmp_path / "a", 7, torch.bfloat16, lambda done, total: seen.append((done, total))
+    )
+    assert written == save_checkpoint(random_model(spec, 7, torch.bfloat16), tmp_path / "b")
+    assert written != save_checkpoint(random_model(spec, 8, torch.bfloat16), tmp_path / "c")
+    total = len(random_model(spec, 7).state_dict())
+    assert seen == [(i + 1, total) for i in range(total)]

@@ -1,0 +1,88 @@
+"""The committed demonstration model, judged again on a catalogue and a log made anew."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.synth import preset_spec, write_folder
+from index.snapshot import Snapshot
+from model.checkpoint import checkpoint_id, load_checkpoint
+from model.train.evaluate import skew_of
+from model.train.interactions import Interactions, read_interactions
+from model.train.recipe import Recipe, load_recipe
+from model.train.run import LOG_FILE, catalogue_of, evaluate
+
+MOST_BYTES = 3_000_000
+
+
+@pytest.fixture(scope="module")
+def checkpoint(repository: Path) -> Path:
+    return repository / "model" / "demo"
+
+
+@pytest.fixture(scope="module")
+def metrics(checkpoint: Path) -> dict[str, Any]:
+    written: dict[str, Any] = json.loads((checkpoint / "metrics.json").read_text())
+    (row,) = written["rows"]
+    return {**row, "command": written["command"]}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("demo")
+    write_folder(preset_spec("demo", seed=1), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def catalogue(data: Path) -> Snapshot:
+    return catalogue_of(data)
+
+
+@pytest.fixture(scope="module")
+def log(data: Path, catalogue: Snapshot) -> Interactions:
+    return read_interactions(data / LOG_FILE, catalogue.trie)
+
+
+@pytest.fixture(scope="module")
+def recipe(repository: Path, catalogue: Snapshot) -> Recipe:
+    return load_recipe(repository / "configs" / "demo.yaml", catalogue)
+
+
+def test_it_is_small(checkpoint: Path) -> None:
+    assert sum(file.stat().st_size for file in checkpoint.iterdir()) <= MOST_BYTES
+
+
+def test_it_is_the_recipes_model_for_the_demo_catalogue(checkpoint: Path, recipe: Recipe) -> None:
+    assert load_checkpoint(checkpoint).spec == recipe.model
+
+
+def test_its_metrics_are_of_these_weights_and_this_log(
+    checkpoint: Path, metrics: dict[str, Any], log: Interactions, catalogue: Snapshot
+) -> None:
+    assert metrics["checkpoint"] == checkpoint_id(checkpoint)
+    counts = log.leaf_counts(catalogue.trie.num_leaves)
+    assert metrics["training_events"] == counts.sum()
+    assert metrics["held_out_users"] == log.held_out.sum() == 1200
+    skew = skew_of(counts)
+    assert metrics["popularity_skew"]["gini"] == pytest.approx(skew.gini, abs=1e-4)
+    top = metrics["popularity_skew"]["top_1_percent_share"]
+    assert top == pytest.approx(skew.top_1_percent_share, abs=1e-4)
+
+
+def test_its_recall_at_10_is_over_three_times_popularitys(
+    checkpoint: Path,
+    metrics: dict[str, Any],
+    recipe: Recipe,
+    log: Interactions,
+    catalogue: Snapshot,
+) -> None:
+    profile = recipe.generation.profiles[recipe.generation.default_profile]
+    found = evaluate(checkpoint, catalogue, log, profile, lambda *_: None)
+    assert found["model"][10] >= 3 * found["popularity"][10]
+    for name, row in found.items():
+        for k, value in row.items():
+            # Scores in another order of addition may swap near-ties of a few users.
+            assert metrics["recall"][name][str(k)] == pytest.approx(value, abs=0.01), (name, k)

@@ -1,0 +1,224 @@
+"""Operations per request: the formula against what a run computes, and the paper's numbers."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from configs.errors import ConfigError
+from configs.generation import BeamProfile, GenerationConfig
+from index.matchers import MatcherMode
+from index.schema import TargetingSchema
+from index.users import UserEncoder
+from kernels import REFERENCE, DecodeIndex, UserTensors
+from model.beam_search import beam_search
+from model.flops import decoder_flops, encoder_flops, paper_gflops
+from model.init import load_model_config, random_model
+from model.inputs import JaggedIds, ModelInputs, SequenceEvents
+from model.spec import (
+    BagInput,
+    CategoricalInput,
+    DecoderSpec,
+    DenseInput,
+    EncoderSpec,
+    InterFormerSpec,
+    ModelSpec,
+    SequenceInput,
+)
+from model.summary import summarize_model
+from support.command import run_grace
+from support.models import random_context
+from support.oracle import RawAd
+from support.plain_builder import plain_snapshot
+from support.specs import INTERFORMER, T5
+
+CPU = torch.device("cpu")
+BATCH = 16
+DECODERS = {
+    "relu": DecoderSpec(layers=2, d_model=32, heads=3, d_head=16, d_ff=48),
+    "gated": DecoderSpec(layers=3, d_model=16, heads=2, d_head=32, d_ff=80, ffn="gated_gelu"),
+    "extra rows": DecoderSpec(
+        layers=1, d_model=48, heads=1, d_head=16, d_ff=16, extra_head_rows=(7, 0, 1)
+    ),
+}
+"""Shapes here are multiples of 16, so that the CPU computes them without padding."""
+
+
+def counted_decoder_flops(spec: ModelSpec, beams: tuple[int, ...]) -> int:
+    """What torch counts in a beam search. Self-attention is no matrix product in the reference."""
+    ads = [RawAd(ad_id=0, sid=(1,) * spec.sid_length, rules={})]
+    schema = TargetingSchema((), (), hash_seed=1)
+    snapshot = plain_snapshot(schema, spec.vocab_sizes, ads, MatcherMode.CD)
+    users = UserTensors.of(UserEncoder(schema, ()).encode([{}] * BATCH), CPU)
+    index = DecodeIndex.of(snapshot, CPU)
+    context = random_context(BATCH, spec.context_tokens, spec.context_dim, seed=1)
+    decoder = random_model(spec, seed=1).decoder
+    with FlopCounterMode(display=False) as counter:
+        beam_search(decoder, context, users, index, BeamProfile(beams, 5), REFERENCE)
+    return int(counter.get_total_flops())
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("beams", [(1, 3, 7), (1, 11, 11), (1, 1, 1)], ids=str)
+def test_the_decoders_formula_is_what_a_run_computes(name: str, beams: tuple[int, ...]) -> None:
+    decoder = DECODERS[name]
+    spec = replace(aligned_interformer(), decoder=decoder)
+    inner = decoder.heads * decoder.d_head
+    self_attention = sum(
+        2 * 2 * (step + 1) * inner * decoder.layers * rows for step, rows in enumerate(beams)
+    )
+    counted = counted_decoder_flops(spec, beams)
+    assert counted + BATCH * self_attention == BATCH * decoder_flops(spec, beams)
+
+
+def test_the_t5_encoders_count_is_its_formula() -> None:
+    t5 = T5.encoder.t5
+    assert t5 is not None
+    tokens, inner = T5.context_tokens, t5.heads * t5.d_head
+    assert tokens == 1 + 5 * 3 + 1
+    weights = 4 * t5.d_model * inner + 2 * t5.d_model * t5.d_ff
+    products = t5.layers * tokens * (weights + 2 * tokens * inner)
+    assert encoder_flops(T5) == 2 * products
+
+
+def aligned_interformer() -> ModelSpec:
+    return replace(
+        INTERFORMER,
+        inputs={
+            "rates": DenseInput(size=16),
+            "device": CategoricalInput(cardinality=5),
+            "pages": BagInput(hash_rows=63),
+            "clicks": SequenceInput(max_length=8, side={"action": 3}),
+            "views": SequenceInput(max_length=24, side={}),
+        },
+        encoder=EncoderSpec(
+            interformer=InterFormerSpec(
+                blocks=2,
+                d_model=32,
+                heads=2,
+                d_ff=48,
+                context_tokens=16,
+                non_sequence_tokens=16,
+                summary_tokens=8,
+                bag_dim=16,
+            )
+        ),
+    )
+
+
+def full_batch() -> ModelInputs:
+    """Requests for `aligned_interformer` with as many events as it reads."""
+    rng = np.random.default_rng(3)
+
+    def ids(below: int, *shape: int) -> torch.Tensor:
+        return torch.from_numpy(rng.integers(0, below, shape))
+
+    def events(length: int, sides: int) -> SequenceEvents:
+        n = BATCH * length
+        side = tuple(ids(3, n) for _ in range(sides))
+        offsets = torch.arange(BATCH + 1) * length
+        return SequenceEvents(offsets, ids(3, n, 3), torch.zeros(n, dtype=torch.int64), side)
+
+    return ModelInputs(
+        batch=BATCH,
+        dense=(torch.ones(BATCH, 16),),
+        categorical=(ids(5, BATCH),),
+        bags=(JaggedIds(torch.arange(BATCH + 1) * 2, ids(63, 2 * BATCH)),),
+        sequences=(events(8, 1), events(24, 0)),
+    )
+
+
+def test_the_interformers_count_is_what_a_run_computes() -> None:
+    spec = aligned_interformer()
+    model = random_model(spec, seed=1).requires_grad_(False)
+    with FlopCounterMode(display=False) as counter:
+        model.user_context(full_batch())
+    assert counter.get_total_flops() == BATCH * encoder_flops(spec)
+
+
+def test_the_size_of_tables_costs_no_operations_and_no_memory() -> None:
+    spec = aligned_interformer()
+    huge = replace(spec, inputs={**spec.inputs, "pages": BagInput(hash_rows=1 << 40)})
+    assert encoder_flops(huge) == encoder_flops(spec)
+
+
+@pytest.fixture(scope="module")
+def paper(repository: Path) -> Path:
+    return repository / "configs" / "paper.yaml"
+
+
+def test_the_papers_configuration_is_the_papers(paper: Path) -> None:
+    config = load_model_config(paper)
+    spec, inputs = config.model, config.model.inputs
+    assert spec.vocab_sizes == (512,) * 4
+    decoder = spec.decoder
+    assert (decoder.layers, decoder.d_model, decoder.heads, decoder.d_head) == (3, 2048, 16, 128)
+    assert decoder.d_ff == 512
+    interformer = spec.encoder.interformer
+    assert interformer is not None
+    assert (interformer.blocks, interformer.d_model, interformer.context_tokens) == (3, 512, 128)
+    assert interformer.non_sequence_tokens == 32
+    sequences = [x.max_length for x in inputs.values() if isinstance(x, SequenceInput)]
+    assert sequences == [256, 128, 64]
+    bags = [x.hash_rows for x in inputs.values() if isinstance(x, BagInput)]
+    assert (bags, interformer.bag_dim) == ([1_000_000] * 20, 128)
+    assert config.generation.max_batch == 16
+    assert config.generation.default_profile == "full"
+    assert config.generation.profiles["full"] == BeamProfile((1, 512, 1024, 1024), 1024)
+    assert "reduced" in config.generation.profiles
+
+
+def test_the_papers_operations_come_out_within_three_percent(paper: Path) -> None:
+    spec = load_model_config(paper).model
+    for beams, expected in (((1, 1024, 1024, 1024), 533.0), ((1, 512, 1024, 1024), 446.0)):
+        assert paper_gflops(spec, beams) == expected
+        assert decoder_flops(spec, beams) / 1e9 == pytest.approx(expected, rel=0.03)
+
+
+def test_the_papers_numbers_stand_beside_its_own_model_only(paper: Path) -> None:
+    spec = load_model_config(paper).model
+    assert paper_gflops(spec, (1, 256, 512, 512)) is None
+    others = [
+        replace(spec, decoder=replace(spec.decoder, layers=4)),
+        replace(spec, vocab_sizes=(512, 512, 512, 256)),
+        replace(INTERFORMER, decoder=spec.decoder),
+    ]
+    assert [paper_gflops(other, (1, 512, 1024, 1024)) for other in others] == [None] * 3
+
+
+def test_a_summary_lists_the_widest_beam_in_every_step_and_each_profile() -> None:
+    profiles = {"full": BeamProfile((1, 5, 9), 63), "small": BeamProfile((1, 2, 3), 3)}
+    summary = summarize_model(INTERFORMER, GenerationConfig(4, profiles))
+    assert [(cost.profile, cost.beams) for cost in summary.decoder] == [
+        ("fixed", (1, 9, 9)),
+        ("full", (1, 5, 9)),
+        ("small", (1, 2, 3)),
+    ]
+    weights = sum(weight.numel() for weight in random_model(INTERFORMER, seed=1).parameters())
+    assert summary.weights == weights
+
+
+def test_a_profile_of_another_length_than_the_sids_is_refused() -> None:
+    generation = GenerationConfig(4, {"full": BeamProfile((1, 5), 5)})
+    with pytest.raises(ConfigError, match=r"profiles\.full\.beams: 2 steps, but vocab_sizes has 3"):
+        summarize_model(INTERFORMER, generation)
+
+
+@pytest.mark.subprocess
+def test_the_command_prints_the_papers_numbers_beside_ours(paper: Path, repository: Path) -> None:
+    done = run_grace("init-model", "--config", paper, "--dry-run")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert "decoder, fixed: beams 1, 1024, 1024, 1024 520.6 (the paper: 533)" in lines
+    assert "decoder, full: beams 1, 512, 1024, 1024 434.2 (the paper: 446)" in lines
+    assert any(line.startswith("features and encoder ") for line in lines)
+    told = (repository / "docs" / "checkpoints.md").read_text()
+    assert f"--dry-run\n{done.stdout}```" in told, "docs/checkpoints.md shows what is printed"
+    printed = json.loads(run_grace("init-model", "--config", paper, "--dry-run", "--json").stdout)
+    assert printed["checkpoint"] is None
+    assert printed["bytes"] == 2 * printed["weights"]
+    assert [cost["paper_gflop"] for cost in printed["decoder"]] == [533.0, 446.0, None]

@@ -1,0 +1,281 @@
+"""Importing Hugging Face T5 folders: the layouts that are read, and those refused by name."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from configs.errors import CheckpointError, ConfigError, GraceError, InputError
+from model.checkpoint import checkpoint_id, load_checkpoint, save_checkpoint
+from model.import_t5 import T5Layout, consecutive_offsets, import_t5
+from model.model import Model
+from support.command import run_grace, run_python
+from support.hf_t5 import HfShape, random_t5
+
+SHAPE = HfShape((7,) * 3, layers=1)
+LAYOUT = T5Layout("plain-1", SHAPE.vocab_sizes, SHAPE.offsets, max_history=3)
+
+Tensors = dict[str, Tensor]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    random_t5(SHAPE, tmp_path / "hf", seed=1)
+    return tmp_path / "hf"
+
+
+def edit_config(folder: Path, changes: dict[str, Any], name: str = "config.json") -> None:
+    """None removes a key."""
+    values = {**json.loads((folder / name).read_text()), **changes}
+    kept = {key: value for key, value in values.items() if value is not None}
+    (folder / name).write_text(json.dumps(kept))
+
+
+def edit_weights(folder: Path, change: Callable[[Tensors], None]) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
+def assert_equal(one: Model, other: Model) -> None:
+    assert one.spec == other.spec
+    expected = other.state_dict()
+    for name, tensor in one.state_dict().items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def refusal(folder: Path, kind: type[GraceError], layout: T5Layout = LAYOUT) -> str:
+    with pytest.raises(kind) as caught:
+        import_t5(folder, layout)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_the_vocabulary_is_divided_among_the_steps(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    shared, decoder = tensors["shared.weight"], import_t5(folder, LAYOUT).decoder
+    assert SHAPE.offsets == (1, 8, 15)
+    assert torch.equal(decoder.start, shared[0])
+    assert torch.equal(decoder.embed[1], shared[8:15])
+    scaled = shared * SHAPE.d_model**-0.5
+    assert torch.equal(decoder.head[2, :7], scaled[15:22])
+    assert torch.equal(decoder.head[2, 7:], torch.cat([scaled[:15], scaled[22:]]))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision_files_are_read_as_what_they_say(dtype: torch.dtype, tmp_path: Path) -> None:
+    theirs = random_t5(SHAPE, tmp_path / "half", seed=1, dtype=dtype)
+    ours = import_t5(tmp_path / "half", LAYOUT)
+    assert torch.equal(ours.decoder.start, theirs.shared.weight[0].float())
+
+
+def test_sharded_weights_are_the_same_weights(folder: Path, tmp_path: Path) -> None:
+    random_t5(SHAPE, tmp_path / "sharded", seed=1, max_shard_size="10KB")
+    assert len(list((tmp_path / "sharded").glob("*.safetensors"))) > 2
+    assert_equal(import_t5(tmp_path / "sharded", LAYOUT), import_t5(folder, LAYOUT))
+
+
+def test_tied_weights_may_all_be_written_out(folder: Path) -> None:
+    expected = import_t5(folder, LAYOUT)
+
+    def change(tensors: Tensors) -> None:
+        for name in ("encoder.embed_tokens", "decoder.embed_tokens", "lm_head"):
+            tensors[f"{name}.weight"] = tensors["shared.weight"].clone()
+        cross = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+        tensors[cross] = torch.zeros(32, 3)
+
+    edit_weights(folder, change)
+    assert_equal(import_t5(folder, LAYOUT), expected)
+
+
+@pytest.mark.parametrize("tied", [True, False, None])
+def test_files_before_transformers_5_say_by_being_tied_that_the_head_is_scaled(
+    tied: bool | None, tmp_path: Path
+) -> None:
+    shape = replace(SHAPE, tied=False, scaled=tied is not False)
+    random_t5(shape, tmp_path, seed=1)
+    expected = import_t5(tmp_path, LAYOUT)
+    edit_config(tmp_path, {"scale_decoder_outputs": None, "tie_word_embeddings": tied})
+    assert_equal(import_t5(tmp_path, LAYOUT), expected)
+
+
+def test_the_generation_config_goes_before_the_config(folder: Path) -> None:
+    edit_config(folder, {"decoder_start_token_id": 0}, "generation_config.json")
+    edit_config(folder, {"decoder_start_token_id": 3})
+    shared = load_file(folder / "model.safetensors")["shared.weight"]
+    assert torch.equal(import_t5(folder, LAYOUT).decoder.start, shared[0])
+    (folder / "generation_config.json").unlink()
+    assert torch.equal(import_t5(folder, LAYOUT).decoder.start, shared[3])
+
+
+def test_an_imported_model_is_saved_and_loaded(folder: Path, tmp_path: Path) -> None:
+    model = import_t5(folder, replace(LAYOUT, prefix_tokens=(23, 22), eos_token=24))
+    save_checkpoint(model, tmp_path / "model")
+    assert_equal(load_checkpoint(tmp_path / "model"), model)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"model_type": "umt5"}, "model_type: 'umt5'; only 't5'"),
+        ({"is_encoder_decoder": False}, "is_encoder_decoder: must be true"),
+        ({"feed_forward_proj": "gated-silu"}, "feed_forward_proj: 'gated-silu' is not supported"),
+        ({"feed_forward_proj": "gelu"}, "feed_forward_proj: 'gelu' is not supported"),
+        ({"dense_act_fn": "silu"}, "dense_act_fn: 'silu' is not supported with"),
+        ({"is_gated_act": True}, "is_gated_act: True is not supported with"),
+        ({"decoder_start_token_id": None}, "decoder_start_token_id: expected 0 to 24, got None"),
+        ({"decoder_start_token_id": 25}, "decoder_start_token_id: expected 0 to 24, got 25"),
+        ({"d_kv": None}, "missing key 'd_kv'"),
+        ({"d_kv": "8"}, "d_kv: expected an integer, got '8'"),
+        ({"num_heads": 0}, "num_heads: must be at least 1, got 0"),
+        ({"num_decoder_layers": 0}, "num_decoder_layers: must be at least 1, got 0"),
+        ({"relative_attention_num_buckets": 2}, "relative_attention_num_buckets: must be at least"),
+        ({"relative_attention_max_distance": 16}, "relative_attention_max_distance: must be above"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_another_function_than_ours_is_refused_by_name(
+    changes: dict[str, Any], fault: str, folder: Path
+) -> None:
+    (folder / "generation_config.json").unlink()
+    edit_config(folder, changes)
+    message = refusal(folder, ConfigError)
+    assert fault in message
+    assert message.startswith(str(folder / "config.json"))
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", "\xff", "[" * 100_000])
+def test_a_config_that_is_no_json_object_is_refused(text: str, folder: Path) -> None:
+    (folder / "config.json").write_text(text, encoding="latin-1")
+    assert refusal(folder, ConfigError).startswith(str(folder / "config.json"))
+
+
+def removed(name: str) -> Callable[[Tensors], None]:
+    def change(tensors: Tensors) -> None:
+        del tensors[name]
+
+    return change
+
+
+def test_a_missing_tensor_is_named(folder: Path) -> None:
+    edit_weights(folder, removed("decoder.block.0.layer.1.EncDecAttention.k.weight"))
+    assert "missing tensor 'decoder.block.0.layer.1.EncDecAttention.k.weight' [24, 24]" in refusal(
+        folder, CheckpointError
+    )
+
+
+def test_a_config_that_says_untied_needs_a_head(folder: Path) -> None:
+    edit_config(folder, {"tie_word_embeddings": False})
+    assert "missing tensor 'lm_head.weight'" in refusal(folder, CheckpointError)
+
+
+def test_a_tensor_that_no_t5_has_is_named(folder: Path) -> None:
+    edit_weights(folder, lambda tensors: tensors.update(user_embedding=torch.zeros(3)))
+    assert "unexpected tensor 'user_embedding'" in refusal(folder, CheckpointError)
+
+
+def test_layers_beyond_those_of_the_config_are_named(tmp_path: Path) -> None:
+    random_t5(replace(SHAPE, layers=2), tmp_path, seed=1)
+    edit_config(tmp_path, {"num_layers": 1})
+    assert "unexpected tensor 'encoder.block.1" in refusal(tmp_path, CheckpointError)
+
+
+def test_a_shape_other_than_the_configs_is_printed_beside_it(folder: Path) -> None:
+    edit_config(folder, {"d_ff": 41})
+    fault = refusal(folder, CheckpointError)
+    assert "wi.weight' must be [41, 24] by config.json, got [40, 24]" in fault
+
+
+def test_weights_that_are_no_numbers_are_counted(folder: Path) -> None:
+    def change(tensors: Tensors) -> None:
+        tensors["shared.weight"][2, :5] = torch.nan
+
+    edit_weights(folder, change)
+    assert "'shared.weight' has 5 of 600 numbers NaN" in refusal(folder, CheckpointError)
+
+
+def test_pickled_weights_are_refused_with_the_way_out(folder: Path) -> None:
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    fault = refusal(folder, CheckpointError)
+    assert "pytorch_model.bin" in fault
+    assert "save_file(torch.load(" in fault
+
+
+@pytest.mark.parametrize(
+    "weight_map", [None, [], {"a": "../other.safetensors"}, {"a": 3}, {"a": "/etc/passwd"}]
+)
+def test_an_index_that_leaves_its_folder_is_refused(weight_map: Any, folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    assert "weight_map: expected names of files in this folder" in refusal(folder, CheckpointError)
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    random_t5(SHAPE, tmp_path, seed=1, max_shard_size="10KB")
+    shard = sorted(tmp_path.glob("*.safetensors"))[1]
+    shard.unlink()
+    assert str(shard) in refusal(tmp_path, CheckpointError)
+
+
+def test_a_folder_that_is_none_is_an_input_error(tmp_path: Path) -> None:
+    refusal(tmp_path / "nothing", InputError)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"token_offsets": (1, 8, 19)}, r"must stay in 0 to 24"),
+        ({"token_offsets": (-1, 8, 15)}, r"must stay in 0 to 24"),
+        ({"token_offsets": (1, 8)}, "one positive size and one offset per SID position"),
+        ({"vocab_sizes": ()}, "one positive size and one offset per SID position"),
+        ({"vocab_sizes": (7, 7, 0)}, "one positive size and one offset per SID position"),
+        ({"prefix_tokens": (25,)}, r"special tokens \[25\] must stay in 0 to 24"),
+        ({"eos_token": -3}, r"special tokens \[-3\] must stay in 0 to 24"),
+    ],
+)
+def test_tokens_outside_of_the_vocabulary_are_refused(
+    changes: dict[str, Any], fault: str, folder: Path
+) -> None:
+    with pytest.raises(ConfigError, match=fault):
+        import_t5(folder, replace(LAYOUT, **changes))
+
+
+def test_consecutive_offsets_follow_the_first_token() -> None:
+    assert consecutive_offsets((256, 256, 256, 256), 1) == (1, 257, 513, 769)
+    assert consecutive_offsets((63,), 5) == (5,)
+
+
+@pytest.mark.subprocess
+def test_the_command_writes_the_checkpoint_that_it_prints(folder: Path, tmp_path: Path) -> None:
+    options = ["--sid-space", "plain-1", "--vocab-sizes", "7,7,7", "--max-history", "3"]
+    done = run_grace("import-t5", folder, "--out", tmp_path / "model", *options, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    printed = json.loads(done.stdout)
+    assert printed["checkpoint"] == checkpoint_id(tmp_path / "model")
+    assert_equal(load_checkpoint(tmp_path / "model"), import_t5(folder, LAYOUT))
+    again = run_grace("import-t5", folder, "--out", tmp_path / "model", *options)
+    assert again.returncode == 2
+    assert again.stderr.startswith("error: ")
+    assert "is already there" in again.stderr
+
+
+@pytest.mark.subprocess
+def test_the_command_needs_no_transformers(folder: Path, tmp_path: Path) -> None:
+    code = f"""
+import sys
+sys.modules["transformers"] = None
+from cli.main import app
+app(["import-t5", {str(folder)!r}, "--out", {str(tmp_path / "m")!r}, "--sid-space", "s",
+     "--vocab-sizes", "7,7,7", "--token-offsets", "1,8,15", "--dtype", "bfloat16"])
+"""
+    done = run_python(code)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "SID space s, tokens of position 0, 1, ... from (1, 8, 15)" in done.stdout

@@ -1,0 +1,70 @@
+"""Recall, its baselines and the skew, on examples made by hand."""
+
+import numpy as np
+import pytest
+
+from model.train.evaluate import (
+    ABSENT,
+    follower_ranks,
+    popularity_ranks,
+    random_recall,
+    recall,
+    skew_of,
+)
+from model.train.interactions import Interactions
+from support.training import plain_gini
+
+
+def interactions(histories: list[list[int]], held_out: list[bool]) -> Interactions:
+    """Users with these leaves, one after another."""
+    leaves = np.array([leaf for history in histories for leaf in history])
+    return Interactions(
+        offsets=np.cumsum([0, *map(len, histories)]),
+        user_ids=np.arange(len(histories)),
+        held_out=np.array(held_out),
+        leaves=leaves,
+        sids=leaves[:, np.newaxis],
+        times_ms=np.arange(len(leaves)),
+        side={},
+    )
+
+
+LOG = interactions(
+    [[4, 2, 4, 2, 0], [4, 3, 4, 3], [1, 2], [4, 2], [0, 1], [3, 0]],
+    [False, False, False, True, True, True],
+)
+
+
+def test_recall_at_k_is_the_share_of_ranks_below_k() -> None:
+    ranks = np.array([0, 4, 5, 9, 10, 49, ABSENT, ABSENT])
+    assert recall(ranks) == {1: 1 / 8, 5: 2 / 8, 10: 4 / 8, 50: 6 / 8}
+
+
+def test_popularity_ranks_by_training_counts_and_ties_by_leaf() -> None:
+    counts = LOG.leaf_counts(5)
+    assert counts.tolist() == [1, 1, 3, 2, 4]
+    assert popularity_ranks(counts, np.arange(5)).tolist() == [3, 4, 1, 2, 0]
+
+
+def test_followers_rank_by_how_often_they_came_next_in_training() -> None:
+    events = LOG.last_events()
+    assert LOG.leaves[events].tolist() == [2, 1, 0]
+    # After 4 came 2 twice and 3 twice; nothing ever came after 0; after 3 only 4 came.
+    assert follower_ranks(LOG, events).tolist() == [0, ABSENT, ABSENT]
+
+
+def test_blind_draws_find_k_of_the_catalogue() -> None:
+    assert random_recall(20) == {1: 0.05, 5: 0.25, 10: 0.5, 50: 1.0}
+
+
+@pytest.mark.parametrize("counts", [[7, 7, 7], [0, 0, 63], [1, 2, 3, 10, 0, 111]])
+def test_the_gini_coefficient_is_the_plain_one(counts: list[int]) -> None:
+    assert skew_of(np.array(counts)).gini == pytest.approx(plain_gini(counts), abs=1e-12)
+
+
+def test_shares_are_those_of_the_most_popular() -> None:
+    counts = np.full(200, 2)
+    counts[[3, 111]] = 102
+    skew = skew_of(counts)
+    assert skew.top_1_percent_share == pytest.approx(204 / 600)
+    assert skew.top_10_percent_share == pytest.approx((204 + 18 * 2) / 600)

@@ -1,0 +1,95 @@
+"""Catalogues, users and beams to ask the admission operation about."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from index.matchers import MatcherMode
+from index.schema import TargetingSchema
+from index.snapshot import Snapshot
+from index.trie import NO_NODE, SidTrie
+from index.users import UserEncoder, UserRows
+from kernels import Candidates, DecodeIndex, UserTensors
+from support.oracle import RawAd
+from support.plain_builder import plain_snapshot
+from support.strategies import Case, random_ads, random_schema, random_users
+
+__all__ = [
+    "DecodeCase",
+    "branching_case",
+    "decode_case",
+    "every_sid_case",
+    "random_nodes",
+    "split_rows",
+]
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class DecodeCase:
+    """A case, its snapshot, and its users as the operations see them."""
+
+    case: Case
+    snapshot: Snapshot
+    rows: UserRows
+    users: UserTensors
+    index: DecodeIndex
+
+
+def decode_case(case: Case, mode: MatcherMode = MatcherMode.UNION) -> DecodeCase:
+    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads, mode)
+    rows = UserEncoder(case.schema, snapshot.set_values).encode(case.users)
+    return DecodeCase(
+        case, snapshot, rows, UserTensors.of(rows, CPU), DecodeIndex.of(snapshot, CPU)
+    )
+
+
+def branching_case(
+    rng: np.random.Generator,
+    num_ads: int,
+    num_users: int,
+    schema: TargetingSchema | None = None,
+) -> Case:
+    """Several children below most nodes, some of which most users may not see."""
+    schema = schema or random_schema(rng, attribute_sizes=(3, 65), num_sets=2)
+    vocab_sizes = (7, 11, 5)
+    ads = tuple(random_ads(rng, schema, vocab_sizes, num_ads, ads_per_sid=1.0))
+    return Case(schema, vocab_sizes, ads, tuple(random_users(rng, schema, num_users)))
+
+
+def every_sid_case(
+    rng: np.random.Generator, vocab_sizes: Sequence[int], num_users: int, num_sets: int = 1
+) -> Case:
+    """An ad at every SID there can be: each node has the full vocabulary as children."""
+    schema = random_schema(rng, attribute_sizes=(63, 1), num_sets=num_sets)
+    models = random_ads(rng, schema, vocab_sizes, 63)
+    ads = tuple(
+        RawAd(i, sid, 0.0, models[i % len(models)].rules)
+        for i, sid in enumerate(product(*map(range, vocab_sizes)))
+    )
+    return Case(schema, tuple(vocab_sizes), ads, tuple(random_users(rng, schema, num_users)))
+
+
+def random_nodes(
+    rng: np.random.Generator, trie: SidTrie, requests: int, beams: int, dead: float = 0.3
+) -> Tensor:
+    """Internal nodes of any level, some of them dead.   int32 [requests, beams]"""
+    nodes: npt.NDArray[np.int32] = rng.integers(
+        trie.num_internal, size=(requests, beams), dtype=np.int32
+    )
+    nodes[rng.random(nodes.shape) < dead] = NO_NODE
+    return torch.from_numpy(nodes)
+
+
+def split_rows(candidates: Candidates) -> list[list[tuple[int, int]]]:
+    """The candidates as (token, node), a list per beam row."""
+    pairs = list(zip(candidates.tokens.tolist(), candidates.nodes.tolist(), strict=True))
+    offsets = candidates.offsets.tolist()
+    assert (offsets[0], offsets[-1]) == (0, len(pairs))
+    return [pairs[a:b] for a, b in pairwise(offsets)]

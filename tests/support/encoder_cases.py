@@ -1,0 +1,108 @@
+"""Small encoder models and random requests for them."""
+
+import numpy as np
+import torch
+
+from model.input_encoding import encode_inputs
+from model.inputs import EventSequence, RequestFeatures, UserContext
+from model.model import Model
+from model.spec import (
+    BagInput,
+    CategoricalInput,
+    DecoderSpec,
+    DenseInput,
+    EncoderSpec,
+    InputSpec,
+    InterFormerSpec,
+    ModelSpec,
+    SequenceInput,
+    T5EncoderSpec,
+)
+
+__all__ = ["INTERFORMER", "T5", "context_of", "interformer_spec", "random_features", "t5_spec"]
+
+DECODER = DecoderSpec(layers=1, d_model=8, heads=1, d_head=8, d_ff=8)
+VOCAB_SIZES = (7, 5, 11)
+
+
+def interformer_spec(d_model: int = 21, heads: int = 3) -> ModelSpec:
+    inputs: dict[str, InputSpec] = {
+        "hour": DenseInput(default=(12.0,)),
+        "clicks": SequenceInput(max_length=9, side={"action": 3, "surface": 6}),
+        "device": CategoricalInput(cardinality=4, default=1),
+        "rates": DenseInput(size=3),
+        "pages": BagInput(hash_rows=31),
+        "buys": SequenceInput(max_length=5, side={}),
+        "topics": BagInput(hash_rows=17, default=(5, 6)),
+    }
+    encoder = InterFormerSpec(
+        blocks=2,
+        d_model=d_model,
+        heads=heads,
+        d_ff=37,
+        context_tokens=7,
+        non_sequence_tokens=5,
+        summary_tokens=2,
+        bag_dim=11,
+    )
+    return ModelSpec("test", VOCAB_SIZES, inputs, EncoderSpec(interformer=encoder), DECODER)
+
+
+def t5_spec(d_model: int = 21, heads: int = 3, d_head: int = 7) -> ModelSpec:
+    encoder = T5EncoderSpec(
+        layers=2,
+        d_model=d_model,
+        heads=heads,
+        d_head=d_head,
+        d_ff=37,
+        history="clicks",
+        num_tokens=30,
+        token_offsets=(3, 10, 15),
+        prefix_tokens=(28, 27),
+        eos_token=1,
+        ffn="gated_gelu",
+        relative_buckets=8,
+        relative_max_distance=20,
+    )
+    inputs: dict[str, InputSpec] = {"clicks": SequenceInput(max_length=9, side={})}
+    return ModelSpec("test", VOCAB_SIZES, inputs, EncoderSpec(t5=encoder), DECODER)
+
+
+INTERFORMER = interformer_spec()
+T5 = t5_spec()
+
+
+def random_features(spec: ModelSpec, rng: np.random.Generator) -> RequestFeatures:
+    """Every input given, sequences at least half full."""
+    dense: dict[str, list[float]] = {}
+    categorical: dict[str, list[int]] = {}
+    bags: dict[str, list[int]] = {}
+    sequences: dict[str, EventSequence] = {}
+    for name, value in spec.inputs.items():
+        if isinstance(value, DenseInput):
+            dense[name] = rng.normal(0, 10, value.size).tolist()
+        elif isinstance(value, CategoricalInput):
+            categorical[name] = [int(rng.integers(value.cardinality))]
+        elif isinstance(value, BagInput):
+            bags[name] = rng.integers(-(2**63), 2**63 - 1, rng.integers(1, 7)).tolist()
+        else:
+            events = int(rng.integers(value.max_length // 2 + 1, value.max_length + 1))
+            sequences[name] = random_events(spec, value, events, rng)
+    return RequestFeatures(dense, categorical, bags, sequences)
+
+
+def random_events(
+    spec: ModelSpec, sequence: SequenceInput, events: int, rng: np.random.Generator
+) -> EventSequence:
+    sids = rng.integers(0, spec.vocab_sizes, (events, spec.sid_length))
+    times = 1_700_000_000_000 + np.cumsum(rng.integers(1, 2 ** rng.integers(1, 30, events)))
+    return EventSequence(
+        sids=sids.flatten().tolist(),
+        timestamps_ms=times.tolist(),
+        side={n: rng.integers(0, size, events).tolist() for n, size in sequence.side.items()},
+    )
+
+
+def context_of(model: Model, *requests: RequestFeatures, batch: int | None = None) -> UserContext:
+    with torch.inference_mode():
+        return model.user_context(encode_inputs(model.spec, requests, batch).inputs)

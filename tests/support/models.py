@@ -1,0 +1,60 @@
+"""Small models with random weights, to compare ways of running them."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from model.decoder import Decoder
+from model.inputs import UserContext
+from model.spec import DecoderSpec
+
+__all__ = ["SMALL_DECODER", "random_context", "random_decoder", "sequence_scores"]
+
+SMALL_DECODER = DecoderSpec(layers=2, d_model=24, heads=3, d_head=8, d_ff=40)
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """Wide enough that a random model has opinions: logits of standard deviation near 2."""
+
+    matrix: float = 0.3
+    embedding: float = 1.0
+
+
+def random_decoder(
+    spec: DecoderSpec, vocab_sizes: tuple[int, ...], d_context: int, seed: int
+) -> Decoder:
+    generator = torch.Generator().manual_seed(seed)
+    decoder = Decoder(spec, vocab_sizes, d_context)
+    with torch.no_grad():
+        for name, weight in decoder.named_parameters():
+            wide = name in ("start", "embed", "bias")
+            scale = _Scale.embedding if wide else _Scale.matrix
+            noise = torch.randn(weight.shape, generator=generator)
+            weight.copy_(1 + 0.2 * noise if name.endswith("norm") else scale * noise)
+    return decoder
+
+
+def random_context(batch: int, tokens: int, d: int, seed: int) -> UserContext:
+    """Each request has at least one key; about a quarter are masked."""
+    generator = torch.Generator().manual_seed(seed)
+    states = torch.randn((batch, tokens, d), generator=generator)
+    mask = torch.rand((batch, tokens), generator=generator) < 0.75
+    mask[:, 0] = True
+    return UserContext(states, mask)
+
+
+def sequence_scores(decoder: Decoder, context: UserContext, request: int, sids: Tensor) -> Tensor:
+    """The log-probability of each SID for one request, without caches or beams.   [N, L] -> [N]"""
+    one = UserContext(
+        context.states[request].expand(len(sids), -1, -1),
+        context.mask[request].expand(len(sids), -1),
+    )
+    with torch.inference_mode():
+        steps = decoder.sequence_logits(one, sids)
+        total = torch.zeros(len(sids))
+        for step, logits in enumerate(steps):
+            log_probabilities = logits.float().log_softmax(dim=-1)
+            total += log_probabilities.gather(1, sids[:, step : step + 1])[:, 0]
+    return total

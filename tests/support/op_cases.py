@@ -1,0 +1,264 @@
+"""Inputs on which all implementations of an operation must agree, by the operation's name in Ops.
+
+They are adversarial on purpose: odd sizes, dead beams, users without anything, ties, memory that
+must not be read (NaN) and keys that must not count (huge). A new operation adds its cases here.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from index.matchers import MatcherMode
+from index.schema import Attribute, TargetingSchema, TargetSet
+from index.trie import NO_NODE
+from kernels import NO_BLOCK, Candidates
+from support.decode_cases import branching_case, decode_case, every_sid_case, random_nodes
+from support.strategies import Case, random_schema
+
+__all__ = [
+    "CASES",
+    "OpCase",
+    "attention_pool",
+    "cross_inputs",
+    "mapped",
+    "normal",
+    "row_scales",
+    "selection_inputs",
+    "tied_selection_inputs",
+]
+
+
+@dataclass(frozen=True)
+class OpCase:
+    """`arguments` makes a call's positional arguments from a seeded generator."""
+
+    name: str
+    arguments: Callable[[np.random.Generator], tuple[Any, ...]]
+
+
+def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """`value` with every tensor in it changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, tuple):
+        return tuple(mapped(item, change) for item in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        changed = {f.name: mapped(getattr(value, f.name), change) for f in fields(value)}
+        return replace(value, **changed)
+    return value
+
+
+def normal(rng: np.random.Generator, *shape: int) -> Tensor:
+    return torch.from_numpy(rng.standard_normal(shape, dtype=np.float32))
+
+
+def row_scales(rng: np.random.Generator, count: int) -> Tensor:
+    return torch.from_numpy(rng.uniform(0.5, 1.5, count).astype(np.float32))
+
+
+def attention_pool(
+    rng: np.random.Generator, rows: int, length: int, step: int, heads: int, d_head: int
+) -> tuple[Tensor, Tensor]:
+    """Pool and table. Blocks are shared and in no order; those that no row names are NaN."""
+    pool = normal(rng, 2 * rows * length, 3, heads, d_head)
+    blocks = rng.permutation(len(pool))[: rows * length].astype(np.int32)
+    table = torch.from_numpy(rng.choice(blocks, size=(rows, length)))
+    table[:, step + 1 :] = NO_BLOCK
+    unused = torch.ones(len(pool), dtype=torch.bool)
+    unused[table[:, : step + 1].long().flatten()] = False
+    pool[unused] = torch.nan
+    return pool, table
+
+
+def _self_attention(
+    step: int, length: int, heads: int, d_head: int, rows: int, scaled: bool, dtype: torch.dtype
+) -> OpCase:
+    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+        pool, table = attention_pool(rng, rows, length, step, heads, d_head)
+        bias = normal(rng, heads, length)
+        row_scale = row_scales(rng, len(pool)) if scaled else None
+        return pool.to(dtype), table, step, bias, d_head**-0.5, row_scale
+
+    kind = str(dtype).removeprefix("torch.")
+    return OpCase(f"step={step}-{kind}-{'scaled' if scaled else 'plain'}", arguments)
+
+
+def cross_inputs(
+    rng: np.random.Generator, requests: int, beams: int, heads: int, tokens: int, d_head: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Queries, keys, values and mask. Request 0 has no key; masked keys and values are huge."""
+    queries = normal(rng, requests * beams, heads * d_head)
+    keys = normal(rng, requests, tokens, heads, d_head).transpose(1, 2)
+    values = normal(rng, requests, tokens, heads, d_head).transpose(1, 2)
+    mask = torch.from_numpy(rng.random((requests, tokens)) < 0.6)
+    mask[0], mask[1:, tokens // 2] = False, True
+    for tensor in (keys, values):
+        tensor.masked_fill_(~mask[:, None, :, None], 1e4)
+    return queries, keys, values, mask
+
+
+def _cross_attention(
+    name: str, beams: int, tokens: int, scaled: bool, dtype: torch.dtype
+) -> OpCase:
+    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+        *floats, mask = cross_inputs(rng, 3, beams, 2, tokens, 8)
+        row_scale = row_scales(rng, 3 * beams) if scaled else None
+        return *(x.to(dtype) for x in floats), mask, 0.3, row_scale
+
+    return OpCase(name, arguments)
+
+
+def _admission(
+    name: str,
+    make_case: Callable[[np.random.Generator], Case],
+    mode: MatcherMode = MatcherMode.UNION,
+    dead: float = 0.3,
+) -> OpCase:
+    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+        made = decode_case(make_case(rng), mode)
+        nodes = random_nodes(rng, made.snapshot.trie, len(made.rows), 31, dead)
+        return nodes, made.users, made.index
+
+    return OpCase(name, arguments)
+
+
+def _with_users(rng: np.random.Generator, locations: int | None) -> Case:
+    """One user with so many locations and a country, and one with nothing at all."""
+    schema = TargetingSchema(
+        (Attribute("country", ("US", "NO", "JP")),), (TargetSet("s0", 256, 4, 64),), 7
+    )
+    case = branching_case(rng, 111, 0, schema)
+    values = [f"s0/é{i}" for i in range(20)] + [f"s0/new{i}" for i in range(44)]
+    picked = [str(value) for value in rng.choice(values, size=locations or 0, replace=False)]
+    some = {} if locations is None else {"country": ["NO"], "s0": picked}
+    return replace(case, users=(some, {}))
+
+
+def selection_inputs(
+    rng: np.random.Generator,
+    requests: int,
+    beams: int,
+    columns: int,
+    fan_out: int,
+    k: int,
+    ordered: bool,
+) -> tuple[Any, ...]:
+    """No two totals of a request are near each other, so that no rounding decides.
+
+    Rows hold the same logits in another order each, multiples of 1/16, and so share one normaliser;
+    the beams' scores tell apart what the logits do not. Tokens leave the last 3 columns unused.
+    """
+    assert beams < 64
+    logits = np.array([rng.permutation(columns) / 16 for _ in range(requests * beams)], np.float32)
+    scores = np.array([rng.permutation(beams) / 1024 for _ in range(requests)], np.float32)
+    counts = rng.integers(fan_out + 1, size=requests * beams)
+    counts[:beams] = 0  # nothing for the first request
+    return (
+        torch.from_numpy(logits),
+        torch.from_numpy(-scores),
+        _jagged(rng, counts, columns - 3),
+        k,
+        ordered,
+    )
+
+
+def tied_selection_inputs(
+    rng: np.random.Generator, requests: int, beams: int, columns: int, k: int, ordered: bool
+) -> tuple[Any, ...]:
+    """Totals repeat: the rows of a request share their logits, of few values, and two scores."""
+    logits = np.repeat(rng.integers(4, size=(requests, columns)), beams, axis=0) / 4
+    scores = -8.0 * rng.integers(2, size=(requests, beams))
+    counts = rng.integers(columns - 2, size=requests * beams)
+    return (
+        torch.from_numpy(logits.astype(np.float32)),
+        torch.from_numpy(scores.astype(np.float32)),
+        _jagged(rng, counts, columns - 3),
+        k,
+        ordered,
+    )
+
+
+def _jagged(rng: np.random.Generator, counts: Any, vocab: int) -> Candidates:
+    tokens = [np.sort(rng.choice(vocab, size=count, replace=False)) for count in counts]
+    offsets = np.array([0, *np.cumsum(counts)], np.int32)
+    return Candidates(
+        torch.from_numpy(offsets),
+        torch.from_numpy(np.concatenate([np.empty(0, np.int32), *tokens]).astype(np.int32)),
+        torch.from_numpy(rng.permutation(7 * offsets[-1])[: offsets[-1]].astype(np.int32)),
+    )
+
+
+def _dead_everywhere(rng: np.random.Generator) -> tuple[Any, ...]:
+    """Most rows are dead: score -inf, logits that nobody may read, no candidates."""
+    logits, scores, _, k, ordered = selection_inputs(rng, 3, 11, 63, 9, 7, False)
+    counts = rng.integers(3, size=33) * (rng.random(33) < 0.2)
+    dead = torch.from_numpy(counts == 0)
+    logits[dead] = torch.nan
+    scores.masked_fill_(dead.view(3, 11), -torch.inf)
+    return logits, scores, _jagged(rng, counts, 60), k, ordered
+
+
+def _rearrangement(rows: int, length: int, step: int, requests: int, k: int) -> OpCase:
+    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+        table = rng.integers(1000, size=(rows, length), dtype=np.int32)
+        parents = rng.integers(rows, size=(requests, k), dtype=np.int32)
+        return torch.from_numpy(table), torch.from_numpy(parents), step
+
+    return OpCase(f"step={step}-rows={rows}-k={k}", arguments)
+
+
+def _no_beam_alive(rng: np.random.Generator) -> tuple[Any, ...]:
+    made = decode_case(branching_case(rng, 63, 3))
+    return torch.full((3, 31), NO_NODE, dtype=torch.int32), made.users, made.index
+
+
+CASES: Mapping[str, tuple[OpCase, ...]] = {
+    "self_attention": (
+        *(_self_attention(t, 4, 3, 8, 63, False, torch.float32) for t in range(4)),
+        *(_self_attention(t, 3, 1, 16, 111, True, torch.float32) for t in range(3)),
+        _self_attention(2, 3, 2, 32, 7, True, torch.bfloat16),
+    ),
+    "cross_attention": (
+        _cross_attention("beams=1", 1, 13, False, torch.float32),
+        _cross_attention("beams=63", 63, 13, False, torch.float32),
+        _cross_attention("beams=11-scaled", 11, 1, True, torch.float32),
+        _cross_attention("beams=11-bfloat16", 11, 13, False, torch.bfloat16),
+    ),
+    "admit_children": (
+        _admission("odd-sizes", lambda rng: branching_case(rng, 111, 7)),
+        _admission("no-sets", lambda rng: branching_case(rng, 63, 3, random_schema(rng, (65,), 0))),
+        _admission(
+            "3-sets", lambda rng: branching_case(rng, 63, 7, random_schema(rng, (1, 63), 3))
+        ),
+        _admission(
+            "no-attributes", lambda rng: branching_case(rng, 63, 3, random_schema(rng, (), 2))
+        ),
+        _admission("cd", lambda rng: branching_case(rng, 63, 3), MatcherMode.CD),
+        _admission("few-alive", lambda rng: branching_case(rng, 63, 5), dead=0.95),
+        OpCase("none-alive", _no_beam_alive),
+        _admission("empty-users", lambda rng: _with_users(rng, None)),
+        _admission("1-location", lambda rng: _with_users(rng, 1)),
+        _admission("64-locations", lambda rng: _with_users(rng, 64)),
+        _admission("full-vocabulary", lambda rng: every_sid_case(rng, (37, 111), 7)),
+        _admission("full-vocabulary-cd", lambda rng: every_sid_case(rng, (63,), 3), MatcherMode.CD),
+    ),
+    "select_beams": (
+        OpCase("kept-in-order", lambda rng: selection_inputs(rng, 5, 11, 63, 60, 37, False)),
+        OpCase("ordered", lambda rng: selection_inputs(rng, 5, 11, 63, 60, 37, True)),
+        OpCase("one-beam", lambda rng: selection_inputs(rng, 3, 1, 111, 108, 63, False)),
+        OpCase("k-above-candidates", lambda rng: selection_inputs(rng, 3, 7, 63, 5, 111, True)),
+        OpCase("no-candidates", lambda rng: selection_inputs(rng, 3, 7, 63, 0, 5, False)),
+        OpCase("ties", lambda rng: tied_selection_inputs(rng, 5, 11, 37, 63, False)),
+        OpCase("ties-ordered", lambda rng: tied_selection_inputs(rng, 5, 11, 37, 63, True)),
+        OpCase("dead-everywhere", _dead_everywhere),
+    ),
+    "rearrange": (
+        _rearrangement(3, 4, 0, 3, 63),
+        _rearrangement(33, 4, 2, 3, 7),
+        _rearrangement(7, 3, 2, 1, 111),
+    ),
+}

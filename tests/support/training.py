@@ -1,0 +1,34 @@
+"""A folder to train on in seconds, and plain definitions of what training measures."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.synth import CatalogueSpec, write_folder
+
+__all__ = ["SMALL_RECIPE", "plain_gini", "write_small_data"]
+
+SMALL_RECIPE = """
+model:
+  inputs: {clicks: {kind: sequence, max_length: 5}}
+  encoder:
+    t5: {layers: 1, d_model: 16, heads: 2, d_head: 8, d_ff: 24, history: clicks,
+         num_tokens: 89, token_offsets: [1, 65, 73, 81], eos_token: 0, scale_scores: true}
+  decoder: {layers: 1, d_model: 16, heads: 2, d_head: 8, d_ff: 24, scale_scores: true}
+training: {steps: 60, batch: 63, learning_rate: 0.01, warmup_steps: 6}
+generation:
+  max_batch: 4
+  profiles: {full: {beams: [1, 9, 9, 9], num_sids: 9}}
+"""
+
+
+def write_small_data(folder: Path) -> None:
+    """111 SIDs over 64 x 8 x 8 x 8, and the interactions of 63 users."""
+    spec = CatalogueSpec("small-1", 111, 3, (64, 8, 8, 8), seed=5, log_users=63)
+    write_folder(spec, folder, force=True)
+
+
+def plain_gini(counts: Sequence[int]) -> float:
+    """Half the mean difference between any two, relative to the mean."""
+    size, mean = len(counts), sum(counts) / len(counts)
+    between = sum(abs(a - b) for a in counts for b in counts) / size**2
+    return between / (2 * mean)
