@@ -32,7 +32,7 @@ from model.inputs import ModelInputs, UserContext
 from model.model import Model
 from model.train.recipe import load_recipe
 
-__all__ = ["CHECKPOINT", "Answer", "DemonstratedAd", "Demonstration", "Outcome"]
+__all__ = ["CHECKPOINT", "Answer", "DemonstratedAd", "Demonstration", "Outcome", "shopper"]
 
 CHECKPOINT = Path(model.__file__).parent / "demo"
 RECIPE = Path(configs.__file__).parent / "demo.yaml"
@@ -74,6 +74,28 @@ class _Sids:
 
     leaves: npt.NDArray[np.int32]
     scores: npt.NDArray[np.float32]
+
+
+def shopper(snapshot: Snapshot, titles: Mapping[int, str], wanted: str) -> dict[str, Any]:
+    """A request from San Francisco, after four clicks on ads with `wanted` in their titles."""
+    ads, trie = snapshot.ads, snapshot.trie
+    found = [ad_id for ad_id in sorted(titles) if wanted in titles[ad_id]]
+    leaves = np.searchsorted(ads.ad_offsets, ads.ordinals(found), side="right") - 1
+    clicked = list(dict.fromkeys(leaves.tolist()))[:4]
+    user = {
+        "country": ["US"],
+        "age": ["25-34"],
+        "gender": ["female"],
+        "device": ["phone"],
+        "language": ["en"],
+        "location": ["us", "us/ca", "us/ca/san-francisco"],
+    }
+    sids = trie.sids(np.array(clicked, np.int64)).flatten().tolist()
+    return {
+        "request_id": f"{wanted.replace(' ', '-')}-san-francisco",
+        "user": {name: {"values": values} for name, values in user.items()},
+        "features": {"sequences": {"clicks": {"sids": sids}}},
+    }
 
 
 class Demonstration:

@@ -30,7 +30,7 @@ def demo(
 
     Example: `grace demo --out demo`
     """
-    from bench.demonstration import Demonstration
+    from bench.demonstration import Demonstration, shopper
     from bench.synth import preset_spec, write_folder
     from cli.inspect import print_summary
     from index.builder import BuildSpec, build
@@ -55,7 +55,9 @@ def demo(
         print_summary(summarize(snapshot))
         demonstration = Demonstration(snapshot)
         titles = _titles(folder / "ads.parquet")
-        for place, request in enumerate(_requests_with_clicks(folder / "requests.jsonl")[:users]):
+        requests = [shopper(snapshot, titles, "running shoes")]
+        requests += _requests_with_clicks(folder / "requests.jsonl")
+        for place, request in enumerate(requests[:users]):
             _headline(f"{3 + place}. User {request['request_id']}")
             _show(demonstration.answer(request, SHOWN_ADS), snapshot.trie.num_leaves, titles)
     if out is not None:

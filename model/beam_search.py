@@ -58,7 +58,7 @@ def beam_search(
     for step, width in enumerate(profile.beams):
         rows = batch * width
         last = step + 1 == decoder.sid_length
-        table[:, step] = torch.arange(first_block, first_block + rows)
+        table[:, step] = first_block + torch.arange(rows, device=table.device)
         first_block += rows
         logits = decoder.step(step, beams.tokens.flatten(), pools, table, cross, ops)
         candidates = ops.admit_children(beams.nodes, users, index)

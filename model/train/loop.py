@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import clip_grad_norm_
 
+from configs.errors import ConfigError
 from configs.training import TrainingConfig
 from model.model import Model
 from model.train.batches import HistoryBatches
@@ -42,9 +43,14 @@ def fit(
             loss = sequence_loss(model.decoder.sequence_logits(context, targets), targets)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
-            clip_grad_norm_(model.parameters(), config.clip_norm, error_if_nonfinite=True)
+            clip_grad_norm_(model.parameters(), config.clip_norm)
             optimizer.step()
             losses.append(loss.item())
+            if not math.isfinite(losses[-1]):
+                raise ConfigError(
+                    f"training.learning_rate: with {config.learning_rate} the loss is {losses[-1]} "
+                    f"at step {step + 1}; choose a lower one"
+                )
             progress(step + 1, config.steps, losses[-1])
     model.eval()
     return losses

@@ -23,6 +23,9 @@ def test_the_demo_matches_users_and_says_why_and_why_not(tmp_path: Path) -> None
     assert re.findall(r"^(\d)\. User ", done.stdout, re.MULTILINE) == ["3", "4", "5"]
     assert "may lead to an eligible ad" in done.stdout
     assert "not returned:" in done.stdout
+    shoes = done.stdout.partition("3. User running-shoes")[2].partition("\n4. User")[0]
+    returned = re.findall(r"^    \d\. (.*)", shoes, re.MULTILINE)
+    assert sum("running shoes" in title for title in returned) >= 3, "near what she clicked"
     assert re.search(r"1\. .+ \(ad \d+, p = 0\.\d+\)\n +\S", done.stdout)
     alone, targeted = (shares_after(f"decoding with {way}:", done.stdout) for way in WAYS)
     assert len(alone) == len(targeted) == 3

@@ -1,6 +1,7 @@
 """The committed demonstration model, judged again on a catalogue and a log made anew."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,11 @@ def test_it_is_small(checkpoint: Path) -> None:
     assert sum(file.stat().st_size for file in checkpoint.iterdir()) <= MOST_BYTES
 
 
-def test_it_is_the_recipes_model_for_the_demo_catalogue(checkpoint: Path, recipe: Recipe) -> None:
+def test_it_is_the_recipes_model_for_the_demo_catalogue(
+    checkpoint: Path, metrics: dict[str, Any], recipe: Recipe
+) -> None:
     assert load_checkpoint(checkpoint).spec == recipe.model
+    assert metrics["config"] == asdict(recipe.training)
 
 
 def test_its_metrics_are_of_these_weights_and_this_log(
@@ -86,3 +90,16 @@ def test_its_recall_at_10_is_over_three_times_popularitys(
         for k, value in row.items():
             # Scores in another order of addition may swap near-ties of a few users.
             assert metrics["recall"][name][str(k)] == pytest.approx(value, abs=0.01), (name, k)
+
+
+def test_the_document_tells_these_numbers(repository: Path, metrics: dict[str, Any]) -> None:
+    text = (repository / "docs" / "training.md").read_text()
+    for name, row in metrics["recall"].items():
+        cells = " | ".join(f"{100 * row[k]:.1f} %" for k in ("1", "5", "10", "50"))
+        assert f"| {name} | {cells} |" in text
+    skew = metrics["popularity_skew"]
+    assert f"have {100 * skew['top_1_percent_share']:.1f} % of the events" in text
+    assert f"(Gini coefficient {skew['gini']:.2f})" in text
+    assert f"{metrics['weights']:,} weights" in text
+    config = metrics["config"]
+    assert f"{config['steps']:,} steps of {config['batch']} examples" in text

@@ -1,5 +1,6 @@
 """The training loop: its loss, its schedule, and that it learns the same thing twice."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,18 +8,25 @@ import numpy as np
 import pytest
 import torch
 
+from configs.errors import ConfigError
 from configs.training import TrainingConfig
 from kernels import DecodeIndex
-from model.checkpoint import load_checkpoint
 from model.init import random_model
 from model.train.batches import HistoryBatches, history_input
 from model.train.evaluate import ABSENT, model_ranks
 from model.train.interactions import read_interactions
 from model.train.loop import fit, learning_rate_at, sequence_loss
 from model.train.recipe import Recipe, load_recipe
-from model.train.run import LOG_FILE, TrainingRun, catalogue_of, train_model
+from model.train.reproducible import reproducible
+from model.train.run import LOG_FILE, catalogue_of
 from support.models import SMALL_DECODER, random_context, random_decoder, sequence_scores
 from support.training import SMALL_RECIPE, write_small_data
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    with reproducible():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +68,12 @@ def test_training_lowers_the_loss(batches: HistoryBatches, recipe: Recipe) -> No
     assert sum(losses[-9:]) / 9 < 0.6 * losses[0]
 
 
+def test_a_loss_that_is_no_number_names_the_rate(batches: HistoryBatches, recipe: Recipe) -> None:
+    config = replace(recipe.training, learning_rate=1e30, warmup_steps=0)
+    with pytest.raises(ConfigError, match=r"learning_rate: with 1e\+30 the loss is nan at step \d"):
+        fit(random_model(recipe.model, 1), batches, config, 1, silent)
+
+
 def test_every_weight_learns(batches: HistoryBatches, recipe: Recipe) -> None:
     model = random_model(recipe.model, 1)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
@@ -84,9 +98,10 @@ def test_equal_seeds_learn_equal_weights_and_another_seed_others(
 
 
 def test_settings_of_torch_are_put_back(batches: HistoryBatches, recipe: Recipe) -> None:
-    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    fit(random_model(recipe.model, 1), batches, replace(recipe.training, steps=1), 1, silent)
-    assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == before
+    torch.use_deterministic_algorithms(False)
+    config = replace(recipe.training, steps=1, threads=2)
+    fit(random_model(recipe.model, 1), batches, config, 1, silent)
+    assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == (1, False)
 
 
 def test_the_rate_rises_in_a_line_and_falls_as_half_a_cosine_to_zero() -> None:
@@ -119,17 +134,3 @@ def test_a_models_rank_is_the_place_of_the_truth_among_the_generated(
         assert ranks[user] == (scores > truth).sum()
     narrow = model_ranks(model, index, batches, events, recipe.generation.profiles["full"], silent)
     assert set(narrow[narrow != ABSENT].tolist()) <= set(range(9))
-
-
-def test_a_run_judges_the_checkpoint_that_it_wrote(folder: Path, tmp_path: Path) -> None:
-    run = TrainingRun(folder, tmp_path / "out", folder / "recipe.yaml", epochs=0.1)
-    seen: list[str] = []
-    report = train_model(run, lambda step, _done, _total, latest: seen.append(f"{step} {latest}"))
-    assert report.config.steps == 3  # a tenth of 1,3xx events, 63 a step
-    assert report.config.warmup_steps == 0
-    assert len(report.losses) == 3
-    assert seen[0].startswith("train loss 1")
-    assert seen[-1] == "evaluate "
-    assert report.weights == sum(w.numel() for w in load_checkpoint(run.out).parameters())
-    assert list(report.recall["model"]) == [1, 5]  # 9 SIDs come out, so no recall at 10
-    assert list(report.recall["popularity"]) == [1, 5, 10, 50]
