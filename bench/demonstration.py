@@ -102,7 +102,7 @@ class Demonstration:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._model: Model = load_checkpoint(CHECKPOINT)
-        require_match(self._model.spec, snapshot)
+        require_match(self._model.spec, snapshot, CHECKPOINT)
         self._profile: BeamProfile = load_recipe(RECIPE, snapshot).generation.profiles["full"]
         self._encoder = UserEncoder(snapshot.schema, snapshot.set_values)
         self._matcher = ExactMatcher(snapshot, threads=1)

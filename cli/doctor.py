@@ -18,7 +18,7 @@ from configs.machine import available_cores
 
 __all__ = ["Finding", "doctor", "examine"]
 
-NEEDED = ("numpy", "pyarrow", "pyyaml", "rich", "typer", "xxhash")
+NEEDED = ("numpy", "pyarrow", "pyyaml", "rich", "safetensors", "typer", "xxhash")
 REINSTALL = "run `make setup`, or `pip install grace-serving` again"
 
 
@@ -55,6 +55,7 @@ def examine() -> Iterator[Finding]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     yield Finding("memory", "ok", f"{memory / 2**30:.1f} GiB")
     yield from map(_package, NEEDED)
+    yield _plots()
     yield _torch()
     yield _native_library()
     yield _compiler()
@@ -70,15 +71,23 @@ def _package(name: str) -> Finding:
         return Finding(name, "fault", "not installed", REINSTALL)
 
 
+def _plots() -> Finding:
+    try:
+        return Finding("matplotlib", "ok", version("matplotlib"))
+    except PackageNotFoundError:
+        remedy = "pip install 'grace-serving[plots]'"
+        return Finding("matplotlib", "note", "not installed: `grace train` needs --no-plot", remedy)
+
+
 def _torch() -> Finding:
     try:
         installed = version("torch")
     except PackageNotFoundError:
-        return Finding("torch", "note", "not installed: no command of this version uses it")
+        return Finding("torch", "fault", "not installed", REINSTALL)
     try:
         import torch
     except (ImportError, OSError) as error:
-        return Finding("torch", "note", f"{installed}, does not load: {error}", REINSTALL)
+        return Finding("torch", "fault", f"{installed}, does not load: {error}", REINSTALL)
     has_cuda = "available" if torch.cuda.is_available() else "not available"
     return Finding("torch", "ok", f"{installed}, CUDA {has_cuda}")
 

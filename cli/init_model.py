@@ -55,7 +55,10 @@ def init_model(
         facts = {**asdict(summary), "weights": summary.weights, "bytes": size}
         print(json.dumps({**facts, "dtype": dtype, "checkpoint": written}, indent=1))
         return
-    _print(summary, f"{size / 1e9:.2f} GB as {dtype}")
+    _print(
+        summary,
+        f"{size / 1e9:.2f} GB as {dtype}" if size >= 1e8 else f"{size / 1e6:.2f} MB as {dtype}",
+    )
     if written is not None:
         print(f"{out}: checkpoint {written}")
 
@@ -66,12 +69,18 @@ def _print(summary: Any, size: str) -> None:
         "encoder": summary.encoder_weights,
         "decoder": summary.decoder_weights,
     }
-    print(f"{'weights':<44}{summary.weights / 1e6:10,.1f} M, {size}")
+    print(f"{'weights':<44}{summary.weights / 1e6:10,.{_places(summary.weights)}f} M, {size}")
     for stage, count in weights.items():
-        print(f"  {stage:<42}{count / 1e6:10,.1f} M")
+        print(f"  {stage:<42}{count / 1e6:10,.{_places(summary.weights)}f} M")
     print("GFLOP per request")
-    print(f"  {'features and encoder':<42}{summary.encoder_gflop:10,.1f}")
+    places = _places(min(cost.gflop for cost in summary.decoder) * 1e6)
+    print(f"  {'features and encoder':<42}{summary.encoder_gflop:10,.{places}f}")
     for cost in summary.decoder:
         what = f"decoder, {cost.profile}: beams {', '.join(map(str, cost.beams))}"
         paper = "" if cost.paper_gflop is None else f"   (the paper: {cost.paper_gflop:,.0f})"
-        print(f"  {what:<42}{cost.gflop:10,.1f}{paper}")
+        print(f"  {what:<42}{cost.gflop:10,.{places}f}{paper}")
+
+
+def _places(millions: float) -> int:
+    """Decimals that small models need to show more than zeros."""
+    return 1 if millions >= 1e7 else 4

@@ -82,7 +82,7 @@ def told(command: Callable[..., None]) -> Callable[..., None]:
             print(f"error: {place}{error.strerror or error}", file=sys.stderr)
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
-            print("interrupted; nothing was published", file=sys.stderr)
+            print("interrupted", file=sys.stderr)
             raise typer.Exit(INTERRUPTED) from None
 
     return wrapped

@@ -100,6 +100,6 @@ def _print(report: "TrainingReport", out: Path) -> None:
     print(f"\nThe newest event of {report.held_out_users:,} held-out users is among the first k")
     print(f"{'':<12}" + "".join(f"{f'k = {k}':>9}" for k in cutoffs))
     for name, row in report.recall.items():
-        cells = (f"{row[k]:>9.1%}" if k in row else f"{'':>9}" for k in cutoffs)
+        cells = (f"{row[k]:>9.1%}" if k in row else f"{'-':>9}" for k in cutoffs)
         print(f"{name:<12}" + "".join(cells))
     print(f"\n{out}: checkpoint {report.checkpoint}, {report.weights:,} weights")

@@ -42,6 +42,15 @@ class GenerationConfig:
                 f"({', '.join(sorted(self.profiles)) or 'none'})"
             )
 
+    def require_steps(self, sid_length: int) -> None:
+        """Every profile has a number of beams for each of a SID's positions."""
+        for name, profile in self.profiles.items():
+            if len(profile.beams) != sid_length:
+                raise ConfigError(
+                    f"generation.profiles.{name}.beams: {len(profile.beams)} steps, but "
+                    f"vocab_sizes has {sid_length} positions; give one number of beams per position"
+                )
+
     @property
     def batch_buckets(self) -> tuple[int, ...]:
         """Batch sizes that are computed: powers of two, and the largest."""

@@ -65,6 +65,11 @@ def check_admission(nodes: Tensor, users: UserTensors, index: DecodeIndex) -> No
         )
     for queries in users.sets:
         require_tensor("offsets of queries", queries.offsets, torch.int32, borders=requests + 1)
+        if int(queries.offsets[-1]) != len(queries.hashes):
+            raise ValueError(
+                f"offsets of queries must end at {len(queries.hashes)}, the number of hashes, "
+                f"got {int(queries.offsets[-1])}"
+            )
 
 
 def fan_outs(nodes: Tensor, index: DecodeIndex) -> Tensor:

@@ -88,11 +88,13 @@ def _set_matcher(bloom: BloomTensors, queries: QueryTensors) -> _SetMatcher:
 
 
 def _address(tensor: Tensor, dtype: torch.dtype) -> int:
-    assert tensor.dtype == dtype
-    assert tensor.is_cpu
-    assert tensor.is_contiguous()
+    if tensor.dtype != dtype or not tensor.is_cpu or not tensor.is_contiguous():
+        raise ValueError(
+            f"native admission reads contiguous {dtype} on the CPU, got {tensor.dtype} on "
+            f"{tensor.device}, contiguous: {tensor.is_contiguous()}"
+        )
     return tensor.data_ptr()
 
 
 def _words(tensor: Tensor) -> npt.NDArray[np.uint64]:
-    return tensor.numpy().view(np.uint64)
+    return tensor.contiguous().numpy().view(np.uint64)

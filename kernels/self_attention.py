@@ -32,7 +32,9 @@ def self_attention_reference(
     query, keys, values = qkv[:, step:, 0], qkv[:, :, 1], qkv[:, :, 2]
     by_position = bias[:, : step + 1].float().flip(1).T  # [step + 1, H]
     scores = scale * (query * keys).sum(dim=-1) + by_position
-    weights = torch.softmax(scores, dim=1)  # [rows, step + 1, H]
+    # Over the last axis: over another one, the last heads of a thread's share round otherwise.
+    by_head = scores.transpose(1, 2).contiguous()
+    weights = torch.softmax(by_head, dim=-1).transpose(1, 2)  # [rows, step + 1, H]
     return (weights.unsqueeze(-1) * values).sum(dim=1).flatten(1).to(pool.dtype)
 
 

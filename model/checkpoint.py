@@ -91,7 +91,7 @@ def load_checkpoint(
     device: torch.device = CPU,
     dtype: torch.dtype = torch.float32,
 ) -> Model:
-    """The model, checked: every weight there, of its shape and finite."""
+    """The model, checked: every weight there, of its shape and finite; to be run, not trained."""
     _require_files(folder)
     spec = load_spec(folder / MODEL_YAML)
     with open_weights(folder / WEIGHTS) as weights:
@@ -101,7 +101,7 @@ def load_checkpoint(
         _require_same(weights, shapes)
         state = {name: weights.read(name, dtype).to(device) for name in shapes}
     model.load_state_dict(state, assign=True)
-    return model.eval()
+    return model.eval().requires_grad_(False)
 
 
 def checkpoint_id(folder: Path) -> str:
@@ -112,8 +112,8 @@ def checkpoint_id(folder: Path) -> str:
     return digest.hexdigest()[:_ID_DIGITS]
 
 
-def require_match(spec: ModelSpec, snapshot: Snapshot) -> None:
-    """A model and a snapshot go together if their SIDs mean the same."""
+def require_match(spec: ModelSpec, snapshot: Snapshot, folder: Path | None = None) -> None:
+    """A model and a snapshot go together if their SIDs mean the same; errors open with `folder`."""
     facts, trie = snapshot.facts, snapshot.trie
     pairs = {
         "sid_space": (repr(spec.sid_space), repr(facts.sid_space)),
@@ -123,7 +123,7 @@ def require_match(spec: ModelSpec, snapshot: Snapshot) -> None:
     for name, (ours, theirs) in pairs.items():
         if ours != theirs:
             raise CheckpointError(
-                MODEL_YAML,
+                MODEL_YAML if folder is None else str(folder / MODEL_YAML),
                 f"the model's {name} is {ours}, but snapshot version {facts.version} has {theirs}; "
                 "load a checkpoint and a snapshot of one SID space",
             )

@@ -21,6 +21,7 @@ from typing import Any, Literal, TypeAlias
 from configs.errors import ConfigError
 from configs.sections import load_section
 from configs.yaml_loader import read_yaml
+from index.snapshot import is_sid_space
 
 __all__ = [
     "BagInput",
@@ -37,6 +38,8 @@ __all__ = [
     "load_spec",
     "parse_spec",
 ]
+
+MAX_HISTORY = 1 << 14  # events of a t5 history
 
 Ffn = Literal["relu", "gated_gelu"]
 
@@ -241,6 +244,10 @@ def _inputs(written: Any) -> dict[str, InputSpec]:
 
 
 def _check(spec: ModelSpec) -> None:
+    if not is_sid_space(spec.sid_space):
+        raise ConfigError(
+            f"sid_space: expected 1 to 255 printable characters, got {spec.sid_space[:80]!r}"
+        )
     sizes = spec.vocab_sizes
     if not sizes or not 1 <= min(sizes) <= max(sizes) <= MAX_VOCAB_SIZE:
         raise ConfigError(
@@ -319,6 +326,11 @@ def _check_input(where: str, value: InputSpec) -> None:
 
 def _check_t5(spec: ModelSpec, t5: T5EncoderSpec) -> None:
     history = spec.inputs.get(t5.history)
+    if isinstance(history, SequenceInput) and history.max_length > MAX_HISTORY:
+        raise ConfigError(
+            f"inputs.{t5.history}.max_length: at most {MAX_HISTORY} for t5, whose every token is "
+            f"attended to, got {history.max_length}"
+        )
     if not isinstance(history, SequenceInput):
         raise ConfigError(f"encoder.t5.history: {t5.history!r} is not an input of kind sequence")
     if history.side:

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from configs.errors import ConfigError
 from configs.generation import BeamProfile, GenerationConfig
 from model.checkpoint import empty_model
 from model.flops import decoder_flops, encoder_flops, paper_gflops
@@ -55,12 +54,7 @@ def summarize_model(spec: ModelSpec, generation: GenerationConfig) -> ModelSumma
 
 def _beam_costs(spec: ModelSpec, generation: GenerationConfig) -> tuple[BeamCost, ...]:
     """The default profile's largest beam in every step, then each profile."""
-    for name, profile in generation.profiles.items():
-        if len(profile.beams) != spec.sid_length:
-            raise ConfigError(
-                f"generation.profiles.{name}.beams: {len(profile.beams)} steps, but vocab_sizes "
-                f"has {spec.sid_length} positions; give one number of beams per position"
-            )
+    generation.require_steps(spec.sid_length)
     widest = max(generation.profiles[generation.default_profile].beams)
     fixed = BeamProfile((1, *[widest] * (spec.sid_length - 1)), widest)
     return tuple(

@@ -62,7 +62,8 @@ class Weights:
         except (OSError, SafetensorError) as error:
             raise CheckpointError(str(self.path), f"cannot be read: {error}") from None
         require_finite(self.path, name, stored)
-        converted = stored.to(dtype)
+        # A copy: what the library returns is a map of the file, which lives and dies with it.
+        converted = torch.empty(stored.shape, dtype=dtype).copy_(stored)
         if not bool(converted.isfinite().all()):
             count = int((~converted.isfinite()).sum())
             raise CheckpointError(

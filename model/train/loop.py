@@ -43,7 +43,7 @@ def fit(
             loss = sequence_loss(model.decoder.sequence_logits(context, targets), targets)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
-            clip_grad_norm_(model.parameters(), config.clip_norm)
+            clip_grad_norm_(model.parameters(), config.clip_norm, error_if_nonfinite=False)
             optimizer.step()
             losses.append(loss.item())
             if not math.isfinite(losses[-1]):

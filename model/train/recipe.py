@@ -44,11 +44,14 @@ def load_recipe(path: Path, catalogue: Snapshot) -> Recipe:
                 f"{path}: model.{name} is {model[name]}, the data's is {fact}; leave it out, or "
                 "train on other data"
             )
-    return Recipe(
-        parse_spec(model, f"{path}: model"),
-        load_section(TrainingConfig, sections["training"], f"{path}: training"),
-        load_section(GenerationConfig, sections["generation"], f"{path}: generation"),
-    )
+    spec = parse_spec(model, f"{path}: model")
+    generation = load_section(GenerationConfig, sections["generation"], f"{path}: generation")
+    try:
+        generation.require_steps(spec.sid_length)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    training = load_section(TrainingConfig, sections["training"], f"{path}: training")
+    return Recipe(spec, training, generation)
 
 
 def _sections(path: Path) -> dict[str, Mapping[str, Any]]:

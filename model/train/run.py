@@ -3,7 +3,8 @@
 import math
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,25 @@ def train_model(run: TrainingRun, progress: Progress) -> TrainingReport:
     """Writes the checkpoint, and judges it as it is on disk."""
     if run.out.exists() and (not run.out.is_dir() or any(run.out.iterdir())):
         raise InputError(f"--out {run.out} is already there; choose a new folder, or remove it")
+    with _partial_folder(run.out) as partial:
+        report = _train(run, partial, progress)
+        partial.rename(run.out)
+    return report
+
+
+@contextmanager
+def _partial_folder(out: Path) -> Iterator[Path]:
+    """A new folder beside `out`, so that a run that ends early leaves nothing under its name."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        made = tempfile.TemporaryDirectory(prefix=".grace-train-", dir=out.parent)
+    except OSError as error:
+        raise InputError(f"--out {out}: cannot be written: {error.strerror}") from None
+    with made as folder:
+        yield Path(folder) / "checkpoint"
+
+
+def _train(run: TrainingRun, out: Path, progress: Progress) -> TrainingReport:
     catalogue = catalogue_of(run.data)
     recipe = load_recipe(run.config, catalogue)
     history = history_input(recipe.model)
@@ -124,11 +144,11 @@ def train_model(run: TrainingRun, progress: Progress) -> TrainingReport:
         lambda done, total, loss: progress("train", done, total, f"loss {loss:.3f}"),
     )
     seconds = time.perf_counter() - started
-    save_checkpoint(model, run.out)
+    save_checkpoint(model, out)
     profile = recipe.generation.profiles[recipe.generation.default_profile]
     counts = log.leaf_counts(catalogue.trie.num_leaves)
     return TrainingReport(
-        checkpoint=checkpoint_id(run.out),
+        checkpoint=checkpoint_id(out),
         sid_space=recipe.model.sid_space,
         sids=catalogue.trie.num_leaves,
         weights=sum(weight.numel() for weight in model.parameters()),
@@ -141,7 +161,7 @@ def train_model(run: TrainingRun, progress: Progress) -> TrainingReport:
         losses=tuple(losses),
         train_seconds=seconds,
         beams=profile,
-        recall=evaluate(run.out, catalogue, log, profile, progress),
+        recall=evaluate(out, catalogue, log, profile, progress),
     )
 
 

@@ -106,3 +106,21 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], message: str) -> N
     arguments |= {"bias": torch.zeros(2, 4), "scale": 1.0, **change}
     with pytest.raises(ValueError, match=message):
         self_attention_reference(**arguments)
+
+
+@pytest.mark.parametrize("heads", [3, 16, 20])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_request_gets_the_same_bits_at_every_row(heads: int, threads: int) -> None:
+    """Five equal requests of 37 rows, each with blocks of its own."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        generator = torch.Generator().manual_seed(heads)
+        pool = torch.randn(148, 3, heads, 8, generator=generator).repeat(5, 1, 1, 1)
+        table = torch.randint(148, (37, 4), generator=generator)
+        tables = torch.cat([table + 148 * request for request in range(5)]).int()
+        bias = torch.randn(heads, 4, generator=generator)
+        found = self_attention_reference(pool, tables, 3, bias, 0.3).view(5, -1)
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(request, found[0]) for request in found)

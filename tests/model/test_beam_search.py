@@ -1,11 +1,12 @@
 """Beam search against scoring every SID, and against its own definition."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from configs.errors import ConfigError
 from configs.generation import BeamProfile
@@ -15,7 +16,7 @@ from index.schema import Attribute, TargetingSchema
 from index.snapshot import Snapshot
 from index.trie import NO_NODE
 from index.users import UserAttributes, UserEncoder, UserRows
-from kernels import REFERENCE, DecodeIndex, Ops, UserTensors, load_ops
+from kernels import REFERENCE, Beams, Candidates, DecodeIndex, Ops, UserTensors, load_ops
 from model.beam_search import Generated, beam_search
 from model.decoder import Decoder
 from model.inputs import UserContext
@@ -225,6 +226,38 @@ def test_equal_scores_go_to_the_lower_row_then_token_and_the_last_step_orders_th
     got = search(decoder, context, snapshot, [{}], BeamProfile((1, 3), 4))
     assert got.leaves[0].tolist() == [0, 1, 2, 3]
     assert torch.allclose(got.scores[0], torch.full((4,), 2 * float(np.log(1 / 5))))
+
+
+def test_only_the_last_step_orders_its_beams_by_score() -> None:
+    """Before it they keep the order of the trie, so that children of one parent stay adjacent."""
+    snapshot = plain_snapshot(TargetingSchema((), (), 0), (5, 5, 5), ads_of_every_sid())
+    decoder = random_decoder(SMALL_DECODER, (5, 5, 5), D_CONTEXT, 12)
+    kept: list[Beams] = []
+
+    def select(
+        logits: Tensor, scores: Tensor, candidates: Candidates, k: int, ordered: bool
+    ) -> Beams:
+        kept.append(REFERENCE.select_beams(logits, scores, candidates, k, ordered))
+        return kept[-1]
+
+    context = random_context(2, 5, D_CONTEXT, 12)
+    search(
+        decoder,
+        context,
+        snapshot,
+        [{}, {}],
+        BeamProfile((1, 4, 9), 25),
+        replace(REFERENCE, select_beams=select),
+    )
+    for beams in kept[:-1]:
+        assert beams.nodes.diff(dim=1).gt(0).all()
+        assert not beams.scores.diff(dim=1).le(0).all(), "it is not the order of scores by chance"
+    assert kept[-1].scores.diff(dim=1).le(0).all()
+
+
+def ads_of_every_sid() -> Iterator[RawAd]:
+    for i in range(125):
+        yield RawAd(i, (i // 25, i // 5 % 5, i % 5))
 
 
 def test_extra_head_rows_only_enter_the_normaliser() -> None:

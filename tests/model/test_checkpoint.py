@@ -90,7 +90,7 @@ def test_other_tools_read_the_weights(folder: Path) -> None:
     assert all(torch.equal(read[name], tensor) for name, tensor in expected.items())
 
 
-NAMES = [*'on NO null ~ 1e3 0o17 007 12:30 - "q"'.split(), "a: b", "été #1", "x" * 300]
+NAMES = [*'on NO null ~ 1e3 0o17 007 12:30 - "q"'.split(), "a: b", "été #1", "x" * 255]
 
 
 @pytest.mark.parametrize("name", NAMES)
