@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from configs.errors import ConfigError
+from configs.yaml_loader import read_yaml
 
-__all__ = ["load_section"]
+__all__ = ["load_section", "read_sections"]
 
 Section = TypeVar("Section")
 
@@ -31,6 +32,21 @@ def load_section(cls: type[Section], values: Mapping[str, Any], source: str = ""
         return _section(cls, values, "")
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}" if source else str(error)) from None
+
+
+def read_sections(path: Path, names: tuple[str, ...]) -> dict[str, Mapping[str, Any]]:
+    """The top-level sections of a YAML file: these, all of them and no other."""
+    values = read_yaml(path)
+    for name in values:
+        if name not in names:
+            raise ConfigError(f"{path}: unknown key {name!r}; known: {', '.join(names)}")
+    sections: dict[str, Mapping[str, Any]] = {}
+    for name in names:
+        section = values.get(name)
+        if not isinstance(section, Mapping):
+            raise ConfigError(f"{path}: section {name!r} is missing; write its keys below it")
+        sections[name] = section
+    return sections
 
 
 def _section(cls: type[Section], values: Any, path: str) -> Section:

@@ -7,20 +7,17 @@ something to choose from. A tensor's values follow from the seed, its name and i
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 import xxhash
 from torch import Tensor
 
-from configs.errors import ConfigError
 from configs.generation import GenerationConfig
-from configs.sections import load_section
-from configs.yaml_loader import read_yaml
+from configs.sections import load_section, read_sections
 from model.checkpoint import empty_model, write_checkpoint
 from model.model import Model
 from model.spec import ModelSpec, parse_spec
@@ -45,16 +42,7 @@ class ModelConfig:
 
 
 def load_model_config(path: Path) -> ModelConfig:
-    values = read_yaml(path)
-    for name in values:
-        if name not in _SECTIONS:
-            raise ConfigError(f"{path}: unknown key {name!r}; known: {', '.join(_SECTIONS)}")
-    sections: dict[str, Mapping[str, Any]] = {}
-    for name in _SECTIONS:
-        section = values.get(name)
-        if not isinstance(section, Mapping):
-            raise ConfigError(f"{path}: section {name!r} is missing; write its keys below it")
-        sections[name] = section
+    sections = read_sections(path, _SECTIONS)
     return ModelConfig(
         parse_spec(sections["model"], f"{path}: model"),
         load_section(GenerationConfig, sections["generation"], f"{path}: generation"),

@@ -5,16 +5,14 @@ training:   {steps: 1500, batch: 256, ...}
 generation: {max_batch: 16, profiles: {full: {beams: [1, 64, 64, 64], num_sids: 64}}}
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from configs.errors import ConfigError
 from configs.generation import GenerationConfig
-from configs.sections import load_section
+from configs.sections import load_section, read_sections
 from configs.training import TrainingConfig
-from configs.yaml_loader import read_yaml
 from index.snapshot import Snapshot
 from model.spec import ModelSpec, parse_spec
 
@@ -32,7 +30,7 @@ class Recipe:
 
 def load_recipe(path: Path, catalogue: Snapshot) -> Recipe:
     """The recipe in a file, for the SIDs of a catalogue."""
-    sections = _sections(path)
+    sections = read_sections(path, _SECTIONS)
     facts: dict[str, Any] = {
         "sid_space": catalogue.facts.sid_space,
         "vocab_sizes": list(catalogue.trie.vocab_sizes),
@@ -52,17 +50,3 @@ def load_recipe(path: Path, catalogue: Snapshot) -> Recipe:
         raise ConfigError(f"{path}: {error}") from None
     training = load_section(TrainingConfig, sections["training"], f"{path}: training")
     return Recipe(spec, training, generation)
-
-
-def _sections(path: Path) -> dict[str, Mapping[str, Any]]:
-    values = read_yaml(path)
-    for name in values:
-        if name not in _SECTIONS:
-            raise ConfigError(f"{path}: unknown key {name!r}; known: {', '.join(_SECTIONS)}")
-    sections: dict[str, Mapping[str, Any]] = {}
-    for name in _SECTIONS:
-        section = values.get(name)
-        if not isinstance(section, Mapping):
-            raise ConfigError(f"{path}: section {name!r} is missing; write its keys below it")
-        sections[name] = section
-    return sections
