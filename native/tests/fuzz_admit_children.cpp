@@ -2,14 +2,11 @@
 //
 // Buffers are exact-size heap blocks, so that the sanitizers see every read beyond them.
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <memory>
-#include <random>
 #include <vector>
+
+#include "fuzz_driver.h"
 
 struct GraceSetMatcher {
   const int32_t* index;
@@ -22,7 +19,6 @@ struct GraceSetMatcher {
 };
 
 extern "C" {
-const char* grace_last_error();
 int32_t grace_admit_children(int32_t, int64_t, int64_t, const int32_t*, int64_t, const int32_t*,
                              const int32_t*, const int32_t*, const uint64_t*, int32_t,
                              const uint64_t*, const GraceSetMatcher*, int32_t, int32_t*, int64_t,
@@ -31,22 +27,11 @@ int32_t grace_admit_children(int32_t, int64_t, int64_t, const int32_t*, int64_t,
 
 namespace {
 
-using Random = std::mt19937_64;
+using fuzz::below;
+using fuzz::chance;
+using fuzz::Random;
 
 constexpr int32_t kNoNode = -1;
-
-#define EXPECT(condition)                                                      \
-  do {                                                                         \
-    if (!(condition)) {                                                        \
-      std::fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, \
-                   grace_last_error());                                        \
-      std::exit(1);                                                            \
-    }                                                                          \
-  } while (0)
-
-int64_t below(Random& random, int64_t bound) { return static_cast<int64_t>(random() % bound); }
-
-bool chance(Random& random, int64_t percent) { return below(random, 100) < percent; }
 
 // A heap block that ends where its elements do.
 template <typename T>
@@ -215,23 +200,9 @@ void check_refusal(Random& random, Case c) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  double seconds = 20;
-  uint64_t seed = 7;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    if (std::strcmp(argv[i], "--seconds") == 0) seconds = std::atof(argv[i + 1]);
-    if (std::strcmp(argv[i], "--seed") == 0) seed = std::strtoull(argv[i + 1], nullptr, 10);
-  }
-  Random random(seed);
-  const auto begin = std::chrono::steady_clock::now();
-  int64_t runs = 0;
-  do {
+  return fuzz::run("fuzz_admit_children", argc, argv, [](Random& random) {
     const Case c = random_case(random);
     check_answer(random, c);
     check_refusal(random, c);
-    ++runs;
-  } while (std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() <
-           seconds);
-  std::printf("fuzz_admit_children: %lld cases, seed %llu\n", static_cast<long long>(runs),
-              static_cast<unsigned long long>(seed));
-  return 0;
+  });
 }

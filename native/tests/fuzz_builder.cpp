@@ -2,15 +2,12 @@
 //
 // Buffers are exact-size heap blocks, so that the sanitizers see every read beyond them.
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <map>
-#include <random>
 #include <set>
 #include <vector>
+
+#include "fuzz_driver.h"
 
 struct GraceListColumn {
   const int64_t* offsets;
@@ -25,7 +22,6 @@ struct GraceAttributeBits {
 };
 
 extern "C" {
-const char* grace_last_error();
 int32_t grace_rules_new(int32_t, const GraceAttributeBits*, int32_t, int32_t, void**);
 int32_t grace_rules_free(void*);
 int32_t grace_rules_add(void*, int64_t, const GraceListColumn*, int32_t, int32_t*, int32_t*);
@@ -48,19 +44,9 @@ int32_t grace_bloom_rows(int64_t, const int64_t*, const int32_t*, const uint64_t
 
 namespace {
 
-using Random = std::mt19937_64;
+using fuzz::below;
+using fuzz::Random;
 using Codes = std::vector<int32_t>;
-
-int64_t below(Random& random, int64_t bound) { return static_cast<int64_t>(random() % bound); }
-
-#define EXPECT(condition)                                                      \
-  do {                                                                         \
-    if (!(condition)) {                                                        \
-      std::fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, \
-                   grace_last_error());                                        \
-      std::exit(1);                                                            \
-    }                                                                          \
-  } while (0)
 
 // A vector whose heap block ends where its elements do.
 template <typename T>
@@ -335,24 +321,10 @@ void fuzz_first_use(Random& random) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  double seconds = 20;
-  uint64_t seed = 7;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    if (std::strcmp(argv[i], "--seconds") == 0) seconds = std::atof(argv[i + 1]);
-    if (std::strcmp(argv[i], "--seed") == 0) seed = std::strtoull(argv[i + 1], nullptr, 10);
-  }
-  Random random(seed);
-  const auto begin = std::chrono::steady_clock::now();
-  int64_t runs = 0;
-  do {
+  return fuzz::run("fuzz_builder", argc, argv, [](Random& random) {
     fuzz_rules(random);
     fuzz_trie(random);
     fuzz_unions(random);
     fuzz_first_use(random);
-    ++runs;
-  } while (std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() <
-           seconds);
-  std::printf("fuzz_builder: %lld runs, seed %llu\n", static_cast<long long>(runs),
-              static_cast<unsigned long long>(seed));
-  return 0;
+  });
 }

@@ -2,19 +2,15 @@
 //
 // Buffers are exact-size heap blocks, so that the sanitizers see every read beyond them.
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <limits>
-#include <random>
 #include <set>
 #include <vector>
 
+#include "fuzz_driver.h"
+
 extern "C" {
-const char* grace_last_error();
 int32_t grace_exact_open(int64_t, const int64_t*, int64_t, const int64_t*, const int32_t*,
                          const float*, int64_t, const int32_t*, int32_t, const uint64_t*,
                          const int32_t*, uint64_t*);
@@ -31,24 +27,13 @@ int32_t grace_replies_drop(uint64_t);
 
 namespace {
 
-using Random = std::mt19937_64;
+using fuzz::below;
+using fuzz::chance;
+using fuzz::Random;
 using List = std::set<int32_t>;
 
 constexpr int64_t kFixedCounts = 5;
 constexpr int32_t kNoLeaf = -1;
-
-#define EXPECT(condition)                                                      \
-  do {                                                                         \
-    if (!(condition)) {                                                        \
-      std::fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, \
-                   grace_last_error());                                        \
-      std::exit(1);                                                            \
-    }                                                                          \
-  } while (0)
-
-int64_t below(Random& random, int64_t bound) { return static_cast<int64_t>(random() % bound); }
-
-bool chance(Random& random, int64_t percent) { return below(random, 100) < percent; }
 
 // Lists of numbers as offsets and one heap block that ends where its elements do.
 template <typename T>
@@ -352,21 +337,5 @@ void fuzz_match(Random& random) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  double seconds = 20;
-  uint64_t seed = 7;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    if (std::strcmp(argv[i], "--seconds") == 0) seconds = std::atof(argv[i + 1]);
-    if (std::strcmp(argv[i], "--seed") == 0) seed = std::strtoull(argv[i + 1], nullptr, 10);
-  }
-  Random random(seed);
-  const auto begin = std::chrono::steady_clock::now();
-  int64_t runs = 0;
-  do {
-    fuzz_match(random);
-    ++runs;
-  } while (std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() <
-           seconds);
-  std::printf("fuzz_expand: %lld catalogues, seed %llu\n", static_cast<long long>(runs),
-              static_cast<unsigned long long>(seed));
-  return 0;
+  return fuzz::run("fuzz_expand", argc, argv, [](Random& random) { fuzz_match(random); });
 }
