@@ -1,0 +1,273 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class RetrieveRequest(_message.Message):
+    __slots__ = ("request_id", "model", "sid_space", "user", "features", "max_ads", "profile", "priority", "exclude_ads", "include_sids")
+    class UserEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Values
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Values, _Mapping]] = ...) -> None: ...
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    SID_SPACE_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    MAX_ADS_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDE_ADS_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_SIDS_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    model: str
+    sid_space: str
+    user: _containers.MessageMap[str, Values]
+    features: Features
+    max_ads: int
+    profile: str
+    priority: str
+    exclude_ads: _containers.RepeatedScalarFieldContainer[int]
+    include_sids: bool
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., sid_space: _Optional[str] = ..., user: _Optional[_Mapping[str, Values]] = ..., features: _Optional[_Union[Features, _Mapping]] = ..., max_ads: _Optional[int] = ..., profile: _Optional[str] = ..., priority: _Optional[str] = ..., exclude_ads: _Optional[_Iterable[int]] = ..., include_sids: bool = ...) -> None: ...
+
+class Values(_message.Message):
+    __slots__ = ("values",)
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, values: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Features(_message.Message):
+    __slots__ = ("dense", "categorical", "bags", "sequences")
+    class DenseEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Numbers
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Numbers, _Mapping]] = ...) -> None: ...
+    class CategoricalEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Ids
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Ids, _Mapping]] = ...) -> None: ...
+    class BagsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Ids
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Ids, _Mapping]] = ...) -> None: ...
+    class SequencesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Events
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Events, _Mapping]] = ...) -> None: ...
+    DENSE_FIELD_NUMBER: _ClassVar[int]
+    CATEGORICAL_FIELD_NUMBER: _ClassVar[int]
+    BAGS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    dense: _containers.MessageMap[str, Numbers]
+    categorical: _containers.MessageMap[str, Ids]
+    bags: _containers.MessageMap[str, Ids]
+    sequences: _containers.MessageMap[str, Events]
+    def __init__(self, dense: _Optional[_Mapping[str, Numbers]] = ..., categorical: _Optional[_Mapping[str, Ids]] = ..., bags: _Optional[_Mapping[str, Ids]] = ..., sequences: _Optional[_Mapping[str, Events]] = ...) -> None: ...
+
+class Numbers(_message.Message):
+    __slots__ = ("values",)
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, values: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class Ids(_message.Message):
+    __slots__ = ("ids",)
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Events(_message.Message):
+    __slots__ = ("sids", "timestamps_ms", "side")
+    class SideEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Ids
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Ids, _Mapping]] = ...) -> None: ...
+    SIDS_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMPS_MS_FIELD_NUMBER: _ClassVar[int]
+    SIDE_FIELD_NUMBER: _ClassVar[int]
+    sids: _containers.RepeatedScalarFieldContainer[int]
+    timestamps_ms: _containers.RepeatedScalarFieldContainer[int]
+    side: _containers.MessageMap[str, Ids]
+    def __init__(self, sids: _Optional[_Iterable[int]] = ..., timestamps_ms: _Optional[_Iterable[int]] = ..., side: _Optional[_Mapping[str, Ids]] = ...) -> None: ...
+
+class RetrieveResponse(_message.Message):
+    __slots__ = ("request_id", "ad_ids", "scores", "sids", "counts", "snapshot_version", "checkpoint", "timings", "ignored_names", "truncated", "degraded", "profile")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    AD_IDS_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    SIDS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    IGNORED_NAMES_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    DEGRADED_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    ad_ids: _containers.RepeatedScalarFieldContainer[int]
+    scores: _containers.RepeatedScalarFieldContainer[float]
+    sids: Sids
+    counts: Counts
+    snapshot_version: int
+    checkpoint: str
+    timings: Timings
+    ignored_names: _containers.RepeatedScalarFieldContainer[str]
+    truncated: bool
+    degraded: bool
+    profile: str
+    def __init__(self, request_id: _Optional[str] = ..., ad_ids: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ..., sids: _Optional[_Union[Sids, _Mapping]] = ..., counts: _Optional[_Union[Counts, _Mapping]] = ..., snapshot_version: _Optional[int] = ..., checkpoint: _Optional[str] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., ignored_names: _Optional[_Iterable[str]] = ..., truncated: bool = ..., degraded: bool = ..., profile: _Optional[str] = ...) -> None: ...
+
+class Sids(_message.Message):
+    __slots__ = ("length", "tokens", "scores", "sid_of_ad")
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    SID_OF_AD_FIELD_NUMBER: _ClassVar[int]
+    length: int
+    tokens: _containers.RepeatedScalarFieldContainer[int]
+    scores: _containers.RepeatedScalarFieldContainer[float]
+    sid_of_ad: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, length: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ..., sid_of_ad: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Counts(_message.Message):
+    __slots__ = ("sids_generated", "ads_generated", "ads_matched", "ads_returned")
+    SIDS_GENERATED_FIELD_NUMBER: _ClassVar[int]
+    ADS_GENERATED_FIELD_NUMBER: _ClassVar[int]
+    ADS_MATCHED_FIELD_NUMBER: _ClassVar[int]
+    ADS_RETURNED_FIELD_NUMBER: _ClassVar[int]
+    sids_generated: int
+    ads_generated: int
+    ads_matched: int
+    ads_returned: int
+    def __init__(self, sids_generated: _Optional[int] = ..., ads_generated: _Optional[int] = ..., ads_matched: _Optional[int] = ..., ads_returned: _Optional[int] = ...) -> None: ...
+
+class Timings(_message.Message):
+    __slots__ = ("queue_us", "input_us", "features_us", "generate_us", "post_us")
+    QUEUE_US_FIELD_NUMBER: _ClassVar[int]
+    INPUT_US_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_US_FIELD_NUMBER: _ClassVar[int]
+    GENERATE_US_FIELD_NUMBER: _ClassVar[int]
+    POST_US_FIELD_NUMBER: _ClassVar[int]
+    queue_us: int
+    input_us: int
+    features_us: int
+    generate_us: int
+    post_us: int
+    def __init__(self, queue_us: _Optional[int] = ..., input_us: _Optional[int] = ..., features_us: _Optional[int] = ..., generate_us: _Optional[int] = ..., post_us: _Optional[int] = ...) -> None: ...
+
+class GetStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetStatusResponse(_message.Message):
+    __slots__ = ("state", "server_version", "uptime_seconds", "device", "snapshot", "model", "profiles", "default_profile", "max_batch", "waiting", "max_waiting", "in_flight")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        STATE_UNSPECIFIED: _ClassVar[GetStatusResponse.State]
+        STATE_STARTING: _ClassVar[GetStatusResponse.State]
+        STATE_SERVING: _ClassVar[GetStatusResponse.State]
+        STATE_DRAINING: _ClassVar[GetStatusResponse.State]
+        STATE_FAILED: _ClassVar[GetStatusResponse.State]
+    STATE_UNSPECIFIED: GetStatusResponse.State
+    STATE_STARTING: GetStatusResponse.State
+    STATE_SERVING: GetStatusResponse.State
+    STATE_DRAINING: GetStatusResponse.State
+    STATE_FAILED: GetStatusResponse.State
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    PROFILES_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_PROFILE_FIELD_NUMBER: _ClassVar[int]
+    MAX_BATCH_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAITING_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    state: GetStatusResponse.State
+    server_version: str
+    uptime_seconds: float
+    device: str
+    snapshot: SnapshotStatus
+    model: ModelStatus
+    profiles: _containers.RepeatedCompositeFieldContainer[ProfileStatus]
+    default_profile: str
+    max_batch: int
+    waiting: int
+    max_waiting: int
+    in_flight: int
+    def __init__(self, state: _Optional[_Union[GetStatusResponse.State, str]] = ..., server_version: _Optional[str] = ..., uptime_seconds: _Optional[float] = ..., device: _Optional[str] = ..., snapshot: _Optional[_Union[SnapshotStatus, _Mapping]] = ..., model: _Optional[_Union[ModelStatus, _Mapping]] = ..., profiles: _Optional[_Iterable[_Union[ProfileStatus, _Mapping]]] = ..., default_profile: _Optional[str] = ..., max_batch: _Optional[int] = ..., waiting: _Optional[int] = ..., max_waiting: _Optional[int] = ..., in_flight: _Optional[int] = ...) -> None: ...
+
+class SnapshotStatus(_message.Message):
+    __slots__ = ("version", "created_at", "sid_space", "mode", "sids", "ads", "attributes", "sets")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    SID_SPACE_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    SIDS_FIELD_NUMBER: _ClassVar[int]
+    ADS_FIELD_NUMBER: _ClassVar[int]
+    ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    SETS_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    created_at: str
+    sid_space: str
+    mode: str
+    sids: int
+    ads: int
+    attributes: _containers.RepeatedScalarFieldContainer[str]
+    sets: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[int] = ..., created_at: _Optional[str] = ..., sid_space: _Optional[str] = ..., mode: _Optional[str] = ..., sids: _Optional[int] = ..., ads: _Optional[int] = ..., attributes: _Optional[_Iterable[str]] = ..., sets: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ModelStatus(_message.Message):
+    __slots__ = ("checkpoint", "encoder", "vocab_sizes", "inputs")
+    class InputsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    ENCODER_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_SIZES_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    checkpoint: str
+    encoder: str
+    vocab_sizes: _containers.RepeatedScalarFieldContainer[int]
+    inputs: _containers.ScalarMap[str, str]
+    def __init__(self, checkpoint: _Optional[str] = ..., encoder: _Optional[str] = ..., vocab_sizes: _Optional[_Iterable[int]] = ..., inputs: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class ProfileStatus(_message.Message):
+    __slots__ = ("name", "beams", "num_sids")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    BEAMS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SIDS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    beams: _containers.RepeatedScalarFieldContainer[int]
+    num_sids: int
+    def __init__(self, name: _Optional[str] = ..., beams: _Optional[_Iterable[int]] = ..., num_sids: _Optional[int] = ...) -> None: ...
