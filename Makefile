@@ -3,18 +3,25 @@
 PYTHON ?= python3
 WORKERS ?= 2
 PYTEST_ARGS ?=
+GPU_PYTHON ?= python3
 FUZZ_SECONDS ?= 20
 FUZZ_SEED ?= 7
+RATES ?= 100 200 300 400 600
+LOAD_SECONDS ?= 10
+LOAD_OUT ?= build/load
+ADDRESS ?=
+DATA ?=
 BENCH_RESULTS ?= bench/results/cpu-$(shell getconf _NPROCESSORS_ONLN)core
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+PROTO_TOOLS := build/grpcio-tools-1.75.1
 SANITIZED := $(CURDIR)/native/_build/sanitized
 SANITIZER_RUNTIME = $(foreach name,libasan.so libstdc++.so.6,$(shell $${CXX:-g++} -print-file-name=$(name)))
 CPP_FILES = $(shell find native/src native/include native/tests -name '*.cpp' -o -name '*.h' 2>/dev/null)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup native fix check test sanitize bench demo demo-model
+.PHONY: help setup native proto fix check test test-gpu soak sanitize bench load demo demo-model
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,19 +38,50 @@ $(INSTALLED): pyproject.toml setup.py
 native: $(INSTALLED)  ## compile the C++ library, if it is not current
 	@$(BIN)/python -m native.build
 
+# Stubs refuse to be loaded by an older grpcio or protobuf than made them: so they are made by an old
+# compiler, which needs an environment of its own, since it takes no new protobuf.
+generate_stubs = $(PROTO_TOOLS)/bin/python -m grpc_tools.protoc -I. \
+  --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) proto/retrieval.proto
+
+$(PROTO_TOOLS)/.installed: | $(INSTALLED)
+	@mkdir -p build
+	$(BIN)/python -m venv --clear $(PROTO_TOOLS)
+	$(PROTO_TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check grpcio-tools==1.75.1
+	@touch $@
+
+proto: $(INSTALLED) $(PROTO_TOOLS)/.installed  ## generate the stubs of proto/retrieval.proto again
+	$(call generate_stubs,.)
+
 fix: $(INSTALLED)  ## repair what a tool can repair: lint, format
 	-$(BIN)/ruff check --quiet --fix-only .
 	$(BIN)/ruff format .
+	$(BIN)/python -m configs.settings docs/operations.md
+	$(BIN)/python -m server.metrics_table docs/operations.md
 	$(if $(CPP_FILES),$(BIN)/clang-format -i $(CPP_FILES))
 
-check: $(INSTALLED)  ## judge lint, format and types; writes nothing
+check: $(INSTALLED) $(PROTO_TOOLS)/.installed  ## judge lint, format, types, API; writes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(if $(CPP_FILES),$(BIN)/clang-format --dry-run --Werror $(CPP_FILES))
 	$(BIN)/mypy
+	$(BIN)/buf lint
+	$(BIN)/buf breaking --against proto/baseline.json
+	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && $(call generate_stubs,"$$fresh") && \
+	for stub in "$$fresh"/proto/*; do \
+	  cmp -s "$$stub" "proto/$${stub##*/}" || { echo "error: proto/$${stub##*/} is not what" \
+	  "proto/retrieval.proto makes: run make proto" >&2; exit 1; }; \
+	done && echo "stubs checked current"
 
 test: native  ## run the tests (WORKERS=2 PYTEST_ARGS='-k trie')
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+# A machine with a GPU brings its own torch: no environment is made there, and what only the other
+# tests need may be missing.
+test-gpu:  ## run the tests that need a GPU, with GPU_PYTHON, whose torch knows it
+	$(GPU_PYTHON) -m pytest -m gpu $(shell grep -rl --include='test_*.py' 'mark[.]gpu' tests) $(PYTEST_ARGS)
+
+soak: native  ## run the tests of the service that take minutes
+	$(BIN)/python -m pytest -m soak --timeout 3600 tests/server/soak $(PYTEST_ARGS)
 
 # The interpreter is not sanitized: so the run-time is preloaded, after it the C++ library whose
 # exceptions it watches, and what the interpreter leaks is not ours to report.
@@ -55,9 +93,14 @@ sanitize: $(INSTALLED)  ## run the C++ core's tests and fuzz drivers under the s
 	  $(BIN)/python -m pytest -p no:xdist -m "not subprocess" tests/native tests/index tests/storage $(PYTEST_ARGS)
 	$(BIN)/python -m native.fuzz --out $(SANITIZED) --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
 
-bench: native  ## measure build, load and matching; writes bench/results
+bench: native  ## measure build, matching and the server; writes bench/results
 	$(BIN)/python -m bench.build_bench --sids 300000 3000000 --out $(BENCH_RESULTS)/build.json
 	$(BIN)/python -m bench.match_bench --out $(BENCH_RESULTS)/match.json
+	$(BIN)/python -m bench.load.serve_bench --out $(BENCH_RESULTS)/serve.json
+
+load: native  ## load on a server of the tiny catalogue, or on ADDRESS with DATA; a page about it
+	$(BIN)/python -m bench.load.sweep --out $(LOAD_OUT) --rates $(RATES) --seconds $(LOAD_SECONDS) \
+	  $(if $(ADDRESS),--address $(ADDRESS)) $(if $(DATA),--data $(DATA))
 
 demo: native  ## make a catalogue, build it, generate ads for users with a trained model, say why
 	@$(BIN)/grace demo

@@ -1,24 +1,23 @@
-"""One request from its JSON to its ads, in one process: what `grace demo` shows.
+"""What `grace demo` tells of a server's replies: why these ads, and what targeting gives.
 
-The request is answered twice: decoding with targeting, as GRACE does, and with the catalogue alone,
-as constrained decoding does, so that one can see what targeting inside the decoder gives.
+The server decodes with targeting, as GRACE does. Here the same request is also decoded with the
+catalogue alone, as constrained decoding does, so that one can see what targeting inside the decoder
+gives.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-import configs
 import model
 from configs.generation import BeamProfile
 from index.admission import admitted_entries
-from index.exact import ExactMatcher, MatchedAds
+from index.exact import ExactMatcher
 from index.explain import Reason, explain
 from index.snapshot import Snapshot
 from index.trie import NO_NODE
@@ -28,14 +27,12 @@ from model.beam_search import beam_search
 from model.checkpoint import load_checkpoint, require_match
 from model.features_json import features_of_json
 from model.input_encoding import encode_inputs
-from model.inputs import ModelInputs, UserContext
 from model.model import Model
-from model.train.recipe import load_recipe
+from proto.retrieval_pb2 import RetrieveResponse
 
-__all__ = ["CHECKPOINT", "Answer", "DemonstratedAd", "Demonstration", "Outcome", "shopper"]
+__all__ = ["CHECKPOINT", "DemonstratedAd", "Demonstration", "Explanation", "Outcome", "shopper"]
 
 CHECKPOINT = Path(model.__file__).parent / "demo"
-RECIPE = Path(configs.__file__).parent / "demo.yaml"
 CPU = torch.device("cpu")
 
 
@@ -58,7 +55,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Explanation:
     user: UserAttributes
     clicks: tuple[int, ...]  # an ad of each clicked SID, newest first
     admitted_sids: int
@@ -66,14 +63,6 @@ class Answer:
     refused: DemonstratedAd | None
     with_targeting: Outcome
     catalogue_alone: Outcome
-
-
-@dataclass(frozen=True, slots=True)
-class _Sids:
-    """The live SIDs of one search, best first.   int32 [n], float32 [n]"""
-
-    leaves: npt.NDArray[np.int32]
-    scores: npt.NDArray[np.float32]
 
 
 def shopper(snapshot: Snapshot, titles: Mapping[int, str], wanted: str) -> dict[str, Any]:
@@ -99,65 +88,56 @@ def shopper(snapshot: Snapshot, titles: Mapping[int, str], wanted: str) -> dict[
 
 
 class Demonstration:
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, profile: BeamProfile) -> None:
         self._snapshot = snapshot
+        self._profile = profile
         self._model: Model = load_checkpoint(CHECKPOINT)
         require_match(self._model.spec, snapshot, CHECKPOINT)
-        self._profile: BeamProfile = load_recipe(RECIPE, snapshot).generation.profiles["full"]
         self._encoder = UserEncoder(snapshot.schema, snapshot.set_values)
         self._matcher = ExactMatcher(snapshot, threads=1)
 
-    def answer(self, request: Mapping[str, Any], max_ads: int) -> Answer:
+    def explain(self, request: Mapping[str, Any], reply: RetrieveResponse) -> Explanation:
+        """Of a reply to a request, as JSON, that asked for SIDs."""
         user = {name: tuple(value["values"]) for name, value in request["user"].items()}
         rows = self._encoder.encode([user])
-        context = self._model.user_context(self._inputs(request))
-        index = DecodeIndex.of(self._snapshot, CPU)
-        targeted = self._generate(context, rows, index)
-        alone = self._generate(context, rows, index.without_matchers())
         admitted = admitted_entries(self._snapshot, rows, 0)
-        return Answer(
+        counts = reply.counts
+        return Explanation(
             user=user,
             clicks=self._clicks(request),
             admitted_sids=int(admitted[self._snapshot.trie.first_leaf - 1 :].sum()),
-            ads=self._ads(rows, targeted, user, max_ads),
-            refused=self._refused(targeted, user),
-            with_targeting=self._outcome(rows, targeted),
-            catalogue_alone=self._outcome(rows, alone),
+            ads=self._ads(reply, user),
+            refused=self._refused(reply, user),
+            with_targeting=Outcome(counts.sids_generated, counts.ads_generated, counts.ads_matched),
+            catalogue_alone=self._catalogue_alone(request, rows),
         )
 
-    def _inputs(self, request: Mapping[str, Any]) -> ModelInputs:
+    def _catalogue_alone(self, request: Mapping[str, Any], rows: UserRows) -> Outcome:
         features = features_of_json(request["features"])
-        return encode_inputs(self._model.spec, [features]).inputs
-
-    def _generate(self, context: UserContext, rows: UserRows, index: DecodeIndex) -> _Sids:
-        users = UserTensors.of(rows, CPU)
-        found = beam_search(
-            self._model.decoder, context, users, index, self._profile, load_ops(CPU)
-        )
+        context = self._model.user_context(encode_inputs(self._model.spec, [features]).inputs)
+        index = DecodeIndex.of(self._snapshot, CPU).without_matchers()
+        users, ops = UserTensors.of(rows, CPU), load_ops(CPU)
+        found = beam_search(self._model.decoder, context, users, index, self._profile, ops)
+        found.require_finite()
         live = found.leaves[0] != NO_NODE
-        return _Sids(found.leaves[0][live].numpy(), found.scores[0][live].numpy())
+        leaves, scores = found.leaves[0][live].numpy(), found.scores[0][live].numpy()
+        offsets = np.array([0, len(leaves)])
+        counts = self._matcher.match(rows, offsets, leaves, scores, max_ads=0).counts
+        return Outcome(len(leaves), int(counts.generated[0]), int(counts.matched[0]))
 
-    def _match(self, rows: UserRows, sids: _Sids, max_ads: int) -> MatchedAds:
-        offsets = np.array([0, len(sids.leaves)])
-        return self._matcher.match(rows, offsets, sids.leaves, sids.scores, max_ads)
-
-    def _outcome(self, rows: UserRows, sids: _Sids) -> Outcome:
-        counts = self._match(rows, sids, max_ads=0).counts
-        return Outcome(len(sids.leaves), int(counts.generated[0]), int(counts.matched[0]))
-
-    def _ads(
-        self, rows: UserRows, sids: _Sids, user: UserAttributes, max_ads: int
-    ) -> tuple[DemonstratedAd, ...]:
-        matched = self._match(rows, sids, max_ads)
-        return tuple(
+    def _ads(self, reply: RetrieveResponse, user: UserAttributes) -> tuple[DemonstratedAd, ...]:
+        ads = tuple(
             DemonstratedAd(ad_id, math.exp(score), self._reasons(ad_id, user))
-            for ad_id, score in zip(matched.ad_ids.tolist(), matched.scores.tolist(), strict=True)
+            for ad_id, score in zip(reply.ad_ids, reply.scores, strict=True)
         )
+        assert all(reason.passes for ad in ads for reason in ad.reasons), "an ineligible ad"
+        return ads
 
-    def _refused(self, sids: _Sids, user: UserAttributes) -> DemonstratedAd | None:
+    def _refused(self, reply: RetrieveResponse, user: UserAttributes) -> DemonstratedAd | None:
         """The best ad that shares a generated SID with eligible ones, but is not for this user."""
         ads = self._snapshot.ads
-        for leaf, score in zip(sids.leaves.tolist(), sids.scores.tolist(), strict=True):
+        leaves = self._leaves(reply.sids.tokens)
+        for leaf, score in zip(leaves, reply.sids.scores, strict=True):
             for ad_id in ads.ad_ids[ads.ad_offsets[leaf] : ads.ad_offsets[leaf + 1]].tolist():
                 failed = tuple(r for r in self._reasons(ad_id, user) if not r.passes)
                 if failed:
@@ -169,8 +149,12 @@ class Demonstration:
 
     def _clicks(self, request: Mapping[str, Any]) -> tuple[int, ...]:
         """An ad of each clicked SID, newest first."""
-        trie, ads = self._snapshot.trie, self._snapshot.ads
-        flat = request["features"]["sequences"]["clicks"]["sids"]
-        sids = [tuple(flat[i : i + trie.sid_length]) for i in range(0, len(flat), trie.sid_length)]
-        leaves = [trie.walk(sid) - trie.first_leaf for sid in reversed(sids)]
-        return tuple(int(ads.ad_ids[ads.ad_offsets[leaf]]) for leaf in leaves)
+        ads = self._snapshot.ads
+        leaves = self._leaves(request["features"]["sequences"]["clicks"]["sids"])
+        return tuple(int(ads.ad_ids[ads.ad_offsets[leaf]]) for leaf in reversed(leaves))
+
+    def _leaves(self, tokens: Sequence[int]) -> list[int]:
+        """Of SIDs side by side."""
+        trie, length = self._snapshot.trie, self._snapshot.trie.sid_length
+        sids = (tuple(tokens[i : i + length]) for i in range(0, len(tokens), length))
+        return [trie.walk(sid) - trie.first_leaf for sid in sids]

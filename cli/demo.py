@@ -1,22 +1,38 @@
-"""`grace demo`: a small catalogue from its making to a user's ads, with the reasons."""
+"""`grace demo`: a catalogue, a server of it, and what users get from that over gRPC, with why."""
 
 import json
+import signal
+import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.progress import progress_bars
+from cli.retrieve import stage_times
+from configs.errors import GraceError, InputError
 
 if TYPE_CHECKING:
-    from bench.demonstration import Answer, Outcome
+    from bench.demonstration import Explanation, Outcome
+    from bench.running_server import RunningServer
+    from index.snapshot import Snapshot
 
 __all__ = ["demo"]
 
 SHOWN_ADS = 5
+CALL_SECONDS = 30.0
+OWN_FILES = ("serve.yaml", "server.log", "request.json")
+BY_HAND = """
+The same by hand{where}:
+
+  grace serve --config configs/serve.yaml --snapshots {out}/snapshots --checkpoint model/demo
+  grace retrieve --request {out}/request.json --max-ads 5 --sids
+  grpcurl -plaintext -d @ 127.0.0.1:50051 grace.v1.AdsRetrieval/Retrieve < {out}/request.json
+  ghz --insecure --call grace.v1.AdsRetrieval.Retrieve -D {out}/request.json -c 8 127.0.0.1:50051"""
 
 
 def demo(
@@ -26,51 +42,102 @@ def demo(
     users: Annotated[int, typer.Option(min=1, max=64, help="How many users to serve.")] = 3,
     force: Annotated[bool, typer.Option("--force", help="Replace files from before.")] = False,
 ) -> None:
-    """Make a catalogue, build its snapshot, generate ads for users with a trained model, say why.
+    """Make a catalogue, serve it with a trained model, retrieve ads for users over gRPC, say why.
 
     Example: `grace demo --out demo`
     """
-    from bench.demonstration import Demonstration, shopper
+    with ExitStack() as stack:
+        stack.enter_context(_ending_in_order())
+        folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="grace-")))
+        if taken := [name for name in OWN_FILES if (folder / name).exists() and not force]:
+            raise InputError(f"--out {out} already holds {', '.join(taken)}; use --force")
+        snapshot = _built(folder, force)
+
+        # Slow to import: what is refused is refused before.
+        import configs
+        from bench.demonstration import CHECKPOINT, shopper
+        from bench.running_server import GRACE_SERVE, RunningServer, write_server_config
+
+        titles = _titles(folder / "ads.parquet")
+        requests = [shopper(snapshot, titles, "running shoes")]
+        requests += _requests_with_clicks(folder / "requests.jsonl")
+        (folder / "request.json").write_text(json.dumps(requests[0], indent=2), encoding="utf-8")
+        profiles = Path(configs.__file__).parent / "serve.yaml"
+        config = write_server_config(
+            folder / "serve.yaml", folder / "snapshots", CHECKPOINT, profiles
+        )
+        _headline("3. A server")
+        server = RunningServer((*GRACE_SERVE, "--config", config), folder / "server.log")
+        try:
+            _serve(server, config, snapshot, titles, requests[:users])
+        except GraceError:
+            print("\nThe server's last words:", *server.last_lines, sep="\n  ", file=sys.stderr)
+            raise
+    if out is not None:
+        print(f"\nThe files are in {out}.")
+    where = "" if out is not None else ", after grace demo --out demo"
+    print(BY_HAND.format(out="demo" if out is None else out, where=where))
+
+
+def _built(folder: Path, force: bool) -> "Snapshot":
     from bench.synth import preset_spec, write_folder
     from cli.inspect import print_summary
     from index.builder import BuildSpec, build
     from index.storage import load_snapshot, verify_snapshot
     from index.summary import summarize
 
-    with ExitStack() as stack:
-        folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="grace-")))
-        _headline("1. A catalogue of ads")
-        written = write_folder(preset_spec("demo"), folder, force=force)
-        print(f"{written.ads:,} ads under {written.sids:,} SIDs, {written.requests} requests")
-        _headline("2. Its snapshot")
-        spec = BuildSpec(
-            ads=(folder / "ads.parquet",),
-            targeting=folder / "targeting.yaml",
-            root=folder / "snapshots",
-        )
-        with progress_bars() as progress:
-            build(spec, progress)
-        verify_snapshot(spec.root)
-        snapshot = load_snapshot(spec.root)
-        print_summary(summarize(snapshot))
-        demonstration = Demonstration(snapshot)
-        titles = _titles(folder / "ads.parquet")
-        requests = [shopper(snapshot, titles, "running shoes")]
-        requests += _requests_with_clicks(folder / "requests.jsonl")
-        for place, request in enumerate(requests[:users]):
-            _headline(f"{3 + place}. User {request['request_id']}")
-            _show(demonstration.answer(request, SHOWN_ADS), snapshot.trie.num_leaves, titles)
-    if out is not None:
-        print(f"\nThe files are in {out}. Go on with: grace inspect {out}/snapshots")
+    _headline("1. A catalogue of ads")
+    written = write_folder(preset_spec("demo"), folder, force=force)
+    print(f"{written.ads:,} ads under {written.sids:,} SIDs, {written.requests} requests")
+    _headline("2. Its snapshot")
+    ads, targeting, root = (
+        folder / name for name in ("ads.parquet", "targeting.yaml", "snapshots")
+    )
+    with progress_bars() as progress:
+        build(BuildSpec(ads=(ads,), targeting=targeting, root=root), progress)
+    verify_snapshot(root)
+    snapshot = load_snapshot(root)
+    print_summary(summarize(snapshot))
+    return snapshot
 
 
-def _show(answer: "Answer", num_sids: int, titles: Mapping[int, str]) -> None:
+def _serve(
+    server: "RunningServer",
+    config: Path,
+    snapshot: "Snapshot",
+    titles: Mapping[int, str],
+    requests: Sequence[Mapping[str, Any]],
+) -> None:
+    from bench.demonstration import Demonstration
+    from configs.serving import load_serving_config
+    from server.client import RetrievalClient, request_of_json
+
+    generation = load_serving_config(config).generation
+    demonstration = Demonstration(snapshot, generation.profiles[generation.default_profile])
+    started = time.perf_counter()
+    with server, RetrievalClient(server.address) as client:
+        seconds = time.perf_counter() - started
+        where = f"process {server.pid} on {server.address}"
+        print(f"grace serve is {where}, ready after {seconds:.1f} s", flush=True)
+        for place, request in enumerate(requests, start=4):
+            _headline(f"{place}. User {request['request_id']}")
+            asked = {**request, "max_ads": SHOWN_ADS, "include_sids": True}
+            reply = client.retrieve(request_of_json(asked), CALL_SECONDS)
+            explanation = demonstration.explain(request, reply)
+            _show(explanation, snapshot.trie.num_leaves, titles)
+            print(f"  the server's times: {stage_times(reply)}")
+        _headline(f"{len(requests) + 4}. The end")
+        server.stop()
+        print(f"SIGTERM to process {server.pid}: it finished its work and ended with exit code 0")
+
+
+def _show(answer: "Explanation", num_sids: int, titles: Mapping[int, str]) -> None:
     for name, values in answer.user.items():
         print(f"  {name}: {_some(values)}")
     print(f"  clicked last: {_some([titles[ad_id] for ad_id in answer.clicks], 3)}")
     print(f"  may lead to an eligible ad: {answer.admitted_sids:,} of {num_sids:,} SIDs")
-    print(f"  decoding with the catalogue alone: {_told(answer.catalogue_alone)}")
-    print(f"  decoding with targeting:           {_told(answer.with_targeting)}")
+    print(f"  decoding with the catalogue alone would give: {_told(answer.catalogue_alone)}")
+    print(f"  the server, decoding with targeting, gave:    {_told(answer.with_targeting)}")
     for place, ad in enumerate(answer.ads, start=1):
         why = "; ".join(map(str, ad.reasons)) or "it is for everyone"
         print(f"    {place}. {titles[ad.ad_id]} (ad {ad.ad_id}, p = {ad.probability:.3f})")
@@ -82,14 +149,11 @@ def _show(answer: "Answer", num_sids: int, titles: Mapping[int, str]) -> None:
 
 def _told(outcome: "Outcome") -> str:
     share = outcome.matched / outcome.ads if outcome.ads else 0.0
-    return (
-        f"{outcome.sids} SIDs generated, {outcome.ads} ads, {outcome.matched} for this user "
-        f"({share:.0%})"
-    )
+    return f"{outcome.sids} SIDs, {outcome.ads} ads, {outcome.matched} for this user ({share:.0%})"
 
 
 def _headline(text: str) -> None:
-    print(f"\n{text}")
+    print(f"\n{text}", flush=True)
 
 
 def _titles(ads: Path) -> dict[int, str]:
@@ -107,3 +171,15 @@ def _requests_with_clicks(path: Path) -> list[dict[str, Any]]:
 def _some(values: Sequence[str], most: int = 5) -> str:
     left = len(values) - most
     return ", ".join(values[:most]) + (f" and {left} more" if left > 0 else "")
+
+
+@contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """SIGTERM and a lost terminal end the command as Ctrl-C does, so that it ends its server."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

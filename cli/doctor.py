@@ -18,7 +18,10 @@ from configs.machine import available_cores
 
 __all__ = ["Finding", "doctor", "examine"]
 
-NEEDED = ("numpy", "pyarrow", "pyyaml", "rich", "safetensors", "typer", "xxhash")
+NEEDED = (
+    *("grpcio", "grpcio-health-checking", "grpcio-reflection", "numpy", "prometheus-client"),
+    *("protobuf", "pyarrow", "pyyaml", "rich", "safetensors", "typer", "uvloop", "xxhash"),
+)
 REINSTALL = "run `make setup`, or `pip install grace-serving` again"
 
 

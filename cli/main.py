@@ -28,6 +28,8 @@ COMMANDS = (
     "init-model",
     "import-t5",
     "train",
+    "serve",
+    "retrieve",
     "doctor",
 )
 

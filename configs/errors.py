@@ -8,17 +8,21 @@ GraceError                 the message is for its reader: the thing, the value, 
 ├── SnapshotError          a damaged, hostile or newer snapshot, with the file and the fault 1
 ├── CheckpointError        a damaged checkpoint, or another than the snapshot's, likewise    1
 ├── NativeError            the native library is missing, stale, or reports a failure        1
-└── DeviceError            a device that this version cannot compute on                      1
+├── DeviceError            a device that this version cannot compute on                      1
+└── CallError              a call to a server: its code and reason, or that there is none    1
+    └── InvalidCallError   the server refuses what the request says                          2
 """
 
 from pathlib import Path
 
 __all__ = [
+    "CallError",
     "CheckpointError",
     "ConfigError",
     "DeviceError",
     "GraceError",
     "InputError",
+    "InvalidCallError",
     "NativeError",
     "RejectedAdsError",
     "RequestError",
@@ -78,3 +82,15 @@ class NativeError(GraceError):
 
 class DeviceError(GraceError):
     pass
+
+
+class CallError(GraceError):
+    def __init__(self, code: str, reason: str, text: str) -> None:
+        super().__init__(f"{code} ({reason}): {text}" if reason else f"{code}: {text}")
+        self.code = code  # gRPC's name of the status
+        self.reason = reason  # the server's, or empty where another than it answered
+        self.text = text
+
+
+class InvalidCallError(CallError):
+    exit_code = 2

@@ -1,6 +1,7 @@
 """How much a generation step may keep: named beam profiles."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from configs.errors import ConfigError
 
@@ -9,10 +10,10 @@ __all__ = ["BeamProfile", "GenerationConfig"]
 
 @dataclass(frozen=True, slots=True)
 class BeamProfile:
-    """Live beams entering each step, the first of them 1, and the SIDs that come out."""
+    """How wide generation searches."""
 
-    beams: tuple[int, ...]
-    num_sids: int
+    beams: Annotated[tuple[int, ...], "live beams entering each step, the first of them 1"]
+    num_sids: Annotated[int, "SIDs that come out, at most"]
 
     def __post_init__(self) -> None:
         if not self.beams or self.beams[0] != 1:
@@ -29,9 +30,11 @@ class BeamProfile:
 
 @dataclass(frozen=True, slots=True)
 class GenerationConfig:
-    max_batch: int
-    profiles: dict[str, BeamProfile]
-    default_profile: str = "full"
+    """What is computed at once, and the beam profiles that a request may name."""
+
+    max_batch: Annotated[int, "requests that are computed together at most"]
+    profiles: Annotated[dict[str, BeamProfile], "beam profiles by name"]
+    default_profile: Annotated[str, "the profile of a request that names none"] = "full"
 
     def __post_init__(self) -> None:
         if self.max_batch < 1:

@@ -13,6 +13,7 @@ from kernels.tensors import (
     DecodeIndex,
     QueryTensors,
     UserTensors,
+    on_device,
 )
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "QueryTensors",
     "UserTensors",
     "load_ops",
+    "on_device",
 ]

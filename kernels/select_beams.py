@@ -25,18 +25,23 @@ def select_beams_reference(
     candidates' order, or if `ordered` by score, descending, then in that order. What is missing to
     k is dead and comes last: score -inf, node NO_NODE, token 0, parent the request's first row.
 
-    A candidate of probability zero (score -inf) is never kept. A score that is NaN or +inf raises
-    ValueError; the logits of a row without candidates may be anything.
+    A candidate of probability zero (score -inf) is never kept. A request with a candidate whose
+    score is NaN or +inf is corrupt: all its beams are dead, and no other request is touched. One
+    NaN or +inf among a row's logits makes the whole row NaN; the logits of a row without candidates
+    may be anything.
     """
     requests, beams = _check(logits, scores, candidates, k)
     counts = candidates.offsets.diff()
     rows = torch.arange(len(logits), device=logits.device).repeat_interleave(counts)
     log_probabilities = torch.log_softmax(logits.float(), dim=-1)
     totals = log_probabilities[rows, candidates.tokens.long()] + scores.flatten()[rows]
-    _refuse_corrupt(totals, rows)
+    not_finite = totals.isnan() | totals.isposinf()
     selected = _dead_beams(requests, beams, k, scores)
     borders = candidates.offsets[::beams].tolist()
     for request, (begin, end) in enumerate(pairwise(borders)):
+        if not_finite[begin:end].any():
+            selected.corrupt[request] = True
+            continue
         kept = begin + _best(totals[begin:end], k, ordered)
         selected.parents[request, : len(kept)] = rows[kept].int()
         selected.tokens[request, : len(kept)] = candidates.tokens[kept]
@@ -60,18 +65,8 @@ def _dead_beams(requests: int, beams: int, k: int, scores: Tensor) -> Beams:
         tokens=torch.zeros_like(parents),
         nodes=torch.full_like(parents, NO_NODE),
         scores=scores.new_full((requests, k), -torch.inf),
+        corrupt=scores.new_zeros(requests, dtype=torch.bool),
     )
-
-
-def _refuse_corrupt(totals: Tensor, rows: Tensor) -> None:
-    """One NaN or +inf among a row's logits makes the whole row NaN."""
-    corrupt = totals.isnan() | totals.isposinf()
-    if corrupt.any():
-        at = int(corrupt.nonzero()[0])
-        raise ValueError(
-            f"beam row {int(rows[at])}: a candidate's score is {float(totals[at])}; "
-            "the logits or the beam's score are not finite numbers"
-        )
 
 
 def _check(logits: Tensor, scores: Tensor, candidates: Candidates, k: int) -> tuple[int, int]:

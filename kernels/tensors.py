@@ -22,6 +22,7 @@ __all__ = [
     "DecodeIndex",
     "QueryTensors",
     "UserTensors",
+    "on_device",
 ]
 
 NO_BLOCK = -1
@@ -108,10 +109,14 @@ class UserTensors:
 
     @staticmethod
     def of(users: UserRows, device: torch.device) -> "UserTensors":
+        """Without waiting for the copies: what runs later on the same stream sees them."""
         return UserTensors(
-            _words(users.bitmask, device),
+            on_device(torch.from_numpy(users.bitmask.view(np.int64)), device),
             tuple(
-                QueryTensors(_tensor(s.offsets, device), _words(s.hashes, device))
+                QueryTensors(
+                    on_device(torch.from_numpy(s.offsets), device),
+                    on_device(torch.from_numpy(s.hashes.view(np.int64)), device),
+                )
                 for s in users.sets
             ),
         )
@@ -139,12 +144,21 @@ class Beams:
     tokens   int32     the token it appends; 0 if dead
     nodes    int32
     scores   float32
+    corrupt  bool [B]  the step's numbers were not finite for this request: all its beams are dead
     """
 
     parents: Tensor
     tokens: Tensor
     nodes: Tensor
     scores: Tensor
+    corrupt: Tensor
+
+
+def on_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """A small tensor of the CPU's memory, copied without waiting for the device."""
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
 
 
 def _tensor(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:

@@ -9,6 +9,9 @@ children of one parent stay adjacent; only the last step orders by score.
 Where fewer tokens are admitted than beams are wanted, the rest is dead: score -inf and no node. A
 dead beam has no children, so it never comes back, and a user for whom nothing is eligible gets no
 SIDs at all.
+
+Where the numbers of a request are not finite, its order means nothing: it is corrupt, all its beams
+die, and the other requests of the batch go on as if it were not there.
 """
 
 from dataclasses import dataclass
@@ -32,10 +35,21 @@ class Generated:
 
     leaves  int32 [B, num_sids]     leaf numbers: leaf i is the i-th SID of the snapshot
     scores  float32 [B, num_sids]   the SID's log-probability
+    corrupt bool [B]                at some step the model's numbers were not finite: no SID is live
     """
 
     leaves: Tensor
     scores: Tensor
+    corrupt: Tensor
+
+    def require_finite(self) -> None:
+        """For work that has no use for a part of its requests."""
+        if self.corrupt.any():
+            request = int(self.corrupt.nonzero()[0])
+            raise ValueError(
+                f"request {request}: the model's numbers are not finite; "
+                "its weights are too large, or its training diverged"
+            )
 
 
 @torch.inference_mode()
@@ -54,6 +68,7 @@ def beam_search(
     pools = decoder.new_pools(batch * sum(profile.beams))
     beams = _root(batch, context.states.device)
     table = beams.nodes.new_zeros((batch, decoder.sid_length))
+    corrupt = beams.corrupt
     first_block = 0
     for step, width in enumerate(profile.beams):
         rows = batch * width
@@ -64,9 +79,11 @@ def beam_search(
         candidates = ops.admit_children(beams.nodes, users, index)
         kept = profile.kept_after(step)
         beams = ops.select_beams(logits, beams.scores, candidates, kept, ordered=last)
+        corrupt = corrupt | beams.corrupt
         table = ops.rearrange(table, beams.parents, step)
     dead = beams.nodes == NO_NODE
-    return Generated((beams.nodes - index.first_leaf).masked_fill(dead, NO_NODE), beams.scores)
+    leaves = (beams.nodes - index.first_leaf).masked_fill(dead, NO_NODE)
+    return Generated(leaves, beams.scores, corrupt)
 
 
 def _root(batch: int, device: torch.device) -> Beams:
@@ -77,6 +94,7 @@ def _root(batch: int, device: torch.device) -> Beams:
         tokens=none,
         nodes=torch.full_like(none, ROOT),
         scores=torch.zeros((batch, 1), device=device),
+        corrupt=torch.zeros(batch, dtype=torch.bool, device=device),
     )
 
 

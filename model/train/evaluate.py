@@ -97,6 +97,7 @@ def model_ranks(
         generated = beam_search(
             model.decoder, context, _anybody(len(rows), index), index, profile, ops
         )
+        generated.require_finite()
         is_true = generated.leaves.numpy() == batches.log.leaves[rows, np.newaxis]
         user, rank = np.nonzero(is_true)
         ranks[start + user] = rank

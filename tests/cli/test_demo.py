@@ -1,51 +1,105 @@
-"""`grace demo` shows the whole way, and its claims hold."""
+"""`grace demo` shows the whole way over a real server, and its claims hold."""
 
+import os
 import re
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from support.command import run_grace
+from support.command import GRACE, plain_environment, run_grace
 
 pytestmark = pytest.mark.subprocess
 
-WAYS = ("the catalogue alone", "targeting")
+WAYS = ("with the catalogue alone would give", "with targeting, gave")
 
 
 def shares_after(heading: str, text: str) -> list[int]:
     """Percent of generated ads that are for the user."""
-    return [int(share) for share in re.findall(rf"{heading}.*\((\d+)%\)", text)]
+    return [int(share) for share in re.findall(rf"{heading}:.*\((\d+)%\)", text)]
 
 
-def test_the_demo_matches_users_and_says_why_and_why_not(tmp_path: Path) -> None:
+def server_in(text: str) -> int | None:
+    """The process that the demo says it has started."""
+    found = re.search(r"grace serve is process (\d+) on ", text)
+    return int(found[1]) if found else None
+
+
+def is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_the_demo_serves_users_and_says_why_and_why_not(tmp_path: Path) -> None:
     done = run_grace("demo", "--out", tmp_path, "--users", "3")
     assert (done.returncode, done.stderr) == (0, "")
-    assert re.findall(r"^(\d)\. User ", done.stdout, re.MULTILINE) == ["3", "4", "5"]
+    assert re.findall(r"^(\d)\. User ", done.stdout, re.MULTILINE) == ["4", "5", "6"]
     assert "may lead to an eligible ad" in done.stdout
     assert "not returned:" in done.stdout
-    shoes = done.stdout.partition("3. User running-shoes")[2].partition("\n4. User")[0]
+    shoes = done.stdout.partition("4. User running-shoes")[2].partition("\n5. User")[0]
     returned = re.findall(r"^    \d\. (.*)", shoes, re.MULTILINE)
     assert sum("running shoes" in title for title in returned) >= 3, "near what she clicked"
     assert re.search(r"1\. .+ \(ad \d+, p = 0\.\d+\)\n +\S", done.stdout)
-    alone, targeted = (shares_after(f"decoding with {way}:", done.stdout) for way in WAYS)
+    alone, targeted = (shares_after(way, done.stdout) for way in WAYS)
     assert len(alone) == len(targeted) == 3
     assert sum(targeted) > 1.2 * sum(alone), "targeting while decoding finds more for the user"
+    assert len(re.findall(r"the server's times: queue [\d.]+, input", done.stdout)) == 3
     assert (tmp_path / "snapshots" / "CURRENT").exists()
+    assert "finished its work and ended with exit code 0" in done.stdout
+    server = server_in(done.stdout)
+    assert server is not None
+    assert not is_running(server)
+    assert f"grace retrieve --request {tmp_path}/request.json" in done.stdout
 
 
-def test_the_demo_replaces_nobodys_files_unasked(tmp_path: Path) -> None:
-    own = tmp_path / "ads.parquet"
-    own.write_text("mine")
+@pytest.mark.parametrize("name", ["ads.parquet", "serve.yaml"])
+def test_the_demo_replaces_nobodys_files_unasked(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("mine")
     done = run_grace("demo", "--out", tmp_path)
     assert done.returncode == 2
     assert "--force" in done.stderr
-    assert own.read_text() == "mine"
-    assert run_grace("demo", "--out", tmp_path, "--users", "1", "--force").returncode == 0
+    assert (tmp_path / name).read_text() == "mine"
 
 
-def test_without_a_folder_the_demo_leaves_nothing_behind(
+def test_without_a_folder_an_interrupted_demo_leaves_neither_files_nor_its_server(
     tmp_path: Path,
 ) -> None:
-    done = run_grace("demo", "--users", "1", env={"TMPDIR": str(tmp_path)})
-    assert done.returncode == 0
+    server = interrupted_demo(signal.SIGINT, env={"TMPDIR": str(tmp_path)})
+    assert not is_running(server)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_terminated_demo_takes_its_server_along_and_keeps_the_files_that_were_asked_for(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "serve.yaml").write_text("mine, but --force")
+    server = interrupted_demo(signal.SIGTERM, "--out", tmp_path, "--force")
+    assert not is_running(server)
+    assert "generation" in (tmp_path / "serve.yaml").read_text()
+
+
+def interrupted_demo(
+    number: signal.Signals, *arguments: str | Path, env: dict[str, str] | None = None
+) -> int:
+    """Its server, which was ready when the demo got the signal."""
+    with subprocess.Popen(
+        [GRACE, "demo", "--users", "64", *arguments],
+        env=plain_environment(**(env or {})),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        pipesize=4096,  # much less than it has to say: unread, it cannot end before the signal
+    ) as process:
+        try:
+            assert process.stdout is not None
+            server = next(filter(None, map(server_in, process.stdout)))
+            process.send_signal(number)
+            _, error = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, error) == (130, "interrupted\n")
+    return server

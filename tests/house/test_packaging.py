@@ -33,7 +33,11 @@ def third_party(repository: Path) -> set[str]:
                     modules.add(node.module.partition(".")[0])
     modules -= {*sys.stdlib_module_names, *layout.LAYERS}
     owners = packages_distributions()
-    return {owner.lower() for module in modules for owner in owners.get(module, [module])}
+    return {
+        owner.lower().replace("_", "-")
+        for module in modules
+        for owner in owners.get(module, [module])
+    }
 
 
 def test_the_package_list_is_what_lies_on_disk(repository: Path, pyproject: dict[str, Any]) -> None:

@@ -74,11 +74,14 @@ def one_request(
     logits: list[list[float]], children: list[list[int]]
 ) -> tuple[Tensor, Tensor, Candidates]:
     """Beams of score 0; a token's node is 100 * row + token."""
+    return torch.tensor(logits), torch.zeros(1, len(logits)), candidates_of(children)
+
+
+def candidates_of(children: list[list[int]]) -> Candidates:
     offsets = np.cumsum([0, *map(len, children)]).astype(np.int32)
     pairs = [(token, 100 * row + token) for row, own in enumerate(children) for token in own]
     tokens, nodes = torch.tensor(pairs, dtype=torch.int32).reshape(-1, 2).T.contiguous()
-    scores = torch.zeros(1, len(logits))
-    return torch.tensor(logits), scores, Candidates(torch.from_numpy(offsets), tokens, nodes)
+    return Candidates(torch.from_numpy(offsets), tokens, nodes)
 
 
 def test_the_defined_order_in_small() -> None:
@@ -136,30 +139,55 @@ def test_low_precision_logits_are_summed_in_float32(dtype: torch.dtype) -> None:
     assert torch.equal(low.scores, select_beams_reference(logits.to(dtype).float(), *rest).scores)
 
 
+@ordering
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("column", [1, 62], ids=["of-a-candidate", "of-none"])
-def test_a_corrupt_logit_is_refused_and_its_row_named(value: float, column: int) -> None:
-    logits = [[0.5] * 63 for _ in range(3)]
-    logits[2][column] = value
-    arguments = one_request(logits, [[1], [2], [1, 3]])
-    with pytest.raises(ValueError, match=r"^beam row 2: a candidate's score is nan; the logits or"):
-        select_beams_reference(*arguments, 7, False)
+def test_a_corrupt_logit_kills_its_request_and_no_other(
+    column: int, value: float, ordered: bool
+) -> None:
+    rng = np.random.default_rng(5)
+    logits, scores, _, k, _ = selection_inputs(rng, 3, 11, 63, 60, 37, ordered)
+    candidates = candidates_of([[1, 2]] * 33)
+    clean = select_beams_reference(logits, scores, candidates, k, ordered)
+    logits[11 + 7, column] = value
+    beams = select_beams_reference(logits, scores, candidates, k, ordered)
+    assert not clean.corrupt.any()
+    assert_only_the_second_is_corrupt(beams, clean)
 
 
+@ordering
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_corrupt_score_is_refused_and_its_row_named(value: float) -> None:
-    logits, scores, candidates = one_request([[0.5, 1.0]] * 3, [[1], [0, 1], []])
-    scores[0, 1] = value
-    with pytest.raises(ValueError, match=rf"^beam row 1: a candidate's score is {value}; the logi"):
-        select_beams_reference(logits, scores, candidates, 7, False)
+def test_a_corrupt_score_kills_its_request_and_no_other(value: float, ordered: bool) -> None:
+    rng = np.random.default_rng(6)
+    logits, scores, _, k, _ = selection_inputs(rng, 3, 11, 63, 60, 37, ordered)
+    candidates = candidates_of([[1, 2]] * 33)
+    clean = select_beams_reference(logits, scores, candidates, k, ordered)
+    scores[1, 10] = value
+    assert_only_the_second_is_corrupt(
+        select_beams_reference(logits, scores, candidates, k, ordered), clean
+    )
+
+
+def assert_only_the_second_is_corrupt(beams: Beams, clean: Beams) -> None:
+    assert beams.corrupt.tolist() == [False, True, False]
+    assert (beams.nodes[1] == NO_NODE).all()
+    assert (beams.scores[1] == -torch.inf).all()
+    assert (beams.tokens[1] == 0).all()
+    assert (beams.parents[1] == 11).all()
+    for one, other in zip(parts_of(beams), parts_of(clean), strict=True):
+        assert torch.equal(one[[0, 2]], other[[0, 2]])
+
+
+def parts_of(beams: Beams) -> tuple[Tensor, ...]:
+    return beams.parents, beams.tokens, beams.nodes, beams.scores
 
 
 def test_rows_without_candidates_may_hold_anything() -> None:
     logits, scores, candidates = one_request([[math.nan] * 2, [0.0, 1.0]], [[], [0, 1]])
     scores[0, 0] = -math.inf
-    assert select_beams_reference(logits, scores, candidates, 2, True).nodes.tolist() == [
-        [101, 100]
-    ]
+    beams = select_beams_reference(logits, scores, candidates, 2, True)
+    assert beams.nodes.tolist() == [[101, 100]]
+    assert not beams.corrupt.any()
 
 
 def test_a_candidate_of_probability_zero_is_not_kept() -> None:

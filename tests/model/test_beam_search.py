@@ -192,6 +192,50 @@ def test_a_request_gives_the_same_bits_at_every_row_and_beside_any_neighbours(si
         assert torch.equal(got.scores[0], whole.scores[places[0]])
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38], ids=str)
+def test_a_request_of_not_finite_numbers_is_corrupt_and_touches_no_other(value: float) -> None:
+    rng = np.random.default_rng(3)
+    case = random_case(rng, num_ads=150, num_users=3, schema=random_schema(rng, (5, 64), 1))
+    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads)
+    decoder = random_decoder(SMALL_DECODER, case.vocab_sizes, D_CONTEXT, 1)
+    context = random_context(3, 7, D_CONTEXT, 1)
+    users = [{}, {}, case.users[2]]
+    clean = search(decoder, context, snapshot, users, wide_profile(snapshot))
+    context.states[1] = value
+    got = search(decoder, context, snapshot, users, wide_profile(snapshot))
+    assert not clean.corrupt.any()
+    assert got.corrupt.tolist() == [False, True, False]
+    assert (got.leaves[1] == NO_NODE).all()
+    assert (got.scores[1] == -torch.inf).all()
+    assert torch.equal(got.leaves[[0, 2]], clean.leaves[[0, 2]])
+    assert torch.equal(got.scores[[0, 2]], clean.scores[[0, 2]])
+    clean.require_finite()
+    with pytest.raises(ValueError, match=r"^request 1: the model's numbers are not finite; "):
+        got.require_finite()
+
+
+def test_a_request_that_was_corrupt_at_any_step_stays_corrupt() -> None:
+    ads = [RawAd(i, (i // 5, i % 5)) for i in range(25)]
+    snapshot = plain_snapshot(TargetingSchema((), (), 0), (5, 5), ads)
+    decoder = random_decoder(SMALL_DECODER, (5, 5), D_CONTEXT, 2)
+    context = random_context(2, 3, D_CONTEXT, 2)
+    for step in range(2):
+        calls = 0
+
+        def select(
+            logits: Tensor, scores: Tensor, candidates: Candidates, k: int, ordered: bool
+        ) -> Beams:
+            nonlocal calls
+            beams = REFERENCE.select_beams(logits, scores, candidates, k, ordered)
+            corrupt = torch.tensor([False, calls == step])  # noqa: B023 (called in this turn)
+            calls += 1
+            return replace(beams, corrupt=corrupt)
+
+        ops = replace(REFERENCE, select_beams=select)
+        got = search(decoder, context, snapshot, [{}, {}], BeamProfile((1, 3), 4), ops)
+        assert got.corrupt.tolist() == [False, True]
+
+
 def test_other_batch_sizes_agree_up_to_rounding() -> None:
     rng = np.random.default_rng(4)
     case = random_case(rng, num_ads=150, num_users=7, schema=random_schema(rng, (5, 64), 1))

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["GRACE", "run_grace", "run_python"]
+__all__ = ["GRACE", "plain_environment", "run_grace", "run_python"]
 
 GRACE = Path(sys.executable).with_name("grace")
 
@@ -26,7 +26,17 @@ def run_python(
 def _run(
     command: list[str], cwd: Path | None, env: dict[str, str] | None
 ) -> subprocess.CompletedProcess[str]:
-    plain = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb", **(env or {})}
     return subprocess.run(
-        command, cwd=cwd, env=plain, capture_output=True, text=True, check=False, timeout=150
+        command,
+        cwd=cwd,
+        env=plain_environment(**(env or {})),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=150,
     )
+
+
+def plain_environment(**more: str) -> dict[str, str]:
+    """This process's environment, for output that is plain and 100 wide."""
+    return {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb", **more}

@@ -199,6 +199,10 @@ def _face(tree: ast.Module) -> list[str]:
 def _offered(root: Path, module: str) -> set[str]:
     """The names of a module's face, and the modules below a package."""
     at = root.joinpath(*module.split("."))
+    if module.endswith("_pb2"):  # generated, without __all__: its messages are what it offers
+        messages = ast.parse(at.with_suffix(".pyi").read_text()).body
+        names = {node.name for node in messages if isinstance(node, ast.ClassDef)}
+        return {"DESCRIPTOR", *names}
     file = at / "__init__.py" if at.is_dir() else at.with_suffix(".py")
     face = _face(ast.parse(file.read_text())) if file.is_file() else []
     return {*face, *(below.stem for below in at.glob("*"))}

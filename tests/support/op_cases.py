@@ -202,6 +202,22 @@ def _dead_everywhere(rng: np.random.Generator) -> tuple[Any, ...]:
     return logits, scores, _jagged(rng, counts, 60), k, ordered
 
 
+def _corrupt(ordered: bool) -> OpCase:
+    """Every other request has a number that is not finite, each of another kind."""
+
+    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+        logits, scores, _, k, _ = selection_inputs(rng, 7, 11, 63, 60, 37, ordered)
+        logits[0, 0], logits[32, 62], scores[4, 3], scores[6, 10] = (
+            torch.nan,
+            torch.inf,
+            torch.nan,
+            torch.inf,
+        )
+        return logits, scores, _jagged(rng, np.full(77, 9), 60), k, ordered
+
+    return OpCase(f"corrupt-{'ordered' if ordered else 'in-order'}", arguments)
+
+
 def _rearrangement(rows: int, length: int, step: int, requests: int, k: int) -> OpCase:
     def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
         table = rng.integers(1000, size=(rows, length), dtype=np.int32)
@@ -255,6 +271,8 @@ CASES: Mapping[str, tuple[OpCase, ...]] = {
         OpCase("ties", lambda rng: tied_selection_inputs(rng, 5, 11, 37, 63, False)),
         OpCase("ties-ordered", lambda rng: tied_selection_inputs(rng, 5, 11, 37, 63, True)),
         OpCase("dead-everywhere", _dead_everywhere),
+        _corrupt(ordered=False),
+        _corrupt(ordered=True),
     ),
     "rearrange": (
         _rearrangement(3, 4, 0, 3, 63),

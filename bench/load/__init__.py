@@ -1,0 +1,1 @@
+"""Load on a running server: an open-loop client, what it measured, and the picture of it."""

@@ -1,0 +1,36 @@
+"""A load from a process of its own, so that nothing else that runs here makes its calls late."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from bench.load.client import Load, OpenLoop
+from bench.load.result import read_result
+from configs.errors import InputError
+
+__all__ = ["run_in_a_process"]
+
+
+def run_in_a_process(
+    address: str,
+    data: Path,
+    load: Load,
+    out: Path,
+    connections: int = 4,
+    timeout_ms: float | None = None,
+) -> dict[str, Any]:
+    """The result, also in the file `out`; it says itself if it is not valid."""
+    out.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "bench.load", "--address", address, "--data", str(data)]
+    command += ["--seconds", str(load.seconds), "--connections", str(connections)]
+    if isinstance(load, OpenLoop):
+        command += ["--rate", str(load.rate), "--seed", str(load.seed)]
+    else:
+        command += ["--in-flight", str(load.in_flight)]
+    if timeout_ms is not None:
+        command += ["--timeout-ms", str(timeout_ms)]
+    subprocess.run([*command, "--out", str(out)], check=False)
+    if not out.exists():
+        raise InputError(f"{address}: the load could not be made; its client says why above")
+    return read_result(out)

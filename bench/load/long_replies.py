@@ -1,0 +1,49 @@
+"""A server whose replies hold as many ads as `max_ads` says, or none if it says 1.
+
+    python -m bench.load.long_replies --config FILE
+
+The tiny catalogue has no ten thousand ads for a user. So the last stage, after its real work,
+writes replies of that many from an array; all else is the real server.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from configs.serving import load_serving_config
+from proto.retrieval_pb2 import RetrieveResponse
+from server.life_cycle import serve
+from server.messages import AnsweredBatch, GeneratedBatch, Span
+from server.replies import write_reply
+from server.stages import STAGES
+
+__all__ = ["main"]
+
+_IDS = np.arange(10_000, dtype=np.int64)
+_SCORES = np.linspace(-1, -9, len(_IDS), dtype=np.float32)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.load.long_replies")
+    parser.add_argument("--config", type=Path, required=True)
+    config = load_serving_config(parser.parse_args(arguments).config)
+    return serve(config, replace(STAGES, post=_answer))
+
+
+def _answer(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:
+    answered = STAGES.post(batch, spans)
+    answers = []
+    for answer in answered.answers:
+        asked = answer.request.retrieval.max_ads
+        ads = 0 if asked == 1 else asked
+        head = RetrieveResponse(request_id=answer.request.retrieval.request_id)
+        answers.append(replace(answer, reply=write_reply(head, _IDS[:ads], _SCORES[:ads])))
+    return replace(answered, answers=tuple(answers))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,177 @@
+"""A load's result in ghz's JSON schema, so that one report reads both; ours in addition: `grace`.
+
+As in ghz, durations are nanoseconds; the average and the rate count every call, all other latencies
+those that ended OK; a detail's timestamp is its call's end. Unlike ghz's, latencies count from when
+a call was meant to be made, and calls that the client withdrew stand in no error.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import UTC, timedelta
+from pathlib import Path
+from typing import Any
+
+from bench.load.calls import STAGES, Call, LoadRun
+from bench.load.client import Load, OpenLoop
+
+__all__ = ["limit_of_client", "load_result", "percentile", "read_result", "write_load_result"]
+
+PERCENTAGES = (10, 25, 50, 75, 90, 95, 99)
+HISTOGRAM_STEPS = 10
+MAX_DETAILS = 1_000_000  # ghz's, too
+CALL = "grace.v1.AdsRetrieval.Retrieve"
+
+LATENESS_LIMIT = 0.005
+LATENESS_SHARE = 0.1
+
+
+def percentile(ascending: Sequence[float], percentage: float) -> float:
+    """The smallest value that `percentage` % of them do not exceed (nearest rank)."""
+    rank = math.ceil(len(ascending) * percentage / 100)
+    return ascending[max(rank, 1) - 1]
+
+
+def limit_of_client(run: LoadRun) -> str | None:
+    """Why the run says more of the client than of the server, if so.
+
+    Lateness is part of the latencies, from whose P99 it must not be told apart: it may be a tenth
+    of it, or 5 ms, whichever is more.
+    """
+    if not run.calls:
+        return "no call was made; give a higher rate or more seconds"
+    lateness = percentile(sorted(call.lateness for call in run.calls), 99)
+    latency = percentile(sorted(call.latency for call in run.calls), 99)
+    allowed = max(LATENESS_LIMIT, LATENESS_SHARE * latency)
+    if lateness <= allowed:
+        return None
+    return (
+        f"the client was the limit: 1 % of its calls were {lateness * 1e3:.1f} ms late or more, "
+        f"and {allowed * 1e3:.1f} ms is allowed; lower the rate or free a core"
+    )
+
+
+def load_result(
+    run: LoadRun, load: Load, connections: int, timeout_seconds: float | None
+) -> dict[str, Any]:
+    calls = run.calls
+    good = sorted(call.latency for call in calls if call.status == "OK")
+    return {
+        "endReason": "normal",
+        "options": _options(run, load, connections, timeout_seconds),
+        "date": run.began.isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "count": len(calls),
+        "total": _ns(run.seconds),
+        "average": _ns(sum(call.latency for call in calls) / len(calls)) if calls else 0,
+        "fastest": _ns(good[0]) if good else 0,
+        "slowest": _ns(good[-1]) if good else 0,
+        "rps": len(calls) / run.seconds if run.seconds else 0.0,
+        "errorDistribution": dict(Counter(call.error for call in calls if call.error)),
+        "statusCodeDistribution": dict(Counter(call.status for call in calls)),
+        "latencyDistribution": [
+            {"percentage": p, "latency": _ns(percentile(good, p))} for p in PERCENTAGES if good
+        ],
+        "histogram": _histogram(good),
+        "details": [_detail(run, call) for call in calls[:MAX_DETAILS]],
+        "grace": _own(run, load),
+    }
+
+
+def write_load_result(result: dict[str, Any], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result) + "\n", encoding="utf-8")
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """Ours or ghz's."""
+    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return result
+
+
+def _options(
+    run: LoadRun, load: Load, connections: int, timeout_seconds: float | None
+) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "call": CALL,
+        "host": run.address,
+        "insecure": True,
+        "connections": connections,
+        "duration": _ns(load.seconds),
+        "timeout": _ns(timeout_seconds or 0),
+    }
+    if isinstance(load, OpenLoop):
+        return {**options, "async": True, "rps": round(load.rate)}
+    return {**options, "concurrency": load.in_flight}
+
+
+def _own(run: LoadRun, load: Load) -> dict[str, Any]:
+    calls = run.calls
+    failed = [call for call in calls if call.error]
+    answered = [(call, call.server) for call in calls if call.server is not None]
+    limit = limit_of_client(run)
+    return {
+        "valid": limit is None,
+        "invalid_because": limit,
+        "offered_rps": load.rate if isinstance(load, OpenLoop) else None,
+        "seed": load.seed if isinstance(load, OpenLoop) else None,
+        "ok": sum(call.status == "OK" for call in calls),
+        "failed": len(failed),
+        "withdrawn": sum(call.withdrawn for call in calls),
+        "reasons": dict(Counter(call.reason or "none given" for call in failed)),
+        "ms": {
+            "lateness": _ms(call.lateness for call in calls),
+            "latency_ok": _ms(call.latency for call in calls if call.status == "OK"),
+            "latency_failed": _ms(call.latency for call in failed),
+            **{
+                name: _ms(getattr(server, name) / 1e6 for _, server in answered)
+                for name in ("queue", *STAGES)
+            },
+            # What is neither waiting nor stages: both front ends, the network between them, and
+            # the client's lateness.
+            "overhead": _ms(call.latency - server.all / 1e6 for call, server in answered),
+        },
+    }
+
+
+def _detail(run: LoadRun, call: Call) -> dict[str, Any]:
+    ended = run.began.astimezone(UTC) + timedelta(seconds=call.ended)
+    return {
+        "timestamp": ended.isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        "latency": _ns(call.latency),
+        "error": call.error,
+        "status": call.status,
+    }
+
+
+def _histogram(ascending: Sequence[float]) -> list[dict[str, Any]]:
+    """ghz's: marks from the fastest to the slowest, each with the calls up to it."""
+    if not ascending:
+        return []
+    fastest, slowest = ascending[0], ascending[-1]
+    step = (slowest - fastest) / HISTOGRAM_STEPS
+    marks = [fastest + step * i for i in range(HISTOGRAM_STEPS)] + [slowest]
+    counts = [0] * len(marks)
+    mark = 0
+    for latency in ascending:
+        while latency > marks[mark]:
+            mark += 1
+        counts[mark] += 1
+    return [
+        {"mark": mark, "count": count, "frequency": count / len(ascending)}
+        for mark, count in zip(marks, counts, strict=True)
+    ]
+
+
+def _ms(seconds: Iterable[float]) -> dict[str, float] | None:
+    ascending = sorted(seconds)
+    if not ascending:
+        return None
+    return {
+        **{f"p{p:g}": round(percentile(ascending, p) * 1e3, 3) for p in (50, 90, 99, 99.9)},
+        "max": round(ascending[-1] * 1e3, 3),
+    }
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)

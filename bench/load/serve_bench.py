@@ -1,0 +1,181 @@
+"""Measures `grace serve` with the tiny model on the CPU, client and server on one machine.
+
+    python -m bench.load.serve_bench --out bench/results/cpu-2core/serve.json
+
+load        latencies and outcomes at offered rates, Poisson arrivals
+overhead    of a request, on the server: total minus queue and stages, by its request log; and what
+            reading a request costs, which the log counts as queue
+saturation  how busy `generate` is, by its own clock, when there is always work; its timeline is
+            written beside the result, as a Chrome trace and a PNG of a window
+loop        the event loop's time for a reply of 10,000 ads, beyond that for one of none
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bench.load.client import ClosedLoop, Load, OpenLoop
+from bench.load.client_process import run_in_a_process
+from bench.load.loop_cost import measure_loop_cost
+from bench.load.plots import draw_timeline
+from bench.load.result import percentile
+from bench.load.shots import read_shots
+from bench.load.timeline import busy_share, read_timeline, window, write_window
+from bench.load.tiny_server import TinyServerFiles, write_tiny_server_files
+from bench.result_file import write_result
+from bench.running_server import GRACE_SERVE, RunningServer
+from configs.errors import GraceError
+from configs.generation import GenerationConfig
+from configs.serving import LimitsConfig, load_serving_config
+from server.requests import read_request
+
+__all__ = ["main"]
+
+Row = dict[str, Any]
+
+PRECISION = "float32"
+OVERHEAD_RATE = 300
+IN_FLIGHT = 64  # four full batches: the line is never empty
+EDGE_SECONDS = 1.0  # of a run, at either end: not yet or no longer steady
+WINDOW_SECONDS = 0.3
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.load.serve_bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--out", type=Path, required=True, help="result file")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each load")
+    parser.add_argument("--rates", type=float, nargs="+", default=[100, 200, 300, 400])
+    parser.add_argument("--loop-rounds", type=int, default=9)
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        files = write_tiny_server_files(Path(folder))
+        rows = [
+            *_loads(files, options.rates, options.seconds),
+            _overhead(files, options.seconds),
+            _saturation(files, options.seconds, options.out),
+            _loop(files, options.loop_rounds, options.seconds / 10),
+        ]
+    for row in rows:
+        print(json.dumps(row))
+    write_result(options.out, "python -m bench.load.serve_bench", arguments, rows)
+
+
+def _loads(files: TinyServerFiles, rates: Sequence[float], seconds: float) -> list[Row]:
+    command = (*GRACE_SERVE, "--config", files.write_config("loads.yaml"))
+    with RunningServer(command, files.folder / "loads.log") as server:
+        return [_load(server, files, rate, seconds) for rate in rates]
+
+
+def _load(server: RunningServer, files: TinyServerFiles, rate: float, seconds: float) -> Row:
+    result = _client(server, files, OpenLoop(rate, seconds))
+    latency, own = result["grace"]["ms"]["latency_ok"], result["grace"]
+    return {
+        "measure": "load",
+        "precision": PRECISION,
+        "rps": rate,
+        "answered_rps": round(own["ok"] / result["total"] * 1e9, 1),
+        "p50_ms": latency["p50"],
+        "p99_ms": latency["p99"],
+        "errors": own["failed"],
+        "client_late_p99_ms": own["ms"]["lateness"]["p99"],
+        "valid": own["valid"],
+    }
+
+
+def _overhead(files: TinyServerFiles, seconds: float) -> Row:
+    config = files.write_config("overhead.yaml", logs={"requests": True})
+    with RunningServer((*GRACE_SERVE, "--config", config), files.folder / "o.log") as server:
+        result = _client(server, files, OpenLoop(OVERHEAD_RATE, seconds))
+        lines = [line for line in server.events("request") if line["code"] == "OK"]
+    parts = ("queue", "input", "features", "generate", "post")
+    late = lines[int(len(lines) * min(0.5, EDGE_SECONDS / seconds)) :]
+    overhead = sorted(line["total_us"] - sum(line[f"{part}_us"] for part in parts) for line in late)
+    reading = _reading_us(files, config)
+    return {
+        "measure": "overhead",
+        "precision": PRECISION,
+        "rps": OVERHEAD_RATE,
+        "requests": len(late),
+        "p50_ms": round(percentile(overhead, 50) / 1e3, 3),
+        "p99_ms": round(percentile(overhead, 99) / 1e3, 3),
+        "reading_p50_ms": round(percentile(reading, 50) / 1e3, 3),
+        "reading_p99_ms": round(percentile(reading, 99) / 1e3, 3),
+        "median_ms": {
+            part: percentile(sorted(line[f"{part}_us"] for line in late), 50) / 1e3
+            for part in parts
+        },
+        "errors": result["grace"]["failed"],
+    }
+
+
+def _reading_us(files: TinyServerFiles, config: Path) -> list[float]:
+    """What it takes to read each request, alone in a process, ascending."""
+    serving = load_serving_config(config)
+    limits: LimitsConfig = serving.limits
+    generation: GenerationConfig = serving.generation
+    times = []
+    for _ in range(20):
+        for shot in read_shots(files.requests, None):
+            begin = time.perf_counter()
+            read_request(shot.body, limits, generation)
+            times.append((time.perf_counter() - begin) * 1e6)
+    return sorted(times)
+
+
+def _saturation(files: TinyServerFiles, seconds: float, out: Path) -> Row:
+    trace = files.folder / "timeline.json"
+    config = files.write_config("saturation.yaml")
+    command = (*GRACE_SERVE, "--config", config, "--timeline", trace)
+    with RunningServer(command, files.folder / "s.log") as server:
+        result = _client(server, files, ClosedLoop(IN_FLIGHT, seconds))
+    slices = read_timeline(trace)
+    begin, end = slices[0].begin + EDGE_SECONDS, slices[-1].end - EDGE_SECONDS
+    generate = [part for part in window(slices, begin, end) if part.stage == "generate"]
+    busy = busy_share(slices, "generate", begin, end)
+    middle = (begin + end) / 2
+    shown = window(slices, middle, middle + WINDOW_SECONDS)
+    write_window(trace, shown, out.with_name(f"{out.stem}_timeline.json"))
+    title = f"{WINDOW_SECONDS * 1e3:.0f} ms at saturation: generate is busy {busy:.1%} of the time"
+    out.with_name(f"{out.stem}_timeline.png").write_bytes(draw_timeline(shown, title))
+    return {
+        "measure": "saturation",
+        "precision": PRECISION,
+        "in_flight": IN_FLIGHT,
+        "answered_rps": round(result["grace"]["ok"] / result["total"] * 1e9, 1),
+        "seconds": round(end - begin, 1),
+        "batches": len(generate),
+        "mean_batch": round(sum(part.requests for part in generate) / len(generate), 1),
+        "generate_busy": round(busy, 4),
+        "busy": {
+            stage: round(busy_share(slices, stage, begin, end), 4)
+            for stage in ("input", "features", "post")
+        },
+        "errors": result["grace"]["failed"],
+    }
+
+
+def _loop(files: TinyServerFiles, rounds: int, seconds: float) -> Row:
+    cost = measure_loop_cost(files, files.folder / "loop.log", rounds, seconds)
+    return {"measure": "loop", **asdict(cost)}
+
+
+def _client(server: RunningServer, files: TinyServerFiles, load: Load) -> dict[str, Any]:
+    out = files.folder / "result.json"
+    return run_in_a_process(server.address, files.requests, load, out)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except GraceError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,60 @@
+"""What a load consists of: requests as wire bytes, read from JSON lines in the API's JSON form."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from configs.errors import InputError, RequestError
+from server.client import request_of_json
+
+__all__ = ["Shot", "read_requests", "read_shots", "write_ghz_data"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shot:
+    """One call as it is made again and again."""
+
+    body: bytes
+    timeout_seconds: float | None = None
+    cancel_after_seconds: float | None = None
+
+
+def read_requests(path: Path) -> tuple[dict[str, Any], ...]:
+    """The requests of a file of JSON lines, as `grace synth` writes it."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; `grace synth` writes one") from None
+    requests = []
+    for number, line in enumerate(lines, 1):
+        try:
+            request = json.loads(line)
+        except ValueError as error:
+            raise InputError(f"{path}:{number}: not JSON: {error}") from None
+        if not isinstance(request, dict):
+            raise InputError(f"{path}:{number}: must be a JSON object, one a line")
+        requests.append(request)
+    if not requests:
+        raise InputError(f"{path}: holds no request; `grace synth` writes some")
+    return tuple(requests)
+
+
+def read_shots(path: Path, timeout_seconds: float | None) -> tuple[Shot, ...]:
+    shots = []
+    for number, request in enumerate(read_requests(path), 1):
+        try:
+            body = request_of_json(request).SerializeToString()
+        except RequestError as error:
+            raise InputError(f"{path}:{number}: {error}") from None
+        shots.append(Shot(body, timeout_seconds))
+    return tuple(shots)
+
+
+def write_ghz_data(requests: Path, out: Path) -> None:
+    """The same requests as ghz's --data-file reads them: one JSON array."""
+    array = [json.dumps(request) for request in read_requests(requests)]
+    text = "[\n" + ",\n".join(array) + "\n]\n"
+    if "{{" in text:
+        raise InputError(f"{requests}: holds '{{{{', which ghz would take for a template")
+    out.write_text(text, encoding="utf-8")

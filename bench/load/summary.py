@@ -1,0 +1,121 @@
+"""What a report says of one load, read from a result file: ours or ghz's."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from bench.load.result import percentile, read_result
+from configs.errors import InputError
+
+__all__ = ["Point", "RunSummary", "read_summary"]
+
+PERCENTAGES = (50, 90, 95, 99)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One call: when it was made, from the load's first, and its latency."""
+
+    second: float
+    latency_ms: float
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """latency_ms   of OK calls by percentage; empty if there are none
+    reasons      failures by the server's reason, or by status where the file has no reasons
+    stages_ms    P50 of queue, each stage and overhead, if the file has them
+    """
+
+    name: str
+    client: str
+    offered: float
+    seconds: float
+    count: int
+    ok: int
+    failed: int
+    withdrawn: int
+    latency_ms: Mapping[int, float]
+    slowest_ms: float
+    reasons: Mapping[str, int]
+    stages_ms: Mapping[str, float]
+    invalid_because: str | None
+    points: tuple[Point, ...]
+
+    @property
+    def answered_per_second(self) -> float:
+        return self.ok / self.seconds if self.seconds else 0.0
+
+    @property
+    def title(self) -> str:
+        return f"{self.offered:g} calls/s offered, {self.answered_per_second:,.0f}/s answered OK"
+
+
+def read_summary(path: Path) -> RunSummary:
+    try:
+        result = read_result(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: no result of a load: {error}") from None
+    try:
+        return _summary(path.stem, result)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path}: not in ghz's JSON schema ({error!r}); write it with --format json"
+        ) from None
+
+
+def _summary(name: str, result: Mapping[str, Any]) -> RunSummary:
+    own: Mapping[str, Any] = result.get("grace") or {}
+    details = result["details"] or []
+    statuses: Mapping[str, int] = result["statusCodeDistribution"]
+    count, ok = result["count"], statuses.get("OK", 0)
+    # ghz cancels what is under way at its end; a server does not answer so of its own.
+    withdrawn = own.get("withdrawn", statuses.get("Canceled", 0))
+    good = sorted(call["latency"] / 1e6 for call in details if call["status"] == "OK")
+    return RunSummary(
+        name=name,
+        client="ours" if own else "ghz",
+        offered=_offered(result, own),
+        seconds=result["total"] / 1e9,
+        count=count,
+        ok=ok,
+        failed=count - ok - withdrawn,
+        withdrawn=withdrawn,
+        latency_ms={p: percentile(good, p) for p in PERCENTAGES} if good else {},
+        slowest_ms=result["slowest"] / 1e6,
+        reasons=own.get("reasons", _failures(statuses)),
+        stages_ms=_stages(own),
+        invalid_because=own.get("invalid_because"),
+        points=_points(details),
+    )
+
+
+def _offered(result: Mapping[str, Any], own: Mapping[str, Any]) -> float:
+    """A closed loop offers what it can; so does ghz without --rps."""
+    offered = own.get("offered_rps") or result["options"].get("rps") or result["rps"]
+    return round(float(offered), 1)
+
+
+def _failures(statuses: Mapping[str, int]) -> dict[str, int]:
+    return {name: n for name, n in statuses.items() if name not in ("OK", "Canceled")}
+
+
+def _stages(own: Mapping[str, Any]) -> dict[str, float]:
+    measured: Mapping[str, Any] = own.get("ms", {})
+    names = ("queue", "input", "features", "generate", "post", "overhead")
+    return {name: measured[name]["p50"] for name in names if measured.get(name)}
+
+
+def _points(details: list[Mapping[str, Any]]) -> tuple[Point, ...]:
+    begins = [
+        datetime.fromisoformat(call["timestamp"]).timestamp() - call["latency"] / 1e9
+        for call in details
+    ]
+    first = min(begins, default=0.0)
+    return tuple(
+        Point(begin - first, call["latency"] / 1e6, call["status"] == "OK")
+        for begin, call in zip(begins, details, strict=True)
+    )

@@ -1,0 +1,89 @@
+"""`make load`: a server under several offered loads, and a page about it.
+
+    python -m bench.load.sweep --out build/load
+    python -m bench.load.sweep --out build/load --address ads-1:50051 --data requests.jsonl
+
+Without an address, a server of the tiny catalogue is started. ghz makes the calls where it is
+installed, our own client where not.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from bench.load.client import OpenLoop
+from bench.load.client_process import run_in_a_process
+from bench.load.report import write_report
+from bench.load.shots import write_ghz_data
+from bench.load.summary import read_summary
+from bench.load.tiny_server import write_tiny_server_files
+from bench.running_server import GRACE_SERVE, RunningServer
+from configs.errors import GraceError, InputError
+
+__all__ = ["main"]
+
+_GHZ_CONFIG = Path(__file__).with_name("ghz.json")
+
+
+def main(arguments: Sequence[str]) -> None:
+    options = _parser().parse_args(arguments)
+    if options.address is not None and options.data is None:
+        raise InputError("--address: needs --data, requests for that server's catalogue")
+    options.out.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        address, data = options.address, options.data
+        if address is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            files = write_tiny_server_files(folder)
+            command = (*GRACE_SERVE, "--config", files.write_config("serve.yaml"))
+            server = stack.enter_context(RunningServer(command, options.out / "server.log"))
+            address, data = server.address, data or files.requests
+            print(f"server of the tiny catalogue at {address}")
+        results = [_load(address, data, rate, options) for rate in options.rates]
+    page = options.out / "report.html"
+    write_report([read_summary(result) for result in results], page)
+    print(f"{page}: the page; {page.with_suffix('.png')}: its pictures")
+
+
+def _load(address: str, data: Path, rate: int, options: argparse.Namespace) -> Path:
+    result: Path = options.out / f"rate-{rate}.json"
+    if ghz := shutil.which("ghz"):
+        array = options.out / "ghz-data.json"
+        write_ghz_data(data, array)
+        command = [ghz, "--config", str(_GHZ_CONFIG), "--data-file", str(array), "--rps", str(rate)]
+        command += ["--connections", str(options.connections), "--duration", f"{options.seconds}s"]
+        command += ["--timeout", f"{options.timeout_ms}ms", "--output", str(result), address]
+        print(f"ghz: {rate} calls a second for {options.seconds} s")
+        subprocess.run(command, check=True)
+        return result
+    load = OpenLoop(rate, options.seconds)
+    run_in_a_process(address, data, load, result, options.connections, options.timeout_ms)
+    return result
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.load.sweep",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder of the page and results")
+    parser.add_argument("--address", help="HOST:PORT of a running server")
+    parser.add_argument("--data", type=Path, help="requests as JSON lines")
+    parser.add_argument("--rates", type=int, nargs="+", default=[100, 200, 300, 400, 600])
+    parser.add_argument("--seconds", type=int, default=10, help="of each rate")
+    parser.add_argument("--connections", type=int, default=4)
+    parser.add_argument("--timeout-ms", type=int, default=1000, help="deadline of every call")
+    return parser
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except GraceError as error:
+        sys.exit(f"error: {error}")

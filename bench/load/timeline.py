@@ -1,0 +1,64 @@
+"""The pipeline's timeline: how busy a stage was, and a window of it to look at."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["LANES", "Slice", "busy_share", "read_timeline", "window", "write_window"]
+
+LANES = ("input", "features", "generate", "post")
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A stage's work on one batch, in seconds on the trace's clock; `event` as the trace has it."""
+
+    stage: str
+    begin: float
+    end: float
+    requests: int
+    event: dict[str, Any]
+
+
+def read_timeline(path: Path) -> tuple[Slice, ...]:
+    """The slices of a Chrome trace that `grace serve --timeline` wrote, by begin."""
+    trace = json.loads(path.read_text(encoding="utf-8"))
+    slices = [
+        Slice(
+            stage=event["name"],
+            begin=event["ts"] / 1e6,
+            end=(event["ts"] + event["dur"]) / 1e6,
+            requests=event["args"]["requests"],
+            event=event,
+        )
+        for event in trace["traceEvents"]
+        if event["ph"] == "X"
+    ]
+    return tuple(sorted(slices, key=lambda part: part.begin))
+
+
+def busy_share(slices: Sequence[Slice], stage: str, begin: float, end: float) -> float:
+    """The share of [begin, end] that the stage worked, counting overlapping slices once."""
+    busy, until = 0.0, begin
+    for part in slices:
+        if part.stage == stage:
+            busy += max(0.0, min(part.end, end) - max(part.begin, until))
+            until = max(until, part.end)
+    return busy / (end - begin)
+
+
+def window(slices: Sequence[Slice], begin: float, end: float) -> tuple[Slice, ...]:
+    """The slices that touch [begin, end]."""
+    return tuple(part for part in slices if part.begin < end and part.end > begin)
+
+
+def write_window(trace: Path, slices: Sequence[Slice], out: Path) -> None:
+    """The trace with those slices only, for a trace viewer."""
+    whole = json.loads(trace.read_text(encoding="utf-8"))
+    names = [event for event in whole["traceEvents"] if event["ph"] == "M"]
+    events = [*names, *(part.event for part in slices)]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    text = ",\n ".join(json.dumps(event) for event in events)
+    out.write_text(f'{{"traceEvents": [\n {text}\n]}}\n', encoding="utf-8")

@@ -1,0 +1,47 @@
+"""The server that loads are measured on: the tiny catalogue and model, on free ports.
+
+The model is as small as one can be, so that what is measured is the service.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import configs
+from bench.running_server import write_server_config
+from bench.synth import preset_spec, write_folder
+from index.builder import BuildSpec, build
+from model.init import load_model_config, write_random
+
+__all__ = ["SEED", "TINY", "TinyServerFiles", "write_tiny_server_files"]
+
+TINY = Path(configs.__file__).parent / "tiny.yaml"
+SEED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TinyServerFiles:
+    folder: Path
+    snapshots: Path
+    checkpoint: Path
+    requests: Path  # JSON lines
+
+    def write_config(self, name: str, **sections: Any) -> Path:
+        """A configuration; `sections` say what differs from the defaults, section by section."""
+        return write_server_config(
+            *(self.folder / name, self.snapshots, self.checkpoint, TINY),
+            **{"warm_up": str(self.requests), **sections},
+        )
+
+
+def write_tiny_server_files(folder: Path) -> TinyServerFiles:
+    catalogue, snapshots, checkpoint = (
+        folder / name for name in ("catalogue", "snapshots", "checkpoint")
+    )
+    write_folder(preset_spec("tiny", seed=SEED), catalogue)
+    spec = BuildSpec((catalogue / "ads.parquet",), catalogue / "targeting.yaml", snapshots)
+    build(spec, lambda step, done, total: None)
+    write_random(load_model_config(TINY).model, checkpoint, SEED, torch.float32)
+    return TinyServerFiles(folder, snapshots, checkpoint, catalogue / "requests.jsonl")

@@ -1,0 +1,164 @@
+"""`grace retrieve`: one request to a running server, and what came back."""
+
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from configs.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from proto.retrieval_pb2 import RetrieveResponse
+
+__all__ = ["reply_json", "retrieve", "stage_times"]
+
+DEFAULT_MAX_ADS = 10
+STAGES = ("queue", "input", "features", "generate", "post")
+
+
+def retrieve(
+    address: Annotated[str, typer.Option(help="HOST:PORT of the server.")] = "127.0.0.1:50051",
+    request: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="A request as JSON, or JSON lines; - reads them here."),
+    ] = None,
+    line: Annotated[int, typer.Option(min=1, help="Which of FILE's JSON lines.")] = 1,
+    user: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Replaces FILE's values of NAME; repeatable."),
+    ] = None,
+    max_ads: Annotated[
+        int | None,
+        typer.Option(min=1, max=2**32 - 1, help=f"Default: FILE's, or {DEFAULT_MAX_ADS}."),
+    ] = None,
+    profile: Annotated[str | None, typer.Option(help="Default: FILE's, or the server's.")] = None,
+    sids: Annotated[bool, typer.Option("--sids", help="Show each ad's SID.")] = False,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds to wait.")] = 10.0,
+    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+) -> None:
+    """Retrieve ads for a user from a running server: ad, score, p = exp(score), and stage times.
+
+    Example: `grace retrieve --request demo/requests.jsonl --line 3 --user country=US --sids`
+    """
+    from server.client import RetrievalClient, request_of_json
+
+    message = request_of_json({} if request is None else _read(request, line))
+    try:
+        for name, given in _user_values(user or ()).items():
+            message.user[name].values[:] = given
+        message.profile = message.profile if profile is None else profile
+    except UnicodeEncodeError:
+        raise InputError("--user or --profile is not UTF-8 text; write it in UTF-8") from None
+    message.max_ads = max_ads or message.max_ads or DEFAULT_MAX_ADS
+    message.include_sids |= sids
+    with RetrievalClient(address) as client:
+        started = time.perf_counter()
+        reply = client.retrieve(message, timeout)
+        total_ms = (time.perf_counter() - started) * 1e3
+    if as_json:
+        print(json.dumps(reply_json(reply) | {"total_ms": round(total_ms, 3)}, indent=2))
+    else:
+        _print(reply, total_ms)
+
+
+def reply_json(reply: "RetrieveResponse") -> dict[str, Any]:
+    """Protobuf's JSON form, with the .proto file's names, and with zeros."""
+    from google.protobuf.json_format import MessageToDict
+
+    return MessageToDict(
+        reply, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+
+
+def stage_times(reply: "RetrieveResponse") -> str:
+    """The server's own clock, in milliseconds."""
+    times = ((stage, getattr(reply.timings, f"{stage}_us") / 1e3) for stage in STAGES)
+    return ", ".join(f"{stage} {ms:.1f}" for stage, ms in times) + " ms"
+
+
+def _print(reply: "RetrieveResponse", total_ms: float) -> None:
+    from rich.console import Console
+
+    console = Console()
+    if reply.ad_ids:
+        console.print(_table(reply))
+    counts = reply.counts
+    cut = ", cut by max_ads" if reply.truncated else ""
+    returned = f"{counts.ads_returned:,} returned{cut}"
+    smaller = " (smaller than asked for)" if reply.degraded else ""
+    lines = [
+        f"{counts.sids_generated:,} SIDs generated with profile {reply.profile}{smaller}",
+        f"{counts.ads_generated:,} ads, {counts.ads_matched:,} for this user, {returned}",
+        f"snapshot {reply.snapshot_version}, checkpoint {reply.checkpoint}",
+        f"{total_ms:.1f} ms; of it on the server: {stage_times(reply)}",
+    ]
+    if reply.ignored_names:
+        lines.append(f"names that nobody knows: {', '.join(reply.ignored_names)}")
+    for text in lines:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _table(reply: "RetrieveResponse") -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    with_sids = len(reply.sids.sid_of_ad) > 0
+    for heading in ("ad", "score", "p", *(("SID",) if with_sids else ())):
+        table.add_column(heading, justify="right")
+    for place, (ad_id, score) in enumerate(zip(reply.ad_ids, reply.scores, strict=True)):
+        row = [str(ad_id), f"{score:.3f}", f"{math.exp(score):.3g}"]
+        table.add_row(*row, *([_sid(reply, place)] if with_sids else []))
+    return table
+
+
+def _sid(reply: "RetrieveResponse", place: int) -> str:
+    length = reply.sids.length
+    first = reply.sids.sid_of_ad[place] * length
+    return " ".join(map(str, reply.sids.tokens[first : first + length]))
+
+
+def _read(source: str, line: int) -> Any:
+    """One request as JSON over any number of lines, or one of JSON lines."""
+    name = "standard input" if source == "-" else source
+    try:
+        text = sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InputError(f"{name}: not UTF-8 text; give a request as JSON") from None
+    try:
+        requests = [json.loads(text)]
+    except json.JSONDecodeError as error:
+        requests = _read_lines(text, name, error)
+    if line > len(requests):
+        raise InputError(f"{name}: --line {line}: the last request is that of line {len(requests)}")
+    return requests[line - 1]
+
+
+def _read_lines(text: str, name: str, fault: json.JSONDecodeError) -> list[Any]:
+    try:
+        requests = [json.loads(part) for part in text.splitlines() if part.strip()]
+    except json.JSONDecodeError:
+        requests = []
+    if not requests:
+        place = f"line {fault.lineno}, column {fault.colno}"
+        raise InputError(f"{name}: no JSON request: {fault.msg} at {place}")
+    return requests
+
+
+def _user_values(assignments: Sequence[str]) -> dict[str, list[str]]:
+    """name=value of each; `name=` says that the name is missing."""
+    user: dict[str, list[str]] = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not name or not equals:
+            raise InputError(f"--user {assignment}: write NAME=VALUE, say country=US")
+        values = user.setdefault(name, [])
+        values += [value] if value else []
+    return user

@@ -1,0 +1,45 @@
+"""`grace serve`: the online service."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["serve"]
+
+
+def serve(
+    config: Annotated[Path, typer.Option(help="The server's YAML; docs/operations.md has all.")],
+    snapshots: Annotated[
+        Path | None, typer.Option(help="Folder of snapshot versions, instead of the YAML's.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Folder of the checkpoint, instead of the YAML's.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Instead of listen.port; 0: a free one.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="Instead of the YAML's: cpu, cuda:0.")] = None,
+    timeline: Annotated[
+        Path | None, typer.Option(help="At the end, write a trace of the last batches here.")
+    ] = None,
+) -> None:
+    """Answer Retrieve over gRPC until SIGTERM or Ctrl-C: generate the ads each user may see.
+
+    Health, reflection, the Admin service and metrics are part of it. `--snapshots` and
+    `--checkpoint` are needed where the YAML does not name them.
+
+    Example: `grace serve --config configs/serve.yaml --snapshots snapshots --checkpoint model/demo`
+    """
+    from dataclasses import replace
+
+    from configs.serving import load_serving_config
+
+    settings = load_serving_config(config, snapshots, checkpoint)
+    if port is not None:
+        settings = replace(settings, listen=replace(settings.listen, port=port))
+    if device is not None:
+        settings = replace(settings, device=device)
+    from server.life_cycle import serve as run_server
+
+    raise typer.Exit(run_server(settings, timeline=timeline))

@@ -1,0 +1,170 @@
+"""How a server runs: its configuration file, section by section, with every default.
+
+The text beside a setting is its meaning in docs/operations.md, which is generated from here.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from configs.errors import ConfigError
+from configs.generation import GenerationConfig
+from configs.sections import load_section
+from configs.yaml_loader import read_yaml
+
+__all__ = [
+    "AdminConfig",
+    "BatchingConfig",
+    "LimitsConfig",
+    "ListenConfig",
+    "LogsConfig",
+    "MetricsConfig",
+    "ServingConfig",
+    "ThreadsConfig",
+    "load_serving_config",
+]
+
+MAX_PORT = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class ListenConfig:
+    """Where clients reach the server, and how it leaves."""
+
+    host: Annotated[str, "address that Retrieve, health and reflection listen on"] = "127.0.0.1"
+    port: Annotated[int, "0 takes a free port, which the log names"] = 50051
+    reflection: Annotated[bool, "answer gRPC reflection, which grpcurl and ghz use"] = True
+    linger_seconds: Annotated[
+        float, "after SIGTERM: how long calls are still taken while health says NOT_SERVING"
+    ] = 1.0
+    drain_seconds: Annotated[float, "then: how long calls under way may take to finish"] = 20.0
+
+    def __post_init__(self) -> None:
+        _require_port(self.port)
+        _require_at_least(0, linger_seconds=self.linger_seconds, drain_seconds=self.drain_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class AdminConfig:
+    """Where operators reach the server. It discloses the catalogue: keep it on loopback."""
+
+    host: Annotated[str, "address of the Admin service"] = "127.0.0.1"
+    port: Annotated[int, "0 takes a free port, which the log names"] = 50052
+
+    def __post_init__(self) -> None:
+        _require_port(self.port)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsConfig:
+    """Where Prometheus scrapes."""
+
+    host: Annotated[str, "address of GET /metrics"] = "127.0.0.1"
+    port: Annotated[int, "0 takes a free port, which the log names"] = 9464
+
+    def __post_init__(self) -> None:
+        _require_port(self.port)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchingConfig:
+    """Requests wait here until a batch of them can start."""
+
+    max_waiting: Annotated[int, "requests that may wait; one more is refused at once"] = 256
+    max_wait_ms: Annotated[float, "how long a batch may be held back to fill"] = 0.0
+
+    def __post_init__(self) -> None:
+        _require_at_least(1, max_waiting=self.max_waiting)
+        _require_at_least(0, max_wait_ms=self.max_wait_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsConfig:
+    """What one request may ask for. A request beyond a limit is refused, never cut."""
+
+    max_ads: Annotated[int, "largest max_ads"] = 10_000
+    default_max_ads: Annotated[int, "max_ads of a request that gives none"] = 500
+    exclude_ads: Annotated[int, "ads in exclude_ads"] = 10_000
+    message_bytes: Annotated[int, "encoded size of a request"] = 1 << 20
+    request_id_bytes: Annotated[int, "UTF-8 size of request_id"] = 128
+    names: Annotated[int, "attributes and sets in user, and likewise inputs in features"] = 256
+    values_per_name: Annotated[int, "values of one attribute or set, ids of one bag"] = 4096
+    value_bytes: Annotated[int, "UTF-8 size of a name or a value"] = 1024
+    events: Annotated[int, "events in one sequence"] = 16_384
+
+    def __post_init__(self) -> None:
+        _require_at_least(0, exclude_ads=self.exclude_ads)
+        for name in ("max_ads", "default_max_ads", "message_bytes", "request_id_bytes"):
+            _require_at_least(1, **{name: getattr(self, name)})
+        for name in ("names", "values_per_name", "value_bytes", "events"):
+            _require_at_least(1, **{name: getattr(self, name)})
+        if self.default_max_ads > self.max_ads:
+            raise ConfigError(
+                f"default_max_ads: {self.default_max_ads} is more than max_ads, {self.max_ads}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadsConfig:
+    """Beside these, each stage has one thread, and so has the event loop."""
+
+    torch: Annotated[int, "threads of torch's operations on the CPU"] = 1
+    post: Annotated[int, "threads that match a batch's ads"] = 2
+
+    def __post_init__(self) -> None:
+        _require_at_least(1, torch=self.torch, post=self.post)
+
+
+@dataclass(frozen=True, slots=True)
+class LogsConfig:
+    """To standard error. Never in a log: attribute values, features, SIDs."""
+
+    format: Annotated[Literal["text", "json"], "for people, or one JSON object a line"] = "text"
+    level: Annotated[Literal["debug", "info", "warning", "error"], "the least that is told"] = (
+        "info"
+    )
+    requests: Annotated[bool, "a line for every request: id, code, reason, timings"] = False
+
+
+@dataclass(frozen=True, slots=True)
+class ServingConfig:
+    """A server's configuration file. The command line may give the two folders instead."""
+
+    snapshots: Annotated[Path, "folder that holds snapshot versions and CURRENT"]
+    checkpoint: Annotated[Path, "folder of model.yaml and model.safetensors"]
+    generation: Annotated[GenerationConfig, "beam profiles and the largest batch"]
+    device: Annotated[str, "what torch computes on: cpu, or cuda:0"] = "cpu"
+    warm_up: Annotated[
+        Path | None, "requests as JSON lines to warm up with; empty ones if not given"
+    ] = None
+    listen: ListenConfig = field(default_factory=ListenConfig)
+    admin: AdminConfig = field(default_factory=AdminConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    batching: BatchingConfig = field(default_factory=BatchingConfig)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    threads: ThreadsConfig = field(default_factory=ThreadsConfig)
+    logs: LogsConfig = field(default_factory=LogsConfig)
+
+
+def load_serving_config(
+    path: Path, snapshots: Path | None = None, checkpoint: Path | None = None
+) -> ServingConfig:
+    """The file's configuration; the two folders replace those that it names, if given."""
+    values = dict(read_yaml(path))
+    for name, folder in (("snapshots", snapshots), ("checkpoint", checkpoint)):
+        if folder is not None:
+            values[name] = str(folder)
+        elif name not in values:
+            raise ConfigError(f"{path}: missing key {name!r}; write it, or give --{name}")
+    return load_section(ServingConfig, values, str(path))
+
+
+def _require_port(port: int) -> None:
+    if not 0 <= port <= MAX_PORT:
+        raise ConfigError(f"port: must be 0 to {MAX_PORT}, got {port}")
+
+
+def _require_at_least(least: int, **settings: float) -> None:
+    for name, value in settings.items():
+        if value < least:
+            raise ConfigError(f"{name}: must be at least {least}, got {value}")

@@ -1,0 +1,88 @@
+"""The table of all settings in docs/operations.md, made from the configuration sections.
+
+python -m configs.settings docs/operations.md     writes the part between the two marks
+"""
+
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from configs.marked_text import rewrite
+from configs.serving import ServingConfig
+
+__all__ = ["settings_document"]
+
+_NAMES = {str: "text", int: "integer", float: "number", bool: "true or false", Path: "path"}
+
+
+def settings_document(section: type) -> str:
+    """Markdown: the settings of the file's top level, then a table for each section below it."""
+    return "\n".join(_tables(section, "")).strip() + "\n"
+
+
+def _tables(section: type, path: str) -> Iterator[str]:
+    hints = get_type_hints(section, include_extras=True)
+    rows, below = [], []
+    for field in fields(section):
+        hint, means = _meaning(hints[field.name])
+        nested = _section_below(hint)
+        if nested is not None:
+            below.append((nested, f"{path}.{field.name}{_place(hint)}".lstrip(".")))
+        if nested is None or means:
+            rows.append(f"| `{field.name}` | {_type(hint)} | {_default(field)} | {means} |")
+    if path:
+        yield f"### `{path}`\n"
+        yield f"{(section.__doc__ or '').splitlines()[0]}\n"
+    yield "| setting | type | default | meaning |\n| --- | --- | --- | --- |"
+    yield from rows
+    yield ""
+    for nested, name in below:
+        yield from _tables(nested, name)
+
+
+def _meaning(hint: Any) -> tuple[Any, str]:
+    if get_origin(hint) is Annotated:
+        hint, means = get_args(hint)[:2]
+        return hint, means
+    return hint, ""
+
+
+def _section_below(hint: Any) -> type | None:
+    """The section that a field holds, or holds by name."""
+    if is_dataclass(hint):
+        return hint if isinstance(hint, type) else None
+    if get_origin(hint) in (dict, Mapping):
+        return _section_below(get_args(hint)[1])
+    return None
+
+
+def _place(hint: Any) -> str:
+    return ".<name>" if get_origin(hint) in (dict, Mapping) else ""
+
+
+def _type(hint: Any) -> str:
+    origin, members = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return " or ".join(f"`{member}`" for member in members)
+    if origin in (Union, types.UnionType):
+        (given,) = (member for member in members if member is not type(None))
+        return f"{_type(given)}, or none"
+    if origin is tuple:
+        return f"list of {_type(members[0])}s"
+    return "section" if _section_below(hint) else _NAMES[hint]
+
+
+def _default(field: Field[Any]) -> str:
+    if field.default is not MISSING:
+        value = field.default
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        return "none" if value is None else f"`{text}`"
+    return "required" if field.default_factory is MISSING else ""
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        rewrite(Path(name), "settings", settings_document(ServingConfig))

@@ -1,0 +1,124 @@
+"""What a call can fail with; its status stands beside each leaf.
+
+ServiceError            every failure has a reason, which metrics, logs and the trailer carry
+├── InvalidRequest      INVALID_ARGUMENT     what the request says, with the field's path
+├── WrongPair           FAILED_PRECONDITION  another model or SID space than the loaded ones
+├── Overloaded          RESOURCE_EXHAUSTED   with the time after which to try again
+├── DeadlineUnmeetable  DEADLINE_EXCEEDED    too little time left, or none
+├── Cancelled           CANCELLED            by the caller
+├── NotReady            UNAVAILABLE          still starting
+├── Draining            UNAVAILABLE          on its way out
+└── InternalError       INTERNAL             ours; its text goes to the log, never to the caller
+
+Only `text` reaches a caller. It may name a value of the caller's own request; a log may not, so a
+log has `reason` and `field` only.
+"""
+
+from typing import ClassVar
+
+import grpc
+
+__all__ = [
+    "Cancelled",
+    "DeadlineUnmeetable",
+    "Draining",
+    "InternalError",
+    "InvalidRequest",
+    "NotReady",
+    "Overloaded",
+    "ServiceError",
+    "WrongPair",
+]
+
+
+class ServiceError(Exception):
+    """One request's failure. Only subclasses are raised."""
+
+    code: ClassVar[grpc.StatusCode]
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.text = text
+
+    @property
+    def field(self) -> str | None:
+        """The path of the request's field that is to blame."""
+        return None
+
+    @property
+    def trailers(self) -> tuple[tuple[str, str], ...]:
+        """The reason in a form that programs read."""
+        return (("grace-reason", self.reason),)
+
+
+class InvalidRequest(ServiceError):
+    code = grpc.StatusCode.INVALID_ARGUMENT
+
+    def __init__(self, field: str, fault: str, reason: str = "invalid_field") -> None:
+        super().__init__(reason, f"{field}: {fault}" if field else fault)
+        self._field = field
+
+    @property
+    def field(self) -> str | None:
+        return self._field or None
+
+
+class WrongPair(ServiceError):
+    code = grpc.StatusCode.FAILED_PRECONDITION
+
+    def __init__(self, field: str, text: str) -> None:
+        super().__init__(f"wrong_{field}", f"{field}: {text}")
+        self._field = field
+
+    @property
+    def field(self) -> str | None:
+        return self._field
+
+
+class Overloaded(ServiceError):
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    def __init__(self, reason: str, text: str, retry_after_seconds: float) -> None:
+        super().__init__(reason, text)
+        self.retry_after_seconds = retry_after_seconds
+
+    @property
+    def trailers(self) -> tuple[tuple[str, str], ...]:
+        # gRPC's own retries read this one.
+        pushback = ("grpc-retry-pushback-ms", str(round(self.retry_after_seconds * 1000)))
+        return (("grace-reason", self.reason), pushback)
+
+
+class DeadlineUnmeetable(ServiceError):
+    code = grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+class Cancelled(ServiceError):
+    code = grpc.StatusCode.CANCELLED
+
+    def __init__(self) -> None:
+        super().__init__("cancelled", "cancelled by the caller")
+
+
+class NotReady(ServiceError):
+    code = grpc.StatusCode.UNAVAILABLE
+
+    def __init__(self) -> None:
+        super().__init__("not_ready", "the server is starting; ask again, or watch its health")
+
+
+class Draining(ServiceError):
+    code = grpc.StatusCode.UNAVAILABLE
+
+    def __init__(self) -> None:
+        super().__init__("draining", "the server is shutting down; ask another one")
+
+
+class InternalError(ServiceError):
+    """`text` is fixed: what went wrong stands in the log beside the request's id."""
+
+    code = grpc.StatusCode.INTERNAL
+
+    def __init__(self, reason: str = "internal") -> None:
+        super().__init__(reason, "internal error; the server's log has it under the request's id")

@@ -1,0 +1,195 @@
+"""Calls in, replies and errors out: what stands between gRPC and the pipeline.
+
+It runs on the event loop, so it only converts and waits: bytes to a Retrieval, a Retrieval to the
+pipeline, its end to bytes or to a status. Every call that comes here is counted exactly once.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, NoReturn, Protocol
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from configs.generation import GenerationConfig
+from configs.serving import LimitsConfig
+from proto.retrieval_pb2 import RetrieveRequest
+from server.errors import (
+    Cancelled,
+    DeadlineUnmeetable,
+    Draining,
+    InternalError,
+    NotReady,
+    ServiceError,
+)
+from server.logs import LOGGER
+from server.messages import Answer, Failure, PendingRequest
+from server.metrics import Metrics
+from server.request_log import RequestLog
+from server.requests import read_request
+from server.server_state import Phase, ServerState
+
+__all__ = ["Context", "FrontEnd"]
+
+MAX_TEXT_BYTES = 1000
+
+_LOG = logging.getLogger(LOGGER)
+
+
+class Context(Protocol):
+    """What is used here of grpc.aio.ServicerContext, whose own types leave the None out."""
+
+    def time_remaining(self) -> float | None: ...
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None: ...
+    async def abort(
+        self, code: grpc.StatusCode, details: str, trailing_metadata: tuple[tuple[str, str], ...]
+    ) -> NoReturn: ...
+
+
+@dataclass(slots=True)
+class Call:
+    """What is known of a call so far."""
+
+    message: bytes
+    arrived: float
+    deadline: float
+    request: PendingRequest | None = None
+    end: asyncio.Future[Answer | Failure] | None = field(default=None)
+
+
+class FrontEnd:
+    """Belongs to the event loop; only `ended` may be called from other threads."""
+
+    def __init__(
+        self,
+        state: ServerState,
+        limits: LimitsConfig,
+        generation: GenerationConfig,
+        metrics: Metrics,
+        request_log: RequestLog | None,
+    ) -> None:
+        self._state = state
+        self._limits = limits
+        self._generation = generation
+        self._metrics = metrics
+        self._request_log = request_log
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[PendingRequest, asyncio.Future[Answer | Failure]] = {}
+        self._open = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def until_idle(self) -> None:
+        """Until every call has ended, its reply sent."""
+        await self._idle.wait()
+
+    async def retrieve(self, message: bytes, context: Context) -> bytes:
+        arrived = perf_counter()
+        left = context.time_remaining()
+        call = Call(message, arrived, math.inf if left is None else arrived + left)
+        self._opened(context)
+        try:
+            reply = await self._reply(call)
+        except ServiceError as error:
+            failure = error
+        except asyncio.CancelledError:
+            self._withdrawn(call)
+            raise
+        except Exception as error:  # noqa: BLE001, the caller must not see its text
+            _LOG.error("call failed", exc_info=error, extra={"event": "call_failed"})
+            failure = InternalError()
+        else:
+            self._ended(call, None)
+            return reply
+        self._ended(call, failure)
+        return await context.abort(failure.code, _bounded(failure.text), failure.trailers)
+
+    def ended(self, answers: Sequence[Answer], failures: Sequence[Failure]) -> None:
+        """From the pipeline's threads: one wake-up of the event loop for all of them."""
+        self._loop.call_soon_threadsafe(self._resolve, answers, failures)
+
+    def _resolve(self, answers: Sequence[Answer], failures: Sequence[Failure]) -> None:
+        ends: tuple[Answer | Failure, ...] = (*answers, *failures)
+        for end in ends:
+            future = self._waiting.pop(end.request, None)
+            if future is not None and not future.done():
+                future.set_result(end)
+            elif self._request_log is not None:
+                self._request_log.forget(end.request)  # its caller is gone, and it is logged
+
+    async def _reply(self, call: Call) -> bytes:
+        state = self._state
+        if state.phase == Phase.STARTING:
+            raise NotReady
+        if not state.takes:
+            raise Draining
+        assert state.pipeline is not None
+        retrieval = read_request(call.message, self._limits, self._generation)
+        request = PendingRequest(retrieval, perf_counter(), call.deadline)
+        call.request, call.end = request, self._loop.create_future()
+        self._waiting[request] = call.end
+        try:
+            state.pipeline.submit(request)
+        except BaseException:
+            del self._waiting[request]
+            raise
+        end = await call.end
+        if isinstance(end, Failure):
+            raise end.error
+        return end.reply
+
+    def _withdrawn(self, call: Call) -> None:
+        """The caller has gone, or its deadline has passed, while the call waited for its end."""
+        if call.request is not None and self._waiting.pop(call.request, None) is not None:
+            assert self._state.pipeline is not None
+            self._state.pipeline.cancel(call.request)  # under way or not: nobody waits for it
+        late = perf_counter() >= call.deadline - _deadline_tolerance(call)
+        text = "the deadline passed before the answer was ready"
+        self._ended(call, DeadlineUnmeetable("deadline_exceeded", text) if late else Cancelled())
+
+    def _ended(self, call: Call, error: ServiceError | None) -> None:
+        now = perf_counter()
+        slack = None if math.isinf(call.deadline) else call.deadline - now
+        self._metrics.ended(now - call.arrived, slack, error)
+        if self._request_log is not None:
+            request_id = _request_id(call, self._limits)
+            self._request_log.write(request_id, call.request, now - call.arrived, error)
+
+    def _opened(self, context: Context) -> None:
+        self._open += 1
+        self._idle.clear()
+        context.add_done_callback(self._closed)
+
+    def _closed(self, _: Context) -> None:
+        self._open -= 1
+        if not self._open:
+            self._idle.set()
+
+
+def _bounded(text: str) -> str:
+    """A status travels as a header, escaped to up to thrice its size, and headers are bounded."""
+    encoded = text.encode()
+    if len(encoded) <= MAX_TEXT_BYTES:
+        return text
+    return f"{encoded[:MAX_TEXT_BYTES].decode(errors='ignore')}..."
+
+
+def _deadline_tolerance(call: Call) -> float:
+    """A caller's own clock ends a call first: its timeout is rounded up on its way here."""
+    return 0.005 + 0.02 * (call.deadline - call.arrived)
+
+
+def _request_id(call: Call, limits: LimitsConfig) -> str | None:
+    """Of a refused call as well, if it can be read."""
+    if call.request is not None:
+        return call.request.retrieval.request_id
+    if len(call.message) > limits.message_bytes:
+        return None
+    try:
+        return RetrieveRequest.FromString(call.message).request_id[: limits.request_id_bytes]
+    except DecodeError:
+        return None

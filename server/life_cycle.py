@@ -1,0 +1,266 @@
+"""The server from start to end: listening, loading, ready, draining, gone.
+
+STARTING   the ports are bound; health says NOT_SERVING while snapshot and checkpoint are loaded and
+           every stage is warmed up, on a thread of its own
+SERVING    until SIGTERM or SIGINT, or until a stage dies
+DRAINING   NOT_SERVING; calls are taken for `listen.linger_seconds`, then what is under way is
+           finished within `listen.drain_seconds`
+FAILED     a stage has died: everything under way fails, and the process ends
+"""
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+import prometheus_client
+import torch
+import uvloop
+
+from configs.errors import GraceError
+from configs.serving import ServingConfig
+from server.admin import Admin
+from server.front_end import FrontEnd
+from server.listeners import Listeners
+from server.logs import LOGGER, configure_logs, flush_logs
+from server.loop_lag import LoopLag
+from server.messages import Answer, AnsweredBatch, Failure, Span, StageName
+from server.metrics import Metrics
+from server.pipeline import Pipeline
+from server.request_log import RequestLog
+from server.server_state import Phase, ServerState
+from server.service_times import ServiceTimes
+from server.serving_pair import ServingPair
+from server.stages import STAGES, Stages
+from server.start_up import (
+    load_and_warm_up,
+    require_device,
+    require_folder_of,
+    start_fault,
+    synthetic_requests,
+)
+from server.timeline import Timeline
+
+__all__ = ["serve"]
+
+STOPPED, FAILED, NOT_STARTED = 0, 1, 2  # exit codes
+
+SWITCH_SECONDS = 5e-4
+"""How long a busy stage thread may keep the interpreter from the event loop."""
+
+FAIL_SECONDS = 2.0
+"""For the failures of a dead stage to reach their callers."""
+
+JOIN_SECONDS = 5.0
+"""For the pipeline's threads to end, once nothing is under way."""
+
+_LOG = logging.getLogger(LOGGER)
+_Result = TypeVar("_Result")
+
+
+def serve(config: ServingConfig, stages: Stages = STAGES, timeline: Path | None = None) -> int:
+    """Runs until it is told to stop; the exit code. A fault of the start is told on stderr."""
+    configure_logs(config.logs)
+    sys.setswitchinterval(SWITCH_SECONDS)
+    torch.set_num_threads(config.threads.torch)
+    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+    try:
+        server = Server(config, stages, timeline)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(server.run())
+    except (GraceError, OSError) as error:
+        flush_logs()
+        print(f"error: {start_fault(error, config)}", file=sys.stderr, flush=True)
+        return NOT_STARTED
+
+
+class Server:
+    """Also the pipeline's `Outcomes`: told from its threads how requests and batches end."""
+
+    def __init__(self, config: ServingConfig, stages: Stages, timeline: Path | None) -> None:
+        self._config = config
+        self._stages = stages
+        self._device = require_device(config.device)
+        self._warm_up_requests = synthetic_requests(config)
+        require_folder_of(timeline)
+        self._timeline_path = timeline
+        self._timeline = None if timeline is None else Timeline()
+        self._times = ServiceTimes()
+        self._state = ServerState()
+        self._lag = LoopLag()
+        self._metrics = Metrics(self._state, self._lag, self._device)
+        self._request_log = RequestLog() if config.logs.requests else None
+
+    async def run(self) -> int:
+        config, state = self._config, self._state
+        self._loop = asyncio.get_running_loop()
+        self._stop_asked, self._stage_died = asyncio.Event(), asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._asked_to_stop)
+        self._front_end = FrontEnd(
+            state, config.limits, config.generation, self._metrics, self._request_log
+        )
+        self._listeners = Listeners(config, self._front_end, Admin(state, config))
+        watch = asyncio.create_task(self._lag.watch())
+        try:
+            await self._listeners.open(self._metrics.registry)
+            pair = await self._load()
+            if pair is None:
+                await self._listeners.close()
+                # The loading thread is in native code, which nothing interrupts.
+                exit_now(_told(STOPPED))
+            await self._go_ready(pair)
+            return await self._serve_and_end()
+        finally:
+            watch.cancel()
+            await self._listeners.close()
+
+    async def _load(self) -> ServingPair | None:
+        """None if the server was told to stop before it was ready."""
+        loading = _in_thread(
+            lambda: load_and_warm_up(
+                self._config, self._device, self._stages, self._times, self._warm_up_requests
+            )
+        )
+        if await _first(loading, self._stop_asked.wait()) != 0:
+            self._state.phase = Phase.DRAINING
+            _LOG.info("draining", extra={"event": "draining"})
+            return None
+        try:
+            pair = loading.result()
+        except Exception:
+            self._metrics.loaded("failed")
+            raise
+        self._metrics.loaded("ok")
+        return pair
+
+    async def _go_ready(self, pair: ServingPair) -> None:
+        state, config = self._state, self._config
+        self._metrics.serves(pair.snapshot)
+        state.pair = pair
+        state.pipeline = Pipeline(
+            stages=self._stages,
+            pair=state.current_pair,
+            generation=config.generation,
+            batching=config.batching,
+            times=self._times,
+            outcomes=self,
+            device=self._device,
+            timeline=self._timeline,
+        )
+        state.pipeline.start()
+        gc.collect()
+        gc.freeze()  # what is loaded stays: no collection need look at it again
+        state.phase, state.takes = Phase.SERVING, True
+        await self._listeners.set_health(serving=True)
+        facts = {"snapshot_version": pair.snapshot.facts.version, "checkpoint": pair.checkpoint}
+        _LOG.info("ready", extra={"event": "ready", "device": config.device, **facts})
+
+    async def _serve_and_end(self) -> int:
+        pipeline = self._state.pipeline
+        assert pipeline is not None
+        await _first(self._stop_asked.wait(), self._stage_died.wait())
+        finished = not self._stage_died.is_set() and await self._drain()
+        if self._stage_died.is_set():
+            finished = False
+            await self._fail()
+        pipeline.close()
+        joined = await _in_thread(lambda: pipeline.join(JOIN_SECONDS))
+        self._write_timeline()
+        await self._listeners.close()
+        code = _told(STOPPED if finished and joined else FAILED)
+        if not joined:
+            exit_now(code)
+        return code
+
+    async def _drain(self) -> bool:
+        """Whether everything that was taken in has been answered."""
+        self._state.phase = Phase.DRAINING
+        _LOG.info("draining", extra={"event": "draining"})
+        await self._listeners.set_health(serving=False)
+        listen = self._config.listen
+        if await _first(asyncio.sleep(listen.linger_seconds), self._stage_died.wait()) != 0:
+            return False
+        self._state.takes = False
+        return await self._listeners.finish_calls(listen.drain_seconds)
+
+    async def _fail(self) -> None:
+        self._state.phase, self._state.takes = Phase.FAILED, False
+        await self._listeners.set_health(serving=False)
+        await self._listeners.finish_calls(FAIL_SECONDS)
+
+    def _write_timeline(self) -> None:
+        if self._timeline is None or self._timeline_path is None:
+            return
+        try:
+            self._timeline.write(self._timeline_path)
+        except OSError as error:
+            fields = {"path": str(self._timeline_path), "fault": error.strerror}
+            _LOG.error("timeline_lost", extra={"event": "timeline_lost", **fields})
+
+    def _asked_to_stop(self) -> None:
+        if self._stop_asked.is_set():
+            _LOG.warning("forced", extra={"event": "forced"})
+            exit_now(_told(FAILED))
+        self._stop_asked.set()
+
+    def ended(self, answers: Sequence[Answer], failures: Sequence[Failure]) -> None:
+        self._front_end.ended(answers, failures)
+
+    def batch_done(self, answered: AnsweredBatch, spans: tuple[Span, ...]) -> None:
+        self._metrics.batch_done(answered, spans)
+        if self._request_log is not None:
+            self._request_log.batch_done(answered, spans)
+
+    def died(self, stage: StageName, error: BaseException) -> None:  # noqa: ARG002, it is logged
+        self._loop.call_soon_threadsafe(self._stage_died.set)
+
+
+def exit_now(code: int) -> NoReturn:
+    """Ends the process without waiting for any thread."""
+    flush_logs()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _told(code: int) -> int:
+    _LOG.info("stopped", extra={"event": "stopped", "exit_code": code})
+    return code
+
+
+async def _first(*events: Awaitable[object]) -> int:
+    """Which of them has happened; the earlier one if several have. The others are given up."""
+    waits = [asyncio.ensure_future(event) for event in events]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    first = next(number for number, wait in enumerate(waits) if wait.done())
+    for wait in waits:
+        wait.cancel()
+    return first
+
+
+def _in_thread(work: Callable[[], _Result]) -> asyncio.Future[_Result]:
+    """On a thread that the process can end without, unlike those of the loop's own pool."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[_Result] = loop.create_future()
+
+    def tell(how: Callable[[], None]) -> None:
+        if not future.cancelled():
+            how()
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001, it is raised where the future is awaited
+            loop.call_soon_threadsafe(tell, partial(future.set_exception, error))
+        else:
+            loop.call_soon_threadsafe(tell, partial(future.set_result, result))
+
+    threading.Thread(target=run, daemon=True).start()
+    return future

@@ -1,0 +1,78 @@
+"""The three addresses that the server listens on: clients', operators', Prometheus'."""
+
+import asyncio
+import logging
+
+from prometheus_client import CollectorRegistry
+
+from configs.serving import ServingConfig
+from proto.retrieval_pb2 import DESCRIPTOR
+from server.admin import Admin
+from server.front_end import FrontEnd
+from server.grpc_listener import GrpcListener, ListenLimits, address, refusal
+from server.logs import LOGGER
+from server.metrics_page import MetricsPage
+
+__all__ = ["Listeners"]
+
+OVERSIZE = 4
+"""Messages up to so many times the limit are refused by us, with a reason; larger ones by gRPC."""
+
+SETTLE_SECONDS = 0.2
+"""For the last calls to come in and be refused, and for the last replies to leave before streams of
+watchers, which never end, are cut."""
+
+_LOG = logging.getLogger(LOGGER)
+
+
+class Listeners:
+    def __init__(self, config: ServingConfig, front_end: FrontEnd, admin: Admin) -> None:
+        self._config = config
+        self._front_end = front_end
+        services = DESCRIPTOR.services_by_name
+        limits = ListenLimits(OVERSIZE * config.limits.message_bytes, config.listen.reflection)
+        methods = {"Retrieve": front_end.retrieve}
+        self._clients = GrpcListener(services["AdsRetrieval"], methods, limits)
+        self._operators = GrpcListener(services["Admin"], {"GetStatus": admin.get_status}, limits)
+        self._page: MetricsPage | None = None
+
+    async def open(self, registry: CollectorRegistry) -> None:
+        """Binds all three and answers on them, health with NOT_SERVING."""
+        listen, admin, metrics = self._config.listen, self._config.admin, self._config.metrics
+        retrieve = await self._clients.open("listen", listen.host, listen.port)
+        operators = await self._operators.open("admin", admin.host, admin.port)
+        try:
+            self._page = MetricsPage(metrics.host, metrics.port, registry)
+        except OSError as error:
+            fault = error.strerror or str(error)
+            raise refusal("metrics", metrics.host, metrics.port, fault) from None
+        page = address(metrics.host, self._page.port)
+        where = {"retrieve": retrieve, "admin": operators, "metrics": page}
+        _LOG.info("listening", extra={"event": "listening", **where})
+
+    async def set_health(self, *, serving: bool) -> None:
+        await asyncio.gather(
+            self._clients.set_health(serving=serving), self._operators.set_health(serving=serving)
+        )
+
+    async def finish_calls(self, seconds: float) -> bool:
+        """Those under way have so long; new ones are not served. Whether all ended in time."""
+        # What is on its way here is refused by the front end, with a reason: gRPC, once it is
+        # closing, would drop some of it as cancelled.
+        await asyncio.sleep(SETTLE_SECONDS)
+        closing = asyncio.create_task(self._clients.close(seconds))
+        idle = asyncio.create_task(self._front_end.until_idle())
+        await asyncio.wait((idle, closing), return_when=asyncio.FIRST_COMPLETED)
+        finished = idle.done()
+        await self._clients.close(SETTLE_SECONDS if finished else None)
+        await closing
+        idle.cancel()
+        return finished
+
+    async def close(self) -> None:
+        """What is still open; the metrics last."""
+        await self._clients.close()
+        await self._operators.close()
+        if self._page is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._page.close)
+            self._page = None

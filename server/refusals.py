@@ -1,0 +1,37 @@
+"""What a request that is turned away is told: why, and when to try again."""
+
+from server.errors import DeadlineUnmeetable, Overloaded
+from server.messages import PendingRequest
+
+__all__ = ["displaced", "queue_full", "turned_away", "unmeetable"]
+
+MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.001, 1.0
+"""A prediction may be missing, or far off; callers do as they are told."""
+
+
+def queue_full(places: int, retry_seconds: float) -> Overloaded:
+    text = f"{places} requests wait, and no more may; try again later"
+    return Overloaded("queue_full", text, _bounded(retry_seconds))
+
+
+def displaced(retry_seconds: float) -> Overloaded:
+    text = "a request of NORMAL priority took the place of this LOW one; try again later"
+    return Overloaded("displaced", text, _bounded(retry_seconds))
+
+
+def unmeetable(left: float) -> DeadlineUnmeetable:
+    """With so many seconds left to its deadline."""
+    text = f"{max(0.0, left) * 1000:.0f} ms are left, less than an answer takes now"
+    return DeadlineUnmeetable("deadline_unmeetable", f"{text}; allow more time, or try again later")
+
+
+def turned_away(request: PendingRequest, now: float) -> DeadlineUnmeetable:
+    """One that waited until there was too little time left, or none."""
+    if request.deadline > now:
+        return unmeetable(request.deadline - now)
+    text = "the deadline passed while the request waited; allow more time, or try again later"
+    return DeadlineUnmeetable("deadline_exceeded", text)
+
+
+def _bounded(seconds: float) -> float:
+    return min(max(MIN_RETRY_SECONDS, seconds), MAX_RETRY_SECONDS)

@@ -1,0 +1,207 @@
+"""A call's bytes to a Retrieval: every limit of the configuration is enforced here, and named.
+
+It runs on the event loop, so numbers stay in arrays: what they may be is the input stage's to say.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
+from typing import Protocol, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+from google.protobuf.message import DecodeError
+
+from configs.generation import GenerationConfig
+from configs.serving import LimitsConfig
+from model.inputs import EventSequence, Integers, RequestFeatures
+from proto.retrieval_pb2 import Events, Features, Ids, Numbers, RetrieveRequest, Values
+from server.errors import InvalidRequest
+from server.messages import Priority, Retrieval
+
+__all__ = ["read_request"]
+
+Message = TypeVar("Message")
+Item = TypeVar("Item", covariant=True)
+
+PRIORITIES: Mapping[str, Priority] = {"": "NORMAL", "NORMAL": "NORMAL", "LOW": "LOW"}
+SHOWN_CHARACTERS = 64
+_ARRAY_FROM = 64
+"""Shorter fields are read faster as a list, longer ones as an array."""
+
+
+class _Repeated(Protocol[Item]):
+    """A repeated field of the generated classes: `[:]` is the fastest way to a list."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, place: slice, /) -> Sequence[Item]: ...
+
+
+def read_request(message: bytes, limits: LimitsConfig, generation: GenerationConfig) -> Retrieval:
+    """Raises InvalidRequest: malformed, too_large, or invalid_field with the field's path."""
+    if len(message) > limits.message_bytes:
+        raise InvalidRequest(
+            "",
+            f"the request has {len(message)} bytes, at most {limits.message_bytes} "
+            "(limits.message_bytes)",
+            reason="too_large",
+        )
+    try:
+        request = RetrieveRequest.FromString(message)
+    except DecodeError:
+        raise InvalidRequest(
+            "", "the bytes are not a grace.v1.RetrieveRequest", reason="malformed"
+        ) from None
+    _require_bytes("request_id", request.request_id, limits.request_id_bytes, "request_id_bytes")
+    for field in ("model", "sid_space", "profile", "priority"):
+        _require_bytes(field, getattr(request, field), limits.value_bytes, "value_bytes")
+    exclude_ads = _repeated(request.exclude_ads)
+    _require_count("exclude_ads", len(exclude_ads), "ads", limits.exclude_ads, "exclude_ads")
+    return Retrieval(
+        request_id=request.request_id,
+        model=request.model,
+        sid_space=request.sid_space,
+        user=_user(request.user, limits),
+        features=_features(request.features, limits, generation),
+        max_ads=_max_ads(request.max_ads, limits),
+        profile=_profile(request.profile, generation),
+        priority=_priority(request.priority),
+        exclude_ads=np.asarray(_integers(exclude_ads), np.int64),
+        include_sids=request.include_sids,
+    )
+
+
+def _max_ads(given: int, limits: LimitsConfig) -> int:
+    if given > limits.max_ads:
+        raise InvalidRequest("max_ads", f"{given} ads, at most {limits.max_ads} (limits.max_ads)")
+    return given or limits.default_max_ads
+
+
+def _profile(given: str, generation: GenerationConfig) -> str:
+    if given and given not in generation.profiles:
+        known = ", ".join(sorted(generation.profiles))
+        raise InvalidRequest("profile", f"{_shown(given)} is not a profile here; known: {known}")
+    return given or generation.default_profile
+
+
+def _priority(given: str) -> Priority:
+    priority = PRIORITIES.get(given)
+    if priority is None:
+        raise InvalidRequest("priority", f"{_shown(given)} is neither NORMAL nor LOW")
+    return priority
+
+
+def _user(user: Mapping[str, Values], limits: LimitsConfig) -> dict[str, Sequence[str]]:
+    _require_count("user", len(user), "names", limits.names, "names")
+    read: dict[str, Sequence[str]] = {}
+    for name, message in _named("user", user, limits):
+        values = _repeated(message.values)[:]
+        field = f"user.{name}.values"
+        _require_count(field, len(values), "values", limits.values_per_name, "values_per_name")
+        for value in values:
+            if _is_longer(value, limits.value_bytes):
+                raise InvalidRequest(
+                    field,
+                    f"a value has {len(value.encode())} bytes, at most {limits.value_bytes} "
+                    "(limits.value_bytes)",
+                )
+        read[name] = values
+    return read
+
+
+def _features(
+    features: Features, limits: LimitsConfig, generation: GenerationConfig
+) -> RequestFeatures:
+    dense, categorical = features.dense, features.categorical
+    bags, sequences = features.bags, features.sequences
+    names = len(dense) + len(categorical) + len(bags) + len(sequences)
+    _require_count("features", names, "names", limits.names, "names")
+    if not names:
+        return RequestFeatures()
+    sid_length = len(generation.profiles[generation.default_profile].beams)
+    return RequestFeatures(
+        dense={
+            name: _numbers(f"features.dense.{name}.values", numbers, limits)
+            for name, numbers in _named("features.dense", dense, limits)
+        },
+        categorical=_ids("features.categorical", categorical, limits),
+        bags=_ids("features.bags", bags, limits),
+        sequences={
+            name: _events(f"features.sequences.{name}", events, limits, sid_length)
+            for name, events in _named("features.sequences", sequences, limits)
+        },
+    )
+
+
+def _numbers(field: str, message: Numbers, limits: LimitsConfig) -> Sequence[float]:
+    numbers = _repeated(message.values)[:]
+    _require_count(field, len(numbers), "values", limits.values_per_name, "values_per_name")
+    for number in numbers:
+        if not isfinite(number):
+            raise InvalidRequest(field, f"{number} is not finite")
+    return numbers
+
+
+def _ids(parent: str, inputs: Mapping[str, Ids], limits: LimitsConfig) -> dict[str, Integers]:
+    read: dict[str, Integers] = {}
+    for name, message in _named(parent, inputs, limits):
+        ids = _repeated(message.ids)
+        if len(ids) > limits.values_per_name:
+            field = f"{parent}.{name}.ids"
+            _require_count(field, len(ids), "ids", limits.values_per_name, "values_per_name")
+        read[name] = _integers(ids)
+    return read
+
+
+def _events(field: str, message: Events, limits: LimitsConfig, sid_length: int) -> EventSequence:
+    tokens, times = _repeated(message.sids), _repeated(message.timestamps_ms)
+    events = -(-len(tokens) // sid_length)
+    _require_count(f"{field}.sids", events, "events", limits.events, "events")
+    _require_count(f"{field}.timestamps_ms", len(times), "events", limits.events, "events")
+    side: dict[str, Integers] = {}
+    _require_count(f"{field}.side", len(message.side), "names", limits.names, "names")
+    for name, values in _named(f"{field}.side", message.side, limits):
+        ids = _repeated(values.ids)
+        _require_count(f"{field}.side.{name}.ids", len(ids), "events", limits.events, "events")
+        side[name] = _integers(ids)
+    return EventSequence(_integers(tokens), _integers(times), side)
+
+
+def _named(
+    parent: str, inputs: Mapping[str, Message], limits: LimitsConfig
+) -> Iterator[tuple[str, Message]]:
+    """The entries of a map, by names of bounded length."""
+    for name in inputs:
+        _require_bytes(parent, name, limits.value_bytes, "value_bytes", "a name")
+        yield name, inputs[name]
+
+
+def _integers(values: _Repeated[int]) -> Integers:
+    if len(values) < _ARRAY_FROM:
+        return values[:]
+    array: npt.NDArray[np.int64] = np.asarray(values, np.int64)
+    return array
+
+
+def _repeated(field: Sequence[Item]) -> _Repeated[Item]:
+    return cast("_Repeated[Item]", field)
+
+
+def _require_count(field: str, count: int, what: str, most: int, setting: str) -> None:
+    if count > most:
+        raise InvalidRequest(field, f"{count} {what}, at most {most} (limits.{setting})")
+
+
+def _require_bytes(field: str, text: str, most: int, setting: str, what: str = "it") -> None:
+    if _is_longer(text, most):
+        size = len(text.encode())
+        raise InvalidRequest(field, f"{what} has {size} bytes, at most {most} (limits.{setting})")
+
+
+def _is_longer(text: str, most: int) -> bool:
+    return len(text) > most or not (text.isascii() or len(text.encode()) <= most)
+
+
+def _shown(text: str) -> str:
+    """A caller's own value, short enough for a status."""
+    cut = text[:SHOWN_CHARACTERS]
+    return repr(cut) if cut == text else f"{cut!r}..."

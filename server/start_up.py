@@ -1,0 +1,94 @@
+"""What must be right before the server is ready, and how it says what is not."""
+
+from pathlib import Path
+
+import torch
+
+from configs.errors import (
+    CheckpointError,
+    ConfigError,
+    DeviceError,
+    GraceError,
+    InputError,
+    SnapshotError,
+)
+from configs.serving import ServingConfig
+from kernels import load_ops
+from server.messages import Retrieval
+from server.service_times import ServiceTimes
+from server.serving_pair import ServingPair, load_pair
+from server.stages import Stages
+from server.warm_up import warm_up, warm_up_requests
+
+__all__ = [
+    "load_and_warm_up",
+    "require_device",
+    "require_folder_of",
+    "start_fault",
+    "synthetic_requests",
+]
+
+
+def require_device(name: str) -> torch.device:
+    """The device, if this machine and this version can compute on it."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise DeviceError(
+            f"device {name!r}: torch knows no such device; use cpu or cuda:0"
+        ) from None
+    load_ops(device)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise DeviceError(
+            f"device {name}: this machine has {torch.cuda.device_count()} CUDA GPUs that torch can "
+            "use; name one of them, or use cpu"
+        )
+    return device
+
+
+def require_folder_of(timeline: Path | None) -> None:
+    """Now, rather than at the end, when the trace would be lost."""
+    if timeline is not None and not timeline.parent.is_dir():
+        raise InputError(f"timeline: {timeline}: its folder does not exist; make it first")
+
+
+def synthetic_requests(config: ServingConfig) -> tuple[Retrieval, ...]:
+    """Those to warm up with."""
+    return warm_up_requests(config.warm_up, config.limits, config.generation)
+
+
+def load_and_warm_up(
+    config: ServingConfig,
+    device: torch.device,
+    stages: Stages,
+    times: ServiceTimes,
+    requests: tuple[Retrieval, ...],
+) -> ServingPair:
+    pair = load_pair(
+        config.snapshots, config.checkpoint, config.generation, device, config.threads.post
+    )
+    warm_up(stages, pair, config.generation, requests, times.observe)
+    return pair
+
+
+def start_fault(error: GraceError | OSError, config: ServingConfig) -> str:
+    """One line that names the configuration's key, the file and the remedy."""
+    if isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename else ""
+        return f"{place}{error.strerror or error}"
+    text = str(error)
+    if isinstance(error, SnapshotError):
+        return f"snapshots: {text}; build or publish another version"
+    if isinstance(error, CheckpointError):
+        remedy = "" if ";" in text else "; name the folder of another checkpoint"
+        return f"checkpoint: {text}{remedy}"
+    if isinstance(error, ConfigError):
+        return text
+    for key, path, remedy in (
+        ("snapshots", config.snapshots, "name the folder that `grace build` wrote to"),
+        ("checkpoint", config.checkpoint, "name a folder that `grace train` or an import made"),
+        ("warm_up", config.warm_up, "mend it, or name another file"),
+    ):
+        if path is not None and text.startswith(str(path)):
+            return f"{key}: {text}" if ";" in text else f"{key}: {text}; {remedy}"
+    return text

@@ -1,0 +1,170 @@
+"""The client against servers whose behaviour is known: what is waited for is not forgotten."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import grpc
+import pytest
+
+from bench.load.arrivals import poisson_arrivals
+from bench.load.client import ClosedLoop, OpenLoop, run_load
+from bench.load.shots import Shot
+from configs.errors import InputError
+from proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse, Timings
+
+Answer: TypeAlias = Callable[[bytes, Any], bytes]
+
+SHOTS = tuple(Shot(RetrieveRequest(request_id=f"r{i}").SerializeToString()) for i in range(7))
+REPLY = RetrieveResponse(
+    ad_ids=[3, 1, 2],
+    timings=Timings(queue_us=5, input_us=10, features_us=20, generate_us=30, post_us=40),
+).SerializeToString()
+
+
+@contextmanager
+def server(answer: Answer, threads: int = 8) -> Iterator[str]:
+    """Answers Retrieve with this function, on so many threads."""
+    pool = ThreadPoolExecutor(threads)
+    serving = grpc.server(pool)
+    method: Any = grpc.unary_unary_rpc_method_handler(answer)
+    serving.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("grace.v1.AdsRetrieval", {"Retrieve": method}),)
+    )
+    port = serving.add_insecure_port("127.0.0.1:0")
+    serving.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        serving.stop(None).wait()
+        pool.shutdown()
+
+
+def test_every_arrival_is_a_call_and_shots_take_turns() -> None:
+    seen: list[str] = []
+
+    def answer(request: bytes, _: Any) -> bytes:
+        seen.append(RetrieveRequest.FromString(request).request_id)
+        return REPLY
+
+    load = OpenLoop(rate=300, seconds=0.5, seed=11)
+    with server(answer) as address:
+        run = run_load(address, SHOTS, load)
+    arrivals = poisson_arrivals(300, 0.5, seed=11)
+    assert sorted(call.intended for call in run.calls) == arrivals.tolist()
+    assert {call.status for call in run.calls} == {"OK"}
+    assert sorted(seen) == sorted(f"r{i % 7}" for i in range(len(arrivals)))
+    assert all(call.intended <= call.sent <= call.ended <= run.seconds for call in run.calls)
+
+
+def test_the_server_s_times_are_read_from_the_reply() -> None:
+    with server(lambda request, context: REPLY) as address:
+        run = run_load(address, SHOTS, ClosedLoop(in_flight=1, seconds=0.1))
+    times = run.calls[0].server
+    assert times is not None
+    assert (times.queue, times.generate, times.all) == (5, 30, 105)
+
+
+def test_a_slow_server_meets_all_the_calls_that_came_meanwhile() -> None:
+    """One at a time in 20 ms, 100 a second: the last one has waited for half of all."""
+
+    def answer(_: bytes, __: Any) -> bytes:
+        time.sleep(0.02)
+        return REPLY
+
+    load = OpenLoop(rate=100, seconds=0.5, seed=2)
+    with server(answer, threads=1) as address:
+        run = run_load(address, SHOTS, load)
+    waited = 0.02 * len(run.calls) - 0.5
+    assert waited > 0.25
+    assert max(call.latency for call in run.calls) > waited
+
+
+def test_a_closed_loop_keeps_so_many_calls_under_way() -> None:
+    lock, met, under_way, most = threading.Lock(), threading.Barrier(5), 0, 0
+    first = threading.BoundedSemaphore(5)
+
+    def answer(_: bytes, __: Any) -> bytes:
+        nonlocal under_way, most
+        with lock:
+            under_way += 1
+            most = max(most, under_way)
+        if first.acquire(blocking=False):
+            met.wait(30)
+        with lock:
+            under_way -= 1
+        return REPLY
+
+    with server(answer) as address:
+        run = run_load(address, SHOTS, ClosedLoop(in_flight=5, seconds=0.2))
+    assert most == 5
+    assert len(run.calls) > 5
+
+
+def test_connections_are_as_many_as_asked_for() -> None:
+    peers: set[str] = set()
+
+    def answer(_: bytes, context: Any) -> bytes:
+        peers.add(context.peer())
+        return REPLY
+
+    with server(answer) as address:
+        run_load(address, SHOTS, ClosedLoop(in_flight=9, seconds=0.2), connections=3)
+    assert len(peers) == 3
+
+
+def test_a_failure_keeps_its_status_reason_and_text() -> None:
+    def answer(_: bytes, context: Any) -> bytes:
+        context.set_trailing_metadata((("grace-reason", "queue_full"),))
+        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "full")
+        raise AssertionError
+
+    with server(answer) as address:
+        run = run_load(address, SHOTS, ClosedLoop(in_flight=1, seconds=0.05))
+    ends = {(call.status, call.reason, call.text, call.withdrawn) for call in run.calls}
+    assert ends == {("ResourceExhausted", "queue_full", "full", False)}
+
+
+def test_deadlines_end_calls_as_failures_and_cancels_as_withdrawn() -> None:
+    gate = threading.Event()
+
+    def answer(_: bytes, __: Any) -> bytes:
+        gate.wait(30)
+        return REPLY
+
+    shots = (
+        Shot(SHOTS[0].body, timeout_seconds=0.05),
+        Shot(SHOTS[1].body, cancel_after_seconds=0.05),
+    )
+    load = OpenLoop(rate=60, seconds=0.5, seed=5)
+    with server(answer, threads=64) as address:
+        run = run_load(address, shots, load)
+        gate.set()
+    ends = {(call.status, call.withdrawn) for call in run.calls}
+    assert ends == {("DeadlineExceeded", False), ("Canceled", True)}
+
+
+def test_calls_under_way_at_the_end_are_withdrawn() -> None:
+    gate = threading.Event()
+
+    def answer(_: bytes, __: Any) -> bytes:
+        gate.wait(30)
+        return REPLY
+
+    load = OpenLoop(rate=60, seconds=0.3, seed=5, finish_seconds=0.05)
+    with server(answer, threads=64) as address:
+        run = run_load(address, SHOTS, load)
+        gate.set()
+    assert len(run.calls) == len(poisson_arrivals(60, 0.3, 5))
+    assert {(call.status, call.withdrawn, call.error) for call in run.calls} == {
+        ("Canceled", True, "")
+    }
+
+
+def test_an_address_without_a_server_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.load.client._CONNECT_SECONDS", 0.2)
+    with pytest.raises(InputError, match=r"127\.0\.0\.1:9: no server answers there"):
+        run_load("127.0.0.1:9", SHOTS, ClosedLoop(1, 0.1))

@@ -1,0 +1,75 @@
+"""What a load is made of: requests as JSON lines, for our client and for ghz."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.load import sweep
+from bench.load.shots import read_shots, write_ghz_data
+from bench.synth import Written
+from configs.errors import InputError
+from proto.retrieval_pb2 import DESCRIPTOR, RetrieveRequest
+
+
+def test_synthetic_requests_become_the_messages_that_they_say(
+    folder: tuple[Path, Written],
+) -> None:
+    path = folder[0] / "requests.jsonl"
+    shots = read_shots(path, 0.25)
+    assert len(shots) == folder[1].requests
+    first = json.loads(path.read_text().splitlines()[0])
+    message = RetrieveRequest.FromString(shots[0].body)
+    assert message.request_id == first["request_id"]
+    assert {name: list(values.values) for name, values in message.user.items()} == {
+        name: values["values"] for name, values in first["user"].items()
+    }
+    assert {shot.timeout_seconds for shot in shots} == {0.25}
+
+
+def test_ghz_gets_the_same_requests_as_one_array(
+    folder: tuple[Path, Written], tmp_path: Path
+) -> None:
+    path, out = folder[0] / "requests.jsonl", tmp_path / "ghz.json"
+    write_ghz_data(path, out)
+    assert json.loads(out.read_text()) == [json.loads(x) for x in path.read_text().splitlines()]
+
+
+def test_what_ghz_would_take_for_a_template_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_text('{"request_id": "{{.RequestNumber}}"}\n')
+    with pytest.raises(InputError, match="template"):
+        write_ghz_data(path, tmp_path / "ghz.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("{}\n{", "requests.jsonl:2: not JSON"),
+        ("[1]", "requests.jsonl:1: must be a JSON object"),
+        ("", "requests.jsonl: holds no request"),
+        ('{}\n{"max_add": 3}', "requests.jsonl:2: .*max_add"),
+        ('{"max_ads": -1}', "requests.jsonl:1: "),
+    ],
+)
+def test_a_bad_file_is_refused_by_line(tmp_path: Path, text: str, fault: str) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_text(text)
+    with pytest.raises(InputError, match=fault):
+        read_shots(path, None)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"absent\.jsonl: .*grace synth"):
+        read_shots(tmp_path / "absent.jsonl", None)
+
+
+def test_ghz_s_configuration_calls_our_method_in_an_open_loop_over_several_connections() -> None:
+    config = json.loads(Path(sweep.__file__).with_name("ghz.json").read_text())
+    service = DESCRIPTOR.services_by_name["AdsRetrieval"]
+    assert config["call"] == f"{service.full_name}.{service.methods[0].name}"
+    assert config["async"] is True
+    assert config["connections"] > 1
+    assert config["duration-stop"] == "wait"
+    assert config["format"] == "json"
+    assert "proto" not in config  # by reflection

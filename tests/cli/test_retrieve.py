@@ -1,0 +1,136 @@
+"""`grace retrieve` against a real server: what it sends, what it shows, and every mistake."""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.command import run_grace
+from support.server_process import ServerProcess
+from support.serving_files import ServingFiles, write_serving_files
+
+pytestmark = pytest.mark.subprocess
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> ServingFiles:
+    files = write_serving_files(tmp_path_factory.mktemp("retrieve"))
+    lines = "\n".join(map(json.dumps, files.requests))
+    (files.folder / "requests.jsonl").write_text(lines, encoding="utf-8")
+    return files
+
+
+@pytest.fixture(scope="module")
+def address(files: ServingFiles) -> Iterator[str]:
+    with ServerProcess(files.write_config()) as server:
+        yield server.address
+
+
+@pytest.fixture(scope="module")
+def requests(files: ServingFiles) -> Path:
+    return files.folder / "requests.jsonl"
+
+
+def test_a_table_names_each_ad_with_its_score_and_sid(address: str, requests: Path) -> None:
+    arguments = ("--request", requests, "--line", "3", "--max-ads", "7", "--sids")
+    done = run_grace("retrieve", "--address", address, *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    ad = r"^ +(\d+) +(-\d+\.\d{3}) +([\d.e-]+) +(\d+ \d+ \d+ \d+) +$"
+    rows = re.findall(ad, done.stdout, re.MULTILINE)
+    assert len(rows) == 7
+    for _ad_id, score, probability, _sid in rows:
+        assert float(probability) == pytest.approx(math.exp(float(score)), rel=0.01)
+    assert "16 SIDs generated with profile full" in done.stdout
+    assert "7 returned, cut by max_ads" in done.stdout
+    assert re.search(r"^snapshot \d+, checkpoint \S+$", done.stdout, re.MULTILINE)
+    stages = r"queue [\d.]+, input [\d.]+, features [\d.]+, generate [\d.]+, post [\d.]+ ms$"
+    assert re.search(rf"^[\d.]+ ms; of it on the server: {stages}", done.stdout, re.MULTILINE)
+
+
+def test_json_is_the_reply_and_the_time_it_took(address: str, requests: Path) -> None:
+    done = run_grace("retrieve", "--address", address, "--request", requests, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    reply = json.loads(done.stdout)
+    first = json.loads(requests.read_text(encoding="utf-8").splitlines()[0])
+    assert reply["request_id"] == first["request_id"]
+    assert reply["counts"]["ads_returned"] == len(reply["ad_ids"]) == len(reply["scores"])
+    assert reply["scores"] == sorted(reply["scores"], reverse=True)
+    assert reply["total_ms"] * 1000 > reply["timings"]["generate_us"] > 0
+
+
+def test_options_go_before_what_the_file_says(address: str, tmp_path: Path, requests: Path) -> None:
+    request = json.loads(requests.read_text(encoding="utf-8").splitlines()[2])
+    file = tmp_path / "request.json"
+    file.write_text(json.dumps({**request, "maxAds": 3, "max_ads": 3}, indent=2))
+    options = ("--profile", "reduced", "--user", "shoe_size=44", "--user", "gender=")
+    done = run_grace("retrieve", "--address", address, "--request", file, *options, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    reply = json.loads(done.stdout)
+    assert (reply["profile"], reply["ignored_names"]) == ("reduced", ["shoe_size"])
+    assert reply["counts"]["sids_generated"] <= 4
+    assert len(reply["ad_ids"]) <= 3
+
+
+def test_without_a_file_a_user_with_nothing_but_a_country_gets_ads(address: str) -> None:
+    done = run_grace("retrieve", "--address", address, "--user", "country=US")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.search(r"[1-9]\d* returned", done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "error"),
+    [
+        (("--user", "country"), 2, "--user country: write NAME=VALUE, say country=US"),
+        (("--profile", "huge"), 2, "INVALID_ARGUMENT (invalid_field): profile: 'huge' is not a"),
+        (("--max-ads", "4000000"), 2, "INVALID_ARGUMENT (invalid_field): max_ads: 4000000 ads, at"),
+        (("--timeout", "0.001"), 1, "DEADLINE_EXCEEDED"),
+        (("--request", "none.json"), 1, "none.json: No such file"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    address: str, options: tuple[str, ...], code: int, error: str
+) -> None:
+    done = run_grace("retrieve", "--address", address, *options)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith(f"error: {error}")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('{"user": {"country": {"values": ["US"]}}, "maxads": 3}', "request: unknown key 'maxads'"),
+        ('{"features": {"dens": {}}}', "features: unknown key 'dens'; known: dense, categorical,"),
+        (
+            '{"features": {"bags": {"b": {"id": []}}}}',
+            "features.bags.b: unknown key 'id'; known: ids",
+        ),
+        ('{"user": {"country": ["US"]}}', "user.country: expected an object, got list"),
+        ('{"max_ads": "many"}', "request: Failed to parse max_ads field"),
+        ("[]", "request: expected an object, got list"),
+        ('{"max_ads": }', "{file}: no JSON request: Expecting value at line 1, column 13"),
+        ("", "{file}: no JSON request: Expecting value at line 1, column 1"),
+    ],
+)
+def test_a_request_that_is_none_never_leaves(text: str, error: str, tmp_path: Path) -> None:
+    file = tmp_path / "request.json"
+    file.write_text(text)
+    done = run_grace("retrieve", "--request", file)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {error.format(file=file)}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_line_that_the_file_does_not_have_is_named(requests: Path) -> None:
+    done = run_grace("retrieve", "--request", requests, "--line", "1000")
+    assert done.returncode == 2
+    assert re.search(r"--line 1000: the last request is that of line \d+", done.stderr)
+
+
+def test_without_a_server_the_error_says_how_to_start_one() -> None:
+    done = run_grace("retrieve", "--address", "127.0.0.1:1")
+    expected = "no server at 127.0.0.1:1; start it (grace serve), or give --address"
+    assert (done.returncode, done.stderr) == (1, f"error: UNAVAILABLE: {expected}\n")

@@ -1,0 +1,64 @@
+"""A server's configuration file."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from configs.errors import ConfigError
+from configs.serving import ServingConfig, load_serving_config
+
+GENERATION = {"max_batch": 3, "profiles": {"full": {"beams": [1, 7], "num_sids": 5}}}
+LEAST: dict[str, Any] = {"snapshots": "s", "checkpoint": "c", "generation": GENERATION}
+
+
+def load(tmp_path: Path, values: dict[str, Any], **folders: Path) -> ServingConfig:
+    path = tmp_path / "serve.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return load_serving_config(path, **folders)
+
+
+def test_everything_but_what_must_be_given_has_a_default(tmp_path: Path) -> None:
+    config = load(tmp_path, LEAST)
+    assert (config.snapshots, config.checkpoint) == (Path("s"), Path("c"))
+    assert (config.device, config.listen.port, config.batching.max_wait_ms) == ("cpu", 50051, 0.0)
+
+
+def test_folders_of_the_command_line_replace_those_of_the_file(tmp_path: Path) -> None:
+    config = load(tmp_path, LEAST, snapshots=Path("mine"))
+    assert (config.snapshots, config.checkpoint) == (Path("mine"), Path("c"))
+
+
+def test_a_folder_that_nobody_gives_is_asked_for(tmp_path: Path) -> None:
+    values = {"generation": GENERATION}
+    with pytest.raises(ConfigError, match="missing key 'checkpoint'; write it, or give --check"):
+        load(tmp_path, values, snapshots=Path("mine"))
+
+
+def test_the_shipped_file_is_whole_but_for_its_folders(repository: Path) -> None:
+    path = repository / "configs" / "serve.yaml"
+    config = load_serving_config(path, Path("s"), Path("c"))
+    assert config.generation.profiles.keys() == {"full", "reduced"}
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "fault"),
+    [
+        ("listen", "port", 65536, "listen: port: must be 0 to 65535, got 65536"),
+        ("listen", "prot", 1, "listen: unknown key 'prot'"),
+        ("listen", "drain_seconds", -1, "drain_seconds: must be at least 0, got -1"),
+        ("batching", "max_waiting", 0, "batching: max_waiting: must be at least 1, got 0"),
+        ("limits", "default_max_ads", 10_001, "default_max_ads: 10001 is more than max_ads, 10000"),
+        ("limits", "exclude_ads", -1, "limits: exclude_ads: must be at least 0"),
+        ("limits", "message_bytes", 0, "limits: message_bytes: must be at least 1"),
+        ("threads", "post", 0, "threads: post: must be at least 1, got 0"),
+        ("logs", "format", "xml", "logs.format: expected one of text, json, got 'xml'"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_its_path(
+    tmp_path: Path, section: str, key: str, value: Any, fault: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path, {**LEAST, section: {key: value}})
+    assert fault in str(refused.value)

@@ -1,0 +1,81 @@
+"""docs/api.md names every field, limit and reason there is, and no other."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf.json_format import Parse
+
+from configs.serving import LimitsConfig
+from proto import retrieval_pb2 as wire
+from server.client import request_of_json
+from server.metrics import REASONS
+
+
+@pytest.fixture(scope="module")
+def page(repository: Path) -> str:
+    return (repository / "docs" / "api.md").read_text()
+
+
+def section(page: str, title: str) -> str:
+    return page.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def first_cells(text: str) -> list[str]:
+    """The code in the first cell of every table row."""
+    rows = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+    return [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+
+
+def names_of(message: Any) -> Iterator[str]:
+    """The fields of a message and of those in it; a map of lists is one field of its table."""
+    for field in message.fields:
+        yield field.name
+        below = field.message_type
+        if below is not None and below.GetOptions().map_entry:
+            below = below.fields_by_name["value"].message_type
+        if below is not None and len(below.fields) > 1:
+            yield from names_of(below)
+
+
+@pytest.mark.parametrize("message", [wire.RetrieveRequest, wire.RetrieveResponse])
+def test_every_field_has_a_row_and_every_row_a_field(page: str, message: Any) -> None:
+    told = first_cells(section(page, message.DESCRIPTOR.name))
+    fields = set(names_of(message.DESCRIPTOR))
+    if message is wire.RetrieveResponse:
+        fields -= {field.name for field in wire.Timings.DESCRIPTOR.fields}  # in one row
+    assert sorted(told) == sorted(fields)
+
+
+def test_every_field_of_the_status_is_named(page: str) -> None:
+    text = section(page, "Health, reflection, status")
+    named = set(re.findall(r"`(\w+)`", text))
+    assert set(names_of(wire.GetStatusResponse.DESCRIPTOR)) <= named
+    states = {name for name in wire.GetStatusResponse.State.keys() if "UNSPEC" not in name}  # noqa: SIM118
+    assert states <= named
+
+
+def test_every_limit_stands_there_with_its_default(page: str) -> None:
+    told = dict(re.findall(r"`limits\.(\w+)` \((\d+)\)", page))
+    assert {name: int(value) for name, value in told.items()} == asdict(LimitsConfig())
+
+
+def test_every_reason_stands_in_the_table(page: str) -> None:
+    told = re.findall(r"^\| [A-Z_]+ \| `(\w+)` \|", section(page, "Errors"), re.MULTILINE)
+    assert sorted(told) == sorted(REASONS)
+
+
+def test_its_examples_are_messages_of_the_api(page: str) -> None:
+    request, reply = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    parsed = request_of_json(json.loads(request))
+    assert set(json.loads(request)) == {field.name for field in parsed.DESCRIPTOR.fields}
+    values = json.loads(reply)
+    del values["total_ms"]
+    answer = Parse(json.dumps(values), wire.RetrieveResponse())
+    assert set(values) == {field.name for field in answer.DESCRIPTOR.fields}
+    assert len(answer.ad_ids) == len(answer.scores) == len(answer.sids.sid_of_ad)
+    assert len(answer.sids.tokens) == answer.sids.length * len(answer.sids.scores)

@@ -1,0 +1,30 @@
+"""Files and servers that several tests share. No test may change them or end a shared server."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.faults import Faults
+from support.server_process import ServerProcess
+from support.serving_files import ServingFiles, write_serving_files
+
+
+@pytest.fixture(scope="session")
+def serving_files(tmp_path_factory: pytest.TempPathFactory) -> ServingFiles:
+    """The tiny catalogue's snapshot and a tiny model, written once."""
+    return write_serving_files(tmp_path_factory.mktemp("serving"))
+
+
+@pytest.fixture(scope="session")
+def healthy_server(serving_files: ServingFiles) -> Iterator[ServerProcess]:
+    """`grace serve`, ready, whatever else its users have asked it."""
+    with ServerProcess(serving_files.write_config("healthy.yaml")) as server:
+        yield server
+
+
+@pytest.fixture
+def faults(tmp_path: Path) -> Faults:
+    folder = tmp_path / "faults"
+    folder.mkdir()
+    return Faults(folder)

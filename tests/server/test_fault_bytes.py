@@ -1,0 +1,95 @@
+"""Whatever bytes arrive, the caller learns what is wrong with them and the next call works."""
+
+from collections.abc import Iterator
+
+import grpc
+import pytest
+from hypothesis import given, settings
+
+from support.hostile_bytes import mutated_frames
+from support.retrieve_calls import Caller, counted_calls, message
+from support.server_process import ServerProcess
+from support.serving_files import ServingFiles
+
+pytestmark = pytest.mark.subprocess
+
+FULL_REQUEST = {
+    "request_id": "u000",
+    "sid_space": "synth-tiny-1",
+    "user": {"country": {"values": ["FR"]}, "location": {"values": ["fr", "fr/bretagne"]}},
+    "features": {
+        "dense": {"hour": {"values": [16]}},
+        "categorical": {"device": {"ids": ["16"]}},
+        "bags": {"pages": {"ids": ["3", "1009", "77"]}},
+        "sequences": {
+            "clicks": {
+                "sids": [13, 21, 2, 18, 13, 39, 26, 14],
+                "timestamps_ms": ["1788143248189", "1788148275713"],
+                "side": {"action": {"ids": ["1", "2"]}},
+            }
+        },
+    },
+    "max_ads": 100,
+    "profile": "reduced",
+    "priority": "LOW",
+    "exclude_ads": ["1000000049", "5"],
+    "include_sids": True,
+}
+FRAMES = [message(FULL_REQUEST), message({}), message({"request_id": "r", "max_ads": 3})]
+CALLERS_FAULT = {
+    grpc.StatusCode.OK,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.FAILED_PRECONDITION,
+}
+
+
+@pytest.fixture(scope="module")
+def server(serving_files: ServingFiles) -> Iterator[ServerProcess]:
+    """Fuzzed servers are not shared: what one test broke, another would blame."""
+    config = serving_files.write_config("bytes.yaml", logs={"level": "debug"})
+    with ServerProcess(config) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def caller(server: ServerProcess) -> Iterator[Caller]:
+    """All of a module's calls are on one connection, and are counted together."""
+    with counted_calls(server) as calling:
+        yield calling
+
+
+@settings(max_examples=150)
+@given(frame=mutated_frames(FRAMES))
+def test_mutated_bytes_are_answered_or_refused_as_the_callers_fault(
+    server: ServerProcess, caller: Caller, frame: bytes
+) -> None:
+    outcome = caller.call(frame)
+    assert outcome.code in CALLERS_FAULT, outcome
+    assert server.running
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        (b"\x0a\xff\xff\xff\xff\x0f", "malformed"),
+        (b"\x0a\x02\xff\xfe", "malformed"),
+        (b"\x0b" * 50_000, "malformed"),
+        (FRAMES[0] * 3, ""),
+        (b"", ""),
+        (b"\x0a\x83\x80\x40" + b"x" * ((1 << 20) + 3), "too_large"),
+    ],
+    ids=["too long a length", "no UTF-8", "groups", "thrice", "nothing", "beyond the limit"],
+)
+def test_known_bad_bytes_have_their_reason(caller: Caller, frame: bytes, reason: str) -> None:
+    outcome = caller.call(frame)
+    assert outcome.reason == reason
+    assert outcome.code is (grpc.StatusCode.INVALID_ARGUMENT if reason else grpc.StatusCode.OK)
+
+
+def test_a_good_request_works_after_all_of_them(
+    caller: Caller, serving_files: ServingFiles
+) -> None:
+    for _ in range(3):
+        for frame in (b"\xff" * 9, FRAMES[0][:-3], b"\x0a\x02\xff\xfe"):
+            caller.call(frame)
+        assert caller.call(message(serving_files.requests[0])).response.ad_ids

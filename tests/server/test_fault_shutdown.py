@@ -1,0 +1,139 @@
+"""SIGTERM loses no request, whatever the server is doing; a second one does not wait."""
+
+import signal
+import socket
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import grpc
+import pytest
+
+from support.faults import Faults
+from support.health import HealthWatch, health
+from support.occupied import occupied_engine, start_in_line
+from support.retrieve_calls import Caller, Outcome, counted_calls, message
+from support.server_process import ServerProcess
+from support.serving_files import ServingFiles
+
+pytestmark = pytest.mark.subprocess
+
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+
+def call_until(stop: threading.Event, address: str, request: bytes, seen: list[Outcome]) -> None:
+    """One client: a call after the other, until health has told it to go elsewhere."""
+    caller = Caller(address)
+    while not stop.is_set():
+        seen.append(caller.call(request))
+    caller.close()
+
+
+def listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=30).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def test_clients_that_heed_health_lose_no_request(serving_files: ServingFiles) -> None:
+    # Time enough for a busy machine to tell the clients.
+    config = serving_files.write_config("linger.yaml", listen={"linger_seconds": 2.0})
+    seen: list[Outcome] = []
+    with ServerProcess(config) as server, HealthWatch(server) as watch:
+        clients = [
+            threading.Thread(
+                target=call_until,
+                args=(watch.not_serving, server.address, message(request), seen),
+            )
+            for request in serving_files.requests[:7]
+        ]
+        for client in clients:
+            client.start()
+        server.wait_until(lambda: len(seen) > 50, "there is load")
+        server.terminate()
+        for client in clients:
+            client.join()
+        late = Caller(server.address)
+        seen.append(late.call(message(serving_files.requests[0])))
+        assert server.running
+        assert server.wait() == 0
+        late.close()
+    assert [outcome.code for outcome in seen if not outcome.ok] == []
+    assert watch.seen[:2] == ["SERVING", "NOT_SERVING"]
+    assert len(server.log("request")) == len(seen)
+    assert server.log("stopped")[-1]["exit_code"] == 0
+
+
+def test_what_was_taken_in_is_answered_before_the_end(
+    serving_files: ServingFiles, faults: Faults
+) -> None:
+    request = serving_files.requests[0]
+    config = serving_files.write_config("drain.yaml")
+    with ServerProcess(config, faults=faults) as server:
+        caller, other = Caller(server.address), Caller(server.address)
+        with occupied_engine(server, caller, request) as calls:
+            calls += start_in_line(server, caller, request, "waiting")
+            server.signal(signal.SIGINT)
+            server.wait_log("draining")
+            late = other.call(message(request))
+            assert late.code is UNAVAILABLE
+            assert late.reason in ("draining", "")  # or nobody listens any more
+            server.wait_until(lambda: not listens(server.address), "it no longer listens")
+            assert not any(call.done for call in calls)
+        assert [call.outcome().code for call in calls] == [grpc.StatusCode.OK] * 3
+        assert server.wait() == 0
+        caller.close()
+        other.close()
+
+
+def test_a_second_signal_ends_it_at_once(serving_files: ServingFiles, faults: Faults) -> None:
+    request = serving_files.requests[0]
+    config = serving_files.write_config("second.yaml", listen={"drain_seconds": 600.0})
+    with ServerProcess(config, faults=faults) as server:
+        caller = Caller(server.address)
+        with occupied_engine(server, caller, request) as calls:
+            server.terminate()
+            server.wait_log("draining")
+            server.terminate()
+            assert server.wait() == 1
+            assert all(call.outcome().code is UNAVAILABLE for call in calls)
+        caller.close()
+
+
+def test_a_server_that_still_loads_refuses_calls_and_ends_cleanly(
+    serving_files: ServingFiles, faults: Faults
+) -> None:
+    config = serving_files.write_config("loading.yaml")
+    with (
+        faults.closed("input"),
+        ServerProcess(config, faults=faults, ready=False) as server,
+    ):
+        server.wait_until(lambda: bool(faults.batches("input")), "it warms up")
+        assert health(server) == "NOT_SERVING"
+        assert health(server, "") == "NOT_SERVING"
+        with counted_calls(server) as caller:
+            early = caller.call(message(serving_files.requests[0]))
+            assert (early.code, early.reason) == (UNAVAILABLE, "not_ready")
+        server.terminate()
+        assert server.wait() == 0
+    assert not server.log("ready")
+
+
+def fixed_ports(server: ServerProcess, **changed: int) -> Mapping[str, Any]:
+    return {"listen": {"port": int(server.address.rpartition(":")[2]), **changed}}
+
+
+def test_a_second_server_on_the_same_port_is_refused(
+    serving_files: ServingFiles, healthy_server: ServerProcess
+) -> None:
+    config = serving_files.write_config("taken.yaml", **fixed_ports(healthy_server))
+    with ServerProcess(config, ready=False) as second:
+        assert second.wait() == 2
+    (line,) = [line for line in second.lines if line.startswith("error: ")]
+    assert healthy_server.address.rpartition(":")[2] in line
+    caller = Caller(healthy_server.address)
+    assert caller.call(message(serving_files.requests[0])).ok
+    caller.close()

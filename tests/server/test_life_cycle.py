@@ -1,0 +1,175 @@
+"""Readiness, and what a server says of itself. Its start is in test_start_up.py, its end in
+test_fault_shutdown.py.
+"""
+
+from contextlib import ExitStack
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from proto.retrieval_pb2 import GetStatusResponse
+from support.faults import Faults
+from support.health import HealthWatch, health
+from support.retrieve_calls import Caller, message
+from support.server_process import ServerProcess
+from support.serving_files import ServingFiles
+
+pytestmark = pytest.mark.subprocess
+
+HEALTH, REFLECTION = "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"
+
+
+def status(server: ServerProcess) -> GetStatusResponse:
+    with grpc.insecure_channel(server.admin) as channel:
+        call: Any = channel.unary_unary("/grace.v1.Admin/GetStatus")
+        return GetStatusResponse.FromString(call(b"", timeout=30))
+
+
+def services_by_reflection(address: str) -> list[str]:
+    with grpc.insecure_channel(address) as channel:
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        (reply,) = stub.ServerReflectionInfo(iter([request]), timeout=30)
+    return [service.name for service in reply.list_services_response.service]
+
+
+def health_code(address: str, service: str) -> grpc.StatusCode:
+    """What a health check of a service fails with; OK if it says SERVING."""
+    with grpc.insecure_channel(address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        try:
+            reply = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=30)
+        except grpc.RpcError as error:
+            code = error.code()
+            assert isinstance(code, grpc.StatusCode)
+            return code
+    assert reply.status == health_pb2.HealthCheckResponse.SERVING
+    return grpc.StatusCode.OK
+
+
+def test_it_is_ready_once_it_is_warm_and_says_so_everywhere(
+    serving_files: ServingFiles, faults: Faults
+) -> None:
+    config = serving_files.write_config("readiness.yaml", listen={"reflection": False})
+    request = message(serving_files.requests[0])
+    with (
+        ServerProcess(config, faults=faults, ready=False) as server,
+        ExitStack() as stack,
+    ):
+        caller = Caller(server.address)
+        stack.callback(caller.close)
+        with faults.closed("generate"):
+            server.wait_until(lambda: bool(faults.batches("generate")), "it warms up")
+            watches = [HealthWatch(server), HealthWatch(server, "")]
+            for watch in watches:
+                stack.enter_context(watch)
+            server.wait_until(lambda: all(watch.seen for watch in watches), "health is watched")
+            assert status(server).state == GetStatusResponse.STATE_STARTING
+            assert not status(server).HasField("snapshot")
+            assert server.metric("grace_ready") == 0
+            assert caller.call(request).reason == "not_ready"
+        server.wait_ready()
+        assert status(server).state == GetStatusResponse.STATE_SERVING
+        assert server.metric("grace_ready") == 1
+        assert health(server) == health(server, "") == "SERVING"
+        assert caller.call(request).ok
+        with pytest.raises(grpc.RpcError) as refused:
+            services_by_reflection(server.address)
+        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        server.terminate()
+        assert server.wait() == 0
+    for watch in watches:
+        assert watch.seen[:3] == ["NOT_SERVING", "SERVING", "NOT_SERVING"]
+    assert faults.batches("post")[0] == [""]  # an empty request, as none were given
+
+
+def test_status_names_what_serves(healthy_server: ServerProcess) -> None:
+    told = status(healthy_server)
+    assert told.state == GetStatusResponse.STATE_SERVING
+    assert (told.device, told.default_profile, told.max_batch) == ("cpu", "full", 16)
+    assert (told.waiting, told.max_waiting) == (0, 256)
+    assert told.uptime_seconds > 0
+    assert told.server_version[0].isdigit()
+    assert (told.snapshot.version, told.snapshot.sid_space) == (1, "synth-tiny-1")
+    assert told.snapshot.mode == "union"
+    assert told.snapshot.ads > told.snapshot.sids > 0
+    assert "country" in told.snapshot.attributes
+    assert list(told.snapshot.sets) == ["location", "audience"]
+    assert (told.model.encoder, list(told.model.vocab_sizes)) == ("interformer", [64] * 4)
+    assert dict(told.model.inputs) == {
+        "hour": "dense",
+        "device": "categorical",
+        "pages": "bag",
+        "clicks": "sequence",
+    }
+    profiles = {each.name: (list(each.beams), each.num_sids) for each in told.profiles}
+    assert profiles == {"full": ([1, 16, 16, 16], 16), "reduced": ([1, 4, 4, 4], 4)}
+    assert healthy_server.log("ready")[0]["checkpoint"] == told.model.checkpoint
+
+
+def test_each_address_reflects_its_own_service(healthy_server: ServerProcess) -> None:
+    server = healthy_server
+    shared = [HEALTH, REFLECTION]
+    assert sorted(services_by_reflection(server.address)) == ["grace.v1.AdsRetrieval", *shared]
+    assert sorted(services_by_reflection(server.admin)) == ["grace.v1.Admin", *shared]
+
+
+def test_each_address_has_the_health_of_its_own_service(healthy_server: ServerProcess) -> None:
+    server = healthy_server
+    for address, own, other in (
+        (server.address, "grace.v1.AdsRetrieval", "grace.v1.Admin"),
+        (server.admin, "grace.v1.Admin", "grace.v1.AdsRetrieval"),
+    ):
+        assert health_code(address, "") is grpc.StatusCode.OK
+        assert health_code(address, own) is grpc.StatusCode.OK
+        assert health_code(address, other) is grpc.StatusCode.NOT_FOUND
+
+
+def test_clients_cannot_reach_the_admin_service(healthy_server: ServerProcess) -> None:
+    with grpc.insecure_channel(healthy_server.address) as channel:
+        call: Any = channel.unary_unary("/grace.v1.Admin/GetStatus")
+        with pytest.raises(grpc.RpcError) as refused:
+            call(b"", timeout=30)
+    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_a_request_leaves_one_line_in_the_log_with_its_times(
+    healthy_server: ServerProcess, serving_files: ServingFiles
+) -> None:
+    caller = Caller(healthy_server.address)
+    name = "one\nline"
+    reply = caller.call(message(serving_files.requests[0], request_id=name)).response
+    refused = caller.call(message({"request_id": name, "profile": "nix"}))
+    caller.close()
+    assert refused.reason == "invalid_field"
+
+    def told() -> list[dict[str, Any]]:
+        return [e for e in healthy_server.log("request") if e["request_id"] == name]
+
+    healthy_server.wait_until(lambda: len(told()) == 2, "both calls are logged")
+    answered, failed = told()
+    assert (answered["code"], answered["reason"], answered["batch_size"]) == ("OK", None, 1)
+    for stage in ("input", "features", "generate"):
+        assert answered[f"{stage}_us"] == getattr(reply.timings, f"{stage}_us")
+    parts = [answered[f"{part}_us"] for part in ("queue", "input", "features", "generate", "post")]
+    assert sum(parts) <= answered["total_us"]
+    assert (failed["code"], failed["field"]) == ("INVALID_ARGUMENT", "profile")
+    assert failed["batch_size"] is failed["queue_us"] is failed["post_us"] is None
+
+
+def test_an_error_text_stays_small_enough_for_a_header(healthy_server: ServerProcess) -> None:
+    caller = Caller(healthy_server.address)
+    for fields in (
+        {"profile": "\u0436" * 9999},
+        {"user": {"\u0436" * 511: {"values": ["x" * 9999]}}},
+    ):
+        refused = caller.call(message(fields))
+        assert (refused.code, refused.reason) == (
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "invalid_field",
+        )
+        assert len(refused.text.encode()) <= 1003
+    caller.close()

@@ -1,0 +1,181 @@
+"""The log: one line a record, with its fields, and never an exception's words."""
+
+import io
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from server.logs import LOGGER, JsonLines, LineWriter, TextLines
+from support.command import run_python
+
+SECRET = "marker-4711"
+FORMATTERS = pytest.mark.parametrize("formatter", [JsonLines, TextLines])
+
+
+def record_of(log: Callable[[logging.Logger], None], name: str = LOGGER) -> logging.LogRecord:
+    """The record that a call on a logger makes."""
+    seen: list[logging.LogRecord] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            seen.append(record)
+
+    logger = logging.Logger(name)
+    logger.addHandler(Keep())
+    log(logger)
+    (record,) = seen
+    return record
+
+
+def failing(secret: str) -> None:
+    raise ValueError(secret)
+
+
+def caught(secret: str) -> ValueError:
+    try:
+        failing(secret)
+    except ValueError as error:
+        return error
+    raise AssertionError
+
+
+def entry(record: logging.LogRecord) -> dict[str, Any]:
+    parsed: dict[str, Any] = json.loads(JsonLines().format(record))
+    return parsed
+
+
+def test_a_record_is_a_line_of_json_with_its_event_and_fields() -> None:
+    fields = {"event": "request", "request_id": "r1", "total_us": 63, "field": None}
+    told = entry(record_of(lambda log: log.info("request", extra=fields)))
+    assert told.pop("time").endswith("Z")
+    assert told == {"level": "info", **fields}
+
+
+def test_a_record_without_an_event_is_told_by_its_words() -> None:
+    told = entry(record_of(lambda log: log.warning("%d threads are late", 7)))
+    assert (told["level"], told["event"]) == ("warning", "7 threads are late")
+
+
+def test_text_is_for_people_and_leaves_out_what_is_unknown() -> None:
+    fields = {"event": "request", "request_id": "r1", "field": None, "text": "two words"}
+    line = TextLines().format(record_of(lambda log: log.info("request", extra=fields)))
+    _, _, rest = line.partition(" ")
+    assert rest == 'INFO    request request_id=r1 text="two words"'
+
+
+@FORMATTERS
+@pytest.mark.parametrize("request_id", ["a\nb", "a\r\x1b[31mb", "a\u2028b", "\x00", 'a" code="OK'])
+def test_a_request_id_cannot_break_the_line_or_pass_for_another_field(
+    formatter: type[logging.Formatter], request_id: str
+) -> None:
+    fields = {"event": "request", "request_id": request_id, "code": "INTERNAL"}
+    line = formatter().format(record_of(lambda log: log.info("request", extra=fields)))
+    assert line.isprintable()
+    assert len(line.splitlines()) == 1
+    assert f"request_id={json.dumps(request_id)} " in line or json.loads(line)["request_id"]
+
+
+@FORMATTERS
+def test_an_exception_is_told_by_its_type_and_places_only(
+    formatter: type[logging.Formatter],
+) -> None:
+    error = caught(SECRET)
+    error.__cause__ = caught(f"{SECRET} as well")
+    record = record_of(lambda log: log.error("batch_failed", exc_info=error))
+    line = formatter().format(record)
+    assert SECRET not in line
+    assert "ValueError" in line
+    assert "server/test_logs.py:" in line
+
+
+@FORMATTERS
+def test_a_foreign_record_is_told_without_its_words(formatter: type[logging.Formatter]) -> None:
+    record = record_of(
+        lambda log: log.error("Unexpected %r", SECRET, exc_info=caught(SECRET)), "grpc._cython"
+    )
+    line = formatter().format(record)
+    assert SECRET not in line
+    assert "grpc._cython" in line
+    assert "ValueError" in line
+
+
+@pytest.mark.subprocess
+def test_the_configuration_decides_on_form_and_level() -> None:
+    code = """
+import logging
+from configs.serving import LogsConfig
+from server.logs import LOGGER, configure_logs
+for config in (LogsConfig("json", "warning"), LogsConfig("text", "debug")):
+    configure_logs(config)
+    logging.getLogger(LOGGER).info("quiet")
+    logging.getLogger(LOGGER).warning("loud")
+    logging.getLogger("asyncio").info("foreign")
+"""
+    done = run_python(code)
+    first, *others = done.stderr.splitlines()
+    assert (done.returncode, json.loads(first)["event"]) == (0, "loud")
+    assert [line.split()[1:] for line in others] == [["INFO", "quiet"], ["WARNING", "loud"]]
+
+
+class Sink(io.StringIO):
+    """Standard error that a reader may hold up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes = 0
+        self.unblocked = threading.Event()
+        self.unblocked.set()
+
+    def write(self, text: str) -> int:
+        self.unblocked.wait()
+        self.writes += 1
+        return super().write(text)
+
+
+def line_writer() -> tuple[logging.Logger, LineWriter, Sink]:
+    sink = Sink()
+    writer = LineWriter(sink)
+    writer.setFormatter(JsonLines())
+    logger = logging.Logger(LOGGER)
+    logger.addHandler(writer)
+    return logger, writer, sink
+
+
+def test_many_lines_are_one_write_and_a_warning_is_there_at_once() -> None:
+    logger, _, sink = line_writer()
+    with patch("server.logs.GATHER_SECONDS", 60.0):
+        for number in range(63):
+            logger.info("request", extra={"event": "request", "number": number})
+        assert sink.writes == 0
+        logger.warning("late")
+    entries = [json.loads(line) for line in sink.getvalue().splitlines()]
+    assert sink.writes == 1
+    assert [entry.get("number") for entry in entries] == [*range(63), None]
+
+
+def test_a_line_is_written_without_anybody_asking() -> None:
+    logger, _, sink = line_writer()
+    logger.info("quiet")
+    end = time.monotonic() + 30
+    while not sink.getvalue() and time.monotonic() < end:
+        time.sleep(0.005)
+    assert json.loads(sink.getvalue())["event"] == "quiet"
+
+
+def test_lines_beyond_the_bound_are_lost_and_counted_and_hold_nobody_up() -> None:
+    logger, writer, sink = line_writer()
+    sink.unblocked.clear()
+    with patch("server.logs.MOST_LINES", 5), patch("server.logs.GATHER_SECONDS", 60.0):
+        for _ in range(8):
+            logger.info("request")
+    sink.unblocked.set()
+    writer.flush()
+    entries = [json.loads(line) for line in sink.getvalue().splitlines()]
+    assert [entry["event"] for entry in entries] == ["request"] * 5 + ["log_lines_lost"]
+    assert entries[-1]["lines"] == 3

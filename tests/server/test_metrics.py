@@ -1,0 +1,165 @@
+"""The metrics: which there are, that they agree with what happened, and the page they stand on."""
+
+import re
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from prometheus_client import CollectorRegistry
+
+import server.errors
+from configs.marked_text import replaced
+from server.errors import InvalidRequest, ServiceError
+from server.loop_lag import LoopLag
+from server.messages import Span
+from server.metrics import REASONS, Metrics
+from server.metrics_page import MetricsPage
+from server.metrics_table import metrics_table
+from server.server_state import ServerState
+from support.faults import STAGE_NAMES
+from support.retrieve_calls import counted_calls, message
+from support.server_process import ServerProcess
+from support.serving_files import ServingFiles
+from support.stage_cases import answer, load_cpu_pair, request_batch
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics(ServerState(), LoopLag(), torch.device("cpu"))
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float:
+    sample = metrics.registry.get_sample_value(name, labels)
+    assert sample is not None, name
+    return sample
+
+
+def test_the_document_has_every_metric_and_no_other(repository: Path) -> None:
+    document = (repository / "docs" / "operations.md").read_text(encoding="utf-8")
+    assert replaced(document, "metrics", metrics_table()) == document, "run make fix"
+
+
+def test_the_table_names_kinds_and_labels() -> None:
+    table = metrics_table()
+    assert "| `grace_requests_total{code}` | counter |" in table
+    assert "| `grace_stage_duration_seconds{stage}` | histogram |" in table
+    assert "| `grace_gpu_memory_bytes` | gauge |" in table
+
+
+def test_gpu_memory_is_told_only_of_a_gpu(metrics: Metrics) -> None:
+    assert metrics.registry.get_sample_value("grace_gpu_memory_bytes") is None
+
+
+def test_every_end_of_a_call_is_counted_once_and_every_failure_has_a_reason(
+    metrics: Metrics,
+) -> None:
+    metrics.ended(0.063, 0.4, None)
+    metrics.ended(0.063, None, None)
+    metrics.ended(0.001, None, InvalidRequest("user.age", "no"))
+    assert value(metrics, "grace_requests_total", code="OK") == 2
+    assert value(metrics, "grace_requests_total", code="INVALID_ARGUMENT") == 1
+    assert value(metrics, "grace_request_failures_total", reason="invalid_field") == 1
+    assert value(metrics, "grace_request_duration_seconds_count") == 2
+    assert value(metrics, "grace_deadline_slack_seconds_count") == 1
+
+
+def test_every_status_and_reason_of_the_error_table_is_there_from_the_start(
+    metrics: Metrics,
+) -> None:
+    leaves = [getattr(server.errors, name) for name in server.errors.__all__]
+    codes = {leaf.code.name for leaf in leaves if leaf is not ServiceError}
+    for code in ("OK", *codes):
+        assert value(metrics, "grace_requests_total", code=code) == 0
+    for reason in REASONS:
+        assert value(metrics, "grace_request_failures_total", reason=reason) == 0
+
+
+def test_what_became_of_a_batchs_ads_adds_up(metrics: Metrics, serving_files: ServingFiles) -> None:
+    torch.set_num_threads(1)
+    pair = load_cpu_pair(serving_files.snapshots, serving_files.checkpoint)
+    metrics.serves(pair.snapshot)
+    requests = [{**request, "max_ads": 7} for request in serving_files.requests[:5]]
+    answered = answer(request_batch(pair, requests, 8))
+    begin = answered.input.batch.formed + 0.25
+    spans = [Span(stage, begin + i, begin + i + 0.5) for i, stage in enumerate(STAGE_NAMES)]
+    metrics.batch_done(answered, spans)
+
+    counts = answered.counts
+    filters = ("attributes", "set:location", "set:audience", "paused", "denied")
+    filtered = sum(value(metrics, "grace_ads_filtered_total", by=by) for by in filters)
+    assert value(metrics, "grace_ads_generated_total") == counts.generated.sum() > 0
+    assert filtered + counts.matched.sum() == counts.generated.sum()
+    assert value(metrics, "grace_ads_returned_total") == counts.returned.sum() > 0
+    assert value(metrics, "grace_ads_per_request_count") == 5
+    assert value(metrics, "grace_batch_size_sum") == 5
+    assert value(metrics, "grace_stage_duration_seconds_sum", stage="post") == pytest.approx(0.5)
+    waited = value(metrics, "grace_queue_duration_seconds_sum") / 5
+    assert waited == pytest.approx(0.25 + 3 * 0.5, abs=0.2)  # before the first stage, and between
+    assert value(metrics, "grace_snapshot_version") == pair.snapshot.facts.version
+
+
+@pytest.mark.subprocess
+def test_a_running_servers_metrics_agree_with_its_calls(
+    healthy_server: ServerProcess, serving_files: ServingFiles
+) -> None:
+    server = healthy_server
+    before = server.metric("grace_ads_per_request_count")
+    with counted_calls(server) as caller:
+        returned = 0
+        for request in serving_files.requests[:9]:
+            returned += caller.call(message(request), seconds=30).response.counts.ads_returned
+        assert caller.call(b"\xff").reason == "malformed"
+    assert returned > 0
+    assert server.metric("grace_ads_per_request_count") - before == 9
+    assert server.metric("grace_ready") == 1
+    assert server.metric("grace_snapshot_version") == 1
+    assert server.metric("grace_snapshot_age_seconds") > 0
+    assert server.metric("grace_snapshot_load_total", result="ok") == 1
+    assert 0 <= server.metric("grace_event_loop_lag_seconds") < 60
+
+
+@pytest.fixture
+def page(metrics: Metrics) -> Iterator[str]:
+    page = MetricsPage("127.0.0.1", 0, metrics.registry)
+    yield f"http://127.0.0.1:{page.port}"
+    page.close()
+
+
+def test_the_page_is_prometheus_text(page: str) -> None:
+    with urllib.request.urlopen(f"{page}/metrics?name=x", timeout=30) as reply:
+        assert reply.headers["Content-Type"].startswith("text/plain")
+        text = reply.read().decode()
+    assert re.search(r'^grace_requests_total\{code="OK"\} 0.0$', text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/", 404), ("GET", "/metricsx", 404), ("POST", "/metrics", 501)],
+)
+def test_the_page_answers_nothing_else(page: str, method: str, path: str, status: int) -> None:
+    request = urllib.request.Request(page + path, method=method)
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(request, timeout=30)
+    with caught.value as error:
+        assert error.code == status
+
+
+def test_a_client_that_hangs_up_harms_nothing(page: str, capfd: pytest.CaptureFixture[str]) -> None:
+    host, port = page.removeprefix("http://").split(":")
+    for sent in (b"", b"GET /metr", b"\x00\xff\r\n\r\n"):
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(sent)
+    with urllib.request.urlopen(f"{page}/metrics", timeout=30) as reply:
+        assert reply.status == 200
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_taken_address_is_an_error() -> None:
+    page = MetricsPage("127.0.0.1", 0, CollectorRegistry())
+    with pytest.raises(OSError, match="in use"):
+        MetricsPage("127.0.0.1", page.port, CollectorRegistry())
+    page.close()

@@ -1,0 +1,169 @@
+"""What fails in a stage: one request, one batch, or the stage itself."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+from server.errors import Draining, InvalidRequest
+from server.messages import (
+    AnsweredBatch,
+    Failure,
+    GeneratedBatch,
+    InputBatch,
+    RequestBatch,
+    Span,
+    StageName,
+)
+from server.pipeline import FAILURES_OF_A_DEAD_STAGE
+from support.pipeline_cases import (
+    LONG,
+    Recorder,
+    empty_input,
+    no_answers,
+    plain_stages,
+    request_of,
+    wait_until,
+)
+from support.told_stages import STAGE_NAMES, Start, Told, pipelines
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def start(told: Told, recorder: Recorder) -> Iterator[Start]:
+    with pipelines(told, recorder) as make:
+        yield make
+
+
+def refusing_input(batch: RequestBatch) -> InputBatch:
+    """Fails the requests whose id begins with `bad`."""
+    bad = [each for each in batch.requests if each.retrieval.request_id.startswith("bad")]
+    return empty_input(batch, [Failure(each, InvalidRequest("user", "bad")) for each in bad])
+
+
+def test_a_request_that_input_refuses_fails_alone_and_a_batch_of_such_ends_there(
+    start: Start, told: Told, recorder: Recorder
+) -> None:
+    pipeline = start(stages=replace(plain_stages(told), input=refusing_input))
+    told.close("generate")
+    first, bad = request_of("first"), [request_of(f"bad{i}") for i in range(6)]
+    pipeline.submit(first)
+    told.wait_for("generate", "first")
+    pipeline.submit(bad[0])
+    recorder.wait_for(bad[0])  # and its place ahead of generate is free again
+    good = request_of("good")
+    for request in (*bad[1:3], good):
+        pipeline.submit(request)
+    told.open("generate")
+    recorder.wait_for(first, good, *bad[:3])
+    assert {recorder.reason(request) for request in bad[:3]} == {"invalid_field"}
+    assert recorder.reason(good) is None
+    assert {name for names in told.given("features") for name in names} == {"first", "good"}
+
+
+@pytest.mark.parametrize("stage", STAGE_NAMES)
+def test_an_exception_fails_its_batch_and_the_stage_goes_on(
+    start: Start, told: Told, recorder: Recorder, stage: StageName, caplog: pytest.LogCaptureFixture
+) -> None:
+    pipeline = start()
+    told.raises[stage] = ValueError("SECRET")
+    failed = [request_of(f"failed{i}") for i in range(FAILURES_OF_A_DEAD_STAGE - 1)]
+    for request in failed:
+        pipeline.submit(request)
+        recorder.wait_for(request)
+    del told.raises[stage]
+    answered = request_of("answered")
+    pipeline.submit(answered)
+    recorder.wait_for(answered)
+    assert [recorder.reason(request) for request in failed] == ["internal"] * len(failed)
+    assert recorder.reason(answered) is None
+    assert not recorder.deaths
+    records = [record for record in caplog.records if vars(record).get("event") == "batch_failed"]
+    assert [vars(record)["requests"] for record in records] == [["failed0"], ["failed1"]]
+    assert {vars(record)["stage"] for record in records} == {stage}
+    assert not any("SECRET" in record.getMessage() for record in records)
+
+
+def test_a_success_in_between_is_no_row_of_failures(
+    start: Start, told: Told, recorder: Recorder
+) -> None:
+    pipeline = start()
+    for turn in range(3 * FAILURES_OF_A_DEAD_STAGE):
+        if turn % FAILURES_OF_A_DEAD_STAGE:
+            told.raises["generate"] = ValueError()
+        else:
+            told.raises.clear()
+        request = request_of()
+        pipeline.submit(request)
+        recorder.wait_for(request)
+    assert not recorder.deaths
+
+
+def forgetful_post(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:
+    answered = no_answers(batch, spans)
+    return replace(answered, answers=answered.answers[1:])
+
+
+def test_a_request_that_a_stage_forgets_fails_with_its_batch(
+    start: Start, told: Told, recorder: Recorder
+) -> None:
+    pipeline = start(stages=replace(plain_stages(told), post=forgetful_post))
+    request = request_of()
+    pipeline.submit(request)
+    recorder.wait_for(request)
+    assert recorder.reason(request) == "internal"
+
+
+DEADLY: list[tuple[str, BaseException, int]] = [
+    ("exits", SystemExit("SECRET"), 1),
+    ("loses-its-device", torch.AcceleratorError("SECRET"), 1),
+    ("keeps-failing", ValueError("SECRET"), FAILURES_OF_A_DEAD_STAGE),
+]
+
+
+@pytest.mark.parametrize("stage", STAGE_NAMES)
+@pytest.mark.parametrize(
+    ("error", "batches"), [each[1:] for each in DEADLY], ids=[each[0] for each in DEADLY]
+)
+def test_a_dead_stage_fails_all_in_flight_and_is_told_once(
+    start: Start,
+    told: Told,
+    recorder: Recorder,
+    stage: StageName,
+    error: BaseException,
+    batches: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pipeline = start()
+    told.close(stage)
+    requests = [request_of(f"r{i}") for i in range(63)]
+    for request in requests:
+        pipeline.submit(request)
+    told.raises[stage] = error
+    told.open(stage)
+    recorder.wait_for(*requests)
+    wait_until(lambda: bool(recorder.deaths))
+    assert pipeline.join(LONG)
+    assert recorder.deaths == [(stage, error)]
+    assert len(told.given(stage)) == batches
+    reasons = {recorder.reason(request) for request in requests}
+    assert "stage_died" in reasons
+    assert reasons <= {"stage_died", "internal"}
+    assert [recorder.reason(request) for request in requests].count("internal") <= 4 * (batches - 1)
+    assert not any(pipeline.cancel(request) for request in requests)
+    with pytest.raises(Draining):
+        pipeline.submit(request_of())
+    (record,) = [each for each in caplog.records if vars(each).get("event") == "stage_died"]
+    assert record.levelno == logging.CRITICAL
+    assert "SECRET" not in record.getMessage()

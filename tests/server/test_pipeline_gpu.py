@@ -1,0 +1,255 @@
+"""The pipeline on a GPU: four stages on streams of their own, and not one wrong number.
+
+Each stage lets its stream sleep before it writes or reads, so that a missing wait between streams,
+or memory given away too early, shows in the numbers every time. That it does is tested as well, by
+taking each of these away.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels import UserTensors
+from model.inputs import FeatureTensors
+from server.hand_off import Carried
+from server.messages import (
+    Answer,
+    AnsweredBatch,
+    FeatureBatch,
+    GeneratedBatch,
+    InputBatch,
+    PendingRequest,
+    RequestBatch,
+    Span,
+)
+from server.pipeline import Pipeline
+from server.stages import Stages
+from support.pipeline_cases import (
+    GENERATION,
+    LONG,
+    Recorder,
+    empty_features,
+    empty_generated,
+    empty_input,
+    make_pipeline,
+    no_answers,
+    request_of,
+)
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
+
+DEVICE = "cuda:0"
+WIDTH = 65_537  # numbers of each request: half a megabyte
+PRIME = 1_000_003
+GARBAGE = -7
+CYCLES_PER_MS = 1_500_000
+REQUESTS = 41
+
+
+def sleep(milliseconds: float) -> None:
+    """The current stream does, not the host."""
+    torch.cuda._sleep(int(milliseconds * CYCLES_PER_MS))  # type: ignore[no-untyped-call]
+
+
+def numbers_of(request: PendingRequest) -> Tensor:
+    return torch.arange(WIDTH) + int(request.retrieval.request_id)
+
+
+def mixed(numbers: Tensor, rounds: int) -> Tensor:
+    """Integers, so that every device must agree to the last bit.   [B, n] -> [B, n]"""
+    for turn in range(rounds):
+        numbers = (numbers * (turn + 31) + numbers.roll(1, dims=1)) % PRIME
+    return numbers
+
+
+def digest(numbers: Tensor) -> Tensor:
+    """[B, n] -> int32 [B, 1]"""
+    return (numbers.sum(dim=1, keepdim=True) % PRIME).to(torch.int32)
+
+
+def expected(request: PendingRequest) -> int:
+    return int(digest(mixed(mixed(numbers_of(request)[None], 2), 3)))
+
+
+def agreed(early: Tensor, late: Tensor) -> Tensor:
+    """What was read twice, or garbage where the two differ."""
+    return torch.where(early == late, late, GARBAGE)
+
+
+def read(batch: RequestBatch) -> InputBatch:
+    numbers = torch.zeros(batch.bucket, WIDTH, dtype=torch.int64, pin_memory=True)
+    for row, request in enumerate(batch.requests):
+        numbers[row] = numbers_of(request)
+    on_device = torch.full(numbers.shape, GARBAGE, device=DEVICE)
+    sleep(12)
+    on_device.copy_(numbers, non_blocking=True)
+    return replace(empty_input(batch), users=UserTensors(on_device, ()))
+
+
+def features(batch: InputBatch) -> FeatureBatch:
+    given = batch.users.bitmask
+    early = given.clone()
+    # Only after this may the stage get memory: the batch before has reached generate by now.
+    time.sleep(0.005)
+    made = torch.full(given.shape, GARBAGE, device=DEVICE)
+    sleep(3)
+    made.copy_(mixed(agreed(early, given), 2))
+    return replace(empty_features(batch), features=FeatureTensors(made, ()))
+
+
+def generate(batch: FeatureBatch) -> GeneratedBatch:
+    given = batch.features.non_sequence
+    assert given is not None
+    early = given.clone()
+    sleep(30)
+    leaves = digest(mixed(agreed(early, given), 3))
+    on_host = torch.full(leaves.shape, GARBAGE, dtype=torch.int32, pin_memory=True)
+    on_host.copy_(leaves, non_blocking=True)
+    return replace(empty_generated(batch), leaves=on_host)
+
+
+def post(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:
+    answers = tuple(
+        Answer(request, str(int(leaf)).encode())
+        for request, leaf in zip(batch.input.requests, batch.leaves[:, 0].tolist(), strict=False)
+    )
+    return replace(no_answers(batch, spans), answers=answers)
+
+
+STAGES = Stages(read, features, generate, post)
+
+
+def run(
+    stages: Stages = STAGES, change: Callable[[Pipeline], None] = lambda pipeline: None
+) -> Recorder:
+    """All requests through a pipeline, in batches of several sizes."""
+    recorder, requests = Recorder(), [request_of(str(number)) for number in range(REQUESTS)]
+    pipeline = make_pipeline(stages, recorder, device=DEVICE)
+    change(pipeline)
+    pipeline.start()
+    for number, request in enumerate(requests):
+        pipeline.submit(request)
+        time.sleep(0.008 if number % 5 == 0 else 0.0)
+    pipeline.close()
+    assert pipeline.join(LONG)
+    assert not recorder.deaths
+    assert recorder.times_told() == dict.fromkeys(requests, 1)
+    return recorder
+
+
+def right_and_wrong(recorder: Recorder) -> tuple[int, int]:
+    answers = [end for end in recorder.ends if isinstance(end, Answer)]
+    right = sum(int(answer.reply) == expected(answer.request) for answer in answers)
+    return right, len(answers) - right
+
+
+def test_every_answer_is_what_the_host_computes() -> None:
+    run()  # allocates; the second time memory is used again and again
+    recorder = run()
+    assert right_and_wrong(recorder) == (REQUESTS, 0)
+    sizes = {len(answered.input.requests) for answered, _ in recorder.done}
+    assert len(sizes) > 1
+
+
+def ignore(_: object) -> None:
+    pass
+
+
+def without_wait_of_features(pipeline: Pipeline, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(pipeline._lanes["features"], "go_after", ignore)
+
+
+def without_wait_of_generate(pipeline: Pipeline, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(pipeline._lanes["generate"], "go_after", ignore)
+
+
+def without_wait_of_post(pipeline: Pipeline, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(pipeline._clock, "wait_for", ignore)
+    patch.setattr(pipeline._clock, "times", lambda marks: [0.0] * len(marks))
+
+
+def without_holding_memory(pipeline: Pipeline, patch: pytest.MonkeyPatch) -> None:
+    attempt = pipeline._attempt
+
+    def attempt_and_drop(*given: Any) -> Carried[Any] | None:
+        carried = attempt(*given)
+        return None if carried is None else replace(carried, held=())
+
+    patch.setattr(pipeline, "_attempt", attempt_and_drop)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        without_wait_of_features,
+        without_wait_of_generate,
+        without_wait_of_post,
+        without_holding_memory,
+    ],
+)
+def test_without_any_of_these_some_answers_are_garbage(
+    change: Callable[[Pipeline, pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run()
+    recorder = run(change=lambda pipeline: change(pipeline, monkeypatch))
+    torch.cuda.synchronize()
+    right, wrong = right_and_wrong(recorder)
+    assert wrong > 0, f"all {right} answers are right"
+
+
+def test_the_stages_of_different_batches_overlap_and_spans_are_the_devices() -> None:
+    run()
+    begin = time.perf_counter()
+    recorder = run()
+    end = time.perf_counter()
+    batches = [{span.stage: span for span in spans} for _, spans in recorder.done]
+    assert any(
+        later["features"].begin < before["generate"].end for before, later in pairwise(batches)
+    )
+    for spans in batches:
+        edges = [edge for span in spans.values() for edge in (span.begin, span.end)]
+        # Host and device are compared through a reference event: exact to some microseconds.
+        assert all(later > before - 1e-3 for before, later in pairwise(edges))
+        assert begin - 1e-3 < edges[0] < edges[-1] < end + 1e-3
+        assert spans["generate"].end - spans["generate"].begin > 0.005
+    for before, later in pairwise(batches):
+        assert later["generate"].begin > before["generate"].end - 1e-3
+
+
+def test_at_most_one_batch_is_prepared_ahead_of_the_one_that_the_device_works_on() -> None:
+    run()
+    recorder = run()
+    formed = [answered.input.batch.formed for answered, _ in recorder.done]
+    ended = [spans[2].end for _, spans in recorder.done]
+    for batch in range(2, len(formed)):
+        assert formed[batch] > ended[batch - 2] - 1e-3
+
+
+def test_a_batch_that_fails_with_work_on_the_device_disturbs_no_other() -> None:
+    lock, count = threading.Lock(), 0
+
+    def sometimes_failing(batch: FeatureBatch) -> GeneratedBatch:
+        nonlocal count
+        made = generate(batch)
+        with lock:
+            count += 1
+        if count % 3 == 0:
+            raise ValueError
+        return made
+
+    run()
+    recorder = run(replace(STAGES, generate=sometimes_failing))
+    right, wrong = right_and_wrong(recorder)
+    assert wrong == 0
+    assert right < REQUESTS
+    assert GENERATION.max_batch < right

@@ -1,0 +1,256 @@
+"""What a call's bytes may say, and how what they may not say is named."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from configs.serving import LimitsConfig
+from model.inputs import RequestFeatures
+from proto.retrieval_pb2 import RetrieveRequest
+from server.errors import InvalidRequest
+from server.messages import Retrieval
+from server.requests import read_request
+from support.stage_cases import GENERATION, message_of
+
+LIMITS = LimitsConfig(
+    max_ads=1000,
+    default_max_ads=500,
+    exclude_ads=7,
+    message_bytes=100_000,
+    request_id_bytes=11,
+    names=5,
+    values_per_name=111,
+    value_bytes=33,
+    events=63,
+)
+
+FULL: dict[str, Any] = {
+    "request_id": "r1",
+    "model": "0123456789abcdef",
+    "sid_space": "space-1",
+    "user": {"country": {"values": ["US", "é"]}, "location": {}},
+    "features": {
+        "dense": {"hour": {"values": [13.5]}},
+        "categorical": {"device": {"ids": ["17"]}},
+        "bags": {"pages": {"ids": [str(-(2**63)), "7"]}},
+        "sequences": {
+            "clicks": {
+                "sids": list(range(252)),
+                "timestamps_ms": [str(2**63 - 1)] * 63,
+                "side": {"action": {"ids": ["2"] * 63}},
+            }
+        },
+    },
+    "max_ads": 1000,
+    "profile": "reduced",
+    "priority": "LOW",
+    "exclude_ads": ["123", "-5"],
+    "include_sids": True,
+}
+
+
+def read(message: bytes | dict[str, Any], limits: LimitsConfig = LIMITS) -> Retrieval:
+    wire = message if isinstance(message, bytes) else message_of(message)
+    return read_request(wire, limits, GENERATION)
+
+
+def refusal(message: bytes | dict[str, Any], limits: LimitsConfig = LIMITS) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as caught:
+        read(message, limits)
+    return caught.value
+
+
+def test_every_field_arrives() -> None:
+    got = read(FULL)
+    assert (got.request_id, got.model, got.sid_space) == ("r1", "0123456789abcdef", "space-1")
+    assert got.user == {"country": ["US", "é"], "location": []}
+    assert got.features.dense == {"hour": [13.5]}
+    assert list(got.features.categorical["device"]) == [17]
+    assert list(got.features.bags["pages"]) == [-(2**63), 7]
+    clicks = got.features.sequences["clicks"]
+    assert list(clicks.sids) == list(range(252))
+    assert list(clicks.timestamps_ms) == [2**63 - 1] * 63
+    assert list(clicks.side["action"]) == [2] * 63
+    assert (got.max_ads, got.profile, got.priority) == (1000, "reduced", "LOW")
+    assert got.exclude_ads.dtype == np.int64
+    assert got.exclude_ads.tolist() == [123, -5]
+    assert got.include_sids
+
+
+def test_an_empty_request_takes_every_default() -> None:
+    got = read(b"")
+    assert (got.request_id, got.model, got.sid_space) == ("", "", "")
+    assert got.user == {}
+    assert got.features == RequestFeatures()
+    assert (got.max_ads, got.profile, got.priority) == (500, "full", "NORMAL")
+    assert got.exclude_ads.dtype == np.int64
+    assert got.exclude_ads.tolist() == []
+    assert not got.include_sids
+
+
+@pytest.mark.parametrize("count", [0, 1, 63, 64, 111])
+def test_short_and_long_lists_are_read_alike(count: int) -> None:
+    ids = [(-1) ** i * (i + 2**40) for i in range(count)]
+    message = {"exclude_ads": ids, "features": {"bags": {"pages": {"ids": ids}}}}
+    got = read(message, replace(LIMITS, exclude_ads=111))
+    assert got.exclude_ads.tolist() == ids
+    bag = np.asarray(got.features.bags["pages"], np.int64)
+    assert bag.tolist() == ids
+
+
+def of_user(values: list[str]) -> dict[str, Any]:
+    return {"user": {"country": {"values": values}}}
+
+
+def of_features(kind: str, name: str, value: Any) -> dict[str, Any]:
+    return {"features": {kind: {name: value}}}
+
+
+@pytest.mark.parametrize(
+    ("request_json", "field", "fault"),
+    [
+        ({"request_id": "x" * 12}, "request_id", "it has 12 bytes, at most 11 (limits.req"),
+        ({"request_id": "é" * 6}, "request_id", "it has 12 bytes, at most 11 (limits.request_id"),
+        ({"model": "m" * 34}, "model", "it has 34 bytes, at most 33 (limits.value_bytes)"),
+        ({"sid_space": "m" * 34}, "sid_space", "it has 34 bytes, at most 33 (limits.value_bytes)"),
+        ({"max_ads": 1001}, "max_ads", "1001 ads, at most 1000 (limits.max_ads)"),
+        ({"profile": "wide"}, "profile", "'wide' is not a profile here; known: full, reduced"),
+        ({"priority": "HIGH"}, "priority", "'HIGH' is neither NORMAL nor LOW"),
+        ({"exclude_ads": list(range(8))}, "exclude_ads", "8 ads, at most 7 (limits.exclude_ads)"),
+        ({"user": {f"n{i}": {} for i in range(6)}}, "user", "6 names, at most 5 (limits.names)"),
+        ({"user": {"n" * 34: {}}}, "user", "a name has 34 bytes, at most 33 (limits.value_bytes)"),
+        (of_user(["x"] * 112), "user.country.values", "112 values, at most 111 (limits.values_per"),
+        (of_user(["US", "é" * 17]), "user.country.values", "a value has 34 bytes, at most 33 (lim"),
+        (
+            {"features": {k: {f"n{i}": {} for i in range(3)} for k in ("dense", "bags")}},
+            "features",
+            "6 names, at most 5 (limits.names)",
+        ),
+        (
+            of_features("dense", "hour", {"values": [1.0] * 112}),
+            "features.dense.hour.values",
+            "112 values, at most 111 (limits.values_per_name)",
+        ),
+        (
+            of_features("dense", "hour", {"values": [1.0, "NaN"]}),
+            "features.dense.hour.values",
+            "nan is not finite",
+        ),
+        (
+            of_features("dense", "hour", {"values": ["-Infinity"]}),
+            "features.dense.hour.values",
+            "-inf is not finite",
+        ),
+        (
+            of_features("categorical", "device", {"ids": [1] * 112}),
+            "features.categorical.device.ids",
+            "112 ids, at most 111 (limits.values_per_name)",
+        ),
+        (
+            of_features("bags", "pages", {"ids": [1] * 112}),
+            "features.bags.pages.ids",
+            "112 ids, at most 111 (limits.values_per_name)",
+        ),
+        (
+            of_features("bags", "n" * 34, {}),
+            "features.bags",
+            "a name has 34 bytes, at most 33 (limits.value_bytes)",
+        ),
+        (
+            of_features("sequences", "clicks", {"sids": [1] * 253}),
+            "features.sequences.clicks.sids",
+            "64 events, at most 63 (limits.events)",
+        ),
+        (
+            of_features("sequences", "clicks", {"timestamps_ms": [1] * 64}),
+            "features.sequences.clicks.timestamps_ms",
+            "64 events, at most 63 (limits.events)",
+        ),
+        (
+            of_features("sequences", "clicks", {"side": {"action": {"ids": [1] * 64}}}),
+            "features.sequences.clicks.side.action.ids",
+            "64 events, at most 63 (limits.events)",
+        ),
+        (
+            of_features("sequences", "clicks", {"side": {f"n{i}": {} for i in range(6)}}),
+            "features.sequences.clicks.side",
+            "6 names, at most 5 (limits.names)",
+        ),
+    ],
+)
+def test_what_is_beyond_a_limit_is_refused_by_field_value_and_setting(
+    request_json: dict[str, Any], field: str, fault: str
+) -> None:
+    error = refusal(request_json)
+    assert (error.reason, error.field) == ("invalid_field", field)
+    assert error.text.startswith(f"{field}: {fault}")
+
+
+def test_a_request_at_every_limit_is_taken() -> None:
+    got = read(
+        {
+            "request_id": "x" * 11,
+            "user": {f"{'n' * 32}{i}": {"values": ["é" * 16] * 111} for i in range(5)},
+            "features": {"bags": {f"n{i}": {"ids": [1] * 111} for i in range(5)}},
+            "exclude_ads": list(range(7)),
+        }
+    )
+    assert len(got.user) == len(got.features.bags) == 5
+
+
+def test_a_request_of_too_many_bytes_is_refused_before_it_is_parsed() -> None:
+    small = replace(LIMITS, message_bytes=63)
+    assert read(b"\x0a\x0b" + b"x" * 11, small).request_id == "x" * 11
+    error = refusal(b"\xff" * 64, small)
+    assert (error.reason, error.field) == ("too_large", None)
+    assert error.text == "the request has 64 bytes, at most 63 (limits.message_bytes)"
+
+
+@pytest.mark.parametrize(
+    "message", [b"\xff", b"\x0a\x05ab", b"\x0a\x02\xff\xfe", message_of(FULL)[:-1] + b"\xff"]
+)
+def test_bytes_that_are_no_request_are_malformed(message: bytes) -> None:
+    error = refusal(message)
+    assert (error.reason, error.field) == ("malformed", None)
+    assert error.text == "the bytes are not a grace.v1.RetrieveRequest"
+
+
+def test_a_long_value_of_the_caller_is_not_sent_back_whole() -> None:
+    error = refusal({"profile": "p" * 1000}, replace(LIMITS, value_bytes=1000))
+    assert error.text.startswith(f"profile: '{'p' * 64}'... is not a profile here")
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_any_bytes_are_a_request_within_the_limits_or_refused(data: st.DataObject) -> None:
+    message = data.draw(st.one_of(st.binary(max_size=80), mutated_requests()))
+    try:
+        got = read(message)
+    except InvalidRequest as error:
+        assert error.reason in ("malformed", "invalid_field", "too_large")
+        assert "\n" not in error.text.replace(str(error.field), "")
+    else:
+        parsed = RetrieveRequest.FromString(message)
+        assert got.request_id == parsed.request_id
+        assert got.user == {name: list(given.values) for name, given in parsed.user.items()}
+        assert 1 <= got.max_ads <= LIMITS.max_ads
+        assert got.profile in GENERATION.profiles
+
+
+def mutated_requests() -> st.SearchStrategy[bytes]:
+    """A valid request with some of its bytes changed, cut out or doubled."""
+    good = message_of(FULL)
+
+    def mutate(cuts: list[tuple[int, int, bytes]]) -> bytes:
+        message = good
+        for begin, count, inserted in cuts:
+            at = begin % (len(message) + 1)
+            message = message[:at] + inserted + message[at + count :]
+        return message
+
+    cut = st.tuples(st.integers(0, len(good)), st.integers(0, 3), st.binary(max_size=3))
+    return st.lists(cut, min_size=1, max_size=4).map(mutate)

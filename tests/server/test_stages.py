@@ -1,0 +1,371 @@
+"""The four stages on the tiny catalogue: who gets which ads, and who fails alone."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from index.trie import NO_NODE
+from index.users import UserEncoder, UserRows
+from model.input_encoding import EncodedRequest, InputEncoder
+from model.inputs import RequestFeatures
+from proto.retrieval_pb2 import RetrieveResponse
+from server.messages import GeneratedBatch, Span
+from server.serving_pair import ServingPair
+from server.stages import STAGES
+from support.oracle import RawAd, eligible
+from support.poisoned_model import POISONED_DEVICE, poisoned_checkpoint, poisoned_request
+from support.serving_files import ServingFiles
+from support.stage_cases import (
+    GENERATION,
+    JsonRequest,
+    answer,
+    load_cpu_pair,
+    raw_ads,
+    replies_of,
+    request_batch,
+)
+
+BUCKETS = GENERATION.batch_buckets
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def pair(serving_files: ServingFiles) -> ServingPair:
+    return load_cpu_pair(serving_files.snapshots, serving_files.checkpoint)
+
+
+@pytest.fixture(scope="module")
+def poisoned_pair(
+    serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory
+) -> ServingPair:
+    checkpoint = poisoned_checkpoint(tmp_path_factory.mktemp("poisoned"))
+    return load_cpu_pair(serving_files.snapshots, checkpoint)
+
+
+@pytest.fixture(scope="module")
+def catalogue(serving_files: ServingFiles, pair: ServingPair) -> list[RawAd]:
+    return raw_ads(serving_files.folder / "catalogue" / "ads.parquet", pair.snapshot.schema)
+
+
+def replies(
+    pair: ServingPair, requests: Sequence[JsonRequest], bucket: int
+) -> dict[str, RetrieveResponse]:
+    return replies_of(answer(request_batch(pair, requests, bucket)))
+
+
+def changed(request: JsonRequest, **values: Any) -> dict[str, Any]:
+    return {**request, **values}
+
+
+@pytest.mark.parametrize("profile", GENERATION.profiles)
+def test_the_ads_are_those_that_the_plain_rules_give_for_the_generated_sids(
+    pair: ServingPair, catalogue: list[RawAd], serving_files: ServingFiles, profile: str
+) -> None:
+    schema = pair.snapshot.schema
+    some = 0
+    for start in range(0, len(serving_files.requests), 16):
+        requests = [
+            changed(request, max_ads=1000, include_sids=True)
+            for request in serving_files.requests[start : start + 16]
+        ]
+        got = replies_of(answer(request_batch(pair, requests, 16, profile)))
+        for request in requests:
+            reply = got[request["request_id"]]
+            user = {name: given.get("values", []) for name, given in request["user"].items()}
+            length = reply.sids.length
+            tokens = [tuple(reply.sids.tokens[i * length : (i + 1) * length]) for i in range(99)]
+            score_of = dict(zip(tokens, reply.sids.scores, strict=False))
+            generated = [ad for ad in catalogue if ad.sid in score_of]
+            expected = sorted(
+                (ad for ad in generated if eligible(schema, ad, user)),
+                key=lambda ad: (-score_of[ad.sid], -ad.weight, ad.ad_id),
+            )
+            assert list(reply.ad_ids) == [ad.ad_id for ad in expected]
+            assert list(reply.scores) == [score_of[ad.sid] for ad in expected]
+            assert [tokens[i] for i in reply.sids.sid_of_ad] == [ad.sid for ad in expected]
+            assert reply.counts.sids_generated == len(reply.sids.scores)
+            assert reply.counts.ads_generated == len(generated)
+            assert reply.counts.ads_matched == reply.counts.ads_returned == len(expected)
+            assert list(reply.sids.scores) == sorted(reply.sids.scores, reverse=True)
+            assert reply.profile == profile
+            some += len(expected)
+    assert some > 250
+
+
+def test_max_ads_cuts_and_exclude_ads_leaves_out(
+    pair: ServingPair, serving_files: ServingFiles
+) -> None:
+    request = changed(serving_files.requests[0], request_id="all", max_ads=1000, include_sids=False)
+    whole = replies(pair, [request], 4)["all"]
+    assert len(whole.ad_ids) > 7
+    assert not whole.truncated
+    denied = [whole.ad_ids[1], whole.ad_ids[3], 2**62]
+    cut = changed(request, request_id="cut", max_ads=3)
+    excluding = changed(request, request_id="excluding", exclude_ads=denied)
+    got = replies(pair, [cut, request, excluding], 4)
+    assert list(got["cut"].ad_ids) == list(whole.ad_ids)[:3]
+    assert list(got["cut"].scores) == list(whole.scores)[:3]
+    assert got["cut"].truncated
+    assert got["cut"].counts.ads_matched == len(whole.ad_ids)
+    assert got["cut"].counts.ads_returned == 3
+    kept = [ad for ad in whole.ad_ids if ad not in denied]
+    assert list(got["excluding"].ad_ids) == kept
+    assert got["excluding"].counts.ads_matched == len(kept)
+    assert got["excluding"].counts.ads_generated == whole.counts.ads_generated
+    assert got["all"] == whole
+    assert not whole.HasField("sids")
+
+
+def test_the_reply_names_what_answered(pair: ServingPair, serving_files: ServingFiles) -> None:
+    request = changed(serving_files.requests[0], request_id="r", model=pair.checkpoint)
+    got = replies(pair, [request], 1)["r"]
+    assert got.checkpoint == pair.checkpoint
+    assert got.snapshot_version == pair.snapshot.facts.version
+    assert not got.degraded
+
+
+def test_names_that_nobody_knows_are_ignored_and_listed_once(
+    pair: ServingPair, serving_files: ServingFiles
+) -> None:
+    plain = changed(serving_files.requests[0], request_id="plain")
+    odd = changed(
+        plain,
+        request_id="odd",
+        user={**plain["user"], "shoe_size": {"values": ["42"]}},
+        features={**plain["features"], "bags": {"hats": {"ids": ["1"]}}},
+    )
+    got = replies(pair, [plain, odd], 2)
+    assert list(got["odd"].ignored_names) == ["bags.hats", "shoe_size"]
+    assert list(got["plain"].ignored_names) == []
+    assert list(got["odd"].ad_ids) == list(got["plain"].ad_ids)
+
+
+def test_what_decoding_let_through_is_still_matched_exactly(
+    pair: ServingPair, catalogue: list[RawAd], serving_files: ServingFiles
+) -> None:
+    untargeted = replace(pair, index=pair.index.without_matchers())
+    schema = pair.snapshot.schema
+    demanding = {attribute.name: list(attribute.values) for attribute in schema.attributes}
+    user = {name: {"values": values} for name, values in demanding.items()}
+    request = changed(serving_files.requests[0], user=user, max_ads=1000, include_sids=True)
+    (reply,) = replies(untargeted, [request], 1).values()
+    of_the_user = {ad.ad_id for ad in catalogue if eligible(schema, ad, demanding)}
+    assert set(reply.ad_ids) <= of_the_user
+    assert reply.counts.ads_generated > reply.counts.ads_matched == len(reply.ad_ids)
+
+
+@pytest.mark.parametrize("bucket", BUCKETS, ids=lambda n: f"bucket={n}")
+def test_a_request_gets_the_same_reply_at_every_row_and_beside_any_neighbours(
+    pair: ServingPair, serving_files: ServingFiles, bucket: int
+) -> None:
+    rng = np.random.default_rng(bucket)
+    wanted = changed(serving_files.requests[3], include_sids=True)
+    alone = replies(pair, [wanted], bucket)[wanted["request_id"]]
+    others = [r for r in serving_files.requests if r["request_id"] != wanted["request_id"]]
+    for row in range(bucket):
+        neighbours = [others[i] for i in rng.permutation(len(others))[: bucket - 1]]
+        batch = [*neighbours[:row], wanted, *neighbours[row:]]
+        assert replies(pair, batch, bucket)[wanted["request_id"]] == alone
+
+
+FAULTY: dict[str, tuple[dict[str, Any], str, str | None]] = {
+    "user": (
+        {"user": {"country": {"values": ["US", "*"]}}},
+        "invalid_field",
+        "user.country.values",
+    ),
+    "features": (
+        {"features": {"dense": {"hour": {"values": [1, 2]}}}},
+        "invalid_field",
+        "features.dense.hour.values",
+    ),
+    "model": ({"model": "0" * 16}, "wrong_model", "model"),
+    "sid_space": ({"sid_space": "another"}, "wrong_sid_space", "sid_space"),
+    "not_finite": (poisoned_request({}), "not_finite", None),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTY)
+@pytest.mark.parametrize("row", [0, 3, 6], ids=lambda n: f"row={n}")
+def test_a_bad_request_fails_alone_and_the_others_are_as_without_it(
+    poisoned_pair: ServingPair, serving_files: ServingFiles, fault: str, row: int
+) -> None:
+    change, reason, field = FAULTY[fault]
+    good = [changed(request, include_sids=True) for request in serving_files.requests[7:13]]
+    bad = {**serving_files.requests[20], **change, "request_id": "bad"}
+    answered = answer(request_batch(poisoned_pair, [*good[:row], bad, *good[row:]], 8))
+    failures = (*answered.input.failures, *answered.failures)
+    (failure,) = failures
+    assert failure.request.retrieval.request_id == "bad"
+    assert (failure.error.reason, failure.error.field) == (reason, field)
+    got = replies_of(answered)
+    assert got == replies(poisoned_pair, good, 8)
+    assert len(got) == len(answered.counts.returned) == 6
+    returned = [len(reply.ad_ids) for reply in got.values()]
+    assert answered.counts.returned.tolist() == returned
+
+
+def test_every_kind_of_fault_at_once_leaves_the_others_as_they_are(
+    poisoned_pair: ServingPair, serving_files: ServingFiles
+) -> None:
+    good = list(serving_files.requests[30:34])
+    bad = [
+        {**serving_files.requests[40], **change, "request_id": name}
+        for name, (change, _, _) in FAULTY.items()
+    ]
+    mixed = [*bad[:2], good[0], bad[2], *good[1:3], *bad[3:], good[3]]
+    answered = answer(request_batch(poisoned_pair, mixed, 16))
+    failures = (*answered.input.failures, *answered.failures)
+    assert {f.request.retrieval.request_id: f.error.reason for f in failures} == {
+        name: reason for name, (_, reason, _) in FAULTY.items()
+    }
+    assert replies_of(answered) == replies(poisoned_pair, good, 16)
+
+
+def test_a_batch_of_bad_requests_only_has_no_rows_left(
+    pair: ServingPair, serving_files: ServingFiles
+) -> None:
+    bad = [changed(serving_files.requests[i], sid_space="another") for i in range(3)]
+    prepared = STAGES.input(request_batch(pair, bad, 4))
+    assert prepared.requests == ()
+    assert prepared.ignored == ()
+    assert len(prepared.failures) == 3
+    assert prepared.failures[2].error.text == (
+        "sid_space: the sequences are in 'another', but 'synth-tiny-1' is loaded; "
+        "send SIDs of that space"
+    )
+
+
+def test_the_poison_is_in_one_value_only(
+    poisoned_pair: ServingPair, pair: ServingPair, serving_files: ServingFiles
+) -> None:
+    requests = list(serving_files.requests[:16])
+    assert all(
+        str(POISONED_DEVICE) not in r["features"]["categorical"]["device"]["ids"]
+        for r in serving_files.requests
+    )
+    clean, poisoned = replies(pair, requests, 16), replies(poisoned_pair, requests, 16)
+    for request_id, reply in clean.items():
+        assert list(poisoned[request_id].ad_ids) == list(reply.ad_ids)
+        assert list(poisoned[request_id].scores) == list(reply.scores)
+
+
+class BrokenUsers(UserEncoder):
+    """Our own mistake, met by one user only, in a message that quotes them."""
+
+    def encode(self, users: Any) -> UserRows:
+        if any("SECRET" in values for user in users for values in user.values()):
+            raise KeyError("SECRET")
+        return super().encode(users)
+
+
+class BrokenInputs(InputEncoder):
+    def encode(self, request: RequestFeatures) -> EncodedRequest:
+        if "SECRET" in request.dense:
+            raise ZeroDivisionError("SECRET")
+        return super().encode(request)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ({"user": {"country": {"values": ["SECRET"]}}}, "KeyError"),
+        ({"features": {"dense": {"SECRET": {"values": [1]}}}}, "ZeroDivisionError"),
+    ],
+    ids=["users", "inputs"],
+)
+def test_our_own_mistake_with_one_request_is_logged_without_its_values(
+    pair: ServingPair,
+    serving_files: ServingFiles,
+    caplog: pytest.LogCaptureFixture,
+    change: dict[str, Any],
+    kind: str,
+) -> None:
+    broken = replace(
+        pair,
+        users=BrokenUsers(pair.users.schema, pair.users.set_values),
+        inputs=BrokenInputs(pair.inputs.spec),
+    )
+    good = list(serving_files.requests[:2])
+    bad = {**serving_files.requests[2], **change, "request_id": "bad"}
+    prepared = STAGES.input(request_batch(broken, [good[0], bad, good[1]], 4))
+    (failure,) = prepared.failures
+    assert failure.error.reason == "internal"
+    assert "SECRET" not in failure.error.text
+    assert [r.retrieval.request_id for r in prepared.requests] == [r["request_id"] for r in good]
+    (record,) = caplog.records
+    logged = record.__dict__
+    assert (logged["event"], logged["request_id"], logged["stage"]) == (
+        "request_failed",
+        "bad",
+        "input",
+    )
+    assert logged["error"] == kind
+    assert "server/input_stage.py:" in logged["places"]
+    assert "SECRET" not in repr({**logged, "args": None}) + caplog.text
+
+
+def test_times_of_a_reply_come_from_the_spans(
+    pair: ServingPair, serving_files: ServingFiles
+) -> None:
+    batch = request_batch(pair, [serving_files.requests[0]], 1)
+    (pending,) = batch.requests
+    arrived = perf_counter() - 10.0
+    batch = replace(batch, requests=(replace(pending, arrived=arrived),), formed=arrived + 1)
+    spans = (
+        Span("input", arrived + 1.5, arrived + 2.0),
+        Span("features", arrived + 2.25, arrived + 3.0),
+        Span("generate", arrived + 3.0, arrived + 7.0),
+    )
+    (one,) = answer(batch, spans=spans).answers
+    times = RetrieveResponse.FromString(one.reply).timings
+    assert (times.input_us, times.features_us, times.generate_us) == (500_000, 750_000, 4_000_000)
+    assert 0 < times.post_us < 5_000_000
+    # 10 s and a little have passed since it arrived, of which 5.25 in the stages.
+    assert 4_750_000 <= times.queue_us < 10_000_000
+
+
+def test_padding_and_dead_beams_never_reach_the_reply(
+    pair: ServingPair, serving_files: ServingFiles
+) -> None:
+    prepared = STAGES.input(request_batch(pair, list(serving_files.requests[:3]), 8))
+    generated = STAGES.generate(STAGES.features(prepared))
+    assert (generated.leaves.shape[0], generated.leaves.dtype) == (8, torch.int32)
+    assert (generated.leaves[3:] != NO_NODE).any(), "padding is generated for like any user"
+    whole = STAGES.post(generated, ())
+    leaves = generated.leaves.clone()
+    leaves[0, 2:], leaves[1] = NO_NODE, NO_NODE
+    cut = STAGES.post(GeneratedBatch(prepared, leaves, generated.scores, generated.corrupt), ())
+    counts = [reply.counts.sids_generated for reply in replies_of(cut).values()]
+    assert counts == [2, 0, int((leaves[2] != NO_NODE).sum())]
+    assert len(cut.answers) == len(cut.counts.matched) == 3
+    assert (
+        replies_of(cut)[cut.answers[2].request.retrieval.request_id]
+        == (replies_of(whole)[cut.answers[2].request.retrieval.request_id])
+    )
+
+
+def test_numbers_of_corrupt_requests_and_of_padding_are_not_looked_at(
+    pair: ServingPair, serving_files: ServingFiles
+) -> None:
+    requests = list(serving_files.requests[:3])
+    prepared = STAGES.input(request_batch(pair, requests, 8))
+    generated = STAGES.generate(STAGES.features(prepared))
+    scores, corrupt = generated.scores.clone(), generated.corrupt.clone()
+    scores[1], scores[3:], corrupt[1] = torch.nan, torch.nan, True
+    answered = STAGES.post(GeneratedBatch(prepared, generated.leaves, scores, corrupt), ())
+    (failure,) = answered.failures
+    assert failure.request is prepared.requests[1]
+    whole = replies_of(STAGES.post(generated, ()))
+    assert replies_of(answered) == {
+        request["request_id"]: whole[request["request_id"]] for request in requests[::2]
+    }

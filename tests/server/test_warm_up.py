@@ -1,0 +1,120 @@
+"""What runs before readiness, on what, and what is told of it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from configs.errors import ConfigError, InputError
+from configs.serving import LimitsConfig
+from server.messages import InputBatch, RequestBatch, Span
+from server.serving_pair import ServingPair
+from server.stages import STAGES
+from server.warm_up import warm_up, warm_up_requests
+from support.poisoned_model import poisoned_checkpoint, poisoned_request
+from support.serving_files import ServingFiles
+from support.stage_cases import GENERATION, load_cpu_pair, retrieval_of
+
+LIMITS = LimitsConfig()
+
+
+@pytest.fixture(scope="module")
+def pair(serving_files: ServingFiles) -> ServingPair:
+    torch.set_num_threads(1)
+    return load_cpu_pair(serving_files.snapshots, serving_files.checkpoint)
+
+
+def test_every_profile_and_bucket_runs_and_is_observed_once_when_it_is_warm(
+    pair: ServingPair, serving_files: ServingFiles
+) -> None:
+    ran: list[tuple[str, int]] = []
+    asked: set[str] = set()
+    observed: list[tuple[str, int]] = []
+
+    def note(batch: RequestBatch) -> InputBatch:
+        assert len(batch.requests) == batch.bucket
+        ran.append((batch.profile_name, batch.bucket))
+        asked.update(each.retrieval.request_id for each in batch.requests)
+        return STAGES.input(batch)
+
+    def observe(profile: str, bucket: int, spans: tuple[Span, ...]) -> None:
+        assert ran.count((profile, bucket)) > 1, "the first run pays for what is slow once"
+        assert [span.stage for span in spans] == ["input", "features", "generate", "post"]
+        ends = [time for span in spans for time in (span.begin, span.end)]
+        assert ends == sorted(ends)
+        observed.append((profile, bucket))
+
+    requests = [retrieval_of(request) for request in serving_files.requests[:7]]
+    warm_up(replace(STAGES, input=note), pair, GENERATION, requests, observe)
+    every = [(name, bucket) for name in GENERATION.profiles for bucket in GENERATION.batch_buckets]
+    assert observed == every
+    assert set(ran) == set(every)
+    assert asked == {request.request_id for request in requests}
+
+
+def test_without_a_file_one_empty_request_is_enough(pair: ServingPair) -> None:
+    requests = warm_up_requests(None, LIMITS, GENERATION)
+    assert [request.user for request in requests] == [{}]
+    observed: list[int] = []
+    small = replace(GENERATION, max_batch=3)
+    warm_up(STAGES, pair, small, requests, lambda name, bucket, spans: observed.append(bucket))
+    assert observed == [1, 2, 3] * len(GENERATION.profiles)
+
+
+def test_the_catalogue_s_requests_can_be_the_file(serving_files: ServingFiles) -> None:
+    path = serving_files.folder / "catalogue" / "requests.jsonl"
+    read = warm_up_requests(path, LIMITS, GENERATION)
+    assert [one.request_id for one in read] == [r["request_id"] for r in serving_files.requests]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (b"", ": holds no request; write one JSON request a line"),
+        (b"\n  \n", ": holds no request; write one JSON request a line"),
+        (b'{"request_id": "a"}\n{"usr": {}}\n', ": line 2: not a request: "),
+        (b"{}\n\n{\n", ": line 3: not a request: "),
+        (b'{"profile": "wide"}\n', ": line 1: profile: 'wide' is not a profile here; known: "),
+        (b"\xff\xfe", ": not UTF-8 text; write one JSON request a line"),
+    ],
+    ids=["empty", "blank", "unknown-key", "no-json", "invalid", "no-text"],
+)
+def test_a_file_that_cannot_be_used_is_refused_by_line(
+    tmp_path: Path, text: bytes, fault: str
+) -> None:
+    path = tmp_path / "warm.jsonl"
+    path.write_bytes(text)
+    with pytest.raises(InputError) as caught:
+        warm_up_requests(path, LIMITS, GENERATION)
+    assert str(caught.value).startswith(f"{path}{fault}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none\.jsonl: cannot be read: No such file"):
+        warm_up_requests(tmp_path / "none.jsonl", LIMITS, GENERATION)
+
+
+def refuse(pair: ServingPair, request: dict[str, object]) -> str:
+    observed: list[str] = []
+    requests = [retrieval_of({**request, "request_id": "r7"})]
+    with pytest.raises(ConfigError) as caught:
+        warm_up(STAGES, pair, GENERATION, requests, lambda name, *rest: observed.append(name))
+    assert observed == []
+    return str(caught.value)
+
+
+def test_a_request_that_the_server_would_refuse_ends_the_start(
+    pair: ServingPair, serving_files: ServingFiles, tmp_path: Path
+) -> None:
+    assert refuse(pair, {"sid_space": "another"}).startswith(
+        "warm_up: request 'r7': sid_space: the sequences are in 'another', but "
+    )
+    assert refuse(pair, {"features": {"dense": {"hour": {"values": [1, 2]}}}}).startswith(
+        "warm_up: request 'r7': features.dense.hour.values: 2 values, the model takes 1; "
+    )
+    poisoned = load_cpu_pair(serving_files.snapshots, poisoned_checkpoint(tmp_path))
+    assert refuse(poisoned, poisoned_request({})).startswith(
+        "warm_up: request 'r7': the model's numbers for it are not finite; "
+    )

@@ -1,0 +1,133 @@
+"""Faults that a test switches on and off in a running server: files in a folder both look at.
+
+STAGE.closed   the stage waits while this file exists
+STAGE.raises   the stage raises an exception with the file's text
+STAGE.dies     the stage raises SystemExit with the file's text
+batches.jsonl  what each stage was given, a line for each batch, warm-up included
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
+
+from server.messages import PendingRequest, StageName
+from server.stages import Stages
+
+__all__ = ["STAGE_NAMES", "Faults", "StageFaultError", "with_faults"]
+
+Batch = TypeVar("Batch")
+Rest = ParamSpec("Rest")
+Result = TypeVar("Result")
+
+STAGE_NAMES: tuple[StageName, ...] = ("input", "features", "generate", "post")
+LOOK_AGAIN_SECONDS = 0.001
+
+
+class StageFaultError(RuntimeError):
+    """What a broken stage raises."""
+
+
+@dataclass(frozen=True)
+class Faults:
+    folder: Path
+
+    @contextmanager
+    def closed(self, stage: StageName) -> Iterator[None]:
+        """Batches that reach the stage inside wait there until it is left."""
+        with self._switch(stage, "closed", ""):
+            yield
+
+    @contextmanager
+    def raises(self, stage: StageName, text: str) -> Iterator[None]:
+        with self._switch(stage, "raises", text):
+            yield
+
+    @contextmanager
+    def dies(self, stage: StageName, text: str) -> Iterator[None]:
+        with self._switch(stage, "dies", text):
+            yield
+
+    def forget(self) -> None:
+        """What the stages were given until now; the server must be idle."""
+        (self.folder / "batches.jsonl").unlink(missing_ok=True)
+
+    def batches(self, stage: StageName) -> list[list[str]]:
+        """The request ids of each batch that the stage was given."""
+        path = self.folder / "batches.jsonl"
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        entries = map(json.loads, lines)
+        return [entry["requests"] for entry in entries if entry["stage"] == stage]
+
+    def reached(self, stage: StageName) -> set[str]:
+        """The ids of all requests that the stage was given."""
+        return {request for batch in self.batches(stage) for request in batch}
+
+    def befall(self, stage: StageName, requests: Sequence[PendingRequest]) -> None:
+        """In the server: what the stage does before its work."""
+        entry = {"stage": stage, "requests": [each.retrieval.request_id for each in requests]}
+        with (self.folder / "batches.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+        while self._path(stage, "closed").exists():
+            time.sleep(LOOK_AGAIN_SECONDS)
+        if (text := self._text(stage, "raises")) is not None:
+            raise StageFaultError(text)
+        if (text := self._text(stage, "dies")) is not None:
+            raise SystemExit(text)
+
+    @contextmanager
+    def _switch(self, stage: StageName, fault: str, text: str) -> Iterator[None]:
+        path = self._path(stage, fault)
+        unfinished = path.with_name(f"{path.name}.unfinished")
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
+        try:
+            yield
+        finally:
+            path.unlink()
+
+    def _text(self, stage: StageName, fault: str) -> str | None:
+        try:
+            return self._path(stage, fault).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+
+    def _path(self, stage: StageName, fault: str) -> Path:
+        return self.folder / f"{stage}.{fault}"
+
+
+def with_faults(stages: Stages, faults: Faults, generate_seconds: float = 0.0) -> Stages:
+    """The stages, each with what befalls it; generate takes at least as long as given."""
+    generate = _at_least(stages.generate, generate_seconds)
+    return Stages(
+        input=_faulty("input", stages.input, faults, lambda batch: batch.requests),
+        features=_faulty("features", stages.features, faults, lambda batch: batch.requests),
+        generate=_faulty("generate", generate, faults, lambda batch: batch.input.requests),
+        post=_faulty("post", stages.post, faults, lambda batch: batch.input.requests),
+    )
+
+
+def _faulty(
+    name: StageName,
+    stage: Callable[Concatenate[Batch, Rest], Result],
+    faults: Faults,
+    requests_of: Callable[[Batch], Sequence[PendingRequest]],
+) -> Callable[Concatenate[Batch, Rest], Result]:
+    def run(batch: Batch, /, *rest: Rest.args, **named: Rest.kwargs) -> Result:
+        faults.befall(name, requests_of(batch))
+        return stage(batch, *rest, **named)
+
+    return run
+
+
+def _at_least(stage: Callable[[Batch], Result], seconds: float) -> Callable[[Batch], Result]:
+    def run(batch: Batch) -> Result:
+        end = time.perf_counter() + seconds
+        result = stage(batch)
+        time.sleep(max(0.0, end - time.perf_counter()))
+        return result
+
+    return run

@@ -1,0 +1,30 @@
+"""The real server with faults: `grace serve`, but that its stages can be slowed, held and broken.
+
+    python faulty_server.py --config FILE --faults FOLDER [--generate-ms N] [--timeline FILE]
+
+FOLDER is where a test switches faults on and off while the server runs; support.faults has them.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from configs.serving import load_serving_config
+from server.life_cycle import serve
+from server.stages import STAGES
+from support.faults import Faults, with_faults
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--faults", type=Path, required=True)
+    parser.add_argument("--generate-ms", type=float, default=0.0)
+    parser.add_argument("--timeline", type=Path)
+    given = parser.parse_args()
+    stages = with_faults(STAGES, Faults(given.faults), given.generate_ms / 1000)
+    return serve(load_serving_config(given.config), stages, given.timeline)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

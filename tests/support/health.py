@@ -1,0 +1,60 @@
+"""What gRPC health says of a server, asked and watched."""
+
+import threading
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from support.server_process import PATIENCE_SECONDS, ServerProcess
+
+__all__ = ["HealthWatch", "health"]
+
+SERVICE = "grace.v1.AdsRetrieval"
+GONE = "GONE"
+
+
+def health(server: ServerProcess, service: str = SERVICE) -> str:
+    with grpc.insecure_channel(server.address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        reply = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=30)
+    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status))
+
+
+class HealthWatch:
+    """Watches from a thread; `seen` are the states in turn, GONE when the stream has ended."""
+
+    def __init__(self, server: ServerProcess, service: str = SERVICE) -> None:
+        self._channel = grpc.insecure_channel(server.address)
+        stub = health_pb2_grpc.HealthStub(self._channel)
+        self._stream: Any = stub.Watch(health_pb2.HealthCheckRequest(service=service))
+        self.seen: list[str] = []
+        self.not_serving = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stream.cancel()
+        self._thread.join(PATIENCE_SECONDS)
+        self._channel.close()
+
+    def _watch(self) -> None:
+        try:
+            for reply in self._stream:
+                name = health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status)
+                self.seen.append(name)
+                if name != "SERVING":
+                    self.not_serving.set()
+        except grpc.RpcError:
+            pass  # the server has gone, or the test has
+        self.seen.append(GONE)
+        self.not_serving.set()

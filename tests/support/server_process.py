@@ -1,0 +1,201 @@
+"""A real server as a process of its own, with what a test sees of it from outside.
+
+    with ServerProcess(files.write_config()) as server:              grace serve
+    with ServerProcess(config, faults=Faults(tmp_path)) as server:   the same, with faults
+
+Inside, the server is ready (unless `ready=False`). Leaving kills it, if it still runs. Logs must be
+JSON, as `ServingFiles.write_config` has it.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.request import urlopen
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from support.command import GRACE, plain_environment
+from support.faults import Faults
+
+__all__ = ["PATIENCE_SECONDS", "ServerProcess", "wait_until"]
+
+PATIENCE_SECONDS = 60.0
+"""How long to wait for what must happen; on a busy machine it may take long."""
+LOOK_AGAIN_SECONDS = 0.005
+FAULTY_SERVER = Path(__file__).with_name("faulty_server.py")
+
+Labels = frozenset[tuple[str, str]]
+
+
+def wait_until(
+    holds: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS, log: str = ""
+) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, f"waited {seconds} s in vain until {what}\n{log}"
+        time.sleep(LOOK_AGAIN_SECONDS)
+
+
+class ServerProcess:
+    def __init__(
+        self,
+        config: Path,
+        *arguments: str | Path,
+        faults: Faults | None = None,
+        generate_ms: float = 0.0,
+        ready: bool = True,
+    ) -> None:
+        """`arguments` go to the command line. `generate_ms` needs `faults`."""
+        self.config = config
+        self._faults = faults
+        self._arguments = (*_command(faults, generate_ms), "--config", config, *arguments)
+        self._ready = ready
+        self._lines: list[str] = []
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            list(map(str, self._arguments)),
+            env=plain_environment(PYTHONPATH=str(Path(__file__).parent.parent)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        if self._ready:
+            try:
+                self.wait_ready()
+            except BaseException:
+                self.kill()
+                raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    @property
+    def faults(self) -> Faults:
+        assert self._faults is not None, "this server has no faults"
+        return self._faults
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def address(self) -> str:
+        """host:port of Retrieve, health and reflection."""
+        return str(self._listening["retrieve"])
+
+    @property
+    def admin(self) -> str:
+        """host:port of the Admin service."""
+        return str(self._listening["admin"])
+
+    @property
+    def lines(self) -> list[str]:
+        """All that the server has written to stderr so far."""
+        return list(self._lines)
+
+    def log(self, event: str) -> list[dict[str, Any]]:
+        """The log's entries of one event so far."""
+        return [entry for entry in map(_entry, self.lines) if entry.get("event") == event]
+
+    def wait_log(self, event: str, count: int = 1) -> list[dict[str, Any]]:
+        """The entries of an event, once there are that many."""
+        self.wait_until(lambda: len(self.log(event)) >= count, f"the log has {event!r}")
+        return self.log(event)
+
+    def wait_ready(self) -> None:
+        self.wait_log("ready")
+
+    def wait_until(self, holds: Callable[[], bool], what: str) -> None:
+        """Fails, with the log, if the server ends before."""
+
+        def held_or_ended() -> bool:
+            ended = not self.running
+            if ended:
+                self._reader.join()
+            return holds() or ended
+
+        wait_until(held_or_ended, what)
+        assert holds(), f"the server ended before {what}\n" + "".join(self.lines)
+
+    def metrics(self) -> dict[tuple[str, Labels], float]:
+        """Every sample of a scrape by its name and labels."""
+        with urlopen(f"http://{self._listening['metrics']}/metrics", timeout=30) as reply:
+            text = reply.read().decode()
+        return {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of the samples of a name that have these labels, among others."""
+        return sum(
+            value
+            for (sample, given), value in self.metrics().items()
+            if sample == name and given.issuperset(labels.items())
+        )
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def terminate(self) -> None:
+        self.signal(signal.SIGTERM)
+
+    def wait(self, seconds: float = PATIENCE_SECONDS) -> int:
+        """The exit code, once all of the log has been read."""
+        code = self._process.wait(seconds)
+        self._reader.join()
+        return code
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+
+    @property
+    def _listening(self) -> dict[str, Any]:
+        return self.wait_log("listening")[0]
+
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        with self._process.stderr as stream:
+            for line in stream:
+                self._lines.append(line)
+
+
+def _command(faults: Faults | None, generate_ms: float) -> Sequence[str | Path]:
+    if faults is None:
+        assert not generate_ms
+        return (GRACE, "serve")
+    slow = ("--generate-ms", str(generate_ms))
+    return (sys.executable, FAULTY_SERVER, "--faults", faults.folder, *slow)
+
+
+def _entry(line: str) -> dict[str, Any]:
+    try:
+        entry = json.loads(line)
+    except json.JSONDecodeError:
+        return {}
+    return entry if isinstance(entry, dict) else {}

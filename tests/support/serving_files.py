@@ -1,0 +1,41 @@
+"""What a server needs on disk: the tiny catalogue's snapshot, a tiny model, a configuration."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.load.tiny_server import SEED, TINY, TinyServerFiles, write_tiny_server_files
+from configs.yaml_loader import read_yaml
+from model.spec import ModelSpec, parse_spec
+
+__all__ = ["SEED", "ServingFiles", "model_spec", "write_serving_files"]
+
+
+@dataclass(frozen=True)
+class ServingFiles:
+    folder: Path
+    snapshots: Path
+    checkpoint: Path
+    requests: tuple[dict[str, Any], ...]  # of the catalogue's users, as JSON
+    warm_up: Path  # the same as a file
+
+    def write_config(self, name: str = "serve.yaml", **sections: Mapping[str, Any] | Any) -> Path:
+        """A configuration on free ports; `sections` are merged over it, section by section."""
+        logs = {"requests": True, **sections.pop("logs", {})}
+        files = TinyServerFiles(self.folder, self.snapshots, self.checkpoint, self.warm_up)
+        return files.write_config(name, logs=logs, **{"warm_up": None, **sections})
+
+
+def write_serving_files(folder: Path) -> ServingFiles:
+    written = write_tiny_server_files(folder)
+    lines = written.requests.read_text(encoding="utf-8").splitlines()
+    requests = tuple(map(json.loads, lines))
+    return ServingFiles(folder, written.snapshots, written.checkpoint, requests, written.requests)
+
+
+def model_spec() -> ModelSpec:
+    model = read_yaml(TINY)["model"]
+    assert isinstance(model, dict)
+    return parse_spec(model, str(TINY))

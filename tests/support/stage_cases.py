@@ -1,0 +1,107 @@
+"""Batches for the stages, straight from requests as JSON, and what comes out of all four."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import pyarrow.parquet as pq
+import torch
+from google.protobuf.json_format import ParseDict
+
+from bench.load.tiny_server import TINY
+from configs.generation import GenerationConfig
+from configs.sections import load_section, read_sections
+from configs.serving import LimitsConfig
+from index.schema import TargetingSchema
+from proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse
+from server.messages import AnsweredBatch, PendingRequest, RequestBatch, Retrieval, Span
+from server.requests import read_request
+from server.serving_pair import ServingPair, load_pair
+from server.stages import STAGES, Stages
+from support.oracle import RawAd
+
+__all__ = [
+    "GENERATION",
+    "JsonRequest",
+    "answer",
+    "load_cpu_pair",
+    "message_of",
+    "raw_ads",
+    "replies_of",
+    "request_batch",
+    "retrieval_of",
+]
+
+JsonRequest = Mapping[str, Any]
+
+GENERATION = load_section(
+    GenerationConfig, read_sections(TINY, ("generation", "model"))["generation"], str(TINY)
+)
+
+
+def load_cpu_pair(snapshots: Path, checkpoint: Path) -> ServingPair:
+    return load_pair(snapshots, checkpoint, GENERATION, torch.device("cpu"), match_threads=1)
+
+
+def message_of(request: JsonRequest) -> bytes:
+    return ParseDict(dict(request), RetrieveRequest()).SerializeToString()
+
+
+def retrieval_of(request: JsonRequest) -> Retrieval:
+    return read_request(message_of(request), LimitsConfig(), GENERATION)
+
+
+def request_batch(
+    pair: ServingPair, requests: Sequence[JsonRequest], bucket: int, profile: str = "full"
+) -> RequestBatch:
+    now = perf_counter()
+    return RequestBatch(
+        pair=pair,
+        profile_name=profile,
+        profile=GENERATION.profiles[profile],
+        bucket=bucket,
+        requests=tuple(
+            PendingRequest(retrieval_of(request), now, float("inf")) for request in requests
+        ),
+        formed=now,
+    )
+
+
+def answer(
+    batch: RequestBatch, stages: Stages = STAGES, spans: tuple[Span, ...] = ()
+) -> AnsweredBatch:
+    """Through all four stages, one after the other."""
+    generated = stages.generate(stages.features(stages.input(batch)))
+    return stages.post(generated, spans)
+
+
+def replies_of(answered: AnsweredBatch) -> dict[str, RetrieveResponse]:
+    """Each reply by its request id, without the times, which are never the same twice."""
+    replies = {}
+    for one in answered.answers:
+        reply = RetrieveResponse.FromString(one.reply)
+        reply.ClearField("timings")
+        replies[reply.request_id] = reply
+    return replies
+
+
+def raw_ads(path: Path, schema: TargetingSchema) -> list[RawAd]:
+    """An ads file as the oracle sees it."""
+    rows = pq.read_table(path).to_pylist()
+    return [
+        RawAd(
+            row["ad_id"],
+            tuple(row["sid"]),
+            row["ad_weight"],
+            {
+                name: (_values(row.get(name)), _values(row.get(f"{name}_exclude")))
+                for name in schema.names
+            },
+        )
+        for row in rows
+    ]
+
+
+def _values(listed: list[str] | None) -> frozenset[str] | None:
+    return None if listed is None else frozenset(listed)
