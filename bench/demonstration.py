@@ -40,6 +40,7 @@ CPU = torch.device("cpu")
 class DemonstratedAd:
     """`reasons` are all of a returned ad's rules, or the failed ones of a refused ad's."""
 
+    place: int  # in the reply, from 1; 0 for one that is not in it
     ad_id: int
     probability: float  # the model's, of the ad's SID
     reasons: tuple[Reason, ...]
@@ -59,7 +60,7 @@ class Explanation:
     user: UserAttributes
     clicks: tuple[int, ...]  # an ad of each clicked SID, newest first
     admitted_sids: int
-    ads: tuple[DemonstratedAd, ...]  # best first
+    ads: tuple[DemonstratedAd, ...]  # all of the reply, best first
     refused: DemonstratedAd | None
     with_targeting: Outcome
     catalogue_alone: Outcome
@@ -127,8 +128,10 @@ class Demonstration:
 
     def _ads(self, reply: RetrieveResponse, user: UserAttributes) -> tuple[DemonstratedAd, ...]:
         ads = tuple(
-            DemonstratedAd(ad_id, math.exp(score), self._reasons(ad_id, user))
-            for ad_id, score in zip(reply.ad_ids, reply.scores, strict=True)
+            DemonstratedAd(place, ad_id, math.exp(score), self._reasons(ad_id, user))
+            for place, (ad_id, score) in enumerate(
+                zip(reply.ad_ids, reply.scores, strict=True), start=1
+            )
         )
         assert all(reason.passes for ad in ads for reason in ad.reasons), "an ineligible ad"
         return ads
@@ -141,7 +144,7 @@ class Demonstration:
             for ad_id in ads.ad_ids[ads.ad_offsets[leaf] : ads.ad_offsets[leaf + 1]].tolist():
                 failed = tuple(r for r in self._reasons(ad_id, user) if not r.passes)
                 if failed:
-                    return DemonstratedAd(ad_id, math.exp(score), failed)
+                    return DemonstratedAd(0, ad_id, math.exp(score), failed)
         return None
 
     def _reasons(self, ad_id: int, user: UserAttributes) -> tuple[Reason, ...]:

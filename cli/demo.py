@@ -17,20 +17,25 @@ from cli.retrieve import stage_times
 from configs.errors import GraceError, InputError
 
 if TYPE_CHECKING:
-    from bench.demonstration import Explanation, Outcome
+    from bench.demonstration import DemonstratedAd, Explanation, Outcome
     from bench.running_server import RunningServer
     from index.snapshot import Snapshot
 
 __all__ = ["demo"]
 
+ASKED_ADS = 100
 SHOWN_ADS = 5
 CALL_SECONDS = 30.0
 OWN_FILES = ("serve.yaml", "server.log", "request.json")
+FOLDER = "demo-files"
 BY_HAND = """
-The same by hand{where}:
+The same by hand{where}. In one terminal:
 
   grace serve --config configs/serve.yaml --snapshots {out}/snapshots --checkpoint model/demo
-  grace retrieve --request {out}/request.json --max-ads 5 --sids
+
+and in another:
+
+  grace retrieve --wait 60 --request {out}/request.json --max-ads 5 --sids
   grpcurl -plaintext -d @ 127.0.0.1:50051 grace.v1.AdsRetrieval/Retrieve < {out}/request.json
   ghz --insecure --call grace.v1.AdsRetrieval.Retrieve -D {out}/request.json -c 8 127.0.0.1:50051"""
 
@@ -44,7 +49,7 @@ def demo(
 ) -> None:
     """Make a catalogue, serve it with a trained model, retrieve ads for users over gRPC, say why.
 
-    Example: `grace demo --out demo`
+    Example: `grace demo --out demo-files`
     """
     with ExitStack() as stack:
         stack.enter_context(_ending_in_order())
@@ -75,17 +80,18 @@ def demo(
             raise
     if out is not None:
         print(f"\nThe files are in {out}.")
-    where = "" if out is not None else ", after grace demo --out demo"
-    print(BY_HAND.format(out="demo" if out is None else out, where=where))
+    where = "" if out is not None else f", after grace demo --out {FOLDER}"
+    print(BY_HAND.format(out=out or FOLDER, where=where))
 
 
 def _built(folder: Path, force: bool) -> "Snapshot":
-    from bench.synth import preset_spec, write_folder
+    from bench.synth import preset_spec, require_room, write_folder
     from cli.inspect import print_summary
     from index.builder import BuildSpec, build
     from index.storage import load_snapshot, verify_snapshot
     from index.summary import summarize
 
+    require_room(folder, force=force)
     _headline("1. A catalogue of ads")
     written = write_folder(preset_spec("demo"), folder, force=force)
     print(f"{written.ads:,} ads under {written.sids:,} SIDs, {written.requests} requests")
@@ -121,7 +127,7 @@ def _serve(
         print(f"grace serve is {where}, ready after {seconds:.1f} s", flush=True)
         for place, request in enumerate(requests, start=4):
             _headline(f"{place}. User {request['request_id']}")
-            asked = {**request, "max_ads": SHOWN_ADS, "include_sids": True}
+            asked = {**request, "max_ads": ASKED_ADS, "include_sids": True}
             reply = client.retrieve(request_of_json(asked), CALL_SECONDS)
             explanation = demonstration.explain(request, reply)
             _show(explanation, snapshot.trie.num_leaves, titles)
@@ -138,13 +144,21 @@ def _show(answer: "Explanation", num_sids: int, titles: Mapping[int, str]) -> No
     print(f"  may lead to an eligible ad: {answer.admitted_sids:,} of {num_sids:,} SIDs")
     print(f"  decoding with the catalogue alone would give: {_told(answer.catalogue_alone)}")
     print(f"  the server, decoding with targeting, gave:    {_told(answer.with_targeting)}")
-    for place, ad in enumerate(answer.ads, start=1):
+    for ad in _shown(answer.ads):
         why = "; ".join(map(str, ad.reasons)) or "it is for everyone"
-        print(f"    {place}. {titles[ad.ad_id]} (ad {ad.ad_id}, p = {ad.probability:.3f})")
+        print(f"    {ad.place}. {titles[ad.ad_id]} (ad {ad.ad_id}, p = {ad.probability:.3f})")
         print(f"       {why}")
     if answer.refused is not None:
         print(f"  not returned: {titles[answer.refused.ad_id]} (ad {answer.refused.ad_id})")
         print(f"       {'; '.join(map(str, answer.refused.reasons))}")
+
+
+def _shown(ads: Sequence["DemonstratedAd"]) -> Sequence["DemonstratedAd"]:
+    """The best ones, and if all of them are for everyone, the best that is not."""
+    best = ads[:SHOWN_ADS]
+    if any(ad.reasons for ad in best):
+        return best
+    return [*best, *[ad for ad in ads if ad.reasons][:1]]
 
 
 def _told(outcome: "Outcome") -> str:

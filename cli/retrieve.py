@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from configs.errors import InputError
+from configs.errors import InputError, RequestError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from proto.retrieval_pb2 import RetrieveResponse
+    from proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse
 
 __all__ = ["reply_json", "retrieve", "stage_times"]
 
@@ -40,16 +40,21 @@ def retrieve(
     ] = None,
     profile: Annotated[str | None, typer.Option(help="Default: FILE's, or the server's.")] = None,
     sids: Annotated[bool, typer.Option("--sids", help="Show each ad's SID.")] = False,
-    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds to wait.")] = 10.0,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds for the reply.")] = 10.0,
+    wait: Annotated[
+        float, typer.Option(min=0.0, help="Seconds for the server to become ready, before.")
+    ] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
 ) -> None:
     """Retrieve ads for a user from a running server: ad, score, p = exp(score), and stage times.
 
     Example: `grace retrieve --request demo/requests.jsonl --line 3 --user country=US --sids`
     """
-    from server.client import RetrievalClient, request_of_json
+    from server.client import RetrievalClient
 
-    message = request_of_json({} if request is None else _read(request, line))
+    if not math.isfinite(timeout + wait):
+        raise InputError("--timeout and --wait: give a number of seconds")
+    message = _message(request, line)
     try:
         for name, given in _user_values(user or ()).items():
             message.user[name].values[:] = given
@@ -59,6 +64,8 @@ def retrieve(
     message.max_ads = max_ads or message.max_ads or DEFAULT_MAX_ADS
     message.include_sids |= sids
     with RetrievalClient(address) as client:
+        if wait:
+            client.wait_ready(wait)
         started = time.perf_counter()
         reply = client.retrieve(message, timeout)
         total_ms = (time.perf_counter() - started) * 1e3
@@ -100,7 +107,7 @@ def _print(reply: "RetrieveResponse", total_ms: float) -> None:
         f"{total_ms:.1f} ms; of it on the server: {stage_times(reply)}",
     ]
     if reply.ignored_names:
-        lines.append(f"names that nobody knows: {', '.join(reply.ignored_names)}")
+        lines.append(f"not used by this catalogue and model: {', '.join(reply.ignored_names)}")
     for text in lines:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
@@ -125,31 +132,60 @@ def _sid(reply: "RetrieveResponse", place: int) -> str:
     return " ".join(map(str, reply.sids.tokens[first : first + length]))
 
 
-def _read(source: str, line: int) -> Any:
-    """One request as JSON over any number of lines, or one of JSON lines."""
+def _message(source: str | None, line: int) -> "RetrieveRequest":
+    from server.client import request_of_json
+
+    if source is None:
+        return request_of_json({})
     name = "standard input" if source == "-" else source
+    request, place = _json_request(_text(source, name), name, line)
     try:
-        text = sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8")
+        return request_of_json(request)
+    except RequestError as error:
+        raise InputError(f"{place}: {error}") from None
+
+
+def _json_request(text: str, name: str, line: int) -> tuple[Any, str]:
+    """One request over any number of lines, or one of JSON lines; and its place, for errors."""
+    lines = text.split("\n")
+    filled = [number for number, part in enumerate(lines, start=1) if part.strip()]
+    are_json_lines = len(filled) > 1 and _is_json(lines[filled[0] - 1])
+    last = filled[-1] if are_json_lines else 1
+    if line > last:
+        raise InputError(f"{name}: --line {line}: the last request is that of line {last}")
+    if not are_json_lines:
+        return _parsed(text, name), name
+    if line not in filled:
+        raise InputError(f"{name}: --line {line}: that line is empty; name another")
+    return _parsed(lines[line - 1], name, line), f"{name}, line {line}"
+
+
+def _is_json(text: str) -> bool:
+    try:
+        _parsed(text, "")
+    except InputError:
+        return False
+    return True
+
+
+def _parsed(text: str, name: str, first_line: int = 1) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as fault:
+        place = f"line {fault.lineno - 1 + first_line}, column {fault.colno}"
+        raise InputError(f"{name}: no JSON request: {fault.msg} at {place}") from None
+    except (ValueError, RecursionError):
+        fault_text = "a number is too long, or lists are nested too deep"
+        raise InputError(f"{name}: no JSON request: {fault_text}") from None
+
+
+def _text(source: str, name: str) -> str:
+    try:
+        return sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{name}: {error.strerror or error}; give a request as JSON") from None
     except UnicodeDecodeError:
         raise InputError(f"{name}: not UTF-8 text; give a request as JSON") from None
-    try:
-        requests = [json.loads(text)]
-    except json.JSONDecodeError as error:
-        requests = _read_lines(text, name, error)
-    if line > len(requests):
-        raise InputError(f"{name}: --line {line}: the last request is that of line {len(requests)}")
-    return requests[line - 1]
-
-
-def _read_lines(text: str, name: str, fault: json.JSONDecodeError) -> list[Any]:
-    try:
-        requests = [json.loads(part) for part in text.splitlines() if part.strip()]
-    except json.JSONDecodeError:
-        requests = []
-    if not requests:
-        place = f"line {fault.lineno}, column {fault.colno}"
-        raise InputError(f"{name}: no JSON request: {fault.msg} at {place}")
-    return requests
 
 
 def _user_values(assignments: Sequence[str]) -> dict[str, list[str]]:

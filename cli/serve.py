@@ -19,6 +19,12 @@ def serve(
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Instead of listen.port; 0: a free one.")
     ] = None,
+    admin_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Instead of admin.port, likewise.")
+    ] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Instead of metrics.port, likewise.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="Instead of the YAML's: cpu, cuda:0.")] = None,
     timeline: Annotated[
         Path | None, typer.Option(help="At the end, write a trace of the last batches here.")
@@ -38,6 +44,10 @@ def serve(
     settings = load_serving_config(config, snapshots, checkpoint)
     if port is not None:
         settings = replace(settings, listen=replace(settings.listen, port=port))
+    if admin_port is not None:
+        settings = replace(settings, admin=replace(settings.admin, port=admin_port))
+    if metrics_port is not None:
+        settings = replace(settings, metrics=replace(settings.metrics, port=metrics_port))
     if device is not None:
         settings = replace(settings, device=device)
     from server.life_cycle import serve as run_server

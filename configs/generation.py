@@ -7,6 +7,9 @@ from configs.errors import ConfigError
 
 __all__ = ["BeamProfile", "GenerationConfig"]
 
+MAX_BATCH = 1024
+MAX_BEAMS = 65_536
+
 
 @dataclass(frozen=True, slots=True)
 class BeamProfile:
@@ -21,6 +24,11 @@ class BeamProfile:
         if min(self.beams) < 1 or self.num_sids < 1:
             raise ConfigError(
                 f"beams and num_sids must be at least 1, got {list(self.beams)}, {self.num_sids}"
+            )
+        if max(*self.beams, self.num_sids) > MAX_BEAMS:
+            raise ConfigError(
+                f"beams and num_sids must be at most {MAX_BEAMS}, got {list(self.beams)}, "
+                f"{self.num_sids}"
             )
 
     def kept_after(self, step: int) -> int:
@@ -37,8 +45,8 @@ class GenerationConfig:
     default_profile: Annotated[str, "the profile of a request that names none"] = "full"
 
     def __post_init__(self) -> None:
-        if self.max_batch < 1:
-            raise ConfigError(f"max_batch: must be at least 1, got {self.max_batch}")
+        if not 1 <= self.max_batch <= MAX_BATCH:
+            raise ConfigError(f"max_batch: must be 1 to {MAX_BATCH}, got {self.max_batch}")
         if self.default_profile not in self.profiles:
             raise ConfigError(
                 f"default_profile: {self.default_profile!r} is not one of the profiles "
@@ -53,6 +61,19 @@ class GenerationConfig:
                     f"generation.profiles.{name}.beams: {len(profile.beams)} steps, but "
                     f"vocab_sizes has {sid_length} positions; give one number of beams per position"
                 )
+
+    def require_vocabulary(self, vocab_sizes: tuple[int, ...]) -> None:
+        """No profile keeps more beams than those before can be continued to."""
+        for name, profile in self.profiles.items():
+            most = 1
+            for step, size in enumerate(vocab_sizes):
+                most = min(most, profile.beams[step]) * size
+                if profile.kept_after(step) > most:
+                    kept = "num_sids" if step + 1 == len(vocab_sizes) else f"beams[{step + 1}]"
+                    raise ConfigError(
+                        f"generation.profiles.{name}.{kept}: {profile.kept_after(step)}, but the "
+                        f"beams before have {most} continuations at most; give no more"
+                    )
 
     @property
     def batch_buckets(self) -> tuple[int, ...]:

@@ -69,7 +69,11 @@ def _section(cls: type[Section], values: Any, path: str) -> Section:
     try:
         return cls(**arguments)
     except (ConfigError, ValueError) as error:
-        raise _fault(path, str(error)) from None
+        name, colon, fault = str(error).partition(": ")
+        of_field = colon and name in declared
+        raise (
+            _fault(_joined(path, name), fault) if of_field else _fault(path, str(error))
+        ) from None
 
 
 def _convert(expected: Any, value: Any, path: str) -> Any:

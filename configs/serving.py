@@ -25,6 +25,8 @@ __all__ = [
 ]
 
 MAX_PORT = 65535
+MAX_SECONDS = 86_400.0
+MAX_MESSAGE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +40,14 @@ class ListenConfig:
         float, "after SIGTERM: how long calls are still taken while health says NOT_SERVING"
     ] = 1.0
     drain_seconds: Annotated[float, "then: how long calls under way may take to finish"] = 20.0
+    reply_seconds: Annotated[
+        float, "and no longer than this is waited for callers who do not read their replies"
+    ] = 10.0
 
     def __post_init__(self) -> None:
         _require_port(self.port)
-        _require_at_least(0, linger_seconds=self.linger_seconds, drain_seconds=self.drain_seconds)
+        for name in ("linger_seconds", "drain_seconds", "reply_seconds"):
+            _require_within(0, MAX_SECONDS, **{name: getattr(self, name)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +80,8 @@ class BatchingConfig:
     max_wait_ms: Annotated[float, "how long a batch may be held back to fill"] = 0.0
 
     def __post_init__(self) -> None:
-        _require_at_least(1, max_waiting=self.max_waiting)
-        _require_at_least(0, max_wait_ms=self.max_wait_ms)
+        _require_within(1, 65_536, max_waiting=self.max_waiting)
+        _require_within(0, 60_000, max_wait_ms=self.max_wait_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +91,29 @@ class LimitsConfig:
     max_ads: Annotated[int, "largest max_ads"] = 10_000
     default_max_ads: Annotated[int, "max_ads of a request that gives none"] = 500
     exclude_ads: Annotated[int, "ads in exclude_ads"] = 10_000
-    message_bytes: Annotated[int, "encoded size of a request"] = 1 << 20
+    message_bytes: Annotated[
+        int, "encoded size of a request; reading 256 KiB takes the event loop up to 5 ms"
+    ] = 1 << 18
     request_id_bytes: Annotated[int, "UTF-8 size of request_id"] = 128
-    names: Annotated[int, "attributes and sets in user, and likewise inputs in features"] = 256
+    names: Annotated[
+        int, "attributes and sets in user; likewise inputs in features, side ones included"
+    ] = 256
+    user_values: Annotated[int, "values of all attributes and sets in user together"] = 4096
     values_per_name: Annotated[int, "values of one attribute or set, ids of one bag"] = 4096
     value_bytes: Annotated[int, "UTF-8 size of a name or a value"] = 1024
     events: Annotated[int, "events in one sequence"] = 16_384
+    open_calls: Annotated[
+        int, "calls at once, those whose callers do not read their replies included"
+    ] = 4096
 
     def __post_init__(self) -> None:
-        _require_at_least(0, exclude_ads=self.exclude_ads)
-        for name in ("max_ads", "default_max_ads", "message_bytes", "request_id_bytes"):
-            _require_at_least(1, **{name: getattr(self, name)})
-        for name in ("names", "values_per_name", "value_bytes", "events"):
-            _require_at_least(1, **{name: getattr(self, name)})
+        _require_within(0, 1_000_000, exclude_ads=self.exclude_ads)
+        _require_within(1, MAX_MESSAGE_BYTES, message_bytes=self.message_bytes)
+        _require_within(1, 4096, request_id_bytes=self.request_id_bytes)
+        _require_within(1, 65_536, names=self.names, value_bytes=self.value_bytes)
+        for name in ("max_ads", "default_max_ads", "user_values", "values_per_name", "events"):
+            _require_within(1, 1_000_000, **{name: getattr(self, name)})
+        _require_within(1, 1_000_000, open_calls=self.open_calls)
         if self.default_max_ads > self.max_ads:
             raise ConfigError(
                 f"default_max_ads: {self.default_max_ads} is more than max_ads, {self.max_ads}"
@@ -112,7 +128,7 @@ class ThreadsConfig:
     post: Annotated[int, "threads that match a batch's ads"] = 2
 
     def __post_init__(self) -> None:
-        _require_at_least(1, torch=self.torch, post=self.post)
+        _require_within(1, 512, torch=self.torch, post=self.post)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +180,9 @@ def _require_port(port: int) -> None:
         raise ConfigError(f"port: must be 0 to {MAX_PORT}, got {port}")
 
 
-def _require_at_least(least: int, **settings: float) -> None:
+def _require_within(least: float, most: float, **settings: float) -> None:
     for name, value in settings.items():
         if value < least:
             raise ConfigError(f"{name}: must be at least {least}, got {value}")
+        if value > most:
+            raise ConfigError(f"{name}: must be at most {most}, got {value}")

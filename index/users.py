@@ -122,7 +122,7 @@ class UserEncoder:
                 raise RequestError(
                     f"user.{target_set.name}.values",
                     f"{len(values)} distinct values, at most {target_set.max_request_values} "
-                    "are allowed; send fewer",
+                    "are allowed (max_request_values in the targeting schema); send fewer",
                 )
             hashes.extend(value_hash(value, self.schema.hash_seed) for value in values)
             value_ids.extend(sorted(interned.ids[v] for v in values if v in interned.ids))

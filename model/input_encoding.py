@@ -258,7 +258,9 @@ def _per_event(values: Integers, events: int, field: str) -> Int64:
     """One for each event, or none at all."""
     numbers = integers(values, field)
     if len(numbers) not in (0, events):
-        raise RequestError(field, f"{len(numbers)} values for {events} events; send one for each")
+        raise RequestError(
+            field, f"number of values: {len(numbers)}, of events: {events}; send one for each event"
+        )
     return numbers
 
 

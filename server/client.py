@@ -6,18 +6,19 @@
 One client serves any number of threads.
 """
 
+import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from ipaddress import IPv6Address
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Self, cast
 
 import grpc
-from google.protobuf import json_format
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from grpc_health.v1 import health_pb2
 
-from configs.errors import CallError, InvalidCallError, RequestError
+from configs.errors import CallError, InputError, InvalidCallError
 from proto import retrieval_pb2 as wire
+from server.request_json import request_of_json
 
 __all__ = ["RetrievalClient", "request_of_json"]
 
@@ -27,25 +28,23 @@ OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
+REFUSED = ("INVALID_ARGUMENT", "FAILED_PRECONDITION")
+"""For what the request says."""
+NO_SUCH_SERVICE = ("UNIMPLEMENTED", "NOT_FOUND")
+"""Of a call and of a health check."""
 LOOK_AGAIN_SECONDS = 0.05
 CHECK_SECONDS = 5.0
-
-
-def request_of_json(values: Mapping[str, Any]) -> wire.RetrieveRequest:
-    """Protobuf's JSON form, strictly: an unknown key is a RequestError that names the known ones.
-
-    What the values may be is for the server to say.
-    """
-    _require_known(values, cast(Descriptor, wire.RetrieveRequest.DESCRIPTOR), "")
-    try:
-        return json_format.ParseDict(dict(values), wire.RetrieveRequest())
-    except json_format.ParseError as error:
-        raise RequestError("request", " ".join(str(error).split())) from None
+MAX_PORT = 65535
+_ADDRESS = re.compile(r"(?:\[(?P<ipv6>[^\]]+)\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})", re.ASCII)
 
 
 class RetrievalClient:
     def __init__(self, address: str) -> None:
-        """Connects with the first call, and again after a lost connection."""
+        """Connects with the first call, and again after a lost connection.
+
+        address  HOST:PORT; anything else, which gRPC would only fail to reach, is an InputError
+        """
+        _require_host_and_port(address)
         self.address = address
         self._channel = grpc.insecure_channel(address, options=OPTIONS)
         self._retrieve = self._channel.unary_unary(
@@ -93,18 +92,21 @@ class RetrievalClient:
         return bool(status == health_pb2.HealthCheckResponse.SERVING)
 
     def wait_ready(self, timeout: float) -> None:
+        """Until health is SERVING, whether or not there is a server yet."""
         end = time.monotonic() + timeout
         while not self.is_ready(max(end - time.monotonic(), LOOK_AGAIN_SECONDS)):
             if time.monotonic() >= end:
-                text = f"{self.address} is not ready after {timeout:g} s; see the server's log"
-                raise CallError("UNAVAILABLE", "not_ready", text)
+                text = f"no server at {self.address} was ready within {timeout:g} s"
+                raise CallError(
+                    "UNAVAILABLE", "", f"{text}; see its log, or start it (grace serve)"
+                )
             time.sleep(LOOK_AGAIN_SECONDS)
 
     def _told(self, error: grpc.RpcError) -> CallError:
         code, text = error.code().name, " ".join((error.details() or "").split())
         trailers = dict(cast(Iterable[tuple[str, str]], error.trailing_metadata() or ()))
         reason = trailers.get("grace-reason", "")
-        if code == "INVALID_ARGUMENT":
+        if code in REFUSED:
             return InvalidCallError(code, reason, text)
         if reason:
             return CallError(code, reason, text)
@@ -112,34 +114,26 @@ class RetrievalClient:
             text = f"no server at {self.address}; start it (grace serve), or give --address"
         elif code == "DEADLINE_EXCEEDED":
             text = f"{self.address} did not answer in time; allow more (--timeout)"
-        elif code == "UNIMPLEMENTED":
-            text = f"what answers at {self.address} is no grace server; give --address"
+        elif code in NO_SUCH_SERVICE:
+            text = (
+                f"what answers at {self.address} does not serve Retrieve; it may be a server's "
+                "Admin address: give --address that of its section listen"
+            )
         return CallError(code, "", text)
 
 
-def _require_known(values: Any, message: Descriptor, at: str) -> None:
-    """Every key, however deep, is a field's name as the .proto file or as JSON spells it."""
-    if not isinstance(values, Mapping):
-        raise RequestError(at or "request", f"expected an object, got {type(values).__name__}")
-    fields = {field.name: field for field in message.fields}
-    spelled = fields | {field.json_name: field for field in message.fields}
-    for key, value in values.items():
-        if key not in spelled:
-            fault = f"unknown key {key!r}; known: {', '.join(fields)}"
-            raise RequestError(at or "request", fault)
-        _require_known_within(value, spelled[key], f"{at}.{key}" if at else key)
+def _require_host_and_port(address: str) -> None:
+    found = _ADDRESS.fullmatch(address)
+    if found is None or not (found["ipv6"] is None or _is_ipv6(found["ipv6"])):
+        fault = "expected HOST:PORT, say 127.0.0.1:50051 or [::1]:50051"
+        raise InputError(f"address {address!r}: {fault}")
+    if not 1 <= int(found["port"]) <= MAX_PORT:
+        raise InputError(f"address {address!r}: the port must be 1 to {MAX_PORT}")
 
 
-def _require_known_within(value: Any, field: FieldDescriptor, at: str) -> None:
-    # No message of a request has a repeated message field other than a map.
-    message = field.message_type
-    if message is None or value is None:
-        return
-    if not message.GetOptions().map_entry:
-        _require_known(value, message, at)
-        return
-    entry = cast(Descriptor, message.fields_by_name["value"].message_type)
-    if not isinstance(value, Mapping):
-        raise RequestError(at, f"expected an object, got {type(value).__name__}")
-    for name, item in value.items():
-        _require_known(item, entry, f"{at}.{name}")
+def _is_ipv6(text: str) -> bool:
+    try:
+        IPv6Address(text)
+    except ValueError:
+        return False
+    return True

@@ -31,6 +31,9 @@ __all__ = [
 ]
 
 
+FIELD_CHARACTERS = 128
+
+
 class ServiceError(Exception):
     """One request's failure. Only subclasses are raised."""
 
@@ -56,8 +59,9 @@ class InvalidRequest(ServiceError):
     code = grpc.StatusCode.INVALID_ARGUMENT
 
     def __init__(self, field: str, fault: str, reason: str = "invalid_field") -> None:
-        super().__init__(reason, f"{field}: {fault}" if field else fault)
-        self._field = field
+        path = _bounded(field)
+        super().__init__(reason, f"{path}: {fault}" if path else fault)
+        self._field = path
 
     @property
     def field(self) -> str | None:
@@ -122,3 +126,11 @@ class InternalError(ServiceError):
 
     def __init__(self, reason: str = "internal") -> None:
         super().__init__(reason, "internal error; the server's log has it under the request's id")
+
+
+def _bounded(field: str) -> str:
+    """A path holds names of the caller's; a long one must not push the fault out of the status."""
+    if len(field) <= FIELD_CHARACTERS:
+        return field
+    half = FIELD_CHARACTERS // 2
+    return f"{field[:half]}...{field[-half:]}"

@@ -8,7 +8,8 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, NoReturn, Protocol
 
@@ -24,6 +25,7 @@ from server.errors import (
     Draining,
     InternalError,
     NotReady,
+    Overloaded,
     ServiceError,
 )
 from server.logs import LOGGER
@@ -36,6 +38,11 @@ from server.server_state import Phase, ServerState
 __all__ = ["Context", "FrontEnd"]
 
 MAX_TEXT_BYTES = 1000
+
+RETRY_SECONDS = 1.0
+"""What a caller is told if too many calls are open: who does not end them, nobody can predict."""
+
+LOOK_AGAIN_SECONDS = 0.05
 
 _LOG = logging.getLogger(LOGGER)
 
@@ -58,7 +65,6 @@ class Call:
     arrived: float
     deadline: float
     request: PendingRequest | None = None
-    end: asyncio.Future[Answer | Failure] | None = field(default=None)
 
 
 class FrontEnd:
@@ -79,13 +85,18 @@ class FrontEnd:
         self._request_log = request_log
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[PendingRequest, asyncio.Future[Answer | Failure]] = {}
-        self._open = 0
+        self._given: dict[Context, float] = {}  # since when gRPC has had their replies
         self._idle = asyncio.Event()
         self._idle.set()
 
-    async def until_idle(self) -> None:
-        """Until every call has ended, its reply sent."""
-        await self._idle.wait()
+    async def until_idle(self, reply_seconds: float) -> int:
+        """Until every call has ended, its reply sent. Callers have so long to read theirs: the
+        number of those that have not.
+        """
+        while self._state.open_calls > (unread := self._unread(reply_seconds)):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), LOOK_AGAIN_SECONDS)
+        return unread
 
     async def retrieve(self, message: bytes, context: Context) -> bytes:
         arrived = perf_counter()
@@ -104,8 +115,10 @@ class FrontEnd:
             failure = InternalError()
         else:
             self._ended(call, None)
+            self._given[context] = perf_counter()
             return reply
         self._ended(call, failure)
+        self._given[context] = perf_counter()
         return await context.abort(failure.code, _bounded(failure.text), failure.trailers)
 
     def ended(self, answers: Sequence[Answer], failures: Sequence[Failure]) -> None:
@@ -123,6 +136,9 @@ class FrontEnd:
 
     async def _reply(self, call: Call) -> bytes:
         state = self._state
+        if state.open_calls > self._limits.open_calls:
+            text = f"{self._limits.open_calls} calls are open, and no more may; try again later"
+            raise Overloaded("too_many_calls", text, RETRY_SECONDS)
         if state.phase == Phase.STARTING:
             raise NotReady
         if not state.takes:
@@ -130,14 +146,14 @@ class FrontEnd:
         assert state.pipeline is not None
         retrieval = read_request(call.message, self._limits, self._generation)
         request = PendingRequest(retrieval, perf_counter(), call.deadline)
-        call.request, call.end = request, self._loop.create_future()
-        self._waiting[request] = call.end
+        call.request, future = request, self._loop.create_future()
+        self._waiting[request] = future
         try:
             state.pipeline.submit(request)
         except BaseException:
             del self._waiting[request]
             raise
-        end = await call.end
+        end: Answer | Failure = await future
         if isinstance(end, Failure):
             raise end.error
         return end.reply
@@ -160,14 +176,20 @@ class FrontEnd:
             self._request_log.write(request_id, call.request, now - call.arrived, error)
 
     def _opened(self, context: Context) -> None:
-        self._open += 1
+        self._state.open_calls += 1
         self._idle.clear()
         context.add_done_callback(self._closed)
 
-    def _closed(self, _: Context) -> None:
-        self._open -= 1
-        if not self._open:
+    def _closed(self, context: Context) -> None:
+        self._given.pop(context, None)
+        self._state.open_calls -= 1
+        if not self._state.open_calls:
             self._idle.set()
+
+    def _unread(self, seconds: float) -> int:
+        """Calls whose replies gRPC has had for so long."""
+        latest = perf_counter() - seconds
+        return sum(given <= latest for given in self._given.values())
 
 
 def _bounded(text: str) -> str:

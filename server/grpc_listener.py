@@ -18,7 +18,7 @@ from grpc_reflection.v1alpha.reflection import enable_server_reflection
 
 from configs.errors import ConfigError
 
-__all__ = ["GrpcListener", "ListenLimits", "Method", "address", "refusal"]
+__all__ = ["GrpcListener", "ListenLimits", "Method", "address", "fault_of", "refusal"]
 
 Method: TypeAlias = Callable[[bytes, Any], Coroutine[Any, Any, bytes]]
 
@@ -27,7 +27,10 @@ _HEALTH_SECONDS = 1.0  # to tell all watchers; one that does not read must not h
 
 @dataclass(frozen=True, slots=True)
 class ListenLimits:
+    """streams  calls of one connection at once; its further calls wait at the client"""
+
     receive_bytes: int
+    streams: int
     reflection: bool
 
 
@@ -47,6 +50,7 @@ class GrpcListener:
         self._server = grpc.aio.server(
             options=(
                 ("grpc.so_reuseport", 0),
+                ("grpc.max_concurrent_streams", limits.streams),
                 ("grpc.max_receive_message_length", limits.receive_bytes),
                 ("grpc.max_send_message_length", -1),
             )
@@ -93,13 +97,20 @@ def refusal(section: str, host: str, port: int, fault: str) -> ConfigError:
     )
 
 
+def fault_of(error: OSError | UnicodeError) -> str:
+    """Of resolving or binding an address. A UnicodeError is of a name that DNS cannot have."""
+    if isinstance(error, UnicodeError):
+        return "not a host name"
+    return error.strerror or str(error)
+
+
 def _require_free(section: str, host: str, port: int) -> None:
     """gRPC does not say why it cannot listen, so the system is asked first."""
     faults: list[OSError] = []
     try:
         places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError as error:
-        raise refusal(section, host, port, error.strerror or str(error)) from None
+    except (OSError, UnicodeError) as error:
+        raise refusal(section, host, port, fault_of(error)) from None
     for family, kind, protocol, _, place in places:
         try:
             with socket.socket(family, kind, protocol) as probe:
@@ -109,5 +120,4 @@ def _require_free(section: str, host: str, port: int) -> None:
             faults.append(error)
     taken = [fault for fault in faults if fault.errno == errno.EADDRINUSE]
     if taken or len(faults) == len(places):
-        fault = (taken or faults)[0]
-        raise refusal(section, host, port, fault.strerror or str(fault))
+        raise refusal(section, host, port, fault_of((taken or faults)[0]))

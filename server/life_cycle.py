@@ -18,7 +18,8 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from types import FrameType
+from typing import NoReturn, Self, TypeVar
 
 import prometheus_client
 import torch
@@ -42,6 +43,7 @@ from server.stages import STAGES, Stages
 from server.start_up import (
     load_and_warm_up,
     require_device,
+    require_distinct_addresses,
     require_folder_of,
     start_fault,
     synthetic_requests,
@@ -51,6 +53,7 @@ from server.timeline import Timeline
 __all__ = ["serve"]
 
 STOPPED, FAILED, NOT_STARTED = 0, 1, 2  # exit codes
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 SWITCH_SECONDS = 5e-4
 """How long a busy stage thread may keep the interpreter from the event loop."""
@@ -67,18 +70,38 @@ _Result = TypeVar("_Result")
 
 def serve(config: ServingConfig, stages: Stages = STAGES, timeline: Path | None = None) -> int:
     """Runs until it is told to stop; the exit code. A fault of the start is told on stderr."""
-    configure_logs(config.logs)
-    sys.setswitchinterval(SWITCH_SECONDS)
-    torch.set_num_threads(config.threads.torch)
-    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
-    try:
-        server = Server(config, stages, timeline)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(server.run())
-    except (GraceError, OSError) as error:
-        flush_logs()
-        print(f"error: {start_fault(error, config)}", file=sys.stderr, flush=True)
-        return NOT_STARTED
+    with EarlySignals() as early:
+        configure_logs(config.logs)
+        sys.setswitchinterval(SWITCH_SECONDS)
+        torch.set_num_threads(config.threads.torch)
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+        try:
+            server = Server(config, stages, timeline)
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                return runner.run(server.run(early))
+        except (GraceError, OSError) as error:
+            fault = start_fault(error, config)
+    flush_logs()
+    print(f"error: {fault}", file=sys.stderr, flush=True)
+    return NOT_STARTED
+
+
+class EarlySignals:
+    """Notes what asks to stop before the event loop listens: it would end the process otherwise."""
+
+    def __init__(self) -> None:
+        self.seen = False
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, self._note) for number in STOP_SIGNALS}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        self.seen = True
 
 
 class Server:
@@ -87,6 +110,7 @@ class Server:
     def __init__(self, config: ServingConfig, stages: Stages, timeline: Path | None) -> None:
         self._config = config
         self._stages = stages
+        require_distinct_addresses(config)
         self._device = require_device(config.device)
         self._warm_up_requests = synthetic_requests(config)
         require_folder_of(timeline)
@@ -98,12 +122,14 @@ class Server:
         self._metrics = Metrics(self._state, self._lag, self._device)
         self._request_log = RequestLog() if config.logs.requests else None
 
-    async def run(self) -> int:
+    async def run(self, early: EarlySignals) -> int:
         config, state = self._config, self._state
         self._loop = asyncio.get_running_loop()
         self._stop_asked, self._stage_died = asyncio.Event(), asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOP_SIGNALS:
             self._loop.add_signal_handler(number, self._asked_to_stop)
+        if early.seen:
+            self._stop_asked.set()
         self._front_end = FrontEnd(
             state, config.limits, config.generation, self._metrics, self._request_log
         )
@@ -207,7 +233,7 @@ class Server:
 
     def _asked_to_stop(self) -> None:
         if self._stop_asked.is_set():
-            _LOG.warning("forced", extra={"event": "forced"})
+            _LOG.warning("forced", extra={"event": "forced", "cut": self._state.in_flight})
             exit_now(_told(FAILED))
         self._stop_asked.set()
 
@@ -224,9 +250,8 @@ class Server:
 
 
 def exit_now(code: int) -> NoReturn:
-    """Ends the process without waiting for any thread."""
+    """Ends the process without waiting for any thread, but for the log's, and that not for long."""
     flush_logs()
-    sys.stderr.flush()
     os._exit(code)
 
 

@@ -9,7 +9,7 @@ from configs.serving import ServingConfig
 from proto.retrieval_pb2 import DESCRIPTOR
 from server.admin import Admin
 from server.front_end import FrontEnd
-from server.grpc_listener import GrpcListener, ListenLimits, address, refusal
+from server.grpc_listener import GrpcListener, ListenLimits, address, fault_of, refusal
 from server.logs import LOGGER
 from server.metrics_page import MetricsPage
 
@@ -18,9 +18,13 @@ __all__ = ["Listeners"]
 OVERSIZE = 4
 """Messages up to so many times the limit are refused by us, with a reason; larger ones by gRPC."""
 
+CONNECTIONS, LEAST_STREAMS = 4, 100
+"""So many connections may use up `limits.open_calls`: one whose client does not read its replies
+leaves places for others. Each may have a few streams beside calls, as health is watched on one."""
+
 SETTLE_SECONDS = 0.2
-"""For the last calls to come in and be refused, and for the last replies to leave before streams of
-watchers, which never end, are cut."""
+"""For calls on their way here to come in and be refused; and again, when the last has ended, until
+streams of watchers, which never end, are cut."""
 
 _LOG = logging.getLogger(LOGGER)
 
@@ -30,7 +34,11 @@ class Listeners:
         self._config = config
         self._front_end = front_end
         services = DESCRIPTOR.services_by_name
-        limits = ListenLimits(OVERSIZE * config.limits.message_bytes, config.listen.reflection)
+        limits = ListenLimits(
+            receive_bytes=OVERSIZE * config.limits.message_bytes,
+            streams=max(LEAST_STREAMS, config.limits.open_calls // CONNECTIONS),
+            reflection=config.listen.reflection,
+        )
         methods = {"Retrieve": front_end.retrieve}
         self._clients = GrpcListener(services["AdsRetrieval"], methods, limits)
         self._operators = GrpcListener(services["Admin"], {"GetStatus": admin.get_status}, limits)
@@ -43,9 +51,8 @@ class Listeners:
         operators = await self._operators.open("admin", admin.host, admin.port)
         try:
             self._page = MetricsPage(metrics.host, metrics.port, registry)
-        except OSError as error:
-            fault = error.strerror or str(error)
-            raise refusal("metrics", metrics.host, metrics.port, fault) from None
+        except (OSError, UnicodeError) as error:
+            raise refusal("metrics", metrics.host, metrics.port, fault_of(error)) from None
         page = address(metrics.host, self._page.port)
         where = {"retrieve": retrieve, "admin": operators, "metrics": page}
         _LOG.info("listening", extra={"event": "listening", **where})
@@ -60,13 +67,16 @@ class Listeners:
         # What is on its way here is refused by the front end, with a reason: gRPC, once it is
         # closing, would drop some of it as cancelled.
         await asyncio.sleep(SETTLE_SECONDS)
-        closing = asyncio.create_task(self._clients.close(seconds))
-        idle = asyncio.create_task(self._front_end.until_idle())
-        await asyncio.wait((idle, closing), return_when=asyncio.FIRST_COMPLETED)
+        closing = asyncio.create_task(self._clients.close(seconds + SETTLE_SECONDS))
+        idle = asyncio.create_task(self._front_end.until_idle(self._config.listen.reply_seconds))
+        await asyncio.wait((idle,), timeout=seconds)
         finished = idle.done()
         await self._clients.close(SETTLE_SECONDS if finished else None)
         await closing
         idle.cancel()
+        if finished and idle.result():
+            fields = {"event": "replies_unread", "calls": idle.result()}
+            _LOG.warning("replies_unread", extra=fields)
         return finished
 
     async def close(self) -> None:

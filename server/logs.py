@@ -8,14 +8,15 @@ quote exceptions of ours, are told by logger and place for the same reason.
 
 import json
 import logging
+import os
+import select
 import sys
 import threading
-import time
-from collections import deque
-from contextlib import suppress
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import PurePath
-from typing import Any, TextIO
+from typing import Any
 
 from configs.serving import LogsConfig
 from server.fault_places import places_of
@@ -27,6 +28,8 @@ LOGGER = "grace.server"
 
 GATHER_SECONDS = 0.02
 MOST_LINES = 10_000
+WARNING_SECONDS = 0.2
+FLUSH_SECONDS = 1.0
 
 _OURS = "grace"
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -34,7 +37,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 def configure_logs(config: LogsConfig) -> None:
     """Makes this process's logging what the configuration says."""
-    handler = LineWriter(sys.stderr)
+    handler = LineWriter(partial(_write, sys.stderr.fileno()))
     handler.setFormatter(JsonLines() if config.format == "json" else TextLines())
     level = logging.getLevelNamesMapping()[config.level.upper()]
     root, ours = logging.getLogger(), logging.getLogger(_OURS)
@@ -44,6 +47,7 @@ def configure_logs(config: LogsConfig) -> None:
 
 
 def flush_logs() -> None:
+    """Waits until all lines are written, or for FLUSH_SECONDS if nobody reads them."""
     for handler in logging.getLogger().handlers:
         handler.flush()
 
@@ -52,46 +56,79 @@ class LineWriter(logging.Handler):
     """Writes on a thread of its own, many lines at once: writing gives up the interpreter lock,
     which a caller on the event loop would have to win back from the stages for every line.
 
-    What warns is written before the call returns. Where nobody reads, the lines beyond
-    MOST_LINES are lost, and their number is told.
+    What warns is written before the call returns, if that takes WARNING_SECONDS at most. Where
+    nobody reads, nobody waits, either: only that thread does, for ever. The lines beyond
+    MOST_LINES are then lost, and their number is told.
     """
 
-    def __init__(self, out: TextIO) -> None:
+    def __init__(self, write: Callable[[str], object]) -> None:
         super().__init__()
-        self._out = out
-        self._writing = threading.Lock()  # not the one that `emit` is called under
-        self._records: deque[logging.LogRecord] = deque()
+        self._write = write
+        self._changed = threading.Condition()  # guards all below; nothing is written under it
+        self._records: list[logging.LogRecord] = []
         self._lost = 0
-        self._some = threading.Event()
+        self._taken_in = 0
+        self._written = 0
+        self._hurry = False
+        self._stuck = False  # somebody waited in vain, and no line has been written since
         threading.Thread(target=self._write_on, name="grace-log", daemon=True).start()
 
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Not under the handler's lock: whoever waits for a line must not hold up the others."""
+        passes = bool(self.filter(record))
+        if passes:
+            self.emit(record)
+        return passes
+
     def emit(self, record: logging.LogRecord) -> None:
-        if len(self._records) >= MOST_LINES:
-            self._lost += 1
-            return
-        self._records.append(record)
-        if record.levelno >= logging.WARNING:
-            self.flush()
-        elif not self._some.is_set():
-            self._some.set()
+        urgent = record.levelno >= logging.WARNING
+        with self._changed:
+            if len(self._records) >= MOST_LINES:
+                self._lost += 1
+                return
+            self._records.append(record)
+            self._taken_in += 1
+            if urgent and not self._stuck:
+                self._wait_written(WARNING_SECONDS)
+            elif len(self._records) == 1:
+                self._changed.notify_all()
 
     def flush(self) -> None:
-        with self._writing:
-            lines = [self.format(self._records.popleft()) for _ in range(len(self._records))]
-            if self._lost:
-                lost, self._lost = self._lost, 0
-                lines.append(self.format(_lines_lost(lost)))
-            if lines:
-                # Nowhere is left to tell that standard error is gone.
-                with suppress(OSError, ValueError):
-                    self._out.write("".join(f"{line}\n" for line in lines))
-                    self._out.flush()
+        with self._changed:
+            self._wait_written(FLUSH_SECONDS)
+
+    def _wait_written(self, seconds: float) -> None:
+        taken_in, self._hurry = self._taken_in, True
+        self._changed.notify_all()
+        self._stuck = not self._changed.wait_for(lambda: self._written >= taken_in, seconds)
 
     def _write_on(self) -> None:
-        while self._some.wait():
-            time.sleep(GATHER_SECONDS)
-            self._some.clear()
-            self.flush()
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._records)
+                self._changed.wait_for(lambda: self._hurry, GATHER_SECONDS)
+                self._hurry = False
+                records, self._records = self._records, []
+                lost, self._lost = self._lost, 0
+            if lost:
+                records.append(_lines_lost(lost))
+            self._write("".join(f"{self.format(record)}\n" for record in records))
+            with self._changed:
+                self._written += len(records) - bool(lost)
+                self._stuck = False
+                self._changed.notify_all()
+
+
+def _write(descriptor: int, text: str) -> None:
+    """Past `sys.stderr`, whose lock the end of the process would wait for."""
+    line = text.encode(errors="backslashreplace")
+    while line:
+        try:
+            line = line[os.write(descriptor, line) :]
+        except BlockingIOError:  # somebody who shares it made it so
+            select.select((), (descriptor,), ())
+        except OSError:
+            return  # nowhere is left to tell that standard error is gone
 
 
 def _lines_lost(count: int) -> logging.LogRecord:

@@ -22,8 +22,8 @@ __all__ = ["REASONS", "Metric", "Metrics"]
 
 REASONS = (
     *("malformed", "too_large", "invalid_field", "wrong_model", "wrong_sid_space"),
-    *("queue_full", "displaced", "deadline_unmeetable", "deadline_exceeded", "cancelled"),
-    *("not_ready", "draining", "internal", "not_finite", "stage_died"),
+    *("too_many_calls", "queue_full", "displaced", "deadline_unmeetable", "deadline_exceeded"),
+    *("cancelled", "not_ready", "draining", "internal", "not_finite", "stage_died"),
 )
 
 _CODES = (
@@ -152,6 +152,11 @@ class Metrics:
         )
 
     def _make_gauges(self, state: ServerState, lag: LoopLag, device: torch.device) -> None:
+        self._gauge(
+            "grace_open_calls",
+            "Calls whose replies have not been sent to the end.",
+            lambda: state.open_calls,
+        )
         self._gauge("grace_queue_depth", "Requests that wait for a batch.", lambda: state.waiting)
         self._gauge(
             "grace_inflight_requests", "Requests taken in and not ended.", lambda: state.in_flight
@@ -165,7 +170,7 @@ class Metrics:
         if device.type == "cuda":
             self._gauge(
                 "grace_gpu_memory_bytes",
-                "GPU memory that tensors hold.",
+                "Memory that tensors hold; with a GPU only.",
                 lambda: torch.cuda.memory_allocated(device),
             )
 

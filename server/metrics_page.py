@@ -3,6 +3,7 @@
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer, ThreadingMixIn
@@ -15,6 +16,7 @@ __all__ = ["MetricsPage"]
 
 _PATH = "/metrics"
 _PATIENCE_SECONDS = 10  # with a client that is slow to ask or to read
+_MOST_CLIENTS = 8  # at once; the one that has been here longest then gives way
 
 
 class MetricsPage:
@@ -39,6 +41,7 @@ class MetricsPage:
 
 class _Server(ThreadingMixIn, TCPServer):
     daemon_threads = True
+    request_queue_size = 128
     allow_reuse_address = True
 
     def __init__(
@@ -46,7 +49,24 @@ class _Server(ThreadingMixIn, TCPServer):
     ) -> None:
         self.address_family = family
         self.registry = registry
+        self._lock = threading.Lock()
+        self._clients: dict[socket.socket, None] = {}  # in the order they came in
         super().__init__(place, _Page)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            if len(self._clients) >= _MOST_CLIENTS:
+                oldest = next(iter(self._clients))
+                del self._clients[oldest]
+                with suppress(OSError):  # it has hung up itself
+                    oldest.shutdown(socket.SHUT_RDWR)
+            self._clients[request] = None
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._clients.pop(request, None)
+        super().shutdown_request(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that hangs up in the middle is no fault of the server's."""

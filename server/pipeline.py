@@ -5,7 +5,7 @@
 A batch forms as soon as something waits and no other batch is prepared, or being prepared, ahead of
 generate: so generate never waits for the stages before it when there is work, and a lone request
 leaves at once. Every request that was taken in ends once: its answer or failure is told, or it was
-cancelled while it still waited.
+cancelled while it still waited. A prepared batch that nobody waits for any more is not generated.
 
 The stages are pure functions. On a GPU each has a stream of its own (server/lanes.py), so that they
 overlap; only post, whose work is the host's, waits for the device.
@@ -14,7 +14,6 @@ overlap; only post, whose work is the host's, waits for the device.
 import logging
 import math
 import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Protocol, TypeVar
@@ -23,7 +22,8 @@ import torch
 
 from configs.generation import GenerationConfig
 from configs.serving import BatchingConfig
-from server.errors import Draining, InternalError
+from server.errors import Cancelled, Draining, InternalError
+from server.failed_batches import FailedBatches
 from server.hand_off import Carried, HandOff, Timed
 from server.lanes import Clock, Lane, clock_of, lane_of
 from server.logs import LOGGER
@@ -40,23 +40,18 @@ from server.messages import (
     Span,
     StageName,
 )
-from server.refusals import displaced, queue_full, turned_away, unmeetable
-from server.service_times import ServiceTimes, WorkAhead
+from server.refusals import displaced, expired, queue_full, turned_away, unmeetable
+from server.service_times import ServiceTimes
 from server.serving_pair import ServingPair
 from server.stages import Stages
 from server.timeline import Timeline
 from server.waiting_line import Departure, WaitingLine, bucket_for
+from server.work_ahead import WorkAhead
 
 __all__ = ["Outcomes", "Pipeline"]
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
-
-FAILURES_OF_A_DEAD_STAGE = 3
-"""So many failed batches in a row, and a stage is broken rather than unlucky."""
-
-DEVICE_ERRORS = (torch.AcceleratorError, torch.cuda.CudaError)
-"""After one of these nothing that the device returns can be trusted."""
 
 _LOG = logging.getLogger(LOGGER)
 
@@ -107,20 +102,16 @@ class Pipeline:
             "post": lane_of(torch.device("cpu")),
         }
         self._clock = clock_of(device)
-        self._failed_in_a_row: Counter[StageName] = Counter()
+        self._failed = {name: FailedBatches() for name in self._lanes}
         self._lock = threading.Lock()  # guards the three below; the line's own comes after it
-        self._live: set[PendingRequest] = set()
+        self._live: dict[PendingRequest, bool] = {}  # to whether its caller waits
         self._closed = False
         self._dead = False
         self._threads = [
-            self._thread("input", self._input_next, self._lanes["input"], self._to_features.close),
-            self._thread(
-                "features", self._features_next, self._lanes["features"], self._to_generate.close
-            ),
-            self._thread(
-                "generate", self._generate_next, self._lanes["generate"], self._to_post.close
-            ),
-            self._thread("post", self._post_next, self._clock, None),
+            self._thread("input", self._input_next, self._to_features.close),
+            self._thread("features", self._features_next, self._to_generate.close),
+            self._thread("generate", self._generate_next, self._to_post.close),
+            self._thread("post", self._post_next, None),
         ]
 
     def start(self) -> None:
@@ -144,15 +135,17 @@ class Pipeline:
             if not math.isinf(left):
                 self._require_time(request.retrieval, left)
             if not self._line.push(request):
-                raise queue_full(self._max_waiting, self._work.seconds_until_form())
-            self._live.add(request)
+                raise queue_full(self._max_waiting, self._seconds_of_line())
+            self._live[request] = True
 
     def cancel(self, request: PendingRequest) -> bool:
         """True if it still waited: it is gone. False if its end is told, or was."""
         with self._lock:
             waited = self._line.remove(request)
             if waited:
-                self._live.discard(request)
+                del self._live[request]
+            elif request in self._live:
+                self._live[request] = False
             return waited
 
     def close(self) -> None:
@@ -169,24 +162,36 @@ class Pipeline:
                 thread.join(max(0.0, end - perf_counter()))
         return not any(thread.is_alive() for thread in self._threads)
 
+    def _seconds_of_line(self) -> float:
+        """Until what is ahead and all that waits has been answered, as predicted."""
+        before, buckets = self._line.before("LOW"), self._generation.batch_buckets
+        return self._times.behind(self._work.horizon(), before, buckets).after
+
+    def _seconds_alone(self, request: PendingRequest) -> float:
+        """To its reply if it formed a batch now, as predicted."""
+        return self._work.needed(request.retrieval.profile, self._generation.batch_buckets[0])
+
     def _require_time(self, retrieval: Retrieval, left: float) -> None:
         """By what is waiting now: it would be in the last batch of its profile."""
         buckets = self._generation.batch_buckets
         before = self._line.before(retrieval.priority)
         full, beside = divmod(before.pop(retrieval.profile, 0), buckets[-1])
         before[retrieval.profile] = full * buckets[-1]
-        others = self._times.generate_seconds(before, buckets)
+        ahead = self._times.behind(self._work.horizon(), before, buckets)
         bucket = bucket_for(beside + 1, buckets)
-        if self._work.too_late(retrieval.profile, bucket, left, others):
-            raise unmeetable(left)
+        if self._times.too_late(retrieval.profile, bucket, ahead, left):
+            needed = ahead.behind(self._times.predict(retrieval.profile, bucket))
+            raise unmeetable(left, needed.after)
 
     def _thread(
         self,
         stage: StageName,
         next_batch: Callable[[], bool],
-        works_in: Lane | Clock,
         close: Callable[[], None] | None,
     ) -> threading.Thread:
+        # Post computes on the host, and is who waits for the device and reads its times.
+        works_in: Lane | Clock = self._clock if stage == "post" else self._lanes[stage]
+
         def run() -> None:
             try:
                 with works_in.working():
@@ -214,7 +219,7 @@ class Pipeline:
             if carried.batch.requests:
                 self._to_features.put(carried)
             else:
-                self._generated(bound)
+                self._over(bound)
         return True
 
     def _features_next(self) -> bool:
@@ -230,12 +235,15 @@ class Pipeline:
         given = self._to_generate.take()
         if given is None:
             return False
+        if not self._is_wanted(given.batch.input):
+            self._give_up(given)
+            return True
         self._work.taken(given.bound)
         self._line.wake()
         carried = self._attempt("generate", given, self._stages.generate)
         if carried is not None:
             if self._lanes["generate"].passed(carried.times[-1].end):
-                self._generated(given.bound)
+                self._work.generated(given.bound)
             self._to_post.put(carried)
         return True
 
@@ -244,11 +252,13 @@ class Pipeline:
         if given is None:
             return False
         self._clock.wait_for(given.times[-1].end)
-        self._generated(given.bound)
+        self._work.posted(given.bound)
+        self._line.wake()
         spans = self._spans(given.times)
         carried = self._attempt("post", given, lambda batch: self._answer_all(batch, spans))
         if carried is not None:
             post = carried.times[-1]
+            self._work.ended(given.bound)
             self._done(carried.batch, (*spans, Span("post", post.begin, post.end)))
         return True
 
@@ -285,28 +295,44 @@ class Pipeline:
         try:
             made = function(given.batch)
         except Exception as error:
-            self._failed_in_a_row[stage] += 1
-            broken = self._failed_in_a_row[stage] >= FAILURES_OF_A_DEAD_STAGE
-            if broken or isinstance(error, DEVICE_ERRORS):
+            if self._failed[stage].broken_by(error, given.bound):
                 raise
             lane.keep(given)
             self._batch_failed(stage, given.bound, error)
             return None
-        self._failed_in_a_row[stage] = 0
+        self._failed[stage].clear()
         timed = Timed(stage, begin, lane.mark())
         return Carried(given.bound, made, (*given.times, timed), (*given.held, given.batch))
 
     def _batch_failed(self, stage: StageName, bound: RequestBatch, error: Exception) -> None:
+        self._over(bound)
+        self._end((), [Failure(request, InternalError()) for request in bound.requests])
+        # Only now: a log that nobody reads must not hold back the callers.
         ids = [request.retrieval.request_id for request in bound.requests]
         fields = {"event": "batch_failed", "stage": stage, "requests": ids}
         _LOG.error("a batch failed", exc_info=error, extra=fields)
-        self._generated(bound)
-        self._end((), [Failure(request, InternalError()) for request in bound.requests])
 
-    def _generated(self, bound: RequestBatch) -> None:
-        """Generate is done with a batch, or will not see it."""
-        if self._work.ended(bound):
-            self._line.wake()
+    def _is_wanted(self, batch: InputBatch) -> bool:
+        now = perf_counter()
+        with self._lock:
+            return any(each.deadline > now and self._live.get(each) for each in batch.requests)
+
+    def _give_up(self, given: Carried[FeatureBatch]) -> None:
+        """Nobody waits for it: each was cancelled, or its deadline has passed."""
+        lane, now = self._lanes["generate"], perf_counter()
+        lane.go_after(given.times[-1].end)
+        lane.keep(given)
+        self._over(given.bound)
+        failures = [
+            Failure(each, expired() if each.deadline <= now else Cancelled())
+            for each in given.batch.input.requests
+        ]
+        self._end((), failures)
+
+    def _over(self, bound: RequestBatch) -> None:
+        """No stage will see it again."""
+        self._work.ended(bound)
+        self._line.wake()
 
     def _spans(self, times: tuple[Timed, ...]) -> tuple[Span, ...]:
         moments = self._clock.times([mark for each in times for mark in (each.begin, each.end)])
@@ -324,8 +350,11 @@ class Pipeline:
         self._end(answered.answers, answered.failures)
 
     def _turn_away(self, leaving: Departure) -> None:
-        now, retry = perf_counter(), self._work.seconds_until_form()
-        late = [Failure(request, turned_away(request, now)) for request in leaving.late]
+        now, retry = perf_counter(), self._seconds_of_line()
+        late = [
+            Failure(request, turned_away(request, now, self._seconds_alone(request)))
+            for request in leaving.late
+        ]
         gone = [Failure(request, displaced(retry)) for request in leaving.displaced]
         self._end((), [*late, *gone])
 
@@ -338,9 +367,7 @@ class Pipeline:
             self._outcomes.ended(answers, failures)
 
     def _leaves(self, request: PendingRequest) -> bool:
-        lived = request in self._live
-        self._live.discard(request)
-        return lived
+        return self._live.pop(request, None) is not None
 
     def _die(self, stage: StageName, error: BaseException) -> None:
         with self._lock:
@@ -352,13 +379,14 @@ class Pipeline:
             self._line.abandon()
         for hand_off in (self._to_features, self._to_generate, self._to_post):
             hand_off.abandon()
-        _LOG.critical("a stage died", exc_info=error, extra={"event": "stage_died", "stage": stage})
         try:
             if lost:
                 failures = [Failure(request, InternalError("stage_died")) for request in lost]
                 self._outcomes.ended((), failures)
         finally:
             self._outcomes.died(stage, error)
+            fields = {"event": "stage_died", "stage": stage}
+            _LOG.critical("a stage died", exc_info=error, extra=fields)
 
 
 def _require_all(

@@ -3,13 +3,14 @@
 from server.errors import DeadlineUnmeetable, Overloaded
 from server.messages import PendingRequest
 
-__all__ = ["displaced", "queue_full", "turned_away", "unmeetable"]
+__all__ = ["displaced", "expired", "queue_full", "turned_away", "unmeetable"]
 
-MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.001, 1.0
+MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.001, 10.0
 """A prediction may be missing, or far off; callers do as they are told."""
 
 
 def queue_full(places: int, retry_seconds: float) -> Overloaded:
+    """`retry_seconds` until all that waits has been worked off."""
     text = f"{places} requests wait, and no more may; try again later"
     return Overloaded("queue_full", text, _bounded(retry_seconds))
 
@@ -19,16 +20,18 @@ def displaced(retry_seconds: float) -> Overloaded:
     return Overloaded("displaced", text, _bounded(retry_seconds))
 
 
-def unmeetable(left: float) -> DeadlineUnmeetable:
-    """With so many seconds left to its deadline."""
-    text = f"{max(0.0, left) * 1000:.0f} ms are left, less than an answer takes now"
+def unmeetable(left: float, needed: float) -> DeadlineUnmeetable:
+    """With so many seconds left to its deadline, and needed as predicted."""
+    text = f"{max(0.0, left) * 1000:.0f} ms are left, an answer takes {needed * 1000:.0f} ms now"
     return DeadlineUnmeetable("deadline_unmeetable", f"{text}; allow more time, or try again later")
 
 
-def turned_away(request: PendingRequest, now: float) -> DeadlineUnmeetable:
+def turned_away(request: PendingRequest, now: float, needed: float) -> DeadlineUnmeetable:
     """One that waited until there was too little time left, or none."""
-    if request.deadline > now:
-        return unmeetable(request.deadline - now)
+    return unmeetable(request.deadline - now, needed) if request.deadline > now else expired()
+
+
+def expired() -> DeadlineUnmeetable:
     text = "the deadline passed while the request waited; allow more time, or try again later"
     return DeadlineUnmeetable("deadline_exceeded", text)
 

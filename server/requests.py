@@ -92,15 +92,19 @@ def _priority(given: str) -> Priority:
 
 def _user(user: Mapping[str, Values], limits: LimitsConfig) -> dict[str, Sequence[str]]:
     _require_count("user", len(user), "names", limits.names, "names")
-    read: dict[str, Sequence[str]] = {}
+    together = 0
     for name, message in _named("user", user, limits):
+        field, count = f"user.{name}.values", len(message.values)
+        _require_count(field, count, "values", limits.values_per_name, "values_per_name")
+        together += count
+    _require_count("user", together, "values", limits.user_values, "user_values")
+    read: dict[str, Sequence[str]] = {}
+    for name, message in user.items():
         values = _repeated(message.values)[:]
-        field = f"user.{name}.values"
-        _require_count(field, len(values), "values", limits.values_per_name, "values_per_name")
         for value in values:
             if _is_longer(value, limits.value_bytes):
                 raise InvalidRequest(
-                    field,
+                    f"user.{name}.values",
                     f"a value has {len(value.encode())} bytes, at most {limits.value_bytes} "
                     "(limits.value_bytes)",
                 )
@@ -114,6 +118,8 @@ def _features(
     dense, categorical = features.dense, features.categorical
     bags, sequences = features.bags, features.sequences
     names = len(dense) + len(categorical) + len(bags) + len(sequences)
+    _require_count("features", names, "names", limits.names, "names")
+    names += sum(len(events.side) for events in sequences.values())
     _require_count("features", names, "names", limits.names, "names")
     if not names:
         return RequestFeatures()
@@ -158,7 +164,6 @@ def _events(field: str, message: Events, limits: LimitsConfig, sid_length: int) 
     _require_count(f"{field}.sids", events, "events", limits.events, "events")
     _require_count(f"{field}.timestamps_ms", len(times), "events", limits.events, "events")
     side: dict[str, Integers] = {}
-    _require_count(f"{field}.side", len(message.side), "names", limits.names, "names")
     for name, values in _named(f"{field}.side", message.side, limits):
         ids = _repeated(values.ids)
         _require_count(f"{field}.side.{name}.ids", len(ids), "events", limits.events, "events")

@@ -21,14 +21,16 @@ class Phase(IntEnum):
 
 class ServerState:
     """
-    pair      the current one: batches are bound to what this holds when they form
-    pipeline  None until ready
-    takes     whether a call is taken in; while draining it is, for as long as the server lingers
+    pair        the current one: batches are bound to what this holds when they form
+    pipeline    None until ready
+    takes       whether a call is taken in; while draining it is, for as long as the server lingers
+    open_calls  Retrieve calls that have come in and whose replies have not gone out to the end
     """
 
     def __init__(self) -> None:
         self.phase = Phase.STARTING
         self.takes = False
+        self.open_calls = 0
         self.pair: ServingPair | None = None
         self.pipeline: Pipeline | None = None
         self._started = time.monotonic()

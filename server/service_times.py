@@ -1,9 +1,9 @@
-"""How long a batch will take, learned from those before it, and how much work is ahead of it.
+"""How long a batch will take, learned from those before it.
 
-A prediction is the median of the last batches of the same beam profile and bucket: a pause of the
-machine, which an average would carry along for long, does not move it, and a change of pace is in
-it after a few batches. What was never observed is predicted to take no time, so that nothing is
-refused for want of knowledge.
+A prediction is the lower median of the last batches of the same beam profile and bucket: a pause of
+the machine, which an average would carry along for long, does not move it unless it was in more
+than half of them, and a change of pace is in it after a few batches. What was never observed is
+predicted to take no time, so that nothing is refused for want of knowledge.
 
 A prediction that is too high could last for ever, since what it refuses is never observed again.
 So one that is about to refuse a request although no batch has confirmed it for a while is forgotten
@@ -14,13 +14,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import median_low
 from time import perf_counter
 
-from server.messages import RequestBatch, Span
+from server.messages import Span
 from server.waiting_line import bucket_for
 
-__all__ = ["Prediction", "ServiceTimes", "WorkAhead"]
+__all__ = ["Horizon", "Prediction", "ServiceTimes"]
 
 Clock = Callable[[], float]
 
@@ -44,9 +44,36 @@ class Prediction:
     def total(self) -> float:
         return self.before + self.generate + self.after
 
-    def end_behind(self, ahead: float) -> float:
-        """Seconds to the reply if generate is busy for so long with other batches."""
-        return max(ahead, self.before) + self.generate + self.after
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """Seconds until batches have left the stages before generate, generate, and those after it."""
+
+    before: float = 0.0
+    generate: float = 0.0
+    after: float = 0.0
+
+    def behind(self, batch: Prediction, batches: int = 1) -> "Horizon":
+        """With so many more, alike, behind them. A stage has one batch at a time, so all but one
+        of them take only as long as the slowest stage that they go through."""
+        if not batches:
+            return self
+        before, generate, after = batch.before, batch.generate, batch.after
+        others, slower = batches - 1, max(before, generate)
+        return Horizon(
+            before=self.before + batches * before,
+            generate=max(
+                self.before + before + others * slower,
+                self.generate + others * generate,
+            )
+            + generate,
+            after=max(
+                self.before + before + generate + others * max(slower, after),
+                self.generate + generate + others * max(generate, after),
+                self.after + others * after,
+            )
+            + after,
+        )
 
 
 _UNKNOWN = Prediction(0.0, 0.0, 0.0)
@@ -87,22 +114,21 @@ class ServiceTimes:
             observed = self._observed.get((profile, bucket))
             return _UNKNOWN if observed is None else observed.prediction
 
-    def generate_seconds(self, waiting: Mapping[str, int], buckets: Sequence[int]) -> float:
-        """Of so many requests of each profile, in batches as large as they come."""
-        seconds = 0.0
+    def behind(self, ahead: Horizon, waiting: Mapping[str, int], buckets: Sequence[int]) -> Horizon:
+        """With so many requests of each profile, in batches as large as they come."""
         for profile, requests in waiting.items():
             full, rest = divmod(requests, buckets[-1])
-            seconds += full * self.predict(profile, buckets[-1]).generate if full else 0.0
-            seconds += self.predict(profile, bucket_for(rest, buckets)).generate if rest else 0.0
-        return seconds
+            if full:
+                ahead = ahead.behind(self.predict(profile, buckets[-1]), full)
+            if rest:
+                ahead = ahead.behind(self.predict(profile, bucket_for(rest, buckets)))
+        return ahead
 
-    def too_late(self, profile: str, bucket: int, ahead: float, left: float) -> bool:
-        """Whether `left` seconds are too few for a batch, with `ahead` seconds of generate's work
-        before it."""
-        prediction = self.predict(profile, bucket)
-        if left > 0 and left >= prediction.end_behind(ahead):
+    def too_late(self, profile: str, bucket: int, ahead: Horizon, left: float) -> bool:
+        """Whether `left` seconds are too few for a batch behind those ahead."""
+        if 0 < left >= ahead.behind(self.predict(profile, bucket)).after:
             return False
-        decisive = left > 0 and left >= ahead
+        decisive = 0 < left >= ahead.after
         return not (decisive and self._forget(profile, bucket))
 
     def _forget(self, profile: str, bucket: int) -> bool:
@@ -120,86 +146,7 @@ class ServiceTimes:
 
 def _middle(recent: Sequence[Prediction]) -> Prediction:
     return Prediction(
-        median(each.before for each in recent),
-        median(each.generate for each in recent),
-        median(each.after for each in recent),
+        median_low(each.before for each in recent),
+        median_low(each.generate for each in recent),
+        median_low(each.after for each in recent),
     )
-
-
-@dataclass(slots=True)
-class _Work:
-    batch: RequestBatch
-    generate_seconds: float
-    taken: bool
-
-
-class WorkAhead:
-    """The batches between their forming and the end of their generation, oldest first.
-
-    They are two at most: one that generate works on, and one that is prepared ahead of it. On a GPU
-    generate takes a batch, which queues its work on the device, before the one before it has ended;
-    its own time begins only then.
-    """
-
-    def __init__(self, times: ServiceTimes, clock: Clock = perf_counter) -> None:
-        self._times = times
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._works: list[_Work] = []
-        self._begun = 0.0  # when the oldest began, if it is taken
-
-    def formed(self, batch: RequestBatch) -> None:
-        seconds = self._times.predict(batch.profile_name, batch.bucket).generate
-        with self._lock:
-            self._works.append(_Work(batch, seconds, taken=False))
-
-    def taken(self, batch: RequestBatch) -> None:
-        """Generate has it."""
-        with self._lock:
-            for work in self._works:
-                if work.batch is batch:
-                    work.taken = True
-                    if work is self._works[0]:
-                        self._begun = self._clock()
-
-    def ended(self, batch: RequestBatch) -> bool:
-        """Its generation is over, or will not be. False if that was known."""
-        with self._lock:
-            for place, work in enumerate(self._works):
-                if work.batch is batch:
-                    del self._works[place]
-                    if place == 0:
-                        self._begun = self._clock()
-                    return True
-            return False
-
-    def may_form(self) -> bool:
-        """Whether no batch is prepared, or being prepared, ahead of generate."""
-        with self._lock:
-            return not self._works or (len(self._works) == 1 and self._works[0].taken)
-
-    def needed(self, profile: str, bucket: int) -> float:
-        """Seconds to the reply of a batch that forms now."""
-        return self._times.predict(profile, bucket).end_behind(self.seconds())
-
-    def too_late(self, profile: str, bucket: int, left: float, others: float = 0.0) -> bool:
-        """Whether `left` seconds are too few for a batch that forms after `others` seconds' worth
-        of batches that have not formed yet."""
-        return self._times.too_late(profile, bucket, self.seconds() + others, left)
-
-    def seconds(self) -> float:
-        """Until generate has ended all of them, as predicted."""
-        with self._lock:
-            if not self._works:
-                return 0.0
-            return self._left_of_oldest() + sum(work.generate_seconds for work in self._works[1:])
-
-    def seconds_until_form(self) -> float:
-        """Until the next batch may form, as predicted."""
-        with self._lock:
-            return self._left_of_oldest() if len(self._works) > 1 else 0.0
-
-    def _left_of_oldest(self) -> float:
-        oldest = self._works[0]
-        passed = self._clock() - self._begun if oldest.taken else 0.0
-        return max(0.0, oldest.generate_seconds - passed)

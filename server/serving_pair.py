@@ -46,6 +46,7 @@ def load_pair(
     model = load_checkpoint(checkpoint, device)
     require_match(model.spec, snapshot, checkpoint)
     generation.require_steps(model.spec.sid_length)
+    generation.require_vocabulary(model.spec.vocab_sizes)
     return ServingPair(
         snapshot=snapshot,
         model=model,

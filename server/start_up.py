@@ -23,6 +23,7 @@ from server.warm_up import warm_up, warm_up_requests
 __all__ = [
     "load_and_warm_up",
     "require_device",
+    "require_distinct_addresses",
     "require_folder_of",
     "start_fault",
     "synthetic_requests",
@@ -46,6 +47,22 @@ def require_device(name: str) -> torch.device:
     return device
 
 
+def require_distinct_addresses(config: ServingConfig) -> None:
+    """Rather than to say of the second that somebody has taken it."""
+    taken: dict[tuple[str, int], str] = {}
+    for section, host, port in (
+        ("listen", config.listen.host, config.listen.port),
+        ("admin", config.admin.host, config.admin.port),
+        ("metrics", config.metrics.host, config.metrics.port),
+    ):
+        first = taken.setdefault((host, port), section)
+        if port and first != section:
+            raise ConfigError(
+                f"{section}: {host}:{port} is the address of {first} as well; choose another "
+                f"{section}.port (port 0 takes a free one)"
+            )
+
+
 def require_folder_of(timeline: Path | None) -> None:
     """Now, rather than at the end, when the trace would be lost."""
     if timeline is not None and not timeline.parent.is_dir():
@@ -64,9 +81,18 @@ def load_and_warm_up(
     times: ServiceTimes,
     requests: tuple[Retrieval, ...],
 ) -> ServingPair:
-    pair = load_pair(
-        config.snapshots, config.checkpoint, config.generation, device, config.threads.post
-    )
+    try:
+        pair = load_pair(
+            config.snapshots, config.checkpoint, config.generation, device, config.threads.post
+        )
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "allocate" not in str(error):
+            raise
+        fault = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"device {config.device}: snapshot and checkpoint do not fit into memory: {fault}; "
+            "take smaller ones, or a larger machine"
+        ) from None
     warm_up(stages, pair, config.generation, requests, times.observe)
     return pair
 
@@ -89,6 +115,6 @@ def start_fault(error: GraceError | OSError, config: ServingConfig) -> str:
         ("checkpoint", config.checkpoint, "name a folder that `grace train` or an import made"),
         ("warm_up", config.warm_up, "mend it, or name another file"),
     ):
-        if path is not None and text.startswith(str(path)):
+        if path is not None and text.startswith((str(path), str(path.absolute()))):
             return f"{key}: {text}" if ";" in text else f"{key}: {text}; {remedy}"
     return text

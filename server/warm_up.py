@@ -37,7 +37,7 @@ def warm_up_requests(
     if path is None:
         return (read_request(b"", limits, generation),)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -83,7 +83,13 @@ def warm_up(
                     ),
                     formed=now,
                 )
-                spans = _run(stages, batch)
+                try:
+                    spans = _run(stages, batch)
+                except (MemoryError, RuntimeError) as error:  # torch's word for too little memory
+                    raise ConfigError(
+                        f"generation.profiles.{name}: a batch of {bucket} cannot be computed here: "
+                        f"{str(error).splitlines()[0]}; give smaller beams or a smaller max_batch"
+                    ) from None
                 if turn + 1 == ROUNDS:
                     observe(name, bucket, spans)
 

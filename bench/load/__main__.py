@@ -1,9 +1,11 @@
 """Open-loop load on a server: calls at a given rate, their latencies and outcomes.
 
-    python -m bench.load --address 127.0.0.1:50051 --data catalogue/requests.jsonl --rate 300
+    python -m bench.load --address 127.0.0.1:50051 --data demo/requests.jsonl --rate 50
+    python -m bench.load --data demo/requests.jsonl --rate 50 --out load.json --report load.html
 
-Arrivals are Poisson and latencies count from when a call was meant to be made. The result is in
-ghz's JSON schema. A run in which the client was the limit is not valid: it says so, and exits 1.
+Arrivals are Poisson and latencies count from when a call was meant to be made. Every connection
+first carries one call that is not counted. The result file is in ghz's JSON schema. A run in which
+the client was the limit is not valid: it says so, and exits 1.
 """
 
 import argparse
@@ -15,43 +17,37 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
+from bench.load.arguments import out_file, positive, positive_integer
+from bench.load.calls import LoadRun
 from bench.load.client import ClosedLoop, Load, OpenLoop, run_load
 from bench.load.result import limit_of_client, load_result, write_load_result
-from bench.load.shots import read_shots
-from configs.errors import GraceError
+from bench.load.shots import Shot, read_shots
+from configs.errors import GraceError, InputError
 
 __all__ = ["main"]
 
 
 def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
+    if options.report is not None and options.out is None:
+        raise InputError(f"--report {options.report} needs --out, the result file that it reads")
     timeout = options.timeout_ms / 1e3 if options.timeout_ms else None
     load: Load
     if options.rate is not None:
         load = OpenLoop(options.rate, options.seconds, options.seed)
-        name = f"{options.rate:g} calls a second"
     else:
         load = ClosedLoop(options.in_flight, options.seconds)
-        name = f"{options.in_flight} calls under way"
-    shots = read_shots(options.data, timeout)
-    with Progress(console=Console(stderr=True), refresh_per_second=2) as bars:
-        bar = bars.add_task(name, total=options.seconds)
-        run = run_load(
-            options.address,
-            shots,
-            load,
-            options.connections,
-            lambda seconds: bars.update(bar, completed=min(seconds, options.seconds)),
-        )
-        bars.update(bar, completed=options.seconds)
+    run = _run(options.address, read_shots(options.data, timeout), load, options.connections)
     result = load_result(run, load, options.connections, timeout)
-    write_load_result(result, options.out)
+    if options.out is not None:
+        write_load_result(result, options.out)
     own = result["grace"]
     latency = own["ms"]["latency_ok"] or {}
     print(
-        f"{options.out}: {len(run.calls):,} calls, {own['ok']:,} OK, {own['failed']:,} failed, "
-        f"{own['withdrawn']:,} withdrawn; "
-        + ", ".join(f"{name.upper()} {latency[name]:.1f} ms" for name in latency)
+        f"{'' if options.out is None else f'{options.out}: '}{len(run.calls):,} calls, "
+        f"{own['ok']:,} OK, {own['failed']:,} failed, {own['withdrawn']:,} withdrawn; "
+        + "".join(f"{name.upper()} {latency[name]:.1f} ms, " for name in latency)
+        + f"{run.warm_up_calls} to warm up not counted"
     )
     if options.report is not None:
         report = ["-m", "bench.load.report", str(options.out), "--out", str(options.report)]
@@ -60,6 +56,24 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: not a valid run: {limit}", file=sys.stderr)
         return 1
     return 0
+
+
+def _run(address: str, shots: Sequence[Shot], load: Load, connections: int) -> LoadRun:
+    if isinstance(load, OpenLoop):
+        name = f"{load.rate:g} calls a second"
+    else:
+        name = f"{load.in_flight} calls under way"
+    with Progress(console=Console(stderr=True), refresh_per_second=2) as bars:
+        bar = bars.add_task(name, total=load.seconds)
+        run = run_load(
+            address,
+            shots,
+            load,
+            connections,
+            lambda seconds: bars.update(bar, completed=min(seconds, load.seconds)),
+        )
+        bars.update(bar, completed=load.seconds)
+    return run
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -73,24 +87,19 @@ def _parser() -> argparse.ArgumentParser:
         "--data", type=Path, required=True, help="requests as JSON lines, made one after another"
     )
     how = parser.add_mutually_exclusive_group(required=True)
-    how.add_argument("--rate", type=_positive, help="calls a second, on average")
+    how.add_argument("--rate", type=positive, help="calls a second, on average")
     how.add_argument(
-        "--in-flight", type=int, help="instead, a closed loop: so many calls are always under way"
+        "--in-flight",
+        type=positive_integer,
+        help="instead, a closed loop: so many calls are always under way",
     )
-    parser.add_argument("--seconds", type=_positive, default=20.0)
-    parser.add_argument("--connections", type=int, default=4)
-    parser.add_argument("--timeout-ms", type=_positive, help="deadline of every call")
+    parser.add_argument("--seconds", type=positive, default=20.0, help="default: 20")
+    parser.add_argument("--connections", type=positive_integer, default=4, help="default: 4")
+    parser.add_argument("--timeout-ms", type=positive, help="deadline of every call; default: none")
     parser.add_argument("--seed", type=int, default=1, help="of the arrivals")
-    parser.add_argument("--out", type=Path, required=True, help="result file, ghz's JSON")
-    parser.add_argument("--report", type=Path, help="HTML page of it; needs matplotlib")
+    parser.add_argument("--out", type=out_file, help="result file, ghz's JSON")
+    parser.add_argument("--report", type=out_file, help="HTML page of it; needs matplotlib")
     return parser
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise ValueError(text)
-    return value
 
 
 if __name__ == "__main__":

@@ -66,13 +66,15 @@ class Call:
 class LoadRun:
     """A load that is over.
 
-    seconds  from the begin to the last call's end
+    seconds        from the begin to the last call's end
+    warm_up_calls  made before the begin, and not among `calls`
     """
 
     address: str
     began: datetime
     seconds: float
     calls: tuple[Call, ...]
+    warm_up_calls: int
 
 
 def status_name(code: grpc.StatusCode) -> str:

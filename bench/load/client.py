@@ -5,6 +5,9 @@ independent users do: a server that stalls then meets the calls that came meanwh
 latency counts from when they were meant to be made. A closed loop keeps a number of calls under
 way: it shows what a server can do at most, and says nothing about latency under a given rate.
 
+Before the clock starts, every connection is made and has carried one call, which is not counted:
+the first call of a connection is slow on both sides, and only short loads would show it.
+
 The event loop waits with select(), whose time-outs are exact to microseconds; epoll's, and so
 uvloop's, are whole milliseconds, by which every call would be late.
 """
@@ -26,7 +29,9 @@ from bench.load.shots import Shot
 from configs.errors import InputError
 from proto.retrieval_pb2 import DESCRIPTOR, RetrieveResponse
 
-__all__ = ["ClosedLoop", "Load", "OpenLoop", "Progress", "run_load"]
+__all__ = ["FINISH_SECONDS", "ClosedLoop", "Load", "OpenLoop", "Progress", "run_load"]
+
+FINISH_SECONDS = 20.0
 
 Progress: TypeAlias = Callable[[float], None]
 """Takes the seconds of the load that are over."""
@@ -40,6 +45,7 @@ _CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", -1),
 )
 _CONNECT_SECONDS = 10.0
+_WARM_UP_SECONDS = 10.0
 _PROGRESS_SECONDS = 0.5
 
 _Method: TypeAlias = "grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]"
@@ -52,7 +58,7 @@ class OpenLoop:
     rate: float
     seconds: float
     seed: int = 1
-    finish_seconds: float = 20.0
+    finish_seconds: float = FINISH_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,7 @@ async def _run(
         ]
         await _connect(address, channels)
         methods: list[_Method] = [channel.unary_unary(_METHOD) for channel in channels]
+        await _warm_up(methods, shots)
         began = datetime.now(UTC)
         caller = _Caller(methods, shots, time.perf_counter())
         told = asyncio.create_task(_tell(caller, progress))
@@ -104,7 +111,7 @@ async def _run(
                 await _closed_loop(caller, load)
         finally:
             told.cancel()
-        return LoadRun(address, began, caller.now(), tuple(caller.ended))
+        return LoadRun(address, began, caller.now(), tuple(caller.ended), len(methods))
 
 
 async def _connect(address: str, channels: Sequence[grpc.aio.Channel]) -> None:
@@ -115,6 +122,13 @@ async def _connect(address: str, channels: Sequence[grpc.aio.Channel]) -> None:
         raise InputError(f"{address}: no server answers there; start one with `grace serve`") from (
             None
         )
+
+
+async def _warm_up(methods: Sequence[_Method], shots: Sequence[Shot]) -> None:
+    """One call on each connection, whatever becomes of it: the load will show why."""
+    patient = [Shot(shot.body, _WARM_UP_SECONDS) for shot in shots[: len(methods)]]
+    caller = _Caller(methods, patient, time.perf_counter())
+    await asyncio.gather(*(caller.call(number, caller.now()) for number in range(len(methods))))
 
 
 async def _tell(caller: "_Caller", progress: Progress) -> None:

@@ -12,7 +12,10 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from bench.load.arguments import out_file
+from bench.load.client import FINISH_SECONDS
 from bench.load.plots import draw_all, draw_comparison, draw_over_time
+from bench.load.result import LATENESS_LIMIT, LATENESS_SHARE
 from bench.load.summary import RunSummary, read_summary
 from bench.result_file import machine
 from configs.errors import GraceError
@@ -26,15 +29,49 @@ th, td { border-bottom: 1px solid #ccd; padding: .25em .8em; text-align: right }
 th:first-child, td:first-child, td.text { text-align: left }
 img { max-width: 100% }
 .bad { color: #c0392b }
+.legend { color: #556; font-size: 13px; padding-left: 1.2em }
 """
 _LATENCIES = (
     "Latencies are of calls that ended OK and, of our client, count from when a call was meant to "
-    "be made."
+    "be made. Before its clock starts, our client makes one call on each connection; no number "
+    "here counts those."
 )
 _HEADINGS = (
     "offered/s", "answered OK/s", "calls", "OK", "failed", "withdrawn",
-    "P50 ms", "P90 ms", "P95 ms", "P99 ms", "slowest ms", "client",
+    "P50 ms", "P90 ms", "P95 ms", "P99 ms", "slowest ms", "late ms", "client",
 )  # fmt: skip
+_LEGEND = (
+    ("offered/s", "the calls that the load meant to make; of a closed loop, those it made."),
+    ("answered OK/s", "OK calls by the whole time, to the end of the last call."),
+    ("failed", "refused, too late or in error; by the server's reason below."),
+    (
+        "withdrawn",
+        (
+            f"given up by the client itself, {FINISH_SECONDS:g} s after the last call was made, or "
+            "at ghz's end. Neither OK nor failed, and in no latency."
+        ),
+    ),
+    ("P99 ms", "99 % of the OK calls took at most this long; likewise P50, P90, P95."),
+    (
+        "late ms",
+        (
+            "how far our client itself was behind, P99: it is part of the latencies. More than "
+            f"{LATENESS_LIMIT * 1e3:g} ms and more than {LATENESS_SHARE * 100:g} % of the P99 of "
+            "all calls, and the load is no valid measurement of the server."
+        ),
+    ),
+)
+_STAGES_LEGEND = (
+    ("queue", "all waiting on the server: for a batch, and between stages."),
+    ("input, features, generate, post", "work on the batch that the call was in."),
+    (
+        "overhead",
+        (
+            "all else that the client saw: both front ends, the network between them, the "
+            "client's own lateness."
+        ),
+    ),
+)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -44,15 +81,17 @@ def main(arguments: Sequence[str]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("results", type=Path, nargs="+", help="result files, ours or ghz's")
-    parser.add_argument("--out", type=Path, required=True, help="HTML file; a PNG goes beside it")
+    parser.add_argument(
+        "--out", type=out_file, required=True, help="HTML file; a PNG goes beside it"
+    )
     options = parser.parse_args(arguments)
     write_report([read_summary(path) for path in options.results], options.out)
-    print(f"{options.out}: {len(options.results)} loads")
+    count = len(options.results)
+    print(f"{options.out}: {count} load{'' if count == 1 else 's'}")
 
 
 def write_report(runs: Sequence[RunSummary], out: Path) -> None:
     """`out` and the same pictures under its name with .png."""
-    out.parent.mkdir(parents=True, exist_ok=True)
     ordered = sorted(runs, key=lambda run: run.offered)
     out.write_text(_page(ordered), encoding="utf-8")
     out.with_suffix(".png").write_bytes(draw_all(ordered))
@@ -64,6 +103,7 @@ def _page(runs: Sequence[RunSummary]) -> str:
         f"<style>{_STYLE}</style></head><body><h1>Load</h1>",
         f"<p>Client on {escape(machine())}. {_LATENCIES}</p>",
         _table(_HEADINGS, [_cells(run) for run in runs]),
+        _legend(_LEGEND),
         *(
             f"<p class='bad'>{run.offered:g} calls/s: not valid: {escape(run.invalid_because)}</p>"
             for run in runs
@@ -84,7 +124,8 @@ def _cells(run: RunSummary) -> list[str]:
     latencies = [f"{run.latency_ms[p]:.1f}" if run.latency_ms else "-" for p in (50, 90, 95, 99)]
     counts = [f"{count:,}" for count in (run.count, run.ok, run.failed, run.withdrawn)]
     rates = [f"{run.offered:g}", f"{run.answered_per_second:,.1f}"]
-    return [*rates, *counts, *latencies, f"{run.slowest_ms:.1f}", run.client]
+    late = "-" if run.late_ms is None else f"{run.late_ms:.1f}"
+    return [*rates, *counts, *latencies, f"{run.slowest_ms:.1f}", late, run.client]
 
 
 def _reasons(runs: Sequence[RunSummary]) -> list[str]:
@@ -104,14 +145,11 @@ def _stages(runs: Sequence[RunSummary]) -> list[str]:
         for run in runs
         if run.stages_ms
     ]
-    text = (
-        "<p>From the replies' timings; overhead is all else that the client saw: both front ends,"
-        " the network between them, the client's own lateness.</p>"
-    )
     return [
         "<h2>Where the time went: medians in ms</h2>",
+        "<p>From the replies' timings.</p>",
         _table(("offered/s", *names), rows),
-        text,
+        _legend(_STAGES_LEGEND),
     ]
 
 
@@ -121,6 +159,11 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
     lines = [row("th", headings), *(row("td", cells) for cells in rows)]
     return "<table>\n" + "\n".join(lines) + "\n</table>"
+
+
+def _legend(lines: Sequence[tuple[str, str]]) -> str:
+    items = (f"<li><b>{escape(name)}</b>: {escape(text)}</li>" for name, text in lines)
+    return "<ul class='legend'>\n" + "\n".join(items) + "\n</ul>"
 
 
 def _image(png: bytes, alternative: str) -> str:

@@ -79,7 +79,6 @@ def load_result(
 
 
 def write_load_result(result: dict[str, Any], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result) + "\n", encoding="utf-8")
 
 
@@ -115,6 +114,7 @@ def _own(run: LoadRun, load: Load) -> dict[str, Any]:
         "invalid_because": limit,
         "offered_rps": load.rate if isinstance(load, OpenLoop) else None,
         "seed": load.seed if isinstance(load, OpenLoop) else None,
+        "warm_up_calls": run.warm_up_calls,  # counted nowhere else
         "ok": sum(call.status == "OK" for call in calls),
         "failed": len(failed),
         "withdrawn": sum(call.withdrawn for call in calls),

@@ -23,11 +23,13 @@ class Shot:
 def read_requests(path: Path) -> tuple[dict[str, Any], ...]:
     """The requests of a file of JSON lines, as `grace synth` writes it."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; `grace synth` writes one") from None
     requests = []
     for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
         try:
             request = json.loads(line)
         except ValueError as error:

@@ -28,6 +28,7 @@ class RunSummary:
     """latency_ms   of OK calls by percentage; empty if there are none
     reasons      failures by the server's reason, or by status where the file has no reasons
     stages_ms    P50 of queue, each stage and overhead, if the file has them
+    late_ms      P99 of how far the client was behind, if the file has it
     """
 
     name: str
@@ -42,6 +43,7 @@ class RunSummary:
     slowest_ms: float
     reasons: Mapping[str, int]
     stages_ms: Mapping[str, float]
+    late_ms: float | None
     invalid_because: str | None
     points: tuple[Point, ...]
 
@@ -88,6 +90,7 @@ def _summary(name: str, result: Mapping[str, Any]) -> RunSummary:
         slowest_ms=result["slowest"] / 1e6,
         reasons=own.get("reasons", _failures(statuses)),
         stages_ms=_stages(own),
+        late_ms=_late(own),
         invalid_because=own.get("invalid_because"),
         points=_points(details),
     )
@@ -107,6 +110,11 @@ def _stages(own: Mapping[str, Any]) -> dict[str, float]:
     measured: Mapping[str, Any] = own.get("ms", {})
     names = ("queue", "input", "features", "generate", "post", "overhead")
     return {name: measured[name]["p50"] for name in names if measured.get(name)}
+
+
+def _late(own: Mapping[str, Any]) -> float | None:
+    late: Mapping[str, float] | None = own["ms"]["lateness"] if own else None
+    return late["p99"] if late else None
 
 
 def _points(details: list[Mapping[str, Any]]) -> tuple[Point, ...]:

@@ -1,7 +1,7 @@
 """`make load`: a server under several offered loads, and a page about it.
 
     python -m bench.load.sweep --out build/load
-    python -m bench.load.sweep --out build/load --address ads-1:50051 --data requests.jsonl
+    python -m bench.load.sweep --out build/load --address 127.0.0.1:50051 --data demo/requests.jsonl
 
 Without an address, a server of the tiny catalogue is started. ghz makes the calls where it is
 installed, our own client where not.
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from bench.load.arguments import positive_integer
 from bench.load.client import OpenLoop
 from bench.load.client_process import run_in_a_process
 from bench.load.report import write_report
@@ -33,7 +34,10 @@ _GHZ_CONFIG = Path(__file__).with_name("ghz.json")
 def main(arguments: Sequence[str]) -> None:
     options = _parser().parse_args(arguments)
     if options.address is not None and options.data is None:
-        raise InputError("--address: needs --data, requests for that server's catalogue")
+        raise InputError(
+            f"--address {options.address} needs --data, requests for that server's catalogue; "
+            f"with make: make load ADDRESS={options.address} DATA=demo/requests.jsonl"
+        )
     options.out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         address, data = options.address, options.data
@@ -75,10 +79,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, help="folder of the page and results")
     parser.add_argument("--address", help="HOST:PORT of a running server")
     parser.add_argument("--data", type=Path, help="requests as JSON lines")
-    parser.add_argument("--rates", type=int, nargs="+", default=[100, 200, 300, 400, 600])
-    parser.add_argument("--seconds", type=int, default=10, help="of each rate")
-    parser.add_argument("--connections", type=int, default=4)
-    parser.add_argument("--timeout-ms", type=int, default=1000, help="deadline of every call")
+    parser.add_argument(
+        "--rates", type=positive_integer, nargs="+", default=[100, 200, 300, 400, 600]
+    )
+    parser.add_argument("--seconds", type=positive_integer, default=10, help="of each rate")
+    parser.add_argument("--connections", type=positive_integer, default=4)
+    parser.add_argument(
+        "--timeout-ms", type=positive_integer, default=1000, help="deadline of every call"
+    )
     return parser
 
 

@@ -10,7 +10,7 @@ campaigns hold is decided by `TargetingKnobs`; equal specs give equal bytes.
 """
 
 from bench.synth.catalogue import Catalogue, make_catalogue
-from bench.synth.folder import Written, write_folder
+from bench.synth.folder import Written, require_room, write_folder
 from bench.synth.requests_file import make_requests
 from bench.synth.schema import targeting_yaml
 from bench.synth.spec import CatalogueSpec, Preset, TargetingKnobs, preset_spec
@@ -24,6 +24,7 @@ __all__ = [
     "make_catalogue",
     "make_requests",
     "preset_spec",
+    "require_room",
     "targeting_yaml",
     "write_folder",
 ]

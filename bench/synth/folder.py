@@ -35,15 +35,20 @@ class Written:
     bytes: int
 
 
-def write_folder(
-    spec: CatalogueSpec, out: Path, *, force: bool = False, progress: Progress | None = None
-) -> Written:
-    """Makes the catalogue and its files; each appears whole or not at all."""
+def require_room(out: Path, *, force: bool) -> None:
+    """Refuses, before anything is made, what `write_folder` would refuse."""
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is a file; name a folder")
     taken = [name for name in _FILES if (out / name).exists()]
     if taken and not force:
         raise InputError(f"--out {out} already holds {', '.join(taken)}; use --force to replace")
+
+
+def write_folder(
+    spec: CatalogueSpec, out: Path, *, force: bool = False, progress: Progress | None = None
+) -> Written:
+    """Makes the catalogue and its files; each appears whole or not at all."""
+    require_room(out, force=force)
     catalogue = make_catalogue(spec)
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -46,7 +46,9 @@ def open_root(root: Path) -> Iterator[int]:
     try:
         folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise InputError(f"{root}: no snapshot root here ({error.strerror})") from None
+        raise InputError(
+            f"{root}: no snapshot root here ({error.strerror}); name another folder"
+        ) from None
     try:
         yield folder
     finally:

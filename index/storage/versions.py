@@ -36,7 +36,9 @@ def versions(root: Path) -> tuple[int, ...]:
     except FileNotFoundError:
         return ()
     except OSError as error:
-        raise InputError(f"{root}: no snapshot root here ({error.strerror})") from None
+        raise InputError(
+            f"{root}: no snapshot root here ({error.strerror}); name another folder"
+        ) from None
     found = (version_of_name(name) for name in names)
     return tuple(sorted(version for version in found if version is not None))
 
@@ -95,7 +97,7 @@ def locate(path: Path, version: int | None) -> tuple[Path, int]:
     current = current_version(path)
     if current is None:
         there = versions(path)
-        remedy = f"publish or name a version ({_some(there)})" if there else "build one into it"
+        remedy = f"`grace publish` a version ({_some(there)})" if there else "build one into it"
         raise InputError(f"{path}: nothing is published here; {remedy}")
     if current not in versions(path):
         fault = f"names version {current}, which is not here; {_PUBLISH}"

@@ -1,5 +1,6 @@
 """The client against servers whose behaviour is known: what is waited for is not forgotten."""
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,11 +27,16 @@ REPLY = RetrieveResponse(
 
 
 @contextmanager
-def server(answer: Answer, threads: int = 8) -> Iterator[str]:
-    """Answers Retrieve with this function, on so many threads."""
+def server(answer: Answer, threads: int = 8, warm_up: int = 4) -> Iterator[str]:
+    """Answers Retrieve with this function, on so many threads; the first calls with REPLY."""
+    numbers = itertools.count()
+
+    def warm(request: bytes, context: Any) -> bytes:
+        return REPLY if next(numbers) < warm_up else answer(request, context)
+
     pool = ThreadPoolExecutor(threads)
     serving = grpc.server(pool)
-    method: Any = grpc.unary_unary_rpc_method_handler(answer)
+    method: Any = grpc.unary_unary_rpc_method_handler(warm)
     serving.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler("grace.v1.AdsRetrieval", {"Retrieve": method}),)
     )
@@ -111,9 +117,45 @@ def test_connections_are_as_many_as_asked_for() -> None:
         peers.add(context.peer())
         return REPLY
 
-    with server(answer) as address:
+    with server(answer, warm_up=3) as address:
         run_load(address, SHOTS, ClosedLoop(in_flight=9, seconds=0.2), connections=3)
     assert len(peers) == 3
+
+
+def test_every_connection_carries_a_call_before_the_load_that_is_not_counted() -> None:
+    seen: list[tuple[str, str]] = []
+
+    def answer(request: bytes, context: Any) -> bytes:
+        seen.append((context.peer(), RetrieveRequest.FromString(request).request_id))
+        return REPLY
+
+    load = OpenLoop(rate=111, seconds=0.3, seed=7)
+    with server(answer, warm_up=0) as address:
+        run = run_load(address, SHOTS, load, connections=3)
+    assert len({peer for peer, _ in seen[:3]}) == 3
+    assert {request for _, request in seen[:3]} == {"r0", "r1", "r2"}
+    assert run.warm_up_calls == 3
+    assert len(run.calls) == len(seen) - 3 == len(poisson_arrivals(111, 0.3, 7))
+
+
+@pytest.mark.parametrize("fault", ["refused", "never answered"])
+def test_what_becomes_of_the_calls_before_the_load_is_not_counted(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.load.client._WARM_UP_SECONDS", 0.3)
+    numbers, gate = itertools.count(), threading.Event()
+
+    def answer(_: bytes, context: Any) -> bytes:
+        if next(numbers) < 3:
+            if fault == "never answered":
+                gate.wait(30)
+            context.abort(grpc.StatusCode.UNAVAILABLE, "not yet")
+        return REPLY
+
+    with server(answer, warm_up=0) as address:
+        run = run_load(address, SHOTS, ClosedLoop(in_flight=5, seconds=0.1), connections=3)
+        gate.set()
+    assert {call.status for call in run.calls} == {"OK"}
 
 
 def test_a_failure_keeps_its_status_reason_and_text() -> None:

@@ -23,7 +23,7 @@ def write_ours(folder: Path, late: float = 0.0) -> Path:
     calls = [Call(i / 63, i / 63 + late, i / 63 + 0.01, "OK", server=times) for i in range(63)]
     calls.append(Call(1.1, 1.1, 1.2, "ResourceExhausted", "queue_full", "<the queue> is full"))
     calls.append(Call(1.2, 1.2, 1.3, "Canceled", withdrawn=True))
-    run = LoadRun("ads:50051", datetime.now(UTC), 1.3, tuple(calls))
+    run = LoadRun("ads:50051", datetime.now(UTC), 1.3, tuple(calls), 4)
     path = folder / "ours.json"
     write_load_result(load_result(run, OpenLoop(63, 1), 4, None), path)
     return path
@@ -80,6 +80,7 @@ def test_a_result_of_ours_is_summarized(tmp_path: Path) -> None:
     assert summary.latency_ms[99] == pytest.approx(10)
     assert summary.reasons == {"queue_full": 1}
     assert summary.stages_ms["generate"] == 3
+    assert summary.late_ms == 0
     assert summary.points[0].second == pytest.approx(0, abs=1e-4)
     assert summary.points[62].second == pytest.approx(62 / 63, abs=1e-4)
 
@@ -90,6 +91,7 @@ def test_a_result_of_ghz_is_summarized(tmp_path: Path) -> None:
     assert (summary.count, summary.ok, summary.failed, summary.withdrawn) == (5, 3, 1, 1)
     assert summary.latency_ms == {50: 11, 90: 12, 95: 12, 99: 12}
     assert summary.reasons == {"Unavailable": 1}
+    assert summary.late_ms is None
     assert [round(point.second, 3) for point in summary.points] == [0, 0.999, 1.998, 2.997, 3.996]
 
 
@@ -99,9 +101,12 @@ def test_a_ghz_run_in_which_nothing_ended_is_summarized(tmp_path: Path) -> None:
     assert (summary.count, summary.ok, summary.points) == (0, 0, ())
 
 
-def test_the_page_holds_a_table_first_and_its_pictures(tmp_path: Path) -> None:
-    out = tmp_path / "page" / "report.html"
+def test_the_page_holds_a_table_first_and_its_pictures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "report.html"
     main([str(write_ours(tmp_path)), str(write_ghz(tmp_path)), "--out", str(out)])
+    assert capsys.readouterr().out == f"{out}: 2 loads\n"
     page = out.read_text()
     assert page.index("<table>") < page.index("<img")
     assert page.count("data:image/png;base64,") == 3
@@ -114,10 +119,34 @@ def test_the_page_holds_a_table_first_and_its_pictures(tmp_path: Path) -> None:
     assert out.with_suffix(".png").read_bytes().startswith(PNG)
 
 
-def test_the_page_says_that_a_run_is_not_valid(tmp_path: Path) -> None:
+def test_the_page_says_that_a_run_is_not_valid(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "report.html"
     main([str(write_ours(tmp_path, late=0.5)), "--out", str(out)])
+    assert capsys.readouterr().out == f"{out}: 1 load\n"
     assert "not valid: the client was the limit" in out.read_text()
+
+
+def test_the_page_explains_the_columns_that_do_not_explain_themselves(tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    main([str(write_ours(tmp_path)), "--out", str(out)])
+    page = out.read_text()
+    headings = re.findall(r"<th>([^<]*)</th>", page)
+    told = re.findall(r"<li><b>([^<]*)</b>: [^<]+</li>", page)
+    explained = {name for names in told for name in names.split(", ")}
+    assert explained <= set(headings)
+    assert {"withdrawn", "late ms", "queue", "overhead"} <= explained
+
+
+def test_a_page_whose_folder_is_missing_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "nowhere" / "report.html"
+    with pytest.raises(SystemExit):
+        main([str(write_ours(tmp_path)), "--out", str(out)])
+    assert f"--out: {out}: its folder does not exist; make it first" in capsys.readouterr().err
+    assert not out.parent.exists()
 
 
 def test_a_file_of_something_else_is_refused_by_name(tmp_path: Path) -> None:

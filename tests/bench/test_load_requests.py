@@ -59,6 +59,14 @@ def test_a_bad_file_is_refused_by_line(tmp_path: Path, text: str, fault: str) ->
         read_shots(path, None)
 
 
+def test_a_line_ends_where_json_says_and_not_at_other_marks(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_text('{"request_id": "a\u2028b\x85c"}\r\n\n{}\n', encoding="utf-8")
+    first, second = read_shots(path, None)
+    assert RetrieveRequest.FromString(first.body).request_id == "a\u2028b\x85c"
+    assert second.body == b""
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"absent\.jsonl: .*grace synth"):
         read_shots(tmp_path / "absent.jsonl", None)

@@ -15,7 +15,7 @@ LOAD = OpenLoop(rate=63, seconds=3, seed=7)
 
 
 def run_of(*calls: Call, seconds: float = 3.5) -> LoadRun:
-    return LoadRun("ads:50051", datetime(2026, 1, 31, 12, tzinfo=UTC), seconds, calls)
+    return LoadRun("ads:50051", datetime(2026, 1, 31, 12, tzinfo=UTC), seconds, calls, 4)
 
 
 def ok(intended: float, latency: float, late: float = 0.0) -> Call:
@@ -82,6 +82,7 @@ def test_calls_are_counted_by_status_error_and_reason() -> None:
     own = result["grace"]
     assert own["reasons"] == {"queue_full": 2, "none given": 1}
     assert own["ok"] + own["failed"] + own["withdrawn"] == 7
+    assert own["warm_up_calls"] == 4
 
 
 def test_a_call_that_the_client_withdrew_is_no_error() -> None:

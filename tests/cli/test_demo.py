@@ -44,6 +44,8 @@ def test_the_demo_serves_users_and_says_why_and_why_not(tmp_path: Path) -> None:
     returned = re.findall(r"^    \d\. (.*)", shoes, re.MULTILINE)
     assert sum("running shoes" in title for title in returned) >= 3, "near what she clicked"
     assert re.search(r"1\. .+ \(ad \d+, p = 0\.\d+\)\n +\S", done.stdout)
+    ruled = re.findall(r"^    \d+\. .+\n +\w+: .+ \(user: .+\)", done.stdout, re.MULTILINE)
+    assert len(ruled) >= 3, "of each user an ad that not everybody may see"
     alone, targeted = (shares_after(way, done.stdout) for way in WAYS)
     assert len(alone) == len(targeted) == 3
     assert sum(targeted) > 1.2 * sum(alone), "targeting while decoding finds more for the user"
@@ -53,14 +55,14 @@ def test_the_demo_serves_users_and_says_why_and_why_not(tmp_path: Path) -> None:
     server = server_in(done.stdout)
     assert server is not None
     assert not is_running(server)
-    assert f"grace retrieve --request {tmp_path}/request.json" in done.stdout
+    assert f"grace retrieve --wait 60 --request {tmp_path}/request.json" in done.stdout
 
 
 @pytest.mark.parametrize("name", ["ads.parquet", "serve.yaml"])
 def test_the_demo_replaces_nobodys_files_unasked(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text("mine")
     done = run_grace("demo", "--out", tmp_path)
-    assert done.returncode == 2
+    assert (done.returncode, done.stdout) == (2, "")
     assert "--force" in done.stderr
     assert (tmp_path / name).read_text() == "mine"
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.subprocess
 def files(tmp_path_factory: pytest.TempPathFactory) -> ServingFiles:
     files = write_serving_files(tmp_path_factory.mktemp("retrieve"))
     lines = "\n".join(map(json.dumps, files.requests))
-    (files.folder / "requests.jsonl").write_text(lines, encoding="utf-8")
+    (files.folder / "requests.jsonl").write_text(lines + "\n", encoding="utf-8")
     return files
 
 
@@ -86,8 +86,11 @@ def test_without_a_file_a_user_with_nothing_but_a_country_gets_ads(address: str)
         (("--user", "country"), 2, "--user country: write NAME=VALUE, say country=US"),
         (("--profile", "huge"), 2, "INVALID_ARGUMENT (invalid_field): profile: 'huge' is not a"),
         (("--max-ads", "4000000"), 2, "INVALID_ARGUMENT (invalid_field): max_ads: 4000000 ads, at"),
+        (("--wait", "inf"), 2, "--timeout and --wait: give a number of seconds"),
         (("--timeout", "0.001"), 1, "DEADLINE_EXCEEDED"),
-        (("--request", "none.json"), 1, "none.json: No such file"),
+        (("--request", "none.json"), 2, "none.json: No such file or directory; give a request"),
+        (("--request", "."), 2, ".: Is a directory; give a request as JSON"),
+        (("--user", "country=US", "--address", "foo"), 2, "address 'foo': expected HOST:PORT"),
     ],
 )
 def test_a_mistake_is_one_line(
@@ -102,32 +105,75 @@ def test_a_mistake_is_one_line(
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ('{"user": {"country": {"values": ["US"]}}, "maxads": 3}', "request: unknown key 'maxads'"),
-        ('{"features": {"dens": {}}}', "features: unknown key 'dens'; known: dense, categorical,"),
-        (
-            '{"features": {"bags": {"b": {"id": []}}}}',
-            "features.bags.b: unknown key 'id'; known: ids",
-        ),
-        ('{"user": {"country": ["US"]}}', "user.country: expected an object, got list"),
-        ('{"max_ads": "many"}', "request: Failed to parse max_ads field"),
-        ("[]", "request: expected an object, got list"),
-        ('{"max_ads": }', "{file}: no JSON request: Expecting value at line 1, column 13"),
-        ("", "{file}: no JSON request: Expecting value at line 1, column 1"),
+        ('{"max_ads": -3}', "max_ads: -3 is not one of 0 to 4294967295"),
+        ("[]", "request: expected an object, got a list"),
+        ('{"max_ads": }', "no JSON request: Expecting value at line 1, column 13"),
+        ('{"max_ads":\n oops}', "no JSON request: Expecting value at line 2, column 2"),
+        ("", "no JSON request: Expecting value at line 1, column 1"),
+        ("1" * 9999, "no JSON request: a number is too long, or lists are nested too deep"),
     ],
 )
-def test_a_request_that_is_none_never_leaves(text: str, error: str, tmp_path: Path) -> None:
+def test_a_request_that_is_none_never_leaves_and_is_told_with_its_file(
+    text: str, error: str, tmp_path: Path
+) -> None:
     file = tmp_path / "request.json"
     file.write_text(text)
     done = run_grace("retrieve", "--request", file)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"error: {error.format(file=file)}")
-    assert done.stderr.count("\n") == 1
+    assert done.stderr == f"error: {file}: {error}\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("1", ", line 1: user.country.values[0]: expected text, got 3"),
+        ("2", ": --line 2: that line is empty; name another"),
+        ("3", ": no JSON request: Expecting value at line 3, column 13"),
+        ("4", ": --line 4: the last request is that of line 3"),
+    ],
+)
+def test_faults_of_json_lines_are_told_with_their_line(
+    line: str, error: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "requests.jsonl"
+    file.write_text('{"user": {"country": {"values": [3]}}}\n\n{"max_ads": }\n')
+    done = run_grace("retrieve", "--request", file, "--line", line)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: {file}{error}\n"
 
 
 def test_a_line_that_the_file_does_not_have_is_named(requests: Path) -> None:
     done = run_grace("retrieve", "--request", requests, "--line", "1000")
     assert done.returncode == 2
     assert re.search(r"--line 1000: the last request is that of line \d+", done.stderr)
+
+
+def test_who_asks_for_another_catalogue_is_told_and_it_is_the_request_s_fault(
+    address: str, tmp_path: Path
+) -> None:
+    (tmp_path / "request.json").write_text('{"sid_space": "another"}')
+    done = run_grace("retrieve", "--address", address, "--request", tmp_path / "request.json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: FAILED_PRECONDITION (wrong_sid_space): sid_space: ")
+
+
+def test_names_without_a_use_are_told_as_such(address: str) -> None:
+    done = run_grace("retrieve", "--address", address, "--user", "shoe_size=44")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "not used by this catalogue and model: shoe_size\n" in done.stdout
+
+
+def test_wait_gives_a_server_that_is_starting_its_time(files: ServingFiles) -> None:
+    with ServerProcess(files.write_config("starting.yaml"), ready=False) as server:
+        done = run_grace("retrieve", "--address", server.address, "--wait", "60")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_wait_ends_without_a_server() -> None:
+    done = run_grace("retrieve", "--address", "127.0.0.1:1", "--wait", "0.3")
+    expected = "no server at 127.0.0.1:1 was ready within 0.3 s; see its log, or start it"
+    assert done.returncode == 1
+    assert done.stderr == f"error: UNAVAILABLE: {expected} (grace serve)\n"
 
 
 def test_without_a_server_the_error_says_how_to_start_one() -> None:

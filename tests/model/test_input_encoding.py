@@ -41,9 +41,9 @@ FAULTS = {
     "clicks.sids: 7 tokens, not a multiple of 3": clicks([1] * 7),
     "clicks.sids: token 5 at position 1 of a SID is not one of 0 to 4": clicks([6, 4, 10, 0, 5, 0]),
     "clicks.sids: token -1 at position 0": clicks([-1, 0, 0]),
-    "clicks.timestamps_ms: 1 values for 2 events": clicks([0] * 6, [5]),
+    "clicks.timestamps_ms: number of values: 1, of events: 2": clicks([0] * 6, [5]),
     "clicks.timestamps_ms: -5 is negative": clicks([0] * 6, [1, -5]),
-    "clicks.side.action.ids: 3 values for 2 events": clicks([0] * 6, action=[1, 1, 1]),
+    "clicks.side.action.ids: number of values: 3, of events: 2": clicks([0] * 6, action=[1, 1, 1]),
     "clicks.side.action.ids: 3 is not one of 0 to 2": clicks([0] * 6, action=[1, 3]),
     "features.bags.hour: the model reads it as features.dense.hour": RequestFeatures(
         bags={"hour": [1]}

@@ -1,4 +1,4 @@
-"""Files and servers that several tests share. No test may change them or end a shared server."""
+"""Files and servers that several tests share, which no test may change or end, and pipelines."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from support.faults import Faults
+from support.pipeline_cases import Recorder
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles, write_serving_files
+from support.told_stages import Start, Told, pipelines
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +30,19 @@ def faults(tmp_path: Path) -> Faults:
     folder = tmp_path / "faults"
     folder.mkdir()
     return Faults(folder)
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def start(told: Told, recorder: Recorder) -> Iterator[Start]:
+    with pipelines(told, recorder) as make:
+        yield make

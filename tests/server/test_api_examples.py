@@ -12,6 +12,7 @@ from support.server_process import ServerProcess
 pytestmark = pytest.mark.subprocess
 
 DOCUMENTED_ADDRESS = "127.0.0.1:50051"
+DOCUMENTED_ADMIN = "127.0.0.1:50052"
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +56,7 @@ def test_the_empty_request_is_answered(healthy_server: ServerProcess, tmp_path: 
 def test_the_python_prints_ads_and_scores(
     page: str, folder: Path, healthy_server: ServerProcess
 ) -> None:
-    (code,) = blocks(page, "python")
+    code, _status = blocks(page, "python")
     assert DOCUMENTED_ADDRESS in code
     done = run_python(code.replace(DOCUMENTED_ADDRESS, healthy_server.address), cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
@@ -68,8 +69,19 @@ def test_the_python_tells_the_reason_of_an_error(
     request = json.loads((folder / "request.json").read_text())
     request["features"]["sequences"]["clicks"]["sids"] = [1, 2, 3, 4, 5, 6, 7]
     (folder / "request.json").write_text(json.dumps(request))
-    (code,) = blocks(page, "python")
+    code, _status = blocks(page, "python")
     done = run_python(code.replace(DOCUMENTED_ADDRESS, healthy_server.address), cwd=folder)
     assert done.returncode == 1
     (documented,) = re.findall(r"opens\s+with\s+the\s+field: `(.*?)`", page)
     assert done.stderr == f"INVALID_ARGUMENT (invalid_field): {documented}\n"
+
+
+def test_the_python_of_the_status_prints_it(
+    page: str, healthy_server: ServerProcess, tmp_path: Path
+) -> None:
+    _request, code = blocks(page, "python")
+    assert DOCUMENTED_ADMIN in code
+    done = run_python(code.replace(DOCUMENTED_ADMIN, healthy_server.admin), cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("state: STATE_SERVING\n")
+    assert 'sid_space: "synth-tiny-1"' in done.stdout

@@ -76,7 +76,7 @@ def test_mutated_bytes_are_answered_or_refused_as_the_callers_fault(
         (b"\x0b" * 50_000, "malformed"),
         (FRAMES[0] * 3, ""),
         (b"", ""),
-        (b"\x0a\x83\x80\x40" + b"x" * ((1 << 20) + 3), "too_large"),
+        (b"\x0a\x83\x80\x10" + b"x" * ((1 << 18) + 3), "too_large"),
     ],
     ids=["too long a length", "no UTF-8", "groups", "thrice", "nothing", "beyond the limit"],
 )

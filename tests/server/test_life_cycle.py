@@ -172,4 +172,5 @@ def test_an_error_text_stays_small_enough_for_a_header(healthy_server: ServerPro
             "invalid_field",
         )
         assert len(refused.text.encode()) <= 1003
+        assert "limits.value_bytes" in refused.text
     caller.close()

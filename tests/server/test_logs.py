@@ -3,16 +3,20 @@
 import io
 import json
 import logging
+import os
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 from server.logs import LOGGER, JsonLines, LineWriter, TextLines
-from support.command import run_python
+from support.command import plain_environment, run_python
 
 SECRET = "marker-4711"
 FORMATTERS = pytest.mark.parametrize("formatter", [JsonLines, TextLines])
@@ -78,7 +82,10 @@ def test_a_request_id_cannot_break_the_line_or_pass_for_another_field(
     line = formatter().format(record_of(lambda log: log.info("request", extra=fields)))
     assert line.isprintable()
     assert len(line.splitlines()) == 1
-    assert f"request_id={json.dumps(request_id)} " in line or json.loads(line)["request_id"]
+    if formatter is JsonLines:
+        assert json.loads(line)["request_id"] == request_id
+    else:
+        assert f" request_id={json.dumps(request_id)} code=INTERNAL" in f"{line} "
 
 
 @FORMATTERS
@@ -140,7 +147,7 @@ class Sink(io.StringIO):
 
 def line_writer() -> tuple[logging.Logger, LineWriter, Sink]:
     sink = Sink()
-    writer = LineWriter(sink)
+    writer = LineWriter(sink.write)
     writer.setFormatter(JsonLines())
     logger = logging.Logger(LOGGER)
     logger.addHandler(writer)
@@ -179,3 +186,73 @@ def test_lines_beyond_the_bound_are_lost_and_counted_and_hold_nobody_up() -> Non
     entries = [json.loads(line) for line in sink.getvalue().splitlines()]
     assert [entry["event"] for entry in entries] == ["request"] * 5 + ["log_lines_lost"]
     assert entries[-1]["lines"] == 3
+
+
+@pytest.fixture
+def full_pipe() -> Iterator[tuple[int, int]]:
+    """Both ends of a pipe that takes nothing more until it is read."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    with suppress(BlockingIOError):
+        while os.write(write, b"x" * 4096):
+            pass
+    os.set_blocking(write, True)
+    yield read, write
+    os.close(read)
+    os.close(write)
+
+
+def test_where_nobody_reads_nobody_waits_for_long(full_pipe: tuple[int, int]) -> None:
+    read, write = full_pipe
+    writer = LineWriter(lambda text: os.write(write, text.encode()))
+    writer.setFormatter(JsonLines())
+    logger = logging.Logger(LOGGER)
+    logger.addHandler(writer)
+    logger.warning("first")  # waits in vain
+    with patch("server.logs.WARNING_SECONDS", 1e6):
+        for _ in range(7):
+            logger.warning("later")  # would wait for ever
+    with patch("server.logs.FLUSH_SECONDS", 0.05):
+        writer.flush()
+    received = bytearray()
+    while received.count(b"\n") < 8:
+        received += os.read(read, 1 << 16)
+    entries = [json.loads(line) for line in received.lstrip(b"x").splitlines()]
+    assert [entry["event"] for entry in entries] == ["first", *["later"] * 7]
+    writer.flush()
+    with patch("server.logs.WARNING_SECONDS", 60.0):
+        logger.warning("is read again")
+    assert b"is read again" in os.read(read, 1 << 16)
+
+
+@pytest.mark.subprocess
+def test_a_standard_error_that_does_not_block_loses_nothing() -> None:
+    code = """
+import logging, os, sys
+from configs.serving import LogsConfig
+from server.logs import LOGGER, configure_logs, flush_logs
+os.set_blocking(sys.stderr.fileno(), False)
+configure_logs(LogsConfig("json"))
+for number in range(5000):
+    logging.getLogger(LOGGER).info("line", extra={"number": number})
+flush_logs()
+"""
+    numbers = [json.loads(line)["number"] for line in run_python(code).stderr.splitlines()]
+    assert numbers == list(range(5000))
+
+
+@pytest.mark.subprocess
+def test_a_process_ends_though_nobody_reads_its_log(full_pipe: tuple[int, int]) -> None:
+    code = """
+import logging
+from configs.serving import LogsConfig
+from server.logs import LOGGER, configure_logs
+configure_logs(LogsConfig("json"))
+logging.getLogger(LOGGER).warning("lost")
+raise SystemExit(7)
+"""
+    _, write = full_pipe
+    done = subprocess.run(
+        [sys.executable, "-c", code], stderr=write, env=plain_environment(), timeout=60, check=False
+    )
+    assert done.returncode == 7

@@ -2,9 +2,11 @@
 
 import re
 import socket
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,7 @@ from server.metrics_table import metrics_table
 from server.server_state import ServerState
 from support.faults import STAGE_NAMES
 from support.retrieve_calls import counted_calls, message
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, wait_until
 from support.serving_files import ServingFiles
 from support.stage_cases import answer, load_cpu_pair, request_batch
 
@@ -156,6 +158,23 @@ def test_a_client_that_hangs_up_harms_nothing(page: str, capfd: pytest.CaptureFi
     with urllib.request.urlopen(f"{page}/metrics", timeout=30) as reply:
         assert reply.status == 200
     assert capfd.readouterr() == ("", "")
+
+
+def test_clients_that_never_ask_give_way_to_those_that_do(page: str) -> None:
+    host, port = page.removeprefix("http://").split(":")
+    threads = threading.active_count()
+    with ExitStack() as stack:
+        silent = [
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=30))
+            for _ in range(63)
+        ]
+        for _ in range(3):
+            with urllib.request.urlopen(f"{page}/metrics", timeout=30) as reply:
+                assert reply.status == 200
+        assert [client.recv(1) for client in silent[:50]] == [b""] * 50  # cut, the oldest first
+        wait_until(lambda: threading.active_count() <= threads + 8, "threads end with them")
+        silent[-1].sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert silent[-1].recv(12) == b"HTTP/1.0 200"
 
 
 def test_a_taken_address_is_an_error() -> None:

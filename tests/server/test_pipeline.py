@@ -1,7 +1,6 @@
 """The pipeline over stages that do as they are told: order, refusals, its end."""
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,24 +13,9 @@ from support.pipeline_cases import (
     Recorder,
     request_of,
     spans_of,
+    wait_until,
 )
-from support.told_stages import STAGE_NAMES, Start, Told, occupy, pipelines
-
-
-@pytest.fixture
-def told() -> Told:
-    return Told()
-
-
-@pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture
-def start(told: Told, recorder: Recorder) -> Iterator[Start]:
-    with pipelines(told, recorder) as make:
-        yield make
+from support.told_stages import STAGE_NAMES, Start, Told, occupy
 
 
 def test_a_lone_request_goes_through_the_stages_in_order(
@@ -98,8 +82,27 @@ def test_a_full_line_refuses_at_once_and_says_when_to_try_again(
         with pytest.raises(Overloaded) as refused:
             pipeline.submit(request_of("late"))
         assert refused.value.reason == "queue_full"
-        assert 0.001 <= refused.value.retry_after_seconds <= 1.0
+        assert 0.001 <= refused.value.retry_after_seconds <= 10.0
     assert pipeline.in_flight == 5
+    told.open("generate")
+    recorder.wait_for(*waiting)
+
+
+def test_a_refused_caller_is_asked_to_wait_until_the_line_has_been_worked_off(
+    start: Start, told: Told, recorder: Recorder
+) -> None:
+    times = ServiceTimes()
+    for bucket in (1, 2, 4):
+        times.observe("full", bucket, spans_of(0.0, 0.5, 0.0))
+    pipeline = start(max_waiting=6, times=times)
+    occupy(pipeline, told)
+    waiting = [request_of(f"w{i}") for i in range(6)]
+    for request in waiting:
+        pipeline.submit(request)
+    with pytest.raises(Overloaded) as refused:
+        pipeline.submit(request_of("late"))
+    # Two batches of the line and the prepared one; the running one may be nearly done.
+    assert 1.5 <= refused.value.retry_after_seconds <= 2.0
     told.open("generate")
     recorder.wait_for(*waiting)
 
@@ -185,15 +188,49 @@ def test_what_is_cancelled_under_way_stays_in_its_batch_and_its_end_is_told(
     start: Start, told: Told, recorder: Recorder
 ) -> None:
     pipeline = start()
-    told.close("generate")
-    requests = [request_of("running"), request_of("prepared")]
-    for request in requests:
+    occupy(pipeline, told)
+    batch = [request_of(name) for name in ("gone", "kept")]
+    for request in batch:
         pipeline.submit(request)
-        told.wait_for("features", request.retrieval.request_id)
-    assert [pipeline.cancel(request) for request in requests] == [False, False]
+    told.close("features")
     told.open("generate")
-    recorder.wait_for(*requests)
-    assert [recorder.reason(request) for request in requests] == [None, None]
+    told.wait_for("features", "gone", "kept")
+    assert not pipeline.cancel(batch[0])
+    told.open("features")
+    recorder.wait_for(*batch)
+    assert [recorder.reason(request) for request in batch] == [None, None]
+    assert told.given("generate")[-1] == ("gone", "kept")
+
+
+def test_a_prepared_batch_that_nobody_waits_for_is_not_generated(
+    start: Start, told: Told, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = start()
+    told.close("generate")
+    running = request_of("running")
+    pipeline.submit(running)
+    told.wait_for("generate", "running")
+    in_an_hour = time.perf_counter() + 3600.0
+    batch = [request_of("cancelled"), request_of("expired", deadline=in_an_hour)]
+    told.close("input")
+    pipeline.submit(request_of("first"))
+    told.wait_for("input", "first")
+    for request in batch:
+        pipeline.submit(request)
+    told.open("input")
+    told.wait_for("features", "first")
+    told.close("features")
+    told.open("generate")
+    told.wait_for("features", "cancelled", "expired")
+    assert not pipeline.cancel(batch[0])
+    monkeypatch.setattr("server.pipeline.perf_counter", lambda: in_an_hour)
+    told.open("features")
+    recorder.wait_for(running, *batch)
+    assert [recorder.reason(each) for each in batch] == ["cancelled", "deadline_exceeded"]
+    later = request_of("later")
+    pipeline.submit(later)
+    recorder.wait_for(later)
+    assert told.given("generate") == [("running",), ("first",), ("later",)]
 
 
 def test_closing_finishes_what_was_taken_in_and_takes_nothing_new(
@@ -219,16 +256,30 @@ def test_generate_goes_on_with_what_is_prepared_without_waiting_for_the_stages_b
     pipeline = start()
     occupy(pipeline, told)
     told.close("input")
-    told.close("post")
     third = request_of("third")
     pipeline.submit(third)
     told.open("generate")
-    told.wait_for("generate", "prepared")
+    told.wait_for("post", "prepared")
+    assert told.given("generate") == [("running",), ("prepared",)]
     told.wait_for("input", "third")
     told.open("input")
-    # Post still has the first batch: the second waits for it, and generate has the third.
-    told.wait_for("generate", "third")
-    told.wait_for("post", "running")
-    assert told.given("post") == [("running",)]
-    told.open("post")
     recorder.wait_for(third)
+
+
+def test_nothing_forms_behind_a_batch_that_post_has_not_taken(
+    start: Start, told: Told, recorder: Recorder
+) -> None:
+    pipeline = start()
+    told.close("post")
+    names = ("posted", "generated", "last")
+    for name in names[:2]:
+        pipeline.submit(request_of(name))
+        told.wait_for("generate", name)
+    told.wait_for("post", "posted")
+    wait_until(lambda: not pipeline._work.may_form())  # generate has ended the second
+    last = request_of("last")
+    pipeline.submit(last)
+    assert pipeline.waiting == 1
+    told.open("post")
+    recorder.wait_for(last)
+    assert told.given("input") == [(name,) for name in names]

@@ -1,13 +1,15 @@
 """What fails in a stage: one request, one batch, or the stage itself."""
 
 import logging
-from collections.abc import Iterator
+import threading
 from dataclasses import replace
 
 import pytest
 import torch
 
 from server.errors import Draining, InvalidRequest
+from server.failed_batches import FAILURES_OF_A_BROKEN_STAGE
+from server.logs import LOGGER
 from server.messages import (
     AnsweredBatch,
     Failure,
@@ -17,7 +19,6 @@ from server.messages import (
     Span,
     StageName,
 )
-from server.pipeline import FAILURES_OF_A_DEAD_STAGE
 from support.pipeline_cases import (
     LONG,
     Recorder,
@@ -27,23 +28,9 @@ from support.pipeline_cases import (
     request_of,
     wait_until,
 )
-from support.told_stages import STAGE_NAMES, Start, Told, pipelines
+from support.told_stages import STAGE_NAMES, Start, Told
 
-
-@pytest.fixture
-def told() -> Told:
-    return Told()
-
-
-@pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture
-def start(told: Told, recorder: Recorder) -> Iterator[Start]:
-    with pipelines(told, recorder) as make:
-        yield make
+_LOG = logging.getLogger(LOGGER)
 
 
 def refusing_input(batch: RequestBatch) -> InputBatch:
@@ -78,7 +65,7 @@ def test_an_exception_fails_its_batch_and_the_stage_goes_on(
 ) -> None:
     pipeline = start()
     told.raises[stage] = ValueError("SECRET")
-    failed = [request_of(f"failed{i}") for i in range(FAILURES_OF_A_DEAD_STAGE - 1)]
+    failed = [request_of(f"failed{i}") for i in range(FAILURES_OF_A_BROKEN_STAGE - 1)]
     for request in failed:
         pipeline.submit(request)
         recorder.wait_for(request)
@@ -99,15 +86,62 @@ def test_a_success_in_between_is_no_row_of_failures(
     start: Start, told: Told, recorder: Recorder
 ) -> None:
     pipeline = start()
-    for turn in range(3 * FAILURES_OF_A_DEAD_STAGE):
-        if turn % FAILURES_OF_A_DEAD_STAGE:
+    for turn in range(3 * FAILURES_OF_A_BROKEN_STAGE):
+        if turn % FAILURES_OF_A_BROKEN_STAGE:
             told.raises["generate"] = ValueError()
         else:
             told.raises.clear()
-        request = request_of()
+        request = request_of(str(turn))
         pipeline.submit(request)
         recorder.wait_for(request)
     assert not recorder.deaths
+
+
+def test_one_request_sent_again_and_again_kills_no_stage(
+    start: Start, told: Told, recorder: Recorder
+) -> None:
+    pipeline = start()
+    told.raises["generate"] = ValueError()
+    poison = request_of("poison")
+    again = [
+        replace(poison, retrieval=replace(poison.retrieval, request_id=str(i)))
+        for i in range(3 * FAILURES_OF_A_BROKEN_STAGE)
+    ]
+    for request in again:
+        pipeline.submit(request)
+        recorder.wait_for(request)
+    assert {recorder.reason(request) for request in again} == {"internal"}
+    for name in ("a", "b"):
+        request = request_of(name)
+        pipeline.submit(request)
+        recorder.wait_for(request)
+    wait_until(lambda: bool(recorder.deaths))
+
+
+def test_callers_are_told_even_if_nobody_reads_the_log(
+    start: Start, told: Told, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unread = threading.Event()
+
+    def stuck(*_: object, **__: object) -> None:
+        assert unread.wait(LONG)
+
+    monkeypatch.setattr(_LOG, "error", stuck)
+    monkeypatch.setattr(_LOG, "critical", stuck)
+    told.raises["generate"] = ValueError()
+    failing, dying = start(), start()
+    request = request_of("failed")
+    failing.submit(request)
+    recorder.wait_for(request)
+    assert recorder.reason(request) == "internal"
+    told.raises["post"] = SystemExit()
+    del told.raises["generate"]
+    request = request_of("lost")
+    dying.submit(request)
+    recorder.wait_for(request)
+    wait_until(lambda: bool(recorder.deaths))
+    assert recorder.reason(request) == "stage_died"
+    unread.set()
 
 
 def forgetful_post(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:
@@ -128,7 +162,7 @@ def test_a_request_that_a_stage_forgets_fails_with_its_batch(
 DEADLY: list[tuple[str, BaseException, int]] = [
     ("exits", SystemExit("SECRET"), 1),
     ("loses-its-device", torch.AcceleratorError("SECRET"), 1),
-    ("keeps-failing", ValueError("SECRET"), FAILURES_OF_A_DEAD_STAGE),
+    ("keeps-failing", ValueError("SECRET"), FAILURES_OF_A_BROKEN_STAGE),
 ]
 
 

@@ -23,6 +23,7 @@ LIMITS = LimitsConfig(
     message_bytes=100_000,
     request_id_bytes=11,
     names=5,
+    user_values=555,
     values_per_name=111,
     value_bytes=33,
     events=63,
@@ -176,18 +177,49 @@ def of_features(kind: str, name: str, value: Any) -> dict[str, Any]:
             "64 events, at most 63 (limits.events)",
         ),
         (
-            of_features("sequences", "clicks", {"side": {f"n{i}": {} for i in range(6)}}),
-            "features.sequences.clicks.side",
+            of_features("sequences", "clicks", {"side": {f"n{i}": {} for i in range(5)}}),
+            "features",
             "6 names, at most 5 (limits.names)",
+        ),
+        (
+            {"user": {f"n{i}": {"values": [""] * 100} for i in range(5)}},
+            "user",
+            "500 values, at most 499 (limits.user_values)",
+        ),
+        (
+            of_features("dense", "é" * 16 + "x", {"values": [1.0] * 112}),
+            "features.dense." + "é" * 16 + "x.values",
+            "112 values, at most 111 (limits.values_per_name)",
         ),
     ],
 )
 def test_what_is_beyond_a_limit_is_refused_by_field_value_and_setting(
     request_json: dict[str, Any], field: str, fault: str
 ) -> None:
-    error = refusal(request_json)
+    few = "user_values" in fault
+    error = refusal(request_json, replace(LIMITS, user_values=499) if few else LIMITS)
     assert (error.reason, error.field) == ("invalid_field", field)
     assert error.text.startswith(f"{field}: {fault}")
+
+
+def test_a_long_name_leaves_room_for_what_is_wrong() -> None:
+    name = "é" * 400
+    limits = replace(LIMITS, value_bytes=1024)
+    for request_json, begin in (
+        ({"user": {name: {"values": [""] * 112}}}, "user.éé"),
+        (
+            of_features("sequences", name, {"side": {name: {"ids": [1] * 64}}}),
+            "features.sequences.",
+        ),
+    ):
+        error = refusal(request_json, limits)
+        field, _, fault = error.text.partition(": ")
+        assert error.field == field
+        assert field.startswith(begin)
+        assert "éé...éé" in field
+        assert field.endswith((".values", ".ids"))
+        assert len(field) <= 131
+        assert "(limits." in fault
 
 
 def test_a_request_at_every_limit_is_taken() -> None:

@@ -1,5 +1,6 @@
 """What keeps a server from starting: exit code 2, and one line that names key, file and remedy."""
 
+import json
 import shutil
 import socket
 import subprocess
@@ -9,15 +10,21 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 
-from configs.errors import DeviceError, InputError
+from configs.errors import ConfigError, DeviceError, InputError
+from configs.serving import ServingConfig
 from model.checkpoint import WEIGHTS
 from model.init import write_random
-from server.start_up import require_device, require_folder_of
+from server.life_cycle import SWITCH_SECONDS
+from server.service_times import ServiceTimes
+from server.stages import STAGES
+from server.start_up import load_and_warm_up, require_device, require_folder_of
 from support.command import plain_environment, run_grace
+from support.pipeline_cases import GENERATION
 from support.serving_files import ServingFiles, model_spec
 
 pytestmark = pytest.mark.subprocess
@@ -30,7 +37,8 @@ from server.life_cycle import serve
 
 for line in sys.stdin.read().splitlines():
     code = serve(load_serving_config(Path(line)))
-    print(f"end {Path(line).stem} {code}", file=sys.stderr, flush=True)
+    switch = sys.getswitchinterval()
+    print(f"end {Path(line).stem} {code} {switch}", file=sys.stderr, flush=True)
 """
 
 # What the one line must say, piece after piece.
@@ -48,6 +56,12 @@ FAULTS: Mapping[str, tuple[str, ...]] = {
     "taken": ("listen: 127.0.0.1:", "address already in use; choose", "listen.port"),
     "taken-admin": ("admin: 127.0.0.1:", "address already in use; choose", "admin.port"),
     "taken-metrics": ("metrics: 127.0.0.1:", "address already in use; choose", "metrics.port"),
+    "same": ("admin: 127.0.0.1:", " is the address of listen as well; choose", "admin.port"),
+    "no-name": (
+        "listen: ééé",
+        ":0: not a host name; choose another listen.host",
+    ),
+    "no-page-name": ("metrics: a..b:0: not a host name; choose another metrics.host",),
     "not-here": ("listen: 203.0.113.7:0: cannot assign requested address; choose",),
 }
 
@@ -80,6 +94,9 @@ def faulty_sections(files: ServingFiles, folder: Path, port: int) -> dict[str, d
         "taken": {"listen": {"port": port}},
         "taken-admin": {"admin": {"port": port}},
         "taken-metrics": {"metrics": {"port": port}},
+        "same": {"listen": {"port": port}, "admin": {"port": port}},
+        "no-name": {"listen": {"host": "é" * 70 + ".com"}},
+        "no-page-name": {"metrics": {"host": "a..b"}},
         "not-here": {"listen": {"host": "203.0.113.7"}},
     }
 
@@ -112,7 +129,8 @@ def starts(
     lines: list[str] = []
     for line in done.stderr.splitlines():
         if line.startswith("end "):
-            _, name, code = line.split()
+            _, name, code, switch = line.split()
+            assert float(switch) == SWITCH_SECONDS
             ends[name] = (int(code), lines)
             lines = []
         else:
@@ -178,3 +196,62 @@ def test_only_a_device_that_can_be_computed_on_is_taken(name: str) -> None:
     assert require_device("cpu") == torch.device("cpu")
     with pytest.raises(DeviceError, match="device"):
         require_device(name)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory\nat"), "can't allocate memory"),
+        (MemoryError("Unable to allocate 63 GiB"), "Unable to allocate 63 GiB"),
+        (RuntimeError("a shape is wrong"), None),
+    ],
+)
+def test_what_does_not_fit_into_memory_is_the_users_to_mend_and_other_faults_are_ours(
+    error: Exception, told: str | None
+) -> None:
+    config = ServingConfig(Path(), Path(), GENERATION)
+    times = ServiceTimes()
+    with (
+        patch("server.start_up.load_pair", side_effect=error),
+        pytest.raises(ConfigError if told else RuntimeError) as caught,
+    ):
+        load_and_warm_up(config, torch.device("cpu"), STAGES, times, ())
+    if told:
+        text = str(caught.value)
+        assert text.startswith("device cpu: snapshot and checkpoint do not fit into memory: ")
+        assert told in text
+        assert "\n" not in text
+    else:
+        assert caught.value is error
+
+
+EARLY = """
+import os, signal, sys
+from pathlib import Path
+from configs.serving import load_serving_config
+from server import life_cycle
+
+def stop_and_go_on(config):
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(os.getpid(), number)
+
+life_cycle.require_distinct_addresses = stop_and_go_on
+sys.exit(life_cycle.serve(load_serving_config(Path(sys.argv[1]))))
+"""
+
+
+def test_a_signal_before_anything_listens_is_heeded_as_any_other(
+    serving_files: ServingFiles,
+) -> None:
+    config = serving_files.write_config("early.yaml")
+    done = subprocess.run(
+        [sys.executable, "-c", EARLY, str(config)],
+        env=plain_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=150,
+    )
+    assert done.returncode == 0, done.stderr
+    events = [json.loads(line)["event"] for line in done.stderr.splitlines()]
+    assert events == ["listening", "draining", "stopped"]

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from configs.serving import BatchingConfig
-from server.errors import Draining
 from server.messages import PendingRequest
-from server.waiting_line import Departure, WaitingLine, bucket_for
+from server.waiting_line import MOST_FORGOTTEN, MOST_LATE, Departure, WaitingLine, bucket_for
 from support.pipeline_cases import LONG, request_of, wait_until
 
 BUCKETS = (1, 2, 4, 7)
@@ -30,11 +29,11 @@ class Now:
     def may_form(self) -> bool:
         return self.forms
 
-    def needed(self, profile: str, bucket: int) -> float:  # noqa: ARG002
-        return self.seconds.get(bucket, 0.0)
+    def needed(self, profile: str, *buckets: int) -> float:  # noqa: ARG002
+        return sum(self.seconds.get(bucket, 0.0) for bucket in buckets)
 
     def too_late(self, profile: str, bucket: int, left: float) -> bool:
-        return left < self.needed(profile, bucket)
+        return left <= 0 or left < self.needed(profile, bucket)
 
 
 @pytest.fixture
@@ -102,6 +101,68 @@ def test_a_batch_has_the_profile_of_its_first_and_the_others_keep_their_places(
     assert started(line) == ("r1", "r3", "low")
 
 
+def test_low_ones_take_only_free_rows_while_normal_ones_are_left_behind(
+    make_line: MakeLine,
+) -> None:
+    line = make_line()
+    push(line, *(request_of(f"low{i}", priority="LOW") for i in range(9)))
+    push(line, *(request_of(f"a{i}") for i in range(3)), request_of("b", "reduced"))
+    assert started(line) == ("a0", "a1", "a2", "low0")
+    assert started(line) == ("b",)
+    assert started(line) == tuple(f"low{i}" for i in range(1, 8))
+
+
+def test_low_ones_make_no_normal_one_late(make_line: MakeLine, plan: Now) -> None:
+    plan.seconds = {1: 0.1, 2: 0.2, 4: 0.3, 7: 0.4}
+    line = make_line()
+    push(line, *(request_of(f"low{i}", priority="LOW") for i in range(6)))
+    push(line, request_of("tight", deadline=plan.now + 0.35))
+    assert started(line) == ("tight", "low0", "low1", "low2")
+
+
+def test_a_low_one_without_the_time_keeps_no_row_from_those_behind_it(
+    make_line: MakeLine, plan: Now
+) -> None:
+    plan.seconds = {1: 0.1, 2: 0.2, 4: 0.3, 7: 0.4}
+    line = make_line()
+    late = request_of("late", priority="LOW", deadline=plan.now + 0.05)
+    push(line, late, request_of("tight", priority="LOW", deadline=plan.now + 0.15))
+    push(line, request_of("low", priority="LOW"), *(request_of(str(i)) for i in range(3)))
+    departure = taken(line)
+    assert departure.late == (late,)
+    assert [each.retrieval.request_id for each in departure.requests] == ["0", "1", "2", "low"]
+    assert started(line) == ("tight",)
+
+
+def test_a_batch_is_made_smaller_for_who_has_little_time_left(
+    make_line: MakeLine, plan: Now
+) -> None:
+    plan.seconds = {1: 0.1, 2: 0.2, 4: 0.3, 7: 0.4}
+    line = make_line()
+    push(line, request_of("0"), request_of("1", deadline=plan.now + 0.9))
+    push(line, request_of("tight", deadline=plan.now + 0.25))
+    assert started(line) == ("1", "tight")
+    assert started(line) == ("0",)
+
+
+@pytest.mark.parametrize(
+    ("beside", "seconds"),
+    [(2, 0.55), (3, 9.0)],
+    ids=["left-behind-could-not-wait-for-a-full-one", "half-a-batch-waits"],
+)
+def test_a_batch_is_not_made_smaller_at_the_cost_of_others(
+    make_line: MakeLine, plan: Now, beside: int, seconds: float
+) -> None:
+    plan.seconds = {1: 0.1, 2: 0.2, 4: 0.3, 7: 0.4}
+    line = make_line()
+    tight = request_of("tight", deadline=plan.now + 0.25)
+    push(line, tight)
+    push(line, *(request_of(str(i), deadline=plan.now + seconds) for i in range(beside)))
+    departure = taken(line)
+    assert departure.late == (tight,)
+    assert len(departure.requests) == beside
+
+
 def test_into_a_full_line_nobody_comes(make_line: MakeLine) -> None:
     line = make_line(places=3)
     push(line, *(request_of(str(i)) for i in range(3)))
@@ -150,7 +211,7 @@ def test_who_waits_before_a_new_request_is_counted_by_profile(make_line: MakeLin
     assert line.before("NORMAL") == {"full": 1, "reduced": 1}
     assert line.before("LOW") == {"full": 2, "reduced": 2}
     taken(line)
-    assert +line.before("LOW") == {"reduced": 2}
+    assert line.before("LOW") == {"full": 1, "reduced": 2}
 
 
 def test_the_expired_leave_even_while_no_batch_may_form(make_line: MakeLine, plan: Now) -> None:
@@ -164,12 +225,45 @@ def test_the_expired_leave_even_while_no_batch_may_form(make_line: MakeLine, pla
     assert started(line) == ("a", "b")
 
 
+def test_many_who_are_late_leave_some_at_a_time_and_delay_no_start(
+    make_line: MakeLine, plan: Now
+) -> None:
+    line = make_line(places=1000)
+    expired = [request_of(deadline=plan.now + 0.5) for _ in range(3 * MOST_LATE)]
+    push(line, *expired, request_of("in-time", "reduced", deadline=plan.now + 9.0))
+    plan.now += 0.5
+    gone: list[PendingRequest] = []
+    while len(line) > 1:
+        departure = taken(line)
+        assert 0 < len(departure.late) <= 2 * MOST_LATE
+        gone += departure.late
+        if departure.requests:
+            break
+    assert [each.retrieval.request_id for each in departure.requests] == ["in-time"]
+    while len(line):
+        gone += taken(line).late
+    assert gone == expired
+
+
+def test_deadlines_of_those_that_have_left_are_forgotten(make_line: MakeLine, plan: Now) -> None:
+    line = make_line()
+    waiting = request_of("waiting", deadline=plan.now + 0.5)
+    push(line, waiting)
+    for _ in range(10 * MOST_FORGOTTEN):
+        request = request_of(deadline=plan.now + 3600.0)
+        push(line, request)
+        assert line.remove(request)
+        assert len(line._deadlines) <= MOST_FORGOTTEN + 4
+    plan.now += 0.5
+    assert taken(line).late == (waiting,)
+
+
 def test_who_has_less_time_than_is_needed_leaves_instead_of_starting(
     make_line: MakeLine, plan: Now
 ) -> None:
     plan.seconds = {4: 0.25, 2: 0.125, 1: 0.125}
     line = make_line()
-    late = request_of("late", deadline=plan.now + 0.2)
+    late = request_of("late", deadline=plan.now + 0.1)
     push(line, late, request_of("tight", deadline=plan.now + 0.3), request_of("free"))
     departure = taken(line)
     assert departure.late == (late,)
@@ -211,14 +305,10 @@ def test_no_batch_is_held_back_until_one_of_it_is_late(make_line: MakeLine, plan
     assert started(line) == ("0", "tight")
 
 
-def test_a_closed_line_takes_nobody_and_gives_out_the_rest_at_once(
-    make_line: MakeLine, plan: Now
-) -> None:
-    line = make_line(max_wait_ms=1e6)
+def test_a_closed_line_gives_out_the_rest_at_once(make_line: MakeLine, plan: Now) -> None:
+    line = make_line(max_wait_ms=60_000.0)
     push(line, request_of("0", arrived=plan.now))
     line.close()
-    with pytest.raises(Draining):
-        line.push(request_of())
     assert started(line) == ("0",)
     assert line.take() is None
 
@@ -230,8 +320,6 @@ def test_an_abandoned_line_is_empty(make_line: MakeLine) -> None:
     line.abandon()
     assert not line.remove(waiting)
     assert line.take() is None
-    with pytest.raises(Draining):
-        line.push(request_of())
 
 
 class Taker:

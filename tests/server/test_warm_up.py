@@ -8,7 +8,7 @@ import torch
 
 from configs.errors import ConfigError, InputError
 from configs.serving import LimitsConfig
-from server.messages import InputBatch, RequestBatch, Span
+from server.messages import FeatureBatch, GeneratedBatch, InputBatch, RequestBatch, Span
 from server.serving_pair import ServingPair
 from server.stages import STAGES
 from server.warm_up import warm_up, warm_up_requests
@@ -118,3 +118,24 @@ def test_a_request_that_the_server_would_refuse_ends_the_start(
     assert refuse(poisoned, poisoned_request({})).startswith(
         "warm_up: request 'r7': the model's numbers for it are not finite; "
     )
+
+
+def test_a_profile_that_does_not_fit_into_memory_ends_the_start_by_name(pair: ServingPair) -> None:
+    def starved(batch: FeatureBatch) -> GeneratedBatch:
+        raise RuntimeError(f"can't allocate memory: {batch.input.batch.bucket} TiB\nmore")
+
+    stages = replace(STAGES, generate=starved)
+    with pytest.raises(ConfigError) as caught:
+        warm_up(stages, pair, GENERATION, [retrieval_of({})], lambda *told: None)
+    assert str(caught.value) == (
+        "generation.profiles.full: a batch of 1 cannot be computed here: can't allocate memory: "
+        "1 TiB; give smaller beams or a smaller max_batch"
+    )
+
+
+def test_a_line_ends_where_json_says_and_not_at_other_marks(tmp_path: Path) -> None:
+    ends = "a\u2028b\x85c"
+    path = tmp_path / "marks.jsonl"
+    path.write_text(f'{{"request_id": "{ends}"}}\r\n\n{{"request_id": "2"}}\n', encoding="utf-8")
+    requests = warm_up_requests(path, LIMITS, GENERATION)
+    assert [request.request_id for request in requests] == [ends, "2"]

@@ -110,7 +110,7 @@ def test_arrays_load_into_the_memory_that_the_caller_gives(tmp_path: Path) -> No
 def test_a_written_version_is_not_current_until_it_is_published(tmp_path: Path) -> None:
     make_version(tmp_path, 1)
     assert current_version(tmp_path) is None
-    with pytest.raises(InputError, match=r"here; publish or name a version \(1\)"):
+    with pytest.raises(InputError, match=r"here; `grace publish` a version \(1\)"):
         load_snapshot(tmp_path)
     assert publish(tmp_path, 1) is None
     make_version(tmp_path, 63)

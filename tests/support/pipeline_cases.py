@@ -80,7 +80,7 @@ def request_of(
         request_id=name,
         model="",
         sid_space="",
-        user={},
+        user={"name": (name,)},
         features=RequestFeatures(),
         max_ads=5,
         profile=profile,

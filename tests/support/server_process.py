@@ -7,13 +7,17 @@ Inside, the server is ready (unless `ready=False`). Leaving kills it, if it stil
 JSON, as `ServingFiles.write_config` has it.
 """
 
+import fcntl
 import json
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -29,6 +33,7 @@ __all__ = ["PATIENCE_SECONDS", "ServerProcess", "wait_until"]
 PATIENCE_SECONDS = 60.0
 """How long to wait for what must happen; on a busy machine it may take long."""
 LOOK_AGAIN_SECONDS = 0.005
+SMALLEST_PIPE = 4096
 FAULTY_SERVER = Path(__file__).with_name("faulty_server.py")
 
 Labels = frozenset[tuple[str, str]]
@@ -58,6 +63,8 @@ class ServerProcess:
         self._arguments = (*_command(faults, generate_ms), "--config", config, *arguments)
         self._ready = ready
         self._lines: list[str] = []
+        self._reads = threading.Event()
+        self._reads.set()
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
@@ -124,6 +131,18 @@ class ServerProcess:
         self.wait_until(lambda: len(self.log(event)) >= count, f"the log has {event!r}")
         return self.log(event)
 
+    @contextmanager
+    def unread_log(self) -> Iterator[Callable[[], int]]:
+        """Inside, nobody reads the log; how many bytes of it wait in its pipe, a small one."""
+        stream = self._process.stderr
+        assert stream is not None
+        fcntl.fcntl(stream, fcntl.F_SETPIPE_SZ, SMALLEST_PIPE)
+        self._reads.clear()
+        try:
+            yield lambda: _unread_bytes(stream.fileno())
+        finally:
+            self._reads.set()
+
     def wait_ready(self) -> None:
         self.wait_log("ready")
 
@@ -182,6 +201,7 @@ class ServerProcess:
         assert self._process.stderr is not None
         with self._process.stderr as stream:
             for line in stream:
+                self._reads.wait()
                 self._lines.append(line)
 
 
@@ -191,6 +211,11 @@ def _command(faults: Faults | None, generate_ms: float) -> Sequence[str | Path]:
         return (GRACE, "serve")
     slow = ("--generate-ms", str(generate_ms))
     return (sys.executable, FAULTY_SERVER, "--faults", faults.folder, *slow)
+
+
+def _unread_bytes(pipe: int) -> int:
+    (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
+    return int(count)
 
 
 def _entry(line: str) -> dict[str, Any]:

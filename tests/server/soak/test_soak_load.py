@@ -101,7 +101,7 @@ def test_mixed_load_leaves_memory_threads_and_descriptors_as_they_were(
         assert seen.ok + seen.failures == seen.calls
         # A call that its client gave up may never have become one of the server's, and one that
         # the server answered may have been given up by then.
-        assert seen.calls <= len(run.calls)
+        assert seen.calls <= len(run.calls) + run.warm_up_calls
         assert seen.ok >= sum(call.status == "OK" for call in run.calls)
 
         settled = [held for second, held in samples if second > SETTLED * SECONDS]

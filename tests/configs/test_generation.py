@@ -1,0 +1,45 @@
+"""Beam profiles, and what a model's vocabulary allows of them."""
+
+import pytest
+
+from configs.errors import ConfigError
+from configs.generation import BeamProfile, GenerationConfig
+
+
+def of(*beams: int, num_sids: int) -> GenerationConfig:
+    return GenerationConfig(3, {"full": BeamProfile(beams, num_sids)})
+
+
+def test_a_profile_as_wide_as_its_vocabulary_fits() -> None:
+    of(1, 7, 77, num_sids=231).require_vocabulary((7, 11, 3))
+    of(1, 5, 50, num_sids=150).require_vocabulary((7, 11, 3))
+
+
+@pytest.mark.parametrize(
+    ("config", "fault"),
+    [
+        (of(1, 8, 8, num_sids=8), r"full\.beams\[1\]: 8, but the beams before have 7 contin"),
+        (of(1, 5, 56, num_sids=8), r"full\.beams\[2\]: 56, but the beams before have 55 contin"),
+        (of(1, 5, 5, num_sids=16), r"full\.num_sids: 16, but the beams before have 15 contin"),
+    ],
+    ids=["first-step", "second-step", "sids"],
+)
+def test_a_profile_wider_than_the_beams_before_it_can_fill_is_refused(
+    config: GenerationConfig, fault: str
+) -> None:
+    with pytest.raises(ConfigError, match=fault):
+        config.require_vocabulary((7, 11, 3))
+
+
+def test_what_no_machine_computes_is_refused() -> None:
+    of(1, 65_536, num_sids=65_536)
+    for beams, num_sids in (((1, 65_537), 1), ((1, 1), 65_537)):
+        with pytest.raises(ConfigError, match="beams and num_sids must be at most 65536, got"):
+            of(*beams, num_sids=num_sids)
+    with pytest.raises(ConfigError, match="max_batch: must be 1 to 1024, got 1025"):
+        GenerationConfig(1025, of(1, num_sids=1).profiles)
+
+
+def test_buckets_are_the_powers_of_two_and_the_largest_batch() -> None:
+    assert GenerationConfig(11, of(1, num_sids=1).profiles).batch_buckets == (1, 2, 4, 8, 11)
+    assert GenerationConfig(1, of(1, num_sids=1).profiles).batch_buckets == (1,)

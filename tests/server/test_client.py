@@ -1,0 +1,60 @@
+"""The client that comes with the project: where it calls, and what it says when that fails."""
+
+import pytest
+
+from configs.errors import CallError, InputError
+from proto.retrieval_pb2 import RetrieveRequest
+from server.client import RetrievalClient
+from support.server_process import ServerProcess
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "foo",
+        "50051",
+        ":50051",
+        "127.0.0.1:",
+        "127.0.0.1:http",
+        "http://127.0.0.1:50051",
+        "unix:grace.sock",
+        "::1:50051",
+        "[127.0.0.1]:50051",
+        "[::1]50051",
+        "a b:50051",
+        "127.0.0.1:50051/",
+        "127.0.0.1:٣",
+        "127.0.0.1:50051\n",
+    ],
+)
+def test_an_address_is_host_and_port_and_nothing_else(address: str) -> None:
+    with pytest.raises(InputError, match="expected HOST:PORT") as refused:
+        RetrievalClient(address)
+    assert str(refused.value).startswith(f"address {address!r}: ")
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "99999"])
+def test_a_port_that_there_is_not_is_refused(port: str) -> None:
+    with pytest.raises(InputError, match=r"the port must be 1 to 65535$"):
+        RetrievalClient(f"127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("address", ["ads-1.example.com:1", "[::1]:65535", "[fe80::1%eth0]:50051"])
+def test_names_and_both_kinds_of_addresses_are_taken(address: str) -> None:
+    with RetrievalClient(address) as client:
+        assert client.address == address
+
+
+@pytest.mark.subprocess
+def test_a_call_to_the_admin_address_says_that_it_may_be_that(
+    healthy_server: ServerProcess,
+) -> None:
+    with RetrievalClient(healthy_server.admin) as client:
+        for call in (
+            lambda: client.retrieve(RetrieveRequest(), timeout=30.0),
+            lambda: client.wait_ready(30.0),
+        ):
+            with pytest.raises(CallError, match="it may be a server's Admin address") as refused:
+                call()
+            assert refused.value.exit_code == 1

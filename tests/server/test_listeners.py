@@ -1,0 +1,201 @@
+"""Calls that come and go, over real connections: how many may be open, and when all have ended."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+from unittest.mock import patch
+
+import grpc
+import pytest
+import torch
+
+from configs.serving import (
+    AdminConfig,
+    LimitsConfig,
+    ListenConfig,
+    MetricsConfig,
+    ServingConfig,
+)
+from server.admin import Admin
+from server.front_end import FrontEnd
+from server.listeners import SETTLE_SECONDS, Listeners
+from server.loop_lag import LoopLag
+from server.messages import Answer, PendingRequest
+from server.metrics import Metrics
+from server.pipeline import Pipeline
+from server.server_state import Phase, ServerState
+from support.pipeline_cases import GENERATION
+
+METHOD = "/grace.v1.AdsRetrieval/Retrieve"
+HEADERS, DATA, SETTINGS = 1, 0, 4
+END_HEADERS, END_STREAM = 4, 1
+
+
+class Echo:
+    """A pipeline that answers when it is told to, at once by default."""
+
+    def __init__(self) -> None:
+        self.answers = True
+        self.taken: list[PendingRequest] = []
+        self.front_end: FrontEnd
+
+    def submit(self, request: PendingRequest) -> None:
+        self.taken.append(request)
+        if self.answers:
+            self.answer()
+
+    def answer(self) -> None:
+        taken, self.taken = self.taken, []
+        self.front_end.ended([Answer(request, b"x" * 65_536) for request in taken], [])
+
+
+class Service:
+    """All that listens, in this process, over a pipeline that computes nothing."""
+
+    def __init__(self, limits: LimitsConfig, reply_seconds: float) -> None:
+        config = ServingConfig(
+            snapshots=Path(),
+            checkpoint=Path(),
+            generation=GENERATION,
+            listen=ListenConfig(port=0, reply_seconds=reply_seconds),
+            admin=AdminConfig(port=0),
+            metrics=MetricsConfig(port=0),
+            limits=limits,
+        )
+        self.state, self.pipeline = ServerState(), Echo()
+        self.metrics = Metrics(self.state, LoopLag(), torch.device("cpu"))
+        front_end = FrontEnd(self.state, limits, GENERATION, self.metrics, None)
+        self.pipeline.front_end = front_end
+        self.state.pipeline = cast("Pipeline", self.pipeline)
+        self.state.phase, self.state.takes = Phase.SERVING, True
+        self.listeners = Listeners(config, front_end, Admin(self.state, config))
+        self.address = ""
+
+    def count(self, name: str, **labels: str) -> float:
+        value = self.metrics.registry.get_sample_value(name, labels)
+        assert value is not None
+        return value
+
+
+def served(
+    use: Callable[[Service, Any], Awaitable[None]],
+    limits: LimitsConfig | None = None,
+    reply_seconds: float = 60.0,
+) -> None:
+    """Calls `use` with a service and the method of a client of it."""
+
+    async def serve() -> None:
+        service = Service(limits or LimitsConfig(), reply_seconds)
+        with patch("server.listeners._LOG.info") as told:
+            await service.listeners.open(service.metrics.registry)
+        service.address = told.call_args.kwargs["extra"]["retrieve"]
+        try:
+            async with grpc.aio.insecure_channel(service.address) as channel:
+                await use(service, channel.unary_unary(METHOD))
+        finally:
+            await service.listeners.close()
+
+    asyncio.run(asyncio.wait_for(serve(), 120))
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await asyncio.sleep(0.001)
+
+
+async def reason_of(call: Any) -> str:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return str(dict(caught.value.trailing_metadata())["grace-reason"])
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def unread_calls(address: str, count: int) -> socket.socket:
+    """A client of HTTP/2 that calls, and whose window lets no byte of a reply through."""
+    fields = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": METHOD,
+        ":authority": address,
+        "content-type": "application/grpc",
+        "te": "trailers",
+    }
+    headers = b"".join(
+        b"\x00" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+        for name, value in fields.items()
+    )
+    no_window = struct.pack(">HI", 4, 0)
+    sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, no_window)
+    for stream in range(1, 2 * count, 2):
+        sent += frame(HEADERS, END_HEADERS, stream, headers)
+        sent += frame(DATA, END_STREAM, stream, bytes(5))  # an empty message
+    host, _, port = address.rpartition(":")
+    client = socket.create_connection((host, int(port)))
+    client.sendall(sent)
+    return client
+
+
+def test_calls_beyond_the_bound_are_refused_at_once_and_counted() -> None:
+    async def use(service: Service, retrieve: Any) -> None:
+        service.pipeline.answers = False
+        calls = [retrieve(b"") for _ in range(5)]
+        await until(lambda: len(service.pipeline.taken) == 5)
+        assert service.count("grace_open_calls") == 5
+        for _ in range(2):
+            refused = retrieve(b"")
+            assert await reason_of(refused) == "too_many_calls"
+            assert await refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            trailers = dict(await refused.trailing_metadata())
+            assert trailers["grpc-retry-pushback-ms"] == "1000"
+        service.pipeline.answer()
+        assert [len(await call) for call in calls] == [65_536] * 5
+        await until(lambda: not service.state.open_calls)
+        service.pipeline.answers = True
+        assert await retrieve(b"")
+        assert service.count("grace_requests_total", code="OK") == 6
+        assert service.count("grace_request_failures_total", reason="too_many_calls") == 2
+
+    served(use, LimitsConfig(open_calls=5))
+
+
+def test_a_client_that_reads_no_reply_leaves_places_for_others_and_holds_no_end_up() -> None:
+    async def use(service: Service, retrieve: Any) -> None:
+        with unread_calls(service.address, 111):
+            await until(lambda: service.count("grace_requests_total", code="OK") == 100)
+            assert service.count("grace_open_calls") == 100  # of one connection, at most
+            assert await retrieve(b"")
+            service.state.takes = False
+            with patch("server.listeners._LOG.warning") as told:
+                assert await service.listeners.finish_calls(60.0)
+        assert told.call_args.kwargs["extra"] == {"event": "replies_unread", "calls": 100}
+
+    served(use, LimitsConfig(open_calls=111), reply_seconds=0.1)
+
+
+def test_a_reply_that_may_still_be_read_holds_the_end_up() -> None:
+    async def use(service: Service, _: Any) -> None:
+        with unread_calls(service.address, 1):
+            await until(lambda: service.count("grace_requests_total", code="OK") == 1)
+            assert not await service.listeners.finish_calls(0.3)
+
+    served(use, reply_seconds=60.0)
+
+
+def test_calls_on_their_way_to_a_server_that_drains_are_refused_with_a_reason() -> None:
+    async def use(service: Service, retrieve: Any) -> None:
+        assert await retrieve(b"")
+        service.state.takes = False
+        finishing = asyncio.create_task(service.listeners.finish_calls(60.0))
+        await asyncio.sleep(0)  # it has begun
+        assert [await reason_of(retrieve(b"")) for _ in range(7)] == ["draining"] * 7
+        assert not finishing.done()
+        finishing.cancel()
+
+    with patch("server.listeners.SETTLE_SECONDS", 250 * SETTLE_SECONDS):
+        served(use)
