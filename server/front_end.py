@@ -114,10 +114,11 @@ class FrontEnd:
             _LOG.error("call failed", exc_info=error, extra={"event": "call_failed"})
             failure = InternalError()
         else:
-            self._ended(call, None)
+            # Counted once the replies of its batch are on their way: it must not hold them up.
+            self._loop.call_soon(self._ended, call, None, perf_counter())
             self._given[context] = perf_counter()
             return reply
-        self._ended(call, failure)
+        self._ended(call, failure, perf_counter())
         self._given[context] = perf_counter()
         return await context.abort(failure.code, _bounded(failure.text), failure.trailers)
 
@@ -165,10 +166,10 @@ class FrontEnd:
             self._state.pipeline.cancel(call.request)  # under way or not: nobody waits for it
         late = perf_counter() >= call.deadline - _deadline_tolerance(call)
         text = "the deadline passed before the answer was ready"
-        self._ended(call, DeadlineUnmeetable("deadline_exceeded", text) if late else Cancelled())
+        error = DeadlineUnmeetable("deadline_exceeded", text) if late else Cancelled()
+        self._ended(call, error, perf_counter())
 
-    def _ended(self, call: Call, error: ServiceError | None) -> None:
-        now = perf_counter()
+    def _ended(self, call: Call, error: ServiceError | None, now: float) -> None:
         slack = None if math.isinf(call.deadline) else call.deadline - now
         self._metrics.ended(now - call.arrived, slack, error)
         if self._request_log is not None:
