@@ -80,8 +80,8 @@ test: native  ## run the tests (WORKERS=2 PYTEST_ARGS='-k trie')
 test-gpu:  ## run the tests that need a GPU, with GPU_PYTHON, whose torch knows it
 	$(GPU_PYTHON) -m pytest -m gpu $(shell grep -rl --include='test_*.py' 'mark[.]gpu' tests) $(PYTEST_ARGS)
 
-soak: native  ## run the tests of the service that take minutes
-	$(BIN)/python -m pytest -m soak --timeout 3600 tests/server/soak $(PYTEST_ARGS)
+soak: native  ## run the tests that take minutes: the service, builds on a Ray cluster
+	$(BIN)/python -m pytest -m soak --timeout 3600 tests/server/soak tests/cli/test_build_ray.py $(PYTEST_ARGS)
 
 # The interpreter is not sanitized: so the run-time is preloaded, after it the C++ library whose
 # exceptions it watches, and what the interpreter leaks is not ours to report.

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.progress import progress_bars
+from configs.errors import InputError
 
 __all__ = ["build"]
 
@@ -18,8 +19,20 @@ def build(
     targeting: Annotated[Path, typer.Option(help="The targeting schema, YAML.")],
     root: Annotated[Path, typer.Option(help="Snapshot root; versions are folders in it.")],
     matchers: Annotated[
-        str, typer.Option(help="Matchers of the trie's nodes: cd, union.")
+        str, typer.Option(help="Matchers of the trie's nodes: cd, union, static, dynamic.")
     ] = "union",
+    k: Annotated[
+        str | None,
+        typer.Option("--k", help="Static: partitions of a node, per token, as 64,64,32,8."),
+    ] = None,
+    fill_target: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Dynamic: mean fill to reach. Default: 0.25."),
+    ] = None,
+    k_max: Annotated[
+        int | None,
+        typer.Option(min=1, help="Dynamic: partitions at most, a power of two. Default: 32."),
+    ] = None,
     sid_space: Annotated[
         str | None, typer.Option(help="Name of the SID space. Default: the Parquet metadata.")
     ] = None,
@@ -37,7 +50,24 @@ def build(
         Path | None, typer.Option(help="Default: ROOT/VERSION.rejects.jsonl.")
     ] = None,
     publish: Annotated[bool, typer.Option(help="Make the new version current.")] = True,
-    threads: Annotated[int | None, typer.Option(min=1, help="Default: all cores.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Default: all cores; 1 per task with --ray.")
+    ] = None,
+    shards: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Build so many ranges of first tokens one by one: less memory, the same bytes. "
+            "Default with --ray: as many as it runs at once.",
+        ),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Build the shards on this Ray cluster, or `local`."),
+    ] = None,
+    scratch: Annotated[
+        Path | None, typer.Option(help="For the shards' files. Default: in ROOT.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="A summary for scripts.")] = False,
 ) -> None:
     """Build a snapshot from an ads table in Parquet, and publish it.
@@ -45,16 +75,20 @@ def build(
     Example: `grace build --ads data/ads.parquet --targeting data/targeting.yaml --root snapshots`
     """
     from index.builder import BuildSpec
-    from index.builder import build as build_snapshot
 
+    if threads is None and ray is not None:
+        threads = 1
+    if scratch is not None and shards is None and ray is None:
+        raise typer.BadParameter("give --shards or --ray, too", param_hint="--scratch")
     chosen: dict[str, Any] = {} if threads is None else {"threads": threads}
     spec = BuildSpec(
         ads=tuple(ads),
         targeting=targeting,
         root=root,
         mode=_mode(matchers),
+        k_way=_k_way(k, fill_target, k_max),
         sid_space=sid_space,
-        vocab_sizes=_sizes(vocab_sizes),
+        vocab_sizes=_sizes(vocab_sizes, "--vocab-sizes"),
         version=version,
         updates_watermark=updates_watermark,
         max_rejects=max_rejects,
@@ -63,7 +97,7 @@ def build(
         **chosen,
     )
     with progress_bars() as progress:
-        report = build_snapshot(spec, progress)
+        report = _build(spec, shards, ray, scratch, progress)
     if as_json:
         print(json.dumps(report.to_json(), indent=2))
         return
@@ -81,6 +115,27 @@ def build(
         print(f"{report.rejects} ads refused, listed in {report.reject_file}")
 
 
+def _build(
+    spec: Any, shards: int | None, ray: str | None, scratch: Path | None, progress: Any
+) -> Any:
+    """A BuildSpec built as a whole, in shards, or in shards on a cluster."""
+    from index.builder import Sharding, build, build_in_shards
+
+    if ray is None:
+        if shards is None:
+            return build(spec, progress)
+        return build_in_shards(spec, Sharding(shards, scratch=scratch), progress)
+    try:
+        from cli.ray_cluster import ray_tasks
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise InputError("--ray needs Ray: pip install 'grace-serving[ray]'") from None
+    with ray_tasks(ray, spec.threads) as tasks:
+        sharding = Sharding(shards or tasks.slots, tasks, scratch)
+        return build_in_shards(spec, sharding, progress)
+
+
 def _mode(name: str) -> Any:
     from index.matchers import MatcherMode
 
@@ -91,12 +146,35 @@ def _mode(name: str) -> Any:
     return MatcherMode(name)
 
 
-def _sizes(text: str | None) -> tuple[int, ...] | None:
+def _k_way(k: str | None, fill_target: float | None, k_max: int | None) -> Any:
+    """What the options say; whether it suits the mode, the build decides."""
+    from index.matchers import FILL_UNIT, DynamicKWay, StaticKWay
+
+    widths = _sizes(k, "--k")
+    chosen: dict[str, int] = {}
+    if fill_target is not None:
+        chosen["fill_target_millionths"] = round(fill_target * FILL_UNIT)
+    if k_max is not None:
+        chosen["k_max"] = k_max
+    if widths is not None and chosen:
+        raise typer.BadParameter(
+            "is for static matchers, --fill-target and --k-max for dynamic ones", param_hint="--k"
+        )
+    try:
+        if widths is not None:
+            return StaticKWay(widths)
+        return DynamicKWay(**chosen) if chosen else None
+    except ValueError as error:
+        hint = "--k" if widths is not None else "--k-max"
+        raise typer.BadParameter(str(error), param_hint=hint) from None
+
+
+def _sizes(text: str | None, option: str) -> tuple[int, ...] | None:
     if text is None:
         return None
     try:
         return tuple(int(size) for size in text.split(","))
     except ValueError:
         raise typer.BadParameter(
-            f"expected sizes such as 512,512,512,512, got {text!r}", param_hint="--vocab-sizes"
+            f"expected sizes such as 512,512,512,512, got {text!r}", param_hint=option
         ) from None

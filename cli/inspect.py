@@ -57,6 +57,8 @@ def _lines(summary: "IndexSummary") -> Iterator[str]:
     yield f"{summary.rules:,} distinct rules from {summary.rule_bitmask_rows:,} bitmask rows"
     for name, count in summary.set_rules.items():
         yield f"    and {count:,} {name} rules over {summary.set_values[name]:,} values"
+    words = ", ".join(f"{kind} {n}" for kind, n in summary.matcher_words.items())
+    yield f"64-bit words of a matcher row: {words}"
     parts = ", ".join(f"{name.replace('_', ' ')} {_mb(n)}" for name, n in summary.bytes.items())
     yield f"{_mb(sum(summary.bytes.values()))} MB in memory: {parts}"
     yield f"ad updates applied up to sequence number {summary.updates_watermark}"
@@ -75,13 +77,13 @@ def _levels(summary: "IndexSummary") -> "Table":
 
 
 def _matchers(summary: "IndexSummary") -> "Table":
-    headings = ("kind", "position", "words", "rows", "MB before", "after", "mean fill")
+    headings = ("kind", "position", "partitions", "rows", "MB before", "after", "mean fill")
     table = _table("Matchers, before and after deduplication", *headings)
     for matcher in summary.matchers:
         table.add_row(
             matcher.kind,
             _position(matcher.position),
-            str(summary.matcher_words[matcher.kind]),
+            f"{matcher.partitions:,}",
             f"{matcher.rows:,}",
             _mb(matcher.bytes_before),
             _mb(matcher.bytes_after),

@@ -27,6 +27,7 @@ COMMANDS = (
     "publish",
     "init-model",
     "import-t5",
+    "import-sids",
     "train",
     "serve",
     "retrieve",

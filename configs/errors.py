@@ -8,6 +8,7 @@ GraceError                 the message is for its reader: the thing, the value, 
 ├── SnapshotError          a damaged, hostile or newer snapshot, with the file and the fault 1
 ├── CheckpointError        a damaged checkpoint, or another than the snapshot's, likewise    1
 ├── NativeError            the native library is missing, stale, or reports a failure        1
+├── WorkerError            a task of a distributed build whose worker or machine failed      1
 ├── DeviceError            a device that this version cannot compute on                      1
 └── CallError              a call to a server: its code and reason, or that there is none    1
     └── InvalidCallError   the server refuses what the request says                          2
@@ -27,6 +28,7 @@ __all__ = [
     "RejectedAdsError",
     "RequestError",
     "SnapshotError",
+    "WorkerError",
 ]
 
 
@@ -77,6 +79,10 @@ class CheckpointError(GraceError):
 
 
 class NativeError(GraceError):
+    pass
+
+
+class WorkerError(GraceError):
     pass
 
 

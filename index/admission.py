@@ -5,7 +5,10 @@ import ctypes
 import numpy as np
 import numpy.typing as npt
 
+from index.matcher_ids import MatcherIds
+from index.matchers import NodeMatchers
 from index.snapshot import Snapshot
+from index.trie import SidTrie
 from index.users import UserRows
 from native.loader import array_in, array_out, declare
 
@@ -14,7 +17,7 @@ __all__ = ["admitted_entries"]
 
 class _BloomTest(ctypes.Structure):
     _fields_ = (
-        ("index", ctypes.c_void_p),
+        ("matcher", MatcherIds),
         ("table", ctypes.c_void_p),
         ("star", ctypes.c_void_p),
         ("queries", ctypes.c_void_p),
@@ -28,7 +31,7 @@ _admit_entries = declare(
     "grace_admit_entries",
     ctypes.c_int64,
     ctypes.c_int64,
-    array_in(np.int32),
+    ctypes.c_void_p,
     array_in(np.uint64, 2),
     ctypes.c_int32,
     array_in(np.uint64),
@@ -53,6 +56,7 @@ def admitted_entries(
         raise ValueError(f"entries must be a run within 0..{snapshot.trie.num_entries}, got {run}")
     if snapshot.matchers is None:
         return np.ones(len(run), np.bool_)
+    levels = _id_levels(snapshot.matchers.bitmask, snapshot.trie)
     tests, keep_alive = [], []
     for target_set, matchers, queries in zip(
         snapshot.schema.sets, snapshot.matchers.blooms, users.sets, strict=True
@@ -61,7 +65,7 @@ def admitted_entries(
         keep_alive.append(hashes)
         tests.append(
             _BloomTest(
-                matchers.rows.index.ctypes.data,
+                MatcherIds.of(matchers.rows.index, matchers.rows.offsets, levels),
                 matchers.rows.table.ctypes.data,
                 matchers.star.ctypes.data,
                 hashes.ctypes.data,
@@ -71,12 +75,14 @@ def admitted_entries(
             )
         )
     native_tests = (_BloomTest * len(tests))(*tests)
+    bitmask = snapshot.matchers.bitmask
+    bitmask_ids = MatcherIds.of(bitmask.index, bitmask.offsets, levels)
     admitted = np.empty(len(run), np.uint8)
     _admit_entries(
         run.start,
         run.stop,
-        snapshot.matchers.bitmask.index,
-        snapshot.matchers.bitmask.table,
+        ctypes.byref(bitmask_ids),
+        bitmask.table,
         snapshot.schema.words,
         users.bitmask[request],
         ctypes.cast(native_tests, ctypes.c_void_p),
@@ -84,3 +90,8 @@ def admitted_entries(
         admitted,
     )
     return admitted.astype(np.bool_)
+
+
+def _id_levels(rows: NodeMatchers, trie: SidTrie) -> npt.NDArray[np.int64] | None:
+    """Of static k-way, where all kinds of matchers have the same widths."""
+    return None if rows.level_widths is None else rows.id_levels(trie)

@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from configs.errors import SnapshotError
 from index.bloom import bloom_positions, star_hash, value_hash
-from index.matchers import NodeMatchers
+from index.matchers import MatcherMode, NodeMatchers
+from index.partition_invariants import check_partitions, check_sid_partitions
 from index.rules import SetRules
 from index.schema import RESERVED_VALUE, TargetingSchema, TargetSet
 from index.snapshot import Snapshot
@@ -163,17 +164,23 @@ def _check_matchers(
     index_file, table_file = f"{kind}_index{suffix}.npy", f"{kind}_table{suffix}.npy"
     first = 0
     for level, count in enumerate(rows.level_rows, start=1):
-        begin, end = trie.entries_of_level(level)
+        begin, end = rows.ids_of_level(trie, level)
         _check_first_use(index_file, rows.index[begin:end], count, f"level {level} row", first)
         _check_distinct(table_file, rows.table[first : first + count], "row", first)
         first += count
     for begin, end, offsets in _blocks(ads.ad_offsets):
         members = rule_rows[of_rule[ads.ad_rule[offsets[0] : offsets[-1]]]]
-        _check_union(index_file, rows, trie.first_leaf + begin, end - begin, members, offsets)
+        first_leaf = trie.first_leaf + begin
+        ids = rows.id_offsets(trie, first_leaf - 1, first_leaf - 1 + end - begin)[:-1]
+        _check_union(index_file, rows, first_leaf, ids, members, offsets)
+    if snapshot.mode is not MatcherMode.UNION:
+        check_sid_partitions(index_file, trie, rows)
+        check_partitions(index_file, trie, rows)
+        return
     inner = trie.node_offsets[1 : trie.num_internal + 1]  # the root has no row
     for begin, end, offsets in _blocks(inner):
         members = rows.table[rows.index[offsets[0] : offsets[-1]]]
-        _check_union(index_file, rows, 1 + begin, end - begin, members, offsets)
+        _check_union(index_file, rows, 1 + begin, np.arange(begin, end), members, offsets)
 
 
 def _blocks(offsets: Array) -> Iterator[tuple[int, int, Array]]:
@@ -184,15 +191,14 @@ def _blocks(offsets: Array) -> Iterator[tuple[int, int, Array]]:
 
 
 def _check_union(
-    file: str, rows: NodeMatchers, first_node: int, nodes: int, members: Rows, offsets: Array
+    file: str, rows: NodeMatchers, first_node: int, ids: Array, members: Rows, offsets: Array
 ) -> None:
-    """The rows of some nodes are the OR of their members, cut at `offsets`."""
+    """The rows of some nodes, one id each, are the OR of their members, cut at `offsets`."""
     expected = np.bitwise_or.reduceat(members, offsets[:-1] - offsets[0], axis=0)
-    entries = slice(first_node - 1, first_node - 1 + nodes)
-    wrong = np.flatnonzero((rows.table[rows.index[entries]] != expected).any(axis=1))
+    wrong = np.flatnonzero((rows.table[rows.index[ids]] != expected).any(axis=1))
     if len(wrong):
         entry = first_node - 1 + int(wrong[0])
-        row = rows.index[entry]
+        row = rows.index[ids[wrong[0]]]
         fault = (
             f"entry {entry} has row {row}, which is not the OR of the rows below node {entry + 1}"
         )

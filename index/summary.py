@@ -12,6 +12,8 @@ from index.trie import SidTrie
 
 __all__ = ["IndexSummary", "LevelSummary", "MatcherSummary", "summarize"]
 
+_BLOCK = 1 << 22
+
 
 @dataclass(frozen=True, slots=True)
 class LevelSummary:
@@ -25,12 +27,14 @@ class LevelSummary:
 
 @dataclass(frozen=True, slots=True)
 class MatcherSummary:
-    """One matcher kind at one decode position. `fill` averages over entries, not distinct rows."""
+    """One matcher kind at one decode position. `fill` averages over partitions, not distinct rows,
+    and over the empty ones of static k-way too."""
 
     kind: str  # "bitmask", or the set's name
     position: int
+    partitions: int  # in mode `union` one per entry
     rows: int  # distinct
-    bytes_before: int  # one row per entry
+    bytes_before: int  # one row per partition
     bytes_after: int
     fill: float
 
@@ -112,12 +116,13 @@ def _kind(kind: str, matchers: NodeMatchers, trie: SidTrie, bits: int) -> list[M
     row_bytes = matchers.table.shape[1] * matchers.table.itemsize
     found = []
     for level, rows in enumerate(matchers.level_rows, start=1):
-        begin, end = trie.entries_of_level(level)
-        mean_bits = float(set_bits[matchers.index[begin:end]].mean())
+        begin, end = matchers.ids_of_level(trie, level)
+        mean_bits = _sum_of(set_bits, matchers.index[begin:end]) / (end - begin)
         found.append(
             MatcherSummary(
                 kind=kind,
                 position=level - 1,
+                partitions=end - begin,
                 rows=rows,
                 bytes_before=(end - begin) * row_bytes,
                 bytes_after=rows * row_bytes,
@@ -127,13 +132,21 @@ def _kind(kind: str, matchers: NodeMatchers, trie: SidTrie, bits: int) -> list[M
     return found
 
 
+def _sum_of(numbers: npt.NDArray[np.int64], places: npt.NDArray[np.int32]) -> int:
+    """Block by block: the places may be gigabytes."""
+    blocks = range(0, len(places), _BLOCK)
+    return sum(int(numbers[places[at : at + _BLOCK]].sum()) for at in blocks)
+
+
 def _bytes(snapshot: Snapshot) -> dict[str, int]:
     ads, rules = snapshot.ads, snapshot.rules
     decode: list[npt.NDArray[Any]] = [snapshot.trie.node_offsets, snapshot.trie.csr_tokens]
     if snapshot.matchers is not None:
-        decode += [snapshot.matchers.bitmask.index, snapshot.matchers.bitmask.table]
-        for bloom in snapshot.matchers.blooms:
-            decode += [bloom.rows.index, bloom.rows.table, bloom.star]
+        for rows in (snapshot.matchers.bitmask, *(b.rows for b in snapshot.matchers.blooms)):
+            decode += [rows.index, rows.table]
+            if rows.offsets is not None:
+                decode.append(rows.offsets)
+        decode += [bloom.star for bloom in snapshot.matchers.blooms]
     expand: list[npt.NDArray[Any]]
     expand = [ads.ad_offsets, ads.ad_ids, ads.ad_rule, ads.ad_weight, ads.ad_lookup]
     exact: list[npt.NDArray[Any]]

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from index.trie import NO_NODE
 from kernels.shapes import require_tensor
-from kernels.tensors import BloomTensors, Candidates, DecodeIndex, UserTensors
+from kernels.tensors import BloomTensors, Candidates, DecodeIndex, Partitions, UserTensors
 
 __all__ = ["admit_children_reference", "check_admission", "fan_outs"]
 
@@ -17,8 +17,9 @@ def admit_children_reference(nodes: Tensor, users: UserTensors, index: DecodeInd
                           b * M + m of the candidates, and is tested for user b
 
     Child entry j leads to node j + 1. It is admitted if its bitmask row contains the user's, and
-    for each set its Bloom row contains the reserved element or one of the user's values. In mode
-    `cd` there are no matchers: every child is admitted. A beam at NO_NODE has no children.
+    for each set its Bloom row contains the reserved element or one of the user's values. In the
+    k-way modes an entry has several rows of each kind, and passes a kind if any of them passes. In
+    mode `cd` there are no matchers: every child is admitted. A beam at NO_NODE has no children.
 
     Request by request, so that memory is bounded by the children of one request's beams.
     """
@@ -95,17 +96,47 @@ def _passes(entries: Tensor, users: UserTensors, request: int, index: DecodeInde
     if index.bitmask_index is None or index.bitmask_table is None:
         return torch.ones_like(entries, dtype=torch.bool)
     user = users.bitmask[request]
-    rows = index.bitmask_table[index.bitmask_index[entries]]
-    passes = ((rows & user) == user).all(dim=1)
+    owners, ids = _row_ids(entries, index.bitmask_index, index.bitmask_partitions)
+    rows = index.bitmask_table[ids]
+    passes = _any(((rows & user) == user).all(dim=1), owners, len(entries))
     for bloom, queries in zip(index.blooms, users.sets, strict=True):
         begin, end = queries.offsets[request : request + 2].tolist()
-        passes &= _contains_any(bloom, entries, queries.hashes[begin:end].tolist())
+        owners, ids = _row_ids(entries, bloom.index, bloom.partitions)
+        found = _contains_any(bloom, ids.long(), queries.hashes[begin:end].tolist())
+        passes &= _any(found, owners, len(entries))
     return passes
 
 
-def _contains_any(bloom: BloomTensors, entries: Tensor, hashes: list[int]) -> Tensor:
-    """The entry's Bloom row may hold one of the values, or holds the reserved element."""
-    rows = bloom.index[entries].long()
+def _row_ids(
+    entries: Tensor, index: Tensor, partitions: Partitions | None
+) -> tuple[Tensor | None, Tensor]:
+    """The rows of some entries, and the place of each one's entry; None: one each.   [n]"""
+    if partitions is None:
+        return None, index[entries]
+    if partitions.offsets is not None:
+        first_ids = partitions.offsets[entries].long()
+        counts = partitions.offsets[entries + 1] - first_ids
+    else:
+        assert partitions.levels is not None
+        first_entries = partitions.levels[:, 0].contiguous()
+        levels = partitions.levels[torch.bucketize(entries, first_entries, right=True) - 1]
+        counts = levels[:, 2]
+        first_ids = levels[:, 1] + (entries - levels[:, 0]) * counts
+    owners = torch.arange(len(entries), device=entries.device).repeat_interleave(counts)
+    places = torch.arange(len(owners), device=entries.device)
+    begins = counts.cumsum(0) - counts
+    return owners, index[first_ids[owners] + places - begins[owners]]
+
+
+def _any(passes: Tensor, owners: Tensor | None, count: int) -> Tensor:
+    """Whether one of each owner's rows passes.   bool [rows] -> bool [count]"""
+    if owners is None:
+        return passes
+    return owners[passes].bincount(minlength=count) > 0
+
+
+def _contains_any(bloom: BloomTensors, rows: Tensor, hashes: list[int]) -> Tensor:
+    """The Bloom row may hold one of the values, or holds the reserved element."""
     found = bloom.star[rows] != 0
     for value in hashes:
         contains = torch.ones_like(found)

@@ -12,8 +12,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from index.matcher_ids import MatcherIds
 from kernels.admit_children import check_admission, fan_outs
-from kernels.tensors import BloomTensors, Candidates, DecodeIndex, QueryTensors, UserTensors
+from kernels.tensors import (
+    BloomTensors,
+    Candidates,
+    DecodeIndex,
+    Partitions,
+    QueryTensors,
+    UserTensors,
+)
 from native.loader import array_in, array_out, declare
 
 __all__ = ["admit_children_cpu"]
@@ -23,7 +31,7 @@ _CHILDREN_PER_THREAD = 16384  # fewer are tested faster than a thread starts
 
 class _SetMatcher(ctypes.Structure):
     _fields_ = (
-        ("index", c_void_p),
+        ("matcher", MatcherIds),
         ("table", c_void_p),
         ("star", c_void_p),
         ("offsets", c_void_p),
@@ -37,7 +45,7 @@ _admit_children = declare(
     "grace_admit_children",
     *(c_int32, c_int64, c_int64, array_in(np.int32, 2)),
     *(c_int64, array_in(np.int32), array_in(np.int32)),
-    *(array_in(np.int32), array_in(np.uint64, 2), c_int32, array_in(np.uint64, 2)),
+    *(c_void_p, array_in(np.uint64, 2), c_int32, array_in(np.uint64, 2)),
     *(c_void_p, c_int32),
     *(array_out(np.int32), c_int64, array_out(np.int32), array_out(np.int32)),
 )
@@ -52,13 +60,13 @@ def admit_children_cpu(nodes: Tensor, users: UserTensors, index: DecodeIndex) ->
     offsets = torch.empty(beams.numel() + 1, dtype=torch.int32)
     tokens = torch.empty(room, dtype=torch.int32)
     children = torch.empty(room, dtype=torch.int32)
-    rows, table, words = _bitmasks(index)
+    ids, table, words = _bitmasks(index)
     # In mode `cd` the snapshot has no matchers, whatever sets the users have.
     sets = [_set_matcher(*pair) for pair in zip(index.blooms, users.sets, strict=False)]
     _admit_children(
         *(threads, *beams.shape, beams.numpy()),
         *(len(index.node_offsets) - 1, index.node_offsets.numpy(), index.csr_tokens.numpy()),
-        *(rows, table, words, _words(users.bitmask)),
+        *(ctypes.byref(ids), table, words, _words(users.bitmask)),
         *((_SetMatcher * len(sets))(*sets), len(sets)),
         *(offsets.numpy(), room, tokens.numpy(), children.numpy()),
     )
@@ -66,18 +74,27 @@ def admit_children_cpu(nodes: Tensor, users: UserTensors, index: DecodeIndex) ->
     return Candidates(offsets, tokens[:admitted], children[:admitted])
 
 
-def _bitmasks(
-    index: DecodeIndex,
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint64], int]:
+def _bitmasks(index: DecodeIndex) -> tuple[MatcherIds, npt.NDArray[np.uint64], int]:
     """Row ids, rows and their words; in mode `cd` nothing, and 0 words."""
     if index.bitmask_index is None or index.bitmask_table is None:
-        return np.empty(0, np.int32), np.empty((0, 0), np.uint64), 0
-    return index.bitmask_index.numpy(), _words(index.bitmask_table), index.bitmask_table.shape[1]
+        return MatcherIds(), np.empty((0, 0), np.uint64), 0
+    ids = _ids(index.bitmask_index, index.bitmask_partitions)
+    return ids, _words(index.bitmask_table), index.bitmask_table.shape[1]
+
+
+def _ids(index: Tensor, partitions: Partitions | None) -> MatcherIds:
+    ids = MatcherIds(_address(index, torch.int32))
+    if partitions is not None and partitions.offsets is not None:
+        ids.offsets = _address(partitions.offsets, torch.int32)
+    if partitions is not None and partitions.levels is not None:
+        ids.levels = _address(partitions.levels, torch.int64)
+        ids.num_levels = len(partitions.levels)
+    return ids
 
 
 def _set_matcher(bloom: BloomTensors, queries: QueryTensors) -> _SetMatcher:
     return _SetMatcher(
-        _address(bloom.index, torch.int32),
+        _ids(bloom.index, bloom.partitions),
         _address(bloom.table, torch.int64),
         _address(bloom.star, torch.uint8),
         _address(queries.offsets, torch.int32),

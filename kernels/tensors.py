@@ -11,7 +11,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from index.matchers import NodeMatchers
 from index.snapshot import Snapshot
+from index.trie import SidTrie
 from index.users import UserRows
 
 __all__ = [
@@ -20,6 +22,7 @@ __all__ = [
     "BloomTensors",
     "Candidates",
     "DecodeIndex",
+    "Partitions",
     "QueryTensors",
     "UserTensors",
     "on_device",
@@ -30,9 +33,22 @@ NO_BLOCK = -1
 
 
 @dataclass(frozen=True, slots=True)
+class Partitions:
+    """Where the row ids of a child entry stand in an index that has several per entry. Either of:
+
+    levels   int64 [L, 3]                static k-way: a level's first entry, its first id, and its
+                                         ids per entry
+    offsets  int32 [child entries + 1]   dynamic k-way: those of entry j: offsets[j] .. [j + 1]
+    """
+
+    levels: Tensor | None
+    offsets: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
 class BloomTensors:
     """
-    index  int32 [child entries]
+    index  int32 [child entries], or [ids] with partitions
     table  int64 [rows, bits / 64]
     star   uint8 [rows]
     """
@@ -42,6 +58,7 @@ class BloomTensors:
     star: Tensor
     bits: int
     hashes: int
+    partitions: Partitions | None = None  # None in mode `union`
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +68,8 @@ class DecodeIndex:
     node_offsets   int32 [internal nodes + 1]
     csr_tokens     int32 [child entries]
     bitmask_index  int32 [child entries], bitmask_table int64 [rows, words]; None in mode `cd`
+
+    In the k-way modes an entry has several row ids, and `partitions` says which.
     """
 
     vocab_sizes: tuple[int, ...]
@@ -60,6 +79,7 @@ class DecodeIndex:
     bitmask_index: Tensor | None
     bitmask_table: Tensor | None
     blooms: tuple[BloomTensors, ...]
+    bitmask_partitions: Partitions | None = None  # None in mode `union`
 
     @staticmethod
     def of(snapshot: Snapshot, device: torch.device) -> "DecodeIndex":
@@ -80,14 +100,20 @@ class DecodeIndex:
                     _tensor(bloom.star, device),
                     target_set.bloom_bits,
                     target_set.bloom_hashes,
+                    _partitions(bloom.rows, snapshot.trie, device),
                 )
                 for target_set, bloom in zip(snapshot.schema.sets, matchers.blooms, strict=True)
             ),
+            bitmask_partitions=None
+            if matchers is None
+            else _partitions(matchers.bitmask, snapshot.trie, device),
         )
 
     def without_matchers(self) -> "DecodeIndex":
         """The same catalogue in mode `cd`: every valid token is admitted."""
-        return replace(self, bitmask_index=None, bitmask_table=None, blooms=())
+        return replace(
+            self, bitmask_index=None, bitmask_table=None, blooms=(), bitmask_partitions=None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +185,14 @@ def on_device(tensor: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
+
+
+def _partitions(rows: NodeMatchers, trie: SidTrie, device: torch.device) -> Partitions | None:
+    if rows.offsets is not None:
+        return Partitions(None, _tensor(rows.offsets, device))
+    if rows.level_widths is not None:
+        return Partitions(_tensor(rows.id_levels(trie), device), None)
+    return None
 
 
 def _tensor(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:

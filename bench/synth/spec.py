@@ -146,7 +146,7 @@ class CatalogueSpec:
 def preset_spec(preset: str, sids: int | None = None, seed: int = 1) -> CatalogueSpec:
     """The spec of a preset. Another number of SIDs makes another SID space, and is named so."""
     if preset not in set(Preset):
-        raise InputError(f"--preset {preset} is unknown; known: {', '.join(Preset)}")
+        raise InputError(f"--preset {preset} is unknown; known: {', '.join(Preset)}, paper")
     size = _PRESETS[Preset(preset)]
     name, num_sids = f"synth-{preset}-{seed}", size.sids
     if sids is not None and sids != num_sids:

@@ -1,8 +1,10 @@
 """From an ads table in Parquet to a snapshot: streamed, on all cores, the same bytes every time.
 
 `build` runs the whole of it: collect the ads, arrange them by SID, join the matchers, write.
+`build_in_shards` does so a range of first tokens at a time, here or on several machines.
 """
 
 from index.builder.build import BuildReport, BuildSpec, build
+from index.builder.sharded import RunTasks, Sharding, build_in_shards
 
-__all__ = ["BuildReport", "BuildSpec", "build"]
+__all__ = ["BuildReport", "BuildSpec", "RunTasks", "Sharding", "build", "build_in_shards"]

@@ -16,7 +16,7 @@ from index.trie import SidTrie
 from index.values import InternedValues
 from native.loader import array_in, array_out, declare
 
-__all__ = ["Arranged", "arrange"]
+__all__ = ["Arranged", "arrange", "gather_spans", "renumber_rules"]
 
 MAX_NODES = (1 << 31) - 1  # ids are int32
 
@@ -61,7 +61,7 @@ def arrange(collected: CollectedAds, vocab_sizes: tuple[int, ...], threads: int)
         collected.weights[order],
         ordinal_of[by_id],
     )
-    targeting, set_values = _renumber_rules(collected, rules.old_of)
+    targeting, set_values = renumber_rules(collected, rules.old_of)
     return Arranged(trie, ads, targeting, set_values)
 
 
@@ -74,7 +74,8 @@ def _trie(
     nodes, leaves = int(counts.sum()), int(counts[-1])
     if nodes > MAX_NODES:
         raise InputError(
-            f"{nodes} trie nodes, a snapshot holds at most 2^31 - 1: build in shards by first token"
+            f"{nodes} trie nodes, a snapshot holds at most 2^31 - 1: split the catalogue into "
+            "several snapshots"
         )
     node_offsets = np.empty(nodes - leaves + 1, np.int32)
     csr_tokens = np.empty(nodes - 1, np.uint16)
@@ -84,9 +85,10 @@ def _trie(
     return trie, ad_offsets
 
 
-def _renumber_rules(
+def renumber_rules(
     collected: CollectedAds, old_rules: npt.NDArray[np.int32]
 ) -> tuple[TargetingRules, tuple[InternedValues, ...]]:
+    """The rules in this order, their components by first use in it; nothing else is kept."""
     raw: RawRules = collected.rules
     parts = raw.parts[old_rules]
     bitmasks = first_use(parts[:, 0], len(raw.bitmasks))
@@ -110,8 +112,8 @@ def _renumber_set(
     """Takes the spans of the rules in use apart; values are numbered in UTF-8 order."""
     begins, ends = raw.offsets[old_rules], raw.offsets[old_rules + 1]
     included = raw.words[begins].astype(np.int64)
-    include_offsets, include = _gather(raw.words, begins + 1, included)
-    exclude_offsets, exclude = _gather(
+    include_offsets, include = gather_spans(raw.words, begins + 1, included)
+    exclude_offsets, exclude = gather_spans(
         raw.words, begins + 1 + included, ends - begins - 1 - included
     )
     used = np.zeros(len(strings), np.bool_)
@@ -131,7 +133,7 @@ def _renumber_set(
     return rules, InternedValues.of(strings[value] for value in in_order)
 
 
-def _gather(
+def gather_spans(
     words: npt.NDArray[np.int32], begins: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
     """The spans words[begins[i] : begins[i] + sizes[i]] side by side, and their offsets."""

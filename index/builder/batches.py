@@ -18,7 +18,7 @@ from index.builder.columns import (
     list_parts,
 )
 from index.builder.rejects import Reject
-from index.builder.source import AdsFile, AdsSource, rule_columns
+from index.builder.source import UNREADABLE, AdsFile, AdsSource, first_line, rule_columns
 from index.schema import TargetingSchema
 
 __all__ = ["AdsBatch", "BatchReader", "raw_values"]
@@ -86,13 +86,17 @@ class BatchReader:
                             raise InputError(f"{file.path}: grew while it was read")
                         yield self._decode(file, row, batch)
                         row += batch.num_rows
-            except pa.ArrowNotImplementedError:
+            except pa.ArrowNotImplementedError as error:
+                if "chunked array" not in str(error):
+                    raise InputError(f"{file.path}: cannot be read: {first_line(error)}") from None
                 raise InputError(
                     f"{file.path}: a list column holds more than 2 GiB of text near row {row}; "
                     "write row groups of fewer rows"
                 ) from None
-            except (pa.ArrowException, OSError) as error:
-                raise InputError(f"{file.path}: damaged near row {row}: {error}") from None
+            except UNREADABLE as error:
+                raise InputError(
+                    f"{file.path}: damaged near row {row}: {first_line(error)}"
+                ) from None
             if row != file.rows:
                 raise InputError(f"{file.path}: {row} rows read, its footer says {file.rows}")
 
@@ -179,7 +183,7 @@ def _tokens(
         faults.add(
             int(right_rows[at]),
             "sid",
-            str(found_tokens[at, position]),
+            str(parts.flat[int(places[at, position])]),
             f"token at position {position} is outside the vocabulary of {vocab_sizes[position]}",
         )
     tokens = np.zeros((rows, length), np.uint16)

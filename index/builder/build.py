@@ -1,7 +1,5 @@
 """The build, top to bottom."""
 
-import resource
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,14 +10,16 @@ from typing import Any
 
 from configs.errors import InputError
 from configs.machine import available_cores
-from index.builder.arrange import arrange
+from index.builder.arrange import Arranged, arrange
 from index.builder.batches import BATCH_ROWS, BatchReader
 from index.builder.collect import collect_ads
+from index.builder.kway import checked_k_way, k_way_matchers
+from index.builder.peak import peak_memory
 from index.builder.rejects import RejectLog
 from index.builder.source import AdsSource, open_ads
 from index.builder.unions import union_matchers
-from index.matchers import MatcherMode
-from index.schema import load_schema
+from index.matchers import KWay, MatcherMode, Matchers
+from index.schema import TargetingSchema, load_schema
 from index.snapshot import Snapshot, SnapshotFacts, is_sid_space
 from index.storage import current_version, next_version, publish, versions, write_snapshot
 
@@ -42,6 +42,7 @@ class BuildSpec:
     targeting: Path
     root: Path
     mode: MatcherMode = MatcherMode.UNION
+    k_way: KWay | None = None  # partitions of mode `static` or `dynamic`; the latter has a default
     sid_space: str | None = None  # None: what the files' metadata says
     vocab_sizes: tuple[int, ...] | None = None  # likewise
     version: int | None = None  # None: the next one
@@ -95,10 +96,11 @@ class BuildReport:
 def build(spec: BuildSpec, progress: Progress) -> BuildReport:
     schema = load_schema(spec.targeting)
     source = open_ads(spec.ads, schema)
-    sid_space, vocab_sizes = _sid_space_and_vocabulary(spec, source)
-    version = _version(spec)
+    sid_space, vocab_sizes = sid_space_and_vocabulary(spec, source)
+    checked_k_way(spec.mode, spec.k_way, len(vocab_sizes))
+    version = version_of(spec)
     log = RejectLog(spec.max_rejects, spec.reject_file or spec.root / ENDED_REJECTS)
-    steps = _Steps(progress)
+    steps = Steps(progress)
     with steps.run("read ads", source.rows) as advance:
         reader = BatchReader(source, schema, vocab_sizes, spec.batch_rows)
         collected = collect_ads(source, schema, reader, log, spec.threads, advance)
@@ -110,10 +112,10 @@ def build(spec: BuildSpec, progress: Progress) -> BuildReport:
         del collected
         advance(1)
     matchers = None
-    if spec.mode is MatcherMode.UNION:
+    if spec.mode is not MatcherMode.CD:
         with steps.run("join matchers", 1 + len(schema.sets)) as advance:
-            matchers = union_matchers(arranged, schema, spec.threads, advance)
-    facts = SnapshotFacts(version, _now(), sid_space, len(log), spec.updates_watermark)
+            matchers = matchers_of(arranged, schema, spec, advance)
+    facts = SnapshotFacts(version, utc_now(), sid_space, len(log), spec.updates_watermark)
     snapshot = Snapshot(
         facts,
         schema,
@@ -131,16 +133,28 @@ def build(spec: BuildSpec, progress: Progress) -> BuildReport:
             # Builds may overlap: one that began earlier must not undo a later one's publication.
             publish(spec.root, int(path.name), only_forward=True)
         advance(1)
-    return _report(spec, source, snapshot, path, rejects, steps)
+    return report_of(spec, source, snapshot, path, rejects, steps)
 
 
-def _report(
+def matchers_of(
+    arranged: Arranged, schema: TargetingSchema, spec: BuildSpec, progress: Callable[[int], None]
+) -> Matchers | None:
+    """`progress` is told how many of the 1 + sets matcher kinds are done."""
+    if spec.mode is MatcherMode.CD:
+        return None
+    k_way = checked_k_way(spec.mode, spec.k_way, arranged.trie.sid_length)
+    if k_way is None:
+        return union_matchers(arranged, schema, spec.threads, progress)
+    return k_way_matchers(arranged, schema, k_way, spec.threads, progress)
+
+
+def report_of(
     spec: BuildSpec,
     source: AdsSource,
     snapshot: Snapshot,
     path: Path,
     reject_file: Path | None,
-    steps: "_Steps",
+    steps: "Steps",
 ) -> BuildReport:
     return BuildReport(
         version=int(path.name),
@@ -157,11 +171,11 @@ def _report(
         rows=source.rows,
         ignored_columns=source.ignored_columns,
         step_seconds=steps.seconds,
-        peak_memory_bytes=_peak_memory(),
+        peak_memory_bytes=peak_memory(),
     )
 
 
-def _sid_space_and_vocabulary(spec: BuildSpec, source: AdsSource) -> tuple[str, tuple[int, ...]]:
+def sid_space_and_vocabulary(spec: BuildSpec, source: AdsSource) -> tuple[str, tuple[int, ...]]:
     name, sizes = spec.sid_space or source.sid_space, spec.vocab_sizes or source.vocab_sizes
     if name is None or sizes is None:
         missing = [] if name else ["--sid-space NAME (the model's)"]
@@ -180,7 +194,7 @@ def _sid_space_and_vocabulary(spec: BuildSpec, source: AdsSource) -> tuple[str, 
     return name, sizes
 
 
-def _version(spec: BuildSpec) -> int:
+def version_of(spec: BuildSpec) -> int:
     """Numbers are checked before hours of work, and again by the writer."""
     if not 0 <= spec.updates_watermark <= MAX_VERSION:
         raise InputError(f"updates watermark {spec.updates_watermark}: must be 0 to 2^64 - 1")
@@ -197,16 +211,11 @@ def _version(spec: BuildSpec) -> int:
     return spec.version
 
 
-def _now() -> str:
+def utc_now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _peak_memory() -> int:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
-class _Steps:
+class Steps:
     """Times the steps and passes their progress on."""
 
     def __init__(self, progress: Progress) -> None:

@@ -3,6 +3,7 @@
 import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from index.builder.sorting import order_by_id
 from index.builder.source import AdsSource, rule_columns
 from index.schema import RESERVED_VALUE, TargetingSchema
 
-__all__ = ["CollectedAds", "collect_ads"]
+__all__ = ["CollectedAds", "collect_ads", "repeated_reject", "rule_rejects"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def collect_ads(
             rule_of[at:end] = np.where(batch.refused, REFUSED, 0)
             faults = table.add(batch.rules, rule_of[at:end])
             log.extend(batch.rejects)
-            log.extend(_rule_rejects(batch, schema, faults))
+            log.extend(rule_rejects(batch, schema, faults))
             at = end
             progress(at)
         rules = table.take()
@@ -70,7 +71,7 @@ def collect_ads(
     return CollectedAds(ad_ids, tokens, weights, rule_of, rules, set_values)
 
 
-def _rule_rejects(
+def rule_rejects(
     batch: AdsBatch, schema: TargetingSchema, faults: npt.NDArray[np.int32]
 ) -> list[Reject]:
     columns = rule_columns(schema)
@@ -133,13 +134,10 @@ def _refuse_repeated(
         rule_of[row] = REFUSED
         file = bisect.bisect_right(first_rows, row) - 1
         rejects.append(
-            Reject(
-                str(source.files[file].path),
-                row - first_rows[file],
-                int(ad_ids[row]),
-                "ad_id",
-                str(ad_ids[row]),
-                "is repeated; no copy of it is built",
-            )
+            repeated_reject(source.files[file].path, row - first_rows[file], int(ad_ids[row]))
         )
     log.extend(rejects)
+
+
+def repeated_reject(file: Path, row: int, ad_id: int) -> Reject:
+    return Reject(str(file), row, ad_id, "ad_id", str(ad_id), "is repeated; no copy of it is built")

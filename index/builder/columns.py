@@ -14,6 +14,8 @@ __all__ = ["BAD_VALUE", "ListColumn", "ValueCodes", "attribute_codes", "list_col
 BAD_VALUE = -1
 """The code of a value that no rule may name."""
 
+_NO_CODES = np.zeros(0, np.int32)
+
 
 @dataclass(frozen=True, slots=True)
 class ListColumn:
@@ -51,8 +53,13 @@ def list_parts(column: pa.Array) -> ListParts:
 
 def list_column(column: pa.Array, code_of: Callable[[str], int]) -> ListColumn:
     """`code_of` is asked once per distinct value of the batch."""
+    rows = len(column)
+    if pa.types.is_null(column.type):
+        return ListColumn(np.zeros(rows + 1, np.int64), np.zeros(rows, np.uint8), _NO_CODES)
     parts = list_parts(column)
     flat = parts.flat
+    if pa.types.is_null(flat.type):
+        return ListColumn(parts.offsets, parts.valid, np.full(len(flat), BAD_VALUE, np.int32))
     if not pa.types.is_dictionary(flat.type):
         flat = flat.dictionary_encode()
     values = _texts(flat.dictionary)

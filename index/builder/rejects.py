@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from configs.errors import InputError, RejectedAdsError
+from index.storage.strict_json import shown
 
 __all__ = ["Reject", "RejectLog"]
 
@@ -21,7 +22,7 @@ class Reject:
 
     def __str__(self) -> str:
         ad = "" if self.ad_id is None else f", ad {self.ad_id}"
-        value = "" if self.value is None else f" {self.value!r}"
+        value = "" if self.value is None else f" {shown(self.value)}"
         return f"{self.file} row {self.row}{ad}: {self.column}{value}: {self.reason}"
 
 

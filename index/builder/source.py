@@ -15,11 +15,25 @@ import pyarrow.parquet as pq
 
 from configs.errors import InputError
 from index.schema import EXCLUDE_SUFFIX, TargetingSchema
+from index.storage.strict_json import shown
 
-__all__ = ["AdsFile", "AdsSource", "is_list", "open_ads", "rule_columns"]
+__all__ = [
+    "SID_SPACE_KEY",
+    "UNREADABLE",
+    "VOCAB_SIZES_KEY",
+    "AdsFile",
+    "AdsSource",
+    "first_line",
+    "is_list",
+    "open_ads",
+    "rule_columns",
+]
 
 SID_SPACE_KEY = b"grace.sid_space"
 VOCAB_SIZES_KEY = b"grace.vocab_sizes"
+
+UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
+"""What reading a damaged file may raise; the last for a column's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +85,8 @@ def open_ads(paths: Sequence[Path], schema: TargetingSchema) -> AdsSource:
         raise InputError(f"{files[0].path}: the ads table has no rows; nothing to build")
     if source.rows >= 1 << 31:
         raise InputError(
-            f"{source.rows} ads, a snapshot holds at most 2^31 - 1: build in shards by first token"
+            f"{source.rows} ads, a snapshot holds at most 2^31 - 1: split the catalogue into "
+            "several snapshots"
         )
     return source
 
@@ -116,12 +131,20 @@ def _in_folder(folder: Path) -> list[Path]:
 def _read_footer(path: Path) -> tuple[pa.Schema, int]:
     try:
         with pq.ParquetFile(path) as file:
-            return file.schema_arrow, file.metadata.num_rows
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path}: not a readable Parquet file: {_first_line(error)}") from None
+            found, told = file.schema_arrow, file.metadata
+            groups = [told.row_group(group).num_rows for group in range(told.num_row_groups)]
+    except UNREADABLE as error:
+        raise InputError(f"{path}: not a readable Parquet file: {first_line(error)}") from None
+    if min(groups, default=0) < 0 or sum(groups) != told.num_rows:
+        raise InputError(
+            f"{path}: damaged: its row groups hold {sum(groups)} rows, its footer says "
+            f"{told.num_rows}"
+        )
+    return found, told.num_rows
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Of Arrow's errors, which go on with the places in its sources."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
@@ -157,12 +180,12 @@ def _check_type(path: Path, field: pa.Field) -> None:
     if field.name == "ad_id":
         good, expected = pa.types.is_integer(kind) and kind != pa.uint64(), "int64"
     elif field.name == "ad_weight":
-        good, expected = pa.types.is_floating(kind), "float"
+        good, expected = pa.types.is_floating(kind) or pa.types.is_null(kind), "float"
     elif field.name == "sid":
         good = is_list(kind) and pa.types.is_integer(kind.value_type)
         expected = "list<uint16>"
     else:
-        good = is_list(kind) and _is_text(kind.value_type)
+        good = pa.types.is_null(kind) or (is_list(kind) and _is_text(kind.value_type))
         expected = "list<string>"
     if not good:
         raise InputError(f"{path}: column {field.name!r} must be {expected}, got {kind}")
@@ -171,14 +194,17 @@ def _check_type(path: Path, field: pa.Field) -> None:
 def _is_text(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    # A column that holds nothing but nulls or empty lists is written as of type null.
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)
+    )
 
 
 def _single(found: dict[str, Path], key: str) -> str | None:
     if len(found) > 1:
         (one, first), (two, second) = list(found.items())[:2]
         raise InputError(
-            f"{second}: metadata {key} is {two!r}, but {one!r} in {first}; "
+            f"{second}: metadata {key} is {shown(two)}, but {shown(one)} in {first}; "
             "files of one build share it"
         )
     return next(iter(found), None)
@@ -191,5 +217,5 @@ def _vocab_sizes(text: str | None) -> tuple[int, ...] | None:
         return tuple(int(size) for size in text.split(","))
     except ValueError:
         raise InputError(
-            f"metadata grace.vocab_sizes: expected sizes such as 512,512, got {text!r}"
+            f"metadata grace.vocab_sizes: expected sizes such as 512,512, got {shown(text)}"
         ) from None

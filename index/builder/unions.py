@@ -9,14 +9,23 @@ import numpy.typing as npt
 from index.ads import SidToAds
 from index.bloom import star_hash, star_rows, value_hash
 from index.builder.arrange import Arranged
-from index.matchers import BloomMatchers, Matchers, NodeMatchers
+from index.matchers import BloomMatchers, KWay, Matchers, NodeMatchers
 from index.rules import SetRules
 from index.schema import TargetingSchema, TargetSet
 from index.trie import SidTrie
 from index.values import InternedValues
 from native.loader import array_in, array_out, declare
 
-__all__ = ["union_matchers"]
+__all__ = ["Advance", "join_matchers", "union_level", "union_matchers"]
+
+Advance = Callable[[int], None]
+"""Told how much of a step is done."""
+
+Rows = npt.NDArray[np.uint64]
+Ids = npt.NDArray[np.int32]
+
+MakeMatchers = Callable[[Ids, Rows, int], NodeMatchers]
+"""Matchers from the row of each rule, those rows, and the number of bits that a row may set."""
 
 _union_level = declare(
     "grace_union_level",
@@ -49,27 +58,40 @@ _bloom_rows = declare(
 
 
 def union_matchers(
-    arranged: Arranged, schema: TargetingSchema, threads: int, progress: Callable[[int], None]
+    arranged: Arranged, schema: TargetingSchema, threads: int, progress: Advance
 ) -> Matchers:
     """`progress` is told how many of the 1 + sets matcher kinds are done."""
+
+    def node_matchers(rule_rows: Ids, table: Rows, _bits: int) -> NodeMatchers:
+        return _node_matchers(arranged.trie, arranged.ads, rule_rows, table, threads)
+
+    return join_matchers(arranged, schema, node_matchers, None, progress)
+
+
+def join_matchers(
+    arranged: Arranged,
+    schema: TargetingSchema,
+    node_matchers: MakeMatchers,
+    k_way: KWay | None,
+    progress: Advance,
+) -> Matchers:
+    """The matchers of every kind, each made by `node_matchers`."""
     rules = arranged.rules
-    bitmask = _node_matchers(
-        arranged.trie, arranged.ads, rules.bitmask, rules.bitmask_table, threads
-    )
+    bitmask = node_matchers(rules.bitmask, rules.bitmask_table, schema.bitmask_bits)
     progress(1)
     blooms = []
     for s, target_set in enumerate(schema.sets):
         table = _rule_rows(rules.sets[s], arranged.set_values[s], target_set, schema.hash_seed)
         rule_rows = np.ascontiguousarray(rules.set_rules[:, s])
-        rows = _node_matchers(arranged.trie, arranged.ads, rule_rows, table, threads)
+        rows = node_matchers(rule_rows, table, target_set.bloom_bits)
         blooms.append(BloomMatchers(rows, star_rows(rows.table, target_set, schema.hash_seed)))
         progress(2 + s)
-    return Matchers(bitmask, tuple(blooms))
+    return Matchers(bitmask, tuple(blooms), k_way)
 
 
 def _rule_rows(
     rules: SetRules, values: InternedValues, target_set: TargetSet, hash_seed: int
-) -> npt.NDArray[np.uint64]:
+) -> Rows:
     hashes = np.array([value_hash(value, hash_seed) for value in values.strings], np.uint64)
     table = np.empty((rules.num_rules, target_set.words), np.uint64)
     _bloom_rows(
@@ -88,16 +110,18 @@ def _rule_rows(
 def _node_matchers(
     trie: SidTrie,
     ads: SidToAds,
-    rule_rows: npt.NDArray[np.int32],
-    table: npt.NDArray[np.uint64],
+    rule_rows: Ids,
+    table: Rows,
     threads: int,
 ) -> NodeMatchers:
     """rule_rows int32 [rules] names each rule's row of table uint64 [rows, words]."""
     length = trie.sid_length
     index = np.empty(trie.num_entries, np.int32)
-    tables: list[npt.NDArray[np.uint64]] = []
+    tables: list[Rows] = []
     begin, end = trie.entries_of_level(length)
-    tables.append(_level(ads.ad_offsets, ads.ad_rule, rule_rows, table, threads, index[begin:end]))
+    tables.append(
+        union_level(ads.ad_offsets, ads.ad_rule, rule_rows, table, threads, index[begin:end])
+    )
     for level in range(length - 1, 0, -1):
         first_node = trie.level_starts[level]
         nodes = slice(first_node, trie.level_starts[level + 1] + 1)
@@ -105,7 +129,7 @@ def _node_matchers(
         offsets = trie.node_offsets[nodes].astype(np.int64) - below_begin
         begin, end = trie.entries_of_level(level)
         tables.append(
-            _level(
+            union_level(
                 offsets, index[below_begin:below_end], None, tables[-1], threads, index[begin:end]
             )
         )
@@ -118,14 +142,14 @@ def _node_matchers(
     return NodeMatchers(index, np.concatenate(tables), tuple(len(rows) for rows in tables))
 
 
-def _level(
+def union_level(
     offsets: npt.NDArray[np.int64],
-    items: npt.NDArray[np.int32],
-    item_rows: npt.NDArray[np.int32] | None,
-    table: npt.NDArray[np.uint64],
+    items: Ids,
+    item_rows: Ids | None,
+    table: Rows,
     threads: int,
-    index: npt.NDArray[np.int32],
-) -> npt.NDArray[np.uint64]:
+    index: Ids,
+) -> Rows:
     """Writes each group's row id into `index` and returns the level's distinct rows."""
     handle, rows = ctypes.c_void_p(), np.zeros(1, np.int64)
     words = table.shape[1]

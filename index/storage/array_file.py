@@ -16,6 +16,7 @@ import xxhash
 from configs.errors import SnapshotError
 from index.storage.folder import open_file, write_all
 from index.storage.manifest import FileEntry
+from index.storage.mapped import MappedArray
 
 __all__ = ["Allocate", "check_size", "digest_file", "plain_memory", "read_array", "write_array"]
 
@@ -35,7 +36,8 @@ def plain_memory(size: int) -> npt.NDArray[np.uint8]:
 
 
 def write_array(name: str, array: npt.NDArray[Any], folder: int) -> FileEntry:
-    """Writes a new file, down to the disk."""
+    """Writes a new file, down to the disk. Of a mapped array, no more than a chunk stays."""
+    mapped = array if isinstance(array, MappedArray) else None
     array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     head = BytesIO()
     np.lib.format.write_array_header_1_0(head, np.lib.format.header_data_from_array_1_0(array))
@@ -50,6 +52,8 @@ def write_array(name: str, array: npt.NDArray[Any], folder: int) -> FileEntry:
             chunk = data[begin : begin + _WRITE_CHUNK]
             digest.update(chunk)
             write_all(file, chunk)
+            if mapped is not None:
+                mapped.release(begin, len(chunk))
         os.fsync(file)
     finally:
         os.close(file)

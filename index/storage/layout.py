@@ -8,7 +8,14 @@ import numpy.typing as npt
 
 from configs.errors import SnapshotError
 from index.ads import SidToAds
-from index.matchers import BloomMatchers, MatcherMode, Matchers, NodeMatchers
+from index.matchers import (
+    BloomMatchers,
+    DynamicKWay,
+    MatcherMode,
+    Matchers,
+    NodeMatchers,
+    StaticKWay,
+)
 from index.rules import SetRules, TargetingRules
 from index.schema import TargetSet
 from index.snapshot import Snapshot, SnapshotFacts
@@ -47,9 +54,9 @@ def expected_arrays(manifest: Manifest) -> dict[str, ArrayShape]:
         "rule_bitmask.npy": ("<i4", (counts.rules,)),
         "rule_bitmask_table.npy": ("<u8", (counts.rule_bitmasks, words)),
     }
-    if manifest.matchers.mode == MatcherMode.UNION:
+    if manifest.matchers.mode != MatcherMode.CD:
         rows = sum(manifest.matchers.bitmask_level_rows)
-        arrays["bitmask_index.npy"] = ("<i4", (nodes - 1,))
+        arrays |= _expected_ids(manifest, "bitmask", "")
         arrays["bitmask_table.npy"] = ("<u8", (rows, words))
     if sets:
         arrays["rule_sets.npy"] = ("<i4", (counts.rules, len(sets)))
@@ -68,13 +75,26 @@ def _expected_of_set(manifest: Manifest, target_set: TargetSet) -> dict[str, Arr
         f"value_offsets.{name}.npy": ("<i8", (counts.set_values[name] + 1,)),
         f"value_utf8.{name}.npy": ("|u1", (None,)),
     }
-    if manifest.matchers.mode == MatcherMode.UNION:
+    if manifest.matchers.mode != MatcherMode.CD:
         rows = sum(manifest.matchers.bloom_level_rows[name])
-        entries = sum(counts.nodes_per_level) - 1
-        arrays[f"bloom_index.{name}.npy"] = ("<i4", (entries,))
+        arrays |= _expected_ids(manifest, "bloom", f".{name}")
         arrays[f"bloom_table.{name}.npy"] = ("<u8", (rows, target_set.words))
         arrays[f"bloom_star.{name}.npy"] = ("|u1", (rows,))
     return arrays
+
+
+def _expected_ids(manifest: Manifest, kind: str, suffix: str) -> dict[str, ArrayShape]:
+    """One row id per child entry, or those of its partitions."""
+    nodes, matchers = manifest.counts.nodes_per_level[1:], manifest.matchers
+    ids: int | None = sum(nodes)
+    if matchers.static is not None:
+        ids = sum(n * width for n, width in zip(nodes, matchers.static.widths, strict=True))
+    if matchers.dynamic is None:
+        return {f"{kind}_index{suffix}.npy": ("<i4", (ids,))}
+    return {
+        f"{kind}_offsets{suffix}.npy": ("<i4", (sum(nodes) + 1,)),
+        f"{kind}_index{suffix}.npy": ("<i4", (None,)),
+    }
 
 
 def require_expected(manifest: Manifest) -> dict[str, FileEntry]:
@@ -123,6 +143,8 @@ def matcher_rows_of(snapshot: Snapshot) -> MatcherRows:
             target_set.name: tuple(map(int, bloom.rows.level_rows))
             for target_set, bloom in zip(snapshot.schema.sets, matchers.blooms, strict=True)
         },
+        static=matchers.k_way if isinstance(matchers.k_way, StaticKWay) else None,
+        dynamic=matchers.k_way if isinstance(matchers.k_way, DynamicKWay) else None,
     )
 
 
@@ -141,7 +163,7 @@ def arrays_of(snapshot: Snapshot) -> dict[str, Array]:
         "rule_bitmask_table": rules.bitmask_table,
     }
     if matchers is not None:
-        arrays["bitmask_index"] = matchers.bitmask.index
+        arrays |= _arrays_of_ids(matchers.bitmask, "bitmask", "")
         arrays["bitmask_table"] = matchers.bitmask.table
     if snapshot.schema.sets:
         arrays["rule_sets"] = rules.set_rules
@@ -162,10 +184,15 @@ def _arrays_of_set(snapshot: Snapshot, i: int, name: str) -> dict[str, Array]:
     }
     if snapshot.matchers is not None:
         bloom = snapshot.matchers.blooms[i]
-        arrays[f"bloom_index.{name}"] = bloom.rows.index
+        arrays |= _arrays_of_ids(bloom.rows, "bloom", f".{name}")
         arrays[f"bloom_table.{name}"] = bloom.rows.table
         arrays[f"bloom_star.{name}"] = bloom.star
     return arrays
+
+
+def _arrays_of_ids(rows: NodeMatchers, kind: str, suffix: str) -> dict[str, Array]:
+    offsets = {} if rows.offsets is None else {f"{kind}_offsets{suffix}": rows.offsets}
+    return {**offsets, f"{kind}_index{suffix}": rows.index}
 
 
 def snapshot_of(manifest: Manifest, arrays: Mapping[str, Array]) -> Snapshot:
@@ -218,18 +245,22 @@ def _matchers(manifest: Manifest, arrays: Mapping[str, Array]) -> Matchers | Non
     rows = manifest.matchers
     if rows.mode == MatcherMode.CD:
         return None
-    bitmask = NodeMatchers(
-        arrays["bitmask_index.npy"], arrays["bitmask_table.npy"], rows.bitmask_level_rows
-    )
+
+    def node_matchers(kind: str, suffix: str, level_rows: tuple[int, ...]) -> NodeMatchers:
+        return NodeMatchers(
+            arrays[f"{kind}_index{suffix}.npy"],
+            arrays[f"{kind}_table{suffix}.npy"],
+            level_rows,
+            None if rows.static is None else rows.static.widths,
+            None if rows.dynamic is None else arrays[f"{kind}_offsets{suffix}.npy"],
+        )
+
     blooms = (
         BloomMatchers(
-            NodeMatchers(
-                arrays[f"bloom_index.{name}.npy"],
-                arrays[f"bloom_table.{name}.npy"],
-                rows.bloom_level_rows[name],
-            ),
+            node_matchers("bloom", f".{name}", rows.bloom_level_rows[name]),
             arrays[f"bloom_star.{name}.npy"],
         )
         for name in manifest.set_names
     )
-    return Matchers(bitmask, tuple(blooms))
+    bitmask = node_matchers("bitmask", "", rows.bitmask_level_rows)
+    return Matchers(bitmask, tuple(blooms), rows.k_way)

@@ -11,7 +11,7 @@ import xxhash
 
 from configs.errors import ConfigError, SnapshotError
 from configs.sections import load_section
-from index.matchers import MatcherMode
+from index.matchers import DynamicKWay, KWay, MatcherMode, StaticKWay
 from index.schema import TargetingSchema
 from index.snapshot import is_sid_space
 from index.storage.folder import MAX_VERSION, version_of_name
@@ -64,6 +64,12 @@ class MatcherRows:
     mode: str
     bitmask_level_rows: tuple[int, ...]
     bloom_level_rows: dict[str, tuple[int, ...]]
+    static: StaticKWay | None = None  # in mode `static`, and in no other
+    dynamic: DynamicKWay | None = None  # in mode `dynamic`, and in no other
+
+    @property
+    def k_way(self) -> KWay | None:
+        return self.static or self.dynamic
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +112,7 @@ class Manifest:
 def render_manifest(manifest: Manifest) -> bytes:
     fields = asdict(manifest)
     fields["schema"] = manifest.schema.to_json()
+    fields["matchers"] = {k: v for k, v in fields["matchers"].items() if v is not None}
     fields["manifest_xxh3_128"] = _NO_DIGEST
     blank = json.dumps(fields, indent=1, ensure_ascii=False).encode() + b"\n"
     # The digest is the last field, so that no text before it can be taken for it.
@@ -209,18 +216,41 @@ def _check_counts(manifest: Manifest) -> None:
 
 def _check_matchers(manifest: Manifest) -> None:
     matchers = manifest.matchers
-    union = matchers.mode == MatcherMode.UNION
+    levels = 0 if matchers.mode == MatcherMode.CD else len(manifest.vocab_sizes)
     _check_keys(
         "matchers.bloom_level_rows",
         matchers.bloom_level_rows,
-        manifest.set_names if union else (),
+        manifest.set_names if levels else (),
     )
+    _check_k_way(manifest)
     by_name = {f"bloom_level_rows.{name}": r for name, r in matchers.bloom_level_rows.items()}
     for name, rows in {"bitmask_level_rows": matchers.bitmask_level_rows, **by_name}.items():
-        _check_length(f"matchers.{name}", rows, len(manifest.vocab_sizes) if union else 0)
+        _check_length(f"matchers.{name}", rows, levels)
         for i, count in enumerate(rows):
-            most = manifest.counts.nodes_per_level[i + 1]
-            _check_range(f"matchers.{name}[{i}]", count, 1, most)
+            _check_range(f"matchers.{name}[{i}]", count, 1, _most_rows(manifest, i + 1))
+        _check_range(f"sum of matchers.{name}", sum(rows), 0, MAX_ID)
+
+
+def _check_k_way(manifest: Manifest) -> None:
+    matchers = manifest.matchers
+    for mode, facts in (("static", matchers.static), ("dynamic", matchers.dynamic)):
+        if (matchers.mode == mode) != (facts is not None):
+            state = "missing in" if facts is None else "not a key of"
+            raise ValueError(f"matchers.{mode}: {state} mode {matchers.mode}")
+    if matchers.static is not None:
+        length = len(manifest.vocab_sizes)
+        _check_length("matchers.static.widths", matchers.static.widths, length)
+
+
+def _most_rows(manifest: Manifest, level: int) -> int:
+    """A row for each node or, in the k-way modes, for each partition."""
+    nodes, matchers = manifest.counts.nodes_per_level, manifest.matchers
+    width = 1
+    if matchers.static is not None:
+        width = matchers.static.widths[level - 1]
+    if matchers.dynamic is not None:
+        width = matchers.dynamic.k_max
+    return min(nodes[level] * width, MAX_ID)
 
 
 def _check_files(files: tuple[FileEntry, ...]) -> None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from configs.errors import SnapshotError
 from index.ads import SidToAds
 from index.bloom import star_hash
-from index.matchers import BloomMatchers, NodeMatchers
+from index.matchers import BloomMatchers, DynamicKWay, NodeMatchers
 from index.schema import TargetSet
 from index.snapshot import Snapshot
 from index.storage.native_checks import (
@@ -50,11 +50,14 @@ def check_structure(snapshot: Snapshot, threads: int) -> None:
     if snapshot.matchers is None:
         return
     bitmask = snapshot.matchers.bitmask
+    _check_partitions("bitmask_offsets.npy", snapshot, bitmask, threads)
     _check_level_rows("bitmask_index.npy", snapshot.trie, bitmask, threads)
     bits = snapshot.schema.bitmask_bits
     _check_padding("bitmask_table.npy", bitmask.table, bits, threads)
     for target_set, bloom in zip(snapshot.schema.sets, snapshot.matchers.blooms, strict=True):
         file = f"bloom_index.{target_set.name}.npy"
+        offsets_file = f"bloom_offsets.{target_set.name}.npy"
+        _check_partitions(offsets_file, snapshot, bloom.rows, threads)
         _check_level_rows(file, snapshot.trie, bloom.rows, threads)
         _check_stars(target_set, bloom, star_hash(snapshot.schema.hash_seed), threads)
 
@@ -182,10 +185,24 @@ def _check_values(name: str, values: InternedValues, threads: int) -> None:
     raise SnapshotError(f"value_utf8.{name}.npy", fault)
 
 
+def _check_partitions(file: str, snapshot: Snapshot, rows: NodeMatchers, threads: int) -> None:
+    """Dynamic k-way: every child entry has 1 to k_max ids, and all ids are an entry's."""
+    matchers = snapshot.matchers
+    if rows.offsets is None or matchers is None or not isinstance(matchers.k_way, DynamicKWay):
+        return
+    offsets, k_max = rows.offsets, matchers.k_way.k_max
+    _check_offsets(file, offsets, len(rows.index), "entry", "partition", True, threads)
+    counts = np.diff(offsets)
+    entry = int(counts.argmax())
+    if counts[entry] > k_max:
+        fault = f"entry {entry} has {counts[entry]} partitions, expected {k_max} at most"
+        raise SnapshotError(file, fault)
+
+
 def _check_level_rows(file: str, trie: SidTrie, rows: NodeMatchers, threads: int) -> None:
     first = 0
     for level, count in enumerate(rows.level_rows, start=1):
-        begin, end = trie.entries_of_level(level)
+        begin, end = rows.ids_of_level(trie, level)
         kind, at = find_in_ids(rows.index[begin:end], end - begin, 1, first, first + count, threads)
         if kind is not Kind.NONE:
             raise SnapshotError(

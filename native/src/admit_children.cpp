@@ -6,11 +6,12 @@
 
 #include "grace/abi.h"
 #include "grace/match.h"
+#include "grace/matcher_ids.h"
 #include "grace/parallel.h"
 
 // One set's matchers, and the Bloom queries of all requests against them.
 struct GraceSetMatcher {
-  const int32_t* index;    // [child entries]
+  GraceMatcherIds matcher;
   const uint64_t* table;   // [rows, bits / 64]
   const uint8_t* star;     // [rows]
   const int32_t* offsets;  // [requests + 1]: request b's hashes are offsets[b] .. offsets[b + 1]
@@ -27,7 +28,7 @@ constexpr int64_t kRowsPerTask = 16;  // small: the rows' fan-outs differ a thou
 struct Index {
   const int32_t* node_offsets;
   const int32_t* tokens;
-  const int32_t* bitmask_index;
+  const GraceMatcherIds* bitmask;
   const uint64_t* bitmask_table;
   int32_t words;  // 0: there are no bitmask matchers
   const GraceSetMatcher* sets;
@@ -35,17 +36,16 @@ struct Index {
 };
 
 bool admits(const Index& index, int64_t entry, const uint64_t* user, int64_t request) {
-  if (index.words > 0) {
-    const uint64_t* row = index.bitmask_table + int64_t{index.bitmask_index[entry]} * index.words;
-    if (!grace::contains_all(row, user, index.words)) return false;
+  if (index.words > 0 &&
+      !grace::entry_contains_all(*index.bitmask, index.bitmask_table, entry, user, index.words)) {
+    return false;
   }
   for (int32_t s = 0; s < index.num_sets; ++s) {
     const GraceSetMatcher& set = index.sets[s];
-    const int64_t row = set.index[entry];
     const int64_t first = set.offsets[request];
-    if (!grace::contains_any(set.table + row * (set.bits / 64), set.star[row] != 0,
-                             set.hashes + first, set.offsets[request + 1] - first,
-                             {set.bits, set.hashes_per_value})) {
+    if (!grace::entry_contains_any(set.matcher, set.table, set.star, entry, set.hashes + first,
+                                   set.offsets[request + 1] - first,
+                                   {set.bits, set.hashes_per_value})) {
       return false;
     }
   }
@@ -76,14 +76,13 @@ std::vector<int64_t> full_offsets(const int32_t* nodes, int64_t rows, const int3
 GRACE_API int32_t grace_admit_children(int32_t threads, int64_t requests, int64_t beams,
                                        const int32_t* nodes, int64_t internal_nodes,
                                        const int32_t* node_offsets, const int32_t* csr_tokens,
-                                       const int32_t* bitmask_index, const uint64_t* bitmask_table,
-                                       int32_t words, const uint64_t* users,
-                                       const GraceSetMatcher* sets, int32_t num_sets,
-                                       int32_t* offsets, int64_t room, int32_t* tokens,
-                                       int32_t* children) {
+                                       const GraceMatcherIds* bitmask,
+                                       const uint64_t* bitmask_table, int32_t words,
+                                       const uint64_t* users, const GraceSetMatcher* sets,
+                                       int32_t num_sets, int32_t* offsets, int64_t room,
+                                       int32_t* tokens, int32_t* children) {
   return grace::guarded([&] {
-    const Index index{node_offsets, csr_tokens, bitmask_index, bitmask_table,
-                      words,        sets,       num_sets};
+    const Index index{node_offsets, csr_tokens, bitmask, bitmask_table, words, sets, num_sets};
     const int64_t rows = requests * beams;
     const std::vector<int64_t> starts = full_offsets(nodes, rows, node_offsets, internal_nodes);
     grace::require(starts[rows] <= room, "admit_children: less room than children");

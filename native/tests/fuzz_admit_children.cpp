@@ -7,9 +7,10 @@
 #include <vector>
 
 #include "fuzz_driver.h"
+#include "grace/matcher_ids.h"
 
 struct GraceSetMatcher {
-  const int32_t* index;
+  GraceMatcherIds matcher;
   const uint64_t* table;
   const uint8_t* star;
   const int32_t* offsets;
@@ -20,7 +21,7 @@ struct GraceSetMatcher {
 
 extern "C" {
 int32_t grace_admit_children(int32_t, int64_t, int64_t, const int32_t*, int64_t, const int32_t*,
-                             const int32_t*, const int32_t*, const uint64_t*, int32_t,
+                             const int32_t*, const GraceMatcherIds*, const uint64_t*, int32_t,
                              const uint64_t*, const GraceSetMatcher*, int32_t, int32_t*, int64_t,
                              int32_t*, int32_t*);
 }
@@ -42,9 +43,21 @@ std::vector<T> block(int64_t size) {
   return values;
 }
 
+// The row ids of child entries in one of the three modes, and each entry's by themselves.
+struct Ids {
+  std::vector<int32_t> index, offsets;
+  std::vector<GraceIdLevel> levels;
+  std::vector<std::vector<int32_t>> of_entry;
+
+  GraceMatcherIds view() const {
+    return {index.data(), offsets.empty() ? nullptr : offsets.data(),
+            levels.empty() ? nullptr : levels.data(), static_cast<int64_t>(levels.size())};
+  }
+};
+
 struct Set {
   uint32_t bits, hashes_per_value;
-  std::vector<int32_t> index;
+  Ids ids;
   std::vector<uint64_t> table;
   std::vector<uint8_t> star;
   std::vector<int32_t> offsets;
@@ -54,7 +67,8 @@ struct Set {
 struct Case {
   int64_t requests, beams;
   int32_t words;
-  std::vector<int32_t> node_offsets, tokens, bitmask_index;
+  std::vector<int32_t> node_offsets, tokens;
+  Ids bitmask;
   std::vector<uint64_t> bitmask_table, users;
   std::vector<Set> sets;
   std::vector<int32_t> nodes;
@@ -63,10 +77,33 @@ struct Case {
   int64_t entries() const { return static_cast<int64_t>(tokens.size()); }
 };
 
-std::vector<int32_t> random_rows(Random& random, int64_t entries, int64_t rows) {
-  auto index = block<int32_t>(entries);
-  for (int32_t& row : index) row = static_cast<int32_t>(below(random, rows));
-  return index;
+Ids random_rows(Random& random, int64_t entries, int64_t rows) {
+  Ids ids;
+  const int64_t mode = below(random, 3);
+  ids.of_entry.resize(entries);
+  if (mode == 1) ids.offsets.push_back(0);
+  int64_t count = 1;
+  int64_t total = 0;
+  for (int64_t entry = 0; entry < entries; ++entry) {
+    if (mode == 1) count = 1 + below(random, 5);
+    if (mode == 2 && (entry == 0 || chance(random, 10))) {
+      count = 1 + below(random, 5);
+      ids.levels.push_back({entry, total, count});
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      ids.of_entry[entry].push_back(static_cast<int32_t>(below(random, rows)));
+    }
+    total += count;
+    if (mode == 1) ids.offsets.push_back(static_cast<int32_t>(total));
+  }
+  ids.index = block<int32_t>(0);
+  for (const auto& each : ids.of_entry) {
+    ids.index.insert(ids.index.end(), each.begin(), each.end());
+  }
+  ids.index.shrink_to_fit();
+  ids.offsets.shrink_to_fit();
+  ids.levels.shrink_to_fit();
+  return ids;
 }
 
 Set random_set(Random& random, const Case& c) {
@@ -74,7 +111,7 @@ Set random_set(Random& random, const Case& c) {
   set.bits = uint32_t{64} << below(random, chance(random, 5) ? 11 : 4);
   set.hashes_per_value = static_cast<uint32_t>(1 + below(random, 4));
   const int64_t rows = 1 + below(random, 9);
-  set.index = random_rows(random, c.entries(), rows);
+  set.ids = random_rows(random, c.entries(), rows);
   set.table = block<uint64_t>(rows * (set.bits / 64));
   const bool sparse = chance(random, 50);
   for (uint64_t& word : set.table) word = sparse ? random() & random() : random() | random();
@@ -103,7 +140,7 @@ Case random_case(Random& random) {
   for (int32_t& token : c.tokens) token = static_cast<int32_t>(below(random, 1 << 16));
   c.words = static_cast<int32_t>(below(random, 6));
   const int64_t rows = 1 + below(random, 9);
-  if (c.words > 0) c.bitmask_index = random_rows(random, c.entries(), rows);
+  if (c.words > 0) c.bitmask = random_rows(random, c.entries(), rows);
   c.bitmask_table = block<uint64_t>(rows * c.words);
   for (uint64_t& word : c.bitmask_table) word = random() | random() | random();
   c.users = block<uint64_t>(c.requests * c.words);
@@ -118,22 +155,36 @@ Case random_case(Random& random) {
 
 bool bit_of(const uint64_t* row, uint64_t bit) { return ((row[bit / 64] >> (bit % 64)) & 1) != 0; }
 
-bool admitted(const Case& c, int64_t request, int64_t entry) {
+bool allows(const Case& c, int64_t request, int64_t id) {
+  const uint64_t* row = c.bitmask_table.data() + id * c.words;
   for (int64_t bit = 0; bit < int64_t{c.words} * 64; ++bit) {
-    const uint64_t* row = c.bitmask_table.data() + int64_t{c.bitmask_index[entry]} * c.words;
     if (bit_of(c.users.data() + request * c.words, bit) && !bit_of(row, bit)) return false;
   }
-  for (const Set& set : c.sets) {
-    const int32_t id = set.index[entry];
-    const uint64_t* row = set.table.data() + int64_t{id} * (set.bits / 64);
-    bool any = set.star[id] != 0;
-    for (int32_t q = set.offsets[request]; q < set.offsets[request + 1]; ++q) {
-      bool all = true;
-      for (uint32_t i = 0; i < set.hashes_per_value; ++i) {
-        all = all && bit_of(row, ((set.hashes[q] >> (16 * i)) & 0xFFFF) % set.bits);
-      }
-      any = any || all;
+  return true;
+}
+
+bool may_hold(const Set& set, int64_t request, int64_t id) {
+  const uint64_t* row = set.table.data() + id * (set.bits / 64);
+  if (set.star[id] != 0) return true;
+  for (int32_t q = set.offsets[request]; q < set.offsets[request + 1]; ++q) {
+    bool all = true;
+    for (uint32_t i = 0; i < set.hashes_per_value; ++i) {
+      all = all && bit_of(row, ((set.hashes[q] >> (16 * i)) & 0xFFFF) % set.bits);
     }
+    if (all) return true;
+  }
+  return false;
+}
+
+bool admitted(const Case& c, int64_t request, int64_t entry) {
+  bool allowed = c.words == 0;
+  if (c.words > 0) {
+    for (const int32_t id : c.bitmask.of_entry[entry]) allowed |= allows(c, request, id);
+  }
+  if (!allowed) return false;
+  for (const Set& set : c.sets) {
+    bool any = false;
+    for (const int32_t id : set.ids.of_entry[entry]) any |= may_hold(set, request, id);
     if (!any) return false;
   }
   return true;
@@ -147,17 +198,17 @@ struct Answer {
       : offsets(block<int32_t>(c.requests * c.beams + 1)),
         tokens(block<int32_t>(room)),
         children(block<int32_t>(room)) {
+    const GraceMatcherIds bitmask = c.bitmask.view();
     auto sets = std::make_unique<GraceSetMatcher[]>(c.sets.size());
     for (size_t s = 0; s < c.sets.size(); ++s) {
       const Set& set = c.sets[s];
-      sets[s] = {set.index.data(),  set.table.data(), set.star.data(),     set.offsets.data(),
+      sets[s] = {set.ids.view(),    set.table.data(), set.star.data(),     set.offsets.data(),
                  set.hashes.data(), set.bits,         set.hashes_per_value};
     }
-    status = grace_admit_children(threads, c.requests, c.beams, c.nodes.data(), c.internal_nodes(),
-                                  c.node_offsets.data(), c.tokens.data(), c.bitmask_index.data(),
-                                  c.bitmask_table.data(), c.words, c.users.data(), sets.get(),
-                                  static_cast<int32_t>(c.sets.size()), offsets.data(), room,
-                                  tokens.data(), children.data());
+    status = grace_admit_children(
+        threads, c.requests, c.beams, c.nodes.data(), c.internal_nodes(), c.node_offsets.data(),
+        c.tokens.data(), &bitmask, c.bitmask_table.data(), c.words, c.users.data(), sets.get(),
+        static_cast<int32_t>(c.sets.size()), offsets.data(), room, tokens.data(), children.data());
   }
 };
 

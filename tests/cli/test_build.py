@@ -70,14 +70,51 @@ def test_inspect_reads_another_version_by_number_or_folder(catalogue: Path, tmp_
 
 
 @pytest.mark.parametrize(
+    ("options", "facts"),
+    [
+        (("static", "--k", "4,3,2,1"), {"static": {"widths": [4, 3, 2, 1]}}),
+        (
+            ("dynamic", "--fill-target", "0.1", "--k-max", "8"),
+            {"dynamic": {"fill_target_millionths": 100_000, "k_max": 8}},
+        ),
+    ],
+    ids=["static", "dynamic"],
+)
+def test_k_way_matchers_are_built_verified_and_inspected(
+    catalogue: Path, tmp_path: Path, options: tuple[str, ...], facts: dict[str, object]
+) -> None:
+    root = tmp_path / "root"
+    code, out, err = build(catalogue, root, "--matchers", *options)
+    assert (code, err) == (0, ""), out
+    manifest = json.loads((root / f"{1:020d}" / "MANIFEST.json").read_bytes())
+    assert {key: manifest["matchers"][key] for key in facts} == facts
+    told = run_grace("verify", root, "--deep")
+    assert told.returncode == 0, told.stderr
+    summary = json.loads(run_grace("inspect", root, "--json").stdout)
+    assert summary["mode"] == options[0]
+    root_level = summary["matchers"][0]
+    entries = summary["levels"][0]["entries"]
+    assert root_level["partitions"] > entries
+    assert root_level["partitions"] == 4 * entries or options[0] == "dynamic"
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--matchers", "magic"), "'magic'; choose from cd, union"),
+        (("--matchers", "magic"), "'magic'; choose from cd, union, static, dynamic"),
+        (("--matchers", "static"), "matchers static: pass --k"),
+        (("--matchers", "static", "--k", "4,2"), "--k 4,2: the SID length is 4"),
+        (("--matchers", "static", "--k", "4,2,many,1"), "expected sizes such as"),
+        (("--matchers", "static", "--k", "4,2,0,1"), "widths[2]: must be 1 to 1024"),
+        (("--matchers", "dynamic", "--k-max", "3"), "k_max: must be a power of two"),
+        (("--matchers", "dynamic", "--k", "4,4,2,1"), "matchers dynamic: --k is for static"),
+        (("--k", "4,4,2,1", "--k-max", "4"), "is for static matchers"),
+        (("--k-max", "4"), "matchers union: have no partitions"),
         (("--vocab-sizes", "64,many"), "expected sizes such as 512,512,512,512"),
         (("--vocab-sizes", "64,64"), "the SID length is 2"),
         (("--version", "0"), "version 0"),
     ],
-    ids=["matchers", "vocab text", "vocab length", "version"],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_bad_options_exit_2_and_say_what_to_do(
     catalogue: Path, tmp_path: Path, options: tuple[str, ...], message: str

@@ -11,7 +11,7 @@ import pytest
 
 from support import layout
 
-OPTIONAL_EXTRAS = ("plots",)
+OPTIONAL_EXTRAS = ("plots", "ray")
 """Extras whose packages one module imports; a command that needs them names the extra."""
 
 

@@ -106,6 +106,69 @@ def test_a_damaged_data_page_is_an_input_error_with_the_file(tmp_path: Path) -> 
         build(spec, silent)
 
 
+def test_a_fault_of_the_file_is_told_in_one_line(tmp_path: Path) -> None:
+    """Arrow's own messages go on with places in its sources."""
+    spec = spec_of(tmp_path, {"ad_id": pa.array(range(5000)), "sid": pa.array([[0, 1]] * 5000)})
+    content = spec.ads[0].read_bytes()
+    for begin, end in ((4, 30), (len(content) - 400, len(content) - 8)):
+        damaged = content[:begin] + b"\xfe" * (end - begin) + content[end:]
+        spec.ads[0].write_bytes(damaged)
+        with pytest.raises(InputError, match=r"ads\.parquet: ") as caught:
+            build(spec, silent)
+        assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_column_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, {"title": pa.array(["a", "b"])})
+    pq.write_table(pq.read_table(spec.ads[0]), spec.ads[0], store_schema=False)
+    spec.ads[0].write_bytes(spec.ads[0].read_bytes().replace(b"title", b"t\xfftle"))
+    with pytest.raises(InputError, match=r"ads\.parquet: not a readable Parquet file"):
+        build(spec, silent)
+
+
+def test_a_footer_that_disagrees_with_its_row_groups_is_refused(tmp_path: Path) -> None:
+    rows = 1000
+    spec = spec_of(tmp_path, {"ad_id": pa.array(range(rows)), "sid": pa.array([[0, 1]] * rows)})
+    # Thrift's compact protocol: field 3, an i64 of 1,000 as a zigzag number, then field 4, a list.
+    told, other = b"\x16\xd0\x0f\x19", b"\x16\xcf\x0f\x19"
+    content = spec.ads[0].read_bytes()
+    assert content.count(told) == 1
+    spec.ads[0].write_bytes(content.replace(told, other))
+    with pytest.raises(InputError, match="row groups hold 1000 rows, its footer says -1000"):
+        build(spec, silent)
+
+
+def test_names_with_dots_are_columns_of_their_own(tmp_path: Path) -> None:
+    """Arrow selects columns by path, in which a dot leads into a nested one."""
+    plain = {name: pa.array(["a", "b"]) for name in ("sid.x", "ad_id.element", "location.list")}
+    report = build(spec_of(tmp_path, plain), silent)
+    assert (report.ads, report.ignored_columns) == (2, tuple(sorted(plain)))
+
+
+def test_a_column_without_any_value_is_no_rule_whatever_its_type(tmp_path: Path) -> None:
+    """What pandas writes where all are None."""
+    nothing = {
+        "country": pa.nulls(2),
+        "ad_weight": pa.nulls(2),
+        "location": pa.nulls(2, pa.list_(pa.null())),
+        "location_exclude": pa.array([[], []], pa.list_(pa.null())),
+    }
+    assert build(spec_of(tmp_path, nothing), silent).rules == 1
+
+
+def test_a_long_value_is_told_short(tmp_path: Path) -> None:
+    long = {"country": pa.array([["US"], ["x" * 1_000_000]], TEXTS)}
+    with pytest.raises(InputError, match="country") as caught:
+        build(spec_of(tmp_path, long), silent)
+    assert len(str(caught.value)) < 1000
+
+
+def test_a_token_beyond_int64_is_told_as_it_is(tmp_path: Path) -> None:
+    sids = pa.array([[0, 1], [2**64 - 1, 0]], pa.list_(pa.uint64()))
+    with pytest.raises(InputError, match=f"sid '{2**64 - 1}': token at position 0 is outside"):
+        build(spec_of(tmp_path, {"sid": sids}), silent)
+
+
 def test_a_table_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
     """The footer was read before: what it promised must be what comes."""
     spec = spec_of(tmp_path, {})

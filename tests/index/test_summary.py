@@ -3,8 +3,9 @@
 from statistics import mean
 
 import numpy as np
+import pytest
 
-from index.matchers import MatcherMode
+from index.matchers import DynamicKWay, MatcherMode
 from index.schema import Attribute, TargetingSchema
 from index.summary import summarize
 from support.oracle import RawAd
@@ -40,6 +41,27 @@ def test_fill_is_the_mean_over_entries_of_set_bits_by_usable_bits() -> None:
     assert (root.fill, root.rows) == (mean([1 / 5, 5 / 5]), 2)
     assert (p1.fill, p1.rows) == (mean([1 / 5, 1 / 5, 2 / 5, 5 / 5]), 3)
     assert (p1.bytes_before, p1.bytes_after) == (4 * 8, 3 * 8)
+
+
+def test_k_way_fill_is_the_mean_over_stored_partitions() -> None:
+    """Five usable bits; static has three partitions for each child of the root, and four for SIDs;
+    the empty ones count."""
+    schema = TargetingSchema((Attribute("a", ("p", "q", "r", "s")),), (), 0)
+    ads = [
+        RawAd(1, (0, 0), 0.0, {"a": (frozenset("p"), None)}),
+        RawAd(2, (0, 1), 0.0, {"a": (frozenset("qr"), None)}),
+        RawAd(3, (1, 0), 0.0, {"a": (frozenset("qr"), None)}),
+    ]
+    root, p1 = summarize(plain_snapshot(schema, (2, 2), ads, MatcherMode.STATIC)).matchers
+    assert (root.partitions, root.rows) == (6, 3)
+    assert root.fill == pytest.approx(mean([1 / 5, 2 / 5, 0, 2 / 5, 0, 0]))
+    assert (p1.partitions, p1.bytes_before, p1.bytes_after) == (12, 12 * 8, 3 * 8)
+    assert p1.fill == pytest.approx(mean([1 / 5, 0, 0, 0, 2 / 5, 0, 0, 0, 2 / 5, 0, 0, 0]))
+    dynamic = DynamicKWay(300_000, 4)
+    snapshot = plain_snapshot(schema, (2, 2), ads, MatcherMode.DYNAMIC, k_way=dynamic)
+    root, p1 = summarize(snapshot).matchers
+    assert (root.partitions, p1.partitions) == (3, 3)
+    assert root.fill == pytest.approx(mean([1 / 5, 2 / 5, 2 / 5]))
 
 
 def test_every_level_and_kind_is_told_and_json_has_it_all() -> None:

@@ -26,8 +26,10 @@ from support.decode_cases import (
     split_rows,
 )
 from support.oracle import eligible_prefixes
+from support.plain_partitions import rows_of_entry
 from support.strategies import Case, cases, random_schema
 
+modes = pytest.mark.parametrize("mode", list(MatcherMode), ids=lambda mode: mode.value)
 bodies = pytest.mark.parametrize(
     "admit", [admit_children_reference, admit_children_cpu], ids=["reference", "native"]
 )
@@ -42,16 +44,18 @@ def passes(made: DecodeCase, request: int, entry: int) -> bool:
     schema, matchers = made.snapshot.schema, made.snapshot.matchers
     if matchers is None:
         return True
-    user = as_integer(made.rows.bitmask[request])
-    if as_integer(matchers.bitmask.table[matchers.bitmask.index[entry]]) & user != user:
+    user, trie = as_integer(made.rows.bitmask[request]), made.snapshot.trie
+    ids = rows_of_entry(trie, matchers.bitmask, entry)
+    if not any(as_integer(matchers.bitmask.table[i]) & user == user for i in ids):
         return False
     for target_set, bloom, queries in zip(
         schema.sets, matchers.blooms, made.rows.sets, strict=True
     ):
-        row = as_integer(bloom.rows.table[bloom.rows.index[entry]])
+        rows = [as_integer(bloom.rows.table[i]) for i in rows_of_entry(trie, bloom.rows, entry)]
         hashes = queries.hashes[queries.offsets[request] : queries.offsets[request + 1]].tolist()
         if not any(
             all(row >> bit & 1 for bit in bloom_positions(value, target_set))
+            for row in rows
             for value in [*hashes, star_hash(schema.hash_seed)]
         ):
             return False
@@ -78,9 +82,12 @@ def all_internal_nodes(made: DecodeCase) -> Tensor:
 
 
 @bodies
+@modes
 @given(case=cases(most_ads=25, most_users=3))
-def test_children_are_admitted_as_on_plain_integers(admit: AdmitChildren, case: Case) -> None:
-    made = decode_case(case)
+def test_children_are_admitted_as_on_plain_integers(
+    admit: AdmitChildren, mode: MatcherMode, case: Case
+) -> None:
+    made = decode_case(case, mode)
     nodes = all_internal_nodes(made)
     got = admit(nodes, made.users, made.index)
     assert split_rows(got) == plain(made, nodes)
@@ -88,9 +95,12 @@ def test_children_are_admitted_as_on_plain_integers(admit: AdmitChildren, case: 
 
 
 @bodies
+@modes
 @given(case=cases(most_ads=40, most_users=3))
-def test_no_child_above_an_eligible_ad_is_lost(admit: AdmitChildren, case: Case) -> None:
-    made = decode_case(case)
+def test_no_child_above_an_eligible_ad_is_lost(
+    admit: AdmitChildren, mode: MatcherMode, case: Case
+) -> None:
+    made = decode_case(case, mode)
     nodes = all_internal_nodes(made)
     rows = split_rows(admit(nodes, made.users, made.index))
     for request, user in enumerate(case.users):
@@ -100,8 +110,11 @@ def test_no_child_above_an_eligible_ad_is_lost(admit: AdmitChildren, case: Case)
 
 
 @bodies
-def test_admitted_children_are_the_admitted_entries_of_the_index(admit: AdmitChildren) -> None:
-    made = decode_case(branching_case(np.random.default_rng(1), 111, 7))
+@pytest.mark.parametrize("mode", [mode for mode in MatcherMode if mode is not MatcherMode.CD])
+def test_admitted_children_are_the_admitted_entries_of_the_index(
+    admit: AdmitChildren, mode: MatcherMode
+) -> None:
+    made = decode_case(branching_case(np.random.default_rng(1), 111, 7), mode)
     nodes = all_internal_nodes(made)
     rows = split_rows(admit(nodes, made.users, made.index))
     for request in range(7):
@@ -113,7 +126,7 @@ def test_admitted_children_are_the_admitted_entries_of_the_index(admit: AdmitChi
 
 
 @bodies
-@pytest.mark.parametrize("mode", list(MatcherMode), ids=lambda mode: mode.value)
+@modes
 @pytest.mark.parametrize("num_sets", [0, 1, 3], ids=lambda n: f"sets={n}")
 def test_dead_and_repeated_beams_in_any_order(
     admit: AdmitChildren, num_sets: int, mode: MatcherMode

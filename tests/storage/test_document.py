@@ -16,18 +16,26 @@ def page(repository: Path) -> str:
     return (repository / "docs" / "snapshot.md").read_text(encoding="utf-8")
 
 
-def test_every_array_is_in_the_document_with_its_dtype(page: str, tmp_path: Path) -> None:
-    manifest = parse_manifest((make_version(tmp_path) / "MANIFEST.json").read_bytes())
-    assert manifest.matchers.mode == MatcherMode.UNION
+@pytest.mark.parametrize("mode", list(MatcherMode), ids=lambda mode: mode.value)
+def test_every_array_is_in_the_document_with_its_dtype(
+    page: str, mode: MatcherMode, tmp_path: Path
+) -> None:
+    version = make_version(tmp_path, mode=mode)
+    manifest = parse_manifest((version / "MANIFEST.json").read_bytes())
+    assert manifest.matchers.mode == mode
     rows = [line.replace("\\|", "|") for line in page.splitlines() if line.startswith("| `")]
     for file, (dtype, _) in expected_arrays(manifest).items():
         name = re.sub(r"\.(location|audience)\.", ".SET.", file)
         assert any(f"`{name}`" in row and f"`{dtype}`" in row for row in rows), file
 
 
-def test_every_key_of_a_manifest_is_in_the_document(page: str, tmp_path: Path) -> None:
-    fields = read_fields(make_version(tmp_path))
+@pytest.mark.parametrize("mode", list(MatcherMode), ids=lambda mode: mode.value)
+def test_every_key_of_a_manifest_is_in_the_document(
+    page: str, mode: MatcherMode, tmp_path: Path
+) -> None:
+    fields = read_fields(make_version(tmp_path, mode=mode))
     inner = [key for name in ("matchers", "counts") for key in fields[name]]
+    inner += list(fields["matchers"].get(mode.value, {}))
     for key in [*fields, *inner, *fields["files"][0]]:
         assert f"`{key}`" in page, key
     assert f"format, version {FORMAT_VERSION}" in page
@@ -39,6 +47,7 @@ def test_every_sentence_of_a_fault_is_one_that_the_code_can_say(
     sources = [
         *(repository / "index" / "storage").glob("*.py"),
         repository / "index" / "invariants.py",
+        repository / "index" / "partition_invariants.py",
         repository / "configs" / "sections.py",
     ]
     code = "".join(path.read_text(encoding="utf-8") for path in sources)

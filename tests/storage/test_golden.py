@@ -1,8 +1,9 @@
 """Snapshots of each format version, kept for ever: every later GRACE loads them and means the same.
 
-`golden/v1` is a root with version 7 (matchers `union`, one set, current) and 8 (matchers `cd`, no
-sets). What they hold is said here in plain Python. Never write them again: a change of the format
-is a new format version with a golden root of its own.
+`golden/v1` is a root with version 7 (matchers `union`, one set, current), 8 (matchers `cd`, no
+sets), 9 (matchers `static`) and 10 (matchers `dynamic`, both with the set). What they hold is said
+here in plain Python. Never write them again: a change of the format is a new format version with a
+golden root of its own.
 """
 
 from collections.abc import Iterator
@@ -12,12 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index.matchers import MatcherMode
+from index.matchers import DynamicKWay, KWay, MatcherMode, StaticKWay
 from index.schema import Attribute, TargetingSchema, TargetSet
 from index.snapshot import Snapshot, SnapshotFacts
 from index.storage import current_version, load_snapshot, verify_snapshot, versions, write_snapshot
 from support.oracle import RawAd, Rule
 from support.plain_builder import plain_snapshot
+from support.plain_partitions import rows_of_entry
 
 GOLDEN = Path(__file__).parent / "golden" / "v1"
 
@@ -29,6 +31,8 @@ SCHEMA = TargetingSchema(
     sets=(TargetSet("location", bloom_bits=64, bloom_hashes=2, max_request_values=64),),
     hash_seed=7,
 )
+STATIC = StaticKWay((3, 2, 2))
+DYNAMIC = DynamicKWay(fill_target_millionths=90_000, k_max=4)
 FACTS = SnapshotFacts(7, "2026-01-31T12:00:00Z", "golden-1", rejects=3, updates_watermark=63)
 
 ADS: dict[tuple[int, ...], dict[int, tuple[float, dict[str, Rule]]]] = {
@@ -80,9 +84,9 @@ def listed(snapshot: Snapshot) -> Iterator[tuple[tuple[int, ...], int, float, in
 
 
 def test_the_golden_root_is_whole() -> None:
-    assert versions(GOLDEN) == (7, 8)
+    assert versions(GOLDEN) == (7, 8, 9, 10)
     assert current_version(GOLDEN) == 7
-    for version in (7, 8):
+    for version in (7, 8, 9, 10):
         report = verify_snapshot(GOLDEN, version, deep=True)
         assert (report.version, report.rejects, report.notes) == (version, 3, ())
 
@@ -103,7 +107,7 @@ def test_its_ads_stand_behind_their_sids() -> None:
         for sid, ads in ADS.items()
         for ad_id, (weight, _) in sorted(ads.items())
     ]
-    for version in (7, 8):
+    for version in (7, 8, 9, 10):
         assert [ad[:3] for ad in listed(load_snapshot(GOLDEN, version))] == expected
 
 
@@ -160,7 +164,33 @@ def test_its_matchers_are_the_union_of_what_lies_below() -> None:
     assert all(has_star.values())
 
 
-@pytest.mark.parametrize("version", [7, 8])
+@pytest.mark.parametrize(
+    ("version", "k_way", "partitions"),
+    [
+        (9, STATIC, [[{"NO", "PT", "(other)"}, set(), set()]] * 2),
+        (10, DYNAMIC, [[{"NO", "PT", "(other)"}]] * 2),
+    ],
+)
+def test_its_k_way_matchers_have_partitions(
+    version: int, k_way: KWay, partitions: list[list[set[str]]]
+) -> None:
+    snapshot = load_snapshot(GOLDEN, version)
+    assert snapshot.matchers is not None
+    assert snapshot.matchers.k_way == k_way
+    trie, bitmask, location = snapshot.trie, snapshot.matchers.bitmask, snapshot.matchers.blooms[0]
+    found = [
+        [
+            names_of(bits_of(bitmask.table[i]))["country"]
+            for i in rows_of_entry(trie, bitmask, entry)
+        ]
+        for entry in (0, 1)
+    ]
+    assert found == partitions
+    stars = [location.star[i] for i in rows_of_entry(trie, location.rows, 0)]
+    assert stars == ([1, 0, 0] if version == 9 else [1, 0])
+
+
+@pytest.mark.parametrize("version", [7, 8, 9, 10])
 def test_the_same_catalogue_is_still_written_as_the_same_bytes(
     version: int, tmp_path: Path
 ) -> None:
@@ -173,9 +203,14 @@ def test_the_same_catalogue_is_still_written_as_the_same_bytes(
 
 
 def write_golden(root: Path, version: int) -> Path:
-    mode = MatcherMode.UNION if version == 7 else MatcherMode.CD
+    mode, k_way = {
+        7: (MatcherMode.UNION, None),
+        8: (MatcherMode.CD, None),
+        9: (MatcherMode.STATIC, STATIC),
+        10: (MatcherMode.DYNAMIC, DYNAMIC),
+    }[version]
     schema, ads = SCHEMA, raw_ads()
     if version == 8:
         schema = replace(SCHEMA, sets=())
-    snapshot = plain_snapshot(schema, (3, 3, 5), ads, mode)
+    snapshot = plain_snapshot(schema, (3, 3, 5), ads, mode, k_way=k_way)
     return write_snapshot(replace(snapshot, facts=replace(FACTS, version=version)), root)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs.errors import SnapshotError
+from index.matchers import MatcherMode
 from index.snapshot import Snapshot
 from index.storage import load_snapshot, verify_snapshot
 from index.storage.layout import arrays_of
@@ -32,6 +33,13 @@ Array = npt.NDArray[Any]
 @pytest.fixture(scope="module")
 def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_version(tmp_path_factory.mktemp("intact"))
+
+
+@pytest.fixture(scope="module")
+def intact_of(tmp_path_factory: pytest.TempPathFactory) -> dict[MatcherMode, Path]:
+    return {
+        mode: make_version(tmp_path_factory.mktemp(mode.value), mode=mode) for mode in MatcherMode
+    }
 
 
 @pytest.fixture
@@ -117,6 +125,62 @@ def test_a_wrong_number_is_named_with_its_file_and_place(
             load_snapshot(version, threads=threads)
         assert caught.value.file == expected_file
         assert fault in caught.value.fault
+
+
+STATIC, DYNAMIC = MatcherMode.STATIC, MatcherMode.DYNAMIC
+# The same catalogue in the k-way modes: static ids 3, 4 and 2 per entry; 13 dynamic bitmask ids.
+K_WAY_FAULTS: list[tuple[MatcherMode, str, Callable[[Array], None], str]] = [
+    (STATIC, "bitmask_index", put(5, 3), "entry 5 has row 3, but level 1 has rows 0 to 2"),
+    (STATIC, "bitmask_index", put(6, 0), "entry 6 has row 0, but level 2 has rows 3 to 6"),
+    (STATIC, "bitmask_index", put(33, 99), "entry 33 has row 99, but level 3 has rows 7 to 10"),
+    (STATIC, "bloom_index.location", put(0, -1), "entry 0 has row -1, but level 1 has rows 0 to"),
+    (STATIC, "bloom_star.location", put(2, 1), "row 2 has flag 1, but its Bloom row says 0"),
+    (DYNAMIC, "bitmask_index", put(3, 1), "entry 3 has row 1, but level 2 has rows 2 to 4"),
+    (DYNAMIC, "bitmask_index", put(12, 2**31 - 1), "has row 2147483647, but level 3 has rows"),
+    (DYNAMIC, "bitmask_offsets", put(0, 1), "offset 0 is 1, expected 0"),
+    (DYNAMIC, "bitmask_offsets", put(1, 0), "entry 0 has no partition: offsets 0 and 1 are both"),
+    (DYNAMIC, "bitmask_offsets", put(4, 99), "offset 5 is 6, below the one before it, 99"),
+    (DYNAMIC, "bitmask_offsets", put(4, -1), "offset 4 is -1, below the one before it, 4"),
+    (DYNAMIC, "bitmask_offsets", put(-1, 14), "last offset is 14, but there are 13 partition"),
+    (DYNAMIC, "bloom_offsets.audience", put(3, 2), "entry 2 has no partition: offsets 2 and 3"),
+]
+
+
+@pytest.mark.parametrize(
+    ("mode", "name", "change", "fault"),
+    K_WAY_FAULTS,
+    ids=[f"{mode.value}-{name}-{fault}" for mode, name, _, fault in K_WAY_FAULTS],
+)
+def test_a_wrong_partition_is_named_with_its_file_and_place(
+    mode: MatcherMode, name: str, change: Callable[[Array], None], fault: str, tmp_path: Path
+) -> None:
+    version, file = make_version(tmp_path, mode=mode), f"{name}.npy"
+    array = read_array_file(version, file)
+    change(array)
+    forge_array(version, file, array)
+    with pytest.raises(SnapshotError) as caught:
+        load_snapshot(version)
+    assert caught.value.file == file
+    assert fault in caught.value.fault
+
+
+def test_more_partitions_than_the_manifest_allows_are_refused(tmp_path: Path) -> None:
+    version = make_version(tmp_path, mode=DYNAMIC)
+    forge_manifest(version, lambda fields: fields["matchers"]["dynamic"].update(k_max=1))
+    with pytest.raises(SnapshotError, match="entry 0 has 2 partitions, expected 1 at most"):
+        load_snapshot(version)
+
+
+@pytest.mark.parametrize("mode", [STATIC, DYNAMIC], ids=lambda mode: mode.value)
+@pytest.mark.parametrize("file", ["bitmask_index.npy", "bloom_index.location.npy"])
+def test_ids_too_many_or_too_few_are_refused(mode: MatcherMode, file: str, tmp_path: Path) -> None:
+    version = make_version(tmp_path, mode=mode)
+    array = read_array_file(version, file)
+    for changed in (array[:-1], np.append(array, array[-1:]), array[:0]):
+        forge_array(version, file, changed)
+        expected = "shape must be" if mode is STATIC else "the last offset is"
+        with pytest.raises(SnapshotError, match=expected):
+            load_snapshot(version)
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -277,25 +341,41 @@ def use(snapshot: Snapshot) -> None:
     for i, (values, set_rules) in enumerate(zip(snapshot.set_values, rules.sets, strict=True)):
         assert len(values.ids) == len(values)
         set_rules.include_offsets[rules.set_rules[:, i] + 1]
-        assert all(values[value_id] for value_id in set_rules.include_values)
-        assert all(values[value_id] for value_id in set_rules.exclude_values)
+        for value_id in (*set_rules.include_values, *set_rules.exclude_values):
+            values[value_id].encode()
     assert snapshot.matchers is not None
     for rows in (snapshot.matchers.bitmask, *(bloom.rows for bloom in snapshot.matchers.blooms)):
         rows.table[rows.index]
+        for entry in range(trie.num_entries):
+            begin, end = rows.id_offsets(trie, entry, entry + 1)
+            assert 0 <= begin < end <= len(rows.index)
 
 
+@pytest.mark.parametrize(
+    ("mode", "files"),
+    [
+        (mode, sorted(arrays_of(small_snapshot(mode=mode))))
+        for mode in (MatcherMode.UNION, STATIC, DYNAMIC)
+    ],
+    ids=["union", "static", "dynamic"],
+)
 @given(data=st.data())
 @settings(max_examples=300)
 def test_corrupt_arrays_are_refused_or_safe_to_use(
-    intact: Path, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+    intact_of: dict[MatcherMode, Path],
+    mode: MatcherMode,
+    files: list[str],
+    data: st.DataObject,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
+    intact = intact_of[mode]
     version = shutil.copytree(intact, tmp_path_factory.mktemp("corrupt") / intact.name)
-    for file in data.draw(st.lists(st.sampled_from(FILES), min_size=1, max_size=2, unique=True)):
+    for file in data.draw(st.lists(st.sampled_from(files), min_size=1, max_size=2, unique=True)):
         forge_array(version, file, corrupt(read_array_file(version, file), data))
     try:
         snapshot = load_snapshot(version, threads=1)
     except SnapshotError as error:
-        assert error.file in FILES
+        assert error.file in files
     else:
         use(snapshot)
     finally:

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 
 from configs.errors import SnapshotError
 from index.invariants import check_invariants
-from index.matchers import BloomMatchers, MatcherMode, Matchers, NodeMatchers
+from index.matchers import BloomMatchers, MatcherMode, NodeMatchers
 from index.snapshot import Snapshot
 from index.storage.structure import check_structure
 from index.values import InternedValues
 from support.forgery import SCHEMA, some
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
-from support.strategies import Case, cases
+from support.strategies import Case, cases, random_case
 
 ADS = (
     RawAd(1, (0, 0), rules={"country": (some("NO"), None), "location": (some("a", "b"), None)}),
@@ -30,8 +30,8 @@ ADS = (
 Array = npt.NDArray[Any]
 
 
-def built(*ads: RawAd) -> Snapshot:
-    return plain_snapshot(SCHEMA, (2, 3), ads or ADS)
+def built(*ads: RawAd, mode: MatcherMode = MatcherMode.UNION) -> Snapshot:
+    return plain_snapshot(SCHEMA, (2, 3), ads or ADS, mode)
 
 
 @pytest.mark.parametrize("mode", list(MatcherMode))
@@ -68,7 +68,7 @@ def changed_rows(rows: NodeMatchers, **changes: Callable[[Array], Array]) -> Nod
 def with_bitmask(snapshot: Snapshot, **changes: Callable[[Array], Array]) -> Snapshot:
     assert snapshot.matchers is not None
     rows = changed_rows(snapshot.matchers.bitmask, **changes)
-    return replace(snapshot, matchers=Matchers(rows, snapshot.matchers.blooms))
+    return replace(snapshot, matchers=replace(snapshot.matchers, bitmask=rows))
 
 
 def with_bloom(snapshot: Snapshot, **changes: Callable[[Array], Array]) -> Snapshot:
@@ -76,7 +76,7 @@ def with_bloom(snapshot: Snapshot, **changes: Callable[[Array], Array]) -> Snaps
     first, *others = snapshot.matchers.blooms
     rows = changed_rows(first.rows, **changes)
     blooms = (BloomMatchers(rows, first.star), *others)
-    return replace(snapshot, matchers=Matchers(snapshot.matchers.bitmask, blooms))
+    return replace(snapshot, matchers=replace(snapshot.matchers, blooms=blooms))
 
 
 def swapped(one: int, other: int) -> Callable[[Array], Array]:
@@ -176,3 +176,73 @@ def test_a_broken_invariant_is_named(change: Callable[[Snapshot], Snapshot], fau
     with pytest.raises(SnapshotError) as caught:
         check_invariants(change(built()))
     assert fault in str(caught.value)
+
+
+STATIC, DYNAMIC = MatcherMode.STATIC, MatcherMode.DYNAMIC
+# Static: 3 and 4 ids per entry. Location rows of level 1: {a, b}, {*}, zeros; of (0,): 0, 1, 2.
+K_WAY_FAULTS: list[tuple[MatcherMode, Callable[[Snapshot], Snapshot], str]] = [
+    (STATIC, lambda s: with_bloom(s, index=put(0, 1)), "the first level 1 row is 1, expected 0"),
+    (
+        STATIC,
+        lambda s: with_bloom(s, index=put(1, 0)),
+        "npy: entry 2 has level 1 row 2 before",
+    ),
+    (
+        STATIC,
+        lambda s: with_bloom(s, index=put(3, 2)),
+        "entry 1 has partitions that are not the OR of the SIDs below it",
+    ),
+    (STATIC, lambda s: with_bitmask(s, table=flip(-1, 0)), "which is not the OR of the rows below"),
+    (
+        STATIC,
+        lambda s: with_bloom(s, index=put(7, 3)),
+        "entry 2 is of one SID, but has several partitions",
+    ),
+    (DYNAMIC, lambda s: with_bitmask(s, table=flip(0, 0)), "entry 0 has partitions that are not"),
+    (DYNAMIC, lambda s: with_bloom(s, table=flip(-1, 9)), "which is not the OR of the rows below"),
+]
+
+
+def test_a_sid_torn_between_partitions_is_named() -> None:
+    """The first bit of {a, b} in one partition, the others in the next: their OR is as before."""
+    snapshot = built(*ADS[:3], mode=STATIC)
+
+    def torn(table: Array) -> Array:
+        table = table.copy()
+        first_bit = table[0] & (~table[0] + np.uint64(1))
+        table[1] |= table[0] & ~first_bit
+        table[0] = first_bit
+        return table
+
+    check_invariants(snapshot)
+    with pytest.raises(SnapshotError, match="entry 0 has no partition that contains a SID below"):
+        check_invariants(with_bloom(snapshot, table=torn))
+
+
+@pytest.mark.parametrize(
+    ("mode", "change", "fault"),
+    K_WAY_FAULTS,
+    ids=[f"{mode.value}-{fault}" for mode, _, fault in K_WAY_FAULTS],
+)
+def test_a_broken_invariant_of_partitions_is_named(
+    mode: MatcherMode, change: Callable[[Snapshot], Snapshot], fault: str
+) -> None:
+    check_invariants(built(mode=mode))
+    with pytest.raises(SnapshotError) as caught:
+        check_invariants(change(built(mode=mode)))
+    assert fault in str(caught.value)
+
+
+@pytest.mark.parametrize("mode", [STATIC, DYNAMIC], ids=lambda mode: mode.value)
+def test_blocks_do_not_change_the_verdict_on_partitions(
+    mode: MatcherMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = random_case(np.random.default_rng(5), 111)
+    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads, mode)
+    monkeypatch.setattr("index.invariants._BLOCK", 2)
+    for block in (1, 2, 3, 7):
+        monkeypatch.setattr("index.partition_invariants._BLOCK", block)
+        check_invariants(snapshot)
+        for at, fault in ((0, "entry 0 has partitions that are not the OR"), (-1, "entry")):
+            with pytest.raises(SnapshotError, match=fault):
+                check_invariants(with_bitmask(snapshot, table=flip(at, 0)))

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs.errors import SnapshotError
+from index.matchers import MatcherMode
 from index.storage import load_snapshot
 from index.storage.manifest import parse_manifest, render_manifest
 from support.forgery import (
@@ -48,8 +49,9 @@ def test_a_forged_manifest_with_nothing_changed_is_accepted(version: Path) -> No
     load_snapshot(version)
 
 
-def test_what_is_rendered_is_what_is_parsed(intact: Path) -> None:
-    content = (intact / "MANIFEST.json").read_bytes()
+@pytest.mark.parametrize("mode", list(MatcherMode), ids=lambda mode: mode.value)
+def test_what_is_rendered_is_what_is_parsed(mode: MatcherMode, tmp_path: Path) -> None:
+    content = (make_version(tmp_path, mode=mode) / "MANIFEST.json").read_bytes()
     assert render_manifest(parse_manifest(content)) == content
     assert content.endswith(b"}\n")
 
@@ -90,8 +92,11 @@ FAULTS: list[tuple[Change, str]] = [
     (put("vocab_sizes.1", 1), "counts.nodes_per_level[2]: must be 1 to 2, got 4"),
     (put("schema.sets.0.bloom_bits", 63), "sets.location.bloom_bits: must be a power of two"),
     (put("schema.hash_seed", -1), "hash_seed: must be 0 to 2^64 - 1, got -1"),
-    (put("matchers.mode", "static"), "matchers.mode 'static' is not one that this GRACE reads"),
+    (put("matchers.mode", "tree"), "matchers.mode 'tree' is not one that this GRACE reads"),
     (put("matchers.mode", "cd"), "matchers.bloom_level_rows: expected the sets [], got"),
+    (put("matchers.mode", "static"), "matchers.static: missing in mode static"),
+    (put("matchers.mode", "dynamic"), "matchers.dynamic: missing in mode dynamic"),
+    (put("matchers.static", {"widths": [1, 1, 1]}), "matchers.static: not a key of mode union"),
     (put("matchers.bitmask_level_rows", [1]), "bitmask_level_rows: expected 3 numbers, got 1"),
     (put("matchers.bitmask_level_rows.0", 3), "bitmask_level_rows[0]: must be 1 to 2, got 3"),
     (put("matchers.bloom_level_rows", {}), "matchers.bloom_level_rows: expected the sets"),
@@ -129,6 +134,53 @@ FAULTS: list[tuple[Change, str]] = [
 def test_a_wrong_field_is_named_with_its_value(change: Change, fault: str, version: Path) -> None:
     forge_manifest(version, change)
     assert_manifest_refused(version, fault)
+
+
+K_WAY_FAULTS: list[tuple[MatcherMode, Change, str]] = [
+    (MatcherMode.STATIC, put("matchers.static.widths", [3, 4]), "widths: expected 3 numbers, got"),
+    (MatcherMode.STATIC, put("matchers.static.widths.1", 0), "widths[1]: must be 1 to 1024, got 0"),
+    (MatcherMode.STATIC, put("matchers.static.widths.1", 1025), "widths[1]: must be 1 to 1024"),
+    (MatcherMode.STATIC, put("matchers.static.k", 3), "matchers.static: unknown key 'k'"),
+    (MatcherMode.STATIC, put("matchers.static", {}), "matchers.static: missing key 'widths'"),
+    (MatcherMode.STATIC, put("matchers.mode", "union"), "static: not a key of mode union"),
+    (MatcherMode.STATIC, put("matchers.bitmask_level_rows.0", 7), "must be 1 to 6, got 7"),
+    (MatcherMode.STATIC, put("matchers.bitmask_level_rows", [1]), "expected 3 numbers, got 1"),
+    (MatcherMode.DYNAMIC, put("matchers.dynamic.k_max", 6), "k_max: must be a power of two"),
+    (MatcherMode.DYNAMIC, put("matchers.dynamic.k_max", 0), "k_max: must be a power of two"),
+    (
+        MatcherMode.DYNAMIC,
+        put("matchers.dynamic.fill_target_millionths", -1),
+        "fill_target_millionths: must be 0 to 1000000, got -1",
+    ),
+    (MatcherMode.DYNAMIC, put("matchers.mode", "static"), "matchers.static: missing in mode"),
+    (MatcherMode.DYNAMIC, put("matchers.bitmask_level_rows.0", 17), "must be 1 to 16, got 17"),
+]
+
+
+@pytest.mark.parametrize(
+    ("mode", "change", "fault"), K_WAY_FAULTS, ids=[fault for _, _, fault in K_WAY_FAULTS]
+)
+def test_wrong_partitions_are_named(
+    mode: MatcherMode, change: Change, fault: str, tmp_path: Path
+) -> None:
+    version = make_version(tmp_path, mode=mode)
+    load_snapshot(version)
+    forge_manifest(version, change)
+    assert_manifest_refused(version, fault)
+
+
+def test_more_rows_than_ids_can_number_are_refused(tmp_path: Path) -> None:
+    version = make_version(tmp_path, mode=MatcherMode.STATIC)
+
+    def change(fields: Fields) -> None:
+        fields["vocab_sizes"] = [65536] * 3
+        fields["counts"]["nodes_per_level"] = [1, 65536, 10**7, 10**7]
+        fields["counts"]["ads"] = 10**7
+        fields["matchers"]["static"]["widths"] = [1, 200, 200]
+        fields["matchers"]["bitmask_level_rows"] = [1, 2 * 10**9, 2 * 10**9]
+
+    forge_manifest(version, change)
+    assert_manifest_refused(version, "sum of matchers.bitmask_level_rows: must be 0 to 2147483647")
 
 
 @pytest.mark.parametrize(

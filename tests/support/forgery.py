@@ -78,8 +78,8 @@ def tiny_snapshot(version: int = 1) -> Snapshot:
     return plain_snapshot(schema, (2, 2), ads, MatcherMode.CD, version)
 
 
-def make_version(root: Path, version: int = 1) -> Path:
-    return write_snapshot(small_snapshot(version), root)
+def make_version(root: Path, version: int = 1, mode: MatcherMode = MatcherMode.UNION) -> Path:
+    return write_snapshot(small_snapshot(version, mode), root)
 
 
 def read_fields(version: Path) -> Fields:

@@ -254,6 +254,8 @@ CASES: Mapping[str, tuple[OpCase, ...]] = {
             "no-attributes", lambda rng: branching_case(rng, 63, 3, random_schema(rng, (), 2))
         ),
         _admission("cd", lambda rng: branching_case(rng, 63, 3), MatcherMode.CD),
+        _admission("static", lambda rng: branching_case(rng, 63, 3), MatcherMode.STATIC),
+        _admission("dynamic", lambda rng: branching_case(rng, 63, 3), MatcherMode.DYNAMIC),
         _admission("few-alive", lambda rng: branching_case(rng, 63, 5), dead=0.95),
         OpCase("none-alive", _no_beam_alive),
         _admission("empty-users", lambda rng: _with_users(rng, None)),

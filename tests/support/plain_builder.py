@@ -11,13 +11,22 @@ import numpy.typing as npt
 
 from index.ads import SidToAds
 from index.bloom import bloom_positions, star_hash, value_hash
-from index.matchers import BloomMatchers, MatcherMode, Matchers, NodeMatchers
+from index.matchers import (
+    BloomMatchers,
+    DynamicKWay,
+    KWay,
+    MatcherMode,
+    Matchers,
+    NodeMatchers,
+    StaticKWay,
+)
 from index.rules import SetRules, TargetingRules
 from index.schema import RESERVED_VALUE, Attribute, TargetingSchema, TargetSet
 from index.snapshot import Snapshot, SnapshotFacts
 from index.trie import SidTrie
 from index.values import InternedValues
 from support.oracle import NO_RULE, RawAd, Rule
+from support.plain_partitions import plain_k_way, plain_partitions
 
 __all__ = ["PLAIN_CREATED_AT", "PLAIN_SID_SPACE", "plain_snapshot"]
 
@@ -38,8 +47,12 @@ def plain_snapshot(
     ads: Iterable[RawAd],
     mode: MatcherMode = MatcherMode.UNION,
     version: int = 1,
+    k_way: KWay | None = None,
 ) -> Snapshot:
-    """The snapshot of ads that a build would keep: refusals are not looked for here."""
+    """The snapshot of ads that a build would keep: refusals are not looked for here.
+
+    Without `k_way`, modes `static` and `dynamic` make the partitions of `plain_k_way`.
+    """
     ordered = sorted(ads, key=lambda ad: (ad.sid, ad.ad_id))
     levels = _levels(ordered, len(vocab_sizes))
     set_values = tuple(_interned(ordered, target_set) for target_set in schema.sets)
@@ -49,7 +62,9 @@ def plain_snapshot(
         schema=schema,
         trie=_trie(levels, tuple(vocab_sizes)),
         mode=mode,
-        matchers=_matchers(schema, levels, ordered) if mode is MatcherMode.UNION else None,
+        matchers=None
+        if mode is MatcherMode.CD
+        else _matchers(schema, levels, ordered, k_way or plain_k_way(mode, len(vocab_sizes))),
         ads=_sid_to_ads(ordered, levels[-1], plain_rules),
         rules=_rules(schema, plain_rules),
         set_values=set_values,
@@ -170,16 +185,25 @@ def _sid_to_ads(ads: list[RawAd], leaves: list[Prefix], plain_rules: list[PlainR
     )
 
 
-def _matchers(schema: TargetingSchema, levels: list[list[Prefix]], ads: list[RawAd]) -> Matchers:
-    bitmask = _node_matchers(levels, ads, [_ad_bitmask(schema, ad) for ad in ads], schema.words)
+def _matchers(
+    schema: TargetingSchema, levels: list[list[Prefix]], ads: list[RawAd], k_way: KWay | None
+) -> Matchers:
+    def node_matchers(ad_rows: list[int], words: int, bits: int) -> NodeMatchers:
+        sid_rows = dict.fromkeys(levels[-1], 0)
+        for ad, row in zip(ads, ad_rows, strict=True):
+            sid_rows[ad.sid] |= row
+        return _node_matchers(levels, sid_rows, words, bits, k_way)
+
+    ad_rows = [_ad_bitmask(schema, ad) for ad in ads]
+    bitmask = node_matchers(ad_rows, schema.words, schema.bitmask_bits)
     blooms = []
     for target_set in schema.sets:
         ad_rows = [_ad_bloom(target_set, schema.hash_seed, ad) for ad in ads]
-        rows = _node_matchers(levels, ads, ad_rows, target_set.words)
+        rows = node_matchers(ad_rows, target_set.words, target_set.bloom_bits)
         star_bits = _bits(bloom_positions(star_hash(schema.hash_seed), target_set))
         star = [_integer(row) & star_bits == star_bits for row in rows.table]
         blooms.append(BloomMatchers(rows, np.array(star, np.uint8)))
-    return Matchers(bitmask, tuple(blooms))
+    return Matchers(bitmask, tuple(blooms), k_way)
 
 
 def _ad_bloom(target_set: TargetSet, seed: int, ad: RawAd) -> int:
@@ -191,21 +215,34 @@ def _ad_bloom(target_set: TargetSet, seed: int, ad: RawAd) -> int:
 
 
 def _node_matchers(
-    levels: list[list[Prefix]], ads: list[RawAd], ad_rows: list[int], words: int
+    levels: list[list[Prefix]],
+    sid_rows: dict[Prefix, int],
+    words: int,
+    bits: int,
+    k_way: KWay | None,
 ) -> NodeMatchers:
-    """Per level: each node's row is the OR of its ads' rows; equal rows share an id."""
+    """Per level: the rows of each node's partitions, in `union` one; equal ones share an id."""
     index: list[int] = []
+    counts: list[int] = []
     level_rows: list[int] = []
     table: list[int] = []
     for length, level in list(enumerate(levels))[1:]:
-        union = dict.fromkeys(level, 0)
-        for ad, row in zip(ads, ad_rows, strict=True):
-            union[ad.sid[:length]] |= row
-        ids = _first_use(union.values())
-        index.extend(len(table) + ids[row] for row in union.values())
+        below: dict[Prefix, list[int]] = {prefix: [] for prefix in level}
+        for sid, row in sorted(sid_rows.items()):
+            below[sid[:length]].append(row)
+        nodes = [plain_partitions(rows, bits, k_way, length) for rows in below.values()]
+        ids = _first_use(row for node in nodes for row in node)
+        index.extend(len(table) + ids[row] for node in nodes for row in node)
+        counts.extend(map(len, nodes))
         level_rows.append(len(ids))
         table.extend(ids)
-    return NodeMatchers(np.array(index, np.int32), _table(table, words), tuple(level_rows))
+    return NodeMatchers(
+        np.array(index, np.int32),
+        _table(table, words),
+        tuple(level_rows),
+        k_way.widths if isinstance(k_way, StaticKWay) else None,
+        _offsets(counts, np.int32) if isinstance(k_way, DynamicKWay) else None,
+    )
 
 
 def _bits(positions: Iterable[int]) -> int:

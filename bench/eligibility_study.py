@@ -1,0 +1,239 @@
+"""Pass rates, fill rates and storage of the matcher modes over the `paper` catalogue.
+
+    python -m bench.eligibility_study --sids 30000000 --users 512 \
+        --out bench/results/cpu-2core/eligibility.json
+
+Every mode answers the same users with the same generator and the same beams; only what a step
+admits differs. Generated ads are then matched exactly. Rates are of all ads of a bucket's users
+together, and the buckets are those of the paper, by generated ads per user. Rows, by "table":
+`catalogue` (one), `matchers` (per mode, kind and position), `pass` (per mode and bucket).
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.paper import (
+    Generator,
+    GeneratorKnobs,
+    PaperSpec,
+    admit_for,
+    arranged_ads,
+    every_entry,
+    generator_of,
+    make_paper_catalogue,
+    make_users,
+    snapshot_of,
+)
+from bench.paper.draws import Draws
+from bench.result_file import write_result
+from configs.machine import available_cores
+from index.exact import ExactMatcher
+from index.matchers import KWay, MatcherMode, StaticKWay
+from index.snapshot import Snapshot
+from index.summary import IndexSummary, summarize
+from index.users import UserAttributes, UserEncoder, UserRows
+
+_USERS_AT_ONCE = 64
+_BUCKETS = (
+    ("all", 0, 1 << 62),
+    ("<5k", 0, 5_000),
+    ("5k-9.9k", 5_000, 10_000),
+    ("10k+", 10_000, 1 << 62),
+)
+_GENERATOR_SEED = 7
+
+_K_WAYS: dict[MatcherMode, KWay] = {MatcherMode.STATIC: StaticKWay((64, 64, 32, 8))}
+"""As in the paper; the builder's defaults for `dynamic` are the paper's too."""
+
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class PassRow:
+    """Counts are means over the bucket's users, rates of all its ads together."""
+
+    table: str
+    mode: str
+    bucket: str
+    users: int
+    users_share: float
+    generated: float
+    generated_median: float
+    matched: float
+    bitmask_pass: float | None
+    bloom_pass: float | None  # of what passed the bitmask; exact sets, not Bloom bits
+    final_pass: float | None
+    beams: tuple[float, ...]  # alive after each step
+    sids_without_match: float  # generated SIDs none of whose ads matched, per user
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one mode generated: users [U], beams [U, L]."""
+
+    generated: Counts
+    attributes: Counts  # failed the bitmask
+    sets: Counts  # passed it, and failed a set
+    matched: Counts
+    beams: Counts
+    empty_sids: Counts
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.eligibility_study", description=__doc__)
+    parser.add_argument("--out", type=Path, help="result file; without it, only print")
+    parser.add_argument("--sids", type=int, default=30_000_000)
+    parser.add_argument("--users", type=int, default=512)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=available_cores())
+    parser.add_argument("--modes", nargs="+", default=[mode.value for mode in MatcherMode])
+    options = parser.parse_args(arguments)
+    rows = []
+    modes = [MatcherMode(mode) for mode in options.modes]
+    spec = PaperSpec(options.sids, options.seed)
+    for row in study(spec, options.users, modes, options.threads):
+        print(json.dumps(row), flush=True)
+        rows.append(row)
+    if options.out is not None:
+        write_result(options.out, "python -m bench.eligibility_study", arguments, rows)
+
+
+def study(
+    spec: PaperSpec, num_users: int, modes: Sequence[MatcherMode], threads: int
+) -> Iterator[Mapping[str, Any]]:
+    begin = time.perf_counter()
+    catalogue = make_paper_catalogue(spec, threads)
+    arranged = arranged_ads(catalogue, threads)
+    seconds = time.perf_counter() - begin
+    users: list[UserAttributes] = list(make_users(num_users, catalogue.draws, spec.knobs))
+    generator = None
+    for place, mode in enumerate(modes):
+        begin = time.perf_counter()
+        snapshot = snapshot_of(catalogue, arranged, mode, threads, _K_WAYS.get(mode))
+        joined = time.perf_counter() - begin
+        summary = summarize(snapshot)
+        if place == 0:
+            yield _catalogue_row(spec, summary, seconds)
+        yield from _matcher_rows(summary, joined)
+        if generator is None:
+            generator = generator_of(snapshot, Draws(_GENERATOR_SEED), GeneratorKnobs())
+        outcome = _answer(snapshot, users, generator, threads)
+        yield from (asdict(row) for row in _pass_rows(mode, outcome))
+        del snapshot  # k-way matchers are gigabytes: before the next mode's are made
+
+
+def _answer(
+    snapshot: Snapshot, users: Sequence[UserAttributes], generator: Generator, threads: int
+) -> Outcome:
+    encoder, matcher = (
+        UserEncoder(snapshot.schema, snapshot.set_values),
+        ExactMatcher(snapshot, threads),
+    )
+    parts = []
+    for first in range(0, len(users), _USERS_AT_ONCE):
+        encoded = encoder.encode(users[first : first + _USERS_AT_ONCE])
+        parts.append(_answer_some(snapshot, encoded, first, generator, matcher))
+    return Outcome(*(np.concatenate(counts) for counts in zip(*parts, strict=True)))
+
+
+def _answer_some(
+    snapshot: Snapshot,
+    users: UserRows,
+    first: int,
+    generator: Generator,
+    matcher: ExactMatcher,
+) -> tuple[Counts, ...]:
+    cd = snapshot.mode is MatcherMode.CD
+    found = [
+        generator.generate(
+            first + request, every_entry if cd else admit_for(snapshot, users, request)
+        )
+        for request in range(len(users))
+    ]
+    offsets = np.cumsum([0, *(len(one.leaves) for one in found)])
+    reply = matcher.match(
+        users,
+        offsets,
+        np.concatenate([one.leaves for one in found]),
+        np.concatenate([one.scores for one in found]),
+        snapshot.ads.num_ads,
+    )
+    useful = [
+        len(np.unique(reply.leaf_positions[begin:end]))
+        for begin, end in zip(reply.offsets[:-1], reply.offsets[1:], strict=True)
+    ]
+    counts = reply.counts
+    beams = np.array([one.alive for one in found], np.int64)
+    return (
+        counts.generated,
+        counts.attributes,
+        counts.sets.sum(axis=1),
+        counts.matched,
+        beams,
+        np.diff(offsets) - np.array(useful, np.int64),
+    )
+
+
+def _pass_rows(mode: MatcherMode, outcome: Outcome) -> Iterator[PassRow]:
+    for bucket, least, below in _BUCKETS:
+        of = (outcome.generated >= least) & (outcome.generated < below)
+        generated = int(outcome.generated[of].sum())
+        passed = generated - int(outcome.attributes[of].sum())
+        matched = int(outcome.matched[of].sum())
+        count = max(1, int(of.sum()))
+        yield PassRow(
+            table="pass",
+            mode=mode.value,
+            bucket=bucket,
+            users=int(of.sum()),
+            users_share=round(float(of.mean()), 4),
+            generated=round(generated / count, 1),
+            generated_median=float(np.median(outcome.generated[of])) if of.any() else 0.0,
+            matched=round(matched / count, 1),
+            bitmask_pass=_share(passed, generated),
+            bloom_pass=_share(matched, passed),
+            final_pass=_share(matched, generated),
+            beams=tuple((outcome.beams[of].sum(axis=0) / count).round(1).tolist()),
+            sids_without_match=round(int(outcome.empty_sids[of].sum()) / count, 1),
+        )
+
+
+def _share(part: int, whole: int) -> float | None:
+    return round(part / whole, 4) if whole else None
+
+
+def _catalogue_row(spec: PaperSpec, summary: IndexSummary, seconds: float) -> Mapping[str, Any]:
+    return {
+        "table": "catalogue",
+        "sid_space": spec.sid_space,
+        "sids": summary.sids,
+        "ads": summary.ads,
+        "ads_per_sid": summary.ads_per_sid,
+        "levels": [asdict(level) for level in summary.levels],
+        "rules": summary.rules,
+        "rule_bitmask_rows": summary.rule_bitmask_rows,
+        "set_rules": summary.set_rules,
+        "set_values": summary.set_values,
+        "made_s": round(seconds, 1),
+        "knobs": asdict(spec.knobs),
+        "generator": asdict(GeneratorKnobs()),
+    }
+
+
+def _matcher_rows(summary: IndexSummary, seconds: float) -> Iterator[Mapping[str, Any]]:
+    for matcher in summary.matchers:
+        row = {"table": "matchers", "mode": summary.mode, **asdict(matcher)}
+        yield row | {"fill": round(matcher.fill, 4), "joined_s": round(seconds, 1)}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,91 @@
+"""`grace import-sids`: from published Semantic IDs to an ads table."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.progress import progress_bars
+
+__all__ = ["import_sids"]
+
+
+def import_sids(
+    source: Annotated[
+        Path, typer.Argument(metavar="SIDS", help="FILE.index.json, FILE.jsonl or FILE.npy.")
+    ],
+    out: Annotated[Path, typer.Option(help="The ads table to write, Parquet.")],
+    sid_space: Annotated[str, typer.Option(help="Name of the SID space; the model's too.")],
+    ids: Annotated[
+        Path | None,
+        typer.Option(help="Item ids of a .npy: another, or lines of text. Default: row numbers."),
+    ] = None,
+    vocab_sizes: Annotated[
+        str | None, typer.Option(help="As 256,256,256. Default: as large as the tokens need.")
+    ] = None,
+    sid_length: Annotated[
+        int | None,
+        typer.Option(min=1, help="Cut longer SIDs: a token that only tells items apart can go."),
+    ] = None,
+    ads: Annotated[
+        Path | None, typer.Option(help="Add the SIDs to this ads table. Default: an ad per item.")
+    ] = None,
+    key: Annotated[str, typer.Option(help="Its column with the item's id.")] = "ad_id",
+    id_map: Annotated[
+        Path | None,
+        typer.Option(help="Number items by this file, Parquet; new ones are added to it."),
+    ] = None,
+    max_rejects: Annotated[
+        int, typer.Option(min=0, help="Import without this many faulty items.")
+    ] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace OUT.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="A summary for scripts.")] = False,
+) -> None:
+    """Turn the SIDs of LETTER, LC-Rec, MiniOneRec or a codebook array into an ads table.
+
+    Faulty items are listed in OUT with the ending .rejects.jsonl.
+
+    Example: `grace import-sids Beauty.index.json --out ads.parquet --sid-space beauty-1`
+    """
+    from index.importers import ImportSpec
+    from index.importers import import_sids as import_items
+
+    spec = ImportSpec(
+        source=source,
+        out=out,
+        sid_space=sid_space,
+        ids=ids,
+        vocab_sizes=_sizes(vocab_sizes),
+        sid_length=sid_length,
+        ads=ads,
+        key=key,
+        id_map=id_map,
+        max_rejects=max_rejects,
+        force=force,
+    )
+    with progress_bars() as progress:
+        report = import_items(spec, progress)
+    if as_json:
+        print(json.dumps(report.to_json(), indent=2))
+        return
+    sizes = ",".join(str(size) for size in report.vocab_sizes)
+    print(f"{out}: {report.ads:,} ads of {report.sids:,} SIDs, from {report.items:,} items")
+    print(f"SID space {sid_space}, vocabulary {sizes}")
+    if report.unused_items:
+        print(f"{report.unused_items:,} items are in no ad, left out")
+    for reason, count in report.rejects.items():
+        print(f"refused {count:,}: {reason}")
+    if report.reject_file is not None:
+        print(f"each is listed in {report.reject_file}")
+
+
+def _sizes(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(int(size) for size in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(
+            f"expected sizes such as 256,256,256, got {text!r}", param_hint="--vocab-sizes"
+        ) from None

@@ -1,0 +1,134 @@
+"""Runs the tasks of a sharded build on a Ray cluster. The one module that needs Ray, an extra."""
+
+import socket
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from configs.errors import GraceError, InputError, NativeError, WorkerError
+
+__all__ = ["LOCAL", "RayTasks", "ray_tasks"]
+
+LOCAL = "local"
+"""The address that starts a cluster on this machine, for this build alone."""
+
+_LESS_MEMORY = "give more --shards, or more --threads so that fewer tasks share a machine"
+_DISTRIBUTION = "grace-serving"
+_LOCAL_STORE_BYTES = 1 << 28  # results name files and hold few numbers
+_KNOCK_SECONDS = 10
+_WAIT_SECONDS = 20  # for tasks to end that nobody waits for
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+@contextmanager
+def ray_tasks(address: str, threads: int) -> Iterator["RayTasks"]:
+    """Every task takes `threads` cores of one machine of the cluster."""
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address == LOCAL:
+        quiet |= {"include_dashboard": False, "object_store_memory": _LOCAL_STORE_BYTES}
+    try:
+        _knock(address)
+        ray.init(address=address, **quiet)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InputError(
+            f"--ray {address}: cannot join a cluster there ({_first_line(error)}); start one with "
+            f"`ray start --head`, or give `{LOCAL}`"
+        ) from None
+    try:
+        yield RayTasks(_slots(threads), threads)
+    finally:
+        ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Ray would wait for minutes where nobody listens."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if host:
+        socket.create_connection((host, int(port)), _KNOCK_SECONDS).close()
+
+
+def _slots(threads: int) -> int:
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    cores = [int(node["Resources"].get("CPU", 0)) for node in nodes if node["Alive"]]
+    slots = sum(count // threads for count in cores)
+    if slots == 0:
+        raise InputError(
+            f"--threads {threads}: the largest machine of the cluster gives {max(cores)} cores; "
+            "give fewer threads"
+        )
+    return slots
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    error: GraceError
+
+
+def _attempt(function: Callable[[Task], Result], task: Task, of_version: str) -> Result | _Refused:
+    """On the worker. Errors with a message for their reader come back as they are."""
+    installed = version(_DISTRIBUTION)
+    if installed != of_version:
+        fault = f"a worker has {_DISTRIBUTION} {installed}, this build is of {of_version}"
+        return _Refused(WorkerError(f"{fault}: install the same version on every machine"))
+    try:
+        return function(task)
+    except (InputError, NativeError) as error:
+        return _Refused(error)
+    except GraceError as error:  # others do not travel between processes
+        return _Refused(WorkerError(f"{task}: {error}"))
+    except OSError as error:
+        fault = f"{task}: {error} on {socket.gethostname()}"
+        remedy = (
+            "the ads and the snapshot root (or --scratch) under the same paths, and space there"
+        )
+        return _Refused(WorkerError(f"{fault}; every machine needs {remedy}"))
+    except MemoryError:
+        fault = f"{task}: out of memory on {socket.gethostname()}"
+        return _Refused(WorkerError(f"{fault}; {_LESS_MEMORY}"))
+
+
+class RayTasks:
+    def __init__(self, slots: int, threads: int) -> None:
+        self.slots = slots  # tasks that run at once
+        self._attempt: Any = ray.remote(_attempt).options(num_cpus=threads)
+
+    def __call__(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], /
+    ) -> Generator[Result, None, None]:
+        ours = version(_DISTRIBUTION)
+        waiting = [self._attempt.remote(function, task, ours) for task in tasks]
+        try:
+            for task in tasks:
+                yield _result(task, waiting[0])
+                del waiting[0]
+        finally:
+            for reference in waiting:
+                ray.cancel(reference, force=True)
+            if waiting:
+                ray.wait(waiting, num_returns=len(waiting), timeout=_WAIT_SECONDS)
+
+
+def _result(task: Any, reference: Any) -> Any:
+    try:
+        result = ray.get(reference)
+    except RayTaskError:  # a mistake of ours, with its traceback
+        raise
+    except RayError as error:
+        raise WorkerError(
+            f"{task}: its worker failed ({type(error).__name__}: {_first_line(error)}); if memory "
+            f"ran out, {_LESS_MEMORY}"
+        ) from None
+    if isinstance(result, _Refused):
+        raise result.error
+    return result
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

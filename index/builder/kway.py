@@ -1,0 +1,197 @@
+"""K-way matchers: per node, the SIDs below it in k partitions, each with a row of its own.
+
+A SID joins the partition whose row then has the fewest bits, the first of equals; its own row is
+the OR of its ads' rows, as in mode `union`.
+"""
+
+import ctypes
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from configs.errors import InputError
+from index.builder.arrange import Arranged
+from index.builder.unions import Advance, join_matchers, union_level
+from index.matchers import DynamicKWay, KWay, MatcherMode, Matchers, NodeMatchers, StaticKWay
+from index.schema import TargetingSchema
+from index.trie import SidTrie
+from native.loader import array_in, array_out, declare
+
+__all__ = ["checked_k_way", "k_way_matchers"]
+
+MAX_ID = (1 << 31) - 1  # row ids and the offsets of dynamic ones are int32
+
+_kway_level = declare(
+    "grace_kway_level",
+    ctypes.c_int64,
+    array_in(np.int64),
+    array_in(np.int32),
+    array_in(np.uint64, 2),
+    ctypes.c_int64,
+    ctypes.c_int32,
+    ctypes.c_int32,
+    ctypes.c_int32,
+    ctypes.c_int64,
+    ctypes.c_int64,
+    ctypes.c_int32,
+    ctypes.c_void_p,
+    array_out(np.int64),
+)
+_kway_level_take = declare(
+    "grace_kway_level_take",
+    ctypes.c_void_p,
+    ctypes.c_int32,
+    array_out(np.int32),
+    array_out(np.int32),
+    array_out(np.uint64, 2),
+)
+_kway_level_free = declare("grace_kway_level_free", ctypes.c_void_p)
+
+Rows = npt.NDArray[np.uint64]
+Ids = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class _SidRows:
+    """One matcher kind's row of every SID.   sids int32 [leaves], table uint64 [rows, words]"""
+
+    sids: Ids
+    table: Rows
+    bits: int  # that a row may set
+
+
+def checked_k_way(mode: MatcherMode, k_way: KWay | None, sid_length: int) -> KWay | None:
+    """How a build in this mode makes partitions, and that it can; None in the other modes."""
+    if mode not in (MatcherMode.STATIC, MatcherMode.DYNAMIC):
+        if k_way is not None:
+            raise InputError(f"matchers {mode}: have no partitions; choose static or dynamic")
+        return None
+    if mode is MatcherMode.DYNAMIC:
+        k_way = DynamicKWay() if k_way is None else k_way
+        if not isinstance(k_way, DynamicKWay):
+            raise InputError("matchers dynamic: --k is for static; pass --fill-target and --k-max")
+        return k_way
+    if not isinstance(k_way, StaticKWay):
+        raise InputError("matchers static: pass --k, partitions per token, such as 64,64,32,8")
+    if len(k_way.widths) != sid_length:
+        raise InputError(
+            f"--k {','.join(map(str, k_way.widths))}: the SID length is {sid_length}; "
+            "pass one number per token"
+        )
+    return k_way
+
+
+def k_way_matchers(
+    arranged: Arranged, schema: TargetingSchema, k_way: KWay, threads: int, progress: Advance
+) -> Matchers:
+    """`progress` is told how many of the 1 + sets matcher kinds are done."""
+    ads, trie = arranged.ads, arranged.trie
+
+    def node_matchers(rule_rows: Ids, table: Rows, bits: int) -> NodeMatchers:
+        sids = np.empty(trie.num_leaves, np.int32)
+        rows = union_level(ads.ad_offsets, ads.ad_rule, rule_rows, table, threads, sids)
+        of_sids = _SidRows(sids, rows, bits)
+        if isinstance(k_way, StaticKWay):
+            return _static(trie, of_sids, k_way, threads)
+        return _dynamic(trie, of_sids, k_way, threads)
+
+    return join_matchers(arranged, schema, node_matchers, k_way, progress)
+
+
+def _static(trie: SidTrie, of_sids: _SidRows, k_way: StaticKWay, threads: int) -> NodeMatchers:
+    nodes = trie.level_counts[1:]
+    ids = np.empty(sum(n * k for n, k in zip(nodes, k_way.widths, strict=True)), np.int32)
+    tables: list[Rows] = []
+    begin = base = 0
+    for offsets, width in zip(_leaf_offsets(trie), k_way.widths, strict=True):
+        level = _Level(offsets, of_sids, width, DynamicKWay(0, 1), threads)
+        # Straight to its place: another copy of these ids would be gigabytes.
+        room = ids[begin : begin + level.num_ids]
+        _, table = level.take(room)
+        room += np.int32(base)
+        begin += len(room)
+        base += _fitting(len(table), base, "rows")
+        tables.append(table)
+    level_rows = tuple(map(len, tables))
+    return NodeMatchers(ids, np.concatenate(tables), level_rows, level_widths=k_way.widths)
+
+
+def _dynamic(trie: SidTrie, of_sids: _SidRows, k_way: DynamicKWay, threads: int) -> NodeMatchers:
+    counts, ids, tables = [], [], []
+    base = num_ids = 0
+    for offsets in _leaf_offsets(trie):
+        level = _Level(offsets, of_sids, 0, k_way, threads)
+        level_ids = np.empty(level.num_ids, np.int32)
+        level_counts, table = level.take(level_ids)
+        level_ids += np.int32(base)
+        num_ids += _fitting(len(level_ids), num_ids, "partitions")
+        base += _fitting(len(table), base, "rows")
+        counts.append(level_counts)
+        ids.append(level_ids)
+        tables.append(table)
+    borders = np.zeros(trie.num_entries + 1, np.int32)
+    np.cumsum(np.concatenate(counts), out=borders[1:])
+    level_rows = tuple(map(len, tables))
+    return NodeMatchers(np.concatenate(ids), np.concatenate(tables), level_rows, offsets=borders)
+
+
+def _fitting(more: int, there: int, things: str) -> int:
+    if there + more > MAX_ID:
+        raise InputError(
+            f"more than {MAX_ID} matcher {things}: choose a smaller k, or build in shards"
+        )
+    return more
+
+
+def _leaf_offsets(trie: SidTrie) -> list[npt.NDArray[np.int64]]:
+    """The leaves below each node of levels 1 .. sid_length, as borders.   int64 [nodes + 1] each"""
+    below = np.arange(trie.num_leaves + 1, dtype=np.int64)
+    found = [below]
+    for level in range(trie.sid_length - 1, 0, -1):
+        nodes = slice(trie.level_starts[level], trie.level_starts[level + 1] + 1)
+        children = trie.node_offsets[nodes].astype(np.int64) - trie.entries_of_level(level + 1)[0]
+        below = below[children]
+        found.append(below)
+    return found[::-1]
+
+
+class _Level:
+    """One level's partitions in native memory, from their making until they are taken."""
+
+    def __init__(
+        self,
+        offsets: npt.NDArray[np.int64],
+        of_sids: _SidRows,
+        width: int,
+        k_way: DynamicKWay,
+        threads: int,
+    ) -> None:
+        """`width` partitions per node or, if it is 0, as many as `k_way` finds."""
+        self._nodes, self._width, self._words = len(offsets) - 1, width, of_sids.table.shape[1]
+        self._handle, sizes = ctypes.c_void_p(), np.zeros(2, np.int64)
+        _kway_level(
+            self._nodes,
+            offsets,
+            of_sids.sids,
+            of_sids.table,
+            *of_sids.table.shape,
+            width,
+            k_way.k_max,
+            of_sids.bits,
+            k_way.fill_target_millionths,
+            threads,
+            ctypes.byref(self._handle),
+            sizes,
+        )
+        self._num_rows, self.num_ids = sizes.tolist()
+
+    def take(self, ids: Ids) -> tuple[Ids, Rows]:
+        """Fills ids int32 [num_ids]; the rest is ids per node and distinct rows. Once only."""
+        counts = np.empty(self._nodes, np.int32)
+        table = np.empty((self._num_rows, self._words), np.uint64)
+        try:
+            _kway_level_take(self._handle, self._width, counts, ids, table)
+        finally:
+            _kway_level_free(self._handle)
+        return counts, table

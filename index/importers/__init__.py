@@ -1,0 +1,9 @@
+"""From the files in which other projects publish Semantic IDs to an ads table in Parquet.
+
+A reader per format yields items and tokens as they stand in the file (`index_json`, `json_lines`,
+`npy`); `collect` judges them, `write` makes the table. What is refused is listed, item by item.
+"""
+
+from index.importers.sids import ImportReport, ImportSpec, import_sids
+
+__all__ = ["ImportReport", "ImportSpec", "import_sids"]

@@ -1,0 +1,184 @@
+"""The ads table that a build reads: items as ads of their own, or an ads table with their SIDs."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from configs.errors import InputError
+from index.builder.source import SID_SPACE_KEY, UNREADABLE, VOCAB_SIZES_KEY, first_line
+from index.importers.collect import CollectedItems
+from index.importers.numbering import IdMap
+from index.importers.rejects import ItemRejects, RejectedItem, brief
+from index.importers.replace_file import replacing
+
+__all__ = ["AdsToJoin", "write_items", "write_joined"]
+
+ROWS_PER_GROUP = 1 << 17
+_ROWS_PER_BATCH = 1 << 16
+_READ_BUFFER = 1 << 22
+_SID = pa.list_(pa.uint16())
+
+Advance = Callable[[int], None]
+
+
+def write_items(out: Path, items: CollectedItems, sid_space: str, advance: Advance) -> None:
+    """One ad per item: `ad_id`, `sid`."""
+    schema = pa.schema(
+        [("ad_id", pa.int64()), ("sid", _SID)], _metadata(sid_space, items.vocab_sizes)
+    )
+    with replacing(out) as unfinished, pq.ParquetWriter(unfinished, schema) as writer:
+        for first in range(0, len(items.numbers), ROWS_PER_GROUP):
+            part = slice(first, first + ROWS_PER_GROUP)
+            columns = [pa.array(items.numbers[part]), _sids(items.tokens[part])]
+            writer.write_table(pa.table(columns, schema=schema))
+            advance(min(part.stop, len(items.numbers)))
+
+
+class AdsToJoin:
+    """An ads table without SIDs, whose column `key` names the item of each ad."""
+
+    def __init__(self, path: Path, key: str) -> None:
+        self.path = path
+        self.key = key
+        try:
+            with pq.ParquetFile(path) as file:
+                self.schema: pa.Schema = file.schema_arrow
+                self.rows: int = file.metadata.num_rows
+        except UNREADABLE as error:
+            raise InputError(f"{path}: not a readable Parquet file: {first_line(error)}") from None
+        names = self.schema.names
+        for name in ("ad_id", key):
+            if names.count(name) != 1:
+                fault = "is missing" if name not in names else "appears twice"
+                raise InputError(f"{path}: column {name!r} {fault}")
+        if "sid" in names:
+            raise InputError(f"{path}: has a column 'sid' already; drop it to join others")
+        kind = self.schema.field(key).type
+        value = kind.value_type if pa.types.is_dictionary(kind) else kind
+        self.key_is_text = bool(pa.types.is_string(value) or pa.types.is_large_string(value))
+        if not self.key_is_text and (not pa.types.is_integer(kind) or kind == pa.uint64()):
+            raise InputError(f"{path}: column {key!r} must be integers or text, got {kind}")
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Group by group, since Arrow cannot join nested dictionaries across the groups' border."""
+        row = 0
+        try:
+            with pq.ParquetFile(self.path, buffer_size=_READ_BUFFER, pre_buffer=False) as file:
+                for group in range(file.num_row_groups):
+                    for batch in file.iter_batches(_ROWS_PER_BATCH, row_groups=[group]):
+                        yield batch
+                        row += batch.num_rows
+        except UNREADABLE as error:
+            raise InputError(f"{self.path}: damaged near row {row}: {first_line(error)}") from None
+
+
+def write_joined(
+    out: Path,
+    items: CollectedItems,
+    names: IdMap | None,
+    ads: AdsToJoin,
+    sid_space: str,
+    rejects: ItemRejects,
+    advance: Advance,
+) -> npt.NDArray[np.bool_]:
+    """The ads table's rows and columns, each with its item's SID.
+
+    Returns which items some ad names. An ad whose item has no SID is refused.
+    """
+    metadata = {**(ads.schema.metadata or {}), **_metadata(sid_space, items.vocab_sizes)}
+    schema = ads.schema.append(pa.field("sid", _SID)).with_metadata(metadata)
+    places_of = _Places(items.numbers, names)
+    named = np.zeros(len(items.numbers), np.bool_)
+    row = 0
+    with replacing(out) as unfinished, pq.ParquetWriter(unfinished, schema) as writer:
+        for batch in ads.batches():
+            keys = batch.column(ads.key)
+            places = places_of(keys)
+            found = places >= 0
+            rejects.extend(_without_sid(ads, keys, np.flatnonzero(~found), row))
+            named[places[found]] = True
+            kept = batch.filter(pa.array(found))
+            columns = [*kept.columns, _sids(items.tokens[places[found]])]
+            writer.write_batch(pa.record_batch(columns, schema=schema))
+            row += batch.num_rows
+            advance(row)
+        if not named.any():
+            raise InputError(
+                f"{ads.path}: none of its {ads.rows} ads has a SID: does column {ads.key!r} name "
+                "the items? --key names another"
+            )
+    return named
+
+
+def _without_sid(
+    ads: AdsToJoin, keys: pa.Array, places: npt.NDArray[np.int64], first_row: int
+) -> list[RejectedItem]:
+    rejects = []
+    for at in places.tolist():
+        key = _shown_key(keys[at])
+        reason = "is null" if key is None else "has no SID among the imported items"
+        rejects.append(RejectedItem(str(ads.path), first_row + at, key, ads.key, key, reason))
+    return rejects
+
+
+def _shown_key(key: Any) -> str | None:
+    try:
+        value = key.as_py()
+    except UnicodeDecodeError:
+        return "(not UTF-8)"
+    return None if value is None else brief(str(value))
+
+
+class _Places:
+    """Where an ad's item stands among the collected ones; -1 for one that is not there."""
+
+    def __init__(self, numbers: npt.NDArray[np.int64], names: IdMap | None) -> None:
+        self._order = np.argsort(numbers, kind="stable")
+        self._sorted = numbers[self._order]
+        self._names = names
+
+    def __call__(self, keys: pa.Array) -> npt.NDArray[np.int64]:
+        numbers = self._of_texts(keys) if self._names is not None else _integers(keys)
+        at = np.minimum(np.searchsorted(self._sorted, numbers), len(self._sorted) - 1)
+        places: npt.NDArray[np.int64] = np.where(self._sorted[at] == numbers, self._order[at], -1)
+        return places
+
+    def _of_texts(self, keys: pa.Array) -> npt.NDArray[np.int64]:
+        assert self._names is not None
+        if not pa.types.is_dictionary(keys.type):
+            keys = keys.dictionary_encode()
+        known = [self._number(text) for text in keys.dictionary]
+        of_code = np.array([*known, -1], np.int64)  # the last place stands for null
+        codes = keys.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+        numbers: npt.NDArray[np.int64] = of_code[codes]
+        return numbers
+
+    def _number(self, text: Any) -> int:
+        assert self._names is not None
+        try:
+            value = text.as_py()
+        except UnicodeDecodeError:
+            return -1
+        number = None if value is None else self._names.find(value)
+        return -1 if number is None else number
+
+
+def _integers(keys: pa.Array) -> npt.NDArray[np.int64]:
+    numbers: npt.NDArray[np.int64] = keys.cast(pa.int64()).fill_null(-1).to_numpy()
+    return numbers
+
+
+def _sids(tokens: npt.NDArray[np.uint16]) -> pa.Array:
+    rows, length = tokens.shape
+    offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(length)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(tokens.reshape(-1)))
+
+
+def _metadata(sid_space: str, vocab_sizes: tuple[int, ...]) -> dict[bytes, bytes]:
+    sizes = ",".join(str(size) for size in vocab_sizes)
+    return {SID_SPACE_KEY: sid_space.encode(), VOCAB_SIZES_KEY: sizes.encode()}

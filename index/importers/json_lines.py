@@ -1,0 +1,65 @@
+"""JSON lines: {"item_id": "B01", "token_ids": [12, 3, 77]}, one item a line; and plain lines."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from index.importers.index_json import no_constant
+from index.importers.items import RawItem
+from index.importers.rejects import Fault
+from index.storage.strict_json import shown
+
+__all__ = ["LONGEST_LINE", "lines", "read_json_lines"]
+
+LONGEST_LINE = 1 << 20  # bytes
+
+
+def read_json_lines(path: Path, advance: Callable[[int], None]) -> Iterator[RawItem]:
+    """Each line is judged by itself; empty ones are passed over."""
+    for row, line in enumerate(lines(path, advance)):
+        if line is None:
+            yield RawItem(row, fault=Fault("line", None, f"is longer than {LONGEST_LINE} bytes"))
+        elif line.strip():
+            yield _item(row, line)
+
+
+def lines(path: Path, advance: Callable[[int], None]) -> Iterator[bytes | None]:
+    """A file's lines without their ends; None for one that is too long to be any of ours."""
+    read = 0
+    with path.open("rb") as file:
+        while line := file.readline(LONGEST_LINE + 1):
+            read += len(line)
+            rest = line
+            while rest and not rest.endswith(b"\n"):
+                rest = file.readline(LONGEST_LINE)
+                read += len(rest)
+            advance(read)
+            yield None if len(line) > LONGEST_LINE else line.rstrip(b"\r\n")
+
+
+def _item(row: int, line: bytes) -> RawItem:
+    try:
+        text = line.decode()
+        value = json.loads(text, object_pairs_hook=_without_repeats, parse_constant=no_constant)
+    except RecursionError:
+        return RawItem(row, fault=Fault("line", None, "is nested too deeply"))
+    except UnicodeDecodeError:
+        return RawItem(row, fault=Fault("line", None, "is not UTF-8"))
+    except ValueError as error:
+        return RawItem(row, fault=Fault("line", str(error), "is not JSON that we read"))
+    if not isinstance(value, dict):
+        return RawItem(row, fault=Fault("line", shown(value), "is not an object"))
+    for key in ("item_id", "token_ids"):
+        if key not in value:
+            return RawItem(row, value.get("item_id"), fault=Fault(key, None, "is missing"))
+    return RawItem(row, value["item_id"], value["token_ids"])
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in fields:
+            raise ValueError(f"key {shown(key)} occurs twice")
+        fields[key] = value
+    return fields

@@ -1,0 +1,131 @@
+"""How items get the numbers by which a snapshot knows ads: their own, or those of an id map.
+
+An id map is a Parquet file of `item_id` (text) and `ad_id` (int64). A number, once given, stays:
+an import reads the map there is, adds the items it has not met, and writes it back.
+"""
+
+import re
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from configs.errors import InputError
+from index.builder.source import UNREADABLE, first_line
+from index.importers.rejects import Fault, brief
+from index.importers.replace_file import replacing
+
+__all__ = ["IdMap", "IntegerIds", "Numbering"]
+
+_LONGEST_ID = 1024
+_MOST = (1 << 63) - 1
+_PLAIN = re.compile(r"0|[1-9][0-9]{0,18}")  # one spelling for each number
+
+Int64 = npt.NDArray[np.int64]
+Faults = dict[int, Fault]
+
+
+class Numbering(Protocol):
+    def numbers(self, ids: Int64 | list[str]) -> tuple[Int64, Faults]:
+        """A number for each id; by place, why one has none."""
+
+    def names(self, numbers: Int64) -> list[str]:
+        """The ids that these numbers stand for."""
+
+
+class IntegerIds:
+    """Items whose ids are plain decimal numbers already."""
+
+    def numbers(self, ids: Int64 | list[str]) -> tuple[Int64, Faults]:
+        faults: Faults = {}
+        if not isinstance(ids, list):
+            for at in np.flatnonzero(ids < 0).tolist():
+                faults[at] = Fault("item_id", str(ids[at]), "must not be negative")
+            return ids, faults
+        numbers = np.zeros(len(ids), np.int64)
+        for at, item_id in enumerate(ids):
+            if _PLAIN.fullmatch(item_id) and int(item_id) <= _MOST:
+                numbers[at] = int(item_id)
+            else:
+                reason = "is not an integer from 0 to 2^63 - 1; --id-map numbers such items"
+                faults[at] = Fault("item_id", brief(item_id), reason)
+        return numbers, faults
+
+    def names(self, numbers: Int64) -> list[str]:
+        return [str(number) for number in numbers.tolist()]
+
+
+class IdMap:
+    """Items of any name, numbered in order of arrival behind those that it has already."""
+
+    def __init__(self, known: dict[str, int] | None = None) -> None:
+        self._numbers: dict[str, int] = known or {}
+        self._next = max(self._numbers.values(), default=-1) + 1
+
+    def numbers(self, ids: Int64 | list[str]) -> tuple[Int64, Faults]:
+        faults: Faults = {}
+        texts = ids if isinstance(ids, list) else [str(number) for number in ids.tolist()]
+        numbers = np.zeros(len(texts), np.int64)
+        for at, text in enumerate(texts):
+            number = self._numbers.get(text)
+            if number is None:
+                if reason := _no_name(text):
+                    faults[at] = Fault("item_id", brief(text), reason)
+                    continue
+                number = self._numbers[text] = self._next
+                self._next += 1
+            numbers[at] = number
+        return numbers, faults
+
+    def names(self, numbers: Int64) -> list[str]:
+        wanted = set(numbers.tolist())
+        name_of = {number: text for text, number in self._numbers.items() if number in wanted}
+        return [name_of[number] for number in numbers.tolist()]
+
+    def find(self, text: str) -> int | None:
+        return self._numbers.get(text)
+
+    @staticmethod
+    def read(path: Path) -> "IdMap":
+        """The map as it is on disk; an empty one where there is no file."""
+        if not path.exists():
+            return IdMap()
+        try:
+            table = pq.read_table(path)
+        except UNREADABLE as error:
+            raise InputError(f"{path}: not a readable id map: {first_line(error)}") from None
+        expected = {"item_id": pa.string(), "ad_id": pa.int64()}
+        if dict(zip(table.schema.names, table.schema.types, strict=True)) != expected:
+            raise InputError(
+                f"{path}: not an id map: its columns must be item_id string, ad_id int64"
+            )
+        texts, numbers = table["item_id"].to_pylist(), table["ad_id"].to_pylist()
+        if None in texts or None in numbers or not all(0 <= n < _MOST for n in numbers):
+            raise InputError(f"{path}: not an id map: it holds a null, or an ad_id out of range")
+        if len(set(texts)) < len(texts) or len(set(numbers)) < len(numbers):
+            raise InputError(f"{path}: not an id map: an item or a number is in it twice")
+        return IdMap(dict(zip(texts, numbers, strict=True)))
+
+    def write(self, path: Path) -> None:
+        columns = {
+            "item_id": pa.array(self._numbers.keys(), pa.string()),
+            "ad_id": pa.array(self._numbers.values(), pa.int64()),
+        }
+        with replacing(path) as unfinished:
+            pq.write_table(pa.table(columns), unfinished)
+
+
+def _no_name(text: str) -> str | None:
+    if not text:
+        return "is empty"
+    if len(text) > _LONGEST_ID:
+        return f"is longer than {_LONGEST_ID} characters"
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return "is not text: it holds half of a surrogate pair"
+    return None

@@ -1,0 +1,228 @@
+"""The `paper` catalogue: its shape, and that files and arrays are two ways to the same snapshot."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from bench.paper import PaperCatalogue, PaperKnobs, PaperSpec, make_paper_catalogue
+from bench.paper.ads_file import write_ads
+from bench.paper.direct import arranged_ads, collected_ads, snapshot_of
+from bench.paper.folder import write_paper_folder
+from bench.paper.schema import SMALL, paper_schema, targeting_yaml
+from bench.paper.users import make_users
+from configs.errors import InputError
+from index.builder import BuildSpec, build
+from index.matchers import MatcherMode
+from index.schema import load_schema
+from index.storage import load_snapshot
+from support.arrays import assert_same_arrays
+from support.command import run_grace
+
+
+def silent(*_: object) -> None:
+    pass
+
+
+@pytest.fixture(scope="module")
+def catalogue() -> PaperCatalogue:
+    return make_paper_catalogue(PaperSpec(100_003, seed=3), threads=2)
+
+
+def test_the_full_size_has_the_papers_nodes_per_level() -> None:
+    first, second, third, sids = PaperSpec().level_counts
+    assert (first, sids) == (512, 30_000_000)
+    assert second * 56 == pytest.approx(11e6, rel=0.02)  # bytes of bitmask rows, as in its table
+    assert third * 56 == pytest.approx(620e6, rel=0.01)
+
+
+@pytest.mark.parametrize("sids", [1_000, 7_777, 100_003, 3_000_001])
+def test_a_smaller_catalogue_keeps_the_fan_outs_below_two_tokens(sids: int) -> None:
+    first, second, third, leaves = PaperSpec(sids).level_counts
+    assert leaves == sids
+    assert third / second == pytest.approx(56.3, rel=0.07)
+    assert sids / third == pytest.approx(2.71, rel=0.01)
+    assert 1 <= first <= second
+
+
+def test_the_tree_has_exactly_the_nodes_it_is_asked_for(catalogue: PaperCatalogue) -> None:
+    tree = catalogue.tree
+    for level in (1, 2, 3):
+        fan_out = np.diff(tree.children[level])
+        assert len(fan_out) == tree.level_counts[level - 1]
+        assert fan_out.sum() == tree.level_counts[level]
+        assert fan_out.min() >= 1
+        assert fan_out.max() <= 512
+
+
+def test_fan_outs_are_uneven(catalogue: PaperCatalogue) -> None:
+    lines, sids = (np.diff(catalogue.tree.children[level]) for level in (2, 3))
+    assert np.quantile(lines, 0.9) > 3 * np.median(lines)
+    assert np.quantile(sids, 0.99) >= 10
+    assert (sids == 1).mean() > 0.3
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_ads_per_sid_have_the_papers_percentiles_and_a_heavy_tail(seed: int) -> None:
+    ads = np.diff(make_paper_catalogue(PaperSpec(50_001, seed), threads=1).tree.ads)
+    assert np.percentile(ads, (50, 90, 99), method="inverted_cdf").tolist() == [1, 2, 11]
+    assert 1.5 < ads.mean() < 1.9
+    assert ads.max() > 300
+
+
+def test_sids_are_distinct_and_ascending(catalogue: PaperCatalogue) -> None:
+    sids = catalogue.tree.sids(catalogue.draws, np.arange(catalogue.spec.num_sids))
+    assert sids.max() < 512
+    keys = (sids.astype(np.int64) << np.array([27, 18, 9, 0])).sum(axis=1)
+    assert (np.diff(keys) > 0).all()
+
+
+def test_what_is_drawn_depends_on_no_chunk_or_thread(catalogue: PaperCatalogue) -> None:
+    again = make_paper_catalogue(catalogue.spec, threads=1)
+    np.testing.assert_array_equal(again.tree.ads, catalogue.tree.ads)
+    whole = catalogue.rows(np.arange(catalogue.num_ads))
+    odd = again.rows(np.arange(7, catalogue.num_ads, 111))
+    np.testing.assert_array_equal(odd.ids, whole.ids[7::111])
+    np.testing.assert_array_equal(odd.tokens, whole.tokens[7::111])
+    np.testing.assert_array_equal(odd.weights, whole.weights[7::111])
+    np.testing.assert_array_equal(odd.rules, whole.rules[7::111])
+
+
+def test_ad_ids_are_unique(catalogue: PaperCatalogue) -> None:
+    ids = catalogue.rows(np.arange(catalogue.num_ads)).ids
+    assert len(np.unique(ids)) == catalogue.num_ads
+    assert ids.min() >= 0
+
+
+def test_another_seed_is_another_catalogue(catalogue: PaperCatalogue) -> None:
+    other = make_paper_catalogue(replace(catalogue.spec, seed=4), threads=2)
+    assert other.spec.sid_space != catalogue.spec.sid_space
+    assert (other.tree.children[2] != catalogue.tree.children[2]).mean() > 0.5
+
+
+def test_every_rule_names_values_of_the_schema_once(catalogue: PaperCatalogue) -> None:
+    rules = np.unique(catalogue.rows(np.arange(0, catalogue.num_ads, 3)).rules)
+    sizes = [len(a.values) for a in catalogue.schema.attributes]
+    sizes.append(catalogue.spec.knobs.locations)
+    for column, size in zip(catalogue.rules.columns(rules), sizes, strict=True):
+        lengths = np.diff(column.offsets)
+        assert ((lengths > 0) == (column.valid == 1)).all()
+        assert column.codes.min() >= 0
+        assert column.codes.max() < size
+        owner = np.repeat(np.arange(len(rules)), lengths)
+        assert len(np.unique(owner * size + column.codes)) == len(column.codes)
+
+
+def test_the_rules_carry_the_shares_that_the_knobs_state(catalogue: PaperCatalogue) -> None:
+    knobs = catalogue.spec.knobs
+    campaigns = np.arange(0, catalogue.campaigns.num_rules, knobs.variants)
+    region, *small, location = catalogue.rules.columns(campaigns)
+    assert region.valid.all()
+    # Popularity moves these shares; it is that of whole prefixes, of which there are few hundred.
+    assert (np.diff(region.offsets) > 1).mean() == pytest.approx(knobs.package_share, abs=0.12)
+    assert location.valid.mean() == pytest.approx(knobs.located, abs=0.06)
+    for column in small:
+        assert column.valid.mean() == pytest.approx(knobs.small_rule, abs=0.02)
+    counts = np.diff(location.offsets)[location.valid == 1]
+    assert counts.mean() == pytest.approx(knobs.location_mean, rel=0.1)
+
+
+def test_the_schema_fills_seven_words_without_padding(tmp_path: Path) -> None:
+    schema = paper_schema()
+    assert (schema.bitmask_bits, schema.words) == (448, 7)
+    assert (schema.sets[0].bloom_bits, schema.sets[0].bloom_hashes) == (256, 4)
+    file = tmp_path / "targeting.yaml"
+    file.write_text(targeting_yaml(schema))
+    assert load_schema(file) == schema
+
+
+@pytest.mark.parametrize("rows_per_group", [1_111, 1 << 18])
+def test_files_and_arrays_are_two_ways_to_the_same_snapshot(
+    tmp_path: Path, rows_per_group: int
+) -> None:
+    catalogue = make_paper_catalogue(PaperSpec(7_777, seed=5), threads=2)
+    (tmp_path / "targeting.yaml").write_text(targeting_yaml(catalogue.schema))
+    write_ads(catalogue, tmp_path / "ads.parquet", 2, silent, rows_per_group)
+    spec = BuildSpec(
+        (tmp_path / "ads.parquet",), tmp_path / "targeting.yaml", tmp_path / "root", threads=2
+    )
+    built = load_snapshot(build(spec, silent).path)
+    direct = snapshot_of(catalogue, arranged_ads(catalogue, 2), MatcherMode.UNION, threads=2)
+    assert built.facts.sid_space == direct.facts.sid_space
+    assert_same_arrays(direct, built)
+
+
+def test_the_arrays_do_not_depend_on_threads() -> None:
+    catalogue = make_paper_catalogue(PaperSpec(7_777, seed=5), threads=1)
+    one, three = (arranged_ads(catalogue, threads) for threads in (1, 3))
+    assert_same_arrays(three, one)
+
+
+def test_collected_rules_are_those_of_the_ads_and_no_others() -> None:
+    catalogue = make_paper_catalogue(PaperSpec(1_111, seed=2), threads=1)
+    collected = collected_ads(catalogue, threads=2)
+    assert len(collected.ad_ids) == catalogue.num_ads
+    assert (np.bincount(collected.rule_of, minlength=len(collected.rules.parts)) > 0).all()
+
+
+def test_the_parquet_file_says_what_a_build_needs(tmp_path: Path) -> None:
+    written = write_paper_folder(
+        PaperSpec(1_111, seed=9), tmp_path, threads=2, force=False, progress=silent
+    )
+    metadata = pq.read_metadata(tmp_path / "ads.parquet")
+    assert metadata.num_rows == written.ads
+    assert metadata.metadata[b"grace.sid_space"] == b"paper-9-1111"
+    assert metadata.metadata[b"grace.vocab_sizes"] == b"512,512,512,512"
+    assert len((tmp_path / "requests.jsonl").read_text().splitlines()) == written.requests
+    assert written.bytes == sum(file.stat().st_size for file in tmp_path.iterdir())
+
+
+def test_equal_specs_make_equal_files(tmp_path: Path) -> None:
+    for name, threads in (("one", 1), ("two", 3)):
+        write_paper_folder(
+            PaperSpec(1_111, seed=9), tmp_path / name, threads=threads, force=False, progress=silent
+        )
+    names = sorted(file.name for file in (tmp_path / "one").iterdir())
+    assert names == ["ads.parquet", "requests.jsonl", "targeting.yaml"]
+    for name in names:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def test_a_taken_folder_is_refused_without_force(tmp_path: Path) -> None:
+    spec = PaperSpec(1_001)
+    write_paper_folder(spec, tmp_path, threads=1, force=False, progress=silent)
+    with pytest.raises(InputError, match="--force"):
+        write_paper_folder(spec, tmp_path, threads=1, force=False, progress=silent)
+    write_paper_folder(spec, tmp_path, threads=1, force=True, progress=silent)
+
+
+@pytest.mark.parametrize(("sids", "seed"), [(999, 1), (10**9, 1), (1_000, -1)])
+def test_a_size_or_seed_out_of_range_is_refused(sids: int, seed: int) -> None:
+    with pytest.raises(InputError, match=r"^--s"):
+        PaperSpec(sids, seed)
+
+
+def test_users_have_one_value_per_attribute_and_64_locations(catalogue: PaperCatalogue) -> None:
+    users = make_users(333, catalogue.draws, PaperKnobs())
+    assert users[:7] == make_users(7, catalogue.draws, PaperKnobs())
+    for user in users:
+        assert list(user) == ["region", *SMALL, "location"]
+        assert all(len(user[name]) == 1 for name in ("region", *SMALL))
+        assert len(set(user["location"])) == len(user["location"]) == 64
+    at_home = sum(user["region"] == ["region-000"] for user in users) / len(users)
+    assert at_home == pytest.approx(PaperKnobs().home_region, abs=0.08)
+
+
+@pytest.mark.subprocess
+def test_synth_writes_it_by_its_preset(tmp_path: Path) -> None:
+    done = run_grace(
+        *("synth", "--preset", "paper", "--sids", "1111", "--seed", "7"),
+        *("--out", tmp_path, "--json"),
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    report = json.loads(done.stdout)
+    assert (report["sids"], report["sid_space"]) == (1111, "paper-7-1111")
+    assert report["ads"] == pq.read_metadata(tmp_path / "ads.parquet").num_rows

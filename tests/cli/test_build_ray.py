@@ -1,0 +1,179 @@
+"""`grace build --shards` and `--ray`: the same bytes on a real cluster, its failures by name."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from index.builder.scratch import SCRATCH
+from index.matchers import MatcherMode
+from support.command import plain_environment, run_grace, run_python
+
+pytestmark = [pytest.mark.subprocess, pytest.mark.soak]
+
+CLUSTER = """
+import sys
+from ray.cluster_utils import Cluster
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+cluster.add_node(num_cpus=1)
+print("address", cluster.address, flush=True)
+sys.stdin.read()
+cluster.shutdown()
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    """The address of two machines of one core each, as Ray plays them on one."""
+    command = [sys.executable, "-c", CLUSTER]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=plain_environment(),
+    ) as process:
+        assert process.stdout is not None
+        lines = (line.split() for line in process.stdout)
+        yield next(words[1] for words in lines if words[:1] == ["address"])
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two files of ads."""
+    folder = tmp_path_factory.mktemp("catalogue")
+    done = run_grace("synth", "--preset", "tiny", "--out", folder / "data")
+    assert done.returncode == 0, done.stderr
+    code = """
+import sys
+import pyarrow.parquet as pq
+table = pq.read_table(sys.argv[1] + "/data/ads.parquet")
+half = len(table) // 2
+pq.write_table(table.slice(0, half), sys.argv[1] + "/one.parquet")
+pq.write_table(table.slice(half), sys.argv[1] + "/two.parquet")
+"""
+    done = run_python(f"import sys; sys.argv = ['', {str(folder)!r}]" + code)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def build(
+    catalogue: Path, root: Path, *more: str, mode: MatcherMode = MatcherMode.UNION
+) -> subprocess.CompletedProcess[str]:
+    files = ("--ads", catalogue / "one.parquet", "--ads", catalogue / "two.parquet")
+    targeting = ("--targeting", catalogue / "data" / "targeting.yaml")
+    return run_grace("build", *files, *targeting, "--root", root, "--matchers", mode.value, *more)
+
+
+def arrays(root: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(root.glob("0*/*.npy"))}
+
+
+@pytest.mark.parametrize("mode", MatcherMode)
+def test_a_cluster_of_two_machines_builds_the_bytes_of_one(
+    tmp_path: Path, catalogue: Path, cluster: str, mode: MatcherMode
+) -> None:
+    k = ("--k", "7,5,3,2") if mode is MatcherMode.STATIC else ()
+    whole = build(catalogue, tmp_path / "whole", *k, mode=mode)
+    assert whole.returncode == 0, whole.stderr
+    more = ("--ray", cluster, "--shards", "5", *k)
+    done = build(catalogue, tmp_path / "ray", *more, mode=mode)
+    assert done.returncode == 0, done.stderr
+    assert arrays(tmp_path / "ray") == arrays(tmp_path / "whole")
+    assert (tmp_path / "ray" / "CURRENT").is_file()
+    assert not list((tmp_path / "ray").glob(f"{SCRATCH}*"))
+
+
+def test_a_local_cluster_needs_no_address_and_chooses_the_shards(
+    tmp_path: Path, catalogue: Path
+) -> None:
+    build(catalogue, tmp_path / "whole")
+    done = build(catalogue, tmp_path / "ray", "--ray", "local", "--scratch", str(tmp_path / "own"))
+    assert done.returncode == 0, done.stderr
+    assert arrays(tmp_path / "ray") == arrays(tmp_path / "whole")
+    assert not list((tmp_path / "own").glob(f"{SCRATCH}*"))
+
+
+def test_shards_without_a_cluster_build_the_same_bytes(tmp_path: Path, catalogue: Path) -> None:
+    build(catalogue, tmp_path / "whole")
+    done = build(catalogue, tmp_path / "shards", "--shards", "3")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert arrays(tmp_path / "shards") == arrays(tmp_path / "whole")
+
+
+def test_a_damaged_file_is_named_by_the_worker_that_met_it_and_nothing_is_published(
+    tmp_path: Path, catalogue: Path, cluster: str
+) -> None:
+    for name in ("one", "two"):
+        content = bytearray((catalogue / f"{name}.parquet").read_bytes())
+        content[100 : 100 + 400 * (name == "two")] = b"x" * (400 * (name == "two"))
+        (tmp_path / f"{name}.parquet").write_bytes(content)
+    (tmp_path / "data").symlink_to(catalogue / "data")
+    done = build(tmp_path, tmp_path / "root", "--ray", cluster)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {tmp_path}/two.parquet: damaged")
+    assert not list((tmp_path / "root").glob("0*"))
+    assert not list((tmp_path / "root").glob(f"{SCRATCH}*"))
+
+
+def test_a_worker_that_dies_or_meets_a_full_or_foreign_disk_is_told_with_its_task() -> None:
+    code = """
+import os
+from cli.ray_cluster import ray_tasks
+from configs.errors import WorkerError
+with ray_tasks("local", 1) as tasks:
+    for function, task in ((os._exit, 1), (os.mkdir, "/no/such/place")):
+        try:
+            list(tasks(function, [task]))
+        except WorkerError as error:
+            print(f"told: {error}")
+"""
+    done = run_python(code)
+    told = [line for line in done.stdout.splitlines() if line.startswith("told: ")]
+    assert len(told) == 2, done.stderr
+    assert told[0].startswith("told: 1: its worker failed (WorkerCrashedError")
+    assert "--shards" in told[0]
+    assert "/no/such/place" in told[1]
+    assert "--scratch" in told[1]
+
+
+@pytest.mark.parametrize(("option", "value"), [("--ray", "127.0.0.1:1"), ("--threads", "99")])
+def test_a_cluster_that_cannot_be_joined_or_is_too_small_is_told_by_its_option(
+    tmp_path: Path, catalogue: Path, cluster: str, option: str, value: str
+) -> None:
+    chosen = {"--ray": cluster, option: value}
+    more = [word for pair in chosen.items() for word in pair]
+    done = build(catalogue, tmp_path / "root", *more)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {option} {value}: ")
+    assert not list((tmp_path / "root").glob("0*"))
+
+
+def test_without_ray_the_extra_is_named(tmp_path: Path, catalogue: Path) -> None:
+    absent = tmp_path / "ray" / "__init__.py"
+    absent.parent.mkdir()
+    absent.write_text("raise ModuleNotFoundError('as if absent', name='ray')")
+    files = ("--ads", catalogue / "one.parquet")
+    targeting = ("--targeting", catalogue / "data" / "targeting.yaml")
+    done = run_grace(
+        "build",
+        *files,
+        *targeting,
+        "--root",
+        tmp_path / "root",
+        "--ray",
+        "local",
+        env={"PYTHONPATH": str(tmp_path)},
+    )
+    assert done.returncode == 2
+    assert done.stderr == "error: --ray needs Ray: pip install 'grace-serving[ray]'\n"
+
+
+def test_a_scratch_without_shards_is_refused(tmp_path: Path, catalogue: Path) -> None:
+    done = build(catalogue, tmp_path / "root", "--scratch", str(tmp_path))
+    assert done.returncode == 2
+    assert "--scratch" in done.stderr

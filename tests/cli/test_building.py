@@ -1,0 +1,142 @@
+"""What docs/building.md tells teams to run does what it says."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from index.storage import load_snapshot
+from support.command import GRACE, plain_environment, run_grace
+
+pytestmark = pytest.mark.subprocess
+
+
+@pytest.fixture(scope="module")
+def document(repository: Path) -> str:
+    return (repository / "docs" / "building.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def hourly(document: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    (script,) = re.findall(r"```sh\n(#!/bin/sh.*?)```", document, re.DOTALL)
+    file = tmp_path_factory.mktemp("script") / "hourly.sh"
+    file.write_text(script)
+    return file
+
+
+@pytest.fixture(scope="module")
+def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("catalogue")
+    done = run_grace("synth", "--preset", "tiny", "--sids", "333", "--out", folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def run(script: Path, ads: Path, root: Path, **environment: str) -> tuple[int, str]:
+    targeting = ads.with_name("targeting.yaml")
+    path = f"{GRACE.parent}:/usr/bin:/bin"
+    done = subprocess.run(
+        ["sh", str(script), str(ads), str(targeting), str(root)],
+        env=plain_environment(PATH=path, **environment),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=150,
+    )
+    return done.returncode, done.stderr
+
+
+def versions(root: Path) -> list[int]:
+    return sorted(int(path.name) for path in root.iterdir() if path.name.isdigit())
+
+
+def test_the_hourly_script_publishes_keeps_what_it_is_told_and_goes_back(
+    hourly: Path, catalogue: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "snapshots"
+    for _ in range(3):
+        assert run(hourly, catalogue / "ads.parquet", root, KEEP="2") == (0, "")
+    assert versions(root) == [2, 3]
+    assert (root / "CURRENT").read_text() == f"{3:020d}\n"
+    assert run_grace("publish", root, "2").returncode == 0
+    assert run(hourly, catalogue / "ads.parquet", root, KEEP="1") == (0, "")
+    assert versions(root) == [4]
+
+
+def test_the_hourly_script_publishes_no_table_that_lost_its_ads(
+    hourly: Path, catalogue: Path, tmp_path: Path
+) -> None:
+    root, ads = tmp_path / "snapshots", tmp_path / "ads.parquet"
+    (tmp_path / "targeting.yaml").write_bytes((catalogue / "targeting.yaml").read_bytes())
+    table = pq.read_table(catalogue / "ads.parquet")
+    pq.write_table(table, ads)
+    assert run(hourly, ads, root) == (0, "")
+    pq.write_table(table.slice(0, table.num_rows // 2), ads)
+    code, told = run(hourly, ads, root)
+    assert code == 1
+    assert told.endswith("not published\n")
+    assert (root / "CURRENT").read_text() == f"{1:020d}\n"
+    pq.write_table(table.drop_columns("sid"), ads)
+    code, told = run(hourly, ads, root)
+    assert (code, told.count("\n")) == (2, 1)
+
+
+def test_every_import_of_the_document_runs(document: str, tmp_path: Path) -> None:
+    items = {"7": ["<a_1>", "<b_2>"], "8": ["<a_1>", "<b_0>"]}
+    (tmp_path / "Beauty.index.json").write_text(json.dumps(items))
+    np.save(tmp_path / "codes.npy", np.array([[1, 2], [1, 0]]))
+    (tmp_path / "ids.txt").write_text("7\n8\n")
+    (tmp_path / "items.jsonl").write_text('{"item_id": "B01", "token_ids": [12, 3]}\n')
+    team = {"ad_id": pa.array([5, 6]), "asin": pa.array(["B01", "B01"])}
+    pq.write_table(pa.table(team), tmp_path / "team.parquet")
+    commands = re.findall(r"^grace (import-sids .*)$", document, re.MULTILINE)
+    ads = []
+    for command in commands:
+        done = run_grace(*command.split(), cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        ads.append(pq.read_table(tmp_path / "ads.parquet")["ad_id"].to_pylist())
+    assert ads == [[7, 8], [7, 8], [0], [5, 6]]
+
+
+def test_the_sizing_table_adds_up_to_the_bytes_of_a_snapshot(
+    document: str, catalogue: Path, tmp_path: Path
+) -> None:
+    inputs = ("--ads", catalogue / "ads.parquet", "--targeting", catalogue / "targeting.yaml")
+    assert run_grace("build", *inputs, "--root", tmp_path).returncode == 0
+    snapshot = load_snapshot(tmp_path)
+    assert snapshot.matchers is not None
+    nodes, leaves = sum(snapshot.trie.level_counts), snapshot.trie.num_leaves
+    rules, sets = snapshot.rules, snapshot.schema.sets
+    blooms, words = snapshot.matchers.blooms, 8 * snapshot.schema.words
+    values = [text for interned in snapshot.set_values for text in interned.strings]
+    expected = {
+        "ad": 20 * snapshot.ads.num_ads,
+        "SID": 8 * leaves,
+        "inner node": 4 * (nodes - leaves),
+        "node but the root": 6 * (nodes - 1),
+        "node but the root, and set": 4 * (nodes - 1) * len(sets),
+        "bitmask matcher row": words * len(snapshot.matchers.bitmask.table),
+        "Bloom matcher row": sum(
+            (8 * target_set.words + 1) * len(bloom.rows.table)
+            for target_set, bloom in zip(sets, blooms, strict=True)
+        ),
+        "rule": 4 * rules.num_rules,
+        "rule and set": 4 * rules.num_rules * len(sets),
+        "distinct bitmask of rules": words * len(rules.bitmask_table),
+        "set rule": sum(16 * (len(rule.include_offsets) - 1) for rule in rules.sets),
+        "value in a set rule": sum(
+            4 * (len(rule.include_values) + len(rule.exclude_values)) for rule in rules.sets
+        ),
+        "value": 8 * len(values),
+        "byte of a value": sum(len(text.encode()) for text in values),
+    }
+    told = re.findall(r"^\| ([\w ,]+) \| (\d+)( [WB][ +\d]*)? \| `", document, re.MULTILINE)
+    assert [per for per, *_ in told] == list(expected)
+    ends = 8 * (1 + 2 * len(sets) + len(sets)) + 4  # the last of each array of offsets
+    arrays = [np.load(file) for file in (tmp_path / f"{1:020d}").glob("*.npy")]
+    assert sum(array.nbytes for array in arrays) == sum(expected.values()) + ends

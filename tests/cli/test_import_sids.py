@@ -1,0 +1,55 @@
+"""`grace import-sids` as a process: from a published index to a snapshot."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from support.command import run_grace
+
+pytestmark = pytest.mark.subprocess
+
+INDEX = {"0": ["<a_1>", "<b_2>"], "1": ["<a_1>", "<b_3>"], "2": ["<a_9>", "<b_2>"]}
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    (tmp_path / "Shop.index.json").write_text(json.dumps(INDEX))
+    return tmp_path / "Shop.index.json"
+
+
+def test_an_import_is_told_and_builds(index: Path, tmp_path: Path) -> None:
+    ads, options = tmp_path / "ads.parquet", ("--sid-space", "shop-1", "--vocab-sizes", "16,16")
+    done = run_grace("import-sids", index, "--out", ads, *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "3 ads of 3 SIDs, from 3 items" in done.stdout
+    assert "SID space shop-1, vocabulary 16,16" in done.stdout
+    (tmp_path / "targeting.yaml").write_text("attributes: {country: {values: [US, NO]}}\n")
+    inputs = ("--ads", ads, "--targeting", tmp_path / "targeting.yaml")
+    done = run_grace("build", *inputs, "--root", tmp_path / "snapshots")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "3 SIDs, 3 ads" in done.stdout
+
+
+def test_what_was_refused_is_counted_and_listed(index: Path, tmp_path: Path) -> None:
+    index.write_text(json.dumps({**INDEX, "B01": ["<a_1>", "<b_2>"], "4": ["<a_1>"]}))
+    command = ("import-sids", index, "--out", tmp_path / "ads.parquet", "--sid-space", "s")
+    done = run_grace(*command)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: 2 items refused so far, --max-rejects allows 0; first: ")
+    done = run_grace(*command, "--max-rejects", "2")
+    assert done.returncode == 0
+    assert "refused 1: sid: the SID length is 2" in done.stdout
+    assert "refused 1: item_id: is not an integer" in done.stdout
+    assert "listed in" in done.stdout
+    done = run_grace(*command, "--max-rejects", "2", "--force", "--json")
+    report = json.loads(done.stdout)
+    assert (report["ads"], sum(report["rejects"].values())) == (3, 2)
+    assert Path(report["reject_file"]).read_text().count("\n") == 2
+
+
+def test_sizes_that_are_none_are_a_usage_error(index: Path, tmp_path: Path) -> None:
+    options = ("--out", tmp_path / "a.parquet", "--sid-space", "s", "--vocab-sizes", "many")
+    done = run_grace("import-sids", index, *options)
+    assert done.returncode == 2
+    assert "expected sizes such as 256,256,256" in done.stderr

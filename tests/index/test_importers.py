@@ -1,0 +1,281 @@
+"""Published Semantic IDs become ads that a build takes; what cannot is listed by name."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from configs.errors import InputError, RejectedAdsError
+from index.builder import BuildSpec, build
+from index.importers import ImportReport, ImportSpec, import_sids
+from index.schema import Attribute, TargetingSchema
+from index.storage import load_snapshot
+from support.ads_parquet import write_schema
+
+LETTER = """{"0": ["<a_93>", "<b_85>", "<c_227>", "<d_174>"],
+ "1": ["<a_93>", "<b_85>", "<c_27>", "<d_0>"],
+ "12100": ["<a_119>", "<b_123>", "<c_72>", "<d_189>"]}"""
+
+
+def silent(step: str, done: int, total: int) -> None:
+    pass
+
+
+def spec_of(source: Path, content: str | bytes | None = None, **changes: Any) -> ImportSpec:
+    if content is not None:
+        source.write_bytes(content.encode() if isinstance(content, str) else content)
+    spec = ImportSpec(source, source.parent / "ads.parquet", "beauty-1")
+    return replace(spec, **changes)
+
+
+def imported(spec: ImportSpec) -> tuple[dict[int, tuple[int, ...]], ImportReport]:
+    report = import_sids(spec, silent)
+    table = pq.read_table(spec.out)
+    assert table.schema.field("ad_id").type == pa.int64()
+    assert table.schema.field("sid").type == pa.list_(pa.uint16())
+    sids = [tuple(sid) for sid in table["sid"].to_pylist()]
+    return dict(zip(table["ad_id"].to_pylist(), sids, strict=True)), report
+
+
+def listed(spec: ImportSpec) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in spec.reject_file.read_text().splitlines()]
+
+
+def test_a_letter_index_becomes_ads_with_derived_vocabularies(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path / "Beauty.index.json", LETTER)
+    ads, report = imported(spec)
+    assert ads == {0: (93, 85, 227, 174), 1: (93, 85, 27, 0), 12100: (119, 123, 72, 189)}
+    assert report.vocab_sizes == (120, 124, 228, 190)
+    assert (report.items, report.ads, report.sids, report.rejects) == (3, 3, 3, {})
+    metadata = pq.read_schema(spec.out).metadata
+    assert metadata[b"grace.sid_space"] == b"beauty-1"
+    assert metadata[b"grace.vocab_sizes"] == b"120,124,228,190"
+
+
+def test_an_import_builds_into_a_snapshot(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path / "Office.index.json", LETTER, vocab_sizes=(256,) * 4)
+    ads, _ = imported(spec)
+    schema = TargetingSchema((Attribute("country", ("US", "NO")),), (), hash_seed=7)
+    targeting = write_schema(tmp_path / "targeting.yaml", schema)
+    build(BuildSpec((spec.out,), targeting, tmp_path / "root"), silent)
+    snapshot = load_snapshot(tmp_path / "root")
+    assert snapshot.facts.sid_space == "beauty-1"
+    assert snapshot.trie.vocab_sizes == (256, 256, 256, 256)
+    assert sorted(snapshot.ads.ad_ids.tolist()) == sorted(ads)
+
+
+@pytest.mark.parametrize("items", [1, 63, 3000])
+def test_an_index_longer_than_the_window_reads_the_same(tmp_path: Path, items: int) -> None:
+    """Values that straddle the border of two reads, and numbers that end at one."""
+    rng = np.random.default_rng(items)
+    wide = {str(i): rng.integers(0, 65536, 3).tolist() for i in rng.permutation(items)}
+    text = json.dumps(wide, indent=1).replace("\n", " " * 700 + "\r\n\t")
+    ads, report = imported(spec_of(tmp_path / "x.json", text))
+    assert ads == {int(item): tuple(tokens) for item, tokens in wide.items()}
+    assert report.items == items
+
+
+def test_json_lines_may_hold_numbers_or_token_texts_and_other_keys(tmp_path: Path) -> None:
+    lines = """{"item_id": 7, "token_ids": [1, 2, 3], "price": 1.5}
+
+{"token_ids": ["<a_4>", "<b_0>", "<c_65535>"], "item_id": "8"}\r
+{"item_id": 9, "token_ids": [1, 2, 3]}"""
+    ads, report = imported(spec_of(tmp_path / "items.jsonl", lines))
+    assert ads == {7: (1, 2, 3), 8: (4, 0, 65535), 9: (1, 2, 3)}
+    assert (report.vocab_sizes, report.sids) == ((5, 3, 65536), 2)
+
+
+BAD_LINES: dict[str, tuple[str, str, str]] = {
+    "nan": ('{"item_id": 1, "token_ids": [NaN, 1, 2]}', "line", "not JSON"),
+    "no json": ("{item_id: 1}", "line", "not JSON"),
+    "not utf-8": ('{"item_id": "\udcff"}', "line", "UTF-8"),
+    "deep": ("[" * 100_000, "line", "nested too deeply"),
+    "digits": ('{"item_id": 1, "token_ids": [%s]}' % ("9" * 5000), "line", "not JSON"),
+    "large": ('{"item_id": 1, "token_ids": [1, 65536, 2]}', "sid", "position 1 is not 0 to 65535"),
+    "negative": ('{"item_id": 1, "token_ids": [1, 2, -1]}', "sid", "position 2 is not 0 to"),
+    "fraction": ('{"item_id": 1, "token_ids": [1, 2.0, 3]}', "sid", "position 1 is not like"),
+    "true": ('{"item_id": 1, "token_ids": [true, 1, 1]}', "sid", "position 0 is not like"),
+    "null token": ('{"item_id": 1, "token_ids": [1, 2, null]}', "sid", "not like <c_12>"),
+    "nested lists": (
+        '{"item_id": 1, "token_ids": [%s]}' % ("[" * 900 + "]" * 900),
+        "sid",
+        "length",
+    ),
+    "nested": ('{"item_id": 1, "token_ids": [[1], 2, 3]}', "sid", "position 0 is not like"),
+    "other letter": ('{"item_id": 1, "token_ids": ["<b_1>", 1, 1]}', "sid", "begin with <a_"),
+    "short": ('{"item_id": 1, "token_ids": [1, 2]}', "sid", "length is 3"),
+    "empty": ('{"item_id": 1, "token_ids": []}', "sid", "length is 3"),
+    "text sid": ('{"item_id": 1, "token_ids": "1,2,3"}', "sid", "not a list"),
+    "no sid": ('{"item_id": 1}', "token_ids", "missing"),
+    "no id": ('{"token_ids": [1, 2, 3]}', "item_id", "missing"),
+    "null id": ('{"item_id": null, "token_ids": [1, 2, 3]}', "item_id", "neither text nor"),
+    "true id": ('{"item_id": true, "token_ids": [1, 2, 3]}', "item_id", "neither text nor"),
+    "twice": ('{"item_id": 1, "item_id": 2, "token_ids": [1, 2, 3]}', "line", "not JSON"),
+    "an array": ("[1, 2, 3]", "line", "not an object"),
+    "text id": ('{"item_id": "B01", "token_ids": [1, 2, 3]}', "item_id", "--id-map"),
+    "padded id": ('{"item_id": "007", "token_ids": [1, 2, 3]}', "item_id", "not an integer"),
+    "negative id": ('{"item_id": -1, "token_ids": [1, 2, 3]}', "item_id", "not an integer"),
+    "large id": (f'{{"item_id": {2**63}, "token_ids": [1, 2, 3]}}', "item_id", "2^63 - 1"),
+    "long": ('{"item_id": 1, "title": "%s"}' % ("x" * 2**20), "line", "longer than"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_LINES)
+def test_a_faulty_line_is_listed_with_its_place_and_reason(tmp_path: Path, name: str) -> None:
+    line, column, reason = BAD_LINES[name]
+    good = '{"item_id": 100, "token_ids": [1, 2, 3]}\n'
+    content = (good + line + "\n" + good.replace("100", "102")).encode(errors="surrogateescape")
+    spec = spec_of(tmp_path / "items.jsonl", content, max_rejects=1)
+    ads, report = imported(spec)
+    assert sorted(ads) == [100, 102]
+    (told,) = listed(spec)
+    assert (told["row"], told["column"]) == (1, column)
+    assert reason in told["reason"]
+    assert len(json.dumps(told)) < 1000
+    assert report.rejects == {f"{column}: {told['reason']}": 1}
+    spec.out.unlink()
+    with pytest.raises(
+        RejectedAdsError, match=r"--max-rejects allows 0; first: .* row 1"
+    ) as caught:
+        import_sids(replace(spec, max_rejects=0), silent)
+    assert len(str(caught.value)) < 1000
+    assert not spec.out.exists()
+
+
+BAD_INDEX: dict[str, tuple[str | bytes, str]] = {
+    "an array": ('[["<a_1>"]]', "expected an object of item ids"),
+    "empty": ("", "ends before an object"),
+    "cut": ('{"0": ["<a_1>"', "not JSON that we read, at character 6"),
+    "cut behind a comma": ('{"0": ["<a_1>"],', "expected an item id in quotes"),
+    "two": ('{"0": ["<a_1>"]} {}', "something follows the object"),
+    "nan": ('{"0": [NaN]}', "NaN is not JSON"),
+    "deep": ('{"0": ' + "[" * 200_000, "nested too deeply"),
+    "digits": ('{"0": [' + "9" * 5000 + "]}", "not JSON that we read, at character 6"),
+    "endless": ('{"0": ["' + "x" * 3 * 2**20, "Unterminated string"),
+    "number key": ("{0: [1]}", "expected an item id in quotes"),
+    "not utf-8": (b'{"0": ["\xff"]}', "expected UTF-8"),
+    "nothing in it": (" { } ", "no items"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_INDEX)
+def test_an_index_that_is_not_json_is_refused_whole(tmp_path: Path, name: str) -> None:
+    content, message = BAD_INDEX[name]
+    spec = spec_of(tmp_path / "x.index.json", content, max_rejects=10)
+    with pytest.raises(InputError) as caught:
+        import_sids(spec, silent)
+    assert message in str(caught.value)
+    assert "x.index.json" in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["x.index.json"]
+
+
+def test_every_copy_of_a_repeated_item_is_refused(tmp_path: Path) -> None:
+    text = '{"5": ["<a_1>"], "6": ["<a_2>"], "5": ["<a_3>"], "4": ["<a_0>"]}'
+    spec = spec_of(tmp_path / "x.json", text, max_rejects=2)
+    ads, report = imported(spec)
+    assert ads == {6: (2,), 4: (0,)}
+    assert [(told["row"], told["item_id"]) for told in listed(spec)] == [(0, "5"), (2, "5")]
+    assert report.rejects == {"item_id: is repeated; no copy of it is imported": 2}
+
+
+def test_tokens_outside_a_told_vocabulary_are_refused(tmp_path: Path) -> None:
+    text = '{"5": ["<a_1>", "<b_9>"], "6": ["<a_2>", "<b_10>"]}'
+    spec = spec_of(tmp_path / "x.json", text, max_rejects=1, vocab_sizes=(3, 10))
+    ads, _ = imported(spec)
+    assert ads == {5: (1, 9)}
+    (told,) = listed(spec)
+    assert (told["item_id"], told["value"]) == ("6", "10")
+    assert told["reason"] == "token at position 1 is outside the vocabulary of 10"
+
+
+def test_a_token_that_only_tells_items_apart_can_be_cut_off(tmp_path: Path) -> None:
+    """MiniOneRec appends one where items collide; ads may share a SID."""
+    text = '{"0": ["<a_1>", "<b_2>", "<d_0>"], "1": ["<a_1>", "<b_2>"], "2": ["<a_1>"]}'
+    spec = spec_of(tmp_path / "x.json", text, sid_length=2, max_rejects=1)
+    ads, report = imported(spec)
+    assert ads == {0: (1, 2), 1: (1, 2)}
+    assert (report.sids, listed(spec)[0]["value"]) == (1, "1 token")
+
+
+def test_an_id_map_numbers_items_and_keeps_the_numbers(tmp_path: Path) -> None:
+    map_file = tmp_path / "map.parquet"
+    first = '{"item_id": "B07", "token_ids": [1]}\n{"item_id": "é", "token_ids": [2]}'
+    spec = spec_of(tmp_path / "items.jsonl", first, id_map=map_file)
+    assert imported(spec)[0] == {0: (1,), 1: (2,)}
+    second = '{"item_id": 7, "token_ids": [3]}\n{"item_id": "é", "token_ids": [4]}'
+    spec = spec_of(tmp_path / "items.jsonl", second, id_map=map_file, force=True)
+    assert imported(spec)[0] == {2: (3,), 1: (4,)}
+    assert pq.read_table(map_file).to_pylist() == [
+        {"item_id": "B07", "ad_id": 0},
+        {"item_id": "é", "ad_id": 1},
+        {"item_id": "7", "ad_id": 2},
+    ]
+
+
+@pytest.mark.parametrize("name", ["", "x" * 1025, "\\ud800"], ids=["empty", "long", "surrogate"])
+def test_a_name_that_is_no_text_gets_no_number(tmp_path: Path, name: str) -> None:
+    lines = f'{{"item_id": "{name}", "token_ids": [1]}}\n{{"item_id": "a", "token_ids": [1]}}'
+    spec = spec_of(tmp_path / "x.jsonl", lines, id_map=tmp_path / "m.parquet", max_rejects=1)
+    ads, _ = imported(spec)
+    assert ads == {0: (1,)}
+    assert listed(spec)[0]["column"] == "item_id"
+
+
+BAD_MAPS = {
+    "other columns": {"a": pa.array([1])},
+    "null": {"item_id": pa.array([None], pa.string()), "ad_id": pa.array([1])},
+    "negative": {"item_id": pa.array(["a"]), "ad_id": pa.array([-1])},
+    "twice": {"item_id": pa.array(["a", "b"]), "ad_id": pa.array([1, 1])},
+}
+
+
+@pytest.mark.parametrize("name", BAD_MAPS)
+def test_a_file_that_is_no_id_map_is_refused(tmp_path: Path, name: str) -> None:
+    map_file = tmp_path / "map.parquet"
+    pq.write_table(pa.table(BAD_MAPS[name]), map_file)
+    with pytest.raises(InputError, match="not an id map"):
+        import_sids(spec_of(tmp_path / "x.json", LETTER, id_map=map_file), silent)
+    map_file.write_text("no")
+    with pytest.raises(InputError, match="not a readable id map"):
+        import_sids(spec_of(tmp_path / "x.json", LETTER, id_map=map_file), silent)
+
+
+BAD_SPECS: dict[str, tuple[dict[str, Any], str]] = {
+    "sid space": ({"sid_space": ""}, "1 to 255 printable"),
+    "vocabulary": ({"vocab_sizes": (256, 0)}, "each 1 to 65536"),
+    "lengths": ({"vocab_sizes": (256, 256), "sid_length": 3}, "drop one option"),
+    "length": ({"sid_length": 17}, "1 to 16"),
+    "ids": ({"ids": Path("ids.txt")}, "ids belong to a .npy"),
+    "limit": ({"max_rejects": -1}, "give 0 or more"),
+    "gone": ({"source": Path("gone.json")}, "no such file"),
+    "ending": ({"source": Path("gone.txt")}, "must end in"),
+    "no folder": ({"out": Path("no/such/ads.parquet")}, "no such folder"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_SPECS)
+def test_what_cannot_be_asked_for_is_refused_before_the_work(tmp_path: Path, name: str) -> None:
+    changes, message = BAD_SPECS[name]
+    with pytest.raises(InputError) as caught:
+        import_sids(replace(spec_of(tmp_path / "x.json", LETTER), **changes), silent)
+    assert message in str(caught.value)
+
+
+def test_a_table_there_is_only_replaced_when_asked_and_only_whole(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path / "x.json", LETTER)
+    import_sids(spec, silent)
+    before = spec.out.read_bytes()
+    with pytest.raises(InputError, match="--force"):
+        import_sids(spec, silent)
+    with pytest.raises(RejectedAdsError):
+        import_sids(spec_of(spec.source, '{"0": []}', force=True), silent)
+    assert spec.out.read_bytes() == before
+    assert spec.reject_file.exists()
+    import_sids(spec_of(spec.source, '{"0": ["<a_0>"]}', force=True), silent)
+    assert pq.read_table(spec.out)["sid"].to_pylist() == [[0]]
+    assert not spec.reject_file.exists(), "a list of an import before would mislead"

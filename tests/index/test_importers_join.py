@@ -1,0 +1,113 @@
+"""Imported SIDs join a team's ads table, by number or by the item's own name."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from configs.errors import InputError, RejectedAdsError
+from index.importers import ImportSpec, import_sids
+
+ITEMS = '{"7": ["<a_1>", "<b_2>"], "5": ["<a_3>", "<b_4>"], "6": ["<a_0>", "<b_0>"]}'
+NAMED = """{"item_id": "B07", "token_ids": [1, 2]}
+{"item_id": "é", "token_ids": [3, 4]}"""
+TEXTS = pa.list_(pa.string())
+
+
+def silent(step: str, done: int, total: int) -> None:
+    pass
+
+
+def spec_of(folder: Path, ads: pa.Table, **changes: Any) -> ImportSpec:
+    (folder / "x.json").write_text(ITEMS)
+    (folder / "x.jsonl").write_text(NAMED)
+    pq.write_table(ads, folder / "team.parquet", row_group_size=2)
+    spec = ImportSpec(folder / "x.json", folder / "ads.parquet", "s", ads=folder / "team.parquet")
+    return replace(spec, **changes)
+
+
+def test_ads_get_their_sids_by_number_and_keep_their_columns(tmp_path: Path) -> None:
+    countries = [["US"], None, [], ["NO", "US"]]
+    ads = pa.table(
+        {
+            "country": pa.array(countries, TEXTS),
+            "product": pa.array([5, 7, 5, 5], pa.int32()),
+            "ad_id": pa.array([1, 2, 3, 4]),
+        },
+        metadata={"owner": "team"},
+    )
+    spec = spec_of(tmp_path, ads, key="product")
+    report = import_sids(spec, silent)
+    table = pq.read_table(spec.out)
+    assert table.column_names == ["country", "product", "ad_id", "sid"]
+    assert table["sid"].to_pylist() == [[3, 4], [1, 2], [3, 4], [3, 4]]
+    assert table["country"].to_pylist() == countries
+    assert table.schema.metadata[b"owner"] == b"team"
+    assert table.schema.metadata[b"grace.vocab_sizes"] == b"4,5"
+    assert (report.ads, report.items, report.sids, report.unused_items) == (4, 3, 2, 1)
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.dictionary("int32", pa.string())], ids=str
+)
+def test_ads_get_their_sids_by_the_items_own_names(tmp_path: Path, kind: pa.DataType) -> None:
+    names = pa.array(["é", None, "B07", "é", "b07"], pa.string()).cast(kind)
+    ads = pa.table({"ad_id": pa.array([1, 2, 3, 4, 5]), "asin": names})
+    spec = spec_of(tmp_path, ads, key="asin", max_rejects=2, source=tmp_path / "x.jsonl")
+    report = import_sids(spec, silent)
+    table = pq.read_table(spec.out)
+    assert table["ad_id"].to_pylist() == [1, 3, 4]
+    assert table["sid"].to_pylist() == [[3, 4], [1, 2], [3, 4]]
+    told = [json.loads(line) for line in spec.reject_file.read_text().splitlines()]
+    assert [(line["row"], line["item_id"]) for line in told] == [(1, None), (4, "b07")]
+    assert report.rejects == {
+        "asin: is null": 1,
+        "asin: has no SID among the imported items": 1,
+    }
+
+
+def test_an_ad_without_a_sid_ends_the_import_unless_allowed(tmp_path: Path) -> None:
+    ads = pa.table({"ad_id": pa.array([5, 8])})
+    with pytest.raises(RejectedAdsError, match=r"team\.parquet row 1.*has no SID"):
+        import_sids(spec_of(tmp_path, ads), silent)
+    assert not (tmp_path / "ads.parquet").exists()
+    assert import_sids(spec_of(tmp_path, ads, max_rejects=1), silent).ads == 1
+
+
+BAD_ADS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "no key": ({"ad_id": pa.array([5])}, {"key": "asin"}, "column 'asin' is missing"),
+    "no ad id": ({"asin": pa.array([5])}, {"key": "asin"}, "column 'ad_id' is missing"),
+    "sid": ({"ad_id": pa.array([5]), "sid": pa.array([[1]])}, {}, "has a column 'sid' already"),
+    "floats": ({"ad_id": pa.array([5.0])}, {}, "must be integers or text, got double"),
+    "others": ({"ad_id": pa.array([1, 2])}, {"max_rejects": 9}, "none of its 2 ads has a SID"),
+    "no ads": ({"ad_id": pa.array([], pa.int64())}, {}, "none of its 0 ads"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ADS)
+def test_a_table_that_cannot_be_joined_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    columns, changes, message = BAD_ADS[name]
+    with pytest.raises(InputError) as caught:
+        import_sids(spec_of(tmp_path, pa.table(columns), **changes), silent)
+    assert message in str(caught.value)
+    assert "team.parquet" in str(caught.value)
+    assert not (tmp_path / "ads.parquet").exists()
+
+
+def test_a_damaged_ads_table_is_refused(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, pa.table({"ad_id": pa.array(range(5000))}))
+    assert spec.ads is not None
+    spec.ads.write_text("no")
+    with pytest.raises(InputError, match="not a readable Parquet file"):
+        import_sids(spec, silent)
+
+
+def test_an_id_map_is_not_for_ads_that_name_items_themselves(tmp_path: Path) -> None:
+    ads = pa.table({"ad_id": pa.array([1]), "asin": pa.array(["é"])})
+    spec = spec_of(tmp_path, ads, key="asin", id_map=tmp_path / "map.parquet")
+    with pytest.raises(InputError, match="drop --id-map"):
+        import_sids(spec, silent)

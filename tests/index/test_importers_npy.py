@@ -1,0 +1,176 @@
+"""Arrays of codes become ads; pickles and damaged headers do not."""
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from configs.errors import InputError
+from index.importers import ImportSpec, import_sids
+from index.importers.items import BATCH_ITEMS
+
+
+def silent(step: str, done: int, total: int) -> None:
+    pass
+
+
+def spec_of(folder: Path, codes: Any, **changes: Any) -> ImportSpec:
+    np.save(folder / "codes.npy", codes)
+    return replace(ImportSpec(folder / "codes.npy", folder / "ads.parquet", "s"), **changes)
+
+
+def imported(spec: ImportSpec) -> dict[int, tuple[int, ...]]:
+    import_sids(spec, silent)
+    table = pq.read_table(spec.out)
+    sids = [tuple(sid) for sid in table["sid"].to_pylist()]
+    return dict(zip(table["ad_id"].to_pylist(), sids, strict=True))
+
+
+DTYPES = ["<i8", "<u2", "|u1", ">i4", "<u8"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_integers_of_every_type_and_layout_import_the_same(
+    tmp_path: Path, dtype: str, order: Any
+) -> None:
+    codes = np.random.default_rng(1).integers(0, 200, (63, 3))
+    ads = imported(spec_of(tmp_path, np.asarray(codes, dtype, order=order)))
+    assert ads == {row: tuple(sid) for row, sid in enumerate(codes.tolist())}
+
+
+def test_items_over_several_batches_keep_their_ids(tmp_path: Path) -> None:
+    count = 2 * BATCH_ITEMS + 111
+    rng = np.random.default_rng(3)
+    codes, ids = rng.integers(0, 65536, (count, 2)), rng.permutation(count * 5)[:count]
+    np.save(tmp_path / "ids.npy", ids)
+    ads = imported(spec_of(tmp_path, codes, ids=tmp_path / "ids.npy"))
+    assert ads == dict(zip(ids.tolist(), map(tuple, codes.tolist()), strict=True))
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", ""], ids=["lf", "crlf", "no last newline"])
+def test_ids_may_be_lines_of_text(tmp_path: Path, end: str) -> None:
+    between = end or "\n"
+    (tmp_path / "ids.txt").write_bytes((between.join(["70", "5", "9"]) + end).encode())
+    ads = imported(spec_of(tmp_path, [[1, 2], [3, 4], [5, 6]], ids=tmp_path / "ids.txt"))
+    assert ads == {70: (1, 2), 5: (3, 4), 9: (5, 6)}
+
+
+def test_ids_may_be_an_array_of_text_with_an_id_map(tmp_path: Path) -> None:
+    np.save(tmp_path / "ids.npy", np.array(["B01", "é"]))
+    spec = spec_of(tmp_path, [[1], [2]], ids=tmp_path / "ids.npy", id_map=tmp_path / "m.parquet")
+    assert imported(spec) == {0: (1,), 1: (2,)}
+    assert pq.read_table(tmp_path / "m.parquet")["item_id"].to_pylist() == ["B01", "é"]
+
+
+def test_codes_out_of_range_are_refused_one_by_one(tmp_path: Path) -> None:
+    codes = np.array([[1, 2], [-1, 2], [3, 65536], [3, 4]])
+    assert imported(spec_of(tmp_path, codes, max_rejects=2)) == {0: (1, 2), 3: (3, 4)}
+    huge = np.array([[2**64 - 1, 0], [1, 1]], np.uint64)
+    spec = spec_of(tmp_path, huge, max_rejects=1, force=True)
+    assert imported(spec) == {1: (1, 1)}
+    assert str(2**64 - 1) in spec.reject_file.read_text()
+
+
+def test_a_last_column_can_be_cut_off(tmp_path: Path) -> None:
+    assert imported(spec_of(tmp_path, [[1, 2, 0], [1, 2, 1]], sid_length=2)) == {
+        0: (1, 2),
+        1: (1, 2),
+    }
+
+
+BAD_CODES: dict[str, tuple[Any, str]] = {
+    "floats": (np.ones((3, 2)), "expected integers, got '<f8'"),
+    "flags": (np.ones((3, 2), np.bool_), "expected integers"),
+    "one axis": (np.arange(6), "got [6]"),
+    "three axes": (np.ones((2, 2, 2), np.int64), "damaged"),
+    "no items": (np.ones((0, 4), np.int64), "nothing to import"),
+    "no tokens": (np.ones((4, 0), np.int64), "nothing to import"),
+    "17 tokens": (np.ones((2, 17), np.int64), "1 to 16"),
+    "fields": (np.zeros(3, [("a", "<i4"), ("b", "<i4")]), "expected integers"),
+    "times": (np.zeros((2, 2), "<M8[s]"), "expected integers"),
+    "objects": (np.array([[1, [2]]], object), "pickled Python objects"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CODES)
+def test_an_array_that_is_no_codes_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    codes, message = BAD_CODES[name]
+    with pytest.raises(InputError) as caught:
+        import_sids(spec_of(tmp_path, codes), silent)
+    assert message in str(caught.value)
+    assert "codes.npy" in str(caught.value)
+
+
+class Burglar:
+    """Unpickling it would write a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return Path.touch, (self.path,)
+
+
+def test_a_pickle_is_refused_and_never_run(tmp_path: Path) -> None:
+    broken_in = tmp_path / "broken-in"
+    spec = spec_of(tmp_path, np.array([Burglar(broken_in)], object))
+    with pytest.raises(InputError, match="never read"):
+        import_sids(spec, silent)
+    spec.source.write_bytes(pickle.dumps(Burglar(broken_in)))
+    with pytest.raises(InputError, match=r"not a \.npy file"):
+        import_sids(spec, silent)
+    assert not broken_in.exists()
+
+
+BAD_IDS: dict[str, tuple[npt.NDArray[Any] | bytes, str]] = {
+    "too few": (np.arange(2), "expected [items] = [3], got [2]"),
+    "columns": (np.ones((3, 1), np.int64), "got [3, 1]"),
+    "floats": (np.ones(3), "expected integers or text"),
+    "above int64": (np.full(3, 2**63, np.uint64), "above 2^63 - 1"),
+    "too few lines": (b"1\n2\n", "2 ids for 3 items"),
+    "too many lines": (b"1\n2\n3\n4\n", "more ids than the 3 items"),
+    "not utf-8": (b"1\n\xff\n3\n", "line 2: expected UTF-8"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_IDS)
+def test_ids_that_do_not_fit_are_refused(tmp_path: Path, name: str) -> None:
+    content, message = BAD_IDS[name]
+    ids = tmp_path / ("ids.txt" if isinstance(content, bytes) else "ids.npy")
+    if isinstance(content, bytes):
+        ids.write_bytes(content)
+    else:
+        np.save(ids, content)
+    with pytest.raises(InputError) as caught:
+        import_sids(spec_of(tmp_path, [[1, 2], [3, 4], [5, 6]], ids=ids), silent)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("kept", [0, 7, 9, 60, 128, 150])
+def test_a_file_cut_short_is_refused(tmp_path: Path, kept: int) -> None:
+    spec = spec_of(tmp_path, np.ones((5, 4), np.int64))
+    spec.source.write_bytes(spec.source.read_bytes()[:kept])
+    with pytest.raises(InputError, match=r"codes\.npy"):
+        import_sids(spec, silent)
+
+
+@given(at=st.integers(0, 150), byte=st.integers(0, 255))
+def test_a_changed_byte_is_refused_or_imports_numbers(
+    tmp_path_factory: pytest.TempPathFactory, at: int, byte: int
+) -> None:
+    spec = spec_of(tmp_path_factory.mktemp("npy"), np.ones((5, 4), np.int16), max_rejects=5)
+    damaged = bytearray(spec.source.read_bytes())
+    damaged[at] = byte
+    spec.source.write_bytes(bytes(damaged))
+    try:
+        assert imported(spec)
+    except InputError as error:
+        assert "codes.npy" in str(error)

@@ -1,0 +1,238 @@
+"""A build in shards writes the bytes of a build in one, and refuses what that refuses."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from configs.errors import InputError, RejectedAdsError
+from index.builder import BuildReport, BuildSpec, Sharding, build, build_in_shards
+from index.builder.scratch import SCRATCH, scratch_folder
+from index.builder.shards import first_token_ranges
+from index.invariants import check_invariants
+from index.matchers import MatcherMode, StaticKWay
+from index.storage import load_snapshot, versions
+from support.ads_parquet import write_ads, write_schema
+from support.oracle import RawAd
+from support.strategies import Case, random_ads, random_case, random_schema
+
+
+def silent(step: str, done: int, total: int) -> None:
+    pass
+
+
+def spec_of(folder: Path, case: Case, files: Sequence[Sequence[RawAd]]) -> BuildSpec:
+    folder.mkdir(parents=True, exist_ok=True)
+    ads = tuple(
+        write_ads(folder / f"ads-{at}.parquet", case.schema, part, row_group_rows=17)
+        for at, part in enumerate(files)
+    )
+    return BuildSpec(
+        ads=ads,
+        targeting=write_schema(folder / "targeting.yaml", case.schema),
+        root=folder / "whole",
+        sid_space="plain-1",
+        vocab_sizes=case.vocab_sizes,
+        threads=1,
+        batch_rows=13,
+    )
+
+
+def in_shards(spec: BuildSpec) -> BuildSpec:
+    return replace(spec, root=spec.root.with_name("shards"))
+
+
+def facts_and_files(report: BuildReport) -> tuple[dict[str, Any], dict[str, bytes]]:
+    manifest = json.loads((report.path / "MANIFEST.json").read_bytes())
+    for varying in ("version", "created_at", "manifest_xxh3_128"):
+        del manifest[varying]
+    files = {path.name: path.read_bytes() for path in sorted(report.path.glob("*.npy"))}
+    return manifest, files
+
+
+def assert_same_version(one: BuildReport, other: BuildReport) -> None:
+    assert facts_and_files(one) == facts_and_files(other)
+    counted = {"path", "reject_file", "step_seconds", "seconds", "peak_memory_bytes"}
+    ours, theirs = one.to_json(), other.to_json()
+    assert {k: v for k, v in ours.items() if k not in counted} == {
+        k: v for k, v in theirs.items() if k not in counted
+    }
+
+
+def nothing_left(root: Path) -> bool:
+    return not list(root.glob(f"{SCRATCH}*")) and not list(root.glob(".writing*"))
+
+
+@pytest.mark.parametrize("mode", MatcherMode)
+@pytest.mark.parametrize("seed", range(7), ids=lambda seed: f"seed={seed}")
+def test_shards_write_the_bytes_of_the_whole(tmp_path: Path, seed: int, mode: MatcherMode) -> None:
+    rng = np.random.default_rng(seed)
+    case = random_case(rng, num_ads=int(rng.integers(1, 333)))
+    ads = [case.ads[i] for i in rng.permutation(len(case.ads))]
+    cut = len(ads) // 3
+    spec = replace(spec_of(tmp_path, case, (ads[:cut], ads[cut:])), mode=mode)
+    if mode is MatcherMode.STATIC:
+        widths = rng.integers(1, 9, len(case.vocab_sizes)).tolist()
+        spec = replace(spec, k_way=StaticKWay(tuple(widths)))
+    sharding = Sharding(int(rng.integers(1, 9)), run_rows=int(rng.integers(1, 111)))
+    report = build_in_shards(in_shards(spec), sharding, silent)
+    assert_same_version(report, build(spec, silent))
+    check_invariants(load_snapshot(report.path))
+    assert nothing_left(report.path.parent)
+
+
+@pytest.mark.parametrize("shards", [2, 5, 63])
+def test_wide_first_levels_and_several_sets_merge_to_the_same_bytes(
+    tmp_path: Path, shards: int
+) -> None:
+    case = wide_case(seed=shards, num_ads=1111)
+    spec = spec_of(tmp_path, case, (case.ads[:500], case.ads[500:]))
+    report = build_in_shards(in_shards(spec), Sharding(shards, run_rows=111), silent)
+    assert_same_version(report, build(spec, silent))
+
+
+def wide_case(seed: int, num_ads: int) -> Case:
+    rng = np.random.default_rng(seed)
+    schema = random_schema(rng, (3, 64, 65), num_sets=2)
+    vocab_sizes = (63, 5, 3)
+    return Case(schema, vocab_sizes, tuple(random_ads(rng, schema, vocab_sizes, num_ads)), ())
+
+
+def test_tables_told_apart_in_many_parts_and_ids_in_many_ranges_give_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = wide_case(seed=3, num_ads=777)
+    spec = spec_of(tmp_path, case, (case.ads,))
+    whole = build(spec, silent)
+    monkeypatch.setattr("index.builder.runs.SAMPLE_STEP", 7)
+    monkeypatch.setattr("index.builder.repeated.RANGE_IDS", 63)
+    monkeypatch.setattr("index.builder.merge.LOOKUP_ADS", 111)
+    monkeypatch.setattr("index.builder.merge.SAMPLE_STEP", 5)
+    monkeypatch.setattr("index.builder.copies.COPIES_BUDGET", 7777)
+    monkeypatch.setattr("index.builder.stored.BLOCK_BYTES", 511)
+    monkeypatch.setattr("index.builder.join_rules.BLOCK_RULES", 63)
+    report = build_in_shards(in_shards(spec), Sharding(3, run_rows=333), silent)
+    assert_same_version(report, whole)
+
+
+def faulty_ads(case: Case) -> list[RawAd]:
+    """Two copies of an id in different shards, three where one is faulty, and other faults."""
+    ads = list(case.ads[:40])
+    far = replace(ads[0], sid=(62, 4, 2))
+    outside = replace(ads[1], sid=(63, 0, 0))
+    short = replace(ads[2], ad_id=10**9, sid=(1, 2))
+    unknown = replace(ads[3], ad_id=10**9 + 1, rules={"a0": (frozenset({"a0-new"}), None)})
+    ads += [far, outside, replace(ads[1], sid=(0, 0, 0)), short, unknown, *case.ads[40:]]
+    return ads
+
+
+@pytest.mark.parametrize("files", [1, 3])
+def test_the_same_ads_are_refused_and_listed_the_same(tmp_path: Path, files: int) -> None:
+    ads = faulty_ads(wide_case(seed=9, num_ads=222))
+    case = wide_case(seed=9, num_ads=222)
+    cuts = np.linspace(0, len(ads), files + 1).astype(int).tolist()
+    parts = [ads[begin:end] for begin, end in pairwise(cuts)]
+    spec = replace(spec_of(tmp_path, case, parts), max_rejects=7)
+    whole = build(spec, silent)
+    report = build_in_shards(in_shards(spec), Sharding(5, run_rows=31), silent)
+    assert_same_version(report, whole)
+    assert report.reject_file is not None
+    assert whole.reject_file is not None
+    assert report.rejects == 7
+    assert report.reject_file.read_bytes() == whole.reject_file.read_bytes()
+
+
+@pytest.mark.parametrize("max_rejects", [0, 2, 4, 6])
+def test_too_many_rejects_end_both_builds_with_the_same_words_and_list(
+    tmp_path: Path, max_rejects: int
+) -> None:
+    case = wide_case(seed=9, num_ads=222)
+    ads = faulty_ads(case)
+    spec = spec_of(tmp_path, case, (ads[:41], ads[41:43], ads[43:]))
+    told = tmp_path / "told.jsonl"
+    spec = replace(spec, max_rejects=max_rejects, reject_file=told)
+    with pytest.raises(RejectedAdsError) as whole:
+        build(spec, silent)
+    listed = told.read_bytes()
+    with pytest.raises(RejectedAdsError) as caught:
+        build_in_shards(in_shards(spec), Sharding(5, run_rows=31), silent)
+    assert str(caught.value) == str(whole.value)
+    assert told.read_bytes() == listed
+    assert nothing_left(in_shards(spec).root)
+    assert versions(in_shards(spec).root) == ()
+
+
+def test_a_shard_of_which_every_ad_is_repeated_is_left_out(tmp_path: Path) -> None:
+    case = wide_case(seed=1, num_ads=99)
+    far = [replace(ad, ad_id=7, sid=(60, i, 0)) for i, ad in enumerate(case.ads[:5])]
+    ads = [replace(ad, sid=(ad.sid[0] % 9, *ad.sid[1:]), ad_id=ad.ad_id + 8) for ad in case.ads]
+    spec = replace(spec_of(tmp_path, case, ([*ads, *far],)), max_rejects=5)
+    report = build_in_shards(in_shards(spec), Sharding(30), silent)
+    assert_same_version(report, build(spec, silent))
+
+
+def test_refusing_every_ad_is_the_error_of_the_whole_build(tmp_path: Path) -> None:
+    case = wide_case(seed=1, num_ads=9)
+    ads = [replace(ad, ad_id=i // 2 % 2) for i, ad in enumerate(case.ads)]
+    ads.append(replace(ads[0], ad_id=1, sid=(1,)))
+    spec = replace(spec_of(tmp_path, case, (ads,)), max_rejects=10, reject_file=tmp_path / "all")
+    with pytest.raises(InputError, match="all 10 ads were refused") as whole:
+        build(spec, silent)
+    with pytest.raises(InputError) as caught:
+        build_in_shards(in_shards(spec), Sharding(3), silent)
+    assert str(caught.value) == str(whole.value)
+    assert nothing_left(in_shards(spec).root)
+
+
+def test_a_failing_task_publishes_nothing_and_leaves_nothing(tmp_path: Path) -> None:
+    case = wide_case(seed=1, num_ads=99)
+    spec = in_shards(spec_of(tmp_path, case, (case.ads[:50], case.ads[50:])))
+    damaged = bytearray(spec.ads[1].read_bytes())
+    damaged[100:400] = b"x" * 300
+    spec.ads[1].write_bytes(damaged)
+    with pytest.raises(InputError, match=r"ads-1\.parquet"):
+        build_in_shards(spec, Sharding(3), silent)
+    assert versions(spec.root) == ()
+    assert nothing_left(spec.root)
+
+
+def test_shards_need_a_positive_number(tmp_path: Path) -> None:
+    case = wide_case(seed=1, num_ads=9)
+    with pytest.raises(InputError, match="--shards 0"):
+        build_in_shards(spec_of(tmp_path, case, (case.ads,)), Sharding(0), silent)
+
+
+def test_a_killed_builds_scratch_is_removed_and_a_living_ones_is_not(tmp_path: Path) -> None:
+    (tmp_path / f"{SCRATCH}dead").mkdir()
+    (tmp_path / f"{SCRATCH}dead" / "ads").write_text("left")
+    with scratch_folder(tmp_path) as living, scratch_folder(tmp_path) as other:
+        assert sorted(tmp_path.glob(f"{SCRATCH}*")) == sorted([living, other])
+    assert not list(tmp_path.glob(f"{SCRATCH}*"))
+
+
+def test_a_scratch_that_cannot_be_made_is_named_with_a_remedy(tmp_path: Path) -> None:
+    case = wide_case(seed=1, num_ads=9)
+    spec = spec_of(tmp_path, case, (case.ads,))
+    sharding = Sharding(2, scratch=tmp_path / "ads-0.parquet" / "in-a-file")
+    with pytest.raises(InputError, match="--scratch"):
+        build_in_shards(spec, sharding, silent)
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3, 7, 64, 99])
+@pytest.mark.parametrize("seed", range(5))
+def test_first_token_ranges_are_disjoint_ascending_and_balanced(seed: int, shards: int) -> None:
+    rng = np.random.default_rng(seed)
+    ads = np.where(rng.random(64) < 0.3, 0, rng.pareto(1.5, 64) * 100).astype(np.int64)
+    ranges = first_token_ranges(ads, shards)
+    assert 1 <= len(ranges) <= shards
+    assert all(begin < end for begin, end in ranges)
+    assert all(one[1] <= other[0] for one, other in pairwise(ranges))
+    sizes = [int(ads[begin:end].sum()) for begin, end in ranges]
+    assert sum(sizes) == ads.sum()
+    assert min(sizes) > 0
+    assert max(sizes) <= ads.sum() / shards + ads.max()

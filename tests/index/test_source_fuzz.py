@@ -1,0 +1,160 @@
+"""Whatever tables come, a build refuses them by name or builds their rows right."""
+
+import json
+from decimal import Decimal
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from configs.errors import InputError
+from index.builder import BuildReport, BuildSpec, build
+from index.invariants import check_invariants
+from index.storage import load_snapshot
+from support.ads_parquet import write_schema
+from support.arrays import assert_same_arrays
+from support.fuzzed_tables import (
+    SCHEMA,
+    VOCAB_SIZES,
+    TableFile,
+    expectation,
+    table_files,
+    write_files,
+)
+from support.plain_builder import plain_snapshot
+
+
+def silent(step: str, done: int, total: int) -> None:
+    pass
+
+
+def built(folder: Path, paths: list[Path], batch_rows: int = 4) -> BuildReport:
+    spec = BuildSpec(
+        ads=tuple(paths),
+        targeting=write_schema(folder / "targeting.yaml", SCHEMA),
+        root=folder / "snapshots",
+        sid_space="plain-1",
+        vocab_sizes=VOCAB_SIZES,
+        max_rejects=1000,
+        threads=2,
+        batch_rows=batch_rows,
+    )
+    return build(spec, silent)
+
+
+def check(files: list[TableFile], batch_rows: int) -> None:
+    with TemporaryDirectory() as folder:
+        check_in(Path(folder), files, batch_rows)
+
+
+def check_in(folder: Path, files: list[TableFile], batch_rows: int) -> None:
+    paths = write_files(folder, files)
+    ads, faults = expectation(files)
+    if not ads:
+        with pytest.raises(InputError, match="nothing to build"):
+            built(folder, paths, batch_rows)
+        return
+    report = built(folder, paths, batch_rows)
+    snapshot = load_snapshot(folder / "snapshots")
+    assert_same_arrays(snapshot, plain_snapshot(SCHEMA, VOCAB_SIZES, ads))
+    told = {}
+    if report.reject_file is not None:
+        for line in report.reject_file.read_text().splitlines():
+            reject = json.loads(line)
+            told[paths.index(Path(reject["file"])), reject["row"]] = reject["column"]
+    assert sorted(told) == sorted(faults)
+    for place, column in told.items():
+        assert column in faults[place], f"{place}: {column}, expected one of {faults[place]}"
+
+
+@settings(max_examples=25)
+@given(files=table_files(faulty=False), batch_rows=st.sampled_from([1, 2, 1000]))
+def test_types_orders_and_encodings_do_not_matter(files: list[TableFile], batch_rows: int) -> None:
+    check(files, batch_rows)
+
+
+@settings(max_examples=35)
+@given(files=table_files(faulty=True), batch_rows=st.sampled_from([1, 2, 1000]))
+def test_faulty_rows_are_listed_and_the_others_built(
+    files: list[TableFile], batch_rows: int
+) -> None:
+    check(files, batch_rows)
+
+
+GOOD = {
+    "ad_id": pa.array([4, 5, 6]),
+    "sid": pa.array([[0, 1], [1, 0], [2, 1]], pa.list_(pa.uint16())),
+    "ad_weight": pa.array([1.0, 2.0, 3.0]),
+    "country": pa.array([["US"], None, []], pa.list_(pa.string())),
+    "location_exclude": pa.array([["a"], None, []], pa.list_(pa.string())),
+}
+NUMBERS = [1, 2, 3]
+WRONG: dict[str, pa.Array] = {
+    "uint64": pa.array(NUMBERS, pa.uint64()),
+    "decimal": pa.array([Decimal(1), Decimal(2), Decimal(3)], pa.decimal128(9, 0)),
+    "timestamp": pa.array(NUMBERS, pa.timestamp("us")),
+    "date": pa.array(NUMBERS, pa.date32()),
+    "duration": pa.array(NUMBERS, pa.duration("s")),
+    "bool": pa.array([True, False, True]),
+    "text": pa.array(["1", "2", "3"]),
+    "binary": pa.array([b"1", b"2", b"3"]),
+    "fixed binary": pa.array([b"1", b"2", b"3"], pa.binary(1)),
+    "dictionary": pa.array(["1", "2", "1"]).dictionary_encode(),
+    "struct": pa.array([{"a": 1}] * 3),
+    "map": pa.array([[("a", 1)]] * 3, pa.map_(pa.string(), pa.int64())),
+    "list of floats": pa.array([[0.0, 1.0]] * 3),
+    "list of bools": pa.array([[True, False]] * 3),
+    "list of binary": pa.array([[b"US"]] * 3),
+    "list of timestamps": pa.array([[1, 2]] * 3, pa.list_(pa.timestamp("ns"))),
+    "list of lists": pa.array([[[0], [1]]] * 3),
+    "list of text lists": pa.array([[["US"]]] * 3),
+    "list of structs": pa.array([[{"a": 1}]] * 3),
+    "list of decimals": pa.array([[Decimal(1)]] * 3),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+@pytest.mark.parametrize("column", GOOD)
+def test_a_column_of_another_type_is_refused_by_name(
+    tmp_path: Path, column: str, kind: str
+) -> None:
+    pq.write_table(pa.table({**GOOD, column: WRONG[kind]}), tmp_path / "ads.parquet")
+    with pytest.raises(InputError) as caught:
+        built(tmp_path, [tmp_path / "ads.parquet"])
+    assert f"column {column!r} must be " in str(caught.value)
+    assert "ads.parquet" in str(caught.value)
+
+
+@settings(max_examples=100)
+@given(
+    changes=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=4),
+    kept=st.one_of(st.just(1.0), st.floats(0, 1)),
+    compression=st.sampled_from(["none", "snappy"]),
+)
+def test_a_damaged_file_is_refused_by_name_or_what_it_says_is_built(
+    changes: list[tuple[float, int]], kept: float, compression: str
+) -> None:
+    with TemporaryDirectory() as folder:
+        check_damaged(Path(folder), changes, kept, compression)
+
+
+def check_damaged(
+    folder: Path, changes: list[tuple[float, int]], kept: float, compression: str
+) -> None:
+    path = folder / "ads.parquet"
+    pq.write_table(pa.table(GOOD), path, compression=compression, row_group_size=2)
+    content = bytearray(path.read_bytes())
+    for place, byte in changes:
+        content[int(place * len(content))] = byte
+    path.write_bytes(bytes(content[: int(kept * len(content))]))
+    try:
+        built(folder, [path])
+    except InputError as error:
+        assert "ads.parquet" in str(error) or "nothing to build" in str(error)
+        assert len(str(error).splitlines()) == 1
+    else:
+        check_invariants(load_snapshot(folder / "snapshots"))
