@@ -139,7 +139,7 @@ def _dynamic(trie: SidTrie, of_sids: _SidRows, k_way: DynamicKWay, threads: int)
 def _fitting(more: int, there: int, things: str) -> int:
     if there + more > MAX_ID:
         raise InputError(
-            f"more than {MAX_ID} matcher {things}: choose a smaller k, or build in shards"
+            f"more than {MAX_ID} matcher {things}: choose a smaller k, or several snapshots"
         )
     return more
 

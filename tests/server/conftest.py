@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from server.service_times import ServiceTimes
 from support.faults import Faults
-from support.pipeline_cases import Recorder
+from support.pipeline_cases import Clock, Recorder
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles, write_serving_files
 from support.told_stages import Start, Told, pipelines
@@ -46,3 +47,13 @@ def recorder() -> Recorder:
 def start(told: Told, recorder: Recorder) -> Iterator[Start]:
     with pipelines(told, recorder) as make:
         yield make
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def times(clock: Clock) -> ServiceTimes:
+    return ServiceTimes(clock)

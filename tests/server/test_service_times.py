@@ -1,31 +1,11 @@
 """What is predicted from the batches before, and how a wrong prediction ends."""
 
-from dataclasses import dataclass
-
 import pytest
 
 from server.service_times import MIN_PATIENCE, REMEMBERED, Horizon, Prediction, ServiceTimes
-from support.pipeline_cases import spans_of
+from support.pipeline_cases import Clock, spans_of
 
 IDLE = Horizon()
-
-
-@dataclass
-class Clock:
-    now: float = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def times(clock: Clock) -> ServiceTimes:
-    return ServiceTimes(clock)
 
 
 def test_what_was_never_observed_takes_no_time_and_refuses_nobody(times: ServiceTimes) -> None:

@@ -1,30 +1,10 @@
 """When the next batch may form, and how long the batches under way will take."""
 
-from dataclasses import dataclass
-
 import pytest
 
 from server.service_times import ServiceTimes
 from server.work_ahead import WorkAhead
-from support.pipeline_cases import request_batch, request_of, spans_of
-
-
-@dataclass
-class Clock:
-    now: float = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def times(clock: Clock) -> ServiceTimes:
-    return ServiceTimes(clock)
+from support.pipeline_cases import Clock, request_batch, request_of, spans_of
 
 
 @pytest.fixture

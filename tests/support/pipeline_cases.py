@@ -40,6 +40,7 @@ from server.timeline import Timeline
 __all__ = [
     "GENERATION",
     "PAIR",
+    "Clock",
     "Outcome",
     "Recorder",
     "empty_features",
@@ -67,6 +68,16 @@ PAIR = object.__new__(ServingPair)
 Outcome = Answer | Failure
 Batch = TypeVar("Batch")
 Result = TypeVar("Result")
+
+
+@dataclass
+class Clock:
+    """Time that stands until a test moves it."""
+
+    now: float = 100.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 def request_of(

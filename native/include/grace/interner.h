@@ -51,7 +51,8 @@ class Interner {
       slot = slot_of(span, length, hash);
     }
     if (hashes_.size() >= static_cast<size_t>(std::numeric_limits<int32_t>::max() - 1)) {
-      throw std::length_error("more than 2^31 - 2 distinct rows; build in shards");
+      throw std::length_error(
+          "more than 2^31 - 2 distinct rows; split the catalogue into several snapshots");
     }
     words_.insert(words_.end(), span, span + length);
     starts_.push_back(static_cast<int64_t>(words_.size()));
