@@ -4,7 +4,8 @@
 Operations meet in the frozen table `Ops`; the values that cross it are in `kernels.tensors`.
 """
 
-from kernels.ops import REFERENCE, Ops, load_ops
+from kernels.admission import AdmissionSlot, ReferenceSlot
+from kernels.ops import REFERENCE, Ops, admission_slot, load_ops
 from kernels.tensors import (
     NO_BLOCK,
     Beams,
@@ -20,6 +21,7 @@ from kernels.tensors import (
 __all__ = [
     "NO_BLOCK",
     "REFERENCE",
+    "AdmissionSlot",
     "Beams",
     "BloomTensors",
     "Candidates",
@@ -27,7 +29,9 @@ __all__ = [
     "Ops",
     "Partitions",
     "QueryTensors",
+    "ReferenceSlot",
     "UserTensors",
+    "admission_slot",
     "load_ops",
     "on_device",
 ]

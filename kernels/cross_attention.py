@@ -16,6 +16,7 @@ def cross_attention_reference(
     key_mask: Tensor,
     scale: float,
     row_scale: Tensor | None = None,
+    query_rows: Tensor | None = None,
 ) -> Tensor:
     """softmax_t(scale * q k_t) v_t over the keys t of the row's request, in float32.
 
@@ -23,8 +24,13 @@ def cross_attention_reference(
     keys       [B, H, T, d], values likewise
     key_mask   bool [B, T]         False: the key gets no weight; it must still be finite
     row_scale  float32 [B * M]     multiplies the row's query: an RMS factor not yet applied
+    query_rows int32 [B * M]       if given, queries is [any, H * d] and row r's is that of
+                                   query_rows[r]: queries of a memo are read in place
     -> [B * M, H * d] in the queries' type; zeros for a request without any key
     """
+    if query_rows is not None:
+        require_tensor("query_rows", query_rows, torch.int32, rows=len(query_rows))
+        queries = queries[query_rows.long()]
     _check(queries, keys, values, key_mask, row_scale)
     requests, heads, _, d_head = keys.shape
     q = queries.float() if row_scale is None else queries.float() * row_scale.unsqueeze(1)

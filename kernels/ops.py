@@ -11,15 +11,18 @@ import torch
 from torch import Tensor
 
 from configs.errors import DeviceError
+from kernels.activate import activate_reference
+from kernels.admission import AdmissionSlot, ReferenceSlot
 from kernels.admit_children import admit_children_reference
 from kernels.admit_children_cpu import admit_children_cpu
 from kernels.cross_attention import cross_attention_reference
 from kernels.rearrange import rearrange_reference
+from kernels.row_factors import row_factors_reference
 from kernels.select_beams import select_beams_reference
 from kernels.self_attention import self_attention_reference
 from kernels.tensors import Beams, Candidates, DecodeIndex, UserTensors
 
-__all__ = ["REFERENCE", "Ops", "load_ops"]
+__all__ = ["REFERENCE", "Ops", "admission_slot", "load_ops"]
 
 
 class SelfAttention(Protocol):
@@ -43,7 +46,16 @@ class CrossAttention(Protocol):
         key_mask: Tensor,
         scale: float,
         row_scale: Tensor | None = None,
+        query_rows: Tensor | None = None,
     ) -> Tensor: ...
+
+
+class RowFactors(Protocol):
+    def __call__(self, x: Tensor, eps: float) -> Tensor: ...
+
+
+class Activate(Protocol):
+    def __call__(self, hidden: Tensor, row_scale: Tensor, ffn: str) -> Tensor: ...
 
 
 class AdmitChildren(Protocol):
@@ -52,7 +64,13 @@ class AdmitChildren(Protocol):
 
 class SelectBeams(Protocol):
     def __call__(
-        self, logits: Tensor, scores: Tensor, candidates: Candidates, k: int, ordered: bool
+        self,
+        logits: Tensor,
+        scores: Tensor,
+        candidates: Candidates,
+        k: int,
+        ordered: bool,
+        row_scale: Tensor | None = None,
     ) -> Beams: ...
 
 
@@ -64,6 +82,8 @@ class Rearrange(Protocol):
 class Ops:
     self_attention: SelfAttention
     cross_attention: CrossAttention
+    row_factors: RowFactors
+    activate: Activate
     admit_children: AdmitChildren
     select_beams: SelectBeams
     rearrange: Rearrange
@@ -72,6 +92,8 @@ class Ops:
 REFERENCE = Ops(
     self_attention=self_attention_reference,
     cross_attention=cross_attention_reference,
+    row_factors=row_factors_reference,
+    activate=activate_reference,
     admit_children=admit_children_reference,
     select_beams=select_beams_reference,
     rearrange=rearrange_reference,
@@ -85,3 +107,8 @@ def load_ops(device: torch.device) -> Ops:
     raise DeviceError(
         f"device {device}: this version has no {device.type.upper()} operations; use device cpu"
     )
+
+
+def admission_slot(ops: Ops) -> AdmissionSlot:
+    """What a generation asks for the children of its beams; one for each that runs at a time."""
+    return ReferenceSlot(ops.admit_children)

@@ -13,12 +13,18 @@ __all__ = ["select_beams_reference"]
 
 
 def select_beams_reference(
-    logits: Tensor, scores: Tensor, candidates: Candidates, k: int, ordered: bool
+    logits: Tensor,
+    scores: Tensor,
+    candidates: Candidates,
+    k: int,
+    ordered: bool,
+    row_scale: Tensor | None = None,
 ) -> Beams:
     """Keeps each request's k best candidates by the beam's score + the token's log-probability.
 
     logits  [B * M, C]      the step's tokens, then rows that only enter the normaliser
     scores  float32 [B, M]  of the beams
+    row_scale  float32 [B * M]   multiplies the row's logits: an RMS factor not yet applied
     -> [B, k], all sums in float32
 
     Ties go to the lower candidate: lower beam row, then lower token. The kept ones stay in the
@@ -31,9 +37,14 @@ def select_beams_reference(
     may be anything.
     """
     requests, beams = _check(logits, scores, candidates, k)
+    candidates = candidates.packed()
     counts = candidates.offsets.diff()
     rows = torch.arange(len(logits), device=logits.device).repeat_interleave(counts)
-    log_probabilities = torch.log_softmax(logits.float(), dim=-1)
+    scaled = logits.float()
+    if row_scale is not None:
+        require_tensor("row_scale", row_scale, torch.float32, rows=len(logits))
+        scaled = scaled * row_scale.unsqueeze(1)
+    log_probabilities = torch.log_softmax(scaled, dim=-1)
     totals = log_probabilities[rows, candidates.tokens.long()] + scores.flatten()[rows]
     not_finite = totals.isnan() | totals.isposinf()
     selected = _dead_beams(requests, beams, k, scores)
@@ -80,11 +91,13 @@ def _check(logits: Tensor, scores: Tensor, candidates: Candidates, k: int) -> tu
     require_tensor("candidates.offsets", candidates.offsets, torch.int32, borders=rows + 1)
     require_tensor("candidates.tokens", candidates.tokens, torch.int32, candidates=count)
     require_tensor("candidates.nodes", candidates.nodes, torch.int32, candidates=count)
+    if candidates.counts is not None:
+        require_tensor("candidates.counts", candidates.counts, torch.int32, rows=rows)
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
-    if count and int(candidates.tokens.max()) >= width:
+    used = candidates.packed().tokens
+    if len(used) and int(used.max()) >= width:
         raise ValueError(
-            f"candidates.tokens reach {int(candidates.tokens.max())}, "
-            f"logits have {width} columns only"
+            f"candidates.tokens reach {int(used.max())}, logits have {width} columns only"
         )
     return requests, beams

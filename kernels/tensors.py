@@ -155,11 +155,27 @@ class Candidates:
     offsets  int32 [rows + 1]   those of row r: offsets[r] .. offsets[r + 1]
     tokens   int32 [n]
     nodes    int32 [n]          the child's node
+    counts   int32 [rows]       if given, offsets bound the room of a row, and only the first
+                                counts[r] places of it are candidates: a captured step knows its
+                                bounds beforehand, and not how many it will admit
     """
 
     offsets: Tensor
     tokens: Tensor
     nodes: Tensor
+    counts: Tensor | None = None
+
+    def packed(self) -> "Candidates":
+        """The same without room between rows; on a GPU this waits for the device."""
+        if self.counts is None:
+            return self
+        ends = self.counts.cumsum(0, dtype=torch.int32)
+        rows = torch.arange(len(self.counts), device=ends.device)
+        rows = rows.repeat_interleave(self.counts)
+        places = torch.arange(len(rows), device=ends.device) - (ends - self.counts)[rows]
+        kept = self.offsets[rows] + places
+        offsets = torch.cat([ends.new_zeros(1), ends])
+        return Candidates(offsets, self.tokens[kept], self.nodes[kept])
 
 
 @dataclass(frozen=True, slots=True)

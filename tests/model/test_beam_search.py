@@ -223,10 +223,15 @@ def test_a_request_that_was_corrupt_at_any_step_stays_corrupt() -> None:
         calls = 0
 
         def select(
-            logits: Tensor, scores: Tensor, candidates: Candidates, k: int, ordered: bool
+            logits: Tensor,
+            scores: Tensor,
+            candidates: Candidates,
+            k: int,
+            ordered: bool,
+            row_scale: Tensor | None = None,
         ) -> Beams:
             nonlocal calls
-            beams = REFERENCE.select_beams(logits, scores, candidates, k, ordered)
+            beams = REFERENCE.select_beams(logits, scores, candidates, k, ordered, row_scale)
             corrupt = torch.tensor([False, calls == step])  # noqa: B023 (called in this turn)
             calls += 1
             return replace(beams, corrupt=corrupt)
@@ -279,9 +284,14 @@ def test_only_the_last_step_orders_its_beams_by_score() -> None:
     kept: list[Beams] = []
 
     def select(
-        logits: Tensor, scores: Tensor, candidates: Candidates, k: int, ordered: bool
+        logits: Tensor,
+        scores: Tensor,
+        candidates: Candidates,
+        k: int,
+        ordered: bool,
+        row_scale: Tensor | None = None,
     ) -> Beams:
-        kept.append(REFERENCE.select_beams(logits, scores, candidates, k, ordered))
+        kept.append(REFERENCE.select_beams(logits, scores, candidates, k, ordered, row_scale))
         return kept[-1]
 
     context = random_context(2, 5, D_CONTEXT, 12)

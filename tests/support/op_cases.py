@@ -112,6 +112,30 @@ def _cross_attention(
     return OpCase(name, arguments)
 
 
+def _gathered_queries(rng: np.random.Generator) -> tuple[Any, ...]:
+    """33 rows read 7 queries; the last of them, NaN, is nobody's."""
+    queries, keys, values, mask = cross_inputs(rng, 3, 11, 2, 13, 8)
+    memo = torch.cat([queries[:7], torch.full_like(queries[:1], torch.nan)])
+    rows = torch.from_numpy(rng.integers(7, size=33, dtype=np.int32))
+    return memo, keys, values, mask, 0.3, None, rows
+
+
+def _row_factors(rows: int, d: int, dtype: torch.dtype) -> OpCase:
+    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+        x = 9 * normal(rng, rows, d)
+        x[0] = 0
+        return x.to(dtype), 1e-6
+
+    return OpCase(f"rows={rows}-d={d}-{str(dtype).removeprefix('torch.')}", arguments)
+
+
+def _activation(ffn: str, rows: int, wide: int, dtype: torch.dtype) -> OpCase:
+    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+        return normal(rng, rows, wide).to(dtype), row_scales(rng, rows), ffn
+
+    return OpCase(f"{ffn}-{str(dtype).removeprefix('torch.')}", arguments)
+
+
 def _admission(
     name: str,
     make_case: Callable[[np.random.Generator], Case],
@@ -192,6 +216,30 @@ def _jagged(rng: np.random.Generator, counts: Any, vocab: int) -> Candidates:
     )
 
 
+def _with_room(candidates: Candidates, room: int) -> Candidates:
+    """Every row's candidates at the start of room of its own; the rest must not be read."""
+    counts = candidates.offsets.diff()
+    rows = torch.arange(len(counts)).repeat_interleave(counts)
+    places = torch.arange(len(rows)) - candidates.offsets[:-1][rows] + room * rows
+    tokens = torch.full((room * len(counts),), torch.iinfo(torch.int32).max, dtype=torch.int32)
+    nodes = torch.full_like(tokens, NO_NODE)
+    tokens[places], nodes[places] = candidates.tokens, candidates.nodes
+    offsets = room * torch.arange(len(counts) + 1, dtype=torch.int32)
+    return Candidates(offsets, tokens, nodes, counts)
+
+
+def _scaled_selection(ordered: bool) -> OpCase:
+    """Logits and factors whose products are those of `selection_inputs`; candidates with room."""
+
+    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+        logits, scores, candidates, k, _ = selection_inputs(rng, 5, 11, 63, 60, 37, ordered)
+        factors = torch.from_numpy(2.0 ** rng.integers(-2, 3, size=len(logits)).astype(np.float32))
+        scaled = logits / factors.unsqueeze(1)
+        return scaled, scores, _with_room(candidates, 63), k, ordered, factors
+
+    return OpCase(f"scaled-with-room-{'ordered' if ordered else 'in-order'}", arguments)
+
+
 def _dead_everywhere(rng: np.random.Generator) -> tuple[Any, ...]:
     """Most rows are dead: score -inf, logits that nobody may read, no candidates."""
     logits, scores, _, k, ordered = selection_inputs(rng, 3, 11, 63, 9, 7, False)
@@ -243,6 +291,18 @@ CASES: Mapping[str, tuple[OpCase, ...]] = {
         _cross_attention("beams=63", 63, 13, False, torch.float32),
         _cross_attention("beams=11-scaled", 11, 1, True, torch.float32),
         _cross_attention("beams=11-bfloat16", 11, 13, False, torch.bfloat16),
+        OpCase("gathered-queries", _gathered_queries),
+    ),
+    "row_factors": (
+        _row_factors(63, 24, torch.float32),
+        _row_factors(1, 2048, torch.float32),
+        _row_factors(33, 1000, torch.bfloat16),
+    ),
+    "activate": (
+        _activation("relu", 63, 24, torch.float32),
+        _activation("gated_gelu", 33, 48, torch.float32),
+        _activation("relu", 7, 512, torch.bfloat16),
+        _activation("gated_gelu", 7, 1024, torch.bfloat16),
     ),
     "admit_children": (
         _admission("odd-sizes", lambda rng: branching_case(rng, 111, 7)),
@@ -272,6 +332,8 @@ CASES: Mapping[str, tuple[OpCase, ...]] = {
         OpCase("no-candidates", lambda rng: selection_inputs(rng, 3, 7, 63, 0, 5, False)),
         OpCase("ties", lambda rng: tied_selection_inputs(rng, 5, 11, 37, 63, False)),
         OpCase("ties-ordered", lambda rng: tied_selection_inputs(rng, 5, 11, 37, 63, True)),
+        _scaled_selection(ordered=False),
+        _scaled_selection(ordered=True),
         OpCase("dead-everywhere", _dead_everywhere),
         _corrupt(ordered=False),
         _corrupt(ordered=True),
