@@ -10,6 +10,7 @@ RATES ?= 100 200 300 400 600
 LOAD_SECONDS ?= 10
 LOAD_OUT ?= build/load
 ADDRESS ?=
+CUDA ?=
 DATA ?=
 BENCH_RESULTS ?= bench/results/cpu-$(shell getconf _NPROCESSORS_ONLN)core
 
@@ -18,7 +19,7 @@ INSTALLED := .venv/.installed
 PROTO_TOOLS := build/grpcio-tools-1.75.1
 SANITIZED := $(CURDIR)/native/_build/sanitized
 SANITIZER_RUNTIME = $(foreach name,libasan.so libstdc++.so.6,$(shell $${CXX:-g++} -print-file-name=$(name)))
-CPP_FILES = $(shell find native/src native/include native/tests -name '*.cpp' -o -name '*.h' 2>/dev/null)
+CPP_FILES = $(shell find native/src native/cuda native/include native/tests -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 
 .DELETE_ON_ERROR:
 .PHONY: help setup native proto fix check test test-gpu soak sanitize bench load demo demo-model
@@ -35,8 +36,9 @@ $(INSTALLED): pyproject.toml setup.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-native: $(INSTALLED)  ## compile the C++ library, if it is not current
+native: $(INSTALLED)  ## compile the C++ library, if it is not current; CUDA=1: the GPU kernels too
 	@$(BIN)/python -m native.build
+	$(if $(CUDA),@$(BIN)/python -m native.build --cuda)
 
 # Stubs refuse to be loaded by an older grpcio or protobuf than made them: so they are made by an old
 # compiler, which needs an environment of its own, since it takes no new protobuf.
@@ -57,6 +59,7 @@ fix: $(INSTALLED)  ## repair what a tool can repair: lint, format
 	$(BIN)/ruff format .
 	$(BIN)/python -m configs.settings docs/operations.md
 	$(BIN)/python -m server.metrics_table docs/operations.md
+	$(BIN)/python -m bench.gpu.document docs/performance.md bench/results/h200
 	$(if $(CPP_FILES),$(BIN)/clang-format -i $(CPP_FILES))
 
 check: $(INSTALLED) $(PROTO_TOOLS)/.installed  ## judge lint, format, types, API; writes nothing
@@ -78,6 +81,7 @@ test: native  ## run the tests (WORKERS=2 PYTEST_ARGS='-k trie')
 # A machine with a GPU brings its own torch: no environment is made there, and what only the other
 # tests need may be missing.
 test-gpu:  ## run the tests that need a GPU, with GPU_PYTHON, whose torch knows it
+	@$(GPU_PYTHON) -m native.build && $(GPU_PYTHON) -m native.build --cuda
 	$(GPU_PYTHON) -m pytest -m gpu $(shell grep -rl --include='test_*.py' 'mark[.]gpu' tests) $(PYTEST_ARGS)
 
 soak: native  ## run the tests that take minutes: the service, builds on a Ray cluster

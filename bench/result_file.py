@@ -11,7 +11,7 @@ from typing import Any
 
 from configs.machine import available_cores
 
-__all__ = ["machine", "write_result"]
+__all__ = ["commit", "machine", "write_result"]
 
 _ROOT = Path(__file__).resolve().parent.parent
 
@@ -21,7 +21,7 @@ def write_result(
 ) -> None:
     result = {
         "machine": machine(),
-        "commit": _commit(),
+        "commit": commit(),
         "command": shlex.join([*program.split(), *arguments]),
         "rows": list(rows),
     }
@@ -46,7 +46,7 @@ def _processor() -> str:
     return platform.processor() or "an unnamed processor"
 
 
-def _commit() -> str:
+def commit() -> str:
     """The commit measured, marked where the files on disk differ from it."""
     described = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],

@@ -62,12 +62,16 @@ class RunningServer:
 
     Its log is a file: reading it along would cost the load.
 
-    command  with its configuration, whose logs.format must be json
+    command        with its configuration, whose logs.format must be json
+    start_seconds  until it is ready; a large model and catalogue take minutes
     """
 
-    def __init__(self, command: Sequence[str | Path], log: Path) -> None:
+    def __init__(
+        self, command: Sequence[str | Path], log: Path, start_seconds: float = START_SECONDS
+    ) -> None:
         self._command = [str(part) for part in command]
         self._log = log
+        self._start_seconds = start_seconds
 
     def __enter__(self) -> Self:
         with self._log.open("wb") as log:
@@ -136,12 +140,12 @@ class RunningServer:
         return self.events("listening")[0]
 
     def _wait_ready(self) -> None:
-        end = time.monotonic() + START_SECONDS
+        end = time.monotonic() + self._start_seconds
         while not self.events("ready"):
             if (code := self._process.poll()) is not None:
                 raise self._failed(f"ended with exit code {code} before it was ready")
             if time.monotonic() > end:
-                raise self._failed(f"was not ready after {START_SECONDS:g} s")
+                raise self._failed(f"was not ready after {self._start_seconds:g} s")
             time.sleep(LOOK_AGAIN_SECONDS)
 
     def _kill(self) -> None:

@@ -8,7 +8,6 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -62,7 +61,7 @@ def examine() -> Iterator[Finding]:
     yield _torch()
     yield _native_library()
     yield _compiler()
-    yield Finding("CUDA kernels", "note", "not built: this version has none")
+    yield _cuda_library()
     yield _nvcc()
     yield _gpu()
 
@@ -122,10 +121,31 @@ def _compiler() -> Finding:
         return Finding("C++ compiler", "note", "none: needed to build from sources", str(error))
 
 
+def _cuda_library() -> Finding:
+    from native.build import CUDA, read_record
+    from native.loader import library_path, load_cuda_library
+
+    path = library_path(CUDA)
+    if not path.is_file():
+        remedy = f"`{CUDA.command}`, on a machine with a GPU"
+        return Finding("CUDA kernels", "note", "not built: a GPU needs them", remedy)
+    try:
+        load_cuda_library()
+    except NativeError as error:
+        found, _, remedy = str(error).rpartition(": ")
+        return Finding("CUDA kernels", "note", found, remedy)
+    record = read_record(path.parent, CUDA)
+    made = f" ({record.compiler}; {' '.join(record.flags)})" if record else ""
+    return Finding("CUDA kernels", "ok", f"current, {path}{made}")
+
+
 def _nvcc() -> Finding:
-    home = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
-    found = shutil.which("nvcc") or shutil.which(home / "bin" / "nvcc")
-    return Finding("nvcc", "ok" if found else "note", found or "not found: nothing here needs it")
+    from native.nvcc import find_nvcc
+
+    try:
+        return Finding("nvcc", "ok", find_nvcc()[0])
+    except NativeError as error:
+        return Finding("nvcc", "note", "none: needed to build the CUDA kernels", str(error))
 
 
 def _gpu() -> Finding:
@@ -136,7 +156,7 @@ def _gpu() -> Finding:
     except (OSError, subprocess.SubprocessError):
         names = []
     if not names:
-        return Finding("GPU", "note", "none found: everything in this version runs on the CPU")
+        return Finding("GPU", "note", "none found: everything runs on the CPU")
     return Finding("GPU", "ok", "; ".join(names))
 
 

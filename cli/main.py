@@ -31,6 +31,7 @@ COMMANDS = (
     "train",
     "serve",
     "retrieve",
+    "bench",
     "doctor",
 )
 

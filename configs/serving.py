@@ -5,7 +5,7 @@ The text beside a setting is its meaning in docs/operations.md, which is generat
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from configs.errors import ConfigError
 from configs.generation import GenerationConfig
@@ -19,14 +19,18 @@ __all__ = [
     "ListenConfig",
     "LogsConfig",
     "MetricsConfig",
+    "PrecisionSetting",
     "ServingConfig",
     "ThreadsConfig",
     "load_serving_config",
 ]
 
+PrecisionSetting: TypeAlias = Literal["auto", "fp32", "bf16", "fp16"]
+
 MAX_PORT = 65535
 MAX_SECONDS = 86_400.0
 MAX_MESSAGE_BYTES = 256 << 20
+MAX_MEMO_BYTES = 1 << 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,13 @@ class ServingConfig:
     checkpoint: Annotated[Path, "folder of model.yaml and model.safetensors"]
     generation: Annotated[GenerationConfig, "beam profiles and the largest batch"]
     device: Annotated[str, "what torch computes on: cpu, or cuda:0"] = "cpu"
+    precision: Annotated[
+        PrecisionSetting,
+        "what the model is computed in; auto: fp32 on a CPU, which does no other, bf16 on a GPU",
+    ] = "auto"
+    memo_bytes: Annotated[
+        int, "at most so much of a GPU's memory for what the first steps compute of every prefix"
+    ] = 4 << 30
     warm_up: Annotated[
         Path | None, "requests as JSON lines to warm up with; empty ones if not given"
     ] = None
@@ -160,6 +171,9 @@ class ServingConfig:
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     threads: ThreadsConfig = field(default_factory=ThreadsConfig)
     logs: LogsConfig = field(default_factory=LogsConfig)
+
+    def __post_init__(self) -> None:
+        _require_within(0, MAX_MEMO_BYTES, memo_bytes=self.memo_bytes)
 
 
 def load_serving_config(

@@ -6,7 +6,7 @@ from torch import Tensor
 from kernels.row_stable import gelu
 from kernels.shapes import require_tensor
 
-__all__ = ["activate_reference"]
+__all__ = ["activate_reference", "check_activation"]
 
 
 def activate_reference(hidden: Tensor, row_scale: Tensor, ffn: str) -> Tensor:
@@ -16,12 +16,18 @@ def activate_reference(hidden: Tensor, row_scale: Tensor, ffn: str) -> Tensor:
     row_scale  float32 [rows]   r: an RMS factor not yet applied
     -> [rows, d_ff] in hidden's type
     """
-    rows, wide = hidden.shape
-    require_tensor("row_scale", row_scale, torch.float32, rows=rows)
+    check_activation(hidden, row_scale, ffn)
     scaled = hidden.float() * row_scale.unsqueeze(1)
     if ffn == "relu":
         return torch.relu(scaled).to(hidden.dtype)
-    if ffn != "gated_gelu" or wide % 2:
-        raise ValueError(f"ffn must be relu, or gated_gelu of an even width, got {ffn} of {wide}")
     gate, value = scaled.chunk(2, dim=1)
     return (gelu(gate) * value).to(hidden.dtype)
+
+
+def check_activation(hidden: Tensor, row_scale: Tensor, ffn: str) -> None:
+    if hidden.dim() != 2:
+        raise ValueError(f"hidden must be [rows, d_ff], got {list(hidden.shape)}")
+    rows, wide = hidden.shape
+    require_tensor("row_scale", row_scale, torch.float32, rows=rows)
+    if ffn != "relu" and (ffn != "gated_gelu" or wide % 2):
+        raise ValueError(f"ffn must be relu, or gated_gelu of an even width, got {ffn} of {wide}")

@@ -7,7 +7,13 @@ from index.trie import NO_NODE
 from kernels.shapes import require_tensor
 from kernels.tensors import BloomTensors, Candidates, DecodeIndex, Partitions, UserTensors
 
-__all__ = ["admit_children_reference", "check_admission", "fan_outs"]
+__all__ = [
+    "admit_children_reference",
+    "check_admission",
+    "check_admission_shapes",
+    "check_users",
+    "fan_outs",
+]
 
 
 def admit_children_reference(nodes: Tensor, users: UserTensors, index: DecodeIndex) -> Candidates:
@@ -40,13 +46,8 @@ def admit_children_reference(nodes: Tensor, users: UserTensors, index: DecodeInd
 
 
 def check_admission(nodes: Tensor, users: UserTensors, index: DecodeIndex) -> None:
-    requests = len(users.bitmask)
-    if nodes.dim() != 2 or len(nodes) != requests or requests == 0:
-        raise ValueError(
-            f"nodes must be [requests, beams] of {requests} users, at least one, "
-            f"got {list(nodes.shape)}"
-        )
-    require_tensor("nodes", nodes, torch.int32, requests=requests, beams=nodes.shape[1])
+    """On a GPU this waits for the device: it looks at the nodes."""
+    check_admission_shapes(nodes, users, index)
     internal = len(index.node_offsets) - 1
     wrong = (nodes != NO_NODE) & ((nodes < 0) | (nodes >= internal))
     if wrong.any():
@@ -57,7 +58,30 @@ def check_admission(nodes: Tensor, users: UserTensors, index: DecodeIndex) -> No
         )
     if index.bitmask_table is None:
         return
-    words = index.bitmask_table.shape[1]
+    for queries in users.sets:
+        if int(queries.offsets[-1]) != len(queries.hashes):
+            raise ValueError(
+                f"offsets of queries must end at {len(queries.hashes)}, the number of hashes, "
+                f"got {int(queries.offsets[-1])}"
+            )
+
+
+def check_admission_shapes(nodes: Tensor, users: UserTensors, index: DecodeIndex) -> None:
+    requests = len(users.bitmask)
+    if nodes.dim() != 2 or len(nodes) != requests or requests == 0:
+        raise ValueError(
+            f"nodes must be [requests, beams] of {requests} users, at least one, "
+            f"got {list(nodes.shape)}"
+        )
+    require_tensor("nodes", nodes, torch.int32, requests=requests, beams=nodes.shape[1])
+    check_users(users, index)
+
+
+def check_users(users: UserTensors, index: DecodeIndex) -> None:
+    """The users are encoded as the snapshot's matchers are."""
+    if index.bitmask_table is None:
+        return
+    requests, words = len(users.bitmask), index.bitmask_table.shape[1]
     require_tensor("users.bitmask", users.bitmask, torch.int64, requests=requests, words=words)
     if len(users.sets) != len(index.blooms):
         raise ValueError(
@@ -66,11 +90,6 @@ def check_admission(nodes: Tensor, users: UserTensors, index: DecodeIndex) -> No
         )
     for queries in users.sets:
         require_tensor("offsets of queries", queries.offsets, torch.int32, borders=requests + 1)
-        if int(queries.offsets[-1]) != len(queries.hashes):
-            raise ValueError(
-                f"offsets of queries must end at {len(queries.hashes)}, the number of hashes, "
-                f"got {int(queries.offsets[-1])}"
-            )
 
 
 def fan_outs(nodes: Tensor, index: DecodeIndex) -> Tensor:

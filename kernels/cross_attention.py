@@ -6,7 +6,7 @@ from torch import Tensor
 from kernels.row_stable import matmul
 from kernels.shapes import require_tensor
 
-__all__ = ["cross_attention_reference"]
+__all__ = ["check_cross_attention", "cross_attention_reference"]
 
 
 def cross_attention_reference(
@@ -28,10 +28,9 @@ def cross_attention_reference(
                                    query_rows[r]: queries of a memo are read in place
     -> [B * M, H * d] in the queries' type; zeros for a request without any key
     """
+    check_cross_attention(queries, keys, values, key_mask, row_scale, query_rows)
     if query_rows is not None:
-        require_tensor("query_rows", query_rows, torch.int32, rows=len(query_rows))
         queries = queries[query_rows.long()]
-    _check(queries, keys, values, key_mask, row_scale)
     requests, heads, _, d_head = keys.shape
     q = queries.float() if row_scale is None else queries.float() * row_scale.unsqueeze(1)
     q = q.view(requests, -1, heads, d_head).transpose(1, 2)  # [B, H, M, d]
@@ -43,16 +42,24 @@ def cross_attention_reference(
     return matmul(weights, values.float()).transpose(1, 2).reshape(queries.shape).to(queries.dtype)
 
 
-def _check(
-    queries: Tensor, keys: Tensor, values: Tensor, key_mask: Tensor, row_scale: Tensor | None
+def check_cross_attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    key_mask: Tensor,
+    row_scale: Tensor | None,
+    query_rows: Tensor | None,
 ) -> None:
+    """Shapes and types alone: on a GPU nothing here waits for the device."""
     if keys.dim() != 4:
         raise ValueError(f"keys must be [requests, heads, tokens, d_head], got {list(keys.shape)}")
     requests, heads, tokens, d_head = keys.shape
     require_tensor("values", values, requests=requests, heads=heads, tokens=tokens, d_head=d_head)
     require_tensor("key_mask", key_mask, torch.bool, requests=requests, tokens=tokens)
-    rows = len(queries)
-    require_tensor("queries", queries, rows=rows, inner=heads * d_head)
+    require_tensor("queries", queries, rows=len(queries), inner=heads * d_head)
+    rows = len(queries) if query_rows is None else len(query_rows)
+    if query_rows is not None:
+        require_tensor("query_rows", query_rows, torch.int32, rows=rows)
     if row_scale is not None:
         require_tensor("row_scale", row_scale, torch.float32, rows=rows)
     if requests == 0 or rows % requests:

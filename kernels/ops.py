@@ -15,6 +15,7 @@ from kernels.activate import activate_reference
 from kernels.admission import AdmissionSlot, ReferenceSlot
 from kernels.admit_children import admit_children_reference
 from kernels.admit_children_cpu import admit_children_cpu
+from kernels.admit_children_cuda import CudaSlot, admit_children_cuda
 from kernels.cross_attention import cross_attention_reference
 from kernels.rearrange import rearrange_reference
 from kernels.row_factors import row_factors_reference
@@ -104,11 +105,27 @@ def load_ops(device: torch.device) -> Ops:
     """The fastest operations for a device. What is missing fails here, not in a request."""
     if device.type == "cpu":
         return replace(REFERENCE, admit_children=admit_children_cpu)
+    if device.type == "cuda":
+        return _cuda_ops(device)
     raise DeviceError(
         f"device {device}: this version has no {device.type.upper()} operations; use device cpu"
     )
 
 
+def _cuda_ops(device: torch.device) -> Ops:
+    try:
+        from kernels.ops_cuda import load_cuda_ops  # a CPU needs no Triton
+    except ModuleNotFoundError as error:
+        if error.name != "triton":
+            raise
+        raise DeviceError(
+            f"device {device}: its operations need Triton: pip install 'grace-serving[gpu]'"
+        ) from None
+    return load_cuda_ops(device)
+
+
 def admission_slot(ops: Ops) -> AdmissionSlot:
     """What a generation asks for the children of its beams; one for each that runs at a time."""
+    if ops.admit_children is admit_children_cuda:
+        return CudaSlot()
     return ReferenceSlot(ops.admit_children)

@@ -6,7 +6,7 @@ from torch import Tensor
 from kernels.shapes import require_tensor
 from kernels.tensors import NO_BLOCK
 
-__all__ = ["rearrange_reference"]
+__all__ = ["check_rearrange", "rearrange_reference"]
 
 
 def rearrange_reference(table: Tensor, parents: Tensor, step: int) -> Tensor:
@@ -16,13 +16,15 @@ def rearrange_reference(table: Tensor, parents: Tensor, step: int) -> Tensor:
     parents  int32 [B, k]   rows of `table`
     -> int32 [B * k, L], NO_BLOCK at the positions beyond `step`
     """
-    _check(table, parents, step)
+    check_rearrange(table, parents, step)
+    _check_parents(parents, len(table))
     new = table.new_full((parents.numel(), table.shape[1]), NO_BLOCK)
     new[:, : step + 1] = table[parents.flatten().long(), : step + 1]
     return new
 
 
-def _check(table: Tensor, parents: Tensor, step: int) -> None:
+def check_rearrange(table: Tensor, parents: Tensor, step: int) -> None:
+    """Shapes and types alone: on a GPU nothing here waits for the device."""
     if table.dim() != 2:
         raise ValueError(f"table must be [rows, sid_length], got {list(table.shape)}")
     if parents.dim() != 2:
@@ -33,6 +35,9 @@ def _check(table: Tensor, parents: Tensor, step: int) -> None:
     require_tensor("parents", parents, torch.int32, requests=requests, beams=beams)
     if not 0 <= step < length:
         raise ValueError(f"step must be 0..{length - 1}, got {step}")
+
+
+def _check_parents(parents: Tensor, rows: int) -> None:
     wrong = (parents < 0) | (parents >= rows)
     if wrong.any():
         request, beam = wrong.nonzero()[0].tolist()

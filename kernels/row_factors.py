@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-__all__ = ["row_factors_reference"]
+__all__ = ["check_row_factors", "row_factors_reference"]
 
 
 def row_factors_reference(x: Tensor, eps: float) -> Tensor:
@@ -12,6 +12,10 @@ def row_factors_reference(x: Tensor, eps: float) -> Tensor:
     A linear map commutes with it: rms_norm(x) W = factor * (x diag(gain) W). So the gain goes into
     the weights once, and the factor to whoever reads the product.
     """
+    check_row_factors(x)
+    return torch.rsqrt(x.float().square().mean(dim=1) + eps)
+
+
+def check_row_factors(x: Tensor) -> None:
     if x.dim() != 2:
         raise ValueError(f"x must be [rows, d], got {list(x.shape)}")
-    return torch.rsqrt(x.float().square().mean(dim=1) + eps)

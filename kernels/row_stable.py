@@ -46,6 +46,8 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
 
 def gelu(x: Tensor) -> Tensor:
     """x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2"""
+    if x.device.type != "cpu":
+        return functional.gelu(x, approximate="tanh")
     return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x.pow(3))))
 
 

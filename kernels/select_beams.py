@@ -9,7 +9,7 @@ from index.trie import NO_NODE
 from kernels.shapes import require_tensor
 from kernels.tensors import Beams, Candidates
 
-__all__ = ["select_beams_reference"]
+__all__ = ["check_selection", "select_beams_reference"]
 
 
 def select_beams_reference(
@@ -36,13 +36,17 @@ def select_beams_reference(
     NaN or +inf among a row's logits makes the whole row NaN; the logits of a row without candidates
     may be anything.
     """
-    requests, beams = _check(logits, scores, candidates, k)
+    requests, beams = check_selection(logits, scores, candidates, k, row_scale)
     candidates = candidates.packed()
+    used = candidates.tokens
+    if len(used) and int(used.max()) >= logits.shape[1]:
+        raise ValueError(
+            f"candidates.tokens reach {int(used.max())}, logits have {logits.shape[1]} columns only"
+        )
     counts = candidates.offsets.diff()
     rows = torch.arange(len(logits), device=logits.device).repeat_interleave(counts)
     scaled = logits.float()
     if row_scale is not None:
-        require_tensor("row_scale", row_scale, torch.float32, rows=len(logits))
         scaled = scaled * row_scale.unsqueeze(1)
     log_probabilities = torch.log_softmax(scaled, dim=-1)
     totals = log_probabilities[rows, candidates.tokens.long()] + scores.flatten()[rows]
@@ -80,7 +84,10 @@ def _dead_beams(requests: int, beams: int, k: int, scores: Tensor) -> Beams:
     )
 
 
-def _check(logits: Tensor, scores: Tensor, candidates: Candidates, k: int) -> tuple[int, int]:
+def check_selection(
+    logits: Tensor, scores: Tensor, candidates: Candidates, k: int, row_scale: Tensor | None
+) -> tuple[int, int]:
+    """Shapes and types alone: on a GPU nothing here waits for the device. -> requests, beams"""
     if scores.dim() != 2 or scores.shape[1] == 0:
         raise ValueError(f"scores must be [requests, beams >= 1], got {list(scores.shape)}")
     requests, beams = scores.shape
@@ -93,11 +100,8 @@ def _check(logits: Tensor, scores: Tensor, candidates: Candidates, k: int) -> tu
     require_tensor("candidates.nodes", candidates.nodes, torch.int32, candidates=count)
     if candidates.counts is not None:
         require_tensor("candidates.counts", candidates.counts, torch.int32, rows=rows)
+    if row_scale is not None:
+        require_tensor("row_scale", row_scale, torch.float32, rows=rows)
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
-    used = candidates.packed().tokens
-    if len(used) and int(used.max()) >= width:
-        raise ValueError(
-            f"candidates.tokens reach {int(used.max())}, logits have {width} columns only"
-        )
     return requests, beams

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from kernels.shapes import require_tensor
 
-__all__ = ["self_attention_reference"]
+__all__ = ["check_self_attention", "self_attention_reference"]
 
 
 def self_attention_reference(
@@ -24,7 +24,8 @@ def self_attention_reference(
     row_scale  float32 [blocks]    multiplies the block's q, k and v: an RMS factor not yet applied
     -> [rows, H * d] in the pool's type; q of a row is that of its block at `step`
     """
-    _check(pool, table, step, bias, row_scale)
+    check_self_attention(pool, table, step, bias, row_scale)
+    _check_blocks(table[:, : step + 1], len(pool))
     blocks = table[:, : step + 1].long()
     qkv = pool[blocks].float()  # [rows, step + 1, 3, H, d]
     if row_scale is not None:
@@ -38,7 +39,10 @@ def self_attention_reference(
     return (weights.unsqueeze(-1) * values).sum(dim=1).flatten(1).to(pool.dtype)
 
 
-def _check(pool: Tensor, table: Tensor, step: int, bias: Tensor, row_scale: Tensor | None) -> None:
+def check_self_attention(
+    pool: Tensor, table: Tensor, step: int, bias: Tensor, row_scale: Tensor | None
+) -> None:
+    """Shapes and types alone: on a GPU nothing here waits for the device."""
     if pool.dim() != 4 or pool.shape[1] != 3:
         raise ValueError(f"pool must be [blocks, 3, heads, d_head], got {list(pool.shape)}")
     if table.dim() != 2:
@@ -51,10 +55,12 @@ def _check(pool: Tensor, table: Tensor, step: int, bias: Tensor, row_scale: Tens
         require_tensor("row_scale", row_scale, torch.float32, blocks=num_blocks)
     if not 0 <= step < length:
         raise ValueError(f"step must be 0..{length - 1}, got {step}")
-    prefix = table[:, : step + 1]
+
+
+def _check_blocks(prefix: Tensor, num_blocks: int) -> None:
     wrong = (prefix < 0) | (prefix >= num_blocks)
     if wrong.any():
         row, column = wrong.nonzero()[0].tolist()
         raise ValueError(
-            f"table[{row}, {column}] is {int(table[row, column])}: not a block 0..{num_blocks - 1}"
+            f"table[{row}, {column}] is {int(prefix[row, column])}: not a block 0..{num_blocks - 1}"
         )

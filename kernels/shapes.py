@@ -1,9 +1,9 @@
-"""The one check at an operation's border: a tensor has the shape and type its docstring says."""
+"""The checks at an operation's border: a tensor has the shape, type and layout it should have."""
 
 import torch
 from torch import Tensor
 
-__all__ = ["require_tensor"]
+__all__ = ["require_contiguous", "require_tensor"]
 
 
 def require_tensor(
@@ -16,6 +16,13 @@ def require_tensor(
         )
     if dtype is not None and tensor.dtype != dtype:
         raise ValueError(f"{name} must be {_short(dtype)}, got {_short(tensor.dtype)}")
+
+
+def require_contiguous(**tensors: Tensor) -> None:
+    """For bodies that compute addresses: a copy made here would cost what they save."""
+    for name, tensor in tensors.items():
+        if not tensor.is_contiguous():
+            raise ValueError(f"{name} must be contiguous, got strides {list(tensor.stride())}")
 
 
 def _short(dtype: torch.dtype) -> str:

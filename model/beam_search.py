@@ -26,7 +26,7 @@ from kernels import Beams, DecodeIndex, Ops, UserTensors
 from model.decoder import Decoder
 from model.inputs import UserContext
 
-__all__ = ["Generated", "beam_search"]
+__all__ = ["Generated", "beam_search", "leaves_of", "require_together", "root_beams"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,13 @@ def beam_search(
     profile: BeamProfile,
     ops: Ops,
 ) -> Generated:
-    _check(decoder, context, users, index, profile)
+    require_together(decoder.vocab_sizes, index, profile)
+    _require_users(users, context)
     batch = len(context.states)
     cross = decoder.cross_cache(context)
     # One block per token of every beam row: blocks are never reused, so prefixes can be shared.
     pools = decoder.new_pools(batch * sum(profile.beams))
-    beams = _root(batch, context.states.device)
+    beams = root_beams(batch, context.states.device)
     table = beams.nodes.new_zeros((batch, decoder.sid_length))
     corrupt = beams.corrupt
     first_block = 0
@@ -81,12 +82,15 @@ def beam_search(
         beams = ops.select_beams(logits, beams.scores, candidates, kept, ordered=last)
         corrupt = corrupt | beams.corrupt
         table = ops.rearrange(table, beams.parents, step)
-    dead = beams.nodes == NO_NODE
-    leaves = (beams.nodes - index.first_leaf).masked_fill(dead, NO_NODE)
-    return Generated(leaves, beams.scores, corrupt)
+    return Generated(leaves_of(beams.nodes, index), beams.scores, corrupt)
 
 
-def _root(batch: int, device: torch.device) -> Beams:
+def leaves_of(nodes: Tensor, index: DecodeIndex) -> Tensor:
+    """The numbers of nodes of the last level among the leaves; NO_NODE stays."""
+    return (nodes - index.first_leaf).masked_fill(nodes == NO_NODE, NO_NODE)
+
+
+def root_beams(batch: int, device: torch.device) -> Beams:
     """One beam per request, at the empty prefix; it continues nothing and appended no token."""
     none = torch.zeros((batch, 1), dtype=torch.int32, device=device)
     return Beams(
@@ -98,23 +102,23 @@ def _root(batch: int, device: torch.device) -> Beams:
     )
 
 
-def _check(
-    decoder: Decoder,
-    context: UserContext,
-    users: UserTensors,
-    index: DecodeIndex,
-    profile: BeamProfile,
+def require_together(
+    vocab_sizes: tuple[int, ...], index: DecodeIndex, profile: BeamProfile
 ) -> None:
-    if decoder.vocab_sizes != index.vocab_sizes:
+    """A model's vocabulary, a snapshot and a beam profile are for SIDs of one kind."""
+    if vocab_sizes != index.vocab_sizes:
         raise ConfigError(
-            f"the model's vocabulary sizes are {decoder.vocab_sizes}, the snapshot's are "
+            f"the model's vocabulary sizes are {vocab_sizes}, the snapshot's are "
             f"{index.vocab_sizes}; load a pair that belongs together"
         )
-    if len(profile.beams) != decoder.sid_length:
+    if len(profile.beams) != len(vocab_sizes):
         raise ConfigError(
             f"beams: {list(profile.beams)} has {len(profile.beams)} steps, a SID has "
-            f"{decoder.sid_length} tokens"
+            f"{len(vocab_sizes)} tokens"
         )
+
+
+def _require_users(users: UserTensors, context: UserContext) -> None:
     if len(users.bitmask) != len(context.states):
         raise ValueError(
             f"users must be of {len(context.states)} requests, as the user context, "

@@ -90,8 +90,13 @@ def load_checkpoint(
     folder: Path,
     device: torch.device = CPU,
     dtype: torch.dtype = torch.float32,
+    features: torch.dtype | None = None,
 ) -> Model:
-    """The model, checked: every weight there, of its shape and finite; to be run, not trained."""
+    """The model, checked: every weight there, of its shape and finite; to be run, not trained.
+
+    features  what the features stage's weights are to be, if not `dtype`: their tables are most of
+              a large model
+    """
     _require_files(folder)
     spec = load_spec(folder / MODEL_YAML)
     with open_weights(folder / WEIGHTS) as weights:
@@ -99,7 +104,8 @@ def load_checkpoint(
         model = empty_model(spec, str(folder / MODEL_YAML))
         shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
         _require_same(weights, shapes)
-        state = {name: weights.read(name, dtype).to(device) for name in shapes}
+        types = {name: features or dtype for name in shapes if name.startswith("features.")}
+        state = {name: weights.read(name, types.get(name, dtype)).to(device) for name in shapes}
     model.load_state_dict(state, assign=True)
     return model.eval().requires_grad_(False)
 

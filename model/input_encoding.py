@@ -9,9 +9,12 @@ time's distance from the newest time among those used: times may come in any ord
 that is not used changes nothing.
 """
 
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, chain, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +36,7 @@ from model.request_values import finite_floats, integers, integers_below
 from model.spec import BagInput, CategoricalInput, DenseInput, ModelSpec, SequenceInput
 
 __all__ = [
+    "EncodedEvents",
     "EncodedInputs",
     "EncodedRequest",
     "InputEncoder",
@@ -43,6 +47,11 @@ __all__ = [
 
 Int64 = npt.NDArray[np.int64]
 Float32 = npt.NDArray[np.float32]
+
+NO_AGE = -1
+"""Of an event whose request gave no times."""
+
+_LAST_TIME = np.uint64(2**63 - 1)
 
 _FIELDS = {
     DenseInput: "dense",
@@ -55,10 +64,14 @@ _FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class EncodedEvents:
-    """sids int64 [n, L]; ages and each of side int64 [n]"""
+    """
+    sids     int64 [n, L]
+    ages_ms  int64 [n]      to the newest event; NO_AGE if the request gave no times
+    side     int64 [n] each
+    """
 
     sids: Int64
-    ages: Int64
+    ages_ms: Int64
     side: tuple[Int64, ...]
 
 
@@ -111,10 +124,7 @@ class InputEncoder:
                 )
                 for name, spec in self._categorical
             ),
-            bags=tuple(
-                _bag(spec, request.bags.get(name, ()), f"features.bags.{name}.ids")
-                for name, spec in self._bags
-            ),
+            bags=self._bags_of(request.bags),
             sequences=tuple(
                 self._events(spec, request.sequences.get(name, _NO_EVENTS), name)
                 for name, spec in self._sequences
@@ -124,9 +134,7 @@ class InputEncoder:
 
     def batch(self, requests: Sequence[EncodedRequest], size: int) -> ModelInputs:
         """Empty requests, all defaults, fill the batch up to `size`."""
-        if not 0 < size >= len(requests):
-            raise ValueError(f"a batch of {size} cannot hold {len(requests)} requests")
-        rows = [*requests, *[self._empty] * (size - len(requests))]
+        rows = self.filled_up(requests, size)
         return ModelInputs(
             batch=size,
             dense=tuple(_stack(column) for column in zip(*(r.dense for r in rows), strict=True)),
@@ -146,6 +154,12 @@ class InputEncoder:
                 _join(column) for column in zip(*(r.sequences for r in rows), strict=True)
             ),
         )
+
+    def filled_up(self, requests: Sequence[EncodedRequest], size: int) -> list[EncodedRequest]:
+        """With as many empty requests behind them as the batch has places left."""
+        if not 0 < size >= len(requests):
+            raise ValueError(f"a batch of {size} cannot hold {len(requests)} requests")
+        return [*requests, *[self._empty] * (size - len(requests))]
 
     @cached_property
     def _dense(self) -> list[tuple[str, DenseInput]]:
@@ -167,6 +181,22 @@ class InputEncoder:
     def _empty(self) -> EncodedRequest:
         return self.encode(RequestFeatures())
 
+    def _bags_of(self, given: Mapping[str, Integers]) -> tuple[Int64, ...]:
+        ids: list[Integers] = []
+        for name, spec in self._bags:
+            values = given.get(name, ())
+            ids.append(values if len(values) else list(spec.default))
+        if all(type(each) is list for each in ids):
+            # Parts of one array are made faster than arrays. What is no integer is named below.
+            with suppress(TypeError, OverflowError):
+                whole = np.asarray(array("q", list(chain.from_iterable(ids))))
+                ends = accumulate(map(len, ids), initial=0)
+                return tuple(whole[begin:end] for begin, end in pairwise(ends))
+        return tuple(
+            integers(each, f"features.bags.{name}.ids")
+            for (name, _), each in zip(self._bags, ids, strict=True)
+        )
+
     def _events(self, spec: SequenceInput, events: EventSequence, name: str) -> EncodedEvents:
         field, length = f"features.sequences.{name}", self.spec.sid_length
         tokens = integers(events.sids, f"{field}.sids")
@@ -175,7 +205,8 @@ class InputEncoder:
         sids = tokens.reshape(-1, length)
         integers_below(self.spec.vocab_sizes, sids, f"{field}.sids")
         times = _per_event(events.timestamps_ms, len(sids), f"{field}.timestamps_ms")
-        if len(times) and times.min() < 0:
+        # Seen as unsigned, a negative number is larger than any time.
+        if times.view(np.uint64).max(initial=0) > _LAST_TIME:
             raise RequestError(f"{field}.timestamps_ms", f"{times.min()} is negative")
         recent = slice(max(0, len(sids) - spec.max_length), None)
         sids, times = sids[recent], times[recent]
@@ -185,7 +216,7 @@ class InputEncoder:
             ids = _per_event(events.side.get(side_name, ()), len(tokens) // length, where)
             integers_below((cardinality,), ids[:, None], where)
             side.append(ids[recent] if len(ids) else np.full(len(sids), cardinality))
-        ages = age_buckets(times.max() - times) if len(times) else np.zeros(len(sids), np.int64)
+        ages = times.max() - times if len(times) else np.full(len(sids), NO_AGE)
         return EncodedEvents(sids, ages, tuple(side))
 
     def _unknown(self, request: RequestFeatures) -> Iterable[str]:
@@ -214,8 +245,9 @@ class InputEncoder:
 _NO_EVENTS = EventSequence(())
 
 
-def bag_rows(ids: Int64, hash_rows: int) -> Int64:
-    """The table row of each id: SplitMix64's finaliser, modulo the number of rows."""
+def bag_rows(ids: Int64, hash_rows: int | npt.NDArray[np.uint64]) -> Int64:
+    """The table row of each id: SplitMix64's finaliser, modulo the number of rows, which may be
+    another for each."""
     mixed = ids.view(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -224,8 +256,8 @@ def bag_rows(ids: Int64, hash_rows: int) -> Int64:
 
 
 def age_buckets(ages_ms: Int64) -> Int64:
-    """1 + floor(log2(1 + age)), at most AGE_BUCKETS - 1; ages are not negative."""
-    _, exponents = np.frexp(ages_ms.astype(np.float64) + 1.0)
+    """1 + floor(log2(1 + age)), at most AGE_BUCKETS - 1; 0 for NO_AGE."""
+    _, exponents = np.frexp(ages_ms.astype(np.float64) + 1.0)  # 0 has exponent 0
     return np.minimum(exponents, AGE_BUCKETS - 1).astype(np.int64)
 
 
@@ -250,10 +282,6 @@ def _categorical(spec: CategoricalInput, values: Integers, field: str) -> int:
     return int(chosen)
 
 
-def _bag(spec: BagInput, values: Integers, field: str) -> Int64:
-    return integers(values if len(values) else spec.default, field)
-
-
 def _per_event(values: Integers, events: int, field: str) -> Int64:
     """One for each event, or none at all."""
     numbers = integers(values, field)
@@ -276,7 +304,9 @@ def _join(rows: Sequence[EncodedEvents]) -> SequenceEvents:
     return SequenceEvents(
         offsets=_offsets([events.sids for events in rows]),
         sids=torch.from_numpy(np.concatenate([events.sids for events in rows])),
-        age_buckets=torch.from_numpy(np.concatenate([events.ages for events in rows])),
+        age_buckets=torch.from_numpy(
+            age_buckets(np.concatenate([events.ages_ms for events in rows]))
+        ),
         side=tuple(
             torch.from_numpy(np.concatenate(column))
             for column in zip(*(events.side for events in rows), strict=True)

@@ -1,8 +1,10 @@
-"""Compiles native/src/*.cpp into one shared library, unless it is already current.
+"""Compiles a shared library from our sources, unless it is already current.
 
-    python -m native.build [--sanitize] [--out DIR]
+    python -m native.build [--cuda | --sanitize] [--out DIR]
 
-The library carries the digest of its sources, headers and flags; the loader compares it with the
+There are two, each a `Target`: `CPU` of native/src/*.cpp, and on demand `CUDA` of native/cuda/*.cu.
+
+A library carries the digest of its sources, headers and flags; the loader compares it with the
 files on disk, so that a stale library is an error and not a wrong answer. Beside it lies a record
 of how it was built. Objects are kept by content: only what changed is compiled again.
 """
@@ -17,20 +19,24 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from configs.errors import NativeError
+from native.nvcc import NVCC_FLAGS, NVCC_LINK_FLAGS, find_nvcc
 
 __all__ = [
     "BUILD_DIR",
+    "CPU",
+    "CUDA",
     "LIBRARY_NAME",
     "RECORD_NAME",
     "ROOT",
     "BuildRecord",
+    "Target",
     "base_flags",
     "build",
     "build_program",
@@ -66,69 +72,6 @@ def base_flags() -> tuple[str, ...]:
     return (*_COMMON_FLAGS, *_MACHINE_FLAGS.get(platform.machine(), ()))
 
 
-def source_digest(root: Path = ROOT) -> str | None:
-    """The digest of sources, headers and flags, or None where only the library was installed."""
-    sources = _sources(root)
-    if not sources:
-        return None
-    digest = hashlib.sha256(" ".join(base_flags()).encode())
-    for file in [*sources, *_headers(root)]:
-        content = file.read_bytes()
-        digest.update(f"\n{file.relative_to(root).as_posix()} {len(content)}\n".encode())
-        digest.update(content)
-    return digest.hexdigest()[:32]
-
-
-def read_record(directory: Path) -> BuildRecord | None:
-    try:
-        fields = json.loads((directory / RECORD_NAME).read_text())
-        return BuildRecord(fields["digest"], fields["compiler"], tuple(fields["flags"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def build(out: Path = BUILD_DIR, *, sanitize: bool = False, root: Path = ROOT) -> Path:
-    """Makes `out`/libgrace_cpu.so current and returns its path."""
-    digest = source_digest(root)
-    if digest is None:
-        raise NativeError(f"{root / 'src'}: no C++ sources here; build from a source checkout")
-    flags = (*base_flags(), *(_SANITIZE_FLAGS if sanitize else ()))
-    compiler = find_compiler()
-    record = BuildRecord(digest, _compiler_version(compiler), flags)
-    library = out / LIBRARY_NAME
-    out.mkdir(parents=True, exist_ok=True)
-    with _lock(out):
-        if library.is_file() and read_record(out) == record:
-            return library
-        objects = _compile_all(compiler, record, root, out / "objects")
-        if source_digest(root) != digest:
-            shutil.rmtree(out / "objects")
-            raise NativeError("the C++ sources changed during their build: run it again")
-        _link(compiler, flags, objects, library)
-        _write_atomically(out / RECORD_NAME, json.dumps(asdict(record), indent=2) + "\n")
-    return library
-
-
-def build_program(source: Path, out: Path, *, sanitize: bool = False, root: Path = ROOT) -> Path:
-    """An executable of `source` and the library's objects, in `out` beside the library."""
-    build(out, sanitize=sanitize, root=root)
-    record = read_record(out)
-    assert record is not None
-    program = out / source.stem
-    objects = map(str, sorted((out / "objects").glob("*.o")))
-    include = f"-I{root / 'include'}"
-    _run_into(program, [*find_compiler(), *record.flags, include, str(source), *objects])
-    return program
-
-
-def _sources(root: Path) -> list[Path]:
-    return sorted((root / "src").glob("*.cpp"))
-
-
-def _headers(root: Path) -> list[Path]:
-    return sorted([*(root / "include").rglob("*.h"), *(root / "src").glob("*.h")])
-
-
 def find_compiler() -> tuple[str, ...]:
     chosen = os.environ.get("CXX")
     if chosen:
@@ -145,21 +88,125 @@ def find_compiler() -> tuple[str, ...]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A library: its name, what it is made of below the root, and with."""
+
+    library: str
+    record: str
+    objects: str
+    sources: tuple[str, ...]
+    headers: tuple[str, ...]
+    flags: Callable[[], tuple[str, ...]]
+    find_compiler: Callable[[], tuple[str, ...]]
+    link_flags: tuple[str, ...]
+    command: str  # that makes it
+
+
+CPU = Target(
+    library=LIBRARY_NAME,
+    record=RECORD_NAME,
+    objects="objects",
+    sources=("src/*.cpp",),
+    headers=("include/**/*.h", "src/*.h"),
+    flags=base_flags,
+    find_compiler=find_compiler,
+    link_flags=(),
+    command="make native",
+)
+CUDA = Target(
+    library="libgrace_cuda.so",
+    record="libgrace_cuda.json",
+    objects="objects_cuda",
+    sources=("cuda/*.cu", "src/abi.cpp"),
+    headers=("include/**/*.h", "cuda/*.cuh"),
+    flags=lambda: NVCC_FLAGS,
+    find_compiler=find_nvcc,
+    link_flags=NVCC_LINK_FLAGS,
+    command="make native CUDA=1",
+)
+
+
+def source_digest(root: Path = ROOT, target: Target = CPU) -> str | None:
+    """The digest of sources, headers and flags, or None where only the library was installed."""
+    sources = _files(root, target.sources)
+    if not sources:
+        return None
+    digest = hashlib.sha256(" ".join(target.flags()).encode())
+    for file in [*sources, *_files(root, target.headers)]:
+        content = file.read_bytes()
+        digest.update(f"\n{file.relative_to(root).as_posix()} {len(content)}\n".encode())
+        digest.update(content)
+    return digest.hexdigest()[:32]
+
+
+def read_record(directory: Path, target: Target = CPU) -> BuildRecord | None:
+    try:
+        fields = json.loads((directory / target.record).read_text())
+        return BuildRecord(fields["digest"], fields["compiler"], tuple(fields["flags"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def build(
+    out: Path = BUILD_DIR, *, sanitize: bool = False, root: Path = ROOT, target: Target = CPU
+) -> Path:
+    """Makes the target's library in `out` current and returns its path."""
+    digest = source_digest(root, target)
+    if digest is None:
+        raise NativeError(f"{root / 'src'}: no C++ sources here; build from a source checkout")
+    flags = (*target.flags(), *(_SANITIZE_FLAGS if sanitize else ()))
+    compiler = target.find_compiler()
+    record = BuildRecord(digest, _compiler_version(compiler), flags)
+    library = out / target.library
+    out.mkdir(parents=True, exist_ok=True)
+    with _lock(out):
+        if library.is_file() and read_record(out, target) == record:
+            return library
+        objects = _compile_all(compiler, record, root, out / target.objects, target)
+        if source_digest(root, target) != digest:
+            shutil.rmtree(out / target.objects)
+            raise NativeError("the C++ sources changed during their build: run it again")
+        _run_into(library, [*compiler, *flags, *target.link_flags, "-shared", *map(str, objects)])
+        _write_atomically(out / target.record, json.dumps(asdict(record), indent=2) + "\n")
+    return library
+
+
+def build_program(source: Path, out: Path, *, sanitize: bool = False, root: Path = ROOT) -> Path:
+    """An executable of `source` and the library's objects, in `out` beside the library."""
+    build(out, sanitize=sanitize, root=root)
+    record = read_record(out)
+    assert record is not None
+    program = out / source.stem
+    objects = map(str, sorted((out / "objects").glob("*.o")))
+    include = f"-I{root / 'include'}"
+    _run_into(program, [*find_compiler(), *record.flags, include, str(source), *objects])
+    return program
+
+
+def _files(root: Path, patterns: tuple[str, ...]) -> list[Path]:
+    """Nothing where none of the first pattern's files is: the others then belong to no library."""
+    found = [sorted(root.glob(pattern)) for pattern in patterns]
+    return [file for files in found for file in files] if found[0] else []
+
+
 def _compiler_version(compiler: tuple[str, ...]) -> str:
-    """The command and its first line of --version: another compiler means another library."""
+    """The command and the line of --version that tells: another compiler means another library."""
     asked = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=False)
-    return f"{shlex.join(compiler)}: {asked.stdout.partition(chr(10))[0]}"
+    lines = asked.stdout.splitlines() or [""]
+    told = next((line for line in lines if "release" in line), lines[0])
+    return f"{shlex.join(compiler)}: {told}"
 
 
 def _compile_all(
-    compiler: tuple[str, ...], record: BuildRecord, root: Path, directory: Path
+    compiler: tuple[str, ...], record: BuildRecord, root: Path, directory: Path, target: Target
 ) -> list[Path]:
     directory.mkdir(exist_ok=True)
-    headers = b"".join(file.read_bytes() for file in _headers(root))
+    headers = b"".join(file.read_bytes() for file in _files(root, target.headers))
     setting = f"{record.compiler} {record.flags}".encode()
     jobs: dict[Path, list[str]] = {}
     objects = []
-    for source in _sources(root):
+    for source in _files(root, target.sources):
         text = source.read_bytes()
         defines = []
         if b"GRACE_SOURCE_DIGEST" in text:
@@ -178,12 +225,6 @@ def _compile_all(
     return objects
 
 
-def _link(
-    compiler: tuple[str, ...], flags: tuple[str, ...], objects: list[Path], library: Path
-) -> None:
-    _run_into(library, [*compiler, *flags, "-shared", *map(str, objects)])
-
-
 def _run_into(result: Path, command: list[str]) -> None:
     """Runs a compiler command that writes `result`, which appears whole or not at all."""
     partial = result.with_name(f"{result.name}.{os.getpid()}.partial")
@@ -193,7 +234,7 @@ def _run_into(result: Path, command: list[str]) -> None:
     if done.returncode:
         partial.unlink(missing_ok=True)
         raise NativeError(
-            f"the C++ compiler failed (GCC >= 11 or Clang >= 12 is needed):"
+            f"the C++ compiler failed (GCC >= 11, Clang >= 12 or nvcc >= 12.4 is needed):"
             f" {shlex.join(command)}\n{done.stderr.strip()}"
         )
     partial.replace(result)
@@ -216,17 +257,20 @@ def _lock(directory: Path) -> Iterator[None]:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m native.build", description=__doc__)
     parser.add_argument("--out", type=Path, help="where the library goes")
-    parser.add_argument("--sanitize", action="store_true", help="address and undefined behaviour")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--cuda", action="store_true", help="the GPU kernels, with nvcc")
+    kind.add_argument("--sanitize", action="store_true", help="address and undefined behaviour")
     parser.add_argument("--bare", action="store_true", help="keep no objects: for a wheel")
     chosen = parser.parse_args(arguments)
     out = chosen.out or (BUILD_DIR / "sanitized" if chosen.sanitize else BUILD_DIR)
+    target = CUDA if chosen.cuda else CPU
     try:
-        library = build(out, sanitize=chosen.sanitize)
+        library = build(out, sanitize=chosen.sanitize, target=target)
     except NativeError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     if chosen.bare:
-        shutil.rmtree(out / "objects", ignore_errors=True)
+        shutil.rmtree(out / target.objects, ignore_errors=True)
         (out / ".lock").unlink(missing_ok=True)
     print(library)
     return 0

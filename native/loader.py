@@ -3,8 +3,9 @@
     _build_trie = declare("grace_build_trie", array_in(np.uint16, 2), c_int64, array_out(np.int32))
     _build_trie(tokens, len(tokens), node_offsets)     # raises NativeError on a failure
 
-The environment variable GRACE_NATIVE_LIBRARY names another build of the same sources, as
-`make sanitize` does; it is read here and nowhere else. Calls release the interpreter lock.
+The environment variables GRACE_NATIVE_LIBRARY and GRACE_CUDA_LIBRARY name another build of the same
+sources, as `make sanitize` does; they are read here and nowhere else. Calls release the interpreter
+lock.
 """
 
 import ctypes
@@ -17,14 +18,24 @@ from typing import Any
 import numpy as np
 
 from configs.errors import NativeError
-from native.build import BUILD_DIR, LIBRARY_NAME, source_digest
+from native.build import BUILD_DIR, CPU, CUDA, Target, source_digest
 
-__all__ = ["array_in", "array_out", "declare", "library_path", "load_library", "open_library"]
+__all__ = [
+    "array_in",
+    "array_out",
+    "declare",
+    "library_path",
+    "load_cuda_library",
+    "load_library",
+    "open_library",
+]
+
+_OTHER_BUILDS = {CPU: "GRACE_NATIVE_LIBRARY", CUDA: "GRACE_CUDA_LIBRARY"}
 
 
-def library_path() -> Path:
-    chosen = os.environ.get("GRACE_NATIVE_LIBRARY")
-    return Path(chosen) if chosen else BUILD_DIR / LIBRARY_NAME
+def library_path(target: Target = CPU) -> Path:
+    chosen = os.environ.get(_OTHER_BUILDS[target])
+    return Path(chosen) if chosen else BUILD_DIR / target.library
 
 
 @cache
@@ -33,18 +44,25 @@ def load_library() -> ctypes.CDLL:
     return open_library(library_path(), source_digest())
 
 
-def open_library(path: Path, digest: str | None) -> ctypes.CDLL:
+@cache
+def load_cuda_library() -> ctypes.CDLL:
+    """The library of GPU kernels, checked likewise. Opening it starts nothing on a GPU."""
+    return open_library(library_path(CUDA), source_digest(target=CUDA), CUDA)
+
+
+def open_library(path: Path, digest: str | None, target: Target = CPU) -> ctypes.CDLL:
+    run = f"run `{target.command}`"
     if not path.is_file():
-        raise NativeError(f"{path}: native library is missing: run `make native`")
+        raise NativeError(f"{path}: native library is missing: {run}")
     try:
         library = ctypes.CDLL(str(path))
         library.grace_source_digest.restype = ctypes.c_char_p
         library.grace_last_error.restype = ctypes.c_char_p
     except (OSError, AttributeError) as error:
-        raise NativeError(f"{path}: not our native library ({error}): run `make native`") from None
+        raise NativeError(f"{path}: not our native library ({error}): {run}") from None
     built_from = library.grace_source_digest().decode()
     if digest is not None and built_from != digest:
-        raise NativeError(f"{path}: native library is older than its sources: run `make native`")
+        raise NativeError(f"{path}: native library is older than its sources: {run}")
     return library
 
 
@@ -54,9 +72,9 @@ def declare(
     """A native function that returns a status. The library opens at the first call, not before."""
 
     @cache
-    def bound() -> Callable[..., int]:
+    def bound(opened: ctypes.CDLL) -> Callable[..., int]:
         try:
-            function = getattr(library(), name)
+            function = getattr(opened, name)
         except AttributeError:
             raise NativeError(f"{name}: no such native function: run `make native`") from None
         function.argtypes = argtypes
@@ -64,9 +82,10 @@ def declare(
         return function  # type: ignore[no-any-return]
 
     def call(*arguments: Any) -> None:
-        status = bound()(*arguments)
+        opened = library()
+        status = bound(opened)(*arguments)
         if status:
-            text = library().grace_last_error().decode(errors="replace")
+            text = opened.grace_last_error().decode(errors="replace")
             raise NativeError(f"{name}: {text or f'status {status} without a reason'}")
 
     call.__name__ = call.__qualname__ = name

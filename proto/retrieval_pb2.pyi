@@ -184,7 +184,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("state", "server_version", "uptime_seconds", "device", "snapshot", "model", "profiles", "default_profile", "max_batch", "waiting", "max_waiting", "in_flight")
+    __slots__ = ("state", "server_version", "uptime_seconds", "device", "snapshot", "model", "profiles", "default_profile", "max_batch", "waiting", "max_waiting", "in_flight", "engine")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[GetStatusResponse.State]
@@ -209,6 +209,7 @@ class GetStatusResponse(_message.Message):
     WAITING_FIELD_NUMBER: _ClassVar[int]
     MAX_WAITING_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
     state: GetStatusResponse.State
     server_version: str
     uptime_seconds: float
@@ -221,7 +222,8 @@ class GetStatusResponse(_message.Message):
     waiting: int
     max_waiting: int
     in_flight: int
-    def __init__(self, state: _Optional[_Union[GetStatusResponse.State, str]] = ..., server_version: _Optional[str] = ..., uptime_seconds: _Optional[float] = ..., device: _Optional[str] = ..., snapshot: _Optional[_Union[SnapshotStatus, _Mapping]] = ..., model: _Optional[_Union[ModelStatus, _Mapping]] = ..., profiles: _Optional[_Iterable[_Union[ProfileStatus, _Mapping]]] = ..., default_profile: _Optional[str] = ..., max_batch: _Optional[int] = ..., waiting: _Optional[int] = ..., max_waiting: _Optional[int] = ..., in_flight: _Optional[int] = ...) -> None: ...
+    engine: EngineStatus
+    def __init__(self, state: _Optional[_Union[GetStatusResponse.State, str]] = ..., server_version: _Optional[str] = ..., uptime_seconds: _Optional[float] = ..., device: _Optional[str] = ..., snapshot: _Optional[_Union[SnapshotStatus, _Mapping]] = ..., model: _Optional[_Union[ModelStatus, _Mapping]] = ..., profiles: _Optional[_Iterable[_Union[ProfileStatus, _Mapping]]] = ..., default_profile: _Optional[str] = ..., max_batch: _Optional[int] = ..., waiting: _Optional[int] = ..., max_waiting: _Optional[int] = ..., in_flight: _Optional[int] = ..., engine: _Optional[_Union[EngineStatus, _Mapping]] = ...) -> None: ...
 
 class SnapshotStatus(_message.Message):
     __slots__ = ("version", "created_at", "sid_space", "mode", "sids", "ads", "attributes", "sets")
@@ -261,6 +263,24 @@ class ModelStatus(_message.Message):
     vocab_sizes: _containers.RepeatedScalarFieldContainer[int]
     inputs: _containers.ScalarMap[str, str]
     def __init__(self, checkpoint: _Optional[str] = ..., encoder: _Optional[str] = ..., vocab_sizes: _Optional[_Iterable[int]] = ..., inputs: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class EngineStatus(_message.Message):
+    __slots__ = ("precision", "memo_steps", "memo_bytes", "next_memo_bytes", "graphs", "capture_seconds", "gpu_memory_bytes")
+    PRECISION_FIELD_NUMBER: _ClassVar[int]
+    MEMO_STEPS_FIELD_NUMBER: _ClassVar[int]
+    MEMO_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_MEMO_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GRAPHS_FIELD_NUMBER: _ClassVar[int]
+    CAPTURE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    GPU_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    precision: str
+    memo_steps: int
+    memo_bytes: int
+    next_memo_bytes: int
+    graphs: int
+    capture_seconds: float
+    gpu_memory_bytes: int
+    def __init__(self, precision: _Optional[str] = ..., memo_steps: _Optional[int] = ..., memo_bytes: _Optional[int] = ..., next_memo_bytes: _Optional[int] = ..., graphs: _Optional[int] = ..., capture_seconds: _Optional[float] = ..., gpu_memory_bytes: _Optional[int] = ...) -> None: ...
 
 class ProfileStatus(_message.Message):
     __slots__ = ("name", "beams", "num_sids")

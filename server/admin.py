@@ -3,9 +3,12 @@
 import logging
 from importlib.metadata import version
 
+import torch
+
 from configs.serving import ServingConfig
 from model.spec import BagInput, CategoricalInput, DenseInput, InputSpec, SequenceInput
 from proto.retrieval_pb2 import (
+    EngineStatus,
     GetStatusResponse,
     ModelStatus,
     ProfileStatus,
@@ -52,6 +55,7 @@ class Admin:
             device=config.device,
             snapshot=None if pair is None else _snapshot_status(pair),
             model=None if pair is None else _model_status(pair),
+            engine=None if pair is None else _engine_status(pair),
             profiles=[
                 ProfileStatus(name=name, beams=profile.beams, num_sids=profile.num_sids)
                 for name, profile in config.generation.profiles.items()
@@ -86,4 +90,17 @@ def _model_status(pair: ServingPair) -> ModelStatus:
         encoder="t5" if spec.encoder.t5 is not None else "interformer",
         vocab_sizes=spec.vocab_sizes,
         inputs={name: _KINDS[type(kind)] for name, kind in spec.inputs.items()},
+    )
+
+
+def _engine_status(pair: ServingPair) -> EngineStatus:
+    engine, device = pair.model.engine, pair.device
+    return EngineStatus(
+        precision=engine.precision,
+        memo_steps=engine.memo_steps,
+        memo_bytes=engine.memo_bytes,
+        next_memo_bytes=engine.next_memo_bytes,
+        graphs=engine.graphs,
+        capture_seconds=engine.capture_seconds,
+        gpu_memory_bytes=torch.cuda.memory_reserved(device) if device.type == "cuda" else 0,
     )

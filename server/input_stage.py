@@ -8,10 +8,15 @@ only when that fails.
 import logging
 from dataclasses import dataclass
 
+import torch
+
 from configs.errors import RequestError
 from index.users import UserRows
-from kernels import UserTensors
+from kernels import QueryTensors, UserTensors
+from model.feature_lookups import FeatureLookups
+from model.feature_stage import BatchInputs
 from model.input_encoding import EncodedRequest
+from model.one_copy import copied_together
 from server.errors import InternalError, InvalidRequest, ServiceError, WrongPair
 from server.fault_places import places_of
 from server.logs import LOGGER
@@ -19,6 +24,8 @@ from server.messages import Failure, InputBatch, PendingRequest, RequestBatch, R
 from server.serving_pair import ServingPair
 
 __all__ = ["prepare_inputs"]
+
+CPU = torch.device("cpu")
 
 _LOG = logging.getLogger(LOGGER)
 
@@ -38,7 +45,7 @@ def prepare_inputs(batch: RequestBatch) -> InputBatch:
     for request in batch.requests:
         try:
             _require_pair(request.retrieval, pair)
-            readable.append(_Read(request, pair.inputs.encode(request.retrieval.features)))
+            readable.append(_Read(request, pair.model.inputs.encode(request.retrieval.features)))
         except Exception as error:  # noqa: BLE001 (any fault of one request is that request's)
             failures.append(Failure(request, _fault_of(request, error)))
     rows: UserRows | None
@@ -49,6 +56,11 @@ def prepare_inputs(batch: RequestBatch) -> InputBatch:
     if rows is None:
         readable = _with_users(pair, readable, failures)
         rows = _user_rows(batch, readable)
+    users, inputs = _on_device(
+        UserTensors.of(rows, CPU),
+        pair.model.features.batch([read.inputs for read in readable], batch.bucket),
+        pair.device,
+    )
     return InputBatch(
         batch=batch,
         requests=tuple(read.request for read in readable),
@@ -58,8 +70,24 @@ def prepare_inputs(batch: RequestBatch) -> InputBatch:
             for read, ignored in zip(readable, rows.ignored, strict=False)
         ),
         user_rows=rows,
-        users=UserTensors.of(rows, pair.device),
-        inputs=pair.inputs.batch([r.inputs for r in readable], batch.bucket).to(pair.device),
+        users=users,
+        inputs=inputs,
+    )
+
+
+def _on_device(
+    users: UserTensors, inputs: BatchInputs, device: torch.device
+) -> tuple[UserTensors, BatchInputs]:
+    """In one copy, without waiting for it: what runs later on the same stream sees it."""
+    if device.type == "cpu":
+        return users, inputs
+    assert isinstance(inputs, FeatureLookups), "a GPU's features stage makes no other"
+    queries = [tensor for each in users.sets for tensor in (each.offsets, each.hashes)]
+    there = copied_together((users.bitmask, *queries, *inputs.tensors()), device)
+    sets = range(1, 1 + len(queries), 2)
+    return (
+        UserTensors(there[0], tuple(QueryTensors(there[i], there[i + 1]) for i in sets)),
+        FeatureLookups(*there[1 + len(queries) :]),
     )
 
 

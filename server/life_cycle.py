@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -38,6 +39,7 @@ from server.pipeline import Pipeline
 from server.request_log import RequestLog
 from server.server_state import Phase, ServerState
 from server.service_times import ServiceTimes
+from server.serving_model import precision_of
 from server.serving_pair import ServingPair
 from server.stages import STAGES, Stages
 from server.start_up import (
@@ -112,6 +114,7 @@ class Server:
         self._stages = stages
         require_distinct_addresses(config)
         self._device = require_device(config.device)
+        precision_of(config.precision, self._device)
         self._warm_up_requests = synthetic_requests(config)
         require_folder_of(timeline)
         self._timeline_path = timeline
@@ -187,7 +190,8 @@ class Server:
         state.phase, state.takes = Phase.SERVING, True
         await self._listeners.set_health(serving=True)
         facts = {"snapshot_version": pair.snapshot.facts.version, "checkpoint": pair.checkpoint}
-        _LOG.info("ready", extra={"event": "ready", "device": config.device, **facts})
+        engine = asdict(pair.model.engine)
+        _LOG.info("ready", extra={"event": "ready", "device": config.device, **facts, **engine})
 
     async def _serve_and_end(self) -> int:
         pipeline = self._state.pipeline

@@ -19,7 +19,8 @@ from configs.generation import BeamProfile
 from index.exact import MatchCounts
 from index.users import UserRows
 from kernels import UserTensors
-from model.inputs import FeatureTensors, ModelInputs, RequestFeatures
+from model.feature_stage import BatchInputs
+from model.inputs import FeatureTensors, RequestFeatures
 from server.errors import ServiceError
 from server.serving_pair import ServingPair
 
@@ -121,7 +122,7 @@ class InputBatch:
     ignored: tuple[tuple[str, ...], ...]  # of each request: names nobody knows
     user_rows: UserRows  # [bucket], in the CPU's memory, for exact matching
     users: UserTensors  # [bucket], on the device
-    inputs: ModelInputs  # [bucket], on the device
+    inputs: BatchInputs  # [bucket], on the device
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ Item = TypeVar("Item", covariant=True)
 
 PRIORITIES: Mapping[str, Priority] = {"": "NORMAL", "NORMAL": "NORMAL", "LOW": "LOW"}
 SHOWN_CHARACTERS = 64
+_WIDEST_CHARACTER = 4  # bytes in UTF-8
 _ARRAY_FROM = 64
 """Shorter fields are read faster as a list, longer ones as an array."""
 
@@ -99,10 +100,11 @@ def _user(user: Mapping[str, Values], limits: LimitsConfig) -> dict[str, Sequenc
         together += count
     _require_count("user", together, "values", limits.user_values, "user_values")
     read: dict[str, Sequence[str]] = {}
+    short = limits.value_bytes // _WIDEST_CHARACTER
     for name, message in user.items():
         values = _repeated(message.values)[:]
         for value in values:
-            if _is_longer(value, limits.value_bytes):
+            if len(value) > short and _is_longer(value, limits.value_bytes):
                 raise InvalidRequest(
                     f"user.{name}.values",
                     f"a value has {len(value.encode())} bytes, at most {limits.value_bytes} "
@@ -175,8 +177,10 @@ def _named(
     parent: str, inputs: Mapping[str, Message], limits: LimitsConfig
 ) -> Iterator[tuple[str, Message]]:
     """The entries of a map, by names of bounded length."""
+    short = limits.value_bytes // _WIDEST_CHARACTER
     for name in inputs:
-        _require_bytes(parent, name, limits.value_bytes, "value_bytes", "a name")
+        if len(name) > short:
+            _require_bytes(parent, name, limits.value_bytes, "value_bytes", "a name")
         yield name, inputs[name]
 
 

@@ -10,12 +10,12 @@ from index.exact import ExactMatcher
 from index.snapshot import Snapshot
 from index.storage import load_snapshot
 from index.users import UserEncoder
-from kernels import DecodeIndex, Ops, load_ops
+from kernels import DecodeIndex
 from model.checkpoint import checkpoint_id, load_checkpoint, require_match
-from model.input_encoding import InputEncoder
-from model.model import Model
+from model.fast_weights import PRECISIONS, Precision
+from server.serving_model import ServingModel, serving_model
 
-__all__ = ["ServingPair", "load_pair"]
+__all__ = ["ServingPair", "load_pair", "serving_pair"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,14 +23,19 @@ class ServingPair:
     """Lives as long as anything refers to it: the server, and every batch bound to it."""
 
     snapshot: Snapshot
-    model: Model
-    checkpoint: str  # the checkpoint's id
-    device: torch.device
-    ops: Ops
+    model: ServingModel
     index: DecodeIndex
     users: UserEncoder
-    inputs: InputEncoder
     matcher: ExactMatcher
+
+    @property
+    def checkpoint(self) -> str:
+        """The checkpoint's id."""
+        return self.model.checkpoint
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
 
 
 def load_pair(
@@ -38,23 +43,29 @@ def load_pair(
     checkpoint: Path,
     generation: GenerationConfig,
     device: torch.device,
+    precision: Precision,
+    memo_bytes: int,
     match_threads: int,
 ) -> ServingPair:
     """The current snapshot of a folder, verified, and a checkpoint of the same SID space."""
-    ops = load_ops(device)
     snapshot = load_snapshot(snapshots)
-    model = load_checkpoint(checkpoint, device)
-    require_match(model.spec, snapshot, checkpoint)
-    generation.require_steps(model.spec.sid_length)
-    generation.require_vocabulary(model.spec.vocab_sizes)
+    # In float32 but for the features' tables, most of a large model: folding comes before rounding.
+    loaded = load_checkpoint(checkpoint, device, features=PRECISIONS[precision])
+    require_match(loaded.spec, snapshot, checkpoint)
+    generation.require_steps(loaded.spec.sid_length)
+    generation.require_vocabulary(loaded.spec.vocab_sizes)
+    model = serving_model(loaded, checkpoint_id(checkpoint), precision, memo_bytes, generation)
+    del loaded
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # of the weights that generation and features have copied
+    return serving_pair(snapshot, model, match_threads)
+
+
+def serving_pair(snapshot: Snapshot, model: ServingModel, match_threads: int) -> ServingPair:
     return ServingPair(
         snapshot=snapshot,
         model=model,
-        checkpoint=checkpoint_id(checkpoint),
-        device=device,
-        ops=ops,
-        index=DecodeIndex.of(snapshot, device),
+        index=DecodeIndex.of(snapshot, model.device),
         users=UserEncoder(snapshot.schema, snapshot.set_values),
-        inputs=InputEncoder(model.spec),
         matcher=ExactMatcher(snapshot, match_threads),
     )

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from model.beam_search import beam_search
 from server.input_stage import prepare_inputs
 from server.messages import (
     AnsweredBatch,
@@ -39,22 +38,14 @@ class Stages:
     post: Callable[[GeneratedBatch, tuple[Span, ...]], AnsweredBatch]
 
 
-@torch.inference_mode()
 def compute_features(batch: InputBatch) -> FeatureBatch:
-    return FeatureBatch(batch, batch.batch.pair.model.features(batch.inputs))
+    return FeatureBatch(batch, batch.batch.pair.model.features.compute(batch.inputs))
 
 
-@torch.inference_mode()
 def generate_sids(batch: FeatureBatch) -> GeneratedBatch:
     bound = batch.input.batch
-    model = bound.pair.model
-    generated = beam_search(
-        model.decoder,
-        model.encoder(batch.features),
-        batch.input.users,
-        bound.pair.index,
-        bound.profile,
-        bound.pair.ops,
+    generated = bound.pair.model.generation.generate(
+        batch.features, batch.input.users, bound.pair.index, bound.profile
     )
     return GeneratedBatch(
         batch.input,

@@ -1,5 +1,6 @@
 """What must be right before the server is ready, and how it says what is not."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from configs.serving import ServingConfig
 from kernels import load_ops
 from server.messages import Retrieval
 from server.service_times import ServiceTimes
+from server.serving_model import precision_of
 from server.serving_pair import ServingPair, load_pair
 from server.stages import Stages
 from server.warm_up import warm_up, warm_up_requests
@@ -81,9 +83,23 @@ def load_and_warm_up(
     times: ServiceTimes,
     requests: tuple[Retrieval, ...],
 ) -> ServingPair:
+    # Kernels are launched on the thread's own device, which may be another GPU.
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        pair = _loaded(config, device)
+        warm_up(stages, pair, config.generation, requests, times.observe)
+    return pair
+
+
+def _loaded(config: ServingConfig, device: torch.device) -> ServingPair:
     try:
-        pair = load_pair(
-            config.snapshots, config.checkpoint, config.generation, device, config.threads.post
+        return load_pair(
+            config.snapshots,
+            config.checkpoint,
+            config.generation,
+            device,
+            precision_of(config.precision, device),
+            config.memo_bytes,
+            config.threads.post,
         )
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and "allocate" not in str(error):
@@ -93,8 +109,6 @@ def load_and_warm_up(
             f"device {config.device}: snapshot and checkpoint do not fit into memory: {fault}; "
             "take smaller ones, or a larger machine"
         ) from None
-    warm_up(stages, pair, config.generation, requests, times.observe)
-    return pair
 
 
 def start_fault(error: GraceError | OSError, config: ServingConfig) -> str:

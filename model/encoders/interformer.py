@@ -27,6 +27,7 @@ final_norm           [d]
 import torch
 from torch import Tensor, nn
 
+from kernels.encoder_ops import PLAIN_ENCODER, EncoderOps
 from model.encoders.interformer_layers import (
     Attention,
     FeedForward,
@@ -34,7 +35,6 @@ from model.encoders.interformer_layers import (
     PersonalFeedForward,
 )
 from model.inputs import FeatureTensors, SequenceTensors, UserContext, inputs_of_kind
-from model.layers import rms_norm
 from model.spec import InterFormerSpec, ModelSpec, SequenceInput
 
 __all__ = ["InterFormerEncoder"]
@@ -54,23 +54,24 @@ class InterFormerEncoder(nn.Module):
         self.feed_forward = FeedForward(spec)
         self.final_norm = nn.Parameter(torch.ones(spec.d_model))
 
-    def forward(self, features: FeatureTensors) -> UserContext:
-        tokens = features.non_sequence
-        assert tokens is not None
+    def forward(self, features: FeatureTensors, ops: EncoderOps = PLAIN_ENCODER) -> UserContext:
+        assert features.non_sequence is not None
+        tokens = features.non_sequence.clone()
         batch = len(tokens)
         sequences = tuple(
             _with_summary(summary.expand(batch, -1, -1), sequence)
             for summary, sequence in zip(self.summaries, features.sequences, strict=True)
         )
         for block in self.blocks:
-            tokens, sequences = block(tokens, sequences)
+            tokens, sequences = block(tokens, sequences, ops)
         memory = torch.cat([tokens, *(sequence.states for sequence in sequences)], dim=1)
         mask = torch.cat(
             [tokens.new_ones(tokens.shape[:2], dtype=torch.bool), *(s.mask for s in sequences)],
             dim=1,
         )
-        context = self.pool(self.queries.expand(batch, -1, -1), memory, mask)
-        context = rms_norm(self.feed_forward(context), self.final_norm, self.spec.norm_eps)
+        context = self.pool(self.queries.repeat(batch, 1, 1), memory, ops, mask)
+        context = self.feed_forward(context, ops)
+        context = ops.rms_norm(context, self.final_norm, self.spec.norm_eps)
         return UserContext(context, context.new_ones(context.shape[:2], dtype=torch.bool))
 
 
@@ -88,17 +89,20 @@ class InterFormerBlock(nn.Module):
         self.feed_forward = FeedForward(spec)
 
     def forward(
-        self, tokens: Tensor, sequences: tuple[SequenceTensors, ...]
+        self, tokens: Tensor, sequences: tuple[SequenceTensors, ...], ops: EncoderOps
     ) -> tuple[Tensor, tuple[SequenceTensors, ...]]:
         """tokens [B, N, d]"""
-        queries = self.queries.expand(len(tokens), -1, -1)
-        told = self.gate_out(self.summarise(queries, tokens))
+        queries = self.queries.repeat(len(tokens), 1, 1)
+        told = self.gate_out(self.summarise(queries, tokens, ops), ops)
+        user = told.mean(dim=1)
         sequences = tuple(
-            layer(sequence, told) for layer, sequence in zip(self.sequences, sequences, strict=True)
+            layer(sequence, told, user, ops)
+            for layer, sequence in zip(self.sequences, sequences, strict=True)
         )
-        heard = [self.gate_in(sequence.states[:, : len(self.queries)]) for sequence in sequences]
-        tokens = self.interact(tokens, torch.cat([tokens, *heard], dim=1))
-        return self.feed_forward(tokens), sequences
+        summaries = [sequence.states[:, : len(self.queries)] for sequence in sequences]
+        heard = [self.gate_in(summary, ops) for summary in summaries]
+        tokens = self.interact(tokens, torch.cat([tokens, *heard], dim=1), ops)
+        return self.feed_forward(tokens, ops), sequences
 
 
 class SequenceLayer(nn.Module):
@@ -107,12 +111,14 @@ class SequenceLayer(nn.Module):
         self.attention = Attention(spec)
         self.feed_forward = PersonalFeedForward(spec)
 
-    def forward(self, sequence: SequenceTensors, told: Tensor) -> SequenceTensors:
-        """told [B, m, d], added to the sequence's summary tokens"""
+    def forward(
+        self, sequence: SequenceTensors, told: Tensor, user: Tensor, ops: EncoderOps
+    ) -> SequenceTensors:
+        """told [B, m, d], added to the sequence's summary tokens; user [B, d], its mean"""
         summary = sequence.states[:, : told.shape[1]] + told
         states = torch.cat([summary, sequence.states[:, told.shape[1] :]], dim=1)
-        states = self.attention(states, states, sequence.mask)
-        return SequenceTensors(self.feed_forward(states, told.mean(dim=1)), sequence.mask)
+        states = self.attention(states, states, ops, sequence.mask)
+        return SequenceTensors(self.feed_forward(states, user, ops), sequence.mask)
 
 
 def _with_summary(summary: Tensor, sequence: SequenceTensors) -> SequenceTensors:

@@ -1,10 +1,14 @@
-"""What an InterFormer block is made of. Projections are [out, in], without bias."""
+"""What an InterFormer block is made of. Projections are [out, in], without bias.
+
+Every layer is given the operations to compute with. One that adds to `x` may do so in x's memory:
+its caller goes on with what it returns, and never hands it another's tensor.
+"""
 
 import torch
 from torch import Tensor, nn
 
-from kernels.row_stable import linear, matmul, sigmoid
-from model.layers import feed_forward, rms_norm
+from kernels.encoder_ops import EncoderOps
+from model.layers import hidden_units, linear
 from model.spec import InterFormerSpec
 
 __all__ = ["Attention", "FeedForward", "Gate", "PersonalFeedForward"]
@@ -16,26 +20,21 @@ class Attention(nn.Module):
     def __init__(self, spec: InterFormerSpec) -> None:
         super().__init__()
         self.heads, self.eps = spec.heads, spec.norm_eps
+        self.scale = (spec.d_model // spec.heads) ** -0.5
         self.norm = nn.Parameter(torch.ones(spec.d_model))
         self.q = nn.Parameter(torch.empty(spec.d_model, spec.d_model))
         self.kv = nn.Parameter(torch.empty(2 * spec.d_model, spec.d_model))
         self.out = nn.Parameter(torch.empty(spec.d_model, spec.d_model))
 
-    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, memory: Tensor, ops: EncoderOps, mask: Tensor | None = None
+    ) -> Tensor:
         """x [B, Q, d], memory [B, K, d], mask bool [B, K]: some key of each request is True"""
-        queries = self._by_head(linear(rms_norm(x, self.norm, self.eps), self.q))
-        kv = linear(rms_norm(memory, self.norm, self.eps), self.kv)
-        keys, values = (self._by_head(part) for part in kv.chunk(2, dim=-1))
-        scores = matmul(queries, keys.transpose(2, 3)) * queries.shape[-1] ** -0.5
-        if mask is not None:
-            scores = scores.masked_fill(~mask[:, None, None, :], -torch.inf)
-        weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(values.dtype)
-        attended = matmul(weights, values).transpose(1, 2).reshape(x.shape)
-        return x + linear(attended, self.out)
-
-    def _by_head(self, x: Tensor) -> Tensor:
-        """[B, T, d] -> [B, H, T, d / H]"""
-        return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
+        normed = ops.rms_norm(x, self.norm, self.eps)
+        remembered = normed if memory is x else ops.rms_norm(memory, self.norm, self.eps)
+        keys, values = linear(remembered, self.kv).chunk(2, dim=-1)
+        attended = ops.attention(linear(normed, self.q), keys, values, self.heads, self.scale, mask)
+        return ops.add_product(x, attended, self.out)
 
 
 class Gate(nn.Module):
@@ -47,9 +46,9 @@ class Gate(nn.Module):
         self.norm = nn.Parameter(torch.ones(spec.d_model))
         self.weight = nn.Parameter(torch.empty(spec.d_model, spec.d_model))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, ops: EncoderOps) -> Tensor:
         """[B, m, d] -> [B, m, d]"""
-        return x * sigmoid(linear(rms_norm(x, self.norm, self.eps), self.weight))
+        return ops.gate(x, linear(ops.rms_norm(x, self.norm, self.eps), self.weight))
 
 
 class FeedForward(nn.Module):
@@ -62,9 +61,9 @@ class FeedForward(nn.Module):
         self.ffn_in = nn.Parameter(torch.empty(spec.d_ff, spec.d_model))
         self.ffn_out = nn.Parameter(torch.empty(spec.d_model, spec.d_ff))
 
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = rms_norm(x, self.norm, self.eps)
-        return x + feed_forward(hidden, self.ffn_in, self.ffn_out, "relu")
+    def forward(self, x: Tensor, ops: EncoderOps) -> Tensor:
+        hidden = hidden_units(ops.rms_norm(x, self.norm, self.eps), self.ffn_in, "relu")
+        return ops.add_product(x, hidden, self.ffn_out)
 
 
 class PersonalFeedForward(nn.Module):
@@ -82,8 +81,8 @@ class PersonalFeedForward(nn.Module):
         self.personal_norm = nn.Parameter(torch.ones(spec.d_model))
         self.personal = nn.Parameter(torch.empty(spec.d_ff, spec.d_model))
 
-    def forward(self, x: Tensor, user: Tensor) -> Tensor:
+    def forward(self, x: Tensor, user: Tensor, ops: EncoderOps) -> Tensor:
         """x [B, T, d], user [B, d]"""
-        openings = linear(rms_norm(user, self.personal_norm, self.eps), self.personal)
-        hidden = torch.relu(linear(rms_norm(x, self.norm, self.eps), self.ffn_in))
-        return x + linear(hidden * (2.0 * sigmoid(openings))[:, None, :], self.ffn_out)
+        openings = linear(ops.rms_norm(user, self.personal_norm, self.eps), self.personal)
+        hidden = linear(ops.rms_norm(x, self.norm, self.eps), self.ffn_in)
+        return ops.add_product(x, ops.open_hidden(hidden, openings), self.ffn_out)

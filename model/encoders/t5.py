@@ -19,9 +19,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from kernels.row_stable import linear, matmul
+from kernels.encoder_ops import PLAIN_ENCODER, EncoderOps
 from model.inputs import FeatureTensors, UserContext
-from model.layers import feed_forward, rms_norm
+from model.layers import hidden_units, linear
 from model.spec import T5EncoderSpec
 
 __all__ = ["T5Encoder"]
@@ -35,26 +35,19 @@ class T5Encoder(nn.Module):
         self.layers = nn.ModuleList(T5EncoderLayer(spec) for _ in range(spec.layers))
         self.final_norm = nn.Parameter(torch.ones(spec.d_model))
 
-    def forward(self, features: FeatureTensors) -> UserContext:
+    def forward(self, features: FeatureTensors, ops: EncoderOps = PLAIN_ENCODER) -> UserContext:
         (tokens,) = features.sequences
-        bias = self._score_bias(tokens.mask)
-        states = tokens.states
+        bias = self._bias_by_distance(tokens.mask.shape[1])
+        states = tokens.states.clone()  # a layer may add in place
         for layer in self.layers:
-            states = layer(states, bias)
-        states = rms_norm(states, self.final_norm, self.spec.norm_eps)
+            states = layer(states, tokens.mask, bias, ops)
+        states = ops.rms_norm(states, self.final_norm, self.spec.norm_eps)
         return UserContext(states.masked_fill(~tokens.mask[:, :, None], 0.0), tokens.mask)
 
-    def _score_bias(self, mask: Tensor) -> Tensor:
-        """Relative position bias, and the lowest number where there is no key: [B, H, T, T].
-
-        Not -inf, with which a request of no token at all would turn into NaN.
-        """
-        length = mask.shape[1]
-        position = torch.arange(length, device=mask.device)
-        buckets = _buckets(torch.arange(1 - length, length, device=mask.device), self.spec)
-        distance = position[None, :] - position[:, None] + (length - 1)
-        bias = self.bias[buckets][distance].permute(2, 0, 1)
-        return bias.masked_fill(~mask[:, None, None, :], torch.finfo(bias.dtype).min)
+    def _bias_by_distance(self, length: int) -> Tensor:
+        """-> [H, 2 * length - 1]: key position - query position from 1 - length to length - 1"""
+        distances = torch.arange(1 - length, length, device=self.bias.device)
+        return self.bias[_buckets(distances, self.spec)].t().contiguous()
 
 
 class T5EncoderLayer(nn.Module):
@@ -63,6 +56,7 @@ class T5EncoderLayer(nn.Module):
         self.spec = spec
         inner = spec.heads * spec.d_head
         hidden = spec.d_ff if spec.ffn == "relu" else 2 * spec.d_ff
+        self.scale = spec.d_head**-0.5 if spec.scale_scores else 1.0
         self.self_norm = nn.Parameter(torch.ones(spec.d_model))
         self.qkv = nn.Parameter(torch.empty(3 * inner, spec.d_model))
         self.self_out = nn.Parameter(torch.empty(spec.d_model, inner))
@@ -70,23 +64,15 @@ class T5EncoderLayer(nn.Module):
         self.ffn_in = nn.Parameter(torch.empty(hidden, spec.d_model))
         self.ffn_out = nn.Parameter(torch.empty(spec.d_model, spec.d_ff))
 
-    def forward(self, states: Tensor, bias: Tensor) -> Tensor:
-        normed = rms_norm(states, self.self_norm, self.spec.norm_eps)
-        states = states + linear(self._attend(normed, bias), self.self_out)
-        normed = rms_norm(states, self.ffn_norm, self.spec.norm_eps)
-        return states + feed_forward(normed, self.ffn_in, self.ffn_out, self.spec.ffn)
-
-    def _attend(self, normed: Tensor, bias: Tensor) -> Tensor:
-        """[B, T, d] -> [B, T, H * d_head]"""
-        batch, length, _ = normed.shape
-        qkv = linear(normed, self.qkv)
-        heads = qkv.view(batch, length, 3, self.spec.heads, self.spec.d_head)
-        queries, keys, values = heads.permute(2, 0, 3, 1, 4)
-        scores = matmul(queries, keys.transpose(2, 3))
-        if self.spec.scale_scores:
-            scores = scores * self.spec.d_head**-0.5
-        weights = torch.softmax(scores + bias, dim=-1, dtype=torch.float32).to(values.dtype)
-        return matmul(weights, values).transpose(1, 2).reshape(batch, length, -1)
+    def forward(self, states: Tensor, mask: Tensor, bias: Tensor, ops: EncoderOps) -> Tensor:
+        """states [B, T, d], mask bool [B, T], bias [H, 2 * T - 1]"""
+        normed = ops.rms_norm(states, self.self_norm, self.spec.norm_eps)
+        queries, keys, values = linear(normed, self.qkv).chunk(3, dim=-1)
+        attended = ops.attention(queries, keys, values, self.spec.heads, self.scale, mask, bias)
+        states = ops.add_product(states, attended, self.self_out)
+        normed = ops.rms_norm(states, self.ffn_norm, self.spec.norm_eps)
+        hidden = hidden_units(normed, self.ffn_in, self.spec.ffn)
+        return ops.add_product(states, hidden, self.ffn_out)
 
 
 def _buckets(distances: Tensor, spec: T5EncoderSpec) -> Tensor:

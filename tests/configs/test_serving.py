@@ -8,6 +8,7 @@ import yaml
 
 from configs.errors import ConfigError
 from configs.serving import ServingConfig, load_serving_config
+from model.init import load_model_config
 
 GENERATION = {"max_batch": 3, "profiles": {"full": {"beams": [1, 7], "num_sids": 5}}}
 LEAST: dict[str, Any] = {"snapshots": "s", "checkpoint": "c", "generation": GENERATION}
@@ -23,6 +24,7 @@ def test_everything_but_what_must_be_given_has_a_default(tmp_path: Path) -> None
     config = load(tmp_path, LEAST)
     assert (config.snapshots, config.checkpoint) == (Path("s"), Path("c"))
     assert (config.device, config.listen.port, config.batching.max_wait_ms) == ("cpu", 50051, 0.0)
+    assert (config.precision, config.memo_bytes) == ("auto", 4 << 30)
 
 
 def test_folders_of_the_command_line_replace_those_of_the_file(tmp_path: Path) -> None:
@@ -36,10 +38,22 @@ def test_a_folder_that_nobody_gives_is_asked_for(tmp_path: Path) -> None:
         load(tmp_path, values, snapshots=Path("mine"))
 
 
-def test_the_shipped_file_is_whole_but_for_its_folders(repository: Path) -> None:
-    path = repository / "configs" / "serve.yaml"
-    config = load_serving_config(path, Path("s"), Path("c"))
+@pytest.mark.parametrize(
+    ("name", "device", "precision"),
+    [("serve.yaml", "cpu", "auto"), ("serve-h200.yaml", "cuda:0", "bf16")],
+)
+def test_the_shipped_files_are_whole_but_for_their_folders(
+    repository: Path, name: str, device: str, precision: str
+) -> None:
+    config = load_serving_config(repository / "configs" / name, Path("s"), Path("c"))
     assert config.generation.profiles.keys() == {"full", "reduced"}
+    assert (config.device, config.precision) == (device, precision)
+
+
+def test_the_server_of_the_paper_s_model_searches_as_wide_as_the_paper_s(repository: Path) -> None:
+    folder = repository / "configs"
+    config = load_serving_config(folder / "serve-h200.yaml", Path("s"), Path("c"))
+    assert config.generation == load_model_config(folder / "paper.yaml").generation
 
 
 @pytest.mark.parametrize(
@@ -72,4 +86,20 @@ def test_what_cannot_be_is_refused_by_its_path(
 ) -> None:
     with pytest.raises(ConfigError) as refused:
         load(tmp_path, {**LEAST, section: {key: value}})
+    assert fault in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fault"),
+    [
+        ("precision", "fp8", "precision: expected one of auto, fp32, bf16, fp16, got 'fp8'"),
+        ("memo_bytes", -1, "memo_bytes: must be at least 0, got -1"),
+        ("memo_bytes", 1 << 51, "memo_bytes: must be at most 1125899906842624, got"),
+    ],
+)
+def test_a_setting_of_no_section_is_refused_by_its_name(
+    tmp_path: Path, key: str, value: Any, fault: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path, {**LEAST, key: value})
     assert fault in str(refused.value)

@@ -86,6 +86,13 @@ def test_an_import_that_hides_in_a_function_is_found_outside_cli(tree: Tree, tex
     assert layout.local_imports(tree("cli/a.py", text))[1:] == []
 
 
+def test_only_the_operations_of_a_gpu_are_imported_when_it_is_asked_for(tree: Tree) -> None:
+    lazy = "def f():\n    from kernels.ops_cuda import load_cuda_ops"
+    assert layout.local_imports(tree("kernels/ops.py", lazy)) == []
+    assert layout.local_imports(tree("kernels/other.py", lazy))
+    assert layout.local_imports(tree("kernels/ops.py", lazy.replace("ops_cuda", "rearrange")))
+
+
 def test_commands_may_import_inside_functions(tree: Tree) -> None:
     assert layout.local_imports(tree("cli/a.py", "def f():\n    import os")) == []
 

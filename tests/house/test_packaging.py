@@ -11,8 +11,8 @@ import pytest
 
 from support import layout
 
-OPTIONAL_EXTRAS = ("plots", "ray")
-"""Extras whose packages one module imports; a command that needs them names the extra."""
+OPTIONAL_EXTRAS = ("bench", "gpu", "plots", "ray")
+"""Extras whose packages few modules import; a command that needs them names the extra."""
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from torch import Tensor
 from kernels import REFERENCE, Candidates, Ops, load_ops
 from support.op_cases import CASES, OpCase, mapped
 
-DEVICES = ("cpu",)
+DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 NAMES = [field.name for field in fields(Ops)]
@@ -92,7 +92,8 @@ def test_implementations_agree(name: str, case: OpCase, device: str) -> None:
 def test_an_operation_leaves_its_inputs_as_they_are(name: str, case: OpCase, device: str) -> None:
     arguments = mapped(case.arguments(np.random.default_rng(7)), lambda tensor: tensor.to(device))
     before = mapped(arguments, Tensor.clone)
-    for ops in (REFERENCE, load_ops(torch.device(device))):
-        getattr(ops, name)(*arguments)
+    getattr(load_ops(torch.device(device)), name)(*arguments)
+    if device == "cpu":
+        getattr(REFERENCE, name)(*arguments)
     for now, then in zip(tensors_of(arguments), tensors_of(before), strict=True):
         torch.testing.assert_close(now, then, rtol=0, atol=0, equal_nan=True)

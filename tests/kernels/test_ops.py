@@ -1,23 +1,62 @@
 """The table of operations: what is chosen for a device, and what is refused."""
 
+import re
+import sys
 from dataclasses import FrozenInstanceError, fields, replace
+from pathlib import Path
 
 import pytest
 import torch
 
-from configs.errors import DeviceError
+from configs.errors import DeviceError, NativeError
 from kernels import REFERENCE, Ops, load_ops
 from kernels.admit_children_cpu import admit_children_cpu
+from native.loader import load_cuda_library
+from support.command import run_python
 
 
 def test_the_cpu_takes_native_admission_and_the_reference_for_the_rest() -> None:
     assert load_ops(torch.device("cpu")) == replace(REFERENCE, admit_children=admit_children_cpu)
 
 
-@pytest.mark.parametrize("device", ["cuda:0", "meta"])
-def test_a_device_without_operations_is_refused_by_name(device: str) -> None:
-    with pytest.raises(DeviceError, match=f"^device {device}: this version has no .*; use device"):
-        load_ops(torch.device(device))
+def test_a_device_without_operations_is_refused_by_name() -> None:
+    with pytest.raises(DeviceError, match=r"^device meta: this version has no .*; use device cpu"):
+        load_ops(torch.device("meta"))
+
+
+def test_a_gpu_that_torch_does_not_find_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(DeviceError, match=r"^device cuda:0: torch finds no GPU .*; use device cpu"):
+        load_ops(torch.device("cuda:0"))
+
+
+def test_a_gpu_without_triton_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [
+        *filter(re.compile(r"triton|kernels\.\w+_triton|kernels\.ops_cuda").match, sys.modules)
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "triton", None)
+    with pytest.raises(DeviceError, match=r"^device cuda: .* pip install 'grace-serving\[gpu\]'$"):
+        load_ops(torch.device("cuda"))
+
+
+def test_a_missing_library_of_kernels_names_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GRACE_CUDA_LIBRARY", str(tmp_path / "none.so"))
+    load_cuda_library.cache_clear()
+    with pytest.raises(NativeError, match=r"none\.so: .* is missing: run `make native CUDA=1`$"):
+        load_cuda_library()
+
+
+@pytest.mark.subprocess
+def test_a_cpu_start_loads_no_triton() -> None:
+    done = run_python(
+        "import sys, kernels, torch; kernels.load_ops(torch.device('cpu')); "
+        "print(sorted(m for m in sys.modules if 'triton' in m.split('.')[0]))"
+    )
+    assert done.stdout == "[]\n"
 
 
 def test_an_engine_is_a_table_that_nobody_changes() -> None:

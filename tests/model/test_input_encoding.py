@@ -216,7 +216,7 @@ def test_arrays_and_lists_encode_alike() -> None:
     a, b = encoder.encode(request), encoder.encode(arrays)
     assert [x.tolist() for x in a.bags] == [x.tolist() for x in b.bags]
     assert a.sequences[0].sids.tolist() == b.sequences[0].sids.tolist()
-    assert a.sequences[0].ages.tolist() == b.sequences[0].ages.tolist()
+    assert a.sequences[0].ages_ms.tolist() == b.sequences[0].ages_ms.tolist()
 
 
 # JSON.

@@ -107,7 +107,11 @@ def test_status_names_what_serves(healthy_server: ServerProcess) -> None:
     }
     profiles = {each.name: (list(each.beams), each.num_sids) for each in told.profiles}
     assert profiles == {"full": ([1, 16, 16, 16], 16), "reduced": ([1, 4, 4, 4], 4)}
-    assert healthy_server.log("ready")[0]["checkpoint"] == told.model.checkpoint
+    engine = told.engine
+    assert (engine.precision, engine.graphs, engine.gpu_memory_bytes) == ("fp32", 0, 0)
+    (ready,) = healthy_server.log("ready")
+    assert ready["checkpoint"] == told.model.checkpoint
+    assert (ready["precision"], ready["memo_steps"], ready["graphs"]) == ("fp32", 0, 0)
 
 
 def test_each_address_reflects_its_own_service(healthy_server: ServerProcess) -> None:

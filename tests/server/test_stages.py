@@ -293,7 +293,7 @@ def test_our_own_mistake_with_one_request_is_logged_without_its_values(
     broken = replace(
         pair,
         users=BrokenUsers(pair.users.schema, pair.users.set_values),
-        inputs=BrokenInputs(pair.inputs.spec),
+        model=replace(pair.model, inputs=BrokenInputs(pair.model.spec)),
     )
     good = list(serving_files.requests[:2])
     bad = {**serving_files.requests[2], **change, "request_id": "bad"}

@@ -17,6 +17,7 @@ from index.schema import Attribute, TargetingSchema, TargetSet
 from index.trie import NO_NODE
 from kernels import NO_BLOCK, Candidates
 from support.decode_cases import branching_case, decode_case, every_sid_case, random_nodes
+from support.hard_inputs import crowded_selection, many_locations_case, many_words_case
 from support.strategies import Case, random_schema
 
 __all__ = [
@@ -81,10 +82,13 @@ def _self_attention(
         pool, table = attention_pool(rng, rows, length, step, heads, d_head)
         bias = normal(rng, heads, length)
         row_scale = row_scales(rng, len(pool)) if scaled else None
+        if row_scale is not None:
+            row_scale[pool[:, 0, 0, 0].isnan()] = torch.nan
         return pool.to(dtype), table, step, bias, d_head**-0.5, row_scale
 
     kind = str(dtype).removeprefix("torch.")
-    return OpCase(f"step={step}-{kind}-{'scaled' if scaled else 'plain'}", arguments)
+    size = "" if d_head in (8, 16, 32) else f"-d={d_head}"
+    return OpCase(f"step={step}-{kind}-{'scaled' if scaled else 'plain'}{size}", arguments)
 
 
 def cross_inputs(
@@ -112,12 +116,30 @@ def _cross_attention(
     return OpCase(name, arguments)
 
 
-def _gathered_queries(rng: np.random.Generator) -> tuple[Any, ...]:
+def _gathered_queries(scaled: bool) -> OpCase:
     """33 rows read 7 queries; the last of them, NaN, is nobody's."""
-    queries, keys, values, mask = cross_inputs(rng, 3, 11, 2, 13, 8)
-    memo = torch.cat([queries[:7], torch.full_like(queries[:1], torch.nan)])
-    rows = torch.from_numpy(rng.integers(7, size=33, dtype=np.int32))
-    return memo, keys, values, mask, 0.3, None, rows
+
+    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+        queries, keys, values, mask = cross_inputs(rng, 3, 11, 2, 13, 8)
+        memo = torch.cat([queries[:7], torch.full_like(queries[:1], torch.nan)])
+        rows = torch.from_numpy(rng.integers(7, size=33, dtype=np.int32))
+        return memo, keys, values, mask, 0.3, row_scales(rng, 33) if scaled else None, rows
+
+    return OpCase(f"gathered-queries{'-scaled' if scaled else ''}", arguments)
+
+
+def _wide_context(beams: int, heads: int, tokens: int, d_head: int) -> OpCase:
+    """Keys by head, values by token; of the last request only the last key counts."""
+
+    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+        queries, keys, values, mask = cross_inputs(rng, 3, beams, heads, tokens, d_head)
+        mask[2] = False
+        mask[2, -1] = True
+        keys.masked_fill_(~mask[:, None, :, None], 1e4)
+        values[2, :, -1] = normal(rng, heads, d_head)
+        return queries, keys.contiguous(), values, mask, d_head**-0.5, row_scales(rng, 3 * beams)
+
+    return OpCase(f"beams={beams}-tokens={tokens}-d={d_head}", arguments)
 
 
 def _row_factors(rows: int, d: int, dtype: torch.dtype) -> OpCase:
@@ -266,6 +288,11 @@ def _corrupt(ordered: bool) -> OpCase:
     return OpCase(f"corrupt-{'ordered' if ordered else 'in-order'}", arguments)
 
 
+def _crowded(kind: str, k: int, ordered: bool) -> OpCase:
+    order = "ordered" if ordered else "in-order"
+    return OpCase(f"{kind}-k={k}-{order}", lambda rng: crowded_selection(rng, kind, k, ordered))
+
+
 def _rearrangement(rows: int, length: int, step: int, requests: int, k: int) -> OpCase:
     def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
         table = rng.integers(1000, size=(rows, length), dtype=np.int32)
@@ -285,24 +312,34 @@ CASES: Mapping[str, tuple[OpCase, ...]] = {
         *(_self_attention(t, 4, 3, 8, 63, False, torch.float32) for t in range(4)),
         *(_self_attention(t, 3, 1, 16, 111, True, torch.float32) for t in range(3)),
         _self_attention(2, 3, 2, 32, 7, True, torch.bfloat16),
+        _self_attention(7, 8, 5, 24, 11, True, torch.float32),
+        _self_attention(3, 4, 20, 5, 13, True, torch.float32),
+        _self_attention(3, 4, 7, 256, 3, False, torch.float32),
     ),
     "cross_attention": (
         _cross_attention("beams=1", 1, 13, False, torch.float32),
         _cross_attention("beams=63", 63, 13, False, torch.float32),
         _cross_attention("beams=11-scaled", 11, 1, True, torch.float32),
         _cross_attention("beams=11-bfloat16", 11, 13, False, torch.bfloat16),
-        OpCase("gathered-queries", _gathered_queries),
+        _gathered_queries(scaled=False),
+        _gathered_queries(scaled=True),
+        _wide_context(7, 3, 111, 24),
+        _wide_context(131, 1, 63, 5),
+        _wide_context(17, 1, 301, 40),
     ),
     "row_factors": (
         _row_factors(63, 24, torch.float32),
         _row_factors(1, 2048, torch.float32),
         _row_factors(33, 1000, torch.bfloat16),
+        _row_factors(3, 9001, torch.float32),
     ),
     "activate": (
         _activation("relu", 63, 24, torch.float32),
         _activation("gated_gelu", 33, 48, torch.float32),
         _activation("relu", 7, 512, torch.bfloat16),
         _activation("gated_gelu", 7, 1024, torch.bfloat16),
+        _activation("relu", 3, 1111, torch.float32),
+        _activation("gated_gelu", 3, 1402, torch.float32),
     ),
     "admit_children": (
         _admission("odd-sizes", lambda rng: branching_case(rng, 111, 7)),
@@ -321,6 +358,11 @@ CASES: Mapping[str, tuple[OpCase, ...]] = {
         _admission("empty-users", lambda rng: _with_users(rng, None)),
         _admission("1-location", lambda rng: _with_users(rng, 1)),
         _admission("64-locations", lambda rng: _with_users(rng, 64)),
+        _admission("many-locations", many_locations_case),
+        _admission("many-locations-static", many_locations_case, MatcherMode.STATIC),
+        _admission("many-words", many_words_case),
+        _admission("many-words-dynamic", many_words_case, MatcherMode.DYNAMIC),
+        _admission("fan-out-512", lambda rng: every_sid_case(rng, (3, 512), 3)),
         _admission("full-vocabulary", lambda rng: every_sid_case(rng, (37, 111), 7)),
         _admission("full-vocabulary-cd", lambda rng: every_sid_case(rng, (63,), 3), MatcherMode.CD),
     ),
@@ -337,10 +379,19 @@ CASES: Mapping[str, tuple[OpCase, ...]] = {
         OpCase("dead-everywhere", _dead_everywhere),
         _corrupt(ordered=False),
         _corrupt(ordered=True),
+        _crowded("equal", 257, False),
+        _crowded("equal", 5001, True),
+        _crowded("few", 1403, False),
+        _crowded("few", 3, True),
+        _crowded("row", 255, True),
+        _crowded("row", 63, False),
+        _crowded("far", 1023, False),
+        _crowded("far", 4099, True),
     ),
     "rearrange": (
         _rearrangement(3, 4, 0, 3, 63),
         _rearrangement(33, 4, 2, 3, 7),
         _rearrangement(7, 3, 2, 1, 111),
+        _rearrangement(63, 5, 3, 5, 131),
     ),
 }

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from model.input_encoding import EncodedRequest, bag_rows
+from model.input_encoding import EncodedRequest, age_buckets, bag_rows
 from model.inputs import inputs_of_kind
 from model.spec import BagInput, CategoricalInput, DenseInput, ModelSpec, SequenceInput
 
@@ -75,7 +75,7 @@ def event_states(spec: ModelSpec, weights: Weights, request: EncodedRequest) -> 
         states = np.zeros((len(events.sids), table["embed"].shape[2]))
         for event, sid in enumerate(events.sids):
             states[event] += sum(table["embed"][t][token] for t, token in enumerate(sid))
-            states[event] += table["embed_age"][events.ages[event]]
+            states[event] += table["embed_age"][age_buckets(events.ages_ms)[event]]
             states[event] += table["embed_position"][len(events.sids) - 1 - event]
             for side, ids in zip(declared.side, events.side, strict=True):
                 states[event] += table[f"embed_side_{side}"][ids[event]]

@@ -41,7 +41,11 @@ GENERATION = load_section(
 
 
 def load_cpu_pair(snapshots: Path, checkpoint: Path) -> ServingPair:
-    return load_pair(snapshots, checkpoint, GENERATION, torch.device("cpu"), match_threads=1)
+    return load_pair(
+        *(snapshots, checkpoint, GENERATION, torch.device("cpu"), "fp32"),
+        memo_bytes=0,
+        match_threads=1,
+    )
 
 
 def message_of(request: JsonRequest) -> bytes:

@@ -1,0 +1,40 @@
+"""The product's whole decode loop as one call, as the server replays it."""
+
+from collections.abc import Callable
+
+import torch
+
+from bench.gpu.subject import Engine
+from configs.generation import BeamProfile
+from kernels import AdmissionSlot
+from model.captured_call import CapturedCall, CaptureMemory
+from model.fast_search import FoundNodes, fast_search
+from model.inputs import UserContext
+
+__all__ = ["decoder_call"]
+
+
+def decoder_call(
+    engine: Engine,
+    context: UserContext,
+    slot: AdmissionSlot,
+    profile: BeamProfile,
+    device: torch.device,
+) -> Callable[[], FoundNodes]:
+    """Cross-attention's keys and values, every step, admission, selection, rearrangement.
+
+    On a GPU it is captured, and what comes back is the same memory each time.
+    """
+
+    def search() -> FoundNodes:
+        return fast_search(engine.weights, engine.memo, context, slot, profile, engine.ops)
+
+    if device.type != "cuda":
+        return search
+    graph = CapturedCall(search, CaptureMemory(device))
+
+    def replay() -> FoundNodes:
+        graph.replay()
+        return graph.result
+
+    return replay

@@ -1,0 +1,287 @@
+"""The tables of docs/performance.md: rows of result files as Markdown."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from bench.gpu.bars import Bar
+from bench.gpu.published import (
+    ADMISSION_MS,
+    CROSS_ATTENTION_MS,
+    LADDER,
+    SELF_ATTENTION_MS,
+)
+from bench.gpu.results import Row
+
+__all__ = [
+    "attention_tables",
+    "budget_tables",
+    "gtm_tables",
+    "ladder_bars",
+    "ladder_tables",
+    "markdown_table",
+    "others_tables",
+    "serve_tables",
+]
+
+
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = [f"| {' | '.join(headings)} |", f"|{' --- |' * len(headings)}"]
+    lines += [f"| {' | '.join(map(str, row))} |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def ladder_tables(rows: Sequence[Row]) -> str:
+    body = []
+    for row in rows:
+        paper = LADDER.get(row["rung"])
+        body.append(
+            [
+                row["rung"],
+                "baseline, spread once" if paper is None else paper.increment,
+                row["precision"],
+                "" if paper is None else _pair(*paper.decoder),
+                f"**{_pair(row['decoder_p50_ms'], row['decoder_p99_ms'])}**",
+                "" if paper is None else _times(paper.decoder[0], row["decoder_p50_ms"]),
+                "" if paper is None or paper.goal_decoder is None else f"{paper.goal_decoder:g}",
+                "" if paper is None else _pair(*paper.full),
+                _pair(row["full_p50_ms"], row["full_p99_ms"]),
+                "" if paper is None or paper.mfu is None else f"{paper.mfu:.1%}",
+                f"{row['mfu']:.1%}",
+                f"{row['sm_clock_mhz']} / {row['power_w']}",
+                f"{row['overlap_with_fp32']:.1%}",
+            ]
+        )
+    headings = (
+        "rung", "increment", "type", "paper: decoder", "decoder", "ratio", "goal", "paper: full",
+        "full", "paper: MFU", "MFU", "MHz / W", "SIDs of fp32",
+    )  # fmt: skip
+    return "P50/P99 in ms, batch 16.\n\n" + markdown_table(headings, body)
+
+
+def ladder_bars(rows: Sequence[Row]) -> list[Bar]:
+    bars = []
+    for row in rows:
+        paper = LADDER.get(row["rung"])
+        published = None if paper is None else paper.decoder[0]
+        label = f"{row['rung']} {row['precision']}"
+        bars.append(Bar(label, (published, row["decoder_p50_ms"])))
+    return bars
+
+
+def attention_tables(rows: Sequence[Row]) -> str:
+    copy = next((row["gb_per_s"] for row in rows if row["measure"] == "copy"), None)
+    parts = [] if copy is None else [f"Copy bandwidth, read and written: {copy:,.0f} GB/s.\n"]
+    cross = [row for row in rows if row["measure"] == "cross"]
+    if cross:
+        parts += ["**Cross-attention**, ms\n", _cross_table(cross)]
+    self_rows = [row for row in rows if row["measure"] == "self"]
+    if self_rows:
+        parts += ["**Self-attention**, ms\n", _self_table(self_rows)]
+    counters = [row for row in rows if row["measure"] == "counters"]
+    if counters:
+        parts += ["**Nsight Compute**, t = 3\n", _counters_table(counters)]
+    return "\n".join(parts)
+
+
+def _cross_table(rows: Sequence[Row]) -> str:
+    before = next((row["p50_ms"] for row in rows if row["variant"] == "before"), None)
+    body = []
+    for row in rows:
+        published = CROSS_ATTENTION_MS["before" if row["variant"] == "before" else "after"]
+        body.append(
+            [
+                row["variant"],
+                row["precision"],
+                _pair(*published) if row["variant"] in ("before", "flash") else "",
+                f"**{_ms(row['p50_ms'])}**",
+                _ms(row["p99_ms"]),
+                "" if before is None else _times(before, row["p50_ms"]),
+                f"{row['tflops']:.0f}",
+                f"{row['share_of_copy']:.0%}",
+            ]
+        )
+    headings = (
+        "layout, kernel", "type", "paper: FA2 / FA3", "P50", "P99", "against before", "TFLOP/s",
+        "of copy",
+    )  # fmt: skip
+    return markdown_table(headings, body)
+
+
+def _self_table(rows: Sequence[Row]) -> str:
+    names = {"fa2": "fa2", "coalesced": "coalesced", "fused": "fused", "ours tree": "paged"}
+    body = []
+    for row in rows:
+        fa2 = _value(rows, "fa2", row["step"], row["beams"], row["precision"])
+        published = SELF_ATTENTION_MS.get(names.get(row["variant"], ""))
+        body.append(
+            [
+                row["step"],
+                f"{row['beams']:,}",
+                row["variant"],
+                row["precision"],
+                "" if published is None else f"{published[row['step']]:g}",
+                f"**{_ms(row['p50_ms'])}**",
+                _ms(row["p99_ms"]),
+                "" if not fa2 else _times(fa2, row["p50_ms"]),
+                f"{row['tflops']:.2f}",
+                f"{row['share_of_copy']:.0%}",
+            ]
+        )
+    headings = (
+        "t", "rows", "variant", "type", "paper", "P50", "P99", "against fa2", "TFLOP/s", "of copy"
+    )  # fmt: skip
+    return markdown_table(headings, body)
+
+
+def _value(
+    rows: Sequence[Row], variant: str, step: int, beams: int, precision: str
+) -> float | None:
+    for row in rows:
+        if (row["variant"], row["step"], row["beams"]) == (variant, step, beams) and (
+            row["precision"] == precision
+        ):
+            found: float = row["p50_ms"]
+            return found
+    return None
+
+
+def _counters_table(rows: Sequence[Row]) -> str:
+    body = []
+    for row in rows:
+        name = f"{row['kernel']}: {row['variant']}"
+        if "unavailable" in row:
+            body.append([name, f"unavailable: {row['unavailable']}", "", ""])
+        else:
+            body.append(
+                [
+                    name,
+                    f"{row['instructions'] / 1e6:,.1f} M",
+                    f"{row['occupancy_percent']:.1f} %",
+                    f"{row['hbm_percent']:.1f} %",
+                ]
+            )
+    return markdown_table(("kernel", "instructions", "occupancy", "HBM"), body)
+
+
+def gtm_tables(rows: Sequence[Row]) -> str:
+    parts = []
+    for measure, heading in (("admission", "Admission"), ("selection", "Selection")):
+        own = [row for row in rows if row["measure"] == measure]
+        if own:
+            body = [
+                [
+                    row["mode"],
+                    row["step"],
+                    f"{row['admitted']:,}" if "admitted" in row else "",
+                    f"**{_ms(row['p50_ms'])}**" if row["step"] == "all" else _ms(row["p50_ms"]),
+                    _ms(row["p99_ms"]) if "p99_ms" in row else "",
+                ]
+                for row in own
+            ]
+            headings = ("mode", "step", "candidates", "P50, ms", "P99, ms")
+            parts += [f"**{heading}**, {own[0]['sids']:,} SIDs\n", markdown_table(headings, body)]
+    if any(row["measure"] == "admission" for row in rows):
+        parts.append(f"The paper's admission in mode `union` (D3 - D1): {ADMISSION_MS:g} ms.\n")
+    scale = [row for row in rows if row["measure"] == "decoder"]
+    if scale:
+        first = scale[0]["p50_ms"]
+        body = [
+            [
+                f"{row['sids']:,}",
+                f"{row['index_mb']:,}",
+                f"**{_ms(row['p50_ms'])}**",
+                _ms(row["p99_ms"]),
+                f"{row['p50_ms'] / first - 1:+.1%}",
+            ]
+            for row in scale
+        ]
+        headings = ("SIDs", "index, MB", "decoder P50, ms", "P99, ms", "growth")
+        parts += ["**Decoder against SIDs** (D3)\n", markdown_table(headings, body)]
+    return "\n".join(parts)
+
+
+def serve_tables(rows: Sequence[Row]) -> str:
+    body = [
+        [
+            row["measure"],
+            row["precision"],
+            f"{row['rps']:g}",
+            f"**{_ms(row['p50_ms'])}**",
+            f"**{_ms(row['p99_ms'])}**",
+            row["errors"],
+            f"{row['generate_busy']:.1%}" if "generate_busy" in row else "",
+        ]
+        for row in rows
+    ]
+    headings = ("load", "type", "requests/s", "P50, ms", "P99, ms", "errors", "generate busy")
+    return markdown_table(headings, body)
+
+
+def budget_tables(rows: Sequence[Row]) -> str:
+    parts = [
+        f"Floors at {row['copy_gb_per_s']:,.0f} GB/s and {row['product_tflops']:.0f} "
+        f"TFLOP/s ({row['precision']}), measured in the same run.\n"
+        for row in rows
+        if row["measure"] == "rates"
+    ]
+    own = [row for row in rows if row["measure"] != "rates"]
+    body = [
+        [
+            row["kernel"],
+            row["precision"],
+            row["calls"] or "",
+            f"{row['gflop']:,.1f}" if row["gflop"] else "",
+            f"{row['mb']:,.1f}" if row["mb"] else "",
+            f"{row['floor_ms']:.3f}" if row["floor_ms"] else "",
+            f"{row['measured_ms']:.3f}",
+            f"{row['share']:.1%}",
+        ]
+        for row in sorted(own, key=lambda row: -row["measured_ms"])
+    ]
+    total, floor = (sum(row[name] for row in own) for name in ("measured_ms", "floor_ms"))
+    body.append(["all", "", "", "", "", f"{floor:.3f}", f"{total:.3f}", ""])
+    headings = ("kernel", "type", "calls", "GFLOP", "MB", "floor, ms", "measured, ms", "share")
+    return "\n".join([*parts, markdown_table(headings, body)])
+
+
+def others_tables(rows: Sequence[Row]) -> str:
+    parts = []
+    for measure, heading, column in (
+        ("generate", "A batch of 16, generated, by beams", "beams"),
+        ("mask", "One step's mask, by the catalogue alone", "step"),
+    ):
+        own = [row for row in rows if row["measure"] == measure]
+        if own:
+            parts += [f"**{heading}**, P50 in ms\n", _matrix(own, column, _cell)]
+    return "\n".join(parts)
+
+
+def _matrix(rows: Sequence[Row], column: str, cell: Callable[[Row], str]) -> str:
+    columns = list(dict.fromkeys(row[column] for row in rows))
+    names = list(dict.fromkeys(row["variant"] for row in rows))
+    cells = {(row["variant"], row[column]): cell(row) for row in rows}
+    body = [[name, *(cells.get((name, each), "") for each in columns)] for name in names]
+    return markdown_table(("", *(f"{column} {each}" for each in columns)), body)
+
+
+def _cell(row: Row) -> str:
+    if "unavailable" in row:
+        return str(row["unavailable"])
+    memory = f" ({row['peak_gb']:g} GB)" if "peak_gb" in row else ""
+    return f"{_ms(row['p50_ms'])}{memory}"
+
+
+def _pair(p50: Any, p99: Any) -> str:
+    return f"{_ms(p50)}/{_ms(p99)}"
+
+
+def _ms(value: float | None) -> str:
+    if value is None:
+        return ""
+    if value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 1 else f"{value:.3f}"
+
+
+def _times(paper: float, ours: float) -> str:
+    return f"{paper / ours:.1f}x"

@@ -1,0 +1,126 @@
+"""The least that each operation of a generation must move and compute, counted while it runs.
+
+Bytes are of what must come from memory or go to it once: blocks that beams share count once, index
+and matcher rows are left out of admission, where only ids and candidates count: what reads of rows
+reach memory is for the caches to say.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from kernels import AdmissionSlot, Beams, Candidates, DecodeIndex, Ops, UserTensors
+from kernels.admit_children import fan_outs
+
+__all__ = ["CountingSlot", "Counts", "Least", "counting_ops"]
+
+
+@dataclass(slots=True)
+class Least:
+    calls: int = 0
+    bytes: int = 0
+    flop: int = 0
+
+    def add(self, moved: int, flop: int = 0) -> None:
+        self.calls += 1
+        self.bytes += moved
+        self.flop += flop
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """By the operation's name in Ops."""
+
+    of: dict[str, Least] = field(default_factory=dict)
+
+    def add(self, name: str, moved: int, flop: int = 0) -> None:
+        self.of.setdefault(name, Least()).add(moved, flop)
+
+
+class CountingSlot:
+    """A slot that counts what is asked of it."""
+
+    def __init__(self, slot: AdmissionSlot, counts: Counts) -> None:
+        self._slot, self._counts = slot, counts
+        self._index: DecodeIndex | None = None
+
+    def point_at(self, users: UserTensors, index: DecodeIndex) -> None:
+        self._index = index
+        self._slot.point_at(users, index)
+
+    def admit_children(self, nodes: Tensor) -> Candidates:
+        candidates = self._slot.admit_children(nodes)
+        assert self._index is not None
+        live = torch.unique(nodes[nodes >= 0])
+        children = int(fan_outs(live, self._index).sum())
+        ids = 4 * (1 + (self._index.bitmask_index is not None) + len(self._index.blooms))
+        self._counts.add(
+            "admit_children",
+            4 * nodes.numel() + ids * children + 8 * len(candidates.packed().tokens),
+        )
+        return candidates
+
+
+def counting_ops(ops: Ops, counts: Counts) -> Ops:
+    """The same operations; each call is counted by its shapes, which may wait for the device."""
+
+    def self_attention(
+        pool: Tensor, table: Tensor, step: int, bias: Tensor, scale: float,
+        row_scale: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        rows, inner = len(table), pool.shape[2] * pool.shape[3]
+        blocks = sum(len(torch.unique(table[:, j])) for j in range(step + 1))
+        asked = len(torch.unique(table[:, step]))
+        moved = (asked + 2 * blocks + rows) * inner * pool.element_size()
+        counts.add("self_attention", moved + table.nbytes, 4 * rows * (step + 1) * inner)
+        return ops.self_attention(pool, table, step, bias, scale, row_scale)
+
+    def cross_attention(
+        queries: Tensor, keys: Tensor, values: Tensor, key_mask: Tensor, scale: float,
+        row_scale: Tensor | None = None, query_rows: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        rows = len(queries) if query_rows is None else len(query_rows)
+        asked = rows if query_rows is None else len(torch.unique(query_rows))
+        inner, size = queries.shape[1], queries.element_size()
+        moved = (asked + rows) * inner * size + 2 * keys.numel() * size
+        counts.add("cross_attention", moved, 4 * rows * inner * keys.shape[2])
+        return ops.cross_attention(queries, keys, values, key_mask, scale, row_scale, query_rows)
+
+    def row_factors(x: Tensor, eps: float) -> Tensor:
+        counts.add("row_factors", x.nbytes + 4 * len(x))
+        return ops.row_factors(x, eps)
+
+    def activate(hidden: Tensor, row_scale: Tensor, ffn: str) -> Tensor:
+        out = ops.activate(hidden, row_scale, ffn)
+        counts.add("activate", hidden.nbytes + row_scale.nbytes + out.nbytes)
+        return out
+
+    def rearrange(table: Tensor, parents: Tensor, step: int) -> Tensor:
+        out = ops.rearrange(table, parents, step)
+        counts.add("rearrange", parents.nbytes + 2 * out.nbytes)
+        return out
+
+    return Ops(
+        self_attention=self_attention,
+        cross_attention=cross_attention,
+        row_factors=row_factors,
+        activate=activate,
+        admit_children=ops.admit_children,
+        select_beams=_counting_selection(ops, counts),
+        rearrange=rearrange,
+    )
+
+
+def _counting_selection(ops: Ops, counts: Counts) -> Callable[..., Beams]:
+    def select_beams(
+        logits: Tensor, scores: Tensor, candidates: Candidates, k: int, ordered: bool,
+        row_scale: Tensor | None = None,
+    ) -> Beams:  # fmt: skip
+        admitted = len(candidates.packed().tokens)
+        kept = 16 * len(scores) * k
+        counts.add("select_beams", logits.nbytes + scores.nbytes + 8 * admitted + kept)
+        return ops.select_beams(logits, scores, candidates, k, ordered, row_scale)
+
+    return select_beams

@@ -1,0 +1,215 @@
+"""Admission and selection alone, on what real generations ask; and how generation grows with SIDs.
+
+admission   by matcher mode and step: `bitmask` is `union` without its sets
+selection   by mode and step; `free` is without constraints
+decoder     the whole decode loop in mode `union`, by the number of SIDs
+
+Each timed run asks for several batches of users in turn, so that none finds its rows in the cache.
+Parts are named measure:mode, as in admission:static, and decoder.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+
+from bench.gpu.agreement import require_close, require_equal
+from bench.gpu.clock import captured, sustained
+from bench.gpu.decoder_call import decoder_call
+from bench.gpu.options import BenchOptions
+from bench.gpu.recorded import RecordedStep, record
+from bench.gpu.results import Row
+from bench.gpu.subject import (
+    Catalogue,
+    Engine,
+    Subject,
+    contexts_of,
+    engine_of,
+    make_catalogue,
+    random_weights,
+    subject_of,
+)
+from bench.rungs.every_token import EveryToken
+from index.matchers import MatcherMode
+from kernels import (
+    REFERENCE,
+    AdmissionSlot,
+    DecodeIndex,
+    UserTensors,
+    admission_slot,
+    load_ops,
+)
+from model.fast_weights import PRECISIONS
+
+__all__ = ["MODES", "bitmask_only", "measure_gtm"]
+
+MODES = ("cd", "bitmask", "union", "static", "dynamic")
+PARTS = (*(f"admission:{mode}" for mode in MODES), "selection:free", "selection:union", "decoder")
+SCALES = (3_000_000, 30_000_000, 100_000_000)
+_TINY_SCALES = (2_000, 3_000)
+_BATCHES = 4
+_ROUNDS = 4  # over the batches: a run is then long enough to be launched ahead
+
+_BUILT: dict[str, MatcherMode] = {
+    "cd": MatcherMode.CD,
+    "bitmask": MatcherMode.UNION,
+    "union": MatcherMode.UNION,
+    "static": MatcherMode.STATIC,
+    "dynamic": MatcherMode.DYNAMIC,
+}
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """One batch of users, and the slot that knows it."""
+
+    users: UserTensors
+    slot: AdmissionSlot
+    steps: list[RecordedStep]
+
+
+@torch.inference_mode()
+def measure_gtm(options: BenchOptions) -> Iterator[Row]:
+    subject, parts = subject_of(options), options.wanted(PARTS)
+    dtype = PRECISIONS[options.precisions[0]]
+    model = random_weights(subject.spec, options.device)
+    engine = engine_of(subject, model, load_ops(options.device), dtype)
+    measured = [part for part in parts if part != "decoder"]
+    if measured:
+        sids = options.sids[0] if options.sids else subject.default_sids
+        yield from _steps(options, subject, engine, measured, sids)
+    if "decoder" in parts:
+        yield from _scale(options, subject, engine)
+
+
+def _steps(
+    options: BenchOptions, subject: Subject, engine: Engine, parts: list[str], sids: int
+) -> Iterator[Row]:
+    catalogue = make_catalogue(sids)
+    for mode in ("free", *MODES):
+        wanted = [part.partition(":")[0] for part in parts if part.partition(":")[2] == mode]
+        if not wanted:
+            continue
+        index, batches = _recorded(options, subject, engine, catalogue, mode)
+        for measure in wanted:
+            rows = list(_of_mode(options, measure, mode, index, engine, batches))
+            total = sum(row["p50_ms"] for row in rows)
+            yield from ({**row, "sids": sids} for row in rows)
+            yield {
+                "measure": measure, "mode": mode, "step": "all", "sids": sids,
+                "p50_ms": round(total, 4),
+            }  # fmt: skip
+        del index, batches
+
+
+def _of_mode(
+    options: BenchOptions,
+    measure: str,
+    mode: str,
+    index: DecodeIndex,
+    engine: Engine,
+    batches: list[_Batch],
+) -> Iterator[Row]:
+    for step in range(len(batches[0].steps)):
+        if measure == "admission":
+            _check_admission(batches[0], step, index)
+            calls = [_admission(batch, step) for batch in batches]
+        else:
+            _check_selection(batches[0].steps[step], engine)
+            calls = [_selection(batch.steps[step], engine) for batch in batches]
+        calls *= _ROUNDS
+        run = captured(calls, options.device)
+        timing = sustained(run, options.device, options.seconds, calls=len(calls))
+        candidates = [batch.steps[step].candidates.packed() for batch in batches]
+        yield {
+            "measure": measure,
+            "mode": mode,
+            "step": step,
+            "rows": batches[0].steps[step].nodes.numel(),
+            "admitted": round(sum(len(each.tokens) for each in candidates) / len(candidates)),
+            **timing.row(),
+        }
+
+
+def _recorded(
+    options: BenchOptions, subject: Subject, engine: Engine, catalogue: Catalogue, mode: str
+) -> tuple[DecodeIndex, list[_Batch]]:
+    """Batches of users, each with a slot that points at it and what its generation asked."""
+    snapshot = catalogue.snapshot(_BUILT.get(mode, MatcherMode.CD))
+    index = DecodeIndex.of(snapshot, options.device)
+    users = catalogue.users(snapshot, options.device, _BATCHES, subject.batch)
+    if mode == "bitmask":
+        index, users = bitmask_only(index, users)
+    contexts = contexts_of(subject, options.device, engine.weights.dtype, _BATCHES)
+    batches = []
+    for context, own in zip(contexts, users, strict=True):
+        slot: AdmissionSlot = (
+            EveryToken(max(subject.spec.vocab_sizes))
+            if mode == "free"
+            else admission_slot(engine.ops)
+        )
+        slot.point_at(own, index)
+        steps = record(engine, context, slot, subject.dynamic)
+        batches.append(_Batch(own, slot, steps))
+    return index, batches
+
+
+def bitmask_only(
+    index: DecodeIndex, users: list[UserTensors]
+) -> tuple[DecodeIndex, list[UserTensors]]:
+    return replace(index, blooms=()), [replace(each, sets=()) for each in users]
+
+
+def _admission(batch: _Batch, step: int) -> Callable[[], object]:
+    return lambda: batch.slot.admit_children(batch.steps[step].nodes)
+
+
+def _selection(step: RecordedStep, engine: Engine) -> Callable[[], object]:
+    return lambda: engine.ops.select_beams(
+        step.logits, step.scores, step.candidates, step.kept, step.ordered, step.row_scale
+    )
+
+
+def _check_admission(batch: _Batch, step: int, index: DecodeIndex) -> None:
+    nodes = batch.steps[step].nodes
+    got = batch.slot.admit_children(nodes).packed()
+    expected = REFERENCE.admit_children(nodes, batch.users, index)
+    for name in ("offsets", "tokens", "nodes"):
+        require_equal(f"admission, step {step}", getattr(got, name), getattr(expected, name))
+
+
+def _check_selection(step: RecordedStep, engine: Engine) -> None:
+    """Scores are equal up to rounding; which of near-ties is kept may then differ."""
+    arguments = (step.scores, step.candidates, step.kept, step.ordered, step.row_scale)
+    got = engine.ops.select_beams(step.logits, *arguments)
+    expected = REFERENCE.select_beams(step.logits, *arguments)
+    best, defined = (beams.scores.sort(dim=1)[0].clamp(min=-1e4) for beams in (got, expected))
+    require_close("selection", best, defined)
+    require_equal("selection, corrupt", got.corrupt, expected.corrupt)
+
+
+def _scale(options: BenchOptions, subject: Subject, engine: Engine) -> Iterator[Row]:
+    context = contexts_of(subject, options.device, engine.weights.dtype, 1)[0]
+    for sids in options.sids or (_TINY_SCALES if options.tiny else SCALES):
+        catalogue = make_catalogue(sids)
+        snapshot = catalogue.snapshot(MatcherMode.UNION)
+        index = DecodeIndex.of(snapshot, options.device)
+        (users,) = catalogue.users(snapshot, options.device, 1, subject.batch)
+        slot = admission_slot(engine.ops)
+        slot.point_at(users, index)
+        run = decoder_call(engine, context, slot, subject.dynamic, options.device)
+        timing = sustained(run, options.device, options.seconds)
+        yield {
+            "measure": "decoder",
+            "mode": "union",
+            "sids": sids,
+            "index_mb": round(_bytes(index) / 1e6),
+            **timing.row(),
+        }
+        del catalogue, snapshot, index, users, slot, run  # gigabytes, before the next are made
+
+
+def _bytes(index: DecodeIndex) -> int:
+    tables = [index.bitmask_index, index.bitmask_table]
+    tables += [tensor for bloom in index.blooms for tensor in (bloom.index, bloom.table)]
+    return sum(t.nbytes for t in (index.node_offsets, index.csr_tokens, *tables) if t is not None)

@@ -1,0 +1,64 @@
+"""Performance numbers of the paper, and the goals set beside them, as documents show them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = [
+    "ADMISSION_MS",
+    "CROSS_ATTENTION_MS",
+    "LADDER",
+    "SELF_ATTENTION_COUNTERS",
+    "SELF_ATTENTION_MS",
+    "PublishedRung",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRung:
+    """Milliseconds (P50, P99) on one GH200, batch 16."""
+
+    increment: str
+    full: tuple[float, float]
+    decoder: tuple[float, float]
+    goal_decoder: float | None = None
+    mfu: float | None = None
+
+
+LADDER: Mapping[str, PublishedRung] = {
+    "L0": PublishedRung("baseline FA2", (214.8, 220.1), (196.7, 197.7)),
+    "L1": PublishedRung("+ cross-attention reshape", (86.5, 87.9), (69.3, 69.4)),
+    "L2": PublishedRung("+ coalesced self-attention", (38.5, 40.8), (20.3, 20.4)),
+    "L3": PublishedRung("+ fused self-attention", (39.3, 45.2), (20.4, 20.5)),
+    "L4": PublishedRung("+ paged KV cache", (34.3, 40.5), (17.8, 17.8), 11.5),
+    "D0": PublishedRung("L4, dynamic beams", (34.9, 35.8), (15.5, 15.8), 9.5, 0.466),
+    "D1": PublishedRung("+ CD + SID-to-ads lookup", (38.9, 40.9), (16.4, 16.5), 9.7),
+    "D2": PublishedRung("+ GTM bitmask", (41.4, 45.0), (16.6, 16.8), 9.8),
+    "D3": PublishedRung("+ GTM bitmask + Bloom", (51.0, 53.6), (25.0, 27.3), 10.0, 0.288),
+}
+
+CROSS_ATTENTION_MS: Mapping[str, tuple[float, float]] = {
+    "before": (9.6, 6.9),
+    "after": (0.097, 0.101),
+}
+"""FA2, FA3."""
+
+SELF_ATTENTION_MS: Mapping[str, tuple[float, float, float, float]] = {
+    "fa2": (5.563, 5.565, 5.578, 5.566),
+    "fa3": (5.998, 6.024, 5.986, 5.983),
+    "coalesced": (0.474, 0.480, 0.488, 0.501),
+    "fused": (0.222, 0.223, 0.235, 0.269),
+    "paged": (0.216, 0.224, 0.233, 0.238),
+}
+"""At t = 0, 1, 2, 3."""
+
+SELF_ATTENTION_COUNTERS: Mapping[str, tuple[float, float, str, float]] = {
+    "fa2": (0.096, 2.38, "2.48B", 12.19),
+    "fa3": (0.090, 2.22, "2.13B", 14.06),
+    "coalesced": (1.072, 29.36, "57.7M", 91.24),
+    "fused": (1.994, 75.52, "35.8M", 36.67),
+    "paged": (2.254, 84.46, "43.8M", 36.44),
+}
+"""At t = 3: TFLOP/s, % of the peak HBM bandwidth, instructions, % occupancy."""
+
+ADMISSION_MS = 8.6
+"""CD, bitmask and Bloom over all steps: D3 - D1."""

@@ -1,0 +1,234 @@
+"""What is measured: the paper's model and catalogue, users and requests, or the same in tiny.
+
+Weights are random (model.init), with two differences: rows of the large look-up tables are drawn
+on the device, in seconds instead of minutes, and the self-attention's relative bias is zero,
+because FlashAttention, the baseline, takes none.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import configs
+from bench.gpu.options import BenchOptions
+from bench.paper import (
+    PAPER_SIDS,
+    PaperCatalogue,
+    PaperKnobs,
+    PaperSpec,
+    arranged_ads,
+    make_paper_catalogue,
+    make_users,
+    snapshot_of,
+)
+from configs.generation import BeamProfile
+from configs.machine import available_cores
+from index.builder.arrange import Arranged
+from index.matchers import KWay, MatcherMode, StaticKWay
+from index.snapshot import Snapshot
+from index.users import UserAttributes, UserEncoder, UserRows
+from kernels import Ops, UserTensors
+from model.checkpoint import empty_model
+from model.fast_weights import FastWeights
+from model.init import load_model_config, random_model
+from model.inputs import UserContext
+from model.model import Model
+from model.prefix_memo import PrefixMemo
+from model.spec import (
+    BagInput,
+    EncoderSpec,
+    InputSpec,
+    InterFormerSpec,
+    ModelSpec,
+    SequenceInput,
+)
+
+__all__ = [
+    "Catalogue",
+    "Engine",
+    "Subject",
+    "catalogue_spec",
+    "contexts_of",
+    "engine_of",
+    "make_catalogue",
+    "random_weights",
+    "subject_of",
+]
+
+PAPER = Path(configs.__file__).parent / "paper.yaml"
+SEED = 1
+MEMO_BYTES = 4 << 30  # both steps' prefixes of the paper's decoder are about 2.2 GB
+TINY_SIDS = 3_000
+
+_SMALL_ROWS = 64  # of look-up tables, while the other weights are drawn on the CPU
+_SECOND_LEVEL = 512 * 384
+_TINY_BAGS = ("pages_followed", "searches")
+_STATIC = StaticKWay((64, 64, 32, 8))  # the paper's
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """
+    fixed, dynamic   the paper's two beam schedules
+    """
+
+    spec: ModelSpec
+    batch: int
+    fixed: BeamProfile
+    dynamic: BeamProfile
+    default_sids: int
+    memo_bytes: int
+
+
+def subject_of(options: BenchOptions) -> Subject:
+    loaded = load_model_config(PAPER)
+    if options.tiny:
+        return Subject(
+            _tiny_spec(loaded.model),
+            batch=3,
+            fixed=BeamProfile((1, 11, 11, 11), 11),
+            dynamic=BeamProfile((1, 7, 11, 11), 11),
+            default_sids=TINY_SIDS,
+            memo_bytes=1 << 20,
+        )
+    return Subject(
+        loaded.model,
+        batch=loaded.generation.max_batch,
+        fixed=BeamProfile((1, 1024, 1024, 1024), 1024),
+        dynamic=loaded.generation.profiles["full"],
+        default_sids=PAPER_SIDS,
+        memo_bytes=MEMO_BYTES,
+    )
+
+
+def random_weights(
+    spec: ModelSpec, device: torch.device, features: torch.dtype = torch.float32, seed: int = SEED
+) -> Model:
+    """The model on the device, in float32 but for the features' tables, most of its size."""
+    drawn = random_model(_with_rows(spec, _SMALL_ROWS), seed).state_dict()
+    generator = torch.Generator(device).manual_seed(seed)
+    model = empty_model(spec)
+    state: dict[str, Tensor] = {}
+    for name, weight in model.state_dict().items():
+        dtype = features if name.startswith("features.") else torch.float32
+        if weight.shape == drawn[name].shape:
+            state[name] = drawn[name].to(device, dtype)
+        else:
+            drawn_there = torch.randn(weight.shape, generator=generator, device=device)
+            state[name] = drawn_there.to(dtype)
+    model.load_state_dict(state, assign=True)
+    model.decoder.bias.data.zero_()
+    return model.eval().requires_grad_(False)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The product's decoder in one precision; `plain` is what it was made of, in float32."""
+
+    plain: Model
+    weights: FastWeights
+    memo: PrefixMemo
+    ops: Ops
+
+
+def engine_of(subject: Subject, model: Model, ops: Ops, dtype: torch.dtype) -> Engine:
+    folded = FastWeights.of(model.decoder)
+    memo = PrefixMemo.build(folded, dtype, subject.memo_bytes, ops)
+    return Engine(model, folded.to(folded.device, dtype), memo, ops)
+
+
+def contexts_of(
+    subject: Subject, device: torch.device, dtype: torch.dtype, count: int
+) -> list[UserContext]:
+    """Full user contexts of `count` batches, normal as an encoder's last norm leaves them."""
+    generator = torch.Generator(device).manual_seed(SEED)
+    shape = (subject.batch, subject.spec.context_tokens, subject.spec.context_dim)
+    states = [torch.randn(shape, generator=generator, device=device) for _ in range(count)]
+    mask = torch.ones(shape[:2], dtype=torch.bool, device=device)
+    return [UserContext(each.to(dtype), mask) for each in states]
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    paper: PaperCatalogue
+    arranged: Arranged
+
+    def snapshot(self, mode: MatcherMode) -> Snapshot:
+        k_way: KWay | None = _STATIC if mode is MatcherMode.STATIC else None
+        return snapshot_of(self.paper, self.arranged, mode, available_cores(), k_way)
+
+    def attributes(self, first: int, count: int) -> list[UserAttributes]:
+        """Users `first`, `first` + 1, ... of the population, with 64 random locations each."""
+        return list(make_users(first + count, self.paper.draws, self.paper.spec.knobs)[first:])
+
+    def rows(self, snapshot: Snapshot, first: int, count: int) -> UserRows:
+        encoder = UserEncoder(snapshot.schema, snapshot.set_values)
+        return encoder.encode(self.attributes(first, count))
+
+    def users(
+        self, snapshot: Snapshot, device: torch.device, batches: int, batch: int
+    ) -> list[UserTensors]:
+        return [
+            UserTensors.of(self.rows(snapshot, begin, batch), device)
+            for begin in range(0, batches * batch, batch)
+        ]
+
+
+def make_catalogue(sids: int) -> Catalogue:
+    threads = available_cores()
+    paper = make_paper_catalogue(catalogue_spec(sids), threads)
+    return Catalogue(paper, arranged_ads(paper, threads))
+
+
+def catalogue_spec(sids: int) -> PaperSpec:
+    """Another size than the paper's keeps its two-token prefixes and changes what is below them.
+
+    Fan-outs of positions 2 and 3 grow alike, so that catalogues differ in what a trie of that size
+    must differ in, and in nothing that fewer first tokens would change. Very small ones, for tests,
+    have the generator's own shape.
+    """
+    if sids == PAPER_SIDS or sids < 2 * _SECOND_LEVEL:
+        return PaperSpec(sids, SEED)
+    knobs = PaperKnobs()
+    grown = float((sids / PAPER_SIDS) ** 0.5)
+    last = max(1.5, knobs.fan_out_4 * grown)
+    return PaperSpec(
+        sids, SEED, replace(knobs, fan_out_3=sids / (_SECOND_LEVEL * last), fan_out_4=last)
+    )
+
+
+def _with_rows(spec: ModelSpec, rows: int) -> ModelSpec:
+    def smaller(value: InputSpec) -> InputSpec:
+        if isinstance(value, BagInput):
+            return replace(value, hash_rows=min(rows, value.hash_rows))
+        return value
+
+    return replace(spec, inputs={name: smaller(value) for name, value in spec.inputs.items()})
+
+
+def _tiny_spec(spec: ModelSpec) -> ModelSpec:
+    kept: dict[str, InputSpec] = {}
+    for name, value in spec.inputs.items():
+        if isinstance(value, SequenceInput):
+            kept[name] = replace(value, max_length=5)
+        elif not isinstance(value, BagInput) or name in _TINY_BAGS:
+            kept[name] = value
+    tiny = replace(
+        spec,
+        inputs=kept,
+        encoder=EncoderSpec(
+            interformer=InterFormerSpec(
+                blocks=1,
+                d_model=16,
+                heads=2,
+                d_ff=24,
+                context_tokens=9,
+                non_sequence_tokens=3,
+                bag_dim=8,
+            )
+        ),
+        decoder=replace(spec.decoder, layers=2, d_model=32, heads=2, d_head=16, d_ff=24),
+    )
+    return _with_rows(tiny, 2 * _SMALL_ROWS)

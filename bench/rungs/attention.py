@@ -1,0 +1,102 @@
+"""Attention as general kernels do it: the paper's baseline, and beams as queries.
+
+On a GPU only FlashAttention is let through, as in the paper: no silent change of kernel.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+__all__ = [
+    "DenseCache",
+    "append",
+    "attend_sdpa",
+    "beams_as_queries",
+    "beams_as_rows",
+    "keep_per_request",
+    "sdpa_over_cache",
+    "spread_to_rows",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class DenseCache:
+    """One layer's keys and values by position, of every beam row: [L, rows, H, d] each.
+
+    A position is contiguous, so that moving beams around copies whole rows.
+    """
+
+    keys: Tensor
+    values: Tensor
+
+
+def append(qkv: Tensor, cache: DenseCache, step: int) -> None:
+    """Adds a step's keys and values to the cache, by a copy each."""
+    cache.keys[step, : len(qkv)] = qkv[:, 1]
+    cache.values[step, : len(qkv)] = qkv[:, 2]
+
+
+def attend_sdpa(
+    qkv: Tensor, cache: DenseCache, step: int, bias: Tensor | None, scale: float
+) -> Tensor:
+    """Appends, then one attention problem per row and head.
+
+    qkv [rows, 3, H, d], bias [H, L] by distance -> [rows, H * d]
+    """
+    append(qkv, cache, step)
+    return sdpa_over_cache(qkv, cache, step, bias, scale)
+
+
+def sdpa_over_cache(
+    qkv: Tensor, cache: DenseCache, step: int, bias: Tensor | None, scale: float
+) -> Tensor:
+    """The attention alone, over a cache that has the step."""
+    rows = len(qkv)
+    keys = cache.keys[: step + 1, :rows].permute(1, 2, 0, 3)  # [rows, H, step + 1, d]
+    values = cache.values[: step + 1, :rows].permute(1, 2, 0, 3)
+    mask = None if bias is None else bias[:, : step + 1].flip(1)[None, :, None]
+    with _flash(qkv):
+        attended = scaled_dot_product_attention(
+            qkv[:, 0].unsqueeze(2), keys, values, attn_mask=mask, scale=scale
+        )
+    return attended.reshape(rows, -1)
+
+
+def spread_to_rows(per_request: Tensor, beams: int) -> Tensor:
+    """Every beam row gets keys of its own.   [B, H, T, d] -> [B * beams, H, T, d]"""
+    batch, *rest = per_request.shape
+    return per_request.unsqueeze(1).expand(-1, beams, *rest).reshape(batch * beams, *rest)
+
+
+def keep_per_request(per_request: Tensor, beams: int) -> Tensor:  # noqa: ARG001 (a layout's face)
+    return per_request
+
+
+def beams_as_rows(queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+    """One query per attention problem.   [rows, H * d], keys [rows, H, T, d] -> [rows, H * d]"""
+    rows, heads, _, d_head = keys.shape
+    with _flash(queries):
+        attended = scaled_dot_product_attention(
+            queries.view(rows, heads, 1, d_head), keys, values, scale=scale
+        )
+    return attended.reshape(queries.shape)
+
+
+def beams_as_queries(queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+    """A request's beams are its queries.   [B * M, H * d], keys [B, H, T, d] -> [B * M, H * d]"""
+    batch, heads, _, d_head = keys.shape
+    by_head = queries.view(batch, -1, heads, d_head).transpose(1, 2)  # [B, H, M, d]
+    with _flash(queries):
+        attended = scaled_dot_product_attention(by_head, keys, values, scale=scale)
+    return attended.transpose(1, 2).reshape(queries.shape)
+
+
+def _flash(tensor: Tensor) -> AbstractContextManager[None]:
+    half = tensor.dtype in (torch.float16, torch.bfloat16)
+    if tensor.is_cuda and half:
+        return sdpa_kernel(SDPBackend.FLASH_ATTENTION)
+    return nullcontext()

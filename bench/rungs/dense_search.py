@@ -1,0 +1,244 @@
+"""One decoder body for the rungs L0 to L3, whose self-attention cache is dense.
+
+It generates without constraints, which is `model.beam_search` over a catalogue of every SID. Beams
+move by copying their rows of the cache. Matrix products are cuBLAS's; what stands between them is
+in `Pieces`, which a GPU compiles. All of it can be captured: nothing looks at values on the host.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from bench.rungs.attention import DenseCache
+from bench.rungs.weights import LayerWeights, RungWeights
+from configs.errors import InputError
+from configs.generation import BeamProfile
+from model.inputs import UserContext
+from model.layers import rms_norm
+
+__all__ = [
+    "PLAIN",
+    "DenseGenerated",
+    "DenseSelfAttention",
+    "Pieces",
+    "Rung",
+    "compiled_pieces",
+    "dense_search",
+    "require_full_contexts",
+]
+
+
+class DenseSelfAttention(Protocol):
+    """Adds the step's keys and values to the cache, and attends."""
+
+    def __call__(
+        self, qkv: Tensor, cache: DenseCache, step: int, bias: Tensor | None, scale: float
+    ) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """
+    spread           [B, H, T, d] of a request's keys or values -> what cross_attention reads
+    spreads_often    whether that is made anew in every step, or only when the beams' number changes
+    cross_attention  (queries [rows, H * d], spread keys, spread values, scale) -> [rows, H * d]
+    """
+
+    name: str
+    self_attention: DenseSelfAttention
+    spread: Callable[[Tensor, int], Tensor]
+    cross_attention: Callable[[Tensor, Tensor, Tensor, float], Tensor]
+    spreads_often: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DenseGenerated:
+    """Best first; dead ones score -inf and mean nothing.
+
+    sids int32 [B, num_sids, L], scores float32 [B, num_sids]
+    """
+
+    sids: Tensor
+    scores: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """What stands between the matrix products.
+
+    norm      (x, gain, eps) -> normed x
+    add_norm  (x, y, gain, eps) -> x + y, and that normed
+    activate  (hidden, ffn) -> the feed-forward network's activation
+    score     (logits, beam scores [rows], vocabulary) -> float32 [rows, vocabulary]
+    """
+
+    norm: Callable[[Tensor, Tensor, float], Tensor]
+    add_norm: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
+    activate: Callable[[Tensor, str], Tensor]
+    score: Callable[[Tensor, Tensor, int], Tensor]
+
+
+def _add_norm(x: Tensor, y: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    added = x + y
+    return added, rms_norm(added, gain, eps)
+
+
+def _activate(hidden: Tensor, ffn: str) -> Tensor:
+    if ffn == "relu":
+        return torch.relu(hidden)
+    gate, value = hidden.chunk(2, dim=-1)
+    return torch.nn.functional.gelu(gate, approximate="tanh") * value
+
+
+def _score(logits: Tensor, scores: Tensor, vocabulary: int) -> Tensor:
+    return logits.float().log_softmax(dim=-1)[:, :vocabulary] + scores[:, None]
+
+
+PLAIN = Pieces(rms_norm, _add_norm, _activate, _score)
+
+
+@functools.cache
+def compiled_pieces() -> Pieces:
+    """The same, each one kernel."""
+
+    def compiled(piece: Callable[..., object]) -> Callable[..., object]:
+        return torch.compile(piece, dynamic=False, mode="max-autotune-no-cudagraphs")
+
+    return Pieces(*(compiled(piece) for piece in (rms_norm, _add_norm, _activate, _score)))  # type: ignore[arg-type]
+
+
+def require_full_contexts(context: UserContext) -> None:
+    """FlashAttention takes no mask of keys; a user context of the paper's encoder has none."""
+    if not bool(context.mask.all()):
+        raise InputError("the rungs measure full user contexts: give a mask without False")
+
+
+@torch.inference_mode()
+def dense_search(
+    weights: RungWeights,
+    states: Tensor,
+    profile: BeamProfile,
+    rung: Rung,
+    pieces: Pieces = PLAIN,
+) -> DenseGenerated:
+    """states [B, T_ctx, d_context], all of them keys (`require_full_contexts`)."""
+    batch, length = len(states), len(weights.vocab_sizes)
+    most = batch * max(profile.beams)
+    here, there = (_new_caches(weights, states, most) for _ in range(2))
+    keys = [_by_head(weights, linear(states, layer.cross_k)) for layer in weights.layers]
+    values = [_by_head(weights, linear(states, layer.cross_v)) for layer in weights.layers]
+    spread = _Spread(rung, keys, values)
+    scores = torch.zeros((batch, 1), device=states.device)
+    sids = torch.zeros((batch, length), dtype=torch.int32, device=states.device)
+    for step, width in enumerate(profile.beams):
+        spread.begin(width)
+        logits = _step(weights, step, sids, here, spread, rung, pieces)
+        totals = pieces.score(logits, scores.flatten(), weights.vocab_sizes[step])
+        last = step + 1 == length
+        parents, tokens, scores = _best(totals, batch, profile.kept_after(step), ordered=last)
+        sids = sids[parents]
+        sids[:, step] = tokens
+        if not last:
+            _move(here, there, parents, batch * width, step)
+            here, there = there, here
+    return DenseGenerated(sids.view(batch, -1, length), scores)
+
+
+class _Spread:
+    """Cross-attention's keys and values in the rung's layout, layer by layer."""
+
+    def __init__(self, rung: Rung, keys: list[Tensor], values: list[Tensor]) -> None:
+        self._rung, self._keys, self._values = rung, keys, values
+        self._kept: dict[int, tuple[Tensor, Tensor]] = {}
+        self._width = 0
+
+    def begin(self, width: int) -> None:
+        if self._rung.spreads_often or width != self._width:
+            self._kept.clear()
+        self._width = width
+
+    def of(self, layer: int) -> tuple[Tensor, Tensor]:
+        if layer in self._kept:
+            return self._kept[layer]
+        spread = self._rung.spread
+        made = spread(self._keys[layer], self._width), spread(self._values[layer], self._width)
+        if not self._rung.spreads_often:
+            self._kept[layer] = made
+        return made
+
+
+def _step(
+    weights: RungWeights,
+    step: int,
+    sids: Tensor,
+    caches: list[DenseCache],
+    spread: _Spread,
+    rung: Rung,
+    pieces: Pieces,
+) -> Tensor:
+    """-> logits [rows, vocabulary + extra rows]"""
+    spec, eps, rows = weights.spec, weights.spec.norm_eps, len(sids)
+    if step == 0:
+        x = weights.start.expand(rows, -1).contiguous()
+    else:
+        x = weights.embed[step - 1][sids[:, step - 1]]
+    normed = pieces.norm(x, weights.layers[0].self_norm, eps)
+    for place, (layer, cache) in enumerate(zip(weights.layers, caches, strict=True)):
+        qkv = linear(normed, layer.qkv).view(rows, 3, spec.heads, spec.d_head)
+        attended = rung.self_attention(qkv, cache, step, weights.bias, weights.scale)
+        x, normed = pieces.add_norm(x, linear(attended, layer.self_out), layer.cross_norm, eps)
+        queries = linear(normed, layer.cross_q)
+        attended = rung.cross_attention(queries, *spread.of(place), weights.scale)
+        x, normed = pieces.add_norm(x, linear(attended, layer.cross_out), layer.ffn_norm, eps)
+        hidden = pieces.activate(linear(normed, layer.ffn_in), spec.ffn)
+        gain = _next_gain(weights, place)
+        x, normed = pieces.add_norm(x, linear(hidden, layer.ffn_out), gain, eps)
+    return linear(normed, weights.heads[step])
+
+
+def _next_gain(weights: RungWeights, place: int) -> Tensor:
+    following: tuple[LayerWeights, ...] = weights.layers[place + 1 :]
+    return following[0].self_norm if following else weights.final_norm
+
+
+def _best(totals: Tensor, batch: int, kept: int, *, ordered: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Flat parent rows [B * kept], their tokens [B * kept], scores [B, kept]."""
+    vocabulary = totals.shape[1]
+    flat = totals.view(batch, -1)
+    there = min(kept, flat.shape[1])
+    scores, places = flat.topk(there, dim=1, sorted=ordered)
+    if there < kept:  # the others are dead: they continue the request's first row at -inf
+        scores = torch.nn.functional.pad(scores, (0, kept - there), value=-torch.inf)
+        places = torch.nn.functional.pad(places, (0, kept - there))
+    first_rows = torch.arange(batch, device=totals.device) * (flat.shape[1] // vocabulary)
+    parents = places // vocabulary + first_rows[:, None]
+    return parents.flatten(), (places % vocabulary).flatten().int(), scores
+
+
+def _move(
+    here: list[DenseCache], there: list[DenseCache], parents: Tensor, rows: int, step: int
+) -> None:
+    """Every new beam row gets its parent's keys and values of positions 0..step."""
+    for old, new in zip(here, there, strict=True):
+        for source, target in ((old.keys, new.keys), (old.values, new.values)):
+            for position in range(step + 1):
+                of_rows = source[position, :rows].flatten(1)
+                onto = target[position, : len(parents)].flatten(1)
+                torch.index_select(of_rows, 0, parents, out=onto)
+
+
+def _new_caches(weights: RungWeights, like: Tensor, rows: int) -> list[DenseCache]:
+    shape = (len(weights.vocab_sizes), rows, weights.spec.heads, weights.spec.d_head)
+    return [DenseCache(like.new_empty(shape), like.new_empty(shape)) for _ in weights.layers]
+
+
+def _by_head(weights: RungWeights, x: Tensor) -> Tensor:
+    """[B, T, H * d] -> [B, H, T, d]"""
+    batch, tokens, _ = x.shape
+    by_head = x.view(batch, tokens, weights.spec.heads, weights.spec.d_head)
+    return by_head.transpose(1, 2).contiguous()

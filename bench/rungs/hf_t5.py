@@ -1,0 +1,108 @@
+"""A decoder of the same shape in Hugging Face's T5, and its beam search: what TIGER users run.
+
+Tokens of position t are 2 + t * V + value; 0 pads and 1 would end a sequence, which none reaches.
+The user context is handed over, so that only the decoder is measured. With a trie, the search asks
+`prefix_allowed_tokens_fn` about every beam, in Python.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, T5Config, T5ForConditionalGeneration
+from transformers.modeling_outputs import BaseModelOutput
+
+from index.trie import SidTrie
+from model.spec import DecoderSpec
+
+__all__ = ["AllowedTokens", "HfModel", "allowed_by_trie", "hf_decoder", "hf_generate"]
+
+AllowedTokens = Callable[[int, Tensor], list[int]]
+"""Takes a request's number and the tokens of one of its beams, the start token first."""
+
+HfModel: TypeAlias = Any
+"""transformers' own annotations do not describe its models."""
+
+_PAD, _END = 0, 1
+_SPECIAL = 2
+
+
+def hf_decoder(
+    spec: DecoderSpec,
+    vocab_sizes: tuple[int, ...],
+    device: torch.device,
+    dtype: torch.dtype,
+    seed: int,
+) -> HfModel:
+    """Random weights; the encoder never runs."""
+    torch.manual_seed(seed)
+    config = T5Config(  # type: ignore[call-arg]
+        vocab_size=_SPECIAL + sum(vocab_sizes),
+        d_model=spec.d_model,
+        d_kv=spec.d_head,
+        d_ff=spec.d_ff,
+        num_layers=spec.layers,  # the search makes as many caches
+        num_decoder_layers=spec.layers,
+        num_heads=spec.heads,
+        feed_forward_proj="relu" if spec.ffn == "relu" else "gated-gelu",
+        pad_token_id=_PAD,
+        eos_token_id=_END,
+        decoder_start_token_id=_PAD,
+        dropout_rate=0.0,
+    )
+    model: HfModel = T5ForConditionalGeneration(config)
+    return model.eval().to(device, dtype)
+
+
+@torch.inference_mode()
+def hf_generate(
+    model: HfModel,
+    states: Tensor,
+    beams: int,
+    sid_length: int,
+    allowed: AllowedTokens | None,
+) -> Tensor:
+    """states [B, T_ctx, d_model] -> int64 [B * beams, 1 + sid_length], best first per request"""
+    generated = model.generate(
+        encoder_outputs=BaseModelOutput(last_hidden_state=states),
+        attention_mask=torch.ones(states.shape[:2], dtype=torch.long, device=states.device),
+        prefix_allowed_tokens_fn=allowed,
+        generation_config=GenerationConfig(  # type: ignore[no-untyped-call]
+            num_beams=beams,
+            num_return_sequences=beams,
+            min_new_tokens=sid_length,
+            max_new_tokens=sid_length,
+            do_sample=False,
+            early_stopping=False,
+            length_penalty=0.0,
+            pad_token_id=_PAD,
+            eos_token_id=_END,
+            decoder_start_token_id=_PAD,
+        ),
+    )
+    assert isinstance(generated, Tensor)
+    return generated
+
+
+def allowed_by_trie(trie: SidTrie) -> AllowedTokens:
+    """Walks from the root, token by token; a prefix outside the trie may only pad."""
+    offsets, tokens = trie.node_offsets, trie.csr_tokens
+    firsts = np.cumsum([_SPECIAL, *trie.vocab_sizes])
+
+    def allowed(request: int, prefix: Tensor) -> list[int]:  # noqa: ARG001 (its caller's face)
+        values = prefix.tolist()[1:]
+        node = 0
+        for position, token in enumerate(values):
+            begin, end = int(offsets[node]), int(offsets[node + 1])
+            value = token - int(firsts[position])
+            place = begin + int(np.searchsorted(tokens[begin:end], value))
+            if value < 0 or place == end or int(tokens[place]) != value:
+                return [_PAD]
+            node = place + 1
+        children = tokens[offsets[node] : offsets[node + 1]]
+        continued: list[int] = (children + firsts[len(values)]).tolist()
+        return continued
+
+    return allowed

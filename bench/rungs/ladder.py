@@ -1,0 +1,45 @@
+"""The rungs below the engine, each one line above the last."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from torch import Tensor
+
+from bench.rungs.attention import (
+    DenseCache,
+    attend_sdpa,
+    beams_as_queries,
+    beams_as_rows,
+    keep_per_request,
+    spread_to_rows,
+)
+from bench.rungs.coalesced_triton import Tile, attend_coalesced, attend_fused
+from bench.rungs.dense_search import DenseSelfAttention, Rung
+
+__all__ = ["DENSE_RUNGS", "L0", "L0_KEPT", "L1", "L2", "L3", "tiled"]
+
+L0 = Rung("L0", attend_sdpa, spread_to_rows, beams_as_rows, spreads_often=True)
+L0_KEPT = replace(L0, name="L0 kept", spreads_often=False)
+L1 = Rung("L1", attend_sdpa, keep_per_request, beams_as_queries)
+L2 = replace(L1, name="L2", self_attention=attend_coalesced)
+L3 = replace(L1, name="L3", self_attention=attend_fused)
+DENSE_RUNGS = (L0, L0_KEPT, L1, L2, L3)
+
+
+def tiled(rung: Rung, tiles: Sequence[Tile]) -> Rung:
+    """The rung with its kernel's tile of each step, as measured; L0 and L1 have no tiles."""
+    attend = {L2.name: attend_coalesced, L3.name: attend_fused}.get(rung.name)
+    if attend is None:
+        return rung
+    by_step = tuple(partial(attend, tile=tile) for tile in tiles)
+    return replace(rung, self_attention=_by_step(by_step))
+
+
+def _by_step(attends: Sequence[DenseSelfAttention]) -> DenseSelfAttention:
+    def attend(
+        qkv: Tensor, cache: DenseCache, step: int, bias: Tensor | None, scale: float
+    ) -> Tensor:
+        return attends[step](qkv, cache, step, bias, scale)
+
+    return attend

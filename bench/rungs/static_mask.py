@@ -1,0 +1,103 @@
+"""Constrained decoding as STATIC does it, in plain torch, from its published description.
+
+"Vectorizing the Trie: Efficient Constrained Decoding for LLM-based Generative Retrieval on
+Accelerators", arXiv 2602.22647. A dense mask over tokens answers the first two steps; below them
+every beam reads a slice of its node's CSR row as long as the level's largest fan-out, what lies
+beyond the row is discarded, and tokens and next nodes are scattered into a row over the vocabulary.
+Nothing depends on the data but values, so it runs on accelerators without waiting; what it pays is
+the padding to the largest fan-out, and a [rows, V] mask. It knows which SIDs exist, and no user.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels import DecodeIndex
+
+__all__ = ["StaticIndex", "static_index", "static_step"]
+
+_DENSE_LEVELS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class StaticIndex:
+    """
+    first         bool [V]         tokens that begin a SID
+    first_nodes   int32 [V]        the nodes they lead to
+    pairs         bool [V, V]      first two tokens of a SID
+    pair_nodes    int32 [V, V]     the nodes they lead to
+    widest        largest fan-out of each level
+    """
+
+    first: Tensor
+    first_nodes: Tensor
+    pairs: Tensor
+    pair_nodes: Tensor
+    node_offsets: Tensor
+    csr_tokens: Tensor
+    widest: tuple[int, ...]
+
+    @property
+    def vocabulary(self) -> int:
+        return len(self.first)
+
+
+def static_index(index: DecodeIndex) -> StaticIndex:
+    """Of a trie of at least two levels with equal vocabularies."""
+    vocabulary = max(index.vocab_sizes)
+    offsets, tokens = index.node_offsets.long(), index.csr_tokens
+    roots = int(offsets[1])
+    first = torch.zeros(vocabulary, dtype=torch.bool, device=tokens.device)
+    first_nodes = torch.zeros(vocabulary, dtype=torch.int32, device=tokens.device)
+    heads = tokens[:roots].long()
+    first[heads] = True
+    first_nodes[heads] = torch.arange(1, roots + 1, dtype=torch.int32, device=tokens.device)
+    second = torch.arange(roots, int(offsets[roots + 1]), device=tokens.device)
+    counts = offsets[2 : roots + 2] - offsets[1 : roots + 1]
+    owners = heads.repeat_interleave(counts)
+    pairs = torch.zeros((vocabulary, vocabulary), dtype=torch.bool, device=tokens.device)
+    pair_nodes = torch.zeros((vocabulary, vocabulary), dtype=torch.int32, device=tokens.device)
+    pairs[owners, tokens[second].long()] = True
+    pair_nodes[owners, tokens[second].long()] = (second + 1).int()
+    return StaticIndex(
+        first, first_nodes, pairs, pair_nodes, index.node_offsets, tokens, _widest(index)
+    )
+
+
+def static_step(
+    index: StaticIndex, step: int, log_probabilities: Tensor, tokens: Tensor, nodes: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities, -inf where a token continues no SID, and the nodes that tokens lead to.
+
+    log_probabilities float32 [rows, V], tokens int64 [rows] (the last ones), nodes int32 [rows]
+    -> float32 [rows, V], int32 [rows, V]
+    """
+    if step == 0:
+        masked = log_probabilities.masked_fill(~index.first, -torch.inf)
+        return masked, index.first_nodes.expand(len(masked), -1)
+    if step < _DENSE_LEVELS:
+        masked = log_probabilities.masked_fill(~index.pairs[tokens], -torch.inf)
+        return masked, index.pair_nodes[tokens]
+    begin = index.node_offsets[nodes.long()]
+    count = index.node_offsets[nodes.long() + 1] - begin
+    places = torch.arange(index.widest[step], device=nodes.device)
+    there = places < count[:, None]
+    entries = (begin[:, None] + places).clamp(max=len(index.csr_tokens) - 1).long()
+    # What lies beyond a row goes to a column of its own, which is cut off.
+    columns = torch.where(there, index.csr_tokens[entries].long(), index.vocabulary)
+    wide = log_probabilities.new_full((len(nodes), index.vocabulary + 1), -torch.inf)
+    own = log_probabilities.gather(1, columns.clamp(max=index.vocabulary - 1))
+    wide.scatter_(1, columns, torch.where(there, own, -torch.inf))
+    onward = torch.zeros_like(wide, dtype=torch.int32)
+    onward.scatter_(1, columns, (entries + 1).int())
+    return wide[:, : index.vocabulary], onward[:, : index.vocabulary]
+
+
+def _widest(index: DecodeIndex) -> tuple[int, ...]:
+    offsets = index.node_offsets.long()
+    widest, begin, end = [], 0, 1
+    for _ in index.vocab_sizes:
+        widest.append(int((offsets[begin + 1 : end + 1] - offsets[begin:end]).max()))
+        begin, end = int(offsets[begin]) + 1, int(offsets[end]) + 1
+    return tuple(widest)

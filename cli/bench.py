@@ -1,0 +1,98 @@
+"""`grace bench`: the paper's performance tables, measured on this machine's GPU."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from bench.gpu.options import BenchOptions
+    from bench.gpu.results import Row
+
+__all__ = ["bench"]
+
+
+def bench(
+    table: Annotated[str, typer.Argument(help="attention, gtm, ladder, serve, budget or others.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Result file, JSON; without it rows are only printed.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cuda:0, or cpu with --tiny.")] = "cuda:0",
+    tiny: Annotated[
+        bool, typer.Option("--tiny", help="Shapes for a CPU: they prove the path, not the speed.")
+    ] = False,
+    seconds: Annotated[float, typer.Option(help="Of each sustained measurement.")] = 3.0,
+    precision: Annotated[
+        list[str] | None, typer.Option(help="bf16, fp16 or fp32; may be repeated.")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="A part, such as L1 or admission:union; repeatable.")
+    ] = None,
+    sids: Annotated[
+        list[int] | None, typer.Option(help="SIDs of the catalogue, not 30 million; repeatable.")
+    ] = None,
+    rate: Annotated[
+        list[float] | None, typer.Option(help="serve: requests a second; may be repeated.")
+    ] = None,
+    add: Annotated[
+        bool, typer.Option("--add", help="Keep the rows of --out that are not measured again.")
+    ] = False,
+    commit: Annotated[
+        str | None, typer.Option(help="What is measured, where there is no git repository.")
+    ] = None,
+) -> None:
+    """Measure one of the tables in docs/performance.md; every row agreed with its definition.
+
+    attention: the attention kernels. gtm: admission and selection. ladder: decoder and whole path,
+    rung by rung. serve: a server under load. budget: the decode loop kernel by kernel. others: what
+    others do, side by side.
+
+    Example: `grace bench ladder --only D0 --only D3 --out bench/results/h200/ladder.json`
+    """
+    import torch
+
+    from bench.gpu.options import BenchOptions
+    from configs.errors import InputError
+
+    try:
+        on = torch.device(device)
+    except RuntimeError as error:
+        raise InputError(f"--device {device}: {str(error).splitlines()[0]}") from None
+    options = BenchOptions(
+        table=table,
+        device=on,
+        command=shlex.join(["grace", *sys.argv[1:]]),
+        tiny=tiny,
+        seconds=seconds,
+        rates=tuple(rate or ()),
+        sids=tuple(sids or ()),
+        only=tuple(only or ()),
+        precisions=tuple(precision or ("bf16",)),  # type: ignore[arg-type]
+        out=out,
+        add=add,
+        commit=commit,
+    )
+    from bench.gpu.run_table import run_table
+
+    run_table(options, _measure(table))
+
+
+def _measure(table: str) -> "Callable[[BenchOptions], Iterator[Row]]":
+    """Each table has needs of its own: a server's, Hugging Face's."""
+    if table == "attention":
+        from bench.gpu.attention import measure_attention as measure
+    elif table == "gtm":
+        from bench.gpu.gtm import measure_gtm as measure
+    elif table == "ladder":
+        from bench.gpu.ladder import measure_ladder as measure
+    elif table == "serve":
+        from bench.gpu.serve import measure_serve as measure
+    elif table == "budget":
+        from bench.gpu.budget import measure_budget as measure
+    else:
+        from bench.gpu.others import measure_others as measure
+    return measure

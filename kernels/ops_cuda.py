@@ -1,0 +1,31 @@
+"""The operations of an NVIDIA GPU. Only `load_ops` imports this, and only for such a device."""
+
+import torch
+
+from configs.errors import DeviceError
+from kernels.activate_triton import activate_triton
+from kernels.admit_children_cuda import admit_children_cuda
+from kernels.cross_attention_triton import cross_attention_triton
+from kernels.ops import Ops
+from kernels.rearrange_triton import rearrange_triton
+from kernels.row_factors_triton import row_factors_triton
+from kernels.select_beams_cuda import prepare_selection, select_beams_cuda
+from kernels.self_attention_triton import self_attention_triton
+
+__all__ = ["load_cuda_ops"]
+
+
+def load_cuda_ops(device: torch.device) -> Ops:
+    """Opens the library of kernels and makes it ready on the device."""
+    if not torch.cuda.is_available():
+        raise DeviceError(f"device {device}: torch finds no GPU on this machine; use device cpu")
+    prepare_selection(device)
+    return Ops(
+        self_attention=self_attention_triton,
+        cross_attention=cross_attention_triton,
+        row_factors=row_factors_triton,
+        activate=activate_triton,
+        admit_children=admit_children_cuda,
+        select_beams=select_beams_cuda,
+        rearrange=rearrange_triton,
+    )

@@ -1,0 +1,66 @@
+"""Encoder and fast search in one precision, launched one operation after the other.
+
+`model.captured_generation` records the same calls and replays them.
+"""
+
+import copy
+
+import torch
+
+from configs.generation import BeamProfile
+from kernels import AdmissionSlot, DecodeIndex, Ops, UserTensors, admission_slot
+from kernels.encoder_ops import load_encoder_ops
+from model.beam_search import Generated, leaves_of, require_together
+from model.fast_search import FoundNodes, fast_search
+from model.fast_weights import PRECISIONS, FastWeights, Precision
+from model.inputs import FeatureTensors, SequenceTensors
+from model.model import Model
+from model.prefix_memo import PrefixMemo
+
+__all__ = ["FastGeneration"]
+
+
+class FastGeneration:
+    """Takes the model's weights, in float32, as they are now, to where the model is."""
+
+    def __init__(self, model: Model, ops: Ops, precision: Precision, memo_bytes: int) -> None:
+        folded = FastWeights.of(model.decoder)
+        dtype = PRECISIONS[precision]
+        self.dtype = dtype
+        self.device = folded.device
+        self.vocab_sizes = folded.vocab_sizes
+        self.ops = ops
+        self.memo = PrefixMemo.build(folded, dtype, memo_bytes, ops)
+        self._weights = folded.to(self.device, dtype)
+        self._encoder_ops = load_encoder_ops(self.device)
+        self._encoder = copy.deepcopy(model.encoder).to(dtype).eval().requires_grad_(False)
+
+    @torch.inference_mode()
+    def search(
+        self, features: FeatureTensors, slot: AdmissionSlot, profile: BeamProfile
+    ) -> FoundNodes:
+        """For what the slot points at when this runs; `features` are in this precision."""
+        context = self._encoder(features, self._encoder_ops)
+        return fast_search(self._weights, self.memo, context, slot, profile, self.ops)
+
+    @torch.inference_mode()
+    def generate(
+        self,
+        features: FeatureTensors,
+        users: UserTensors,
+        index: DecodeIndex,
+        profile: BeamProfile,
+    ) -> Generated:
+        require_together(self.vocab_sizes, index, profile)
+        slot = admission_slot(self.ops)
+        slot.point_at(users, index)
+        found = self.search(_in_type(features, self.dtype), slot, profile)
+        return Generated(leaves_of(found.nodes, index), found.scores, found.corrupt)
+
+
+def _in_type(features: FeatureTensors, dtype: torch.dtype) -> FeatureTensors:
+    single = features.non_sequence
+    return FeatureTensors(
+        None if single is None else single.to(dtype),
+        tuple(SequenceTensors(s.states.to(dtype), s.mask) for s in features.sequences),
+    )

@@ -1,0 +1,41 @@
+// What admission reads, by address: written into device memory for each batch, so that a captured
+// graph finds each batch's users and snapshot. kernels/admit_children_cuda.py has the same layout.
+#ifndef GRACE_ADMISSION_CUH_
+#define GRACE_ADMISSION_CUH_
+
+#include <cstdint>
+
+#include "grace/matcher_ids.h"
+
+namespace grace {
+
+constexpr int kMostSets = 8;
+
+struct AdmissionSet {
+  GraceMatcherIds matcher;
+  const uint64_t* table;   // [rows, bits / 64]
+  const uint8_t* star;     // [rows]
+  const int32_t* offsets;  // [requests + 1]: request b's hashes are offsets[b] .. offsets[b + 1]
+  const uint64_t* hashes;
+  uint64_t* query_tables;  // [requests, bits / 4, 16] of bloom_tables.h, or null: bits too many
+  uint32_t bits;
+  uint32_t hashes_per_value;
+};
+
+struct Admission {
+  const int32_t* node_offsets;  // [internal_nodes + 1]
+  const int32_t* tokens;
+  int64_t internal_nodes;
+  GraceMatcherIds bitmask;
+  const uint64_t* bitmask_table;  // [rows, words]
+  const uint64_t* users;          // [requests, words]
+  int32_t* user_words;  // [requests, 1 + words]: how many words a user has bits in, and which
+  int64_t words;        // 0: there are no bitmask matchers, as in mode `cd`
+  int64_t requests;
+  int64_t num_sets;
+  AdmissionSet sets[kMostSets];
+};
+
+}  // namespace grace
+
+#endif  // GRACE_ADMISSION_CUH_

@@ -1,0 +1,61 @@
+// What the kernels' launchers share.
+#ifndef GRACE_LAUNCH_CUH_
+#define GRACE_LAUNCH_CUH_
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+// The tests run the kernels on the host, where a block's memory comes from elsewhere.
+#ifndef GRACE_BLOCK_MEMORY
+#define GRACE_BLOCK_MEMORY(name) extern __shared__ __align__(16) unsigned char name[]
+#endif
+
+namespace grace {
+
+constexpr uint32_t kAllLanes = 0xffffffffu;
+constexpr int kWarp = 32;
+
+// An address that was itself read from memory: without this, the compiler must expect any memory
+// behind it, and reads it the slow way.
+template <typename T>
+__device__ inline T* in_device_memory(T* address) {
+  __builtin_assume(__isGlobal(address));
+  return address;
+}
+
+inline void check_cuda(cudaError_t status, const char* what) {
+  if (status != cudaSuccess) {
+    throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(status));
+  }
+}
+
+struct LaunchShape {
+  dim3 blocks;
+  unsigned threads;
+  size_t block_memory = 0;
+  unsigned cluster = 1;  // blocks that share their memories; more than 1 needs sm_90
+};
+
+template <typename... Parameters, typename... Arguments>
+void launch(const char* what, void* stream, const LaunchShape& shape, void (*kernel)(Parameters...),
+            Arguments... arguments) {
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = shape.cluster;
+  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.blocks;
+  config.blockDim = dim3(shape.threads);
+  config.dynamicSmemBytes = shape.block_memory;
+  config.stream = static_cast<cudaStream_t>(stream);
+  config.attrs = &cluster;
+  config.numAttrs = shape.cluster > 1 ? 1 : 0;
+  check_cuda(cudaLaunchKernelEx(&config, kernel, arguments...), what);
+}
+
+}  // namespace grace
+
+#endif  // GRACE_LAUNCH_CUH_

@@ -1,0 +1,312 @@
+// Which of a warp's children pass the matchers of their users: cheap tests first (the user's own
+// words of a bitmask row, then the stored answer for the reserved element), a Bloom row in one pass
+// for all of a user's queries, and only for the children that nothing cheaper decides, packed into
+// full warps. Several children of a lane are in flight at once. Where a child has several rows
+// (k-way), the lanes share out the rows of all children that are still undecided: one row each
+// first, more as children drop out.
+#ifndef GRACE_MATCH_CHILDREN_CUH_
+#define GRACE_MATCH_CHILDREN_CUH_
+
+#include <cstdint>
+
+#include "admission.cuh"
+#include "grace/bloom_tables.h"
+#include "grace/match.h"
+#include "grace/matcher_ids.h"
+#include "launch.cuh"
+
+namespace grace {
+
+constexpr int kInFlight = 4;  // children of a lane at a time
+constexpr int kPerWarp = kInFlight * kWarp;
+constexpr int kWarpBits = 5;
+constexpr int32_t kNoId = -1;
+
+struct BeamRow {
+  uint32_t begin;  // child entries, less than 2^31
+  uint32_t end;
+  int32_t request;
+};
+
+// Children of a warp that wait for a test: row id and place in the warp's round. With several rows
+// each: the first row not yet tested, and how many there are from it on.
+struct Waiting {
+  union {
+    int32_t ids[kPerWarp];
+    int64_t next[kPerWarp];
+  };
+  int32_t left[kPerWarp];
+  uint16_t places[kPerWarp];
+  uint8_t found[kPerWarp];
+};
+
+// What a row asks of a set: its request's queries.
+struct Queries {
+  const uint64_t* hashes;
+  int64_t count;
+  const uint64_t* tables;  // null: test the hashes one by one
+};
+
+__device__ inline BeamRow beam_row(const Admission& at, const int32_t* nodes, uint32_t row,
+                                   uint32_t rows, uint32_t beams) {
+  if (row >= rows) return {0, 0, 0};
+  const int32_t node = nodes[row];
+  const int32_t request = static_cast<int32_t>(row / beams);
+  if (node < 0 || node >= at.internal_nodes || request >= at.requests) return {0, 0, 0};
+  const int32_t* offsets = in_device_memory(at.node_offsets);
+  return {static_cast<uint32_t>(offsets[node]), static_cast<uint32_t>(offsets[node + 1]), request};
+}
+
+__device__ inline bool one_id_each(const GraceMatcherIds& matcher) {
+  return matcher.offsets == nullptr && matcher.levels == nullptr;
+}
+
+__device__ inline Queries queries_of(const AdmissionSet& set, int64_t request) {
+  const int32_t* offsets = in_device_memory(set.offsets);
+  const uint32_t first = offsets[request];
+  const int64_t count = offsets[request + 1] - first;
+  const bool tabled = set.query_tables != nullptr && count <= kTabledQueries;
+  return {set.hashes + first, count,
+          tabled ? set.query_tables + request * bloom_table_entries(set.bits) : nullptr};
+}
+
+__device__ inline bool row_holds_any(const AdmissionSet& set, int64_t id, const Queries& queries) {
+  const uint32_t words = set.bits / 64;
+  const uint64_t* row = in_device_memory(set.table) + id * words;
+  if (queries.tables == nullptr) {
+    return contains_any(row, false, in_device_memory(queries.hashes), queries.count,
+                        {set.bits, set.hashes_per_value});
+  }
+  const uint64_t* tables = in_device_memory(queries.tables);
+  if (words != 4 || (reinterpret_cast<uintptr_t>(set.table) & 15) != 0) {
+    return tables_contain_any(row, words, tables);
+  }
+  const ulonglong2 low = reinterpret_cast<const ulonglong2*>(row)[0];
+  const ulonglong2 high = reinterpret_cast<const ulonglong2*>(row)[1];
+  uint64_t held = still_held(~uint64_t{0}, low.x, 0, tables);
+  if (held != 0) held = still_held(held, low.y, 1, tables);
+  if (held != 0) held = still_held(held, high.x, 2, tables);
+  if (held != 0) held = still_held(held, high.y, 3, tables);
+  return held != 0;
+}
+
+// Enlists the children of all lanes for which `waits` has a bit; returns how many there are.
+template <typename Enlist>
+__device__ int enlist(uint32_t waits, Waiting& waiting, const Enlist& enlist_at) {
+  const int lane = threadIdx.x % kWarp;
+  int total = 0;
+#pragma unroll
+  for (int u = 0; u < kInFlight; ++u) {
+    const bool own = (waits >> u & 1) != 0;
+    const uint32_t waiters = __ballot_sync(kAllLanes, own);
+    if (own) {
+      const int at = total + __popc(waiters & ((1u << lane) - 1));
+      waiting.places[at] = static_cast<uint16_t>(u * kWarp + lane);
+      enlist_at(u, at);
+    }
+    total += __popc(waiters);
+  }
+  __syncwarp();
+  return total;
+}
+
+// Drops who is decided, and who has no more rows than the `each` just tested.
+__device__ inline int still_undecided(Waiting& waiting, int total, int each) {
+  const int lane = threadIdx.x % kWarp;
+  int kept = 0;
+  for (int begin = 0; begin < total; begin += kWarp) {
+    const int at = begin + lane;
+    const int from = at < total ? at : 0;
+    const int64_t next = waiting.next[from] + each;
+    const int32_t left = waiting.left[from] - each;
+    const uint16_t place = waiting.places[from];
+    const bool stays = at < total && left > 0 && waiting.found[place] == 0;
+    const uint32_t staying = __ballot_sync(kAllLanes, stays);
+    if (stays) {
+      const int to = kept + __popc(staying & ((1u << lane) - 1));
+      waiting.next[to] = next;
+      waiting.left[to] = left;
+      waiting.places[to] = place;
+    }
+    kept += __popc(staying);
+    __syncwarp();
+  }
+  return kept;
+}
+
+template <typename T>
+__device__ T picked(const T (&values)[kInFlight], int which) {
+  T value = values[0];
+#pragma unroll
+  for (int u = 1; u < kInFlight; ++u) value = which == u ? values[u] : value;
+  return value;
+}
+
+// k-way: those of `passes` of whom some row holds(id, request, peek(id, request)). What peek reads
+// is asked of several rows at once. All lanes together.
+template <int kStride, typename Peek, typename Holds>
+__device__ uint32_t some_row_holds(const GraceMatcherIds& matcher, const BeamRow& row,
+                                   uint32_t first, Waiting& waiting, uint32_t passes,
+                                   const Peek& peek, const Holds& holds) {
+  const int lane = threadIdx.x % kWarp;
+  int undecided = enlist(passes, waiting, [&](int u, int at) {
+    const IdRange ids = ids_of(matcher, first + u * kStride);
+    waiting.next[at] = ids.begin;
+    waiting.left[at] = static_cast<int32_t>(ids.end - ids.begin);
+    waiting.found[u * kWarp + lane] = 0;
+  });
+  const int32_t* all_ids = in_device_memory(matcher.ids);
+#pragma unroll 1
+  while (undecided > 0) {
+    // Lanes side by side test rows of one child, as many as there are lanes for each.
+    const int each_bits = undecided < kWarp ? kWarpBits - (kWarp - __clz(undecided - 1)) : 0;
+    const int each = 1 << each_bits, tests = undecided << each_bits;
+#pragma unroll 1
+    for (int begin = 0; begin < tests; begin += kPerWarp) {
+      int32_t ids[kInFlight], places[kInFlight], requests[kInFlight];
+      uint64_t peeked[kInFlight];
+#pragma unroll
+      for (int u = 0; u < kInFlight; ++u) {
+        const int of = (begin + u * kWarp + lane) >> each_bits, which = lane & (each - 1);
+        const bool there = of < undecided && which < waiting.left[of];
+        ids[u] = there ? all_ids[waiting.next[of] + which] : kNoId;
+        places[u] = there ? waiting.places[of] : lane;
+        // The lane whose child this is may have another request than this lane.
+        requests[u] = __shfl_sync(kAllLanes, row.request, places[u] % kWarp);
+      }
+#pragma unroll
+      for (int u = 0; u < kInFlight; ++u) {
+        peeked[u] = ids[u] != kNoId ? peek(ids[u], requests[u]) : 0;
+      }
+#pragma unroll 1
+      for (int u = 0; u < kInFlight; ++u) {
+        const int32_t id = picked(ids, u);
+        if (id != kNoId && holds(id, picked(requests, u), picked(peeked, u))) {
+          waiting.found[picked(places, u)] = 1;
+        }
+      }
+    }
+    __syncwarp();
+    undecided = still_undecided(waiting, undecided, each);
+  }
+#pragma unroll
+  for (int u = 0; u < kInFlight; ++u) {
+    if ((passes >> u & 1) != 0 && waiting.found[u * kWarp + lane] == 0) passes &= ~(1u << u);
+  }
+  __syncwarp();
+  return passes;
+}
+
+// Children of a lane are first, first + kStride, ..: bit u of `passes` is the u-th.
+template <int kStride>
+__device__ uint32_t test_bitmasks(const Admission& at, const BeamRow& row, uint32_t first,
+                                  Waiting& waiting, uint32_t passes) {
+  if (!one_id_each(at.bitmask)) {
+    const uint64_t* table = in_device_memory(at.bitmask_table);
+    const uint64_t* all_users = in_device_memory(at.users);
+    const int32_t* all_used = in_device_memory(at.user_words);
+    const auto first_used = [&](int64_t request) {
+      const int32_t* used = all_used + request * (1 + at.words);
+      return used[0] != 0 ? used[1] : 0;
+    };
+    return some_row_holds<kStride>(
+        at.bitmask, row, first, waiting, passes,
+        [&](int64_t id, int64_t request) { return table[id * at.words + first_used(request)]; },
+        [&](int64_t id, int64_t request, uint64_t word) {
+          const uint64_t* user = all_users + request * at.words;
+          const uint64_t asked = user[first_used(request)];
+          return (word & asked) == asked &&
+                 contains_all(table + id * at.words, user, static_cast<int32_t>(at.words));
+        });
+  }
+  const int32_t* bitmask_ids = in_device_memory(at.bitmask.ids);
+  const uint64_t* users = in_device_memory(at.users) + int64_t{row.request} * at.words;
+  const uint64_t* rows[kInFlight];
+#pragma unroll
+  for (int u = 0; u < kInFlight; ++u) {
+    const int64_t id = (passes >> u & 1) != 0 ? bitmask_ids[first + u * kStride] : 0;
+    rows[u] = in_device_memory(at.bitmask_table) + id * at.words;
+  }
+  // A word in which the user has no bit contains all of them.
+  const int32_t* words = in_device_memory(at.user_words) + int64_t{row.request} * (1 + at.words);
+  const int32_t used = passes != 0 ? words[0] : 0;
+#pragma unroll 1
+  for (int32_t i = 0; i < used; ++i) {
+    const int32_t word = words[1 + i];
+    const uint64_t user = users[word];
+    uint64_t held[kInFlight];
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) held[u] = (passes >> u & 1) != 0 ? rows[u][word] : 0;
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) {
+      if ((held[u] & user) != user) passes &= ~(1u << u);
+    }
+  }
+  return passes;
+}
+
+// All lanes of a warp together; each has a row, and children, of its own.
+template <int kStride>
+__device__ uint32_t test_set(const AdmissionSet& set, const BeamRow& row, uint32_t first,
+                             Waiting& waiting, uint32_t passes) {
+  const int lane = threadIdx.x % kWarp;
+  if (!one_id_each(set.matcher)) {
+    const uint8_t* star = in_device_memory(set.star);
+    return some_row_holds<kStride>(
+        set.matcher, row, first, waiting, passes,
+        [&](int64_t id, int64_t) { return uint64_t{star[id]}; },
+        [&](int64_t id, int64_t request, uint64_t holds_star) {
+          return holds_star != 0 || row_holds_any(set, id, queries_of(set, request));
+        });
+  }
+  const int32_t* set_ids = in_device_memory(set.matcher.ids);
+  const uint8_t* star = in_device_memory(set.star);
+  int32_t ids[kInFlight];
+#pragma unroll
+  for (int u = 0; u < kInFlight; ++u) {
+    ids[u] = (passes >> u & 1) != 0 ? set_ids[first + u * kStride] : 0;
+  }
+  uint32_t waits = 0;
+#pragma unroll
+  for (int u = 0; u < kInFlight; ++u) {
+    if ((passes >> u & 1) != 0 && star[ids[u]] == 0) waits |= 1u << u;
+  }
+  const int total = enlist(waits, waiting, [&](int u, int at) { waiting.ids[at] = ids[u]; });
+#pragma unroll 1
+  for (int done = 0; done < total; done += kWarp) {
+    const int at = done + lane;
+    const int place = at < total ? waiting.places[at] : lane;
+    // The lane whose child this is may have another request than this lane.
+    const int32_t request = __shfl_sync(kAllLanes, row.request, place % kWarp);
+    if (at < total) {
+      waiting.found[place] = row_holds_any(set, waiting.ids[at], queries_of(set, request));
+    }
+  }
+  __syncwarp();
+#pragma unroll
+  for (int u = 0; u < kInFlight; ++u) {
+    if ((waits >> u & 1) != 0 && waiting.found[u * kWarp + lane] == 0) passes &= ~(1u << u);
+  }
+  __syncwarp();
+  return passes;
+}
+
+template <int kStride>
+__device__ uint32_t test_children(const Admission& at, const BeamRow& row, uint32_t first,
+                                  Waiting& waiting) {
+  uint32_t passes = 0;
+#pragma unroll
+  for (int u = 0; u < kInFlight; ++u) {
+    if (first + u * kStride < row.end) passes |= 1u << u;
+  }
+  if (at.words > 0) passes = test_bitmasks<kStride>(at, row, first, waiting, passes);
+#pragma unroll 1
+  for (int64_t s = 0; s < at.num_sets; ++s) {
+    passes = test_set<kStride>(at.sets[s], row, first, waiting, passes);
+  }
+  return passes;
+}
+
+}  // namespace grace
+
+#endif  // GRACE_MATCH_CHILDREN_CUH_

@@ -1,0 +1,343 @@
+// The best candidates of each request: kernels/select_beams.py says which they are.
+//
+// What makes it quick: candidates are never sorted, nor their scores stored. One kernel reads the
+// logits once and leaves the best score of each group of a row's candidates. About the k-th best of
+// those bounds the k-th best candidate from below, closely: one histogram finds it. Only groups
+// that reach it are looked at again, by the cluster of blocks whose first one then ranks the few
+// candidates above the bound exactly, in buckets. Where they are not few (one row has all the best,
+// many are equal) histograms over the candidates lower their number, whatever they are. Most of the
+// time is latency: every wait is for many reads at once, and barriers are few.
+#include <cstdint>
+
+#include "block_sort.cuh"
+#include "cluster.cuh"
+#include "grace/abi.h"
+#include "launch.cuh"
+#include "narrow.cuh"
+#include "score_rows.cuh"
+#include "selection.cuh"
+
+namespace {
+
+using grace::in_first_block;
+using grace::kAllLanes;
+using grace::kGroups;
+using grace::kSelectBlock;
+using grace::kWarp;
+using grace::Selection;
+
+constexpr int kDeep = 4;  // groups of a thread at a time
+constexpr int kTile = kDeep * kSelectBlock;
+constexpr int kTeam = 4;                  // lanes that look at one group's candidates
+constexpr int kAtOnce = 4;                // candidates of a lane at a time
+constexpr int64_t kKeysInBlock = 4096;    // what a block's memory holds, twice
+constexpr int64_t kBeamsOfOneBlock = 64;  // fewer do not keep a cluster busy
+
+struct Memory {
+  union {
+    grace::Histogram histogram;
+    grace::Buckets buckets;  // once there is nothing to narrow
+  };
+  int32_t reaching[kTile];  // groups of the tile that reach the limit
+  int32_t num_reaching;
+  int32_t gathered;  // the first block's: keys of the request so far
+  int32_t corrupt;   // the first block's
+};
+
+// Some candidates of a lane, by their keys: kTeam * kGroups places apart.
+struct Found {
+  uint32_t scores[kAtOnce];
+  uint32_t first;  // place of the first
+
+  __device__ uint64_t key(int i) const {
+    return grace::candidate_key(scores[i], first + static_cast<uint32_t>(i * kTeam * kGroups));
+  }
+};
+
+__device__ uint32_t lowest_of(uint64_t limit) { return static_cast<uint32_t>(limit >> 32); }
+
+// Calls visit(tile, best) for this block's share of the groups: best[i] is that of group
+// tile + i * kSelectBlock + threadIdx.x; -inf where there is none. It may be NaN.
+template <typename Visit>
+__device__ void for_each_tile(const Selection& from, int64_t request, const Visit& visit) {
+  const int groups = static_cast<int>(from.beams) * kGroups;
+  const float* best_of = from.group_best + request * groups;
+  const int together = static_cast<int>(grace::cluster_size()) * kSelectBlock;
+  const int deep = min((groups + together - 1) / together, kDeep);
+  for (int tile = static_cast<int>(grace::cluster_rank()) * kSelectBlock * deep; tile < groups;
+       tile += together * deep) {
+    float best[kDeep];
+#pragma unroll
+    for (int i = 0; i < kDeep; ++i) {
+      const int at = tile + i * kSelectBlock + static_cast<int>(threadIdx.x);
+      best[i] = i < deep && at < groups ? best_of[at] : -INFINITY;
+    }
+    visit(tile, best);
+  }
+}
+
+// Calls visit(reaching, found) with all lanes of a warp together, for the candidates of this
+// block's share: bit i of `reaching` says that key i of this lane is at most `limit`.
+template <typename Logit, typename Visit>
+__device__ void for_each_candidate(const Selection& from, int64_t request, uint64_t limit,
+                                   Memory& memory, const Visit& visit) {
+  constexpr int kStride = kTeam * kGroups;
+  for_each_tile(from, request, [&](int tile, const float (&best)[kDeep]) {
+    if (threadIdx.x == 0) memory.num_reaching = 0;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kDeep; ++i) {
+      if (best[i] > -INFINITY && grace::score_key(best[i]) <= lowest_of(limit)) {
+        memory.reaching[atomicAdd(&memory.num_reaching, 1)] = i * kSelectBlock + threadIdx.x;
+      }
+    }
+    __syncthreads();
+    const int num_reaching = memory.num_reaching;
+    for (int begin = 0; begin < num_reaching; begin += kSelectBlock / kTeam) {
+      const int own = begin + threadIdx.x / kTeam;
+      const int group = tile + (own < num_reaching ? memory.reaching[own] : 0);
+      const int beam = group / kGroups;
+      const int64_t row = request * from.beams + beam;
+      const int32_t count = own < num_reaching ? grace::candidates_of_row(from, row) : 0;
+      grace::ScoredRow<Logit> scored(from, row);
+      const float2 normaliser = count > 0 ? from.normalisers[row] : make_float2(0.0f, 0.0f);
+      scored.highest = normaliser.x;
+      scored.log_sum = normaliser.y;
+      int32_t place = group % kGroups + static_cast<int>(threadIdx.x) % kTeam * kGroups;
+      for (; __any_sync(kAllLanes, place < count); place += kAtOnce * kStride) {
+        float totals[kAtOnce];
+        scored.totals(place, kStride, count, totals);
+        Found found;
+        found.first =
+            grace::candidate_place(static_cast<uint32_t>(beam), static_cast<uint32_t>(place));
+        uint32_t reaching = 0;
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          found.scores[i] = grace::score_key(totals[i]);
+          if (totals[i] > -INFINITY && found.key(i) <= limit) reaching |= 1u << i;
+        }
+        visit(reaching, found);
+      }
+    }
+    __syncthreads();
+  });
+}
+
+// Appends the keys up to `limit` to the request's, in any order; returns how many there are, of
+// which only the first `capacity` are written.
+template <typename Logit>
+__device__ int32_t gather(const Selection& from, int64_t request, uint64_t limit, Memory& memory,
+                          uint64_t* keys) {
+  const int lane = threadIdx.x % kWarp;
+  const uint32_t lanes_before = (1u << lane) - 1;
+  int32_t* gathered = in_first_block(&memory.gathered);
+  for_each_candidate<Logit>(from, request, limit, memory,
+                            [&](uint32_t reaching, const Found& found) {
+                              uint32_t lanes[kAtOnce];
+                              int32_t total = 0;
+#pragma unroll
+                              for (int i = 0; i < kAtOnce; ++i) {
+                                lanes[i] = __ballot_sync(kAllLanes, (reaching >> i & 1) != 0);
+                                total += __popc(lanes[i]);
+                              }
+                              if (total == 0) return;
+                              int32_t first = 0;
+                              if (lane == 0) first = atomicAdd(gathered, total);
+                              first = __shfl_sync(kAllLanes, first, 0);
+#pragma unroll
+                              for (int i = 0; i < kAtOnce; ++i) {
+                                const int32_t at = first + __popc(lanes[i] & lanes_before);
+                                if ((reaching >> i & 1) != 0 && at < from.capacity)
+                                  keys[at] = found.key(i);
+                                first += __popc(lanes[i]);
+                              }
+                            });
+  grace::cluster_barrier();
+  return *gathered;
+}
+
+// A limit that about k groups reach, and so at least k candidates; `finite` turns false if a group
+// has a score that is not.
+__device__ uint64_t bound_by_groups(const Selection& from, int64_t request, Memory& memory,
+                                    bool& finite) {
+  constexpr int kAbove = 64 - grace::kWindowBits;
+  const uint32_t k = static_cast<uint32_t>(from.k);
+  const auto for_each_group = [&](const auto& count) {
+    for_each_tile(from, request, [&](int, const float (&best)[kDeep]) {
+#pragma unroll
+      for (int i = 0; i < kDeep; ++i) {
+        if (best[i] == -INFINITY) continue;
+        if (best[i] < INFINITY) {
+          count(uint64_t{grace::window_of_key(grace::score_key(best[i]))} << kAbove);
+        } else {
+          finite = false;
+        }
+      }
+    });
+  };
+  const uint64_t limit =
+      grace::narrow(memory.histogram, k, k + k / 4, grace::kDigitBits, for_each_group);
+  const uint32_t key = grace::key_of_window(static_cast<uint32_t>(limit >> kAbove));
+  return uint64_t{key} << 32 | 0xffffffffu;  // every candidate of such a score, wherever it is
+}
+
+// One that at least k candidates reach, and at most as many as can be ranked.
+template <typename Logit>
+__device__ uint64_t limit_by_candidates(const Selection& from, int64_t request, uint64_t bound,
+                                        Memory& memory) {
+  const auto for_each_key = [&](const auto& count) {
+    for_each_candidate<Logit>(from, request, bound, memory,
+                              [&](uint32_t reaching, const Found& found) {
+#pragma unroll
+                                for (int i = 0; i < kAtOnce; ++i) {
+                                  if ((reaching >> i & 1) != 0) count(found.key(i));
+                                }
+                              });
+  };
+  return grace::narrow(memory.histogram, static_cast<uint32_t>(from.k),
+                       static_cast<uint32_t>(from.capacity), 64, for_each_key);
+}
+
+// The kept ones from `keys`, which has `count`, then dead beams. One block.
+__device__ void write_beams(const Selection& from, int64_t request, bool corrupt, uint64_t* keys,
+                            uint64_t* spare, int32_t count, grace::Buckets& buckets) {
+  if (corrupt) count = 0;
+  const int32_t kept = static_cast<int32_t>(min(static_cast<int64_t>(count), from.k));
+  if (from.ordered != 0 || count > kept) {
+    uint64_t* sorted = grace::sort_block(keys, spare, count, buckets);
+    if (sorted != keys) spare = keys;
+    keys = sorted;
+  }
+  if (from.ordered == 0) {
+    for (int32_t at = threadIdx.x; at < kept; at += kSelectBlock) {
+      keys[at] = keys[at] << 32 | keys[at] >> 32;
+    }
+    __syncthreads();
+    keys = grace::sort_block(keys, spare, kept, buckets);
+  }
+  const int64_t first_row = request * from.beams;
+  for (int64_t at = threadIdx.x; at < from.k; at += kSelectBlock) {
+    int64_t row = first_row;
+    int32_t token = 0, node = -1;
+    float score = -INFINITY;
+    if (at < kept) {
+      const uint64_t key = from.ordered != 0 ? keys[at] : keys[at] << 32 | keys[at] >> 32;
+      row += key >> 16 & 0xffff;
+      const int64_t candidate = from.offsets[row] + static_cast<int64_t>(key & 0xffff);
+      token = from.tokens[candidate];
+      node = from.nodes[candidate];
+      score = grace::score_of_key(lowest_of(key));
+    }
+    const int64_t place = request * from.k + at;
+    from.kept_parents[place] = static_cast<int32_t>(row);
+    from.kept_tokens[place] = token;
+    from.kept_nodes[place] = node;
+    from.kept_scores[place] = score;
+  }
+  if (threadIdx.x == 0) from.corrupt[request] = corrupt;
+}
+
+template <typename Logit>
+__device__ void select_request(const Selection& from, int64_t request, Memory& memory,
+                               uint64_t* keys, uint64_t* own_keys) {
+  if (threadIdx.x == 0) memory.gathered = memory.corrupt = 0;
+  // narrow() has a barrier of the cluster, behind which all may write to the first block.
+  bool finite = true;
+  const uint64_t bound = bound_by_groups(from, request, memory, finite);
+  if (!finite) *in_first_block(&memory.corrupt) = 1;
+  int32_t count = gather<Logit>(from, request, bound, memory, keys);
+  if (count > from.capacity) {
+    const uint64_t limit = limit_by_candidates<Logit>(from, request, bound, memory);
+    if (grace::cluster_rank() == 0 && threadIdx.x == 0) memory.gathered = 0;
+    grace::cluster_barrier();
+    count = gather<Logit>(from, request, limit, memory, keys);
+  }
+  if (grace::cluster_rank() == 0) {
+    write_beams(from, request, memory.corrupt != 0, own_keys, own_keys + from.capacity, count,
+                memory.buckets);
+  }
+  grace::cluster_barrier();  // the first block's memory is there until all have read it
+}
+
+template <typename Logit>
+__global__ void __launch_bounds__(kSelectBlock, 1) select_beams(Selection from) {
+  GRACE_BLOCK_MEMORY(raw);
+  Memory& memory = *reinterpret_cast<Memory*>(raw);
+  const int64_t request = blockIdx.x / grace::cluster_size();
+  if (from.keys == nullptr) {
+    uint64_t* own = reinterpret_cast<uint64_t*>(&memory + 1);
+    select_request<Logit>(from, request, memory, in_first_block(own), own);
+  } else {
+    uint64_t* keys = from.keys + request * 2 * from.capacity;
+    select_request<Logit>(from, request, memory, keys, keys);
+  }
+}
+
+size_t block_memory(int64_t keys) { return sizeof(Memory) + 2 * keys * sizeof(uint64_t); }
+
+template <typename Logit>
+void allow_memory() {
+  const void* kernel = reinterpret_cast<const void*>(&select_beams<Logit>);
+  grace::check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         static_cast<int>(block_memory(kKeysInBlock))),
+                    "select_beams: block memory");
+}
+
+bool device_has_clusters() {
+  int device = 0, major = 0;
+  grace::check_cuda(cudaGetDevice(&device), "current device");
+  grace::check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+                    "compute capability");
+  return major >= 9;
+}
+
+template <typename Logit>
+void launch_select(void* stream, const Selection& from) {
+  const int64_t rows = from.requests * from.beams;
+  grace::LaunchShape shape{};
+  constexpr int64_t kRows = grace::kScoreBlock / kWarp;
+  shape.blocks = dim3(static_cast<unsigned>((rows + kRows - 1) / kRows));
+  shape.threads = grace::kScoreBlock;
+  auto* score_rows = grace::score_rows<grace::Reading::kLoop, Logit>;
+  if (from.columns <= grace::kCached * kWarp) {
+    const bool fours = from.columns % 4 == 0 &&
+                       reinterpret_cast<uintptr_t>(from.logits) % (4 * sizeof(Logit)) == 0;
+    score_rows = fours ? grace::score_rows<grace::Reading::kFours, Logit>
+                       : grace::score_rows<grace::Reading::kOnes, Logit>;
+  }
+  grace::launch("score_rows", stream, shape, score_rows, from);
+  shape.cluster = from.beams > kBeamsOfOneBlock && device_has_clusters() ? grace::kMostBlocks : 1;
+  shape.blocks = dim3(static_cast<unsigned>(from.requests) * shape.cluster);
+  shape.threads = kSelectBlock;
+  shape.block_memory = block_memory(from.keys == nullptr ? from.capacity : 0);
+  grace::launch("select_beams", stream, shape, select_beams<Logit>, from);
+}
+
+}  // namespace
+
+// Before the first call on a device, and not while a graph is captured.
+GRACE_API int32_t grace_cuda_prepare_selection() {
+  return grace::guarded([&] {
+    allow_memory<float>();
+    allow_memory<grace::Bfloat16>();
+    allow_memory<__half>();
+  });
+}
+
+// `bytes` is the caller's size of a Selection.
+GRACE_API int32_t grace_cuda_select_beams(void* stream, int64_t bytes, const Selection* from) {
+  return grace::guarded([&] {
+    grace::require(bytes == sizeof(Selection), "select_beams: another layout of Selection");
+    grace::require(from->beams <= 65536, "select_beams: more than 65536 beams");
+    grace::require(from->k <= from->capacity, "select_beams: capacity is less than k");
+    grace::require(from->keys != nullptr || from->capacity <= kKeysInBlock,
+                   "select_beams: keys need memory of their own");
+    if (from->logit_kind == 0) {
+      launch_select<float>(stream, *from);
+    } else if (from->logit_kind == 1) {
+      launch_select<grace::Bfloat16>(stream, *from);
+    } else {
+      launch_select<__half>(stream, *from);
+    }
+  });
+}

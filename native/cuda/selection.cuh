@@ -1,0 +1,110 @@
+// What selection reads and writes; kernels/select_beams_cuda.py has the same layout.
+#ifndef GRACE_SELECTION_CUH_
+#define GRACE_SELECTION_CUH_
+
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "grace/score_keys.h"
+#include "launch.cuh"
+
+namespace grace {
+
+// Rows are requests * beams, request-major.
+struct Selection {
+  const void* logits;      // [rows, columns]
+  const float* row_scale;  // [rows], or null
+  const float* scores;     // [rows]
+  const int32_t* offsets;  // [rows + 1]
+  const int32_t* counts;   // [rows], or null: all between two offsets are candidates
+  const int32_t* tokens;
+  const int32_t* nodes;
+  float2* normalisers;    // [rows], work space: the largest logit, and the log of the sum behind it
+  float* group_best;      // [rows, 32], work space
+  uint64_t* keys;         // [requests, 2, capacity], work space, or null: in a block's memory
+  int32_t* kept_parents;  // [requests, k], likewise the next three
+  int32_t* kept_tokens;
+  int32_t* kept_nodes;
+  float* kept_scores;
+  bool* corrupt;  // [requests]
+  int64_t requests;
+  int64_t beams;
+  int64_t columns;
+  int64_t logit_kind;  // 0 float32, 1 bfloat16, 2 float16
+  int64_t k;
+  int64_t capacity;  // keys that are ranked exactly, at least k
+  int64_t ordered;
+};
+
+struct Bfloat16 {
+  uint16_t bits;
+};
+
+__device__ inline float as_float(float value) { return value; }
+__device__ inline float as_float(Bfloat16 value) {
+  return bits_float(static_cast<uint32_t>(value.bits) << 16);
+}
+__device__ inline float as_float(__half value) { return __half2float(value); }
+
+// A beam row with candidates, and what makes their scores.
+template <typename Logit>
+struct ScoredRow {
+  const Logit* logits;
+  const int32_t* tokens;
+  float scale, highest, log_sum, score;
+
+  __device__ ScoredRow(const Selection& from, int64_t row)
+      : logits(static_cast<const Logit*>(from.logits) + row * from.columns),
+        tokens(from.tokens + from.offsets[row]),
+        scale(from.row_scale == nullptr ? 1.0f : from.row_scale[row]),
+        highest(0),
+        log_sum(0),
+        score(from.scores[row]) {}
+
+  __device__ float logit(int64_t column) const {
+    return __fmul_rn(as_float(logits[column]), scale);
+  }
+
+  // Logits column .. column + 3, if they are there; the address is aligned to four.
+  __device__ void four_logits(int64_t column, bool there, float* found) const {
+    struct alignas(4 * sizeof(Logit)) Four {
+      Logit values[4];
+    };
+    if (!there) {
+      for (int i = 0; i < 4; ++i) found[i] = -INFINITY;
+      return;
+    }
+    const Four four = *reinterpret_cast<const Four*>(logits + column);
+    for (int i = 0; i < 4; ++i) found[i] = __fmul_rn(as_float(four.values[i]), scale);
+  }
+
+  // Computed again wherever it is needed, with the same rounding each time.
+  __device__ float total_of(int32_t token) const {
+    const float above = __fsub_rn(logit(token), highest);
+    return __fadd_rn(__fsub_rn(above, log_sum), score);
+  }
+
+  // Those of the candidates place, place + stride, .. below `count`; -inf beyond.
+  template <int kAtOnce>
+  __device__ void totals(int32_t place, int32_t stride, int32_t count,
+                         float (&found)[kAtOnce]) const {
+    int32_t own[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      own[i] = place + i * stride < count ? tokens[place + i * stride] : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      found[i] = place + i * stride < count ? total_of(own[i]) : -INFINITY;
+    }
+  }
+};
+
+__device__ inline int32_t candidates_of_row(const Selection& from, int64_t row) {
+  return from.counts != nullptr ? from.counts[row] : from.offsets[row + 1] - from.offsets[row];
+}
+
+}  // namespace grace
+
+#endif  // GRACE_SELECTION_CUH_

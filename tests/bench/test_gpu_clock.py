@@ -1,0 +1,123 @@
+"""Times are told per call, with what the machine did meanwhile; result files stay of one commit."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench.gpu.agreement import require_close, require_equal, require_overlap
+from bench.gpu.clock import Timing, captured, sustained, timed_on_host
+from bench.gpu.counters import counters_of_csv, kernel_counters
+from bench.gpu.machine import Draw
+from bench.gpu.options import BenchOptions
+from bench.gpu.results import read_rows, write_rows
+from configs.errors import DeviceError, InputError
+
+CPU = torch.device("cpu")
+
+
+def options(out: Path | None = None, *, commit: str = "c1", add: bool = False) -> BenchOptions:
+    return BenchOptions("gtm", CPU, f"run {commit}", tiny=True, out=out, commit=commit, add=add)
+
+
+def test_a_timing_is_of_one_call_of_a_run() -> None:
+    timing = Timing.of([4.0, 8.0, 6.0], calls=2, seconds=1.0, draw=Draw(1980, 512.25))
+    assert (timing.p50_ms, timing.mean_ms, timing.runs) == (3.0, 3.0, 3)
+    assert timing.row() == {
+        "p50_ms": 3.0, "p99_ms": 3.98, "mean_ms": 3.0, "runs": 3,
+        "sm_clock_mhz": 1980, "power_w": 512.25,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("time", [sustained, timed_on_host])
+def test_short_measurements_run_a_few_times_all_the_same(time: object) -> None:
+    made: list[int] = []
+    timing = time(lambda: made.append(1), CPU, 1e-9)  # type: ignore[operator]
+    assert timing.runs >= 3
+    assert len(made) > timing.runs  # one was to warm up
+    assert timing.draw == Draw()
+
+
+def test_calls_captured_together_run_in_their_order() -> None:
+    made: list[int] = []
+    captured([lambda: made.append(1), lambda: made.append(2)], CPU)()
+    assert made == [1, 2]
+
+
+def test_what_differs_from_its_definition_is_not_measured() -> None:
+    one = torch.tensor([1.0, 2.0])
+    require_close("x", one, one + 1e-4)
+    require_equal("x", one, one)
+    require_overlap("x", 0.98, 0.97)
+    for got in (one + 1e-2, one * torch.nan):
+        with pytest.raises(DeviceError, match="x: differs from its definition"):
+            require_close("x", got, one)
+    with pytest.raises(DeviceError, match="x: is not equal"):
+        require_equal("x", one, one + 1e-6)
+    with pytest.raises(DeviceError, match=r"x: 12\.3% of the SIDs"):
+        require_overlap("x", 0.123, 0.5)
+
+
+def test_rows_measured_again_replace_those_of_before_and_others_stay(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "gtm.json"
+    rows = [{"measure": "a", "step": 1, "p50_ms": 1.0}, {"measure": "a", "step": 2, "p50_ms": 2.0}]
+    write_rows(options(file), rows)
+    write_rows(options(file, add=True), [{"measure": "a", "step": 2, "p50_ms": 7.0}])
+    assert [row["p50_ms"] for row in read_rows(file)] == [1.0, 7.0]
+    assert json.loads(file.read_text())["command"] == "run c1 && run c1"
+    write_rows(options(file), rows[:1])
+    assert read_rows(file) == rows[:1]
+
+
+def test_numbers_of_two_commits_do_not_come_into_one_file(tmp_path: Path) -> None:
+    write_rows(options(tmp_path / "gtm.json"), [{"measure": "a"}])
+    with pytest.raises(InputError, match="was measured with commit 'c1', this is 'c2'"):
+        write_rows(options(tmp_path / "gtm.json", commit="c2", add=True), [{"measure": "b"}])
+
+
+@pytest.mark.parametrize(
+    ("changed", "fault"),
+    [
+        ({"table": "speed"}, "'speed' is no table"),
+        ({"seconds": 0.0}, "--seconds 0: must be above 0"),
+        ({"precisions": ("int4",)}, "--precision int4"),
+        ({"tiny": False}, "only --tiny shapes are for a CPU"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(changed: dict[str, object], fault: str) -> None:
+    given = {"table": "gtm", "device": CPU, "command": "", "tiny": True} | changed
+    with pytest.raises(InputError, match=fault):
+        BenchOptions(**given)  # type: ignore[arg-type]
+
+
+def test_parts_are_asked_for_by_name() -> None:
+    some = BenchOptions("gtm", CPU, "", tiny=True, only=("c", "a"))
+    assert some.wanted(("a", "b", "c")) == ("a", "c")
+    assert options().wanted(("a", "b")) == ("a", "b")
+    with pytest.raises(InputError, match="--only c: gtm has a, b"):
+        some.wanted(("a", "b"))
+
+
+NCU = """==PROF== Connected to process 7
+"ID","Kernel Name","dram__throughput.avg.pct_of_peak_sustained_elapsed","gpu__time_duration.sum",\
+"sm__warps_active.avg.pct_of_peak_sustained_active","smsp__inst_executed.sum"
+"","","%","us","%","inst"
+"0","fill","10.5","2.25","50.0","1,000"
+"1","_attend","84.46","117.5","36.4","43,800,000"
+"""
+
+
+def test_counters_are_those_of_the_longest_kernel() -> None:
+    assert counters_of_csv(NCU) == {
+        "kernel_name": "_attend",
+        "instructions": 43_800_000.0,
+        "occupancy_percent": 36.4,
+        "hbm_percent": 84.46,
+        "microseconds": 117.5,
+    }
+    assert counters_of_csv("==ERROR== ERR_NVGPUCTRPERM") is None
+
+
+def test_without_the_tool_counters_say_why_there_are_none() -> None:
+    assert "unavailable" in kernel_counters(options(), "self", "ours tree")

@@ -1,0 +1,243 @@
+"""Every table of `grace bench`, on shapes that a CPU computes: rows are whole, and agree.
+
+Speed is no matter here. What a row times has agreed with its definition, or there is no row.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+import torch
+
+from bench.gpu import budget, gtm, ladder, others, serve
+from bench.gpu.attention import measure_attention
+from bench.gpu.attention_inputs import self_inputs
+from bench.gpu.options import BenchOptions
+from bench.gpu.requests import full_requests
+from bench.gpu.results import Row
+from bench.gpu.rung_runs import RUNGS, Found
+from bench.gpu.subject import PAPER, catalogue_spec, subject_of
+from bench.paper import PAPER_SIDS, PaperSpec
+from configs.errors import DeviceError
+from configs.serving import LimitsConfig
+from kernels import REFERENCE, Ops
+from model.flops import decoder_flops
+from model.init import load_model_config
+from server.client import request_of_json
+from server.requests import read_request
+from support.command import run_grace
+
+CPU = torch.device("cpu")
+
+
+def tiny(table: str, *only: str, **more: object) -> BenchOptions:
+    given = {"tiny": True, "seconds": 1e-6, "only": only, "precisions": ("fp32",)} | more
+    return BenchOptions(table, CPU, "", **given)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def few_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_attention_rows_tell_bandwidth_beside_the_copys() -> None:
+    rows = list(measure_attention(tiny("attention", "cross", "self")))
+    assert rows[0]["measure"] == "copy"
+    cross = [row["variant"] for row in rows if row["measure"] == "cross"]
+    assert cross == ["before", "flash", "ours"]
+    steps = {row["step"] for row in rows if row.get("variant") == "ours tree"}
+    assert steps == {0, 1, 2, 3}
+    assert all(row["p50_ms"] > 0 and row["share_of_copy"] >= 0 for row in rows[1:])
+
+
+def test_a_wrong_kernel_gets_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = replace(REFERENCE, cross_attention=lambda queries, *_: queries)
+    monkeypatch.setattr("bench.gpu.attention.load_ops", lambda device: wrong)
+    with pytest.raises(DeviceError, match="cross-attention, ours: differs from its definition"):
+        list(measure_attention(tiny("attention", "cross")))
+
+
+def test_beams_of_a_tree_share_ancestors_and_others_do_not() -> None:
+    subject = subject_of(tiny("attention"))
+    rows = subject.batch * 11
+    tree = self_inputs(subject, rows, 3, torch.float32, CPU, tree=True).table
+    distinct = self_inputs(subject, rows, 3, torch.float32, CPU, tree=False).table
+    unique = [len(torch.unique(tree[:, j])) for j in range(4)]
+    assert unique == sorted(unique)
+    assert unique[0] < unique[3] == rows
+    assert [len(torch.unique(distinct[:, j])) for j in range(4)] == [rows] * 4
+    requests = (tree % rows) // 11
+    assert torch.equal(requests, requests[:, :1].expand(-1, 4))  # ancestors are of one request
+
+
+def test_gtm_rows_have_every_step_and_their_sum() -> None:
+    parts = ("admission:bitmask", "admission:union", "selection:union", "selection:free")
+    rows = list(gtm.measure_gtm(tiny("gtm", *parts, sids=(2_000,))))
+    told = {(row["measure"], row["mode"]) for row in rows}
+    assert told == {tuple(part.split(":")) for part in parts}
+    for measure, mode in told:
+        own = [row for row in rows if (row["measure"], row["mode"]) == (measure, mode)]
+        assert [row["step"] for row in own] == [0, 1, 2, 3, "all"]
+        total = sum(row["p50_ms"] for row in own[:-1])
+        assert own[-1]["p50_ms"] == pytest.approx(total, abs=1e-3)
+    admitted = {
+        row["mode"]: row["admitted"]
+        for row in rows
+        if row["measure"] == "admission" and row["step"] == 0
+    }
+    assert admitted["union"] <= admitted["bitmask"]
+    free = [row["admitted"] for row in rows if row["mode"] == "free" and row["step"] != "all"]
+    assert free[0] == 3 * 512
+
+
+def test_the_decoder_is_timed_over_catalogues_of_several_sizes() -> None:
+    rows = list(gtm.measure_gtm(tiny("gtm", "decoder", sids=(1_500, 2_000))))
+    assert {row["measure"] for row in rows} == {"decoder"}
+    assert [row["sids"] for row in rows] == [1_500, 2_000]
+
+
+def test_catalogues_of_other_sizes_keep_the_papers_second_level() -> None:
+    assert catalogue_spec(PAPER_SIDS) == PaperSpec(PAPER_SIDS, 1)
+    for sids in (3_000_000, 100_000_000):
+        first, second, third, last = catalogue_spec(sids).level_counts
+        assert (first, second, last) == (512, 512 * 384, sids)
+        assert second < third < last
+
+
+@pytest.mark.parametrize("rungs", [("L0", "L3"), ("D0", "D2"), ("L4", "D3")])
+def test_ladder_rows_generate_what_the_plain_loop_does(rungs: tuple[str, ...]) -> None:
+    rows = list(ladder.measure_ladder(tiny("ladder", *rungs, sids=(2_000,))))
+    assert [row["rung"] for row in rows] == list(rungs)
+    for row in rows:
+        assert row["overlap_with_fp32"] > 0.99
+        assert 0 < row["decoder_p50_ms"] <= row["decoder_p99_ms"]
+        assert 0 < row["full_p50_ms"] <= row["full_p99_ms"]
+        assert set(row["last_full"]) == {"input_ms", "features_ms", "generate_ms", "post_ms"}
+        assert (row["sm_clock_mhz"], row["power_w"]) == (None, None)
+
+
+def test_the_ladder_has_the_papers_rungs_in_their_order() -> None:
+    assert RUNGS == ("L0", "L0 kept", "L1", "L2", "L3", "L4", "D0", "D1", "D2", "D3")
+
+
+def test_overlap_counts_live_sids_only() -> None:
+    def found(nodes: list[list[int]]) -> Found:
+        tensor = torch.tensor(nodes, dtype=torch.int32)
+        return Found(tensor, tensor.float(), torch.zeros(len(nodes), dtype=torch.bool))
+
+    expected = found([[3, 5, -1], [-1, -1, -1]])
+    assert ladder.overlap(found([[5, 9, -1], [7, 8, 9]]), expected) == 0.5
+    assert ladder.overlap(expected, found([[-1], [-1]])) == 1.0
+
+
+def test_the_mfu_of_the_papers_decoder_is_the_papers() -> None:
+    """0.446 TFLOP per request, 15.5 ms a batch: 46.6 %; our count of its decoder is near."""
+    spec = load_model_config(PAPER).model
+    ours = decoder_flops(spec, (1, 512, 1024, 1024)) * 16 / (15.5e-3 * ladder.PEAK_FLOPS)
+    assert ours == pytest.approx(0.466, rel=0.03)
+
+
+def test_a_budget_has_floors_for_products_and_operations() -> None:
+    rows = list(budget.measure_budget(tiny("budget", sids=(2_000,))))
+    assert rows[0]["measure"] == "rates"
+    operations = {row["kernel"]: row for row in rows if row["measure"] == "operation"}
+    assert set(operations) == {field.name for field in fields(Ops)}
+    products = [row for row in rows if row["measure"] == "product"]
+    assert products
+    assert all(row["floor_ms"] > 0 for row in (*products, *operations.values()))
+    # Layers after the first attend in every step, the first where its memo ends: here step 2.
+    assert operations["self_attention"]["calls"] == 4 + 2
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("_attend", "self_attention"),
+        ("_whole_context", "cross_attention"),
+        ("void grace::(anonymous)::admit_with_lanes(int)", "admit_children"),
+        ("nvjet_sm90_tst_128x256_64x4_1x2_h_bz_coopA_TNT", "products"),
+        ("void at::native::gathers<128, 4>(int)", "at::native::gathers"),
+    ],
+)
+def test_kernels_are_told_by_their_names(name: str, kind: str) -> None:
+    assert budget.kind_of_kernel(name) == kind
+
+
+def test_others_masks_admit_what_the_engine_admits() -> None:
+    rows: list[Row] = list(others.measure_others(tiny("others", "static", sids=(2_000,))))
+    variants = ["static eager", "static compiled", "ours, cd"]
+    assert [row["variant"] for row in rows] == variants * 4
+
+
+def test_others_generate_at_several_beams() -> None:
+    rows = list(others.measure_others(tiny("others", "hf", "ours", sids=(2_000,))))
+    assert {row["variant"] for row in rows} == {"hf", "ours, D0", "ours, D1"}
+    assert {row["beams"] for row in rows} == {2, 4}
+
+
+def test_full_requests_give_every_declared_input_at_its_longest() -> None:
+    loaded = load_model_config(PAPER)
+    (request,) = full_requests(loaded.model, [{"region": ["region-001"]}], seed=7)
+    message = request_of_json(request).SerializeToString()
+    read = read_request(message, LimitsConfig(), loaded.generation)
+    named = {*read.features.dense, *read.features.categorical, *read.features.bags}
+    assert named | set(read.features.sequences) == set(loaded.model.inputs)
+    assert len(read.features.sequences["impressions"].sids) == 256 * 4
+    assert all(len(ids) == 20 for ids in read.features.bags.values())
+
+
+@pytest.mark.subprocess
+def test_the_command_writes_a_result_file(tmp_path: Path) -> None:
+    out = tmp_path / "attention.json"
+    done = run_grace(
+        *"bench attention --device cpu --tiny --seconds 0.001 --only cross --out".split(), out
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    result = json.loads(out.read_text())
+    assert set(result) == {"machine", "commit", "command", "rows"}
+    assert result["command"].startswith("grace bench attention --device cpu --tiny")
+    assert [json.loads(line) for line in done.stdout.splitlines()] == result["rows"]
+
+
+@pytest.mark.subprocess
+def test_a_wrong_option_is_one_line() -> None:
+    done = run_grace("bench", "gtm", "--device", "cpu")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: --device cpu: only --tiny shapes are for a CPU\n"
+
+
+@pytest.mark.subprocess
+def test_a_server_is_loaded_from_another_process(tmp_path: Path) -> None:
+    out = tmp_path / "serve.json"
+    command = "bench serve --device cpu --tiny --precision fp32 --seconds 0.5 --sids 2000"
+    done = run_grace(*command.split(), "--only", "load", "--out", out)
+    assert done.returncode == 0, done.stderr
+    (load,) = json.loads(out.read_text())["rows"]
+    assert (load["measure"], load["rps"], load["errors"]) == ("load", 20.0, 0)
+    assert 0 < load["p50_ms"] <= load["p99_ms"]
+
+
+def test_saturation_is_told_from_the_middle_of_the_trace(tmp_path: Path) -> None:
+    """Batches of 10 ms every 20 ms; at the ends there are none."""
+    spans = [(number * 20_000.0, stage) for number in range(100) for stage in ("generate", "post")]
+    trace = tmp_path / "trace.json"
+    events = [
+        {"name": stage, "ph": "X", "ts": ts, "dur": 10_000.0, "args": {"requests": 16}}
+        for ts, stage in spans
+    ]
+    trace.write_text(json.dumps({"traceEvents": events}))
+    own = {"ok": 64, "failed": 0, "ms": {"latency_ok": {"p50": 1.0, "p99": 2.0}}}
+    out = tmp_path / "serve.json"
+    row = serve.saturation_row(tiny("serve", out=out), "bf16", trace, {"total": 2e9, "grace": own})
+    assert (row["rps"], row["errors"], row["mean_batch"]) == (32.0, 0, 16.0)
+    assert row["generate_busy"] == pytest.approx(0.5, abs=0.01)
+    picture = ET.fromstring((tmp_path / "serve_timeline.svg").read_text())
+    bars = [each for each in picture.iter() if each.tag.endswith("rect")]
+    assert len(bars) == 1 + 2 * 10
+    assert (tmp_path / "serve_timeline.json").exists()

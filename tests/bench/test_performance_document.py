@@ -1,0 +1,110 @@
+"""docs/performance.md is what the result files make, and tells the paper's numbers beside ours."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from bench.gpu.bars import Bar, draw_bars
+from bench.gpu.document import NAME, PLOT, performance_document, plot_of
+from bench.gpu.options import TABLES
+from configs.marked_text import replaced
+
+RESULTS = Path("bench") / "results" / "h200"
+
+RUNG: dict[str, Any] = {
+    "precision": "bf16", "decoder_p50_ms": 9.3, "decoder_p99_ms": 9.4, "full_p50_ms": 14.6,
+    "full_p99_ms": 17.1, "mfu": 0.77, "sm_clock_mhz": 1700, "power_w": 690.0,
+    "overlap_with_fp32": 0.93,
+}  # fmt: skip
+TIME: dict[str, Any] = {"p50_ms": 0.06, "p99_ms": 0.07, "precision": "bf16", "step": 1, "beams": 16}
+RATES: dict[str, Any] = {"tflops": 571.0, "gb_per_s": 2800.0, "share_of_copy": 0.91}
+ROWS: dict[str, list[dict[str, Any]]] = {
+    "ladder": [{"rung": "L0 kept", **RUNG}, {"rung": "D3", **RUNG}],
+    "attention": [
+        {"measure": "copy", "gb_per_s": 4230.0},
+        {"measure": "cross", "variant": "before", **TIME, **RATES, "p50_ms": 8.8},
+        {"measure": "cross", "variant": "ours", **TIME, **RATES},
+        {"measure": "self", "variant": "fa2", **TIME, **RATES, "p50_ms": 5.4},
+        {"measure": "self", "variant": "ours tree", **TIME, **RATES},
+        {"measure": "counters", "kernel": "self", "variant": "fa2", "unavailable": "no ncu"},
+    ],
+    "gtm": [
+        {"measure": "admission", "mode": "union", "sids": 30, "admitted": 9, **TIME},
+        {"measure": "admission", "mode": "union", "sids": 30, "step": "all", "p50_ms": 0.21},
+        {"measure": "decoder", "mode": "union", "sids": 3, "index_mb": 1, **TIME, "p50_ms": 10.0},
+        {"measure": "decoder", "mode": "union", "sids": 100, "index_mb": 9, **TIME, "p50_ms": 10.4},
+    ],
+    "serve": [
+        {"measure": "load", "precision": "bf16", "rps": 1200.0, "p50_ms": 21.0, "p99_ms": 44.0,
+         "errors": 0},
+    ],
+    "budget": [
+        {"measure": "rates", "precision": "bf16", "copy_gb_per_s": 4230.0, "product_tflops": 794.0},
+        {"measure": "product", "kernel": "16384 x 2048 x 6144", "precision": "bf16", "calls": 6,
+         "gflop": 2473.9, "mb": 1761.6, "floor_ms": 3.116, "measured_ms": 3.2, "share": 0.33},
+    ],
+    "others": [
+        {"measure": "generate", "variant": "hf", "beams": 16, "p50_ms": 28.0, "peak_gb": 3.0},
+        {"measure": "generate", "variant": "hf", "beams": 64, "unavailable": "out of memory"},
+        {"measure": "generate", "variant": "ours, D0", "beams": 16, "p50_ms": 1.5},
+    ],
+}  # fmt: skip
+
+
+def results_in(folder: Path) -> Path:
+    for table, rows in ROWS.items():
+        result = {"machine": "H200", "commit": "abc", "command": f"grace bench {table}"}
+        (folder / f"{table}.json").write_text(json.dumps({**result, "rows": rows}))
+    return folder
+
+
+def test_the_document_is_current(repository: Path) -> None:
+    text = (repository / "docs" / "performance.md").read_text(encoding="utf-8")
+    made = performance_document(repository / RESULTS)
+    assert text == replaced(text, NAME, made), "run make fix"
+
+
+def test_the_picture_is_current(repository: Path) -> None:
+    made, file = plot_of(repository / RESULTS), repository / RESULTS / PLOT
+    assert (file.read_text(encoding="utf-8") if file.exists() else None) == made, "run make fix"
+
+
+def test_every_table_has_a_section_and_its_command(tmp_path: Path) -> None:
+    missing = performance_document(tmp_path)
+    assert re.findall(r"`grace bench (\w+) --out", missing) == sorted(TABLES, key=missing.index)
+    told = performance_document(results_in(tmp_path))
+    assert "Not measured yet" not in told
+    for table in TABLES:
+        assert f"```sh\ngrace bench {table}\n```" in told
+
+
+def test_ours_stand_beside_the_papers_with_their_ratio(tmp_path: Path) -> None:
+    told = performance_document(results_in(tmp_path))
+    (rung,) = [line for line in told.splitlines() if line.startswith("| D3 |")]
+    assert "| 25.0/27.3 | **9.3/9.4** | 2.7x | 10 | 51.0/53.6 | 14.6/17.1 | 28.8% | 77.0% |" in rung
+    assert "| ours | bf16 |  | **0.060** | 0.070 | 146.7x |" in told
+    assert "| 1 | 16 | ours tree | bf16 | 0.224 | **0.060** | 0.070 | 90.0x |" in told
+    assert "| 100 | 9 | **10.4** | 0.070 | +4.0% |" in told
+    assert "| hf | 28.0 (3 GB) | out of memory |" in told
+    assert "unavailable: no ncu" in told
+
+
+def test_no_cell_breaks_its_table(tmp_path: Path) -> None:
+    told = performance_document(results_in(tmp_path))
+    for table in re.findall(r"(?:^\|.*\n)+", told, re.MULTILINE):
+        assert len({line.count("|") for line in table.splitlines()}) == 1
+
+
+@pytest.mark.parametrize("values", [(None, 0.5), (250.0, 0.003), (1.0, 1.0)])
+def test_bars_are_drawn_as_a_picture_that_parses(values: tuple[float | None, ...]) -> None:
+    bars = [Bar("a < b", values), Bar("c", (17.0, None))]
+    picture = draw_bars("x & y", ("paper", "here"), bars, "ms")
+    root = ET.fromstring(picture)
+    widths = [float(each.get("width", "0")) for each in root.iter() if each.tag.endswith("rect")]
+    assert len(widths) == 1 + 2 + 1 + sum(value is not None for value in values)
+    assert max(widths) <= float(root.get("width", "0"))
+    assert draw_bars("x & y", ("paper", "here"), bars, "ms") == picture

@@ -1,0 +1,181 @@
+"""The CUDA kernels on the host, against the references: every case, every launch shape.
+
+The same on a GPU is test_agreement.py, and what only a GPU shows is test_cuda_on_gpu.py.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from index.matchers import MatcherMode
+from kernels import REFERENCE, Candidates, UserTensors
+from kernels.admit_children_cuda import CudaSlot, admit_children_cuda
+from kernels.select_beams_cuda import select_beams_cuda
+from support.decode_cases import branching_case, decode_case, every_sid_case, random_nodes
+from support.emulated_cuda import emulated_cuda
+from support.hard_inputs import full_rows, many_locations_case
+from support.op_cases import CASES, OpCase, selection_inputs
+
+pytestmark = pytest.mark.subprocess  # the first of them runs the compiler
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def on_the_host() -> Iterator[None]:
+    with emulated_cuda():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def poisoned_outputs() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def assert_same(got: Candidates, expected: Candidates) -> None:
+    got, expected = got.packed(), expected.packed()
+    assert torch.equal(got.offsets, expected.offsets)
+    assert torch.equal(got.tokens, expected.tokens)
+    assert torch.equal(got.nodes, expected.nodes)
+
+
+def arguments_of(case: OpCase) -> tuple[Any, ...]:
+    return case.arguments(np.random.default_rng(7))
+
+
+@pytest.mark.parametrize("lanes", [8, 16, 32, 128])
+@pytest.mark.parametrize("case", CASES["admit_children"], ids=lambda case: case.name)
+def test_any_lanes_admit_what_the_reference_admits(case: OpCase, lanes: int) -> None:
+    nodes, users, index = arguments_of(case)
+    slot = CudaSlot()
+    slot.point_at(users, index)
+    assert_same(slot.admit_children(nodes, lanes), REFERENCE.admit_children(nodes, users, index))
+
+
+@pytest.mark.parametrize("case", CASES["select_beams"], ids=lambda case: case.name)
+def test_the_kernel_selects_what_the_reference_selects(case: OpCase) -> None:
+    arguments = arguments_of(case)
+    got, expected = select_beams_cuda(*arguments), REFERENCE.select_beams(*arguments)
+    for name in ("parents", "tokens", "nodes", "corrupt"):
+        assert torch.equal(getattr(got, name), getattr(expected, name)), name
+    torch.testing.assert_close(got.scores, expected.scores, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("columns", [63, 512, 513, 1111])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_rows_of_any_width_and_type_are_normalised_alike(dtype: torch.dtype, columns: int) -> None:
+    logits, *rest = selection_inputs(np.random.default_rng(3), 3, 7, columns, 60, 37, True)
+    got = select_beams_cuda(logits.to(dtype), *rest)
+    expected = REFERENCE.select_beams(logits.to(dtype), *rest)
+    torch.testing.assert_close(got.scores, expected.scores, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("ordered", [False, True], ids=["in-order", "ordered"])
+@pytest.mark.parametrize("above", [-300, 0, 300])
+def test_of_more_beams_than_a_cluster_sees_at_once_the_best_are_kept(
+    above: int, ordered: bool
+) -> None:
+    """Wherever the scores lie: where log-probabilities are, far below them, and above zero."""
+    rng = np.random.default_rng(11)
+    logits = np.tile(rng.permutation(9).astype(np.float32) / 1024, (1111, 1))
+    scores = above - rng.permutation(1111).astype(np.float32)[None] / 64
+    candidates = full_rows(1, 1111, 9, 9)
+    arguments = (torch.from_numpy(logits), torch.from_numpy(scores), candidates, 703, ordered)
+    got, expected = select_beams_cuda(*arguments), REFERENCE.select_beams(*arguments)
+    for name in ("parents", "tokens", "nodes"):
+        assert torch.equal(getattr(got, name), getattr(expected, name)), name
+    torch.testing.assert_close(got.scores, expected.scores, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("value", [-torch.inf, torch.nan, torch.inf])
+def test_logits_that_are_not_finite_mean_the_same(value: float) -> None:
+    """In a row of its own, in one candidate of another, and in a column that is none."""
+    logits, scores, _, _, _ = selection_inputs(np.random.default_rng(4), 5, 11, 63, 60, 37, True)
+    logits[3], logits[14, 5], logits[25, 62] = value, value, value
+    arguments = (logits, scores, full_rows(5, 11, 63, 60), 37, True)
+    got, expected = select_beams_cuda(*arguments), REFERENCE.select_beams(*arguments)
+    assert torch.equal(got.corrupt, expected.corrupt)
+    assert torch.equal(got.nodes, expected.nodes)
+
+
+def test_the_same_slot_answers_for_whatever_it_points_at() -> None:
+    """Snapshots of other sizes, modes, words and sets, and batches of other users, in turn."""
+    rng = np.random.default_rng(5)
+    slot = CudaSlot()
+    for mode in (*MatcherMode, *MatcherMode):
+        made = decode_case(branching_case(rng, int(rng.integers(20, 111)), 5), mode)
+        slot.point_at(made.users, made.index)
+        nodes = random_nodes(rng, made.snapshot.trie, 5, 7)
+        expected = REFERENCE.admit_children(nodes, made.users, made.index)
+        assert_same(slot.admit_children(nodes), expected)
+
+
+def test_a_request_without_a_user_has_no_children() -> None:
+    """A graph of a larger bucket runs whatever the slot points at."""
+    made = decode_case(branching_case(np.random.default_rng(6), 63, 3))
+    slot = CudaSlot()
+    slot.point_at(made.users, made.index)
+    nodes = torch.zeros((5, 7), dtype=torch.int32)
+    counts = slot.admit_children(nodes).counts
+    assert counts is not None
+    assert (counts[:21] > 0).any()
+    assert not counts[21:].any()
+
+
+def test_a_node_of_another_trie_has_no_children() -> None:
+    made = decode_case(branching_case(np.random.default_rng(7), 63, 1), MatcherMode.CD)
+    wrong = [-2, made.snapshot.trie.num_internal, 2**31 - 1]
+    candidates = admit_children_cuda(
+        torch.tensor([wrong], dtype=torch.int32), made.users, made.index
+    )
+    assert candidates.counts is not None
+    assert candidates.counts.tolist() == [0, 0, 0]
+
+
+def test_a_slot_keeps_to_its_vocabulary_and_points_somewhere_first() -> None:
+    slot = CudaSlot()
+    with pytest.raises(RuntimeError, match="points at nothing yet"):
+        slot.admit_children(torch.zeros((1, 1), dtype=torch.int32))
+    made = decode_case(every_sid_case(np.random.default_rng(8), (3, 5), 1))
+    slot.point_at(made.users, made.index)
+    other = decode_case(every_sid_case(np.random.default_rng(8), (3, 7), 1))
+    with pytest.raises(
+        ValueError, match=r"sizes \(3, 5\), the snapshot has \(3, 7\): make another"
+    ):
+        slot.point_at(other.users, other.index)
+
+
+def test_users_of_another_schema_are_refused() -> None:
+    made = decode_case(many_locations_case(np.random.default_rng(9)))
+    users = UserTensors(made.users.bitmask, made.users.sets[:1])
+    with pytest.raises(ValueError, match="as many as the snapshot's, 3, got 1"):
+        CudaSlot().point_at(users, made.index)
+
+
+def strided(tensor: Tensor) -> Tensor:
+    return tensor.repeat_interleave(2, dim=-1)[..., ::2]
+
+
+def test_what_a_kernel_cannot_read_as_an_array_is_refused() -> None:
+    nodes, users, index = arguments_of(CASES["admit_children"][0])
+    with pytest.raises(ValueError, match=r"nodes must be contiguous torch\.int32"):
+        admit_children_cuda(strided(nodes), users, index)
+    logits, *rest = arguments_of(CASES["select_beams"][0])
+    with pytest.raises(ValueError, match="logits must be contiguous, got strides"):
+        select_beams_cuda(strided(logits), *rest)
+    with pytest.raises(ValueError, match="logits must be one of float32, bfloat16, float16"):
+        select_beams_cuda(logits.double(), *rest)
+
+
+def test_more_room_than_can_be_numbered_is_refused() -> None:
+    made = decode_case(every_sid_case(np.random.default_rng(10), (3,), 1), MatcherMode.CD)
+    slot = CudaSlot()
+    slot.point_at(made.users, made.index)
+    slot._vocab_sizes = (65535,)
+    with pytest.raises(ValueError, match="32769 beam rows of 65535 tokens are more than int32"):
+        slot.admit_children(torch.zeros((1, 32769), dtype=torch.int32))

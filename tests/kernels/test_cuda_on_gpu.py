@@ -1,0 +1,157 @@
+"""What of the CUDA operations only a GPU shows: capture, replay, and a snapshot swapped between."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from index.matchers import MatcherMode
+from kernels import (
+    REFERENCE,
+    Beams,
+    Candidates,
+    DecodeIndex,
+    Ops,
+    UserTensors,
+    admission_slot,
+    load_ops,
+)
+from kernels.admit_children_cuda import CudaSlot
+from support.decode_cases import branching_case, decode_case, every_sid_case, random_nodes
+from support.hard_inputs import many_locations_case
+from support.op_cases import mapped, normal, selection_inputs
+from support.strategies import Case
+
+pytestmark = pytest.mark.gpu
+GPU = torch.device("cuda")
+REQUESTS, BEAMS = 6, 71
+
+
+@pytest.fixture(scope="module")
+def ops() -> Ops:
+    return load_ops(GPU)
+
+
+@dataclass(frozen=True)
+class Batch:
+    users: UserTensors
+    index: DecodeIndex
+    nodes: Tensor
+
+
+def batch_of(rng: np.random.Generator, case: Case, mode: MatcherMode) -> Batch:
+    made = decode_case(case, mode)
+    nodes = random_nodes(rng, made.snapshot.trie, len(made.rows), BEAMS)
+    users, index, nodes = mapped((made.users, made.index, nodes), lambda x: x.to(GPU))
+    return Batch(users, index, nodes)
+
+
+def batches(rng: np.random.Generator) -> list[Batch]:
+    """Of all modes, with 0 to 3 sets, 1 to 65 words, and users with up to 200 locations."""
+    made = [batch_of(rng, branching_case(rng, 63, REQUESTS), mode) for mode in MatcherMode]
+    made += [batch_of(rng, many_locations_case(rng), mode) for mode in MatcherMode]
+    return made
+
+
+def assert_same(got: Candidates, expected: Candidates) -> None:
+    got, expected = got.packed(), expected.packed()
+    assert torch.equal(got.offsets, expected.offsets)
+    assert torch.equal(got.tokens, expected.tokens)
+    assert torch.equal(got.nodes, expected.nodes)
+
+
+def cuda_slot(ops: Ops) -> CudaSlot:
+    slot = admission_slot(ops)
+    assert isinstance(slot, CudaSlot)
+    return slot
+
+
+@pytest.mark.parametrize("lanes", [8, 16, 32, 128])
+def test_a_captured_admission_answers_for_what_the_slot_points_at_now(ops: Ops, lanes: int) -> None:
+    rng = np.random.default_rng(1)
+    made = batches(rng)
+    slot = cuda_slot(ops)
+    slot.point_at(made[0].users, made[0].index)
+    nodes = made[0].nodes.clone()
+    slot.admit_children(nodes, lanes)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        candidates = slot.admit_children(nodes, lanes)
+    for batch in (*made, *reversed(made)):
+        slot.point_at(batch.users, batch.index)
+        nodes.copy_(batch.nodes)
+        graph.replay()
+        expected = REFERENCE.admit_children(batch.nodes, batch.users, batch.index)
+        assert_same(candidates, expected)
+
+
+def test_a_slot_pointed_ahead_of_the_device_keeps_batches_apart(ops: Ops) -> None:
+    """Nothing waits between the batches: the host is done before the GPU begins."""
+    made = batches(np.random.default_rng(2))
+    slot = cuda_slot(ops)
+    torch.cuda._sleep(20_000_000)  # type: ignore[no-untyped-call]
+    answers = []
+    for batch in made:
+        slot.point_at(batch.users, batch.index)
+        answers.append(slot.admit_children(batch.nodes))
+    for batch, answer in zip(made, answers, strict=True):
+        assert_same(answer, REFERENCE.admit_children(batch.nodes, batch.users, batch.index))
+
+
+@pytest.mark.parametrize("ordered", [False, True], ids=["in-order", "ordered"])
+def test_a_captured_selection_selects_from_what_is_there_now(ops: Ops, ordered: bool) -> None:
+    rng = np.random.default_rng(3)
+    logits, scores, candidates, k, _ = mapped(
+        selection_inputs(rng, 5, 63, 111, 100, 257, ordered), lambda x: x.to(GPU)
+    )
+    ops.select_beams(logits, scores, candidates, k, ordered)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        beams = ops.select_beams(logits, scores, candidates, k, ordered)
+    for seed in range(5):
+        new_logits, new_scores, *_ = selection_inputs(
+            np.random.default_rng(seed), 5, 63, 111, 100, 257, ordered
+        )
+        logits.copy_(new_logits)
+        scores.copy_(new_scores)
+        graph.replay()
+        assert_agree(beams, REFERENCE.select_beams(logits, scores, candidates, k, ordered))
+
+
+def assert_agree(got: Beams, expected: Beams) -> None:
+    for name in ("parents", "tokens", "nodes", "corrupt"):
+        assert torch.equal(getattr(got, name), getattr(expected, name)), name
+    torch.testing.assert_close(got.scores, expected.scores, rtol=1e-5, atol=1e-5)
+
+
+def test_admission_and_selection_agree_with_a_thousand_beams_of_full_fan_out(ops: Ops) -> None:
+    rng = np.random.default_rng(4)
+    made = decode_case(every_sid_case(rng, (512, 3), 3))
+    users, index = mapped((made.users, made.index), lambda x: x.to(GPU))
+    nodes = torch.zeros((3, 1024), dtype=torch.int32, device=GPU)  # the root, over and over
+    candidates = ops.admit_children(nodes, users, index)
+    assert_same(candidates, REFERENCE.admit_children(nodes, users, index))
+    logits, scores = normal(rng, 1, 512).repeat(3072, 1).to(GPU), normal(rng, 3, 1024).to(GPU)
+    scores[1] = 0  # a request of ties by the thousand
+    for k, ordered in ((1024, False), (1024, True), (5001, True), (1, True)):
+        got = ops.select_beams(logits, scores, candidates, k, ordered)
+        expected = REFERENCE.select_beams(logits, scores, candidates, k, ordered)
+        torch.testing.assert_close(got.scores, expected.scores, rtol=1e-5, atol=1e-5)
+        for name in ("parents", "tokens", "nodes"):
+            assert torch.equal(getattr(got, name)[1], getattr(expected, name)[1]), name
+
+
+def test_one_request_with_numbers_that_are_not_finite_harms_no_other(ops: Ops) -> None:
+    rng = np.random.default_rng(5)
+    inputs = mapped(selection_inputs(rng, 5, 63, 111, 100, 257, True), lambda x: x.to(GPU))
+    logits, scores, candidates, k, ordered = inputs
+    clean = ops.select_beams(logits, scores, candidates, k, ordered)
+    logits[2 * 63 : 3 * 63] = torch.nan
+    beams = ops.select_beams(logits, scores, candidates, k, ordered)
+    assert beams.corrupt.tolist() == [False, False, True, False, False]
+    assert (beams.nodes[2] == -1).all()
+    for request in (0, 1, 3, 4):
+        assert torch.equal(beams.nodes[request], clean.nodes[request])
+        assert torch.equal(beams.scores[request], clean.scores[request])

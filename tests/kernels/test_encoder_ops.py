@@ -1,0 +1,186 @@
+"""The encoder's operations: Triton's agree with plain torch, interpreted on a CPU and on a GPU."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from kernels.encoder_ops import PLAIN_ENCODER, EncoderOps, load_encoder_ops
+from support.command import run_python
+
+pytest.importorskip("triton", reason="the extra `gpu` exists on Linux alone")
+
+from kernels import encoder_attention_triton, gates_triton, rms_norm_triton
+from kernels.encoder_ops_cuda import CUDA_ENCODER
+from support.encoder_cases import INTERFORMER, T5, interformer_spec, t5_spec
+from support.encoder_op_cases import CASES, encoder_calls, encoder_difference
+from support.op_cases import mapped
+from support.triton_agreement import Call, difference
+from support.triton_compile import SHARED_MEMORY, Compiled, compiled_launch
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@contextmanager
+def poisoned_memory() -> Iterator[None]:
+    """New memory is filled with NaN."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_every_operation_has_cases() -> None:
+    assert list(CASES) == [field.name for field in fields(EncoderOps)]
+    assert all(CASES.values())
+
+
+def test_a_cpu_computes_the_plain_operations_and_loads_no_triton() -> None:
+    assert load_encoder_ops(torch.device("cpu")) is PLAIN_ENCODER
+    done = run_python(
+        "import sys, torch, model.encoders; from kernels.encoder_ops import load_encoder_ops; "
+        "load_encoder_ops(torch.device('cpu')); print('triton' in sys.modules)"
+    )
+    assert done.stdout == "False\n", done.stderr
+
+
+@pytest.mark.subprocess
+def test_interpreted_operations_and_encoders_agree_with_plain_ones(repository: Path) -> None:
+    done = run_python(
+        "import runpy; runpy.run_module('support.encoder_op_cases', run_name='__main__')",
+        env={"TRITON_INTERPRET": "1", "PYTHONPATH": str(repository / "tests")},
+    )
+    assert done.returncode == 0, done.stderr
+    outcome = json.loads(done.stdout)
+    assert outcome["calls"] > 30
+    assert outcome["different"] == []
+    assert set(outcome["encoders"]) == {"interformer", "t5"}
+    assert max(outcome["encoders"].values()) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("rms_norm", (torch.ones(4, 6), torch.ones(5), 1e-6), r"gain must be \[d\] = \[6\], got"),
+        ("attention", (torch.ones(2, 3, 8), *2 * [torch.ones(2, 5, 6)], 2, 1.0), "keys must be"),
+        ("attention", (*3 * [torch.ones(2, 3, 8)], 3, 1.0), "inner must be a multiple of heads"),
+        (
+            "attention",
+            (*3 * [torch.ones(2, 3, 8)], 2, 1.0, None, torch.ones(2, 6)),
+            r"bias must be \[heads, distances\] = \[2, 5\], got \[2, 6\]",
+        ),
+        ("gate", (torch.ones(2, 3, 8), torch.ones(2, 8)), r"opening must be \[requests, tokens"),
+        ("open_hidden", (torch.ones(2, 3, 8), torch.ones(3, 8)), "openings must be"),
+    ],
+)
+@pytest.mark.parametrize("ops", [PLAIN_ENCODER, CUDA_ENCODER], ids=["plain", "cuda"])
+def test_wrong_shapes_are_refused_by_name(
+    ops: EncoderOps, name: str, arguments: tuple[Any, ...], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        getattr(ops, name)(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("rms_norm", (torch.ones(8), 1e-6)),
+        ("gate", (torch.ones(3, 5, 8),)),
+        ("open_hidden", (torch.ones(3, 8),)),
+        ("add_product", (torch.ones(3, 5, 2), torch.ones(8, 2))),
+        ("attention", (*2 * [torch.ones(3, 5, 8)], 2, 1.0)),
+    ],
+)
+def test_rows_that_are_not_contiguous_are_refused(name: str, more: tuple[Any, ...]) -> None:
+    with pytest.raises(ValueError, match="contiguous"):
+        getattr(CUDA_ENCODER, name)(torch.ones(3, 8, 5).transpose(1, 2), *more)
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def assert_fits(made: Compiled) -> None:
+    assert made.resources["STACK"] == 0
+    assert made.resources["LOCAL"] == 0
+    assert made.shared_memory <= SHARED_MEMORY
+    assert not made.count(r"(ld|st)\.global[.\w:]*\.b16\b")
+    assert made.count(r"ld\.global[.\w:]*\.v4\.b32") + made.count(r"cp\.async\.cg") > 0
+    assert made.count(r"st\.global[.\w:]*\.v4\.b32") > 0
+
+
+@pytest.mark.parametrize("tokens", [4, 68, 260])
+def test_attention_compiles_to_tensor_cores_and_wide_loads(
+    monkeypatch: pytest.MonkeyPatch, tokens: int
+) -> None:
+    keys, values = meta(16, 260, 1024).chunk(2, dim=-1)
+    mask = meta(16, 260, dtype=torch.bool)
+    made = compiled_launch(
+        monkeypatch,
+        encoder_attention_triton,
+        lambda: CUDA_ENCODER.attention(meta(16, tokens, 512), keys, values, 8, 0.125, mask),
+    )
+    assert_fits(made)
+    assert made.count(r"wgmma\.mma_async|mma\.sync") > 0
+
+
+def test_norms_and_gates_compile_to_wide_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, heads = meta(16, 260, 512), meta(16, 260, 512)[:, :4]
+    for module, launch in (
+        (rms_norm_triton, lambda: CUDA_ENCODER.rms_norm(x, meta(512), 1e-6)),
+        (rms_norm_triton, lambda: CUDA_ENCODER.rms_norm(heads, meta(512), 1e-6)),
+        (gates_triton, lambda: CUDA_ENCODER.gate(heads, meta(16, 4, 512))),
+        (gates_triton, lambda: CUDA_ENCODER.open_hidden(meta(16, 260, 1024), meta(16, 1024))),
+    ):
+        assert_fits(compiled_launch(monkeypatch, module, launch))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("call", list(encoder_calls(DTYPES)), ids=lambda call: call.name)
+def test_operations_agree_on_the_gpu(call: Call) -> None:
+    with poisoned_memory():
+        assert difference(call, "cuda") is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.08)], ids=str
+)
+@pytest.mark.parametrize(
+    "spec",
+    [INTERFORMER, T5, interformer_spec(d_model=64, heads=2), t5_spec(64, 4, 16)],
+    ids=["interformer", "t5", "interformer-even", "t5-even"],
+)
+def test_encoders_on_the_gpu_are_those_of_the_cpu(
+    spec: Any, dtype: torch.dtype, tolerance: float
+) -> None:
+    assert encoder_difference(spec, "cuda", dtype) < tolerance
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [field.name for field in fields(EncoderOps)])
+def test_a_captured_operation_computes_what_lies_in_its_inputs_then(name: str) -> None:
+    operation = getattr(CUDA_ENCODER, name)
+    given = CASES[name][0].arguments(np.random.default_rng(5))
+    arguments = mapped(given, lambda x: x.cuda())
+    fresh = arguments[0].clone()
+
+    def run() -> torch.Tensor:
+        result: torch.Tensor = operation(arguments[0].clone(), *arguments[1:])
+        return result
+
+    run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = run()
+    arguments[0].copy_(fresh.roll(1, dims=0))
+    graph.replay()
+    assert torch.equal(out, run())

@@ -1,0 +1,225 @@
+"""Recorded generation on a GPU against the plain definition on the CPU."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from configs.errors import ConfigError
+from configs.generation import BeamProfile
+from index.matchers import MatcherMode
+from index.trie import NO_NODE
+from kernels import REFERENCE, DecodeIndex, load_ops
+from model.beam_search import Generated
+from model.captured_generation import CapturedGeneration
+from model.fast_generation import FastGeneration
+from model.fast_weights import Precision
+from model.generation import PlainGeneration
+from model.model import Model
+from support.fast_cases import ALL_STEPS
+from support.generation_cases import MODELS, PROFILES, Batch, index_of, make_batch, make_model
+from support.op_cases import mapped
+
+pytestmark = pytest.mark.gpu
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+BUCKETS = (1, 4, 5)
+NARROW, WIDE = PROFILES
+
+
+@dataclass(frozen=True)
+class Both:
+    """One model: recorded on the GPU, and plain on the CPU."""
+
+    model: Model
+    eager: FastGeneration
+    captured: CapturedGeneration
+    plain_model: Model
+
+    @staticmethod
+    def of(kind: str, precision: Precision = "fp32") -> "Both":
+        model = make_model(kind, GPU)
+        eager = FastGeneration(model, load_ops(GPU), precision, ALL_STEPS)
+        captured = CapturedGeneration(model, eager, BUCKETS, PROFILES)
+        return Both(model, eager, captured, make_model(kind, CPU))
+
+    def batch(self, seed: int, requests: int, bucket: int) -> Batch:
+        return make_batch(self.model, seed, requests, bucket, GPU)
+
+    def generate(self, batch: Batch, index: DecodeIndex, profile: BeamProfile) -> Generated:
+        return self.captured.generate(batch.features, batch.users, index, profile)
+
+    def plainly(self, batch: Batch, index: DecodeIndex, profile: BeamProfile) -> Generated:
+        features, users, index = mapped((batch.features, batch.users, index), torch.Tensor.cpu)
+        plain = PlainGeneration(self.plain_model, REFERENCE)
+        return plain.generate(features, users, index, profile)
+
+
+@pytest.fixture(scope="module", params=sorted(MODELS))
+def both(request: pytest.FixtureRequest) -> Both:
+    return Both.of(request.param)
+
+
+def index_on_gpu(both: Both, seed: int, mode: MatcherMode = MatcherMode.UNION) -> DecodeIndex:
+    return index_of(both.model, seed, mode, GPU)
+
+
+def assert_same_sids(got: Generated, expected: Generated) -> None:
+    got = mapped(got, torch.Tensor.cpu)
+    assert torch.equal(got.leaves, expected.leaves)
+    assert torch.equal(got.corrupt, expected.corrupt)
+    torch.testing.assert_close(got.scores, expected.scores, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("profile", PROFILES, ids=["narrow", "wide"])
+@pytest.mark.parametrize("bucket", BUCKETS)
+def test_a_replay_is_what_eager_and_plain_generation_give(
+    both: Both, bucket: int, profile: BeamProfile
+) -> None:
+    index = index_on_gpu(both, 1)
+    for seed in range(3):
+        batch = both.batch(seed, max(1, bucket - 1), bucket)
+        got = both.generate(batch, index, profile)
+        eager = both.eager.generate(batch.features, batch.users, index, profile)
+        assert torch.equal(got.leaves, eager.leaves)
+        assert torch.equal(got.scores, eager.scores)
+        assert (got.leaves != NO_NODE).any()
+        assert_same_sids(got, both.plainly(batch, index, profile))
+
+
+def test_every_batch_sees_its_own_snapshot_though_none_waits_for_another(both: Both) -> None:
+    """Tries, matcher modes and users change with every replay; each is compared at the end."""
+    made = [
+        (both.batch(turn, 4, 5), index_on_gpu(both, turn % 3, mode), (WIDE, NARROW)[turn % 2])
+        for turn, mode in enumerate([*MatcherMode] * 3)
+    ]
+    torch.cuda.synchronize()
+    got = [both.generate(*each) for each in made]
+    torch.cuda.synchronize()
+    for answer, each in zip(got, made, strict=True):
+        assert_same_sids(answer, both.plainly(*each))
+
+
+def test_a_snapshot_that_is_gone_is_never_read_again(both: Both) -> None:
+    batch, old, new = both.batch(1, 4, 4), index_on_gpu(both, 1), index_on_gpu(both, 2)
+    expected = both.plainly(batch, new, WIDE)
+    both.generate(batch, old, WIDE)
+    torch.cuda.synchronize()
+    for tensor in (old.node_offsets, old.csr_tokens, old.bitmask_index, old.bitmask_table):
+        assert tensor is not None
+        tensor.fill_(torch.iinfo(torch.int32).max)
+    assert_same_sids(both.generate(batch, new, WIDE), expected)
+
+
+def test_answers_are_the_callers_own(both: Both) -> None:
+    index = index_on_gpu(both, 1)
+    one, other = both.batch(1, 4, 4), both.batch(2, 4, 4)
+    first = both.generate(one, index, WIDE)
+    before = mapped(first, torch.Tensor.clone)
+    both.generate(other, index, WIDE)
+    torch.cuda.synchronize()
+    assert torch.equal(first.leaves, before.leaves)
+    assert torch.equal(first.scores, before.scores)
+
+
+def test_a_request_gives_the_same_bits_at_every_row_of_its_bucket(both: Both) -> None:
+    index = index_on_gpu(both, 1, MatcherMode.CD)
+    batch = both.batch(1, 5, 5)
+    whole = both.generate(batch, index, WIDE)
+    for turn in range(1, 5):
+        places = [(i + turn) % 5 for i in range(5)]
+        features = mapped(batch.features, lambda tensor: tensor[places])  # noqa: B023 (at once)
+        got = both.captured.generate(features, batch.users, index, WIDE)
+        assert torch.equal(got.leaves, whole.leaves[places])
+        assert torch.equal(got.scores, whole.scores[places])
+
+
+def test_a_corrupt_request_touches_no_other(both: Both) -> None:
+    index, batch = index_on_gpu(both, 1, MatcherMode.CD), both.batch(1, 4, 4)
+    clean = both.generate(batch, index, WIDE)
+    with torch.inference_mode():
+        batch.features.sequences[0].states[2] = torch.nan
+        if batch.features.non_sequence is not None:
+            batch.features.non_sequence[2] = torch.nan
+    got = both.generate(batch, index, WIDE)
+    assert got.corrupt.tolist() == [False, False, True, False]
+    assert (got.leaves[2] == NO_NODE).all()
+    for row in (0, 1, 3):
+        assert torch.equal(got.leaves[row], clean.leaves[row])
+        assert torch.equal(got.scores[row], clean.scores[row])
+
+
+def test_another_thread_records_while_this_one_serves(both: Both) -> None:
+    index, batch = index_on_gpu(both, 1), both.batch(3, 4, 4)
+    expected = both.plainly(batch, index, WIDE)
+    made: list[Both] = []
+    kind = "t5" if both.model.spec.encoder.t5 else "interformer"
+
+    def record() -> None:
+        made.append(Both.of(kind))
+
+    thread = threading.Thread(target=record)
+    thread.start()
+    served = 0
+    while thread.is_alive() or served < 3:
+        pinned = torch.ones(63).pin_memory().to(GPU, non_blocking=True)
+        assert_same_sids(both.generate(batch, index, WIDE), expected)
+        assert float(pinned.sum()) == 63
+        served += 1
+    thread.join()
+    assert_same_sids(made[0].generate(batch, index, WIDE), expected)
+
+
+def test_threads_on_streams_of_their_own_get_their_own_answers(both: Both) -> None:
+    index = index_on_gpu(both, 1)
+    batches = [both.batch(seed, 4, 4) for seed in range(3)]
+    expected = [both.plainly(batch, index, WIDE) for batch in batches]
+    torch.cuda.synchronize()
+    got: list[list[Generated]] = [[], [], []]
+
+    def serve(place: int) -> None:
+        with torch.cuda.stream(torch.cuda.Stream(GPU)):  # type: ignore[no-untyped-call]
+            for _ in range(9):
+                answer = both.generate(batches[place], index, WIDE)
+                got[place].append(mapped(answer, torch.Tensor.cpu))
+
+    threads = [threading.Thread(target=serve, args=(place,)) for place in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for answers, right in zip(got, expected, strict=True):
+        assert len(answers) == 9
+        for answer in answers:
+            assert_same_sids(answer, right)
+
+
+def test_what_was_not_recorded_is_refused(both: Both) -> None:
+    index = index_on_gpu(both, 1)
+    batch = both.batch(1, 2, 2)
+    with pytest.raises(ConfigError, match=r"a batch of 2 with beams \[1, 5, 17\] was not captured"):
+        both.generate(batch, index, WIDE)
+    with pytest.raises(ConfigError, match=r"beams \[1, 9, 9\] was not captured: buckets \[1, 4, 5"):
+        both.generate(both.batch(1, 4, 4), index, BeamProfile((1, 9, 9), 7))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("kind", sorted(MODELS))
+def test_a_lower_precision_finds_most_of_the_same_sids(
+    kind: str, precision: Precision, record_property: Callable[[str, object], None]
+) -> None:
+    both = Both.of(kind, precision)
+    index, same = index_on_gpu(both, 1, MatcherMode.CD), []
+    for seed in range(5):
+        batch = both.batch(seed, 5, 5)
+        expected = both.plainly(batch, index, WIDE).leaves.tolist()
+        got = both.generate(batch, index, WIDE)
+        assert not got.corrupt.any()
+        found = got.leaves.tolist()
+        same += [len({*a} & {*b}) / len({*a}) for a, b in zip(expected, found, strict=True)]
+    overlap = sum(same) / len(same)
+    record_property("overlap", overlap)
+    print(f"{kind} {precision}: {overlap:.3f} of the plain loop's SIDs in float32")
+    assert overlap > 0.8

@@ -1,0 +1,133 @@
+"""Generation behind one interface: plain, fast, and what the recorded one copies where."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from configs.errors import ConfigError
+from configs.generation import BeamProfile, GenerationConfig
+from index.matchers import MatcherMode
+from index.trie import NO_NODE
+from kernels import REFERENCE, UserTensors, load_ops
+from model.beam_search import beam_search
+from model.captured_generation import copy_features, features_of_nobody, one_sid_index
+from model.fast_generation import FastGeneration
+from model.generation import PlainGeneration, generation_for
+from support.fast_cases import ALL_STEPS
+from support.generation_cases import MODELS, PROFILES, index_of, make_batch, make_model
+
+CPU = torch.device("cpu")
+OPS = load_ops(CPU)
+CONFIG = GenerationConfig(4, {"full": PROFILES[1]})
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_plain_generation_is_the_encoder_and_beam_search(kind: str) -> None:
+    model = make_model(kind, CPU)
+    index, batch = index_of(model, 1, MatcherMode.UNION, CPU), make_batch(model, 1, 3, 4, CPU)
+    generation = generation_for(model, OPS, "fp32", 0, CONFIG)
+    assert isinstance(generation, PlainGeneration)
+    got = generation.generate(batch.features, batch.users, index, PROFILES[1])
+    with torch.inference_mode():
+        context = model.encoder(batch.features)
+    expected = beam_search(model.decoder, context, batch.users, index, PROFILES[1], OPS)
+    assert torch.equal(got.leaves, expected.leaves)
+    assert torch.equal(got.scores, expected.scores)
+
+
+@pytest.mark.parametrize("profile", PROFILES, ids=["narrow", "wide"])
+@pytest.mark.parametrize("kind", MODELS)
+def test_fast_generation_gives_what_the_plain_one_gives(kind: str, profile: BeamProfile) -> None:
+    model = make_model(kind, CPU)
+    fast = FastGeneration(model, OPS, "fp32", ALL_STEPS)
+    plain = PlainGeneration(model, REFERENCE)
+    for seed, mode in enumerate(MatcherMode):
+        index, batch = index_of(model, seed, mode, CPU), make_batch(model, seed, 3, 4, CPU)
+        got = fast.generate(batch.features, batch.users, index, profile)
+        expected = plain.generate(batch.features, batch.users, index, profile)
+        assert (expected.leaves != NO_NODE).any()
+        assert torch.equal(got.leaves, expected.leaves)
+        torch.testing.assert_close(got.scores, expected.scores, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_lower_precision_takes_features_as_they_come(kind: str) -> None:
+    model = make_model(kind, CPU)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    fast = FastGeneration(model, OPS, "bf16", ALL_STEPS)
+    index, batch = index_of(model, 1, MatcherMode.CD, CPU), make_batch(model, 1, 4, 4, CPU)
+    got = fast.generate(batch.features, batch.users, index, PROFILES[1])
+    assert (got.leaves != NO_NODE).any()
+    assert got.scores.dtype == torch.float32
+    assert not got.corrupt.any()
+    for name, weight in model.state_dict().items():
+        assert torch.equal(weight, before[name]), "the model itself stays as it is"
+
+
+def test_a_snapshot_of_other_sids_is_refused() -> None:
+    model = make_model("t5", CPU)
+    fast = FastGeneration(model, OPS, "fp32", 0)
+    batch = make_batch(model, 1, 2, 2, CPU)
+    index = replace(index_of(model, 1, MatcherMode.CD, CPU), vocab_sizes=(7, 5, 12))
+    with pytest.raises(ConfigError, match=r"\(7, 5, 11\), the snapshot's are \(7, 5, 12\)"):
+        fast.generate(batch.features, batch.users, index, PROFILES[0])
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_cpu_serves_float32_and_says_so(precision: str) -> None:
+    with pytest.raises(ConfigError, match=f"^precision: {precision} needs a GPU; on device cpu"):
+        generation_for(make_model("t5", CPU), OPS, precision, 0, CONFIG)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_features_of_nobody_have_the_shapes_of_every_batch(kind: str) -> None:
+    model = make_model(kind, CPU)
+    place = features_of_nobody(model, 5, torch.bfloat16)
+    source = make_batch(model, 3, 2, 5, CPU).features
+    with torch.inference_mode():
+        copy_features(source, place)
+    for one, other in zip(source.sequences, place.sequences, strict=True):
+        assert torch.equal(one.states.bfloat16(), other.states)
+        assert torch.equal(one.mask, other.mask)
+    if source.non_sequence is not None:
+        assert place.non_sequence is not None
+        assert torch.equal(source.non_sequence.bfloat16(), place.non_sequence)
+
+
+def test_no_place_is_a_view_of_a_weight() -> None:
+    """Without inputs that are no sequences, features repeat the model's own tokens."""
+    spec = MODELS["interformer"]
+    sequences = {name: x for name, x in spec.inputs.items() if name in ("clicks", "buys")}
+    model = make_model("interformer", CPU)
+    model = type(model)(replace(spec, inputs=sequences))
+    for weight in model.parameters():
+        torch.nn.init.ones_(weight)
+    place = features_of_nobody(model, 3, torch.float32)
+    assert place.non_sequence is not None
+    with torch.inference_mode():
+        place.non_sequence[1] = 7
+    assert (place.non_sequence[0] == 1).all()
+    assert torch.equal(model.features.get_parameter("tokens"), torch.ones(5, 21))
+
+
+def test_features_of_another_batch_size_or_model_are_refused() -> None:
+    t5, interformer = (make_model(kind, CPU) for kind in ("t5", "interformer"))
+    place = features_of_nobody(interformer, 4, torch.float32)
+    with pytest.raises(ValueError, match=r"features.non_sequence must be \[4, 5, 21\], got \[1, "):
+        copy_features(make_batch(interformer, 1, 1, 1, CPU).features, place)
+    with pytest.raises(ValueError, match="must be those of the model"):
+        copy_features(make_batch(t5, 1, 1, 4, CPU).features, place)
+
+
+def test_the_catalogue_of_one_sid_leads_every_beam_to_its_leaf() -> None:
+    index = one_sid_index((3, 2, 5), CPU)
+    users = UserTensors(torch.zeros((2, 1), dtype=torch.int64), ())
+    nodes: Tensor = torch.zeros((2, 1), dtype=torch.int32)
+    for level in range(1, 4):
+        admitted = REFERENCE.admit_children(nodes, users, index)
+        assert admitted.nodes.tolist() == [level, level]
+        assert admitted.tokens.tolist() == [0, 0]
+        nodes = admitted.nodes[:, None].contiguous()
+    assert nodes[0] - index.first_leaf == 0

@@ -1,0 +1,94 @@
+"""The library of GPU kernels: it compiles for Hopper without spills, and nvcc is found or named."""
+
+import ctypes
+import re
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from configs.errors import NativeError
+from native.build import BUILD_DIR, CUDA, ROOT, build_program, source_digest
+from native.loader import open_library
+from native.nvcc import NVCC_FLAGS, find_nvcc
+
+pytestmark = pytest.mark.subprocess  # each of them runs a compiler
+
+SOURCES = sorted((ROOT / "cuda").glob("*.cu"))
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What ptxas says of each source, compiled for Hopper."""
+    try:
+        nvcc = find_nvcc()
+    except NativeError as error:
+        pytest.skip(f"no nvcc here: {error}")
+    folder = tmp_path_factory.mktemp("cubin")
+    general = [flag for flag in NVCC_FLAGS if not flag.startswith("-gencode")]
+
+    def compiled(source: Path) -> str:
+        command = [
+            *(*nvcc, *general, "-gencode=arch=compute_90a,code=sm_90a", "-Xptxas=-v"),
+            *(f"-I{ROOT / 'include'}", "-cubin", "-o", str(folder / f"{source.stem}.cubin")),
+        ]
+        done = subprocess.run([*command, str(source)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip([s.name for s in SOURCES], pool.map(compiled, SOURCES), strict=True))
+
+
+def test_no_kernel_spills_on_hopper(reports: dict[str, str]) -> None:
+    assert set(reports) == {source.name for source in SOURCES}
+    for name, report in reports.items():
+        kernels = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+)", report)
+        assert kernels, name
+        assert set(kernels) == {("0", "0", "0")}, name
+
+
+def test_the_gpus_tables_and_keys_mean_what_the_definitions_say() -> None:
+    driver = ROOT / "tests" / "fuzz_gpu_logic.cpp"
+    program = build_program(driver, BUILD_DIR)
+    done = subprocess.run(
+        [program, "--seconds", "0.5", "--seed", "7"], capture_output=True, text=True, check=False
+    )
+    program.unlink()
+    assert done.returncode == 0, done.stderr
+    assert re.match(r"gpu_logic: \d+ cases", done.stdout)
+
+
+def test_an_nvcc_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NVCC", "no-such-nvcc -v")
+    with pytest.raises(NativeError, match=r"^NVCC=no-such-nvcc -v: no such compiler; unset NVCC"):
+        find_nvcc()
+
+
+def test_nvcc_is_looked_for_in_cuda_home_and_its_absence_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("NVCC", raising=False)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    monkeypatch.setattr("native.nvcc.get_path", lambda _: str(tmp_path / "site"))
+    with pytest.raises(NativeError, match=r"no nvcc found: .* pip install nvidia-cuda-nvcc"):
+        find_nvcc()
+    for place in (tmp_path / "site/nvidia/cu13/bin/nvcc", tmp_path / "bin/nvcc"):
+        place.parent.mkdir(parents=True)
+        place.write_text("#!/bin/sh\n")
+        place.chmod(0o755)
+        assert find_nvcc() == (str(place),)
+
+
+def test_a_library_of_the_cpu_is_not_taken_for_the_gpus(tmp_path: Path) -> None:
+    with pytest.raises(NativeError, match=r"is missing: run `make native CUDA=1`$"):
+        open_library(tmp_path / "none.so", source_digest(target=CUDA), CUDA)
+    with pytest.raises(NativeError, match=r"older than its sources: run `make native CUDA=1`$"):
+        open_library(BUILD_DIR / "libgrace_cpu.so", source_digest(target=CUDA), CUDA)
+
+
+def test_the_kernels_are_of_other_sources_than_the_cpus() -> None:
+    assert source_digest(target=CUDA) != source_digest()
+    assert ctypes.sizeof(ctypes.c_void_p) == 8  # what the layouts shared with the kernels assume

@@ -1,0 +1,244 @@
+"""The service over the fast engine: the same replies as over the plain definition."""
+
+import json
+from dataclasses import replace
+from itertools import cycle
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench.synth import preset_spec, write_folder
+from configs.errors import ConfigError
+from index.builder import BuildSpec, build
+from model.fast_generation import FastGeneration
+from model.feature_lookups import FeatureLookups
+from model.feature_stage import PlainStage
+from model.generation import PlainGeneration
+from server import input_stage
+from server.input_stage import prepare_inputs
+from server.serving_model import EngineFacts, precision_of
+from server.stages import STAGES
+from support.fast_serving import (
+    CPU,
+    MEMO_BYTES,
+    TwoPairs,
+    answers_of,
+    assert_same_answers,
+    captured_pairs,
+    fast_cpu_pairs,
+    plain_pairs,
+    whole,
+)
+from support.serving_files import ServingFiles
+from support.stage_cases import GENERATION, answer, replies_of, request_batch
+
+GPU = torch.device("cuda:0")
+gpu = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def plain(serving_files: ServingFiles) -> TwoPairs:
+    torch.set_num_threads(1)
+    return plain_pairs(serving_files)
+
+
+@pytest.fixture(scope="module")
+def fast(serving_files: ServingFiles) -> TwoPairs:
+    return fast_cpu_pairs(serving_files)
+
+
+@pytest.fixture(scope="module")
+def demo_files(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> ServingFiles:
+    """The demonstration's catalogue and its trained model, of TIGER's kind."""
+    folder = tmp_path_factory.mktemp("demo")
+    catalogue, snapshots = folder / "catalogue", folder / "snapshots"
+    write_folder(preset_spec("demo", seed=1), catalogue)
+    spec = BuildSpec((catalogue / "ads.parquet",), catalogue / "targeting.yaml", snapshots)
+    build(spec, lambda step, done, total: None)
+    requests = catalogue / "requests.jsonl"
+    read = tuple(map(json.loads, requests.read_text().splitlines()))
+    return ServingFiles(folder, snapshots, repository / "model" / "demo", read, requests)
+
+
+@pytest.fixture(scope="module")
+def captured(serving_files: ServingFiles) -> TwoPairs:
+    return captured_pairs(serving_files, "fp32")
+
+
+def test_a_cpu_serves_the_definition_in_float32(plain: TwoPairs) -> None:
+    model = plain.first.model
+    assert isinstance(model.generation, PlainGeneration)
+    assert isinstance(model.features, PlainStage)
+    assert model.engine == EngineFacts("fp32", 0, 0, 0, graphs=0, capture_seconds=0.0)
+
+
+@pytest.mark.parametrize("profile", GENERATION.profiles)
+@pytest.mark.parametrize("bucket", GENERATION.batch_buckets, ids=lambda n: f"bucket={n}")
+def test_the_fast_engine_gives_the_plain_one_s_replies(
+    plain: TwoPairs, fast: TwoPairs, serving_files: ServingFiles, bucket: int, profile: str
+) -> None:
+    requests = [
+        whole(request, f"r{number}", profile)
+        for number, request in enumerate(serving_files.requests[: max(1, bucket - 1)])
+    ]
+    for slow, quick in ((plain.first, fast.first), (plain.second, fast.second)):
+        expected = replies_of(answer(request_batch(slow, requests, bucket, profile)))
+        got = replies_of(answer(request_batch(quick, requests, bucket, profile)))
+        assert sum(len(reply.ad_ids) for reply in expected.values()) > 0
+        for name, reply in expected.items():
+            assert_same_answers(got[name], reply)
+
+
+@pytest.mark.parametrize("memo_bytes", [0, 1 << 16])
+def test_the_memo_changes_no_reply(
+    plain: TwoPairs, serving_files: ServingFiles, memo_bytes: int
+) -> None:
+    quick = fast_cpu_pairs(serving_files, memo_bytes).first
+    generation = quick.model.generation
+    assert isinstance(generation, FastGeneration)
+    assert 1 <= generation.memo.steps < len(GENERATION.profiles["full"].beams)
+    requests = [whole(serving_files.requests[7], "r")]
+    (expected,) = replies_of(answer(request_batch(plain.first, requests, 2))).values()
+    (got,) = replies_of(answer(request_batch(quick, requests, 2))).values()
+    assert_same_answers(got, expected)
+
+
+def expected_replies(
+    plain: TwoPairs, serving_files: ServingFiles, count: int
+) -> dict[tuple[str, int], object]:
+    """By request and snapshot version."""
+    found: dict[tuple[str, int], object] = {}
+    for number, request in enumerate(serving_files.requests[:count]):
+        for pair in (plain.first, plain.second):
+            asked = whole(request, f"r{number}", list(GENERATION.profiles)[number % 2])
+            batch = request_batch(pair, [asked], 1, str(asked["profile"]))
+            (reply,) = replies_of(answer(batch)).values()
+            found[f"r{number}", reply.snapshot_version] = reply
+    return found
+
+
+def assert_answers_of_alternating_snapshots(
+    plain: TwoPairs, quick: TwoPairs, serving_files: ServingFiles, device: torch.device
+) -> None:
+    count = 41
+    expected = expected_replies(plain, serving_files, count)
+    asked = [
+        whole(request, f"r{number}", list(GENERATION.profiles)[number % 2])
+        for number, request in enumerate(serving_files.requests[:count])
+    ]
+    for _ in range(3):
+        got = answers_of(cycle((quick.first, quick.second)), asked, device)
+        versions = {reply.snapshot_version for reply in got.values()}
+        assert len(versions) == 2
+        for name, reply in got.items():
+            assert_same_answers(reply, expected[name, reply.snapshot_version])  # type: ignore[arg-type]
+
+
+def test_batches_of_two_snapshots_in_turn_get_their_own_answers(
+    plain: TwoPairs, fast: TwoPairs, serving_files: ServingFiles
+) -> None:
+    assert_answers_of_alternating_snapshots(plain, fast, serving_files, CPU)
+
+
+def test_users_and_look_ups_come_out_of_one_copy_as_they_went_in(
+    fast: TwoPairs, serving_files: ServingFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = request_batch(fast.first, list(serving_files.requests[:3]), 4)
+    expected = prepare_inputs(batch)
+    monkeypatch.setattr(input_stage, "copied_together", lambda tensors, device: tuple(tensors))
+    on_gpu = replace(fast.first, model=replace(fast.first.model, device=GPU))
+    got = prepare_inputs(replace(batch, pair=on_gpu))
+    assert isinstance(expected.inputs, FeatureLookups)
+    assert isinstance(got.inputs, FeatureLookups)
+    assert len(got.users.sets) == 2
+    pairs = [(got.users.bitmask, expected.users.bitmask)]
+    pairs += zip(got.inputs.tensors(), expected.inputs.tensors(), strict=True)
+    for mine, theirs in zip(got.users.sets, expected.users.sets, strict=True):
+        pairs += [(mine.offsets, theirs.offsets), (mine.hashes, theirs.hashes)]
+    for one, other in pairs:
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("setting", "device", "precision"),
+    [("auto", CPU, "fp32"), ("fp32", CPU, "fp32"), ("auto", GPU, "bf16"), ("fp16", GPU, "fp16")],
+)
+def test_a_precision_follows_from_setting_and_device(
+    setting: str, device: torch.device, precision: str
+) -> None:
+    assert precision_of(setting, device) == precision  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("setting", ["bf16", "fp16"])
+def test_a_precision_that_a_cpu_does_not_have_is_refused(setting: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        precision_of(setting, CPU)  # type: ignore[arg-type]
+    assert str(refused.value) == (
+        f"precision: {setting} needs a GPU; on device cpu use fp32 or auto"
+    )
+
+
+@gpu
+def test_what_a_gpu_recorded_is_told(captured: TwoPairs) -> None:
+    engine = captured.first.model.engine
+    assert engine.precision == "fp32"
+    assert engine.graphs == len(GENERATION.batch_buckets) * len(GENERATION.profiles)
+    assert 0 < engine.memo_bytes <= MEMO_BYTES
+    assert engine.capture_seconds > 0
+    assert captured.second.model is captured.first.model
+
+
+@gpu
+@pytest.mark.parametrize("profile", GENERATION.profiles)
+@pytest.mark.parametrize("bucket", GENERATION.batch_buckets, ids=lambda n: f"bucket={n}")
+def test_recorded_generation_gives_the_plain_one_s_replies(
+    plain: TwoPairs, captured: TwoPairs, serving_files: ServingFiles, bucket: int, profile: str
+) -> None:
+    requests = [
+        whole(request, f"r{number}", profile)
+        for number, request in enumerate(serving_files.requests[: max(1, bucket - 1)])
+    ]
+    batch = request_batch(captured.first, requests, bucket, profile)
+    generated = STAGES.generate(STAGES.features(STAGES.input(batch)))
+    torch.cuda.synchronize()
+    got = replies_of(STAGES.post(generated, ()))
+    expected = replies_of(answer(request_batch(plain.first, requests, bucket, profile)))
+    for name, reply in expected.items():
+        assert_same_answers(got[name], reply)
+
+
+@gpu
+def test_recorded_batches_of_two_snapshots_in_turn_get_their_own_answers(
+    plain: TwoPairs, captured: TwoPairs, serving_files: ServingFiles
+) -> None:
+    assert_answers_of_alternating_snapshots(plain, captured, serving_files, GPU)
+
+
+def test_the_fast_engine_answers_for_the_trained_model_as_well(demo_files: ServingFiles) -> None:
+    plain, fast = plain_pairs(demo_files), fast_cpu_pairs(demo_files)
+    assert_answers_of_alternating_snapshots(plain, fast, demo_files, CPU)
+
+
+@gpu
+def test_the_recorded_trained_model_answers_as_on_a_cpu(demo_files: ServingFiles) -> None:
+    quick = captured_pairs(demo_files, "fp32")
+    assert_answers_of_alternating_snapshots(plain_pairs(demo_files), quick, demo_files, GPU)
+
+
+@gpu
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_lower_precision_returns_most_of_the_same_sids(
+    plain: TwoPairs, serving_files: ServingFiles, precision: str
+) -> None:
+    pairs = captured_pairs(serving_files, precision)  # type: ignore[arg-type]
+    asked = [whole(request, f"r{i}") for i, request in enumerate(serving_files.requests[:32])]
+    got = answers_of(cycle((pairs.first,)), asked, GPU)
+    expected = answers_of(cycle((plain.first,)), asked, CPU)
+    shared = [
+        len({*got[name].ad_ids} & {*reply.ad_ids}) / len({*reply.ad_ids})
+        for name, reply in expected.items()
+        if reply.ad_ids
+    ]
+    assert len(shared) > 16
+    assert sum(shared) / len(shared) > 0.8

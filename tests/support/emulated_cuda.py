@@ -1,0 +1,48 @@
+"""The CUDA kernels compiled for the host; native/tests/emulated says what that cannot see."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from kernels import admit_children_cuda, select_beams_cuda
+from native import loader
+from native.build import BUILD_DIR, CPU, CUDA, ROOT, Target, build, find_compiler, source_digest
+
+__all__ = ["EMULATED", "emulated_cuda"]
+
+# No contraction of a * b + c: the kernels name the products that must be rounded.
+_FLAGS = (
+    *("-std=c++17", "-O2", "-g", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off"),
+    *("-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"),
+    *(f"-I{ROOT / 'tests' / 'emulated'}", "-xc++"),
+)
+EMULATED = Target(
+    library="libgrace_cuda_emulated.so",
+    record="libgrace_cuda_emulated.json",
+    objects="objects",
+    sources=CUDA.sources,
+    headers=(*CUDA.headers, "tests/emulated/*.h"),
+    flags=lambda: _FLAGS,
+    find_compiler=find_compiler,
+    link_flags=("-xnone",),
+    command="make native",
+)
+
+
+@contextmanager
+def emulated_cuda() -> Iterator[None]:
+    """Within it the operations of the GPU work on tensors of the CPU."""
+    library = build(BUILD_DIR / "emulated", target=EMULATED)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRACE_CUDA_LIBRARY", str(library))
+        patch.setattr(loader, "source_digest", _digest)
+        for module in (admit_children_cuda, select_beams_cuda):
+            patch.setattr(module, "current_stream", lambda device: 0)
+        loader.load_cuda_library.cache_clear()
+        yield
+    loader.load_cuda_library.cache_clear()
+
+
+def _digest(target: Target = CPU) -> str | None:
+    return source_digest(target=EMULATED if target is CUDA else target)

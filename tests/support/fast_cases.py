@@ -1,0 +1,101 @@
+"""Decoders of every kind with a catalogue and users, searched plainly and fast."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from configs.generation import BeamProfile
+from index.matchers import MatcherMode
+from index.users import UserAttributes, UserEncoder
+from kernels import DecodeIndex, Ops, UserTensors, admission_slot
+from model.beam_search import Generated, beam_search, leaves_of
+from model.decoder import Decoder
+from model.fast_search import fast_search
+from model.fast_weights import FastWeights
+from model.inputs import UserContext
+from model.prefix_memo import PrefixMemo
+from model.spec import DecoderSpec
+from support.models import random_context, random_decoder
+from support.op_cases import mapped
+from support.plain_builder import plain_snapshot
+from support.strategies import random_ads, random_schema, random_users
+
+__all__ = ["ALL_STEPS", "DECODERS", "FastCase", "fast_case", "on", "search_fast", "search_plainly"]
+
+ALL_STEPS = 1 << 40  # memo bytes
+
+_RELU = DecoderSpec(layers=2, d_model=24, heads=3, d_head=8, d_ff=40)
+
+DECODERS: Mapping[str, tuple[DecoderSpec, tuple[int, ...]]] = {
+    "L=1": (_RELU, (63,)),
+    "L=2-one-layer": (replace(_RELU, layers=1), (11, 17)),
+    "L=3-gated-scaled": (replace(_RELU, ffn="gated_gelu", scale_scores=True), (7, 11, 5)),
+    "L=4-unequal": (replace(_RELU, layers=3, d_model=20, d_head=5), (5, 13, 3, 9)),
+    "L=4-extra-rows": (replace(_RELU, extra_head_rows=(7, 0, 1, 3)), (7, 3, 11, 5)),
+    "L=5": (replace(_RELU, heads=1, d_head=16, norm_eps=1e-3), (3, 5, 2, 7, 3)),
+}
+"""Specifications of T5's family with vocabularies, by readable names."""
+
+
+@dataclass(frozen=True)
+class FastCase:
+    decoder: Decoder
+    context: UserContext
+    users: UserTensors
+    index: DecodeIndex
+    profile: BeamProfile
+
+
+def fast_case(
+    name: str,
+    seed: int,
+    mode: MatcherMode = MatcherMode.UNION,
+    requests: int = 5,
+    beams: int = 9,
+    ads: int = 150,
+    users: Sequence[UserAttributes] | None = None,
+) -> FastCase:
+    """On the CPU. The last user gives nothing; most steps have more candidates than beams."""
+    spec, vocab_sizes = DECODERS[name]
+    rng = np.random.default_rng(seed)
+    schema = random_schema(rng, (5, 64), 1)
+    snapshot = plain_snapshot(schema, vocab_sizes, random_ads(rng, schema, vocab_sizes, ads), mode)
+    if users is None:
+        users = [*random_users(rng, schema, requests - 1), {}]
+    rows = UserEncoder(schema, snapshot.set_values).encode(users)
+    cpu = torch.device("cpu")
+    return FastCase(
+        decoder=random_decoder(spec, vocab_sizes, 13, seed),
+        context=random_context(len(users), 7, 13, seed),
+        users=UserTensors.of(rows, cpu),
+        index=DecodeIndex.of(snapshot, cpu),
+        profile=BeamProfile((1, *[beams] * (len(vocab_sizes) - 1)), beams + 2),
+    )
+
+
+def on(case: FastCase, device: torch.device) -> FastCase:
+    return FastCase(
+        case.decoder.to(device),
+        mapped(case.context, lambda tensor: tensor.to(device)),
+        mapped(case.users, lambda tensor: tensor.to(device)),
+        mapped(case.index, lambda tensor: tensor.to(device)),
+        case.profile,
+    )
+
+
+def search_plainly(case: FastCase, ops: Ops) -> Generated:
+    return beam_search(case.decoder, case.context, case.users, case.index, case.profile, ops)
+
+
+def search_fast(
+    case: FastCase, ops: Ops, memo_bytes: int = ALL_STEPS, dtype: torch.dtype = torch.float32
+) -> Generated:
+    folded = FastWeights.of(case.decoder)
+    memo = PrefixMemo.build(folded, dtype, memo_bytes, ops)
+    slot = admission_slot(ops)
+    slot.point_at(case.users, case.index)
+    weights = folded.to(folded.device, dtype)
+    found = fast_search(weights, memo, case.context, slot, case.profile, ops)
+    return Generated(leaves_of(found.nodes, case.index), found.scores, found.corrupt)

@@ -1,0 +1,154 @@
+"""Pairs that generate in several ways, over two snapshots, and how their replies compare."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from configs.serving import BatchingConfig
+from index.builder import BuildSpec, build
+from index.storage import load_snapshot
+from kernels import load_ops
+from model.checkpoint import load_checkpoint
+from model.fast_generation import FastGeneration
+from model.fast_weights import Precision
+from model.feature_stage import FastStage
+from proto.retrieval_pb2 import RetrieveResponse
+from server.messages import Answer, PendingRequest
+from server.pipeline import Pipeline
+from server.service_times import ServiceTimes
+from server.serving_pair import ServingPair, load_pair, serving_pair
+from server.stages import STAGES
+from support.pipeline_cases import LONG, Recorder
+from support.serving_files import ServingFiles
+from support.stage_cases import GENERATION, JsonRequest, load_cpu_pair, retrieval_of
+
+__all__ = [
+    "MEMO_BYTES",
+    "TwoPairs",
+    "answers_of",
+    "assert_same_answers",
+    "captured_pairs",
+    "fast_cpu_pairs",
+    "plain_pairs",
+    "whole",
+]
+
+CPU = torch.device("cpu")
+MEMO_BYTES = 1 << 22
+"""Enough for every step of the tiny model."""
+
+
+@dataclass(frozen=True)
+class TwoPairs:
+    """One model with two snapshots, of which the second has every other ad of the first."""
+
+    first: ServingPair
+    second: ServingPair
+
+    @staticmethod
+    def of(pair: ServingPair, files: ServingFiles) -> "TwoPairs":
+        snapshot = load_snapshot(half_of_the_ads(files))
+        return TwoPairs(pair, serving_pair(snapshot, pair.model, match_threads=2))
+
+
+def half_of_the_ads(files: ServingFiles) -> Path:
+    """The folder of a snapshot of version 2, made once."""
+    root = files.folder / "half"
+    if not root.exists():
+        catalogue = files.folder / "catalogue"
+        ads = pq.read_table(catalogue / "ads.parquet")
+        kept = files.folder / "half.parquet"
+        pq.write_table(ads.take(list(range(0, len(ads), 2))), kept)
+        build(
+            BuildSpec((kept,), catalogue / "targeting.yaml", root, version=2),
+            lambda step, done, total: None,
+        )
+    return root
+
+
+def plain_pairs(files: ServingFiles) -> TwoPairs:
+    return TwoPairs.of(load_cpu_pair(files.snapshots, files.checkpoint), files)
+
+
+def fast_cpu_pairs(files: ServingFiles, memo_bytes: int = MEMO_BYTES) -> TwoPairs:
+    """What a GPU computes, eagerly and in the CPU's float32."""
+    pair = load_cpu_pair(files.snapshots, files.checkpoint)
+    model = load_checkpoint(files.checkpoint)
+    fast = replace(
+        pair.model,
+        features=FastStage(model, torch.float32),
+        generation=FastGeneration(model, load_ops(CPU), "fp32", memo_bytes),
+    )
+    return TwoPairs.of(replace(pair, model=fast), files)
+
+
+def captured_pairs(files: ServingFiles, precision: Precision) -> TwoPairs:
+    pair = load_pair(
+        *(files.snapshots, files.checkpoint, GENERATION, torch.device("cuda:0"), precision),
+        memo_bytes=MEMO_BYTES,
+        match_threads=2,
+    )
+    return TwoPairs.of(pair, files)
+
+
+def whole(request: JsonRequest, name: str, profile: str = "full") -> dict[str, object]:
+    """All of its ads, with their SIDs."""
+    return {
+        **request,
+        "request_id": name,
+        "profile": profile,
+        "max_ads": 1000,
+        "include_sids": True,
+    }
+
+
+def answers_of(
+    pairs: Iterable[ServingPair], requests: Sequence[JsonRequest], device: torch.device
+) -> dict[str, RetrieveResponse]:
+    """Through a pipeline, all at once; batches are bound to the pairs in turn, for ever."""
+    recorder, turn = Recorder(), iter(pairs)
+    pipeline = Pipeline(
+        STAGES,
+        lambda: next(turn),
+        GENERATION,
+        BatchingConfig(max_waiting=len(requests)),
+        ServiceTimes(),
+        recorder,
+        device,
+    )
+    pipeline.start()
+    for request in requests:
+        pipeline.submit(PendingRequest(retrieval_of(request), 0.0, float("inf")))
+    pipeline.close()
+    assert pipeline.join(LONG)
+    assert not recorder.deaths
+    replies = {}
+    for end in recorder.ends:
+        assert isinstance(end, Answer), end.error
+        reply = RetrieveResponse.FromString(end.reply)
+        replies[reply.request_id] = reply
+    assert len(replies) == len(requests)
+    return replies
+
+
+def assert_same_answers(
+    got: RetrieveResponse, expected: RetrieveResponse, tolerance: float = 1e-4
+) -> None:
+    """The same SIDs and ads; scores to a relative tolerance."""
+    assert got.snapshot_version == expected.snapshot_version
+    assert scores_of(got) == pytest.approx(scores_of(expected), rel=tolerance)
+    assert dict(zip(got.ad_ids, got.scores, strict=True)) == pytest.approx(
+        dict(zip(expected.ad_ids, expected.scores, strict=True)), rel=tolerance
+    )
+    assert got.counts == expected.counts
+
+
+def scores_of(reply: RetrieveResponse) -> dict[tuple[int, ...], float]:
+    length = reply.sids.length
+    tokens = list(reply.sids.tokens)
+    sids = [tuple(tokens[i : i + length]) for i in range(0, len(tokens), length)]
+    return dict(zip(sids, reply.sids.scores, strict=True))

@@ -1,0 +1,67 @@
+"""Whole models of both encoders with catalogues, to generate with."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from configs.generation import BeamProfile
+from index.matchers import MatcherMode
+from index.users import UserEncoder
+from kernels import DecodeIndex, UserTensors
+from model.init import random_model
+from model.input_encoding import encode_inputs
+from model.inputs import FeatureTensors
+from model.model import Model
+from model.spec import DecoderSpec, ModelSpec
+from support.encoder_cases import INTERFORMER, T5, random_features
+from support.plain_builder import plain_snapshot
+from support.strategies import random_ads, random_schema, random_users
+
+__all__ = ["MODELS", "PROFILES", "Batch", "index_of", "make_batch", "make_model"]
+
+_DECODER = DecoderSpec(layers=2, d_model=24, heads=3, d_head=8, d_ff=40, scale_scores=True)
+_GATED = replace(_DECODER, ffn="gated_gelu", scale_scores=False, extra_head_rows=(3, 0, 7))
+
+MODELS: dict[str, ModelSpec] = {
+    "interformer": replace(INTERFORMER, decoder=_DECODER),
+    "t5": replace(T5, decoder=_GATED),
+}
+
+PROFILES = (BeamProfile((1, 3, 4), 6), BeamProfile((1, 5, 17), 13))
+
+
+@dataclass(frozen=True)
+class Batch:
+    features: FeatureTensors
+    users: UserTensors
+
+
+def make_model(kind: str, device: torch.device, seed: int = 1) -> Model:
+    return random_model(MODELS[kind], seed).eval().requires_grad_(False).to(device)
+
+
+def index_of(
+    model: Model, seed: int, mode: MatcherMode, device: torch.device, ads: int = 150
+) -> DecodeIndex:
+    """A catalogue of the one schema that all batches' users are of."""
+    rng = np.random.default_rng(seed)
+    schema = random_schema(np.random.default_rng(7), (5, 64), 1)
+    vocab_sizes = model.spec.vocab_sizes
+    snapshot = plain_snapshot(schema, vocab_sizes, random_ads(rng, schema, vocab_sizes, ads), mode)
+    return DecodeIndex.of(snapshot, device)
+
+
+def make_batch(model: Model, seed: int, requests: int, bucket: int, device: torch.device) -> Batch:
+    """Empty users fill the bucket up."""
+    rng = np.random.default_rng(seed)
+    schema = random_schema(np.random.default_rng(7), (5, 64), 1)
+    inputs = encode_inputs(
+        model.spec, [random_features(model.spec, rng) for _ in range(requests)], bucket
+    ).inputs
+    users = [*random_users(rng, schema, requests), *[{}] * (bucket - requests)]
+    empty = plain_snapshot(schema, model.spec.vocab_sizes, random_ads(rng, schema, (1, 1, 1), 1))
+    rows = UserEncoder(schema, empty.set_values).encode(users)
+    with torch.inference_mode():
+        features = model.features(inputs.to(device))
+    return Batch(features, UserTensors.of(rows, device))

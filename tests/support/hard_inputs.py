@@ -1,0 +1,86 @@
+"""Inputs that the quick ways of admission and selection do not help with, or must fit exactly."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from index.schema import Attribute, TargetingSchema, TargetSet
+from kernels import Candidates
+from support.decode_cases import branching_case
+from support.strategies import Case
+
+__all__ = ["crowded_selection", "full_rows", "many_locations_case", "many_words_case"]
+
+_FULL = 160  # candidates of each row, of 163 columns
+
+
+def many_words_case(rng: np.random.Generator) -> Case:
+    """65 words of bitmask."""
+    wide = Attribute("wide", tuple(f"w{i}" for i in range(4096)))
+    schema = TargetingSchema((wide, Attribute("a", ("x", "y"))), (), 7)
+    return branching_case(rng, 37, 5, schema)
+
+
+def many_locations_case(rng: np.random.Generator) -> Case:
+    """Users with more queries than a table holds, as many, one and none; rows too wide for one."""
+    sets = (
+        TargetSet("s0", 256, 4, 200),
+        TargetSet("s1", 2048, 3, 200),
+        TargetSet("s2", 64, 1, 200),
+    )
+    schema = TargetingSchema((), sets, 7)
+    case = branching_case(rng, 63, 0, schema)
+    users = [
+        {name: [f"{name}/v{i}" for i in range(count)] for name in ("s0", "s1", "s2")}
+        for count in (0, 1, 63, 64, 65, 200)
+    ]
+    return Case(schema, case.vocab_sizes, case.ads, tuple(users))
+
+
+def full_rows(requests: int, beams: int, columns: int, candidates: int) -> Candidates:
+    """Every row has the lowest `candidates` tokens; nodes count on."""
+    rows = requests * beams
+    tokens = torch.arange(candidates, dtype=torch.int32).repeat(rows)
+    offsets = torch.arange(rows + 1, dtype=torch.int32) * candidates
+    assert candidates <= columns
+    return Candidates(offsets, tokens, torch.arange(len(tokens), dtype=torch.int32))
+
+
+def crowded_selection(
+    rng: np.random.Generator, kind: str, k: int, ordered: bool
+) -> tuple[Any, ...]:
+    """Two requests of 111 beams with 160 candidates each; rows differ by their scores only.
+
+    equal  all totals are one and the same
+    few    totals have three values
+    row    one row, then another, has all that is best
+    far    no two totals are near each other
+    """
+    beams, columns = 111, 163
+    one_row = {
+        "equal": np.zeros(columns),
+        "few": rng.integers(3, size=columns),
+        "row": rng.permutation(columns) / 16,
+        "far": rng.permutation(columns) / 16,
+    }[kind]
+    logits = np.tile(one_row.astype(np.float32), (2 * beams, 1))
+    scores = np.stack([_scores(rng, kind, beams) for _ in range(2)])
+    return (
+        torch.from_numpy(logits),
+        torch.from_numpy(scores.astype(np.float32)),
+        full_rows(2, beams, columns, _FULL),
+        k,
+        ordered,
+    )
+
+
+def _scores(rng: np.random.Generator, kind: str, beams: int) -> Sequence[float]:
+    distinct: list[float] = (-rng.permutation(beams) / 2048).tolist()
+    if kind == "far":
+        return distinct
+    if kind == "row":
+        best, next_best = rng.choice(beams, size=2, replace=False).tolist()
+        return [{best: 0.0, next_best: -20.0}.get(beam, -50.0) for beam in range(beams)]
+    return [0.0] * beams

@@ -1,0 +1,79 @@
+"""A small decoder, contexts and a catalogue of every SID, on which rungs and engine must agree."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from bench.rungs.attention import DenseCache
+from configs.generation import BeamProfile
+from index.matchers import MatcherMode
+from kernels import REFERENCE
+from model.beam_search import beam_search
+from model.decoder import Decoder
+from model.inputs import UserContext
+from model.spec import DecoderSpec, Ffn
+from support.decode_cases import DecodeCase, decode_case, every_sid_case
+from support.models import random_context, random_decoder
+
+__all__ = ["RungCase", "dense_inputs", "expected_sids", "rung_case"]
+
+VOCAB_SIZES = (7, 7, 7)
+PROFILE = BeamProfile((1, 5, 11), 13)
+
+
+@dataclass(frozen=True)
+class RungCase:
+    decoder: Decoder
+    context: UserContext
+    catalogue: DecodeCase
+    profile: BeamProfile
+
+
+def rung_case(
+    seed: int,
+    *,
+    ffn: Ffn = "relu",
+    extra: tuple[int, ...] = (),
+    biased: bool = True,
+    profile: BeamProfile = PROFILE,
+) -> RungCase:
+    spec = DecoderSpec(
+        layers=2, d_model=24, heads=3, d_head=8, d_ff=40, ffn=ffn, extra_head_rows=extra
+    )
+    decoder = random_decoder(spec, VOCAB_SIZES, 17, seed)
+    if not biased:
+        with torch.no_grad():
+            decoder.bias.zero_()
+    context = random_context(3, 9, 17, seed)
+    full = UserContext(context.states, torch.ones_like(context.mask))
+    case = every_sid_case(np.random.default_rng(seed), VOCAB_SIZES, num_users=3)
+    return RungCase(decoder, full, decode_case(case, MatcherMode.CD), profile)
+
+
+def expected_sids(case: RungCase) -> tuple[npt.NDArray[np.int64], Tensor]:
+    """What the plain search generates: SIDs [B, num_sids, L], scores [B, num_sids]."""
+    index = case.catalogue.index.without_matchers()
+    generated = beam_search(
+        case.decoder, case.context, case.catalogue.users, index, case.profile, REFERENCE
+    )
+    leaves = generated.leaves.numpy()
+    sids = case.catalogue.snapshot.trie.sids(np.maximum(leaves, 0).reshape(-1))
+    return sids.reshape(*leaves.shape, -1).astype(np.int64), generated.scores
+
+
+def dense_inputs(
+    seed: int, rows: int, length: int, heads: int, d_head: int, step: int, dtype: torch.dtype
+) -> tuple[Tensor, DenseCache, Tensor]:
+    """qkv, a cache of more rows than there are, NaN where nobody may read, and a bias."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator).to(dtype)
+
+    caches = [normal(length, rows + 3, heads, d_head) for _ in range(2)]
+    for cache in caches:
+        cache[step:], cache[:, rows:] = torch.nan, torch.nan
+    return normal(rows, 3, heads, d_head), DenseCache(*caches), normal(heads, length)

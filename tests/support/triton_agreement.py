@@ -1,0 +1,198 @@
+"""Where Triton bodies differ from their references: on a GPU, or interpreted on a CPU.
+
+As a program (`TRITON_INTERPRET=1 python -m support.triton_agreement`) it prints the differences as
+JSON; the interpreter must be chosen before Triton is imported, so it needs a process of its own.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels import REFERENCE
+from kernels.activate_triton import activate_triton
+from kernels.cross_attention_triton import (
+    CrossAttentionTiles,
+    cross_attention_in_tiles,
+    cross_attention_triton,
+)
+from kernels.rearrange_triton import rearrange_triton
+from kernels.row_factors_triton import row_factors_triton
+from kernels.self_attention_triton import (
+    SelfAttentionTiles,
+    self_attention_in_tiles,
+    self_attention_triton,
+)
+from support.op_cases import (
+    CASES,
+    OpCase,
+    attention_pool,
+    cross_inputs,
+    mapped,
+    normal,
+    row_scales,
+)
+
+__all__ = ["TRITON", "Call", "calls", "difference"]
+
+TRITON: Mapping[str, Callable[..., Tensor]] = {
+    "self_attention": self_attention_triton,
+    "cross_attention": cross_attention_triton,
+    "row_factors": row_factors_triton,
+    "activate": activate_triton,
+    "rearrange": rearrange_triton,
+}
+
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+
+_PAYLOADS = {"self_attention": 1, "cross_attention": 3, "row_factors": 1, "activate": 1}
+"""How many of an operation's first arguments have the type that it computes for."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A body, what it is given, and what of the reference it must return."""
+
+    name: str
+    body: Callable[..., Tensor]
+    reference: Callable[..., Tensor]
+    arguments: Callable[[np.random.Generator], tuple[Any, ...]]
+    blocked: bool = False  # in tiles that its launcher would not choose
+
+
+def calls(dtypes: tuple[torch.dtype, ...]) -> Iterator[Call]:
+    """Every case of every operation in every type, and cases of these bodies alone."""
+    for name, body in TRITON.items():
+        more = _NOT_FINITE.get(name, ())
+        for case in (*CASES[name], *more):
+            for dtype in dtypes if name in _PAYLOADS else (torch.int32,):
+                kind = str(dtype).removeprefix("torch.")
+                yield Call(
+                    f"{name}-{case.name}-in-{kind}",
+                    body,
+                    getattr(REFERENCE, name),
+                    _in_type(case.arguments, _PAYLOADS.get(name, 0), dtype),
+                )
+    for tiles in (SelfAttentionTiles(4, 1, 2), SelfAttentionTiles(1, 8, 4)):
+        for case in CASES["self_attention"][3:4]:
+            yield Call(
+                f"self_attention-{case.name}-{tiles}",
+                _with(self_attention_in_tiles, tiles, missing=6),
+                REFERENCE.self_attention,
+                case.arguments,
+            )
+    for turns, stages in ((3, 1), (3, 2), (2, 3)):
+        for keys in (16, 32):
+            for dtype in dtypes:
+                blocks = CrossAttentionTiles(16, keys, turns, 4, stages)
+                yield Call(
+                    f"cross_attention-{blocks}-{dtype}",
+                    _with(cross_attention_in_tiles, blocks, missing=7),
+                    REFERENCE.cross_attention,
+                    _in_type(_many_turns, 3, dtype),
+                    blocked=True,
+                )
+
+
+def difference(call: Call, device: str) -> str | None:
+    """What is wrong with the body's answer to one call, if anything is."""
+    arguments = call.arguments(np.random.default_rng(7))
+    expected = call.reference(*arguments)
+    got = call.body(*mapped(arguments, lambda tensor: _moved(tensor, device))).cpu()
+    if (got.dtype, got.shape) != (expected.dtype, expected.shape):
+        return f"{call.name}: {got.dtype} {list(got.shape)}, not {list(expected.shape)}"
+    tolerance = TOLERANCE.get(expected.dtype, 0.0)
+    if torch.allclose(got, expected, rtol=tolerance, atol=tolerance, equal_nan=True):
+        return None
+    apart = (got.double() - expected.double()).abs()
+    return f"{call.name}: differs by up to {float(apart.nan_to_num(torch.inf).max())}"
+
+
+def _moved(tensor: Tensor, device: str) -> Tensor:
+    """On the device, with the strides that it has."""
+    if device == "cpu":
+        return tensor
+    moved = torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=torch.device(device)
+    )
+    return moved.copy_(tensor)
+
+
+def _in_type(
+    arguments: Callable[[np.random.Generator], tuple[Any, ...]], payloads: int, dtype: torch.dtype
+) -> Callable[[np.random.Generator], tuple[Any, ...]]:
+    def converted(rng: np.random.Generator) -> tuple[Any, ...]:
+        made = arguments(rng)
+        return *(x.to(dtype) for x in made[:payloads]), *made[payloads:]
+
+    return converted
+
+
+def _with(body: Callable[..., Tensor], tiles: Any, missing: int) -> Callable[..., Tensor]:
+    """`body` in these tiles; optional arguments that a call leaves out are None."""
+
+    def call(*arguments: Any) -> Tensor:
+        return body(*arguments, *[None] * (missing - len(arguments)), tiles)
+
+    return call
+
+
+def _many_turns(rng: np.random.Generator) -> tuple[Any, ...]:
+    """More beams than one program has, and a last block that is not full."""
+    queries, keys, values, mask = cross_inputs(rng, 2, 59, 1, 31, 16)
+    rows = torch.from_numpy(rng.permutation(118).astype(np.int32))
+    return queries, keys, values, mask, 0.3, row_scales(rng, 118), rows
+
+
+def _corrupt_pool(rng: np.random.Generator) -> tuple[Any, ...]:
+    """Each of three rows reads another block that is not finite; the others must not notice."""
+    pool, _ = attention_pool(rng, 7, 3, 2, 2, 8)
+    pool = normal(rng, *pool.shape)
+    table = torch.arange(21, dtype=torch.int32).view(7, 3)
+    pool[table[1, 2], 0, 1, 3], pool[table[3, 0], 1, 0, 0], pool[table[5, 1], 2, 1, 7] = (
+        torch.nan,
+        torch.inf,
+        torch.nan,
+    )
+    return pool, table, 2, normal(rng, 2, 3), 0.5, row_scales(rng, len(pool))
+
+
+def _corrupt_queries(rng: np.random.Generator) -> tuple[Any, ...]:
+    queries, keys, values, mask = cross_inputs(rng, 3, 5, 2, 13, 8)
+    queries[6, 3], queries[14, 12] = torch.nan, torch.inf
+    return queries, keys, values, mask, 0.5
+
+
+def _corrupt_hidden(ffn: str) -> OpCase:
+    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+        hidden = normal(rng, 5, 14)
+        hidden[1, 3], hidden[3, 9], hidden[2, 0] = torch.nan, torch.nan, torch.inf
+        return hidden, row_scales(rng, 5), ffn
+
+    return OpCase(f"{ffn}-not-finite", arguments)
+
+
+def _corrupt_rows(rng: np.random.Generator) -> tuple[Any, ...]:
+    x = normal(rng, 5, 37)
+    x[1, 36], x[3, 0] = torch.nan, torch.inf
+    return x, 1e-6
+
+
+_NOT_FINITE: Mapping[str, tuple[OpCase, ...]] = {
+    "self_attention": (OpCase("not-finite", _corrupt_pool),),
+    "cross_attention": (OpCase("not-finite", _corrupt_queries),),
+    "row_factors": (OpCase("not-finite", _corrupt_rows),),
+    "activate": (_corrupt_hidden("relu"), _corrupt_hidden("gated_gelu")),
+}
+
+
+if __name__ == "__main__":
+    torch.use_deterministic_algorithms(True)  # memory comes filled with NaN
+    # The interpreter multiplies bfloat16 matrices wrongly: float16 stands in for it.
+    low = [call for call in calls((torch.float16,)) if "bfloat16" in call.name or call.blocked]
+    found = [difference(call, "cpu") for call in (*calls((torch.float32,)), *low)]
+    print(json.dumps({"calls": len(found), "different": [text for text in found if text]}))
