@@ -33,6 +33,7 @@ $(INSTALLED): pyproject.toml setup.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo \
 	  "error: $(PYTHON) is missing or older than Python 3.11: run make PYTHON=python3.11" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "installing the project and its tools into .venv: some minutes"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
@@ -54,12 +55,14 @@ $(PROTO_TOOLS)/.installed: | $(INSTALLED)
 proto: $(INSTALLED) $(PROTO_TOOLS)/.installed  ## generate the stubs of proto/retrieval.proto again
 	$(call generate_stubs,.)
 
-fix: $(INSTALLED)  ## repair what a tool can repair: lint, format
+fix: $(INSTALLED)  ## repair what a tool can repair: lint, format, generated tables
 	-$(BIN)/ruff check --quiet --fix-only .
 	$(BIN)/ruff format .
 	$(BIN)/python -m configs.settings docs/operations.md
 	$(BIN)/python -m server.metrics_table docs/operations.md
 	$(BIN)/python -m bench.gpu.document docs/performance.md bench/results/h200
+	$(BIN)/python -m bench.build_table docs/building.md
+	$(BIN)/python -m bench.eligibility_tables docs/eligibility.md
 	$(if $(CPP_FILES),$(BIN)/clang-format -i $(CPP_FILES))
 
 check: $(INSTALLED) $(PROTO_TOOLS)/.installed  ## judge lint, format, types, API; writes nothing
@@ -97,8 +100,9 @@ sanitize: $(INSTALLED)  ## run the C++ core's tests and fuzz drivers under the s
 	  $(BIN)/python -m pytest -p no:xdist -m "not subprocess" tests/native tests/index tests/storage $(PYTEST_ARGS)
 	$(BIN)/python -m native.fuzz --out $(SANITIZED) --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
 
-bench: native  ## measure build, matching and the server; writes bench/results
-	$(BIN)/python -m bench.build_bench --sids 300000 3000000 --out $(BENCH_RESULTS)/build.json
+bench: native  ## measure build, eligibility, matching and the server; writes bench/results
+	$(BIN)/python -m bench.build_bench --out $(BENCH_RESULTS)/build.json
+	$(BIN)/python -m bench.eligibility_study --out $(BENCH_RESULTS)/eligibility.json
 	$(BIN)/python -m bench.match_bench --out $(BENCH_RESULTS)/match.json
 	$(BIN)/python -m bench.load.serve_bench --out $(BENCH_RESULTS)/serve.json
 

@@ -1,10 +1,11 @@
 """Measures building a snapshot from Parquet, and loading and verifying it.
 
-    python -m bench.build_bench --sids 300000 3000000 --out bench/results/cpu-2core/build.json
+    python -m bench.build_bench --out bench/results/cpu-2core/build.json
 
-Every build is a process of its own, `grace build` as a user runs it, so its peak memory is its own.
-Loading is measured in another fresh process, from the page cache that the build left warm; the best
-of three, since anything else the machine does only adds to it.
+A row for each size of the catalogue and each kind of matchers. Whatever is measured is a process of
+its own: `grace build` as a user runs it, whose peak memory is then its own, and for each loading a
+fresh one, from the page cache that the build left warm. A snapshot is deleted once it is measured,
+a catalogue once all matchers are.
 """
 
 import argparse
@@ -13,82 +14,164 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import pyarrow.parquet as pq
+
+from bench.paper import paper_spec
 from bench.result_file import write_result
-from bench.synth import Preset, preset_spec, write_folder
+from bench.synth import preset_spec
+from bench.synth.folder import ADS_FILE, TARGETING_FILE
+from index.matchers import MatcherMode
 from index.storage import load_snapshot
 
 GRACE = Path(sys.executable).with_name("grace")
 LOADS = 3
+OPTIONS: dict[MatcherMode, tuple[str, ...]] = {
+    MatcherMode.CD: (),
+    MatcherMode.UNION: (),
+    MatcherMode.STATIC: ("--k", "64,64,32,8"),
+    MatcherMode.DYNAMIC: ("--k-max", "32", "--fill-target", "0.25"),
+}
+"""The matchers' options to `grace build`: the paper's."""
+
+_SIDS = (1_000_000, 3_000_000, 10_000_000, 30_000_000)
+_MATCHERS = (MatcherMode.UNION, MatcherMode.STATIC, MatcherMode.DYNAMIC)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
+    """Gigabytes are 10^9 bytes."""
+
+    sid_space: str  # names the catalogue: preset, seed and number of SIDs
     sids: int
     ads: int
     rules: int
     matchers: str
-    build_s: float
+    options: str
+    build_s: float  # the whole process, imports included
+    build_s_per_million_ads: float
     step_s: dict[str, float]
     peak_gb: float
-    load_verify_s: float
+    load_verify_s: float  # the best: what else the machine does only adds to it
+    load_verify_most_s: float
     snapshot_gb: float
 
 
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.build_bench", description=__doc__)
-    parser.add_argument("--out", type=Path, help="result file; without it, only print")
-    parser.add_argument("--sids", type=int, nargs="+", default=[300_000, 1_000_000, 3_000_000])
-    parser.add_argument("--matchers", nargs="+", default=["union"])
-    parser.add_argument("--seed", type=int, default=1)
+    parser = _parser()
     options = parser.parse_args(arguments)
+    sizes = {_sid_space(options.preset, sids, options.seed): sids for sids in options.sids}
+    written: dict[str, Path] = dict(options.data)
+    for name, folder in written.items():
+        if name not in sizes:
+            parser.error(f"--data {folder} holds {name}; the rows are of {', '.join(sizes)}")
     rows = []
-    for sids in options.sids:
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            write_folder(preset_spec(Preset.SMALL, sids=sids, seed=options.seed), folder)
+    for name, sids in sizes.items():
+        with _catalogue(options.preset, sids, options.seed, written.get(name)) as folder:
             for matchers in options.matchers:
-                row = _measure(folder, matchers)
+                row = _measure(folder, MatcherMode(matchers))
                 print(json.dumps(asdict(row)), flush=True)
                 rows.append(asdict(row))
     if options.out is not None:
-        write_result(options.out, "python -m bench.build_bench", arguments, rows)
+        told = _without_data(arguments)
+        write_result(options.out, "python -m bench.build_bench", told, rows)
 
 
-def _measure(folder: Path, matchers: str) -> Row:
-    """`build_s` is the whole process, imports included."""
-    root = folder / f"snapshots-{matchers}"
-    inputs = ("--ads", folder / "ads.parquet", "--targeting", folder / "targeting.yaml")
-    begin = time.perf_counter()
-    finished = subprocess.run(
-        [GRACE, "build", *inputs, "--root", root, "--matchers", matchers, "--json"],
-        check=True,
-        capture_output=True,
-        text=True,
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.build_bench", description=__doc__, allow_abbrev=False
     )
-    build_s = time.perf_counter() - begin
-    report = json.loads(finished.stdout)
-    path = Path(report["path"])
-    return Row(
-        sids=report["sids"],
-        ads=report["ads"],
-        rules=report["rules"],
-        matchers=matchers,
-        build_s=round(build_s, 2),
-        step_s={name: round(seconds, 2) for name, seconds in report["step_seconds"].items()},
-        peak_gb=round(report["peak_memory_bytes"] / 1e9, 3),
-        load_verify_s=round(min(_load_seconds(path) for _ in range(LOADS)), 3),
-        snapshot_gb=round(sum(f.stat().st_size for f in path.iterdir()) / 1e9, 3),
+    parser.add_argument("--out", type=Path, help="result file; without it, only print")
+    parser.add_argument("--preset", choices=["paper", "small"], default="paper")
+    parser.add_argument("--sids", type=int, nargs="+", default=_SIDS)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--matchers", nargs="+", choices=list(OPTIONS), default=_MATCHERS)
+    parser.add_argument(
+        "--data",
+        type=_written,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="folder of one of these catalogues, written before: not written again; repeatable. "
+        "It changes no row, so the result's command leaves it out.",
     )
+    return parser
+
+
+def _without_data(arguments: Sequence[str]) -> list[str]:
+    told = list(arguments)
+    while "--data" in told:
+        at = told.index("--data")
+        del told[at : at + 2]
+    return [each for each in told if not each.startswith("--data=")]
+
+
+@contextmanager
+def _catalogue(preset: str, sids: int, seed: int, written: Path | None) -> Iterator[Path]:
+    """A folder with it, deleted afterwards unless it was there before."""
+    if written is not None:
+        yield written
+        return
+    with tempfile.TemporaryDirectory() as name:
+        # Not in this process: what a parent holds would count for the peak of its children.
+        catalogue = ("--preset", preset, "--sids", str(sids), "--seed", str(seed))
+        subprocess.run([GRACE, "synth", *catalogue, "--out", name], check=True, stdout=sys.stderr)
+        yield Path(name)
+
+
+def _sid_space(preset: str, sids: int, seed: int) -> str:
+    if preset == "paper":
+        return paper_spec(sids, seed).sid_space
+    return preset_spec(preset, sids, seed).sid_space
+
+
+def _written(folder: str) -> tuple[str, Path]:
+    """A folder of `grace synth`, after the name of its SID space."""
+    try:
+        metadata = pq.read_schema(Path(folder) / ADS_FILE).metadata or {}
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{folder} holds no catalogue: {error}") from None
+    return metadata.get(b"grace.sid_space", b"a nameless SID space").decode(), Path(folder)
+
+
+def _measure(folder: Path, matchers: MatcherMode) -> Row:
+    options = OPTIONS[matchers]
+    with tempfile.TemporaryDirectory() as root:
+        files = ("--ads", folder / ADS_FILE, "--targeting", folder / TARGETING_FILE)
+        chosen = ("--root", root, "--matchers", matchers.value, *options, "--json")
+        begin = time.perf_counter()
+        finished = subprocess.run(
+            [GRACE, "build", *files, *chosen], check=True, stdout=subprocess.PIPE, text=True
+        )
+        build_s = time.perf_counter() - begin
+        report = json.loads(finished.stdout)
+        path = Path(report["path"])
+        loads = [_load_seconds(path) for _ in range(LOADS)]
+        return Row(
+            sid_space=report["sid_space"],
+            sids=report["sids"],
+            ads=report["ads"],
+            rules=report["rules"],
+            matchers=matchers.value,
+            options=" ".join(options),
+            build_s=round(build_s, 2),
+            build_s_per_million_ads=round(build_s / report["ads"] * 1e6, 2),
+            step_s={name: round(seconds, 2) for name, seconds in report["step_seconds"].items()},
+            peak_gb=round(report["peak_memory_bytes"] / 1e9, 3),
+            load_verify_s=round(min(loads), 3),
+            load_verify_most_s=round(max(loads), 3),
+            snapshot_gb=round(sum(f.stat().st_size for f in path.iterdir()) / 1e9, 6),
+        )
 
 
 def _load_seconds(path: Path) -> float:
     code = f"from bench.build_bench import print_load_seconds; print_load_seconds({str(path)!r})"
     finished = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+        [sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True
     )
     return float(finished.stdout)
 

@@ -1,12 +1,14 @@
 """`grace build`: from an ads table to a published snapshot."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from cli.progress import progress_bars
+from cli.ray_token import send_token_if_there
 from configs.errors import InputError
 
 __all__ = ["build"]
@@ -57,8 +59,8 @@ def build(
         int | None,
         typer.Option(
             min=1,
-            help="Build so many ranges of first tokens one by one: less memory, the same bytes. "
-            "Default with --ray: as many as it runs at once.",
+            help="Build so many ranges of first tokens one by one: less memory, the same bytes; "
+            "never more than first tokens. Default with --ray: as many as it runs at once.",
         ),
     ] = None,
     ray: Annotated[
@@ -111,8 +113,12 @@ def build(
     )
     if report.ignored_columns:
         print(f"columns without meaning here, ignored: {', '.join(report.ignored_columns)}")
+    if report.shards is not None and report.shards < (shards or 0):
+        built = f"{report.shards} shard{'s' if report.shards > 1 else ''}"
+        print(f"{built} and not {shards}: the ads of one first token stay together")
     if report.rejects:
-        print(f"{report.rejects} ads refused, listed in {report.reject_file}")
+        refused = f"{report.rejects} ad{'s' if report.rejects > 1 else ''}"
+        print(f"{refused} refused, listed in {report.reject_file}")
 
 
 def _build(
@@ -123,8 +129,9 @@ def _build(
 
     if ray is None:
         if shards is None:
-            return build(spec, progress)
-        return build_in_shards(spec, Sharding(shards, scratch=scratch), progress)
+            return build(spec, progress, _tell)
+        return build_in_shards(spec, Sharding(shards, scratch=scratch), progress, _tell)
+    send_token_if_there()
     try:
         from cli.ray_cluster import ray_tasks
     except ModuleNotFoundError as error:
@@ -133,7 +140,11 @@ def _build(
         raise InputError("--ray needs Ray: pip install 'grace-serving[ray]'") from None
     with ray_tasks(ray, spec.threads) as tasks:
         sharding = Sharding(shards or tasks.slots, tasks, scratch)
-        return build_in_shards(spec, sharding, progress)
+        return build_in_shards(spec, sharding, progress, _tell)
+
+
+def _tell(sentence: str) -> None:
+    print(sentence, file=sys.stderr)
 
 
 def _mode(name: str) -> Any:

@@ -31,7 +31,9 @@ def import_sids(
     ads: Annotated[
         Path | None, typer.Option(help="Add the SIDs to this ads table. Default: an ad per item.")
     ] = None,
-    key: Annotated[str, typer.Option(help="Its column with the item's id.")] = "ad_id",
+    key: Annotated[
+        str | None, typer.Option(help="Its column with the item's id. Default: ad_id.")
+    ] = None,
     id_map: Annotated[
         Path | None,
         typer.Option(help="Number items by this file, Parquet; new ones are added to it."),

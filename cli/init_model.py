@@ -76,7 +76,8 @@ def _print(summary: Any, size: str) -> None:
     places = _places(min(cost.gflop for cost in summary.decoder) * 1e6)
     print(f"  {'features and encoder':<42}{summary.encoder_gflop:10,.{places}f}")
     for cost in summary.decoder:
-        what = f"decoder, {cost.profile}: beams {', '.join(map(str, cost.beams))}"
+        stage = "decoder" if cost.profile is None else f"decoder, {cost.profile}"
+        what = f"{stage}: beams {', '.join(map(str, cost.beams))}"
         paper = "" if cost.paper_gflop is None else f"   (the paper: {cost.paper_gflop:,.0f})"
         print(f"  {what:<42}{cost.gflop:10,.{places}f}{paper}")
 

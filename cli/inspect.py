@@ -43,12 +43,14 @@ def print_summary(summary: "IndexSummary") -> None:
     console.print(_levels(summary))
     if summary.matchers:
         console.print(_matchers(summary))
+    if summary.mode == "static":
+        console.print("Mean fill counts the empty partitions that fixed widths leave, as 0.")
 
 
 def _lines(summary: "IndexSummary") -> Iterator[str]:
     yield (
         f"version {summary.version}, created {summary.created_at}, "
-        f"SID space {summary.sid_space!r}, matchers: {summary.mode}"
+        f"SID space {summary.sid_space!r}, matchers: {_mode(summary)}"
     )
     per_sid = "/".join(str(summary.ads_per_sid[key]) for key in ("p50", "p90", "p99", "max"))
     vocabularies = " x ".join(map(str, summary.vocab_sizes))
@@ -59,9 +61,17 @@ def _lines(summary: "IndexSummary") -> Iterator[str]:
         yield f"    and {count:,} {name} rules over {summary.set_values[name]:,} values"
     words = ", ".join(f"{kind} {n}" for kind, n in summary.matcher_words.items())
     yield f"64-bit words of a matcher row: {words}"
-    parts = ", ".join(f"{name.replace('_', ' ')} {_mb(n)}" for name, n in summary.bytes.items())
-    yield f"{_mb(sum(summary.bytes.values()))} MB in memory: {parts}"
+    parts = ", ".join(f"{name.replace('_', ' ')} {_size(n)}" for name, n in summary.bytes.items())
+    yield f"{_size(sum(summary.bytes.values()))} in memory: {parts}"
     yield f"ad updates applied up to sequence number {summary.updates_watermark}"
+
+
+def _mode(summary: "IndexSummary") -> str:
+    settings = summary.k_way or {}
+    if "widths" in settings:
+        return f"{summary.mode}, partitions per token {','.join(map(str, settings['widths']))}"
+    told = (f"{name.replace('_', ' ')} {value:g}" for name, value in settings.items())
+    return ", ".join((summary.mode, *told))
 
 
 def _levels(summary: "IndexSummary") -> "Table":
@@ -77,16 +87,17 @@ def _levels(summary: "IndexSummary") -> "Table":
 
 
 def _matchers(summary: "IndexSummary") -> "Table":
-    headings = ("kind", "position", "partitions", "rows", "MB before", "after", "mean fill")
-    table = _table("Matchers, before and after deduplication", *headings)
+    headings = ("kind", "position", "partitions", "rows", "before", "after", "row ids")
+    table = _table("Matchers, before and after deduplication", *headings, "mean fill")
     for matcher in summary.matchers:
         table.add_row(
             matcher.kind,
             _position(matcher.position),
             f"{matcher.partitions:,}",
             f"{matcher.rows:,}",
-            _mb(matcher.bytes_before),
-            _mb(matcher.bytes_after),
+            _size(matcher.bytes_before),
+            _size(matcher.bytes_after),
+            _size(matcher.id_bytes),
             f"{matcher.fill:.3f}",
         )
     return table
@@ -102,8 +113,8 @@ def _table(title: str, *headings: str) -> "Table":
     return table
 
 
-def _mb(size: int) -> str:
-    return f"{size / 1e6:,.2f}"
+def _size(size: int) -> str:
+    return f"{size / 1e6:,.2f} MB" if size >= 1e5 else f"{size / 1e3:,.1f} kB"
 
 
 def _position(position: int) -> str:

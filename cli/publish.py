@@ -1,6 +1,7 @@
 """`grace publish`: make a version of a snapshot root the current one."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +23,7 @@ def publish(
     from index.storage import verify_snapshot
 
     verify_snapshot(root, version)
-    previous = make_current(root, version)
+    previous = make_current(root, version, on_wait=lambda text: print(text, file=sys.stderr))
     if as_json:
         print(json.dumps({"root": str(root), "from": previous, "to": version}, indent=2))
     elif previous is None:

@@ -1,14 +1,14 @@
 """Runs the tasks of a sharded build on a Ray cluster. The one module that needs Ray, an extra."""
 
 import socket
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import AuthenticationError, RayError, RayTaskError
 
 from configs.errors import GraceError, InputError, NativeError, WorkerError
 
@@ -18,6 +18,12 @@ LOCAL = "local"
 """The address that starts a cluster on this machine, for this build alone."""
 
 _LESS_MEMORY = "give more --shards, or more --threads so that fewer tasks share a machine"
+_START = f"start one with `ray start --head`, or give `{LOCAL}`"
+_PROVE = (
+    "something answers there: if the cluster asks for a token, the same one must be in "
+    "~/.ray/auth_token (or RAY_AUTH_TOKEN) here as on its first machine, and RAY_AUTH_MODE be "
+    "token or not set"
+)
 _DISTRIBUTION = "grace-serving"
 _LOCAL_STORE_BYTES = 1 << 28  # results name files and hold few numbers
 _KNOCK_SECONDS = 10
@@ -33,23 +39,36 @@ def ray_tasks(address: str, threads: int) -> Iterator["RayTasks"]:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address == LOCAL:
         quiet |= {"include_dashboard": False, "object_store_memory": _LOCAL_STORE_BYTES}
-    try:
-        _knock(address)
-        ray.init(address=address, **quiet)
-    except (OSError, RuntimeError, ValueError) as error:
-        raise InputError(
-            f"--ray {address}: cannot join a cluster there ({_first_line(error)}); start one with "
-            f"`ray start --head`, or give `{LOCAL}`"
-        ) from None
+    _join(address, quiet)
     try:
         yield RayTasks(_slots(threads), threads)
     finally:
         ray.shutdown()
 
 
+def _join(address: str, options: Mapping[str, Any]) -> None:
+    if "://" in address:
+        raise InputError(
+            f"--ray {address}: is an address of Ray's client; run the build on a machine of the "
+            "cluster, and give HOST:PORT as `ray start --head` printed it, mostly of port 6379"
+        )
+    refused = f"--ray {address}: cannot join a cluster there"
+    try:
+        _knock(address)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{refused} ({_first_line(error)}); {_START}") from None
+    try:
+        ray.init(address=address, **options)
+    except (AuthenticationError, ConnectionError) as error:
+        # Ray says no more than that it failed where a cluster refuses this machine's token.
+        raise InputError(f"{refused} ({_first_sentence(error)}); {_PROVE}") from None
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InputError(f"{refused} ({_first_line(error)}); {_START}") from None
+
+
 def _knock(address: str) -> None:
     """Ray would wait for minutes where nobody listens."""
-    host, _, port = address.rpartition("://")[2].rpartition(":")
+    host, _, port = address.rpartition(":")
     if host:
         socket.create_connection((host, int(port)), _KNOCK_SECONDS).close()
 
@@ -128,6 +147,10 @@ def _result(task: Any, reference: Any) -> Any:
     if isinstance(result, _Refused):
         raise result.error
     return result
+
+
+def _first_sentence(error: Exception) -> str:
+    return _first_line(error).partition(". ")[0]
 
 
 def _first_line(error: Exception) -> str:

@@ -14,7 +14,11 @@ import numpy.typing as npt
 from configs.errors import SnapshotError
 from index.bloom import bloom_positions, star_hash, value_hash
 from index.matchers import MatcherMode, NodeMatchers
-from index.partition_invariants import check_partitions, check_sid_partitions
+from index.partition_invariants import (
+    check_no_empty_partition,
+    check_partitions,
+    check_sid_partitions,
+)
 from index.rules import SetRules
 from index.schema import RESERVED_VALUE, TargetingSchema, TargetSet
 from index.snapshot import Snapshot
@@ -174,6 +178,8 @@ def _check_matchers(
         ids = rows.id_offsets(trie, first_leaf - 1, first_leaf - 1 + end - begin)[:-1]
         _check_union(index_file, rows, first_leaf, ids, members, offsets)
     if snapshot.mode is not MatcherMode.UNION:
+        if snapshot.mode is MatcherMode.DYNAMIC:
+            check_no_empty_partition(index_file, trie, rows)
         check_sid_partitions(index_file, trie, rows)
         check_partitions(index_file, trie, rows)
         return

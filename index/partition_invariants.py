@@ -15,7 +15,7 @@ from configs.errors import SnapshotError
 from index.matchers import NodeMatchers
 from index.trie import SidTrie
 
-__all__ = ["check_partitions", "check_sid_partitions"]
+__all__ = ["check_no_empty_partition", "check_partitions", "check_sid_partitions"]
 
 Array = npt.NDArray[Any]
 Rows = npt.NDArray[np.uint64]
@@ -50,6 +50,21 @@ def check_sid_partitions(file: str, trie: SidTrie, rows: NodeMatchers) -> None:
             at = int(np.searchsorted(ids, ids[0] + np.flatnonzero(used)[0], side="right")) - 1
             entry = begin + first + at
             raise SnapshotError(file, f"entry {entry} is of one SID, but has several partitions")
+
+
+def check_no_empty_partition(file: str, trie: SidTrie, rows: NodeMatchers) -> None:
+    """Dynamic k-way stores a partition only if it has a SID, and so a row with a bit.
+
+    Without attributes no bitmask row has one; but then one partition is enough for any node.
+    """
+    for first, last in _blocks(trie.num_entries):
+        assert rows.offsets is not None
+        ids = rows.offsets[first : last + 1].astype(np.int64)
+        empty = ~rows.table[rows.index[ids[0] : ids[-1]]].any(axis=1)
+        empty &= np.repeat(np.diff(ids) > 1, np.diff(ids))
+        if empty.any():
+            at = int(np.searchsorted(ids, ids[0] + np.flatnonzero(empty)[0], side="right")) - 1
+            raise SnapshotError(file, f"entry {first + at} has a partition without a SID")
 
 
 def _blocks(count: int) -> Iterator[tuple[int, int]]:

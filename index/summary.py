@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from index.matchers import NodeMatchers
+from index.matchers import FILL_UNIT, DynamicKWay, KWay, NodeMatchers, StaticKWay
 from index.snapshot import Snapshot
 from index.trie import SidTrie
 
@@ -36,6 +36,7 @@ class MatcherSummary:
     rows: int  # distinct
     bytes_before: int  # one row per partition
     bytes_after: int
+    id_bytes: int  # what says which rows an entry has; the rest of a matcher's bytes
     fill: float
 
 
@@ -45,6 +46,7 @@ class IndexSummary:
     created_at: str
     sid_space: str
     mode: str
+    k_way: dict[str, Any] | None  # what the k-way modes were built with
     vocab_sizes: tuple[int, ...]
     sids: int
     ads: int
@@ -72,6 +74,7 @@ def summarize(snapshot: Snapshot) -> IndexSummary:
         created_at=facts.created_at,
         sid_space=facts.sid_space,
         mode=snapshot.mode.value,
+        k_way=None if snapshot.matchers is None else _k_way(snapshot.matchers.k_way),
         vocab_sizes=trie.vocab_sizes,
         sids=trie.num_leaves,
         ads=snapshot.ads.num_ads,
@@ -100,6 +103,15 @@ def _level(trie: SidTrie, position: int) -> LevelSummary:
     return LevelSummary(position, int(fan_out.sum()), float(fan_out.mean()), int(fan_out.max()))
 
 
+def _k_way(k_way: KWay | None) -> dict[str, Any] | None:
+    if isinstance(k_way, StaticKWay):
+        return {"widths": k_way.widths}
+    if isinstance(k_way, DynamicKWay):
+        fill_target = k_way.fill_target_millionths / FILL_UNIT
+        return {"fill_target": fill_target, "k_max": k_way.k_max}
+    return None
+
+
 def _matchers(snapshot: Snapshot) -> tuple[MatcherSummary, ...]:
     if snapshot.matchers is None:
         return ()
@@ -117,6 +129,8 @@ def _kind(kind: str, matchers: NodeMatchers, trie: SidTrie, bits: int) -> list[M
     found = []
     for level, rows in enumerate(matchers.level_rows, start=1):
         begin, end = matchers.ids_of_level(trie, level)
+        # Jagged ids need to be told where an entry's begin.
+        entries = 0 if matchers.offsets is None else trie.level_counts[level]
         mean_bits = _sum_of(set_bits, matchers.index[begin:end]) / (end - begin)
         found.append(
             MatcherSummary(
@@ -126,6 +140,7 @@ def _kind(kind: str, matchers: NodeMatchers, trie: SidTrie, bits: int) -> list[M
                 rows=rows,
                 bytes_before=(end - begin) * row_bytes,
                 bytes_after=rows * row_bytes,
+                id_bytes=(end - begin + entries) * matchers.index.itemsize,
                 fill=mean_bits / max(1, bits),
             )
         )

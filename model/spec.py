@@ -21,6 +21,7 @@ from typing import Any, Literal, TypeAlias
 from configs.errors import ConfigError
 from configs.sections import load_section
 from configs.yaml_loader import read_yaml
+from index.limits import MAX_VOCAB_SIZE
 from index.snapshot import is_sid_space
 
 __all__ = [
@@ -42,8 +43,6 @@ __all__ = [
 MAX_HISTORY = 1 << 14  # events of a t5 history
 
 Ffn = Literal["relu", "gated_gelu"]
-
-MAX_VOCAB_SIZE = 1 << 16  # a snapshot's tokens are uint16
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,21 +2,19 @@
 
 from dataclasses import dataclass
 
-from configs.generation import BeamProfile, GenerationConfig
+from configs.generation import GenerationConfig
 from model.checkpoint import empty_model
 from model.flops import decoder_flops, encoder_flops, paper_gflops
 from model.spec import ModelSpec
 
 __all__ = ["BeamCost", "ModelSummary", "summarize_model"]
 
-_FIXED = "fixed"
-
 
 @dataclass(frozen=True, slots=True)
 class BeamCost:
     """`paper_gflop` is what the paper states for its model with these beams, None for others."""
 
-    profile: str
+    profile: str | None  # None: no profile of the configuration, but beams that the paper tells of
     beams: tuple[int, ...]
     gflop: float
     paper_gflop: float | None
@@ -53,16 +51,14 @@ def summarize_model(spec: ModelSpec, generation: GenerationConfig) -> ModelSumma
 
 
 def _beam_costs(spec: ModelSpec, generation: GenerationConfig) -> tuple[BeamCost, ...]:
-    """The default profile's largest beam in every step, then each profile."""
+    """Each profile; before them, for the paper's model, its largest beam in every step."""
     generation.require_steps(spec.sid_length)
     widest = max(generation.profiles[generation.default_profile].beams)
-    fixed = BeamProfile((1, *[widest] * (spec.sid_length - 1)), widest)
-    return tuple(
-        BeamCost(
-            name,
-            profile.beams,
-            decoder_flops(spec, profile.beams) / 1e9,
-            paper_gflops(spec, profile.beams),
-        )
-        for name, profile in {_FIXED: fixed, **generation.profiles}.items()
-    )
+    fixed = _beam_cost(spec, None, (1, *[widest] * (spec.sid_length - 1)))
+    costs = [_beam_cost(spec, name, of.beams) for name, of in generation.profiles.items()]
+    return tuple(costs if fixed.paper_gflop is None else [fixed, *costs])
+
+
+def _beam_cost(spec: ModelSpec, profile: str | None, beams: tuple[int, ...]) -> BeamCost:
+    gflop = decoder_flops(spec, beams) / 1e9
+    return BeamCost(profile, beams, gflop, paper_gflops(spec, beams))

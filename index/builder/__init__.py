@@ -5,6 +5,6 @@
 """
 
 from index.builder.build import BuildReport, BuildSpec, build
-from index.builder.sharded import RunTasks, Sharding, build_in_shards
+from index.builder.shards import RunTasks, Sharding, build_in_shards
 
 __all__ = ["BuildReport", "BuildSpec", "RunTasks", "Sharding", "build", "build_in_shards"]

@@ -6,19 +6,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from configs.errors import InputError
 from index.ads import SidToAds
 from index.builder.collect import CollectedAds
 from index.builder.rule_table import RawRules, RawSetRules
 from index.builder.sorting import first_use, order_by_id, order_by_sid
+from index.limits import require_ids
 from index.rules import SetRules, TargetingRules
 from index.trie import SidTrie
 from index.values import InternedValues
 from native.loader import array_in, array_out, declare
 
 __all__ = ["Arranged", "arrange", "gather_spans", "renumber_rules"]
-
-MAX_NODES = (1 << 31) - 1  # ids are int32
 
 _trie_count = declare(
     "grace_trie_count",
@@ -72,11 +70,7 @@ def _trie(
     counts = np.empty(length + 1, np.int64)
     _trie_count(ads, tokens, length, counts)
     nodes, leaves = int(counts.sum()), int(counts[-1])
-    if nodes > MAX_NODES:
-        raise InputError(
-            f"{nodes} trie nodes, a snapshot holds at most 2^31 - 1: split the catalogue into "
-            "several snapshots"
-        )
+    require_ids(nodes, "trie nodes")
     node_offsets = np.empty(nodes - leaves + 1, np.int32)
     csr_tokens = np.empty(nodes - 1, np.uint16)
     ad_offsets = np.empty(leaves + 1, np.int64)

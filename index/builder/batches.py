@@ -110,6 +110,8 @@ class BatchReader:
 
     def _decode(self, file: AdsFile, first_row: int, batch: pa.RecordBatch) -> AdsBatch:
         rows = batch.num_rows
+        if first_row == 0:
+            self._check_sid_length(file, batch)
         faults = _RowFaults(rows)
         ad_ids = _ad_ids(batch, faults)
         tokens = _tokens(batch, self._vocab_sizes, faults)
@@ -132,6 +134,18 @@ class BatchReader:
         return AdsBatch(
             file, first_row, ad_ids, tokens, weights, rules, rejects, faults.refused, batch
         )
+
+    def _check_sid_length(self, file: AdsFile, batch: pa.RecordBatch) -> None:
+        """Where all SIDs have another length, not the ads are at fault, but what we were told."""
+        parts = list_parts(batch.column("sid"))
+        found = np.unique(np.diff(parts.offsets)[parts.valid == 1])
+        if len(found) == 1 and 0 < found[0] != len(self._vocab_sizes) and batch.num_rows > 1:
+            sizes = ",".join(map(str, self._vocab_sizes.tolist()))
+            raise InputError(
+                f"--vocab-sizes {sizes}: {len(self._vocab_sizes)} tokens, but the SIDs of "
+                f"{file.path} have {found[0]}: give one size per token, there or as "
+                "grace.vocab_sizes in the file's metadata"
+            )
 
 
 class _RowFaults:

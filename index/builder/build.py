@@ -18,10 +18,12 @@ from index.builder.peak import peak_memory
 from index.builder.rejects import RejectLog
 from index.builder.source import AdsSource, open_ads
 from index.builder.unions import union_matchers
+from index.limits import MAX_SID_LENGTH, MAX_VOCAB_SIZE
 from index.matchers import KWay, MatcherMode, Matchers
 from index.schema import TargetingSchema, load_schema
 from index.snapshot import Snapshot, SnapshotFacts, is_sid_space
 from index.storage import current_version, next_version, publish, versions, write_snapshot
+from index.storage.folder import OnWait
 
 __all__ = ["BuildReport", "BuildSpec", "Progress", "build"]
 
@@ -31,9 +33,8 @@ Progress = Callable[[str, int, int], None]
 ENDED_REJECTS = "ended.rejects.jsonl"
 """In the root, the rejects of a build that ended without a version."""
 
-MAX_SID_LENGTH = 16
-MAX_VOCAB_SIZE = 1 << 16
 MAX_VERSION = (1 << 64) - 1
+MAX_THREADS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ class BuildReport:
     ignored_columns: tuple[str, ...]
     step_seconds: dict[str, float]
     peak_memory_bytes: int
+    shards: int | None = None  # of a build in shards: so many were built
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -87,13 +89,16 @@ class BuildReport:
             "files": self.files,
             "rows": self.rows,
             "ignored_columns": list(self.ignored_columns),
+            "shards": self.shards,
             "step_seconds": {name: round(s, 3) for name, s in self.step_seconds.items()},
             "seconds": round(sum(self.step_seconds.values()), 3),
             "peak_memory_bytes": self.peak_memory_bytes,
         }
 
 
-def build(spec: BuildSpec, progress: Progress) -> BuildReport:
+def build(spec: BuildSpec, progress: Progress, on_wait: OnWait | None = None) -> BuildReport:
+    """`on_wait` is told, in a sentence, if another process is writing in the root."""
+    require_threads(spec)
     schema = load_schema(spec.targeting)
     source = open_ads(spec.ads, schema)
     sid_space, vocab_sizes = sid_space_and_vocabulary(spec, source)
@@ -105,8 +110,7 @@ def build(spec: BuildSpec, progress: Progress) -> BuildReport:
         reader = BatchReader(source, schema, vocab_sizes, spec.batch_rows)
         collected = collect_ads(source, schema, reader, log, spec.threads, advance)
     if len(collected.ad_ids) == 0:
-        listed = log.write(spec.reject_file or spec.root / ENDED_REJECTS)
-        raise InputError(f"all {len(log)} ads were refused, see {listed}; nothing to build")
+        raise every_ad_refused(spec, log)
     with steps.run("arrange", 1) as advance:
         arranged = arrange(collected, vocab_sizes, spec.threads)
         del collected
@@ -127,13 +131,28 @@ def build(spec: BuildSpec, progress: Progress) -> BuildReport:
         arranged.set_values,
     )
     with steps.run("write", 1) as advance:
-        path = write_snapshot(snapshot, spec.root, or_next=spec.version is None)
-        rejects = log.write(spec.reject_file or spec.root / f"{path.name}.rejects.jsonl")
-        if spec.publish:
-            # Builds may overlap: one that began earlier must not undo a later one's publication.
-            publish(spec.root, int(path.name), only_forward=True)
+        path, rejects = write_and_publish(spec, snapshot, log, on_wait)
         advance(1)
     return report_of(spec, source, snapshot, path, rejects, steps)
+
+
+def every_ad_refused(spec: BuildSpec, log: RejectLog) -> InputError:
+    listed = log.write(spec.reject_file or spec.root / ENDED_REJECTS)
+    return InputError(f"all {len(log)} ads were refused, see {listed}; nothing to build")
+
+
+def write_and_publish(
+    spec: BuildSpec, snapshot: Snapshot, log: RejectLog, on_wait: OnWait | None
+) -> tuple[Path, Path | None]:
+    """The version's folder, and the list of its rejects, if it has any."""
+    path = write_snapshot(snapshot, spec.root, or_next=spec.version is None, on_wait=on_wait)
+    ended = spec.root / ENDED_REJECTS
+    ended.unlink(missing_ok=True)  # of an older table, which nobody has to mend any more
+    rejects = log.write(spec.reject_file or spec.root / f"{path.name}.rejects.jsonl")
+    if spec.publish:
+        # Builds may overlap: one that began earlier must not undo a later one's publication.
+        publish(spec.root, int(path.name), only_forward=True, on_wait=on_wait)
+    return path, rejects
 
 
 def matchers_of(
@@ -176,22 +195,28 @@ def report_of(
 
 
 def sid_space_and_vocabulary(spec: BuildSpec, source: AdsSource) -> tuple[str, tuple[int, ...]]:
-    name, sizes = spec.sid_space or source.sid_space, spec.vocab_sizes or source.vocab_sizes
+    name = source.sid_space if spec.sid_space is None else spec.sid_space
+    sizes = source.vocab_sizes if spec.vocab_sizes is None else spec.vocab_sizes
     if name is None or sizes is None:
-        missing = [] if name else ["--sid-space NAME (the model's)"]
-        missing += [] if sizes else ["--vocab-sizes 512,512,512,512 (one per token)"]
+        missing = [] if name is not None else ["--sid-space NAME (the model's)"]
+        missing += [] if sizes is not None else ["--vocab-sizes 512,512,512,512 (one per token)"]
         raise InputError(
             f"pass {' and '.join(missing)}: the Parquet metadata has no grace.sid_space and "
             "grace.vocab_sizes to take them from"
         )
     if not is_sid_space(name):
         raise InputError(f"SID space {name[:80]!r}: use 1 to 255 printable characters")
-    if len(sizes) > MAX_SID_LENGTH:
-        raise InputError(f"vocab sizes {sizes}: {MAX_SID_LENGTH} tokens per SID at most")
+    if not 1 <= len(sizes) <= MAX_SID_LENGTH:
+        raise InputError(f"vocab sizes {sizes}: 1 to {MAX_SID_LENGTH} tokens per SID")
     for size in sizes:
         if not 1 <= size <= MAX_VOCAB_SIZE:
             raise InputError(f"vocab sizes {sizes}: each must be 1 to {MAX_VOCAB_SIZE}")
     return name, sizes
+
+
+def require_threads(spec: BuildSpec) -> None:
+    if not 1 <= spec.threads <= MAX_THREADS:
+        raise InputError(f"--threads {spec.threads}: give 1 to {MAX_THREADS}, one per core")
 
 
 def version_of(spec: BuildSpec) -> int:

@@ -5,6 +5,7 @@ the OR of its ads' rows, as in mode `union`.
 """
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,14 +14,15 @@ import numpy.typing as npt
 from configs.errors import InputError
 from index.builder.arrange import Arranged
 from index.builder.unions import Advance, join_matchers, union_level
+from index.limits import SEVERAL_SNAPSHOTS, require_ids
 from index.matchers import DynamicKWay, KWay, MatcherMode, Matchers, NodeMatchers, StaticKWay
 from index.schema import TargetingSchema
 from index.trie import SidTrie
 from native.loader import array_in, array_out, declare
 
-__all__ = ["checked_k_way", "k_way_matchers"]
+__all__ = ["checked_k_way", "k_way_matchers", "require_static_ids"]
 
-MAX_ID = (1 << 31) - 1  # row ids and the offsets of dynamic ones are int32
+_SMALLER = f"choose a smaller --k or --k-max, or {SEVERAL_SNAPSHOTS}"
 
 _kway_level = declare(
     "grace_kway_level",
@@ -82,11 +84,19 @@ def checked_k_way(mode: MatcherMode, k_way: KWay | None, sid_length: int) -> KWa
     return k_way
 
 
+def require_static_ids(level_counts: Sequence[int], k_way: KWay | None) -> None:
+    """That the ids of static matchers of a trie with these nodes, from the root's level on, fit."""
+    if isinstance(k_way, StaticKWay):
+        ids = sum(n * width for n, width in zip(level_counts[1:], k_way.widths, strict=True))
+        require_ids(ids, "ids of static matchers", _SMALLER)
+
+
 def k_way_matchers(
     arranged: Arranged, schema: TargetingSchema, k_way: KWay, threads: int, progress: Advance
 ) -> Matchers:
     """`progress` is told how many of the 1 + sets matcher kinds are done."""
     ads, trie = arranged.ads, arranged.trie
+    require_static_ids(trie.level_counts, k_way)
 
     def node_matchers(rule_rows: Ids, table: Rows, bits: int) -> NodeMatchers:
         sids = np.empty(trie.num_leaves, np.int32)
@@ -104,14 +114,15 @@ def _static(trie: SidTrie, of_sids: _SidRows, k_way: StaticKWay, threads: int) -
     ids = np.empty(sum(n * k for n, k in zip(nodes, k_way.widths, strict=True)), np.int32)
     tables: list[Rows] = []
     begin = base = 0
-    for offsets, width in zip(_leaf_offsets(trie), k_way.widths, strict=True):
-        level = _Level(offsets, of_sids, width, DynamicKWay(0, 1), threads)
+    for at, offsets in enumerate(_leaf_offsets(trie), start=1):
+        level = _Level(offsets, of_sids, k_way, at, threads)
         # Straight to its place: another copy of these ids would be gigabytes.
         room = ids[begin : begin + level.num_ids]
         _, table = level.take(room)
         room += np.int32(base)
         begin += len(room)
-        base += _fitting(len(table), base, "rows")
+        base += len(table)
+        require_ids(base, "matcher rows", _SMALLER)
         tables.append(table)
     level_rows = tuple(map(len, tables))
     return NodeMatchers(ids, np.concatenate(tables), level_rows, level_widths=k_way.widths)
@@ -120,13 +131,15 @@ def _static(trie: SidTrie, of_sids: _SidRows, k_way: StaticKWay, threads: int) -
 def _dynamic(trie: SidTrie, of_sids: _SidRows, k_way: DynamicKWay, threads: int) -> NodeMatchers:
     counts, ids, tables = [], [], []
     base = num_ids = 0
-    for offsets in _leaf_offsets(trie):
-        level = _Level(offsets, of_sids, 0, k_way, threads)
+    for at, offsets in enumerate(_leaf_offsets(trie), start=1):
+        level = _Level(offsets, of_sids, k_way, at, threads)
         level_ids = np.empty(level.num_ids, np.int32)
         level_counts, table = level.take(level_ids)
         level_ids += np.int32(base)
-        num_ids += _fitting(len(level_ids), num_ids, "partitions")
-        base += _fitting(len(table), base, "rows")
+        num_ids += len(level_ids)
+        require_ids(num_ids, "ids of dynamic matchers", _SMALLER)
+        base += len(table)
+        require_ids(base, "matcher rows", _SMALLER)
         counts.append(level_counts)
         ids.append(level_ids)
         tables.append(table)
@@ -134,14 +147,6 @@ def _dynamic(trie: SidTrie, of_sids: _SidRows, k_way: DynamicKWay, threads: int)
     np.cumsum(np.concatenate(counts), out=borders[1:])
     level_rows = tuple(map(len, tables))
     return NodeMatchers(np.concatenate(ids), np.concatenate(tables), level_rows, offsets=borders)
-
-
-def _fitting(more: int, there: int, things: str) -> int:
-    if there + more > MAX_ID:
-        raise InputError(
-            f"more than {MAX_ID} matcher {things}: choose a smaller k, or several snapshots"
-        )
-    return more
 
 
 def _leaf_offsets(trie: SidTrie) -> list[npt.NDArray[np.int64]]:
@@ -163,12 +168,16 @@ class _Level:
         self,
         offsets: npt.NDArray[np.int64],
         of_sids: _SidRows,
-        width: int,
-        k_way: DynamicKWay,
+        k_way: KWay,
+        level: int,
         threads: int,
     ) -> None:
-        """`width` partitions per node or, if it is 0, as many as `k_way` finds."""
-        self._nodes, self._width, self._words = len(offsets) - 1, width, of_sids.table.shape[1]
+        self._nodes, self._words = len(offsets) - 1, of_sids.table.shape[1]
+        # Native code takes both kinds' numbers, and a width of 0 where the node decides.
+        if isinstance(k_way, StaticKWay):
+            self._width, k_max, fill_target = k_way.widths[level - 1], 0, 0
+        else:
+            self._width, k_max, fill_target = 0, k_way.k_max, k_way.fill_target_millionths
         self._handle, sizes = ctypes.c_void_p(), np.zeros(2, np.int64)
         _kway_level(
             self._nodes,
@@ -176,10 +185,10 @@ class _Level:
             of_sids.sids,
             of_sids.table,
             *of_sids.table.shape,
-            width,
-            k_way.k_max,
+            self._width,
+            k_max,
             of_sids.bits,
-            k_way.fill_target_millionths,
+            fill_target,
             threads,
             ctypes.byref(self._handle),
             sizes,

@@ -45,10 +45,12 @@ class RejectLog:
         if found > self._limit:
             self.write(self._path_if_ended)
             ads = "ad" if found == 1 else "ads"
+            remedy = "mend them or allow more"
+            if self._limit == 0:
+                remedy = "mend them; `--max-rejects 1000000 --no-publish` lists all"
             raise RejectedAdsError(
                 f"{found} {ads} refused so far, --max-rejects allows {self._limit}; "
-                f"first: {self._rejects[0]}; these are listed in {self._path_if_ended}: "
-                "mend them or allow more"
+                f"first: {self._rejects[0]}; these are listed in {self._path_if_ended}: {remedy}"
             )
 
     def write(self, path: Path) -> Path | None:

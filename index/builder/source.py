@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from configs.errors import InputError
+from index.limits import require_ids
 from index.schema import EXCLUDE_SUFFIX, TargetingSchema
 from index.storage.strict_json import shown
 
@@ -83,11 +84,7 @@ def open_ads(paths: Sequence[Path], schema: TargetingSchema) -> AdsSource:
     )
     if source.rows == 0:
         raise InputError(f"{files[0].path}: the ads table has no rows; nothing to build")
-    if source.rows >= 1 << 31:
-        raise InputError(
-            f"{source.rows} ads, a snapshot holds at most 2^31 - 1: split the catalogue into "
-            "several snapshots"
-        )
+    require_ids(source.rows, "ads")
     return source
 
 
@@ -188,7 +185,10 @@ def _check_type(path: Path, field: pa.Field) -> None:
         good = pa.types.is_null(kind) or (is_list(kind) and _is_text(kind.value_type))
         expected = "list<string>"
     if not good:
-        raise InputError(f"{path}: column {field.name!r} must be {expected}, got {kind}")
+        raise InputError(
+            f"{path}: column {field.name!r} must be {expected}, got {kind}; "
+            f"cast the column to {expected}"
+        )
 
 
 def _is_text(kind: pa.DataType) -> bool:

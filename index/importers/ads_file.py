@@ -22,6 +22,7 @@ ROWS_PER_GROUP = 1 << 17
 _ROWS_PER_BATCH = 1 << 16
 _READ_BUFFER = 1 << 22
 _SID = pa.list_(pa.uint16())
+_PLAIN_OF_VIEW = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 Advance = Callable[[int], None]
 
@@ -47,7 +48,7 @@ class AdsToJoin:
         self.key = key
         try:
             with pq.ParquetFile(path) as file:
-                self.schema: pa.Schema = file.schema_arrow
+                self.schema: pa.Schema = _without_views(file.schema_arrow)
                 self.rows: int = file.metadata.num_rows
         except UNREADABLE as error:
             raise InputError(f"{path}: not a readable Parquet file: {first_line(error)}") from None
@@ -58,11 +59,15 @@ class AdsToJoin:
                 raise InputError(f"{path}: column {name!r} {fault}")
         if "sid" in names:
             raise InputError(f"{path}: has a column 'sid' already; drop it to join others")
+        _check_joinable(path, self.schema)
         kind = self.schema.field(key).type
         value = kind.value_type if pa.types.is_dictionary(kind) else kind
         self.key_is_text = bool(pa.types.is_string(value) or pa.types.is_large_string(value))
         if not self.key_is_text and (not pa.types.is_integer(kind) or kind == pa.uint64()):
-            raise InputError(f"{path}: column {key!r} must be integers or text, got {kind}")
+            raise InputError(
+                f"{path}: column {key!r} must be integers or text, got {kind}; "
+                "cast the column to int64 or string"
+            )
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Group by group, since Arrow cannot join nested dictionaries across the groups' border."""
@@ -71,10 +76,36 @@ class AdsToJoin:
             with pq.ParquetFile(self.path, buffer_size=_READ_BUFFER, pre_buffer=False) as file:
                 for group in range(file.num_row_groups):
                     for batch in file.iter_batches(_ROWS_PER_BATCH, row_groups=[group]):
-                        yield batch
+                        yield batch.cast(self.schema)
                         row += batch.num_rows
         except UNREADABLE as error:
             raise InputError(f"{self.path}: damaged near row {row}: {first_line(error)}") from None
+
+
+def _without_views(schema: pa.Schema) -> pa.Schema:
+    """Arrow cannot take rows of string views and their like; as plain texts it can."""
+    fields = [field.with_type(_without_view(field.type)) for field in schema]
+    return pa.schema(fields, schema.metadata)
+
+
+def _without_view(kind: pa.DataType) -> pa.DataType:
+    if kind in _PLAIN_OF_VIEW:
+        return _PLAIN_OF_VIEW[kind]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        make = pa.list_ if pa.types.is_list(kind) else pa.large_list
+        return make(kind.value_field.with_type(_without_view(kind.value_type)))
+    return kind
+
+
+def _check_joinable(path: Path, schema: pa.Schema) -> None:
+    for field in schema:
+        try:
+            pa.nulls(1, field.type).filter(pa.array([True]))
+        except pa.ArrowNotImplementedError:
+            raise InputError(
+                f"{path}: column {field.name!r} is of type {field.type}, whose rows cannot be "
+                "taken; drop the column, or cast it"
+            ) from None
 
 
 def write_joined(

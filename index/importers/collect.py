@@ -37,12 +37,14 @@ def collect_items(
 ) -> CollectedItems:
     """Keeps 16 bytes an item at L = 4. Vocabularies that are not told are as large as needed."""
     rows, numbers, tokens = [], [], []
+    refused_ids: set[str] = set()
     read = 0
     for batch in batches:
         read += len(batch.rows) + len(batch.rejects)
-        batch, outside = _inside(file, batch, vocab_sizes)
+        batch = _inside(file, batch, vocab_sizes)
         kept, unnumbered = _numbered(file, batch, numbering)
-        rejects.extend([*batch.rejects, *outside, *unnumbered])
+        rejects.extend([*batch.rejects, *unnumbered])
+        refused_ids.update(batch.refused_ids)
         if len(kept[0]):
             rows.append(kept[0])
             numbers.append(kept[1])
@@ -51,7 +53,8 @@ def collect_items(
         return CollectedItems(np.empty(0, np.int64), np.empty((0, 0), np.uint16), (), read)
     all_rows, all_numbers = np.concatenate(rows), np.concatenate(numbers)
     all_tokens = np.concatenate(tokens)
-    repeated = _repeated(all_numbers)
+    refused = [number for text in refused_ids if (number := numbering.find(text)) is not None]
+    repeated = _repeated(all_numbers) | np.isin(all_numbers, np.array(refused, np.int64))
     names = numbering.names(all_numbers[repeated])
     reason = "is repeated; no copy of it is imported"
     rejects.extend(
@@ -65,28 +68,24 @@ def collect_items(
     return CollectedItems(all_numbers, all_tokens, vocab_sizes or (), read)
 
 
-def _inside(
-    file: str, batch: ItemBatch, vocab_sizes: tuple[int, ...] | None
-) -> tuple[ItemBatch, list[RejectedItem]]:
-    """The items whose tokens are all in the vocabulary, and the others."""
+def _inside(file: str, batch: ItemBatch, vocab_sizes: tuple[int, ...] | None) -> ItemBatch:
+    """The batch with those items refused that have a token outside the vocabulary."""
     if vocab_sizes is None or not len(batch.rows):
-        return batch, []
+        return batch
     outside = batch.tokens >= np.array(vocab_sizes)
     bad = outside.any(axis=1)
-    rejects = []
+    rejects, refused_ids = list(batch.rejects), list(batch.refused_ids)
     for at in np.flatnonzero(bad).tolist():
         position = int(np.argmax(outside[at]))
         size = vocab_sizes[position]
         reason = f"token at position {position} is outside the vocabulary of {size}"
         token = str(batch.tokens[at, position])
-        row = int(batch.rows[at])
-        rejects.append(RejectedItem(file, row, str(batch.ids[at]), "sid", token, reason))
-    return _kept(batch, np.flatnonzero(~bad)) if rejects else batch, rejects
-
-
-def _kept(batch: ItemBatch, places: Int64) -> ItemBatch:
-    ids = [batch.ids[at] for at in places] if isinstance(batch.ids, list) else batch.ids[places]
-    return ItemBatch(batch.rows[places], ids, batch.tokens[places], batch.rejects)
+        row, item_id = int(batch.rows[at]), str(batch.ids[at])
+        rejects.append(RejectedItem(file, row, item_id, "sid", token, reason))
+        refused_ids.append(item_id)
+    good = np.flatnonzero(~bad)
+    ids = [batch.ids[at] for at in good] if isinstance(batch.ids, list) else batch.ids[good]
+    return ItemBatch(batch.rows[good], ids, batch.tokens[good], tuple(rejects), tuple(refused_ids))
 
 
 def _numbered(

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from index.importers.rejects import Fault, RejectedItem, brief
+from index.limits import MAX_SID_LENGTH, MAX_VOCAB_SIZE
 
 __all__ = [
     "BATCH_ITEMS",
-    "MAX_SID_LENGTH",
     "MAX_TOKEN",
     "ItemBatch",
     "RawItem",
@@ -20,8 +20,7 @@ __all__ = [
 ]
 
 BATCH_ITEMS = 1 << 16
-MAX_SID_LENGTH = 16
-MAX_TOKEN = (1 << 16) - 1
+MAX_TOKEN = MAX_VOCAB_SIZE - 1
 
 _TOKEN_TEXT = re.compile(r"<([A-Za-z])_([0-9]{1,6})>")
 
@@ -38,6 +37,7 @@ class ItemBatch:
     ids: npt.NDArray[np.int64] | list[str]
     tokens: npt.NDArray[np.int64]
     rejects: tuple[RejectedItem, ...]  # items of the file that are not among these
+    refused_ids: tuple[str, ...]  # of those that have one
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +126,7 @@ class _Pending:
         self._ids: list[str] = []
         self._tokens: list[list[int]] = []
         self._rejects: list[RejectedItem] = []
+        self._refused_ids: list[str] = []
 
     @property
     def size(self) -> int:
@@ -138,6 +139,8 @@ class _Pending:
         tokens = fault or self._rule.tokens_of(item.tokens)
         if isinstance(tokens, Fault):
             known = item_id if item_id is None else brief(item_id)
+            if type(item_id) is int or isinstance(item_id, str):
+                self._refused_ids.append(str(item_id))
             self._rejects.append(
                 RejectedItem(
                     self._file, item.row, known, tokens.column, tokens.value, tokens.reason
@@ -155,6 +158,7 @@ class _Pending:
             self._ids,
             np.array(self._tokens, np.int64).reshape(len(self._tokens), length),
             tuple(self._rejects),
+            tuple(self._refused_ids),
         )
         self._reset()
         return batch

@@ -16,15 +16,17 @@ import numpy as np
 import numpy.typing as npt
 
 from configs.errors import InputError
-from index.importers.items import BATCH_ITEMS, MAX_SID_LENGTH, MAX_TOKEN, ItemBatch
+from index.importers.items import BATCH_ITEMS, MAX_TOKEN, ItemBatch
 from index.importers.json_lines import lines
 from index.importers.rejects import RejectedItem
+from index.limits import MAX_SID_LENGTH
 from index.storage.strict_json import shown
 
 __all__ = ["open_codes", "read_npy"]
 
 _MAGIC = b"\x93NUMPY"
 _LONGEST_HEADER = 1 << 16
+_MOST_AXES = 32  # of any array that NumPy wrote before its version 2
 _INTEGERS = re.compile(r"[<>=|]?[iu][1248]")
 _TEXTS = re.compile(r"[<>=|]?U[0-9]{1,4}")
 
@@ -79,6 +81,7 @@ def read_npy(
             [part_ids[at] for at in good] if isinstance(part_ids, list) else part_ids[good],
             part[good].astype(np.int64),
             tuple(rejects),
+            tuple(str(part_ids[at]) for at in np.flatnonzero(bad)),
         )
         advance(first + len(part))
     if next(parts, None) is not None:
@@ -165,6 +168,7 @@ def _read_header(path: Path, wanted: re.Pattern[str], name: str) -> _Header:
         )
     if not isinstance(descr, str) or not wanted.fullmatch(descr):
         raise InputError(f"{path}: expected {name}, got {shown(descr)}")
-    if len(text) < length or len(shape) > 2 or not all(0 <= n <= sys.maxsize for n in shape):
+    good_shape = len(shape) <= _MOST_AXES and all(0 <= n <= sys.maxsize for n in shape)
+    if len(text) < length or not good_shape:
         raise InputError(f"{path}: its .npy header is damaged; write it with numpy.save")
     return _Header(np.dtype(descr), shape, "F" if fortran else "C", offset)

@@ -4,7 +4,11 @@ An id map is a Parquet file of `item_id` (text) and `ad_id` (int64). A number, o
 an import reads the map there is, adds the items it has not met, and writes it back.
 """
 
+import fcntl
+import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -18,7 +22,7 @@ from index.builder.source import UNREADABLE, first_line
 from index.importers.rejects import Fault, brief
 from index.importers.replace_file import replacing
 
-__all__ = ["IdMap", "IntegerIds", "Numbering"]
+__all__ = ["IdMap", "IntegerIds", "Numbering", "map_lock"]
 
 _LONGEST_ID = 1024
 _MOST = (1 << 63) - 1
@@ -35,9 +39,15 @@ class Numbering(Protocol):
     def names(self, numbers: Int64) -> list[str]:
         """The ids that these numbers stand for."""
 
+    def find(self, text: str) -> int | None:
+        """The number of an id, if it has one already."""
+
 
 class IntegerIds:
-    """Items whose ids are plain decimal numbers already."""
+    """Items whose ids are plain decimal numbers already; `remedy` is told where they are not."""
+
+    def __init__(self, remedy: str = "--id-map numbers such items") -> None:
+        self._remedy = remedy
 
     def numbers(self, ids: Int64 | list[str]) -> tuple[Int64, Faults]:
         faults: Faults = {}
@@ -47,15 +57,19 @@ class IntegerIds:
             return ids, faults
         numbers = np.zeros(len(ids), np.int64)
         for at, item_id in enumerate(ids):
-            if _PLAIN.fullmatch(item_id) and int(item_id) <= _MOST:
-                numbers[at] = int(item_id)
+            number = self.find(item_id)
+            if number is not None:
+                numbers[at] = number
             else:
-                reason = "is not an integer from 0 to 2^63 - 1; --id-map numbers such items"
+                reason = f"is not an integer from 0 to 2^63 - 1; {self._remedy}"
                 faults[at] = Fault("item_id", brief(item_id), reason)
         return numbers, faults
 
     def names(self, numbers: Int64) -> list[str]:
         return [str(number) for number in numbers.tolist()]
+
+    def find(self, text: str) -> int | None:
+        return int(text) if _PLAIN.fullmatch(text) and int(text) <= _MOST else None
 
 
 class IdMap:
@@ -114,8 +128,28 @@ class IdMap:
             "item_id": pa.array(self._numbers.keys(), pa.string()),
             "ad_id": pa.array(self._numbers.values(), pa.int64()),
         }
-        with replacing(path) as unfinished:
+        # Not a link to it: whoever else names the map would not see what was added.
+        with replacing(path.resolve()) as unfinished:
             pq.write_table(pa.table(columns), unfinished)
+
+
+@contextmanager
+def map_lock(path: Path) -> Iterator[None]:
+    """Until the map is written, no other import reads it: both would give the same numbers."""
+    path = path.resolve()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        lock = os.open(path.with_name(f".{path.name}.lock"), flags, 0o666)
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be locked: {error.strerror}; name another --id-map"
+        ) from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def _no_name(text: str) -> str | None:

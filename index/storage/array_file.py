@@ -35,8 +35,10 @@ def plain_memory(size: int) -> npt.NDArray[np.uint8]:
     return np.empty(size, np.uint8)
 
 
-def write_array(name: str, array: npt.NDArray[Any], folder: int) -> FileEntry:
-    """Writes a new file, down to the disk. Of a mapped array, no more than a chunk stays."""
+def write_array(
+    name: str, array: npt.NDArray[Any], folder: int, *, synced: bool = True
+) -> FileEntry:
+    """Writes a new file; `synced`: down to the disk. Of a mapped array, only a chunk stays."""
     mapped = array if isinstance(array, MappedArray) else None
     array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     head = BytesIO()
@@ -54,7 +56,8 @@ def write_array(name: str, array: npt.NDArray[Any], folder: int) -> FileEntry:
             write_all(file, chunk)
             if mapped is not None:
                 mapped.release(begin, len(chunk))
-        os.fsync(file)
+        if synced:
+            os.fsync(file)
     finally:
         os.close(file)
     size = len(header) + len(data)

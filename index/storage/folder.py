@@ -12,6 +12,7 @@ from configs.errors import InputError, SnapshotError
 
 __all__ = [
     "MAX_VERSION",
+    "OnWait",
     "names_in",
     "open_file",
     "open_folder",
@@ -23,6 +24,8 @@ __all__ = [
     "write_all",
     "writers_lock",
 ]
+
+OnWait = Callable[[str], None]
 
 LOCK = ".lock"
 MAX_VERSION = (1 << 64) - 1
@@ -112,14 +115,22 @@ def read_small(name: str, folder: int, most: int) -> bytes:
 
 
 @contextmanager
-def writers_lock(root: Path) -> Iterator[int]:
-    """A descriptor of the root folder, made if missing, while no other process writes there."""
+def writers_lock(root: Path, on_wait: OnWait | None = None) -> Iterator[int]:
+    """A descriptor of the root folder, made if missing, while no other process writes there.
+
+    `on_wait` is told, in a sentence, if another process does and this one has to wait.
+    """
     root.mkdir(parents=True, exist_ok=True)
     with open_root(root) as folder:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         lock = os.open(LOCK, flags, 0o644, dir_fd=folder)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if on_wait is not None:
+                    on_wait(f"waiting for the lock of {root}: another command writes there")
+                fcntl.flock(lock, fcntl.LOCK_EX)
             yield folder
         finally:
             os.close(lock)

@@ -11,6 +11,7 @@ import xxhash
 
 from configs.errors import ConfigError, SnapshotError
 from configs.sections import load_section
+from index.limits import MAX_ID, MAX_VOCAB_SIZE
 from index.matchers import DynamicKWay, KWay, MatcherMode, StaticKWay
 from index.schema import TargetingSchema
 from index.snapshot import is_sid_space
@@ -33,8 +34,6 @@ MANIFEST = "MANIFEST.json"
 FORMAT = "grace-snapshot"
 FORMAT_VERSION = 1
 MAX_BYTES = 16 << 20
-MAX_ID = (1 << 31) - 1  # ids are int32
-_MAX_VOCAB = 1 << 16  # tokens are uint16
 _MAX_DIMENSIONS = 8
 _MAX_FILE_BYTES = (1 << 63) - 1
 _NO_DIGEST = "0" * 32
@@ -192,7 +191,7 @@ def _check_facts(manifest: Manifest) -> None:
     if not manifest.vocab_sizes:
         raise ValueError("vocab_sizes: at least one is needed")
     for i, size in enumerate(manifest.vocab_sizes):
-        _check_range(f"vocab_sizes[{i}]", size, 1, _MAX_VOCAB)
+        _check_range(f"vocab_sizes[{i}]", size, 1, MAX_VOCAB_SIZE)
 
 
 def _check_counts(manifest: Manifest) -> None:

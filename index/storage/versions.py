@@ -11,6 +11,7 @@ from pathlib import Path
 from configs.errors import InputError, SnapshotError
 from index.storage.folder import (
     MAX_VERSION,
+    OnWait,
     open_folder,
     open_root,
     read_small,
@@ -59,7 +60,9 @@ def current_version(root: Path) -> int | None:
             raise error.within(root) from None
 
 
-def publish(root: Path, version: int, *, only_forward: bool = False) -> int | None:
+def publish(
+    root: Path, version: int, *, only_forward: bool = False, on_wait: OnWait | None = None
+) -> int | None:
     """Makes a version current and returns the one before it, None if there was none to read.
 
     With `only_forward` a newer one stays current. It does not look into the version:
@@ -68,7 +71,7 @@ def publish(root: Path, version: int, *, only_forward: bool = False) -> int | No
     with open_root(root):
         _require_version(root, version)
     try:
-        with writers_lock(root) as folder:
+        with writers_lock(root, on_wait) as folder:
             remove_leftovers(folder)
             with open_folder(version_name(version), folder):
                 pass

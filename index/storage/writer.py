@@ -14,7 +14,9 @@ from configs.errors import InputError
 from index.snapshot import Snapshot
 from index.storage.array_file import write_array
 from index.storage.folder import (
+    OnWait,
     open_folder,
+    open_root,
     sync_folder,
     version_name,
     write_all,
@@ -31,7 +33,7 @@ from index.storage.manifest import (
 )
 from index.storage.versions import next_version, versions
 
-__all__ = ["write_snapshot"]
+__all__ = ["write_snapshot", "write_unsynced"]
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -40,7 +42,9 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _MARGIN = 16 << 20  # headers, the manifest, and the file system's own blocks
 
 
-def write_snapshot(snapshot: Snapshot, root: Path, *, or_next: bool = False) -> Path:
+def write_snapshot(
+    snapshot: Snapshot, root: Path, *, or_next: bool = False, on_wait: OnWait | None = None
+) -> Path:
     """Writes the version that the snapshot's facts name, complete but not current yet.
 
     With `or_next` it becomes the next free version, if another writer has taken that one meanwhile.
@@ -49,19 +53,28 @@ def write_snapshot(snapshot: Snapshot, root: Path, *, or_next: bool = False) -> 
     arrays = arrays_of(snapshot)
     version = snapshot.facts.version
     try:
-        with writers_lock(root) as folder:
+        with writers_lock(root, on_wait) as folder:
             remove_leftovers(folder)
             if or_next:
                 version = max(version, next_version(root))
                 manifest = replace(manifest, version=version_name(version))
             _require_new(root, version)
             _require_space(root, arrays)
-            _write_version(manifest, arrays, folder)
+            _write_version(manifest, arrays, folder, synced=True)
     except OSError as error:
         if error.errno in _DISK_FULL:
             raise InputError(f"{root}: the disk is full; {_REMEDY}") from None
         raise InputError(f"{root}: cannot write the snapshot: {error.strerror}") from None
     return root / version_name(version)
+
+
+def write_unsynced(snapshot: Snapshot, root: Path) -> None:
+    """The only version of a folder that nobody else writes to, and that no power cut outlives.
+
+    To sync its files would take longer than to write them. Raises OSError where that fails.
+    """
+    with open_root(root) as folder:
+        _write_version(_manifest(snapshot), arrays_of(snapshot), folder, synced=False)
 
 
 def _require_new(root: Path, version: int) -> None:
@@ -85,22 +98,26 @@ def _require_space(root: Path, arrays: Arrays) -> None:
         )
 
 
-def _write_version(manifest: Manifest, arrays: Arrays, root: int) -> None:
+def _write_version(manifest: Manifest, arrays: Arrays, root: int, *, synced: bool) -> None:
     partial = f"{PARTIAL}{manifest.version}"
     os.mkdir(partial, 0o755, dir_fd=root)
     try:
         with open_folder(partial, root) as folder:
-            files = tuple(write_array(name, array, folder) for name, array in arrays.items())
+            files = tuple(
+                write_array(name, array, folder, synced=synced) for name, array in arrays.items()
+            )
             complete = replace(manifest, files=files)
             require_expected(complete)
-            _write_manifest(complete, folder)
-            sync_folder(folder)
+            _write_manifest(complete, folder, synced=synced)
+            if synced:
+                sync_folder(folder)
         os.rename(partial, manifest.version, src_dir_fd=root, dst_dir_fd=root)
     except BaseException:
         with suppress(OSError):
             remove_tree(partial, root)
         raise
-    sync_folder(root)
+    if synced:
+        sync_folder(root)
 
 
 def _manifest(snapshot: Snapshot) -> Manifest:
@@ -125,11 +142,12 @@ def _manifest(snapshot: Snapshot) -> Manifest:
         raise InputError(f"cannot write this snapshot: {error}") from None
 
 
-def _write_manifest(manifest: Manifest, folder: int) -> None:
+def _write_manifest(manifest: Manifest, folder: int, *, synced: bool) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     file = os.open(MANIFEST, flags, 0o644, dir_fd=folder)
     try:
         write_all(file, render_manifest(manifest))
-        os.fsync(file)
+        if synced:
+            os.fsync(file)
     finally:
         os.close(file)

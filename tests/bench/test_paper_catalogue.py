@@ -16,7 +16,7 @@ from bench.paper.schema import SMALL, paper_schema, targeting_yaml
 from bench.paper.users import make_users
 from configs.errors import InputError
 from index.builder import BuildSpec, build
-from index.matchers import MatcherMode
+from index.matchers import DynamicKWay, KWay, MatcherMode, StaticKWay
 from index.schema import load_schema
 from index.storage import load_snapshot
 from support.arrays import assert_same_arrays
@@ -140,18 +140,29 @@ def test_the_schema_fills_seven_words_without_padding(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows_per_group", [1_111, 1 << 18])
+@pytest.mark.parametrize(
+    ("mode", "k_way"),
+    [
+        (MatcherMode.CD, None),
+        (MatcherMode.UNION, None),
+        (MatcherMode.STATIC, StaticKWay((63, 17, 5, 3))),
+        (MatcherMode.DYNAMIC, DynamicKWay(fill_target_millionths=111_000, k_max=16)),
+        (MatcherMode.DYNAMIC, None),
+    ],
+    ids=["cd", "union", "static", "dynamic", "dynamic by default"],
+)
 def test_files_and_arrays_are_two_ways_to_the_same_snapshot(
-    tmp_path: Path, rows_per_group: int
+    tmp_path: Path, mode: MatcherMode, k_way: KWay | None, rows_per_group: int
 ) -> None:
     catalogue = make_paper_catalogue(PaperSpec(7_777, seed=5), threads=2)
     (tmp_path / "targeting.yaml").write_text(targeting_yaml(catalogue.schema))
     write_ads(catalogue, tmp_path / "ads.parquet", 2, silent, rows_per_group)
-    spec = BuildSpec(
-        (tmp_path / "ads.parquet",), tmp_path / "targeting.yaml", tmp_path / "root", threads=2
-    )
+    files = (tmp_path / "ads.parquet",), tmp_path / "targeting.yaml", tmp_path / "root"
+    spec = BuildSpec(*files, mode=mode, k_way=k_way, threads=2)
     built = load_snapshot(build(spec, silent).path)
-    direct = snapshot_of(catalogue, arranged_ads(catalogue, 2), MatcherMode.UNION, threads=2)
+    direct = snapshot_of(catalogue, arranged_ads(catalogue, 2), mode, threads=2, k_way=k_way)
     assert built.facts.sid_space == direct.facts.sid_space
+    assert built.mode is mode
     assert_same_arrays(direct, built)
 
 

@@ -2,12 +2,14 @@
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from support.command import run_grace
+from index.storage.folder import writers_lock
+from support.command import GRACE, run_grace
 
 pytestmark = pytest.mark.subprocess
 
@@ -51,8 +53,9 @@ def test_inspect_prints_the_index_summary_and_json(catalogue: Path, tmp_path: Pa
     assert build(catalogue, root)[0] == 0
     told = run_grace("inspect", root)
     assert told.returncode == 0
-    for text in ("333 SIDs", "p50/p90/p99/max", "mean fill", "location", "p3"):
+    for text in ("333 SIDs", "p50/p90/p99/max", "mean fill", "row ids", "kB", "location", "p3"):
         assert text in told.stdout
+    assert "empty partitions" not in told.stdout
     summary = json.loads(run_grace("inspect", root, "--json").stdout)
     assert summary["sids"] == 333
     assert [level["position"] for level in summary["levels"]] == [0, 1, 2, 3]
@@ -92,6 +95,14 @@ def test_k_way_matchers_are_built_verified_and_inspected(
     assert told.returncode == 0, told.stderr
     summary = json.loads(run_grace("inspect", root, "--json").stdout)
     assert summary["mode"] == options[0]
+    words = run_grace("inspect", root).stdout
+    if options[0] == "static":
+        assert summary["k_way"] == {"widths": [4, 3, 2, 1]}
+        assert "matchers: static, partitions per token 4,3,2,1" in words
+        assert "counts the empty partitions" in words
+    else:
+        assert summary["k_way"] == {"fill_target": 0.1, "k_max": 8}
+        assert "matchers: dynamic, fill target 0.1, k max 8" in words
     root_level = summary["matchers"][0]
     entries = summary["levels"][0]["entries"]
     assert root_level["partitions"] > entries
@@ -111,7 +122,7 @@ def test_k_way_matchers_are_built_verified_and_inspected(
         (("--k", "4,4,2,1", "--k-max", "4"), "is for static matchers"),
         (("--k-max", "4"), "matchers union: have no partitions"),
         (("--vocab-sizes", "64,many"), "expected sizes such as 512,512,512,512"),
-        (("--vocab-sizes", "64,64"), "the SID length is 2"),
+        (("--vocab-sizes", "64,64"), "error: --vocab-sizes 64,64: 2 tokens, but the SIDs of"),
         (("--version", "0"), "version 0"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -144,3 +155,28 @@ def test_refused_ads_end_the_build_unless_allowed(catalogue: Path, tmp_path: Pat
     code, out, _ = build(folder, tmp_path / "root", *again, "--max-rejects", "2")
     assert code == 0
     assert "2 ads refused, listed in" in out
+
+
+def test_more_shards_than_first_tokens_are_told_to_be_fewer(
+    catalogue: Path, tmp_path: Path
+) -> None:
+    tokens = len({sid[0] for sid in pq.read_table(catalogue / "ads.parquet")["sid"].to_pylist()})
+    code, out, _ = build(catalogue, tmp_path / "root", "--shards", "333")
+    assert code == 0
+    assert f"{tokens} shards and not 333" in out
+    code, out, _ = build(catalogue, tmp_path / "root", "--shards", "2")
+    assert "shards and not" not in out
+
+
+def test_a_build_that_waits_for_another_command_says_so(catalogue: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    inputs = ("--ads", catalogue / "ads.parquet", "--targeting", catalogue / "targeting.yaml")
+    with writers_lock(root):
+        waiting = subprocess.Popen(
+            [GRACE, "build", *inputs, "--root", root], stderr=subprocess.PIPE, text=True
+        )
+        assert waiting.stderr is not None
+        told = waiting.stderr.readline()
+    _, rest = waiting.communicate(timeout=60)
+    assert told.startswith(f"waiting for the lock of {root}")
+    assert (waiting.returncode, rest) == (0, "")

@@ -1,13 +1,16 @@
 """`grace build --shards` and `--ray`: the same bytes on a real cluster, its failures by name."""
 
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
-from index.builder.scratch import SCRATCH
+from index.builder.shards.scratch import SCRATCH
 from index.matchers import MatcherMode
 from support.command import plain_environment, run_grace, run_python
 
@@ -42,6 +45,47 @@ def cluster() -> Iterator[str]:
         process.communicate()
 
 
+@dataclass(frozen=True)
+class Started:
+    address: str
+    home: Path  # with the token that the cluster asks for
+
+
+def free_ports(count: int) -> list[int]:
+    with socket.socket() as first, socket.socket() as second:
+        for one in (first, second):
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in (first, second)][:count]
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
+    """What `ray start --head` starts where its user has a token, as any earlier use of Ray makes
+    one. It ends with its command, so that no other cluster of this machine is touched."""
+    home = tmp_path_factory.mktemp("home")
+    (home / ".ray").mkdir()
+    (home / ".ray" / "auth_token").write_text("63" * 32)
+    port, client_port = free_ports(2)
+    ray = Path(sys.executable).with_name("ray")
+    ports = (f"--port={port}", f"--ray-client-server-port={client_port}")
+    more = ("--num-cpus=2", "--include-dashboard=false", "--disable-usage-stats")
+    # Ray's sockets lie in its folder, and their paths must be short.
+    with (
+        TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder,
+        subprocess.Popen(
+            [ray, "start", "--head", "--block", *ports, f"--temp-dir={folder}", *more],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=plain_environment(HOME=str(home), PYTHONUNBUFFERED="1"),
+        ) as process,
+    ):
+        assert process.stdout is not None
+        assert any("Ray runtime started" in line for line in process.stdout)
+        yield Started(f"127.0.0.1:{port}", home)
+        process.terminate()
+
+
 @pytest.fixture(scope="module")
 def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two files of ads."""
@@ -62,11 +106,16 @@ pq.write_table(table.slice(half), sys.argv[1] + "/two.parquet")
 
 
 def build(
-    catalogue: Path, root: Path, *more: str, mode: MatcherMode = MatcherMode.UNION
+    catalogue: Path,
+    root: Path,
+    *more: str,
+    mode: MatcherMode = MatcherMode.UNION,
+    env: dict[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     files = ("--ads", catalogue / "one.parquet", "--ads", catalogue / "two.parquet")
     targeting = ("--targeting", catalogue / "data" / "targeting.yaml")
-    return run_grace("build", *files, *targeting, "--root", root, "--matchers", mode.value, *more)
+    options = (*files, *targeting, "--root", root, "--matchers", mode.value, *more)
+    return run_grace("build", *options, env=env)
 
 
 def arrays(root: Path) -> dict[str, bytes]:
@@ -151,6 +200,36 @@ def test_a_cluster_that_cannot_be_joined_or_is_too_small_is_told_by_its_option(
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: {option} {value}: ")
     assert not list((tmp_path / "root").glob("0*"))
+
+
+def test_a_cluster_that_ray_start_made_is_joined_with_its_token(
+    tmp_path: Path, catalogue: Path, started: Started
+) -> None:
+    build(catalogue, tmp_path / "whole")
+    home = {"HOME": str(started.home)}
+    done = build(catalogue, tmp_path / "ray", "--ray", started.address, env=home)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert arrays(tmp_path / "ray") == arrays(tmp_path / "whole")
+
+
+def test_a_cluster_that_refuses_our_token_is_told_with_what_it_asks_for(
+    tmp_path: Path, catalogue: Path, started: Started
+) -> None:
+    for home in ({"HOME": str(tmp_path)}, {"HOME": str(tmp_path), "RAY_AUTH_TOKEN": "11" * 32}):
+        done = build(catalogue, tmp_path / "root", "--ray", started.address, env=home)
+        assert done.returncode == 2
+        *_, told = done.stderr.splitlines()  # after what Ray says of each attempt
+        assert told.startswith(f"error: --ray {started.address}: cannot join")
+        assert "~/.ray/auth_token" in told
+
+
+def test_an_address_of_the_ray_client_is_refused_with_the_one_to_give(
+    tmp_path: Path, catalogue: Path
+) -> None:
+    done = build(catalogue, tmp_path / "root", "--ray", "ray://127.0.0.1:10001")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: --ray ray://127.0.0.1:10001: ")
+    assert "HOST:PORT" in done.stderr
 
 
 def test_without_ray_the_extra_is_named(tmp_path: Path, catalogue: Path) -> None:

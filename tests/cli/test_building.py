@@ -1,8 +1,10 @@
 """What docs/building.md tells teams to run does what it says."""
 
+import fcntl
 import json
 import re
 import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
@@ -37,12 +39,16 @@ def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(script: Path, ads: Path, root: Path, **environment: str) -> tuple[int, str]:
+def run(
+    script: Path, ads: Path, root: Path | str, *options: str, **environment: str
+) -> tuple[int, str]:
+    """As cron does: in another folder, with a short PATH."""
     targeting = ads.with_name("targeting.yaml")
-    path = f"{GRACE.parent}:/usr/bin:/bin"
+    environment = {"GRACE": str(GRACE), **environment}
     done = subprocess.run(
-        ["sh", str(script), str(ads), str(targeting), str(root)],
-        env=plain_environment(PATH=path, **environment),
+        ["sh", str(script), str(ads), str(targeting), str(root), *options],
+        env=plain_environment(PATH="/usr/bin:/bin", **environment),
+        cwd="/",
         capture_output=True,
         text=True,
         check=False,
@@ -84,6 +90,87 @@ def test_the_hourly_script_publishes_no_table_that_lost_its_ads(
     pq.write_table(table.drop_columns("sid"), ads)
     code, told = run(hourly, ads, root)
     assert (code, told.count("\n")) == (2, 1)
+    assert versions(root) == [1]
+
+
+def test_the_hourly_script_passes_options_on_and_takes_a_root_with_a_slash(
+    hourly: Path, catalogue: Path, tmp_path: Path
+) -> None:
+    ads = tmp_path / "ads.parquet"
+    (tmp_path / "targeting.yaml").write_bytes((catalogue / "targeting.yaml").read_bytes())
+    told = pq.read_table(catalogue / "ads.parquet")
+    pq.write_table(told.replace_schema_metadata({}), ads)
+    root = tmp_path / "snapshots"
+    code, error = run(hourly, ads, root)
+    assert (code, "pass --sid-space" in error) == (2, True)
+    sizes = told.schema.metadata[b"grace.vocab_sizes"].decode()
+    options = ("--sid-space", "shop 7", "--vocab-sizes", sizes)
+    for _ in range(2):  # a refused hour in between leaves no trace
+        assert run(hourly, ads, f"{root}/", *options) == (0, "")
+    assert versions(root) == [1, 2]
+    assert load_snapshot(root).facts.sid_space == "shop 7"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "ads.parquet",
+        "snapshots",
+        "targeting.yaml",
+    ]
+
+
+def test_the_hourly_script_cleans_up_after_an_hour_that_failed(
+    hourly: Path, catalogue: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "snapshots"
+    for _ in range(3):
+        assert run(hourly, catalogue / "ads.parquet", root) == (0, "")
+    code, _ = run(hourly, catalogue / "ads.parquet", root, "--matchers", "magic", KEEP="1")
+    assert (code, versions(root)) == (2, [3])
+
+
+@pytest.mark.parametrize("moves", [True, False], ids=["after", "before"])
+def test_a_publish_that_fails_never_costs_the_version_that_is_current(
+    hourly: Path, catalogue: Path, tmp_path: Path, moves: bool
+) -> None:
+    root = tmp_path / "snapshots"
+    assert run(hourly, catalogue / "ads.parquet", root) == (0, "")
+    failing = tmp_path / "grace"
+    before = f'"{GRACE}" "$@"; ' if moves else ""
+    failing.write_text(
+        f'#!/bin/sh\nif [ "$1" = publish ]; then {before}exit 7; fi\nexec "{GRACE}" "$@"\n'
+    )
+    failing.chmod(0o755)
+    code, _ = run(hourly, catalogue / "ads.parquet", root, GRACE=str(failing))
+    assert (code, versions(root)) == (7, [1, 2] if moves else [1])
+    assert int((root / "CURRENT").read_text()) == max(versions(root))
+
+
+def test_the_hourly_script_tells_of_each_hour_it_skips_and_fails_when_a_build_runs_too_long(
+    hourly: Path, catalogue: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "snapshots"
+    root.mkdir()
+    (root / ".hourly.since").write_text(f"{int(time.time()) - 63 * 60}\n")
+    with (root / ".hourly.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        code, told = run(hourly, catalogue / "ads.parquet", root)
+        assert (code, told) == (0, "skipped: the build before has been running for 63 minutes\n")
+        assert run(hourly, catalogue / "ads.parquet", root, LATE_MINUTES="63")[0] == 1
+    assert not versions(root)
+
+
+def test_the_metadata_of_the_document_lets_a_frame_build_without_options(
+    document: str, tmp_path: Path
+) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", document, re.DOTALL)
+    table = pa.table({"ad_id": [7, 5], "sid": [[1, 2, 3, 4], [1, 2, 3, 5]]})
+    frame = code.replace("pyarrow.Table.from_pandas(frame, preserve_index=False)", "given")
+    assert frame != code
+    file = str(tmp_path / "ads.parquet")
+    exec(frame.replace("ads.parquet", file), {"given": table})  # noqa: S102
+    (tmp_path / "targeting.yaml").write_text("{}\n")
+    inputs = ("--ads", tmp_path / "ads.parquet", "--targeting", tmp_path / "targeting.yaml")
+    done = run_grace("build", *inputs, "--root", tmp_path / "root")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert load_snapshot(tmp_path / "root").trie.vocab_sizes == (512, 512, 512, 512)
 
 
 def test_every_import_of_the_document_runs(document: str, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from configs.errors import InputError
-from index.builder.copies import Numbered, Spans, SpanTable, number_spans
+from index.builder.shards.copies import Numbered, Spans, SpanTable, number_spans
 
 Rows = list[tuple[int, ...]]
 
@@ -46,7 +46,7 @@ def number(tables: Sequence[Rows], block: int, width: int) -> Numbered:
 def test_ids_are_by_first_use_over_all_tables(
     monkeypatch: pytest.MonkeyPatch, seed: int, width: int, budget: int
 ) -> None:
-    monkeypatch.setattr("index.builder.copies.COPIES_BUDGET", budget)
+    monkeypatch.setattr("index.builder.shards.copies.COPIES_BUDGET", budget)
     rng = np.random.default_rng(seed)
     tables = random_tables(rng, width or 5, width or 0)
     numbered = number(tables, 17, width)
@@ -70,8 +70,8 @@ def test_no_tables_and_empty_tables_have_no_ids() -> None:
 
 
 def test_more_rows_than_ids_can_name_are_refused_before_they_are_read() -> None:
-    with pytest.raises(InputError, match=r"2\^31 - 2"):
-        number_spans([SpanTable((1 << 31) - 1, 8, lambda: iter(()))])
+    with pytest.raises(InputError, match=r"2\^31 - 1"):
+        number_spans([SpanTable(1 << 31, 8, lambda: iter(()))])
 
 
 def test_a_table_with_other_spans_than_it_says_is_our_mistake() -> None:

@@ -117,6 +117,7 @@ BAD_LINES: dict[str, tuple[str, str, str]] = {
     "true id": ('{"item_id": true, "token_ids": [1, 2, 3]}', "item_id", "neither text nor"),
     "twice": ('{"item_id": 1, "item_id": 2, "token_ids": [1, 2, 3]}', "line", "not JSON"),
     "an array": ("[1, 2, 3]", "line", "not an object"),
+    "19 digits": (f'{{"item_id": "{2**63}", "token_ids": [1, 2, 3]}}', "item_id", "2^63 - 1"),
     "text id": ('{"item_id": "B01", "token_ids": [1, 2, 3]}', "item_id", "--id-map"),
     "padded id": ('{"item_id": "007", "token_ids": [1, 2, 3]}', "item_id", "not an integer"),
     "negative id": ('{"item_id": -1, "token_ids": [1, 2, 3]}', "item_id", "not an integer"),
@@ -147,6 +148,21 @@ def test_a_faulty_line_is_listed_with_its_place_and_reason(tmp_path: Path, name:
     assert not spec.out.exists()
 
 
+def test_a_character_cut_off_at_the_end_of_the_last_line_is_listed(tmp_path: Path) -> None:
+    good = b'{"item_id": 1, "token_ids": [1]}\n'
+    for cut in (b'{"item_id": 2, "token_ids": [1]} \xc3', b"\xc3", b"\xe2\x82"):
+        spec = spec_of(tmp_path / "x.jsonl", good + cut, max_rejects=1, force=True)
+        assert imported(spec)[0] == {1: (1,)}
+        (told,) = listed(spec)
+        assert (told["row"], told["reason"]) == (1, "is not UTF-8")
+
+
+def test_the_largest_ids_of_text_are_numbers(tmp_path: Path) -> None:
+    largest = 2**63 - 1
+    text = f'{{"{largest}": [1], "{10**18}": [2], "0": [3]}}'
+    assert imported(spec_of(tmp_path / "x.json", text))[0] == {largest: (1,), 10**18: (2,), 0: (3,)}
+
+
 BAD_INDEX: dict[str, tuple[str | bytes, str]] = {
     "an array": ('[["<a_1>"]]', "expected an object of item ids"),
     "empty": ("", "ends before an object"),
@@ -159,6 +175,7 @@ BAD_INDEX: dict[str, tuple[str | bytes, str]] = {
     "endless": ('{"0": ["' + "x" * 3 * 2**20, "Unterminated string"),
     "number key": ("{0: [1]}", "expected an item id in quotes"),
     "not utf-8": (b'{"0": ["\xff"]}', "expected UTF-8"),
+    "cut utf-8": (b'{"0": [1]} \xc3', "expected UTF-8"),
     "nothing in it": (" { } ", "no items"),
 }
 
@@ -183,6 +200,31 @@ def test_every_copy_of_a_repeated_item_is_refused(tmp_path: Path) -> None:
     assert report.rejects == {"item_id: is repeated; no copy of it is imported": 2}
 
 
+FAULTY_COPIES = {
+    "no token": '["<a_1>", "nothing"]',
+    "length": "[1]",
+    "no list": "1",
+    "outside the vocabulary": "[1, 9]",
+}
+
+
+@pytest.mark.parametrize("numbered", [False, True], ids=["integers", "id map"])
+@pytest.mark.parametrize("first", [False, True], ids=["faulty last", "faulty first"])
+@pytest.mark.parametrize("name", FAULTY_COPIES)
+def test_a_good_copy_goes_with_a_faulty_one(
+    tmp_path: Path, name: str, first: bool, numbered: bool
+) -> None:
+    copies = [f'"5": {FAULTY_COPIES[name]}', '"5": [1, 2]']
+    text = ", ".join([*copies[:: 1 if first else -1], '"6": [2, 2]'])
+    changes = {"id_map": tmp_path / "map.parquet"} if numbered else {}
+    spec = spec_of(tmp_path / "x.json", f"{{{text}}}", vocab_sizes=(3, 3), **changes)
+    ads, report = imported(replace(spec, max_rejects=2))
+    assert list(ads.values()) == [(2, 2)]
+    assert numbered or list(ads) == [6]
+    assert report.rejects["item_id: is repeated; no copy of it is imported"] == 1
+    assert sum(report.rejects.values()) == 2
+
+
 def test_tokens_outside_a_told_vocabulary_are_refused(tmp_path: Path) -> None:
     text = '{"5": ["<a_1>", "<b_9>"], "6": ["<a_2>", "<b_10>"]}'
     spec = spec_of(tmp_path / "x.json", text, max_rejects=1, vocab_sizes=(3, 10))
@@ -202,49 +244,6 @@ def test_a_token_that_only_tells_items_apart_can_be_cut_off(tmp_path: Path) -> N
     assert (report.sids, listed(spec)[0]["value"]) == (1, "1 token")
 
 
-def test_an_id_map_numbers_items_and_keeps_the_numbers(tmp_path: Path) -> None:
-    map_file = tmp_path / "map.parquet"
-    first = '{"item_id": "B07", "token_ids": [1]}\n{"item_id": "é", "token_ids": [2]}'
-    spec = spec_of(tmp_path / "items.jsonl", first, id_map=map_file)
-    assert imported(spec)[0] == {0: (1,), 1: (2,)}
-    second = '{"item_id": 7, "token_ids": [3]}\n{"item_id": "é", "token_ids": [4]}'
-    spec = spec_of(tmp_path / "items.jsonl", second, id_map=map_file, force=True)
-    assert imported(spec)[0] == {2: (3,), 1: (4,)}
-    assert pq.read_table(map_file).to_pylist() == [
-        {"item_id": "B07", "ad_id": 0},
-        {"item_id": "é", "ad_id": 1},
-        {"item_id": "7", "ad_id": 2},
-    ]
-
-
-@pytest.mark.parametrize("name", ["", "x" * 1025, "\\ud800"], ids=["empty", "long", "surrogate"])
-def test_a_name_that_is_no_text_gets_no_number(tmp_path: Path, name: str) -> None:
-    lines = f'{{"item_id": "{name}", "token_ids": [1]}}\n{{"item_id": "a", "token_ids": [1]}}'
-    spec = spec_of(tmp_path / "x.jsonl", lines, id_map=tmp_path / "m.parquet", max_rejects=1)
-    ads, _ = imported(spec)
-    assert ads == {0: (1,)}
-    assert listed(spec)[0]["column"] == "item_id"
-
-
-BAD_MAPS = {
-    "other columns": {"a": pa.array([1])},
-    "null": {"item_id": pa.array([None], pa.string()), "ad_id": pa.array([1])},
-    "negative": {"item_id": pa.array(["a"]), "ad_id": pa.array([-1])},
-    "twice": {"item_id": pa.array(["a", "b"]), "ad_id": pa.array([1, 1])},
-}
-
-
-@pytest.mark.parametrize("name", BAD_MAPS)
-def test_a_file_that_is_no_id_map_is_refused(tmp_path: Path, name: str) -> None:
-    map_file = tmp_path / "map.parquet"
-    pq.write_table(pa.table(BAD_MAPS[name]), map_file)
-    with pytest.raises(InputError, match="not an id map"):
-        import_sids(spec_of(tmp_path / "x.json", LETTER, id_map=map_file), silent)
-    map_file.write_text("no")
-    with pytest.raises(InputError, match="not a readable id map"):
-        import_sids(spec_of(tmp_path / "x.json", LETTER, id_map=map_file), silent)
-
-
 BAD_SPECS: dict[str, tuple[dict[str, Any], str]] = {
     "sid space": ({"sid_space": ""}, "1 to 255 printable"),
     "vocabulary": ({"vocab_sizes": (256, 0)}, "each 1 to 65536"),
@@ -255,6 +254,7 @@ BAD_SPECS: dict[str, tuple[dict[str, Any], str]] = {
     "gone": ({"source": Path("gone.json")}, "no such file"),
     "ending": ({"source": Path("gone.txt")}, "must end in"),
     "no folder": ({"out": Path("no/such/ads.parquet")}, "no such folder"),
+    "key": ({"key": "asin"}, "--key asin: names a column of an ads table; give --ads"),
 }
 
 

@@ -70,6 +70,32 @@ def test_ads_get_their_sids_by_the_items_own_names(tmp_path: Path, kind: pa.Data
     }
 
 
+VIEWS = {
+    "text": pa.array(["a", None, "b"], pa.string_view()),
+    "bytes": pa.array([b"a", None, b"b"], pa.binary_view()),
+    "texts": pa.array([["a", "b"], None, []], pa.list_(pa.string_view())),
+    "lists": pa.array([[["a"]], None, []], pa.large_list(pa.list_(pa.string_view()))),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_of_text_are_kept_as_plain_text(tmp_path: Path, name: str) -> None:
+    ads = pa.table({"ad_id": pa.array([5, 8, 7]), "column": VIEWS[name]})
+    spec = spec_of(tmp_path, ads, max_rejects=1)
+    import_sids(spec, silent)
+    table = pq.read_table(spec.out)
+    assert table["column"].to_pylist() == [VIEWS[name][0].as_py(), VIEWS[name][2].as_py()]
+    assert "view" not in str(table.schema.field("column").type)
+
+
+def test_a_key_may_be_a_view_of_text(tmp_path: Path) -> None:
+    names = pa.array(["é", "B07"], pa.string_view())
+    ads = pa.table({"ad_id": pa.array([1, 2]), "asin": names})
+    spec = spec_of(tmp_path, ads, key="asin", source=tmp_path / "x.jsonl")
+    import_sids(spec, silent)
+    assert pq.read_table(spec.out)["sid"].to_pylist() == [[3, 4], [1, 2]]
+
+
 def test_an_ad_without_a_sid_ends_the_import_unless_allowed(tmp_path: Path) -> None:
     ads = pa.table({"ad_id": pa.array([5, 8])})
     with pytest.raises(RejectedAdsError, match=r"team\.parquet row 1.*has no SID"):
@@ -78,11 +104,25 @@ def test_an_ad_without_a_sid_ends_the_import_unless_allowed(tmp_path: Path) -> N
     assert import_sids(spec_of(tmp_path, ads, max_rejects=1), silent).ads == 1
 
 
+def test_items_with_names_for_ads_with_numbers_are_told_of_the_key_first(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, pa.table({"ad_id": pa.array([5])}), source=tmp_path / "x.jsonl")
+    with pytest.raises(RejectedAdsError, match=r"--key names the ads' column.* --id-map"):
+        import_sids(spec, silent)
+
+
 BAD_ADS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "no key": ({"ad_id": pa.array([5])}, {"key": "asin"}, "column 'asin' is missing"),
     "no ad id": ({"asin": pa.array([5])}, {"key": "asin"}, "column 'ad_id' is missing"),
     "sid": ({"ad_id": pa.array([5]), "sid": pa.array([[1]])}, {}, "has a column 'sid' already"),
     "floats": ({"ad_id": pa.array([5.0])}, {}, "must be integers or text, got double"),
+    "views in a struct": (
+        {
+            "ad_id": pa.array([5]),
+            "made": pa.array([{"by": "x"}], pa.struct([("by", pa.string_view())])),
+        },
+        {},
+        "column 'made' is of type struct<by: string_view>",
+    ),
     "others": ({"ad_id": pa.array([1, 2])}, {"max_rejects": 9}, "none of its 2 ads has a SID"),
     "no ads": ({"ad_id": pa.array([], pa.int64())}, {}, "none of its 0 ads"),
 }

@@ -90,7 +90,7 @@ BAD_CODES: dict[str, tuple[Any, str]] = {
     "floats": (np.ones((3, 2)), "expected integers, got '<f8'"),
     "flags": (np.ones((3, 2), np.bool_), "expected integers"),
     "one axis": (np.arange(6), "got [6]"),
-    "three axes": (np.ones((2, 2, 2), np.int64), "damaged"),
+    "three axes": (np.ones((2, 2, 2), np.int64), "got [2, 2, 2]"),
     "no items": (np.ones((0, 4), np.int64), "nothing to import"),
     "no tokens": (np.ones((4, 0), np.int64), "nothing to import"),
     "17 tokens": (np.ones((2, 17), np.int64), "1 to 16"),
@@ -107,6 +107,23 @@ def test_an_array_that_is_no_codes_is_refused_by_name(tmp_path: Path, name: str)
         import_sids(spec_of(tmp_path, codes), silent)
     assert message in str(caught.value)
     assert "codes.npy" in str(caught.value)
+
+
+def test_sids_longer_than_the_vocabulary_are_refused_unless_they_are_to_be_cut(
+    tmp_path: Path,
+) -> None:
+    spec = spec_of(tmp_path, [[1, 2, 0], [1, 2, 1]], vocab_sizes=(3, 3))
+    with pytest.raises(InputError, match=r"3 tokens an item, the SID length is 2; .*--sid-length"):
+        import_sids(spec, silent)
+    assert imported(replace(spec, sid_length=2)) == {0: (1, 2), 1: (1, 2)}
+
+
+@pytest.mark.parametrize("faulty", [[-1, 0], [9, 0]], ids=["no token", "outside the vocabulary"])
+def test_a_row_goes_when_a_faulty_one_has_its_id(tmp_path: Path, faulty: list[int]) -> None:
+    np.save(tmp_path / "ids.npy", [63, 7, 63])
+    codes = [[1, 2], [3, 4], faulty]
+    spec = spec_of(tmp_path, codes, ids=tmp_path / "ids.npy", vocab_sizes=(9, 9), max_rejects=2)
+    assert imported(spec) == {7: (3, 4)}
 
 
 class Burglar:

@@ -123,7 +123,7 @@ def test_without_max_rejects_one_faulty_ad_ends_the_build_by_name(
     assert not list(spec.root.glob("0*0/MANIFEST.json"))
 
 
-def test_the_list_of_an_ended_build_claims_no_version_and_stays_out_of_the_next(
+def test_the_list_of_an_ended_build_claims_no_version_and_goes_with_the_next(
     tmp_path: Path,
 ) -> None:
     ended = spec_of(tmp_path, [{}, {"country": ["ZZ"]}])
@@ -132,7 +132,31 @@ def test_the_list_of_an_ended_build_claims_no_version_and_stays_out_of_the_next(
     mended = spec_of(tmp_path, [{}, {"country": ["US"]}])
     report = build(mended, silent)
     assert (report.version, report.reject_file) == (1, None)
-    assert [path.name for path in mended.root.glob("*.jsonl")] == ["ended.rejects.jsonl"]
+    assert not list(mended.root.glob("*.jsonl"))
+
+
+def test_where_no_reject_is_allowed_the_message_says_how_to_see_all(tmp_path: Path) -> None:
+    faulty = {"country": ["ZZ"]}
+    spec = replace(spec_of(tmp_path, [{}, *[faulty] * 5]), batch_rows=2)
+    for limit, remedy in ((0, "`--max-rejects 1000000 --no-publish` lists all"), (2, "allow more")):
+        with pytest.raises(RejectedAdsError) as caught:
+            build(replace(spec, max_rejects=limit), silent)
+        assert str(caught.value).endswith(remedy)
+    report = build(replace(spec, max_rejects=1_000_000, publish=False), silent)
+    assert (report.rejects, report.published) == (5, False)
+
+
+@pytest.mark.parametrize("told", [(4, 4), (4, 4, 4, 4)], ids=["fewer", "more"])
+def test_vocabularies_of_another_length_than_all_sids_are_one_error_about_them(
+    tmp_path: Path, told: tuple[int, ...]
+) -> None:
+    spec = spec_of(tmp_path, [{}, {}, {"sid": None}])
+    with pytest.raises(InputError) as caught:
+        build(replace(spec, vocab_sizes=told, max_rejects=9), silent)
+    assert not isinstance(caught.value, RejectedAdsError)
+    sizes = ",".join(map(str, told))
+    assert str(caught.value).startswith(f"--vocab-sizes {sizes}: {len(told)} tokens, but the SIDs")
+    assert "have 3" in str(caught.value)
 
 
 def test_a_list_that_cannot_be_written_is_an_error_with_a_remedy(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """A build in shards writes the bytes of a build in one, and refuses what that refuses."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -12,10 +12,10 @@ import pytest
 
 from configs.errors import InputError, RejectedAdsError
 from index.builder import BuildReport, BuildSpec, Sharding, build, build_in_shards
-from index.builder.scratch import SCRATCH, scratch_folder
-from index.builder.shards import first_token_ranges
+from index.builder.shards.scratch import SCRATCH, scratch_folder
+from index.builder.shards.shard import first_token_ranges
 from index.invariants import check_invariants
-from index.matchers import MatcherMode, StaticKWay
+from index.matchers import DynamicKWay, KWay, MatcherMode, StaticKWay
 from index.storage import load_snapshot, versions
 from support.ads_parquet import write_ads, write_schema
 from support.oracle import RawAd
@@ -57,7 +57,7 @@ def facts_and_files(report: BuildReport) -> tuple[dict[str, Any], dict[str, byte
 
 def assert_same_version(one: BuildReport, other: BuildReport) -> None:
     assert facts_and_files(one) == facts_and_files(other)
-    counted = {"path", "reject_file", "step_seconds", "seconds", "peak_memory_bytes"}
+    counted = {"path", "reject_file", "step_seconds", "seconds", "peak_memory_bytes", "shards"}
     ours, theirs = one.to_json(), other.to_json()
     assert {k: v for k, v in ours.items() if k not in counted} == {
         k: v for k, v in theirs.items() if k not in counted
@@ -109,13 +109,13 @@ def test_tables_told_apart_in_many_parts_and_ids_in_many_ranges_give_the_same_by
     case = wide_case(seed=3, num_ads=777)
     spec = spec_of(tmp_path, case, (case.ads,))
     whole = build(spec, silent)
-    monkeypatch.setattr("index.builder.runs.SAMPLE_STEP", 7)
-    monkeypatch.setattr("index.builder.repeated.RANGE_IDS", 63)
-    monkeypatch.setattr("index.builder.merge.LOOKUP_ADS", 111)
-    monkeypatch.setattr("index.builder.merge.SAMPLE_STEP", 5)
-    monkeypatch.setattr("index.builder.copies.COPIES_BUDGET", 7777)
-    monkeypatch.setattr("index.builder.stored.BLOCK_BYTES", 511)
-    monkeypatch.setattr("index.builder.join_rules.BLOCK_RULES", 63)
+    monkeypatch.setattr("index.builder.shards.runs.SAMPLE_STEP", 7)
+    monkeypatch.setattr("index.builder.shards.repeated_ids.RANGE_IDS", 63)
+    monkeypatch.setattr("index.builder.shards.merge.LOOKUP_ADS", 111)
+    monkeypatch.setattr("index.builder.shards.merge.SAMPLE_STEP", 5)
+    monkeypatch.setattr("index.builder.shards.copies.COPIES_BUDGET", 7777)
+    monkeypatch.setattr("index.builder.shards.stored_arrays.BLOCK_BYTES", 511)
+    monkeypatch.setattr("index.builder.shards.join_rules.BLOCK_RULES", 63)
     report = build_in_shards(in_shards(spec), Sharding(3, run_rows=333), silent)
     assert_same_version(report, whole)
 
@@ -145,6 +145,33 @@ def test_the_same_ads_are_refused_and_listed_the_same(tmp_path: Path, files: int
     assert whole.reject_file is not None
     assert report.rejects == 7
     assert report.reject_file.read_bytes() == whole.reject_file.read_bytes()
+
+
+@pytest.mark.parametrize("run_rows", [1, 13, 99])
+def test_an_ad_goes_when_a_faulty_one_has_its_id(tmp_path: Path, run_rows: int) -> None:
+    case = wide_case(seed=4, num_ads=63)
+    outside = replace(case.ads[5], sid=(63, 0, 0))
+    unknown = replace(case.ads[60], rules={"a0": (frozenset({"a0-new"}), None)})
+    ads = [unknown, *case.ads, outside]
+    spec = replace(spec_of(tmp_path, case, (ads,)), max_rejects=4, batch_rows=1)
+    report = build_in_shards(in_shards(spec), Sharding(5, run_rows=run_rows), silent)
+    assert_same_version(report, build(spec, silent))
+    assert (report.ads, report.rejects) == (61, 4)
+
+
+def test_repeated_ids_at_the_border_of_two_ranges_are_listed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every id begins a range of ids."""
+    monkeypatch.setattr("index.builder.shards.runs.SAMPLE_STEP", 1)
+    monkeypatch.setattr("index.builder.shards.repeated_ids.SAMPLE_STEP", 1)
+    monkeypatch.setattr("index.builder.shards.repeated_ids.RANGE_IDS", 1)
+    case = wide_case(seed=5, num_ads=63)
+    ads = [*case.ads, replace(case.ads[7], sid=(0, 0, 0)), case.ads[62]]
+    spec = replace(spec_of(tmp_path, case, (ads,)), max_rejects=4)
+    report = build_in_shards(in_shards(spec), Sharding(3, run_rows=13), silent)
+    assert_same_version(report, build(spec, silent))
+    assert report.rejects == 4
 
 
 @pytest.mark.parametrize("max_rejects", [0, 2, 4, 6])
@@ -201,6 +228,30 @@ def test_a_failing_task_publishes_nothing_and_leaves_nothing(tmp_path: Path) -> 
     assert nothing_left(spec.root)
 
 
+@pytest.mark.parametrize(
+    ("mode", "k_way", "remedy"),
+    [
+        (MatcherMode.STATIC, None, "pass --k"),
+        (MatcherMode.STATIC, StaticKWay((8, 4)), "--k 8,4: the SID length is 3"),
+        (MatcherMode.STATIC, DynamicKWay(), "pass --k"),
+        (MatcherMode.DYNAMIC, StaticKWay((8, 4, 2)), "--k is for static"),
+        (MatcherMode.UNION, DynamicKWay(), "choose static or dynamic"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_partitions_that_do_not_suit_are_refused_before_the_first_task(
+    tmp_path: Path, mode: MatcherMode, k_way: KWay | None, remedy: str
+) -> None:
+    def no_task(function: Callable[[Any], Any], tasks: Sequence[Any]) -> Any:
+        raise AssertionError(f"{function} was to run {len(tasks)} tasks")
+
+    case = wide_case(seed=1, num_ads=9)
+    spec = replace(in_shards(spec_of(tmp_path, case, (case.ads,))), mode=mode, k_way=k_way)
+    with pytest.raises(InputError, match=f"^.*{remedy}"):
+        build_in_shards(spec, Sharding(2, run=no_task), silent)
+    assert not spec.root.exists()
+
+
 def test_shards_need_a_positive_number(tmp_path: Path) -> None:
     case = wide_case(seed=1, num_ads=9)
     with pytest.raises(InputError, match="--shards 0"):
@@ -236,3 +287,22 @@ def test_first_token_ranges_are_disjoint_ascending_and_balanced(seed: int, shard
     assert sum(sizes) == ads.sum()
     assert min(sizes) > 0
     assert max(sizes) <= ads.sum() / shards + ads.max()
+
+
+@pytest.mark.parametrize(
+    ("ads", "shards", "ranges"),
+    [
+        ([6, 1, 9], 2, [(0, 2), (2, 3)]),
+        ([9, 1, 6], 2, [(0, 1), (1, 3)]),
+        ([4, 8, 4], 2, [(0, 2), (2, 3)]),
+        ([1, 4, 1, 4, 1, 4], 3, [(0, 2), (2, 4), (4, 6)]),
+        ([100, 1, 1], 3, [(0, 1), (1, 3)]),
+        ([0, 5, 0, 0, 5, 0], 2, [(0, 2), (2, 6)]),
+    ],
+    ids=str,
+)
+def test_each_border_lies_nearest_to_the_even_share(
+    ads: list[int], shards: int, ranges: list[tuple[int, int]]
+) -> None:
+    """Of two that are as near, the later one."""
+    assert first_token_ranges(np.array(ads), shards) == ranges

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index.builder.stored import ArrayWriter, OutputFolder, StoredArray, blocks
+from index.builder.shards.stored_arrays import ArrayWriter, OutputFolder, StoredArray, blocks
 from index.storage.array_file import write_array
 from index.storage.folder import open_root
 from index.storage.mapped import MappedArray
@@ -38,7 +38,7 @@ def test_rows_of_another_width_are_our_mistake(tmp_path: Path) -> None:
 def test_a_stored_array_reads_as_the_one_that_was_written(
     tmp_path: Path, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("index.builder.stored.BLOCK_BYTES", 100)
+    monkeypatch.setattr("index.builder.shards.stored_arrays.BLOCK_BYTES", 100)
     array = np.random.default_rng(2).integers(1 << 40, size=shape)
     with open_root(tmp_path) as folder:
         entry = write_array("rows.npy", array, folder)

@@ -56,11 +56,13 @@ def test_k_way_fill_is_the_mean_over_stored_partitions() -> None:
     assert (root.partitions, root.rows) == (6, 3)
     assert root.fill == pytest.approx(mean([1 / 5, 2 / 5, 0, 2 / 5, 0, 0]))
     assert (p1.partitions, p1.bytes_before, p1.bytes_after) == (12, 12 * 8, 3 * 8)
+    assert (root.id_bytes, p1.id_bytes) == (6 * 4, 12 * 4)
     assert p1.fill == pytest.approx(mean([1 / 5, 0, 0, 0, 2 / 5, 0, 0, 0, 2 / 5, 0, 0, 0]))
     dynamic = DynamicKWay(300_000, 4)
     snapshot = plain_snapshot(schema, (2, 2), ads, MatcherMode.DYNAMIC, k_way=dynamic)
     root, p1 = summarize(snapshot).matchers
     assert (root.partitions, p1.partitions) == (3, 3)
+    assert (root.id_bytes, p1.id_bytes) == ((3 + 2) * 4, (3 + 3) * 4)
     assert root.fill == pytest.approx(mean([1 / 5, 2 / 5, 2 / 5]))
 
 

@@ -190,11 +190,10 @@ def test_the_papers_numbers_stand_beside_its_own_model_only(paper: Path) -> None
     assert [paper_gflops(other, (1, 512, 1024, 1024)) for other in others] == [None] * 3
 
 
-def test_a_summary_lists_the_widest_beam_in_every_step_and_each_profile() -> None:
+def test_a_summary_lists_the_profiles_of_the_configuration_and_no_other() -> None:
     profiles = {"full": BeamProfile((1, 5, 9), 63), "small": BeamProfile((1, 2, 3), 3)}
     summary = summarize_model(INTERFORMER, GenerationConfig(4, profiles))
     assert [(cost.profile, cost.beams) for cost in summary.decoder] == [
-        ("fixed", (1, 9, 9)),
         ("full", (1, 5, 9)),
         ("small", (1, 2, 3)),
     ]
@@ -213,7 +212,7 @@ def test_the_command_prints_the_papers_numbers_beside_ours(paper: Path, reposito
     done = run_grace("init-model", "--config", paper, "--dry-run")
     assert (done.returncode, done.stderr) == (0, "")
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
-    assert "decoder, fixed: beams 1, 1024, 1024, 1024 520.6 (the paper: 533)" in lines
+    assert "decoder: beams 1, 1024, 1024, 1024 520.6 (the paper: 533)" in lines
     assert "decoder, full: beams 1, 512, 1024, 1024 434.2 (the paper: 446)" in lines
     assert any(line.startswith("features and encoder ") for line in lines)
     told = (repository / "docs" / "checkpoints.md").read_text()

@@ -1,14 +1,24 @@
 """docs/snapshot.md is enough to write a reader, and says what the code says."""
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from index.admission import admitted_entries
 from index.matchers import MatcherMode
+from index.schema import TargetingSchema
+from index.storage import publish, write_snapshot
 from index.storage.layout import expected_arrays
 from index.storage.manifest import FORMAT_VERSION, parse_manifest
+from index.users import UserEncoder
 from support.forgery import make_version, read_fields
+from support.oracle import eligible
+from support.plain_builder import plain_snapshot
+from support.strategies import random_case, random_schema
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +49,38 @@ def test_every_key_of_a_manifest_is_in_the_document(
     for key in [*fields, *inner, *fields["files"][0]]:
         assert f"`{key}`" in page, key
     assert f"format, version {FORMAT_VERSION}" in page
+
+
+@pytest.mark.parametrize("mode", list(MatcherMode), ids=lambda mode: mode.value)
+@pytest.mark.parametrize("seed", range(7))
+def test_a_reader_made_of_the_page_alone_judges_users_as_the_oracle_does(
+    page: str, mode: MatcherMode, seed: int, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(seed)
+    case = random_case(rng, 63, 5, random_schema(rng, num_sets=seed % 3))
+    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads, mode)
+    write_snapshot(snapshot, tmp_path)
+    publish(tmp_path, 1)
+    reader = reader_of(page)(tmp_path)
+    rows = UserEncoder(case.schema, snapshot.set_values).encode(case.users)
+    for request, user in enumerate(case.users):
+        may_see = sorted(ad.ad_id for ad in case.ads if eligible(case.schema, ad, user))
+        assert sorted(reader.ads(user)) == may_see
+        admitted = [reader.admitted(user, entry) for entry in range(sum(reader.nodes) - 1)]
+        assert admitted == admitted_entries(snapshot, rows, request).tolist()
+
+
+def reader_of(page: str) -> Any:
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code, names)  # noqa: S102
+    return names["Reader"]
+
+
+def test_the_schema_in_the_document_is_one_of_a_manifest(page: str) -> None:
+    (text,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    shown = json.loads(text)
+    assert TargetingSchema.from_json(shown).to_json() == shown
 
 
 def test_every_sentence_of_a_fault_is_one_that_the_code_can_say(

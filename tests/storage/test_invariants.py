@@ -203,6 +203,50 @@ K_WAY_FAULTS: list[tuple[MatcherMode, Callable[[Snapshot], Snapshot], str]] = [
 ]
 
 
+def with_empty_partition(rows: NodeMatchers, entry: int) -> NodeMatchers:
+    """One more id for the entry, of a row of zeros that stands last in the level's rows."""
+    assert rows.offsets is not None
+    at = int(rows.offsets[entry + 1])
+    offsets = rows.offsets.copy()
+    offsets[entry + 1 :] += 1
+    end = rows.level_rows[0]
+    index = np.where(rows.index < end, rows.index, rows.index + 1).astype(np.int32)
+    table = np.insert(rows.table, end, 0, axis=0)
+    level_rows = (end + 1, *rows.level_rows[1:])
+    return replace(
+        rows,
+        index=np.insert(index, at, end).astype(np.int32),
+        table=table,
+        offsets=offsets,
+        level_rows=level_rows,
+    )
+
+
+@pytest.mark.parametrize("block", [1, 2, 1000])
+def test_dynamic_partitions_without_a_sid_are_named(
+    monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    """They change no answer, but docs/snapshot.md says that they have no id."""
+    monkeypatch.setattr("index.partition_invariants._BLOCK", block)
+    snapshot = built(mode=DYNAMIC)
+    assert snapshot.matchers is not None
+    last = snapshot.trie.level_counts[1] - 1  # its ids are the last of level 1: by first use
+    rows = with_empty_partition(snapshot.matchers.bitmask, last)
+    broken = replace(snapshot, matchers=replace(snapshot.matchers, bitmask=rows))
+    check_structure(broken, threads=1)
+    with pytest.raises(SnapshotError, match=rf"entry {last} has a partition without a SID"):
+        check_invariants(broken)
+
+
+def test_a_schema_without_attributes_has_partitions_without_a_bit() -> None:
+    schema = replace(SCHEMA, attributes=())
+    ads = [RawAd(i, (i // 2, i % 3)) for i in range(4)]
+    snapshot = plain_snapshot(schema, (2, 3), ads, DYNAMIC)
+    assert snapshot.matchers is not None
+    assert not snapshot.matchers.bitmask.table.any()
+    check_invariants(snapshot)
+
+
 def test_a_sid_torn_between_partitions_is_named() -> None:
     """The first bit of {a, b} in one partition, the others in the next: their OR is as before."""
     snapshot = built(*ADS[:3], mode=STATIC)

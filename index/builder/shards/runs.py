@@ -16,10 +16,10 @@ import numpy.typing as npt
 from index.builder.arrange import gather_spans, renumber_rules
 from index.builder.batches import AdsBatch, BatchReader
 from index.builder.collect import CollectedAds, rule_rejects
-from index.builder.join_rules import RuleSource, SetRuleSource
 from index.builder.peak import peak_memory
 from index.builder.rejects import Reject
 from index.builder.rule_table import REFUSED, RawRules, RuleTable
+from index.builder.shards.join_rules import RuleSource, SetRuleSource
 from index.builder.sorting import first_use, order_by_id
 from index.builder.source import AdsFile, AdsSource
 from index.rules import SetRules, TargetingRules
@@ -147,33 +147,41 @@ def _write_run(
     ad_ids, tokens, weights, rule_of = columns.joined()
     known = np.flatnonzero(ad_ids >= 0)
     order = known[order_by_id(ad_ids[known], task.threads)]
-    np.save(path / "ids.npy", ad_ids[order])
-    np.save(path / "id_rows.npy", columns.first_row + order)
-    np.save(path / "id_refused.npy", rule_of[order] == REFUSED)
+    _save(path, "ids", ad_ids[order])
+    _save(path, "id_rows", columns.first_row + order)
+    _save(path, "id_refused", rule_of[order] == REFUSED)
     kept = np.flatnonzero(rule_of != REFUSED)
     kept = kept[np.argsort(tokens[kept, 0], kind="stable")]
     used = first_use(rule_of[kept], len(rules.parts))
     collected = CollectedAds(ad_ids[kept], tokens[kept], weights[kept], rule_of, rules, values)
-    np.save(path / "ad_ids.npy", collected.ad_ids)
-    np.save(path / "tokens.npy", collected.tokens)
-    np.save(path / "weights.npy", collected.weights)
-    np.save(path / "rule.npy", used.new_of[rule_of[kept]])
+    _save(path, "ad_ids", collected.ad_ids)
+    _save(path, "tokens", collected.tokens)
+    _save(path, "weights", collected.weights)
+    _save(path, "rule", used.new_of[rule_of[kept]])
     _save_rules(path, *renumber_rules(collected, used.old_of))
     token_ads = np.bincount(tokens[kept, 0], minlength=task.vocab_sizes[0]).astype(np.int64)
     return Run(path, task.file_at, token_ads, ad_ids[order[::SAMPLE_STEP]])
 
 
+def _save(path: Path, name: str, array: npt.NDArray[Any]) -> None:
+    """As numpy.save, which does not notice if a full disk refuses the end of the array."""
+    array = np.ascontiguousarray(array)
+    with (path / f"{name}.npy").open("xb") as file:
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+        file.write(array.data if array.size else b"")
+
+
 def _save_rules(path: Path, rules: TargetingRules, set_values: tuple[InternedValues, ...]) -> None:
-    np.save(path / "bitmask.npy", rules.bitmask)
-    np.save(path / "bitmask_table.npy", rules.bitmask_table)
-    np.save(path / "set_rules.npy", rules.set_rules)
+    _save(path, "bitmask", rules.bitmask)
+    _save(path, "bitmask_table", rules.bitmask_table)
+    _save(path, "set_rules", rules.set_rules)
     for s, (of_set, values) in enumerate(zip(rules.sets, set_values, strict=True)):
-        np.save(path / f"include_offsets{s}.npy", of_set.include_offsets)
-        np.save(path / f"include_values{s}.npy", of_set.include_values)
-        np.save(path / f"exclude_offsets{s}.npy", of_set.exclude_offsets)
-        np.save(path / f"exclude_values{s}.npy", of_set.exclude_values)
-        np.save(path / f"value_offsets{s}.npy", values.offsets)
-        np.save(path / f"value_utf8{s}.npy", values.utf8)
+        _save(path, f"include_offsets{s}", of_set.include_offsets)
+        _save(path, f"include_values{s}", of_set.include_values)
+        _save(path, f"exclude_offsets{s}", of_set.exclude_offsets)
+        _save(path, f"exclude_values{s}", of_set.exclude_values)
+        _save(path, f"value_offsets{s}", values.offsets)
+        _save(path, f"value_utf8{s}", values.utf8)
 
 
 @dataclass(frozen=True, slots=True)

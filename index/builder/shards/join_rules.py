@@ -11,8 +11,8 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from index.builder.copies import Numbered, Spans, SpanTable, number_spans
-from index.builder.stored import OutputFolder, Sliced, blocks
+from index.builder.shards.copies import Numbered, Spans, SpanTable, number_spans
+from index.builder.shards.stored_arrays import OutputFolder, Sliced, blocks
 from index.rules import SetRules, TargetingRules
 from index.values import InternedValues
 

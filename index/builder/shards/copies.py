@@ -7,15 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from configs.errors import InputError
+from index.limits import require_ids
 from native.loader import array_in, array_out, declare
 
 __all__ = ["COPIES_BUDGET", "Numbered", "SpanTable", "Spans", "number_spans"]
 
 COPIES_BUDGET = 1 << 28
 """Bytes of spans that are told apart at a time."""
-
-_MOST_SPANS = (1 << 31) - 2
 
 _new = declare("grace_copies_new", ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 _free = declare("grace_copies_free", ctypes.c_void_p)
@@ -74,11 +72,7 @@ def number_spans(tables: Sequence[SpanTable]) -> Numbered:
     """Ids by first use: the tables one after another, each in its own order."""
     borders = np.cumsum([0, *(table.count for table in tables)])
     total = int(borders[-1])
-    if total > _MOST_SPANS:
-        raise InputError(
-            f"{total} rows to tell apart, at most 2^31 - 2 can be: split the catalogue into "
-            "several snapshots"
-        )
+    require_ids(total, "rows of all shards")
     first_of = np.full(total, -1, np.int32)
     parts = max(1, -(-sum(table.bytes for table in tables) // COPIES_BUDGET))
     for part in range(parts):

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from index.builder.peak import peak_memory
-from index.builder.runs import SAMPLE_STEP, Run
+from index.builder.shards.runs import SAMPLE_STEP, Run
 
 __all__ = ["IdRange", "RepeatedIds", "find_repeated", "id_ranges"]
 

@@ -4,6 +4,7 @@ Reading copies: what a map has touched would stay in memory until the map ends.
 """
 
 from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -109,7 +110,9 @@ class OutputFolder:
         trace: TracebackType | None,
     ) -> None:
         for writer in self._writers:
-            writer.close()
+            # A full disk refuses the rest of what is buffered, too; its first word is enough.
+            with nullcontext() if error is None else suppress(OSError):
+                writer.close()
 
     def array(self, name: str, dtype: str, row: tuple[int, ...] = ()) -> ArrayWriter:
         writer = ArrayWriter(self._path / name, dtype, row)

@@ -14,15 +14,15 @@ import numpy.typing as npt
 
 from index.ads import SidToAds
 from index.bloom import star_rows
-from index.builder.join_levels import (
+from index.builder.shards.join_levels import (
     LevelCounts,
     MatcherSource,
     TrieSource,
     join_node_matchers,
     join_tries,
 )
-from index.builder.join_rules import RuleSource, SetRuleSource, join_rules
-from index.builder.stored import OutputFolder, StoredArray, blocks
+from index.builder.shards.join_rules import RuleSource, SetRuleSource, join_rules
+from index.builder.shards.stored_arrays import OutputFolder, StoredArray, blocks
 from index.matchers import BloomMatchers, MatcherMode, Matchers
 from index.snapshot import Snapshot, SnapshotFacts
 from index.storage.array_file import digest_file

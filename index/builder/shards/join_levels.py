@@ -9,15 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from configs.errors import InputError
-from index.builder.copies import Spans, SpanTable, number_spans
-from index.builder.stored import OutputFolder, Sliced, blocks
+from index.builder.shards.copies import Spans, SpanTable, number_spans
+from index.builder.shards.stored_arrays import OutputFolder, Sliced, blocks
+from index.limits import require_ids
 from index.matchers import NodeMatchers
 from index.trie import SidTrie
 
 __all__ = ["LevelCounts", "MatcherSource", "TrieSource", "join_node_matchers", "join_tries"]
-
-MAX_ID = (1 << 31) - 1  # ids are int32
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,7 @@ def join_tries(
     below = [sum(shard.counts.nodes[level] for shard in shards) for level in range(1, length + 1)]
     whole = LevelCounts((1, *below))
     nodes = sum(whole.nodes)
-    _require_fitting(nodes, "trie nodes")
+    require_ids(nodes, "trie nodes")
     tokens = out.array("csr_tokens", "<u2")
     for level in range(1, length + 1):
         for shard in shards:
@@ -114,7 +112,7 @@ def join_node_matchers(
                 table.append(rows[is_first[at : at + len(rows)]])
                 at += len(rows)
             begin, end = shard.ids_of_level(level)
-            _require_fitting(index.rows + end - begin, "matcher ids")
+            require_ids(index.rows + end - begin, "matcher ids")
             if shard.offsets is not None:
                 entries = shard.counts.entries(level)
                 for ends in blocks(shard.offsets, entries[0] + 1, entries[1] + 1):
@@ -122,7 +120,7 @@ def join_node_matchers(
             for ids in blocks(shard.index, begin, end):
                 index.append(new_of[ids - np.int32(first)] + np.int32(base))
         level_rows.append(numbered.count)
-        _require_fitting(table.rows, "matcher rows")
+        require_ids(table.rows, "matcher rows")
     return NodeMatchers(
         index.finish(),
         table.finish(),
@@ -130,14 +128,6 @@ def join_node_matchers(
         shards[0].level_widths,
         None if shards[0].offsets is None else offsets.finish(),
     )
-
-
-def _require_fitting(count: int, things: str) -> None:
-    if count > MAX_ID:
-        raise InputError(
-            f"{count} {things}, a snapshot holds at most 2^31 - 1: split the catalogue into "
-            "several snapshots"
-        )
 
 
 def _level_rows(shard: MatcherSource, level: int) -> SpanTable:

@@ -12,14 +12,14 @@ import numpy.typing as npt
 from index.builder.arrange import arrange
 from index.builder.build import BuildSpec, matchers_of
 from index.builder.collect import CollectedAds
-from index.builder.join_rules import JoinedRules, join_rules, set_rule_spans
 from index.builder.peak import peak_memory
 from index.builder.rule_table import RawRules, RawSetRules
-from index.builder.runs import RunAds, RunSlice, load_run
-from index.builder.stored import OutputFolder
+from index.builder.shards.join_rules import JoinedRules, join_rules, set_rule_spans
+from index.builder.shards.runs import RunAds, RunSlice, load_run
+from index.builder.shards.stored_arrays import OutputFolder
 from index.schema import TargetingSchema
 from index.snapshot import Snapshot, SnapshotFacts
-from index.storage import write_snapshot
+from index.storage.writer import write_unsynced
 
 __all__ = ["BuiltShard", "ShardTask", "build_shard", "first_token_ranges"]
 
@@ -47,7 +47,7 @@ class BuiltShard:
     """root: a snapshot root with one version; None where no ad was left."""
 
     root: Path | None
-    ads: int
+    level_counts: tuple[int, ...]  # nodes, from the root's level on; none without a snapshot
     peak_memory_bytes: int
 
 
@@ -66,9 +66,8 @@ def first_token_ranges(token_ads: npt.NDArray[np.int64], shards: int) -> list[tu
 def build_shard(task: ShardTask) -> BuiltShard:
     root = Path(mkdtemp(prefix=f"shard-{task.first_token:05d}-", dir=task.scratch))
     collected = _collected(task, root)
-    ads = len(collected.ad_ids)
-    if ads == 0:
-        return BuiltShard(None, 0, peak_memory())
+    if len(collected.ad_ids) == 0:
+        return BuiltShard(None, (), peak_memory())
     arranged = arrange(collected, task.vocab_sizes, task.spec.threads)
     del collected
     snapshot = Snapshot(
@@ -81,8 +80,8 @@ def build_shard(task: ShardTask) -> BuiltShard:
         arranged.rules,
         arranged.set_values,
     )
-    write_snapshot(snapshot, root)
-    return BuiltShard(root, ads, peak_memory())
+    write_unsynced(snapshot, root)
+    return BuiltShard(root, arranged.trie.level_counts, peak_memory())
 
 
 def _collected(task: ShardTask, root: Path) -> CollectedAds:

@@ -22,24 +22,27 @@ from index.builder.build import (
     BuildSpec,
     Progress,
     Steps,
+    every_ad_refused,
     report_of,
+    require_threads,
     sid_space_and_vocabulary,
     utc_now,
     version_of,
+    write_and_publish,
 )
 from index.builder.collect import repeated_reject
-from index.builder.kway import checked_k_way
-from index.builder.merge import merge_shards, open_shard
+from index.builder.kway import checked_k_way, require_static_ids
 from index.builder.rejects import RejectLog
-from index.builder.repeated import RepeatedIds, find_repeated, id_ranges
-from index.builder.runs import CollectTask, Run, collect_file
-from index.builder.scratch import scratch_folder
-from index.builder.shards import ShardTask, build_shard, first_token_ranges
+from index.builder.shards.merge import merge_shards, open_shard
+from index.builder.shards.repeated_ids import RepeatedIds, find_repeated, id_ranges
+from index.builder.shards.runs import CollectTask, Run, collect_file
+from index.builder.shards.scratch import scratch_faults, scratch_folder
+from index.builder.shards.shard import ShardTask, build_shard, first_token_ranges
 from index.builder.source import AdsSource, open_ads
 from index.matchers import MatcherMode
 from index.schema import TargetingSchema, load_schema
 from index.snapshot import SnapshotFacts
-from index.storage import publish, write_snapshot
+from index.storage.folder import OnWait
 
 __all__ = ["RunTasks", "Sharding", "build_in_shards", "one_by_one"]
 
@@ -75,7 +78,11 @@ class Sharding:
     run_rows: int = RUN_ROWS
 
 
-def build_in_shards(spec: BuildSpec, sharding: Sharding, progress: Progress) -> BuildReport:
+def build_in_shards(
+    spec: BuildSpec, sharding: Sharding, progress: Progress, on_wait: OnWait | None = None
+) -> BuildReport:
+    """`on_wait` is told, in a sentence, if another process is writing in the root."""
+    require_threads(spec)
     schema = load_schema(spec.targeting)
     source = open_ads(spec.ads, schema)
     if sharding.shards < 1:
@@ -85,22 +92,33 @@ def build_in_shards(spec: BuildSpec, sharding: Sharding, progress: Progress) -> 
     facts = SnapshotFacts(version_of(spec), "", sid_space, 0, spec.updates_watermark)
     log = RejectLog(spec.max_rejects, spec.reject_file or spec.root / ENDED_REJECTS)
     with scratch_folder(sharding.scratch or spec.root) as scratch:
-        steps = Steps(progress)
-        parts = _ShardedBuild(spec, sharding, schema, source, vocab_sizes, scratch, log, steps)
+        parts = _ShardedBuild(
+            spec=spec,
+            sharding=sharding,
+            schema=schema,
+            source=source,
+            vocab_sizes=vocab_sizes,
+            scratch=scratch,
+            log=log,
+            steps=Steps(progress),
+            on_wait=on_wait,
+        )
         return parts.run(facts)
 
 
 @dataclass(slots=True)
 class _ShardedBuild:
-    _spec: BuildSpec
-    _sharding: Sharding
-    _schema: TargetingSchema
-    _source: AdsSource
-    _vocab_sizes: tuple[int, ...]
-    _scratch: Path
-    _log: RejectLog
-    _steps: Steps
+    spec: BuildSpec
+    sharding: Sharding
+    schema: TargetingSchema
+    source: AdsSource
+    vocab_sizes: tuple[int, ...]
+    scratch: Path
+    log: RejectLog
+    steps: Steps
+    on_wait: OnWait | None
     _peak: int = 0  # bytes, of the processes that ran tasks
+    _shards: int = 0
 
     def run(self, facts: SnapshotFacts) -> BuildReport:
         """`facts` without their time and rejects."""
@@ -108,40 +126,47 @@ class _ShardedBuild:
         repeated, repeated_ads = self._refuse_repeated(runs)
         token_ads: npt.NDArray[np.int64] = np.stack([run.token_ads for run in runs]).sum(axis=0)
         if token_ads.sum() == repeated_ads:
-            listed = self._log.write(self._spec.reject_file or self._spec.root / ENDED_REJECTS)
-            raise InputError(
-                f"all {len(self._log)} ads were refused, see {listed}; nothing to build"
-            )
-        facts = replace(facts, created_at=utc_now(), rejects=len(self._log))
+            raise every_ad_refused(self.spec, self.log)
+        facts = replace(facts, created_at=utc_now(), rejects=len(self.log))
         roots = self._build_shards(runs, token_ads, repeated, facts)
         return self._merge_and_write(roots, facts)
 
+    def _results(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task]
+    ) -> Generator[Result, None, None]:
+        """As RunTasks; what the scratch's disk refuses here is told with the task."""
+        with closing(self.sharding.run(function, tasks)) as results:
+            for task in tasks:
+                with scratch_faults(str(task), self.scratch):
+                    result = next(results)
+                yield result
+
     def _collect(self) -> list[Run]:
-        spec = self._spec
+        spec = self.spec
         tasks = [
             CollectTask(
-                at,
-                replace(file, path=file.path.absolute()),
-                str(file.path),
-                self._schema,
-                self._vocab_sizes,
-                self._scratch,
-                spec.max_rejects,
-                spec.threads,
-                spec.batch_rows,
-                self._sharding.run_rows,
+                file_at=at,
+                file=replace(file, path=file.path.absolute()),
+                told_as=str(file.path),
+                schema=self.schema,
+                vocab_sizes=self.vocab_sizes,
+                scratch=self.scratch,
+                max_rejects=spec.max_rejects,
+                threads=spec.threads,
+                batch_rows=spec.batch_rows,
+                run_rows=self.sharding.run_rows,
             )
-            for at, file in enumerate(self._source.files)
+            for at, file in enumerate(self.source.files)
         ]
         runs: list[Run] = []
         rows = 0
         with (
-            self._steps.run("read ads", self._source.rows) as advance,
-            closing(self._sharding.run(collect_file, tasks)) as results,
+            self.steps.run("read ads", self.source.rows) as advance,
+            closing(self._results(collect_file, tasks)) as results,
         ):
             for collected in results:
                 for rejects in collected.rejects:
-                    self._log.extend(rejects)
+                    self.log.extend(rejects)
                 runs.extend(collected.runs)
                 rows += collected.rows
                 self._peak = max(self._peak, collected.peak_memory_bytes)
@@ -153,8 +178,8 @@ class _ShardedBuild:
         tasks = id_ranges(runs)
         found: list[RepeatedIds] = []
         with (
-            self._steps.run("compare ids", len(tasks)) as advance,
-            closing(self._sharding.run(find_repeated, tasks)) as results,
+            self.steps.run("compare ids", len(tasks)) as advance,
+            closing(self._results(find_repeated, tasks)) as results,
         ):
             for done, result in enumerate(results, 1):
                 found.append(result)
@@ -164,8 +189,8 @@ class _ShardedBuild:
             np.concatenate([getattr(one, name) for one in found])
             for name in ("ad_ids", "file_at", "rows")
         )
-        paths = [file.path for file in self._source.files]
-        self._log.extend(
+        paths = [file.path for file in self.source.files]
+        self.log.extend(
             [
                 repeated_reject(paths[files[i]], int(rows[i]), int(ids[i]))
                 for i in np.lexsort([rows, files]).tolist()
@@ -182,26 +207,32 @@ class _ShardedBuild:
     ) -> list[Path]:
         tasks = [
             ShardTask(
-                replace(self._spec, targeting=self._spec.targeting.absolute()),
-                self._schema,
-                replace(facts, version=1),
-                self._vocab_sizes,
-                tuple(run.of_tokens(first, end) for run in runs if run.token_ads[first:end].any()),
-                first,
-                end,
-                repeated,
-                self._scratch,
+                spec=replace(self.spec, targeting=self.spec.targeting.absolute()),
+                schema=self.schema,
+                facts=replace(facts, version=1),
+                vocab_sizes=self.vocab_sizes,
+                runs=tuple(
+                    run.of_tokens(first, end) for run in runs if run.token_ads[first:end].any()
+                ),
+                first_token=first,
+                end_token=end,
+                repeated=repeated,
+                scratch=self.scratch,
             )
-            for first, end in first_token_ranges(token_ads, self._sharding.shards)
+            for first, end in first_token_ranges(token_ads, self.sharding.shards)
         ]
+        self._shards = len(tasks)
         roots: list[Path] = []
+        nodes = np.zeros(1 + len(self.vocab_sizes), np.int64)
         with (
-            self._steps.run("build shards", len(tasks)) as advance,
-            closing(self._sharding.run(build_shard, tasks)) as results,
+            self.steps.run("build shards", len(tasks)) as advance,
+            closing(self._results(build_shard, tasks)) as results,
         ):
             for done, built in enumerate(results, 1):
                 if built.root is not None:
                     roots.append(built.root)
+                    nodes += built.level_counts
+                    require_static_ids(nodes.tolist(), self.spec.k_way)
                 self._peak = max(self._peak, built.peak_memory_bytes)
                 advance(done)
         for run in runs:
@@ -209,17 +240,17 @@ class _ShardedBuild:
         return roots
 
     def _merge_and_write(self, roots: Sequence[Path], facts: SnapshotFacts) -> BuildReport:
-        spec = self._spec
-        kinds = 0 if spec.mode is MatcherMode.CD else 1 + len(self._schema.sets)
-        with self._steps.run("merge shards", 2 + kinds) as advance:
+        spec = self.spec
+        kinds = 0 if spec.mode is MatcherMode.CD else 1 + len(self.schema.sets)
+        with (
+            self.steps.run("merge shards", 2 + kinds) as advance,
+            scratch_faults("merging the shards", self.scratch),
+        ):
             shards = [open_shard(root) for root in roots]
-            snapshot = merge_shards(shards, facts, self._scratch, advance)
-        with self._steps.run("write", 1) as advance:
-            path = write_snapshot(snapshot, spec.root, or_next=spec.version is None)
-            rejects = self._log.write(spec.reject_file or spec.root / f"{path.name}.rejects.jsonl")
-            if spec.publish:
-                # Builds may overlap: one that began earlier must not undo a later publication.
-                publish(spec.root, int(path.name), only_forward=True)
+            snapshot = merge_shards(shards, facts, self.scratch, advance)
+        with self.steps.run("write", 1) as advance:
+            path, rejects = write_and_publish(spec, snapshot, self.log, self.on_wait)
             advance(1)
-        report = report_of(spec, self._source, snapshot, path, rejects, self._steps)
-        return replace(report, peak_memory_bytes=max(self._peak, report.peak_memory_bytes))
+        report = report_of(spec, self.source, snapshot, path, rejects, self.steps)
+        peak = max(self._peak, report.peak_memory_bytes)
+        return replace(report, shards=self._shards, peak_memory_bytes=peak)

@@ -1,0 +1,197 @@
+"""What befalls a build in shards between its steps: full disks, damage, other builds and users."""
+
+import os
+import resource
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+
+from configs.errors import InputError, SnapshotError
+from index.builder import BuildSpec, Sharding, build, build_in_shards
+from index.builder.kway import require_static_ids
+from index.builder.shards.scratch import SCRATCH, scratch_folder
+from index.builder.shards.shard import build_shard
+from index.matchers import DynamicKWay, MatcherMode, StaticKWay
+from index.storage import current_version, publish, versions
+from support.ads_parquet import write_ads, write_schema
+from support.strategies import random_ads, random_schema
+
+NOBODY = 65534
+
+
+def silent(step: str, done: int, total: int) -> None:
+    pass
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> BuildSpec:
+    rng = np.random.default_rng(7)
+    schema = random_schema(rng, (3, 65), num_sets=1)
+    ads = random_ads(rng, schema, (63, 5, 3), 1111)
+    return BuildSpec(
+        ads=(write_ads(tmp_path / "ads.parquet", schema, ads),),
+        targeting=write_schema(tmp_path / "targeting.yaml", schema),
+        root=tmp_path / "root",
+        sid_space="plain-1",
+        vocab_sizes=(63, 5, 3),
+        threads=1,
+        batch_rows=63,
+    )
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """The system refuses to write more into any file, as it does where a disk is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_is_told_in_one_line_with_the_task_and_the_folder(
+    tmp_path: Path, spec: BuildSpec
+) -> None:
+    own = tmp_path / "own"
+    steps = set()
+    for size in (300, 1000, 3000, 7000):
+        with pytest.raises(InputError) as caught, files_of_at_most(size):
+            build_in_shards(spec, Sharding(5, scratch=own, run_rows=111), silent)
+        message = str(caught.value)
+        assert f"{own}: " in message
+        assert "free some space there, or name another folder with --scratch" in message
+        assert "another root" not in message
+        assert "\n" not in message
+        assert not list(own.iterdir())
+        steps.add(message.partition(" ")[0])
+    assert steps == {"reading", "building", "merging"}
+    assert not spec.root.exists()
+
+
+def test_a_shard_damaged_between_the_steps_is_caught_by_its_digests(spec: BuildSpec) -> None:
+    def damaging(
+        function: Callable[[Any], Any], tasks: Sequence[Any], /
+    ) -> Generator[Any, None, None]:
+        for task in tasks:
+            result = function(task)
+            if function is build_shard and task is tasks[-1]:
+                file = result.root / f"{1:020d}" / "ad_ids.npy"
+                content = bytearray(file.read_bytes())
+                content[-8] ^= 1
+                file.write_bytes(content)
+            yield result
+
+    with pytest.raises(SnapshotError, match=r"ad_ids\.npy: damaged: its digest is"):
+        build_in_shards(spec, Sharding(3, run=damaging), silent)
+    assert versions(spec.root) == ()
+
+
+def test_a_build_in_shards_that_ends_late_does_not_undo_a_newer_publication(
+    spec: BuildSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other build begins when this one has written its version, and not published it."""
+
+    plain_build = import_module("index.builder.build")
+
+    def publish_late(root: Path, version: int, **options: Any) -> int | None:
+        monkeypatch.setattr(plain_build, "publish", publish)
+        assert build(spec, silent).version == version + 1
+        return publish(root, version, **options)
+
+    monkeypatch.setattr(plain_build, "publish", publish_late)
+    report = build_in_shards(spec, Sharding(3), silent)
+    assert (report.version, report.published) == (1, False)
+    assert current_version(spec.root) == 2
+
+
+def test_static_ids_are_counted_over_all_levels_but_the_roots() -> None:
+    require_static_ids((1, 512, 1 << 20, 1 << 24), StaticKWay((1024, 512, 95)))
+    for k_way in (DynamicKWay(), None):
+        require_static_ids((1, 512, 1 << 20, 1 << 24), k_way)
+    ids = 512 * 1024 + (512 << 20) + (96 << 24)
+    with pytest.raises(InputError, match=rf"^{ids} ids of static matchers, .* a smaller --k"):
+        require_static_ids((1, 512, 1 << 20, 1 << 24), StaticKWay((1024, 512, 96)))
+
+
+def test_static_ids_that_do_not_fit_end_either_build_before_its_next_step(
+    spec: BuildSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of the shards would fit."""
+    monkeypatch.setattr("index.limits.MAX_ID", 4_999)
+    steps: list[str] = []
+    spec = replace(spec, mode=MatcherMode.STATIC, k_way=StaticKWay((9, 9, 9)))
+    for run in (build, lambda *asked: build_in_shards(asked[0], Sharding(9), asked[1])):
+        with pytest.raises(InputError, match="ids of static matchers, a snapshot holds at most"):
+            run(spec, lambda step, _done, _total: steps.append(step))
+    assert steps.count("build shards") > 2, "the first shard fits"
+    assert "merge shards" not in steps
+    assert "write" not in steps
+
+
+@pytest.mark.parametrize("threads", [0, 1025, 10**9])
+def test_threads_beyond_reason_are_refused_by_either_build(spec: BuildSpec, threads: int) -> None:
+    spec = replace(spec, threads=threads)
+    with pytest.raises(InputError, match=f"--threads {threads}: give 1 to 1024"):
+        build(spec, silent)
+    with pytest.raises(InputError, match=f"--threads {threads}: give 1 to 1024"):
+        build_in_shards(spec, Sharding(3), silent)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"sid_space": ""}, "1 to 255 printable"), ({"vocab_sizes": ()}, "1 to 16 tokens per SID")],
+    ids=["sid space", "vocabulary"],
+)
+def test_an_empty_option_is_refused_and_not_passed_over(
+    spec: BuildSpec, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        build(replace(spec, **changes), silent)
+
+
+@contextmanager
+def another_user() -> Iterator[None]:
+    """Root sees everything, so that it has to become somebody else."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_other_users_leftovers_and_locks_in_a_shared_scratch_do_not_block() -> None:
+    with TemporaryDirectory() as parent:
+        shared = Path(parent)
+        shared.chmod(0o1777)
+        (shared / ".lock").touch(0o400)
+        closed, locked = shared / f"{SCRATCH}closed", shared / f"{SCRATCH}locked"
+        for folder in (closed, locked):
+            folder.mkdir(0o755)
+            (folder / "in-use").touch(0o400)
+        closed.chmod(0)
+        with another_user():
+            if not os.access(shared, os.W_OK, effective_ids=True):
+                pytest.skip("another user sees nothing of the folder for temporary files")
+            with scratch_folder(shared) as made:
+                (made / "file").write_text("ours")
+            assert not made.exists()
+        assert closed.exists()
+        assert locked.exists()
+        closed.chmod(0o700)
+
+
+def test_a_scratch_beside_the_root_gets_no_lock_of_writers(tmp_path: Path, spec: BuildSpec) -> None:
+    own = tmp_path / "own"
+    build_in_shards(spec, Sharding(3, scratch=own), silent)
+    assert not list(own.iterdir())
