@@ -47,9 +47,10 @@ def bench(
 ) -> None:
     """Measure one of the tables in docs/performance.md; every row agreed with its definition.
 
-    attention: the attention kernels. gtm: admission and selection. ladder: decoder and whole path,
-    rung by rung. serve: a server under load. budget: the decode loop kernel by kernel. others: what
-    others do, side by side.
+    attention: the attention kernels; --only counters: Nsight Compute's of them. gtm: admission and
+    selection. ladder: decoder and whole path, rung by rung. serve: a server under load. budget: the
+    decode loop kernel by kernel. others: what others do, side by side. The file has each row as
+    soon as it is measured.
 
     Example: `grace bench ladder --only D0 --only D3 --out bench/results/h200/ladder.json`
     """

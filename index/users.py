@@ -8,12 +8,13 @@ become Bloom queries (all of them) and interned ids (those that some rule names)
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from configs.errors import InputError, RequestError
-from index.bloom import value_hash
+from index.bloom import value_hashes
 from index.schema import RESERVED_VALUE, Attribute, TargetingSchema, TargetSet
 from index.snapshot import Snapshot
 from index.values import InternedValues
@@ -74,16 +75,15 @@ class UserEncoder:
         """Raises RequestError, naming the field, for what cannot be tested."""
         distinct = [{name: _distinct(name, user[name]) for name in user} for user in users]
         known = self._known_names
-        bitmask = np.zeros((len(users), self.schema.words), np.uint64)
-        for row, user in zip(bitmask, distinct, strict=True):
-            for bit in self._bits(user):
-                row[bit >> 6] |= np.uint64(1 << (bit & 63))
+        row_bytes = self.schema.words * 8
+        rows = [self._row(user).to_bytes(row_bytes, "little") for user in distinct]
+        bitmask = np.frombuffer(b"".join(rows), "<u8").astype(np.uint64)
         sets = tuple(
             self._queries(target_set, values, [user.get(target_set.name, ()) for user in distinct])
             for target_set, values in zip(self.schema.sets, self.set_values, strict=True)
         )
         ignored = tuple(tuple(sorted(user.keys() - known)) for user in distinct)
-        return UserRows(self, bitmask, sets, ignored)
+        return UserRows(self, bitmask.reshape(len(users), self.schema.words), sets, ignored)
 
     @cached_property
     def _known_names(self) -> frozenset[str]:
@@ -96,17 +96,19 @@ class UserEncoder:
             for attribute, first in zip(self.schema.attributes, self.schema.first_bits, strict=True)
         )
 
-    def _bits(self, user: Mapping[str, tuple[str, ...]]) -> list[int]:
-        bits: list[int] = []
+    def _row(self, user: Mapping[str, tuple[str, ...]]) -> int:
+        """The user's bits as one number."""
+        row = 0
         for attribute, first, bit_of in zip(
             self.schema.attributes, self.schema.first_bits, self._bit_of, strict=True
         ):
             other = first + len(attribute.values)
             values = user.get(attribute.name, ()) or _stand_in(attribute)
-            bits.extend(bit_of.get(value, other) for value in values)
+            for value in values:
+                row |= 1 << bit_of.get(value, other)
             if not values:
-                bits.append(other)
-        return bits
+                row |= 1 << other
+        return row
 
     def _queries(
         self,
@@ -115,7 +117,7 @@ class UserEncoder:
         users: Sequence[tuple[str, ...]],
     ) -> SetQueries:
         offsets, value_offsets = [0], [0]
-        hashes: list[int] = []
+        known = interned.ids
         value_ids: list[int] = []
         for values in users:
             if len(values) > target_set.max_request_values:
@@ -124,13 +126,12 @@ class UserEncoder:
                     f"{len(values)} distinct values, at most {target_set.max_request_values} "
                     "are allowed (max_request_values in the targeting schema); send fewer",
                 )
-            hashes.extend(value_hash(value, self.schema.hash_seed) for value in values)
-            value_ids.extend(sorted(interned.ids[v] for v in values if v in interned.ids))
-            offsets.append(len(hashes))
+            value_ids.extend(sorted([known[value] for value in values if value in known]))
+            offsets.append(offsets[-1] + len(values))
             value_offsets.append(len(value_ids))
         return SetQueries(
             np.array(offsets, np.int32),
-            np.array(hashes, np.uint64),
+            value_hashes(chain.from_iterable(users), self.schema.hash_seed),
             np.array(value_offsets, np.int32),
             np.array(value_ids, np.int32),
         )
@@ -144,13 +145,25 @@ def _distinct(name: str, values: Sequence[str]) -> tuple[str, ...]:
     field = f"user.{name}.values"
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise RequestError(field, f"expected a list of strings, got {type(values).__name__}")
+    try:
+        distinct = tuple(dict.fromkeys(values))
+        "".join(distinct).encode()
+    except (TypeError, UnicodeEncodeError):
+        raise RequestError(field, _fault_of(values)) from None
+    if RESERVED_VALUE in distinct:
+        raise RequestError(field, _fault_of(values))
+    return distinct
+
+
+def _fault_of(values: Sequence[object]) -> str:
+    """Of the first value that cannot be tested."""
     for value in values:
         if not isinstance(value, str):
-            raise RequestError(field, f"expected strings, got {type(value).__name__}")
+            return f"expected strings, got {type(value).__name__}"
         if value == RESERVED_VALUE:
-            raise RequestError(field, f"{RESERVED_VALUE!r} is reserved; name values, or send none")
+            break
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise RequestError(field, "a value is not valid Unicode text") from None
-    return tuple(dict.fromkeys(values))
+            return "a value is not valid Unicode text"
+    return f"{RESERVED_VALUE!r} is reserved; name values, or send none"

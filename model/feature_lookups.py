@@ -18,7 +18,14 @@ from model.input_encoding import EncodedEvents, EncodedRequest, InputEncoder, ag
 from model.inputs import AGE_BUCKETS, inputs_of_kind
 from model.spec import BagInput, CategoricalInput, ModelSpec, SequenceInput
 
-__all__ = ["EventRows", "FeatureLookups", "LookupEncoder", "event_rows_of"]
+__all__ = [
+    "EventRows",
+    "FeatureLookups",
+    "LookupEncoder",
+    "event_rows_of",
+    "squashed",
+    "table_begins",
+]
 
 Int32 = npt.NDArray[np.int32]
 
@@ -98,8 +105,7 @@ class LookupEncoder:
 
     def _dense(self, rows: Sequence[EncodedRequest]) -> npt.NDArray[np.float32]:
         numbers = np.concatenate([np.empty(0, np.float32), *(x for row in rows for x in row.dense)])
-        squashed: npt.NDArray[np.float32] = np.sign(numbers) * np.log1p(np.abs(numbers))
-        return squashed.reshape(len(rows), -1)
+        return squashed(numbers).reshape(len(rows), -1)
 
     def _categorical(self, rows: Sequence[EncodedRequest]) -> Int32:
         given = np.array([row.categorical for row in rows], np.int64).reshape(len(rows), -1)
@@ -144,20 +150,27 @@ class LookupEncoder:
 
     @cached_property
     def _categorical_tables(self) -> npt.NDArray[np.int64]:
-        return _begins([x.cardinality for _, x in inputs_of_kind(self.spec, CategoricalInput)])
+        return table_begins([x.cardinality for _, x in inputs_of_kind(self.spec, CategoricalInput)])
 
     @cached_property
     def _bag_tables(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
         """Each table's rows, and where it begins."""
         sizes = [x.hash_rows for _, x in inputs_of_kind(self.spec, BagInput)]
-        return np.array(sizes, np.uint64), _begins(sizes)
+        return np.array(sizes, np.uint64), table_begins(sizes)
 
     @cached_property
     def _event_rows(self) -> tuple[tuple[EventRows, ...], int]:
         return event_rows_of(self.spec)
 
 
-def _begins(sizes: Sequence[int]) -> npt.NDArray[np.int64]:
+def squashed(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """sign(x) log(1 + |x|)"""
+    made: npt.NDArray[np.float32] = np.sign(numbers) * np.log1p(np.abs(numbers))
+    return made
+
+
+def table_begins(sizes: Sequence[int]) -> npt.NDArray[np.int64]:
+    """Where tables of so many rows begin, one behind the other."""
     return np.cumsum([0, *sizes], dtype=np.int64)[: len(sizes)]
 
 

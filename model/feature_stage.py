@@ -13,6 +13,8 @@ from model.feature_lookups import FeatureLookups, LookupEncoder
 from model.input_encoding import EncodedRequest, InputEncoder
 from model.inputs import FeatureTensors, ModelInputs
 from model.model import Model
+from model.native_lookups import DirectInputs, NativeLookups
+from model.wire_features import WireFeatures
 
 __all__ = ["BatchInputs", "FastStage", "FeatureStage", "PlainStage", "feature_stage_for"]
 
@@ -20,6 +22,9 @@ BatchInputs: TypeAlias = ModelInputs | FeatureLookups
 
 
 class FeatureStage(Protocol):
+    def direct(self, requests: Sequence[WireFeatures], size: int) -> DirectInputs | None:
+        """What `batch` makes, straight from the bytes; None if this stage takes the plain way."""
+
     def batch(self, requests: Sequence[EncodedRequest], size: int) -> BatchInputs:
         """In the CPU's memory; empty requests, all defaults, fill the batch up to `size`."""
 
@@ -31,6 +36,9 @@ class PlainStage:
     def __init__(self, model: Model) -> None:
         self._inputs = InputEncoder(model.spec)
         self._features = model.features
+
+    def direct(self, requests: Sequence[WireFeatures], size: int) -> None:  # noqa: ARG002
+        return None
 
     def batch(self, requests: Sequence[EncodedRequest], size: int) -> BatchInputs:
         return self._inputs.batch(requests, size)
@@ -45,7 +53,11 @@ class PlainStage:
 class FastStage:
     def __init__(self, model: Model, dtype: torch.dtype) -> None:
         self._encoder = LookupEncoder(model.spec)
+        self._native = NativeLookups(model.spec)
         self._features = FastFeatures(model, dtype)
+
+    def direct(self, requests: Sequence[WireFeatures], size: int) -> DirectInputs | None:
+        return self._native.read(requests, size)
 
     def batch(self, requests: Sequence[EncodedRequest], size: int) -> BatchInputs:
         return self._encoder.batch(requests, size)

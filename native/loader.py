@@ -5,7 +5,7 @@
 
 The environment variables GRACE_NATIVE_LIBRARY and GRACE_CUDA_LIBRARY name another build of the same
 sources, as `make sanitize` does; they are read here and nowhere else. Calls release the interpreter
-lock.
+lock, but for those of `load_library_with_lock`.
 """
 
 import ctypes
@@ -27,6 +27,7 @@ __all__ = [
     "library_path",
     "load_cuda_library",
     "load_library",
+    "load_library_with_lock",
     "open_library",
 ]
 
@@ -42,6 +43,13 @@ def library_path(target: Target = CPU) -> Path:
 def load_library() -> ctypes.CDLL:
     """The library, checked to be built from the sources on disk where there are any."""
     return open_library(library_path(), source_digest())
+
+
+@cache
+def load_library_with_lock() -> ctypes.CDLL:
+    """The same library, whose calls keep the interpreter lock: for those of a few microseconds."""
+    load_library()  # checked
+    return ctypes.PyDLL(str(library_path()))
 
 
 @cache

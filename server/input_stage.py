@@ -1,11 +1,12 @@
 """The first stage: requests to the rows and tensors that the model reads.
 
-What one request does wrong fails that request alone, so everything that depends on a request's
-values is encoded request by request; user rows, which hardly ever fail, all at once and one by one
-only when that fails.
+What one request does wrong fails that request alone. What hardly ever fails is done at once for
+the batch, and one by one only when that fails: features that C++ reads directly
+(`model.native_lookups`), user rows. All other features are encoded request by request.
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,7 @@ from kernels import QueryTensors, UserTensors
 from model.feature_lookups import FeatureLookups
 from model.feature_stage import BatchInputs
 from model.input_encoding import EncodedRequest
+from model.native_lookups import DirectInputs
 from model.one_copy import copied_together
 from server.errors import InternalError, InvalidRequest, ServiceError, WrongPair
 from server.fault_places import places_of
@@ -32,22 +34,18 @@ _LOG = logging.getLogger(LOGGER)
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A request whose inputs the model can read."""
+    """A request whose inputs the model can read; `inputs` None if C++ has read them."""
 
     request: PendingRequest
-    inputs: EncodedRequest
+    inputs: EncodedRequest | None
+    ignored: tuple[str, ...]
 
 
 def prepare_inputs(batch: RequestBatch) -> InputBatch:
     pair = batch.pair
-    readable: list[_Read] = []
     failures: list[Failure] = []
-    for request in batch.requests:
-        try:
-            _require_pair(request.retrieval, pair)
-            readable.append(_Read(request, pair.model.inputs.encode(request.retrieval.features)))
-        except Exception as error:  # noqa: BLE001 (any fault of one request is that request's)
-            failures.append(Failure(request, _fault_of(request, error)))
+    direct = _direct(batch, batch.requests)
+    readable = _with_features(batch, direct, failures)
     rows: UserRows | None
     try:
         rows = _user_rows(batch, readable)
@@ -58,7 +56,7 @@ def prepare_inputs(batch: RequestBatch) -> InputBatch:
         rows = _user_rows(batch, readable)
     users, inputs = _on_device(
         UserTensors.of(rows, CPU),
-        pair.model.features.batch([read.inputs for read in readable], batch.bucket),
+        _inputs(batch, direct, readable),
         pair.device,
     )
     return InputBatch(
@@ -66,13 +64,54 @@ def prepare_inputs(batch: RequestBatch) -> InputBatch:
         requests=tuple(read.request for read in readable),
         failures=tuple(failures),
         ignored=tuple(
-            tuple(sorted({*ignored, *read.inputs.ignored}))
+            tuple(sorted({*ignored, *read.ignored}))
             for read, ignored in zip(readable, rows.ignored, strict=False)
         ),
         user_rows=rows,
         users=users,
         inputs=inputs,
     )
+
+
+def _direct(batch: RequestBatch, requests: Sequence[PendingRequest]) -> DirectInputs | None:
+    features = [request.retrieval.features for request in requests]
+    return batch.pair.model.features.direct(features, batch.bucket)
+
+
+def _with_features(
+    batch: RequestBatch, direct: DirectInputs | None, failures: list[Failure]
+) -> list[_Read]:
+    """Those for this pair whose features can be read; the others become failures."""
+    model = batch.pair.model
+    readable: list[_Read] = []
+    for row, request in enumerate(batch.requests):
+        try:
+            _require_pair(request.retrieval, batch.pair)
+            if direct is not None and direct.understood[row]:
+                readable.append(_Read(request, None, direct.ignored[row]))
+            else:
+                inputs = model.inputs.encode(request.retrieval.features.read())
+                readable.append(_Read(request, inputs, inputs.ignored))
+        except Exception as error:  # noqa: BLE001 (any fault of one request is that request's)
+            failures.append(Failure(request, _fault_of(request, error)))
+    return readable
+
+
+def _inputs(
+    batch: RequestBatch, direct: DirectInputs | None, readable: Sequence[_Read]
+) -> BatchInputs:
+    """`direct` is of the whole batch, of which `readable` are those that are left."""
+    model = batch.pair.model
+    if all(read.inputs is None for read in readable):
+        if direct is not None and len(readable) < len(batch.requests):
+            direct = _direct(batch, [read.request for read in readable])
+        if direct is not None:
+            return direct.inputs
+    encoded = [
+        read.inputs or model.inputs.encode(read.request.retrieval.features.read())
+        for read in readable
+    ]
+    return model.features.batch(encoded, batch.bucket)
 
 
 def _on_device(

@@ -20,7 +20,8 @@ from index.exact import MatchCounts
 from index.users import UserRows
 from kernels import UserTensors
 from model.feature_stage import BatchInputs
-from model.inputs import FeatureTensors, RequestFeatures
+from model.inputs import FeatureTensors
+from model.wire_features import WireFeatures
 from server.errors import ServiceError
 from server.serving_pair import ServingPair
 
@@ -51,7 +52,7 @@ class Retrieval:
     model: str  # a checkpoint id, or empty
     sid_space: str  # or empty
     user: Mapping[str, Sequence[str]]
-    features: RequestFeatures
+    features: WireFeatures
     max_ads: int
     profile: str  # one of the configuration's
     priority: Priority

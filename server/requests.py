@@ -1,19 +1,24 @@
 """A call's bytes to a Retrieval: every limit of the configuration is enforced here, and named.
 
-It runs on the event loop, so numbers stay in arrays: what they may be is the input stage's to say.
+It runs on the event loop, so features stay bytes: what they may be is the input stage's to say.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
-from typing import Protocol, TypeVar, cast
+from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from configs.generation import GenerationConfig
 from configs.serving import LimitsConfig
-from model.inputs import EventSequence, Integers, RequestFeatures
+from model.wire_features import (
+    FeatureLimits,
+    WireFeatures,
+    integers_of,
+    repeated,
+    split_features,
+)
 from proto.retrieval_pb2 import Events, Features, Ids, Numbers, RetrieveRequest, Values
 from server.errors import InvalidRequest
 from server.messages import Priority, Retrieval
@@ -21,20 +26,10 @@ from server.messages import Priority, Retrieval
 __all__ = ["read_request"]
 
 Message = TypeVar("Message")
-Item = TypeVar("Item", covariant=True)
 
 PRIORITIES: Mapping[str, Priority] = {"": "NORMAL", "NORMAL": "NORMAL", "LOW": "LOW"}
 SHOWN_CHARACTERS = 64
 _WIDEST_CHARACTER = 4  # bytes in UTF-8
-_ARRAY_FROM = 64
-"""Shorter fields are read faster as a list, longer ones as an array."""
-
-
-class _Repeated(Protocol[Item]):
-    """A repeated field of the generated classes: `[:]` is the fastest way to a list."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, place: slice, /) -> Sequence[Item]: ...
 
 
 def read_request(message: bytes, limits: LimitsConfig, generation: GenerationConfig) -> Retrieval:
@@ -46,8 +41,10 @@ def read_request(message: bytes, limits: LimitsConfig, generation: GenerationCon
             "(limits.message_bytes)",
             reason="too_large",
         )
+    sid_length = len(generation.profiles[generation.default_profile].beams)
+    split = split_features(message, _feature_limits(limits, sid_length))
     try:
-        request = RetrieveRequest.FromString(message)
+        request = RetrieveRequest.FromString(message if split is None else split[0])
     except DecodeError:
         raise InvalidRequest(
             "", "the bytes are not a grace.v1.RetrieveRequest", reason="malformed"
@@ -55,18 +52,18 @@ def read_request(message: bytes, limits: LimitsConfig, generation: GenerationCon
     _require_bytes("request_id", request.request_id, limits.request_id_bytes, "request_id_bytes")
     for field in ("model", "sid_space", "profile", "priority"):
         _require_bytes(field, getattr(request, field), limits.value_bytes, "value_bytes")
-    exclude_ads = _repeated(request.exclude_ads)
+    exclude_ads = repeated(request.exclude_ads)
     _require_count("exclude_ads", len(exclude_ads), "ads", limits.exclude_ads, "exclude_ads")
     return Retrieval(
         request_id=request.request_id,
         model=request.model,
         sid_space=request.sid_space,
         user=_user(request.user, limits),
-        features=_features(request.features, limits, generation),
+        features=(_features(request.features, limits, sid_length) if split is None else split[1]),
         max_ads=_max_ads(request.max_ads, limits),
         profile=_profile(request.profile, generation),
         priority=_priority(request.priority),
-        exclude_ads=np.asarray(_integers(exclude_ads), np.int64),
+        exclude_ads=np.asarray(integers_of(exclude_ads), np.int64),
         include_sids=request.include_sids,
     )
 
@@ -102,7 +99,7 @@ def _user(user: Mapping[str, Values], limits: LimitsConfig) -> dict[str, Sequenc
     read: dict[str, Sequence[str]] = {}
     short = limits.value_bytes // _WIDEST_CHARACTER
     for name, message in user.items():
-        values = _repeated(message.values)[:]
+        values = repeated(message.values)[:]
         for value in values:
             if len(value) > short and _is_longer(value, limits.value_bytes):
                 raise InvalidRequest(
@@ -114,63 +111,55 @@ def _user(user: Mapping[str, Values], limits: LimitsConfig) -> dict[str, Sequenc
     return read
 
 
-def _features(
-    features: Features, limits: LimitsConfig, generation: GenerationConfig
-) -> RequestFeatures:
+def _feature_limits(limits: LimitsConfig, sid_length: int) -> FeatureLimits:
+    return FeatureLimits(
+        names=limits.names,
+        name_bytes=limits.value_bytes,
+        values=limits.values_per_name,
+        events=limits.events,
+        sid_length=sid_length,
+    )
+
+
+def _features(features: Features, limits: LimitsConfig, sid_length: int) -> WireFeatures:
+    """Of a request whose features are not plainly right: they may be so all the same."""
     dense, categorical = features.dense, features.categorical
     bags, sequences = features.bags, features.sequences
     names = len(dense) + len(categorical) + len(bags) + len(sequences)
     _require_count("features", names, "names", limits.names, "names")
     names += sum(len(events.side) for events in sequences.values())
     _require_count("features", names, "names", limits.names, "names")
-    if not names:
-        return RequestFeatures()
-    sid_length = len(generation.profiles[generation.default_profile].beams)
-    return RequestFeatures(
-        dense={
-            name: _numbers(f"features.dense.{name}.values", numbers, limits)
-            for name, numbers in _named("features.dense", dense, limits)
-        },
-        categorical=_ids("features.categorical", categorical, limits),
-        bags=_ids("features.bags", bags, limits),
-        sequences={
-            name: _events(f"features.sequences.{name}", events, limits, sid_length)
-            for name, events in _named("features.sequences", sequences, limits)
-        },
-    )
+    for name, numbers in _named("features.dense", dense, limits):
+        _check_numbers(f"features.dense.{name}.values", numbers, limits)
+    _check_ids("features.categorical", categorical, limits)
+    _check_ids("features.bags", bags, limits)
+    for name, events in _named("features.sequences", sequences, limits):
+        _check_events(f"features.sequences.{name}", events, limits, sid_length)
+    return WireFeatures.of(features)
 
 
-def _numbers(field: str, message: Numbers, limits: LimitsConfig) -> Sequence[float]:
-    numbers = _repeated(message.values)[:]
-    _require_count(field, len(numbers), "values", limits.values_per_name, "values_per_name")
-    for number in numbers:
+def _check_numbers(field: str, message: Numbers, limits: LimitsConfig) -> None:
+    count = len(message.values)
+    _require_count(field, count, "values", limits.values_per_name, "values_per_name")
+    for number in message.values:
         if not isfinite(number):
             raise InvalidRequest(field, f"{number} is not finite")
-    return numbers
 
 
-def _ids(parent: str, inputs: Mapping[str, Ids], limits: LimitsConfig) -> dict[str, Integers]:
-    read: dict[str, Integers] = {}
+def _check_ids(parent: str, inputs: Mapping[str, Ids], limits: LimitsConfig) -> None:
     for name, message in _named(parent, inputs, limits):
-        ids = _repeated(message.ids)
-        if len(ids) > limits.values_per_name:
-            field = f"{parent}.{name}.ids"
-            _require_count(field, len(ids), "ids", limits.values_per_name, "values_per_name")
-        read[name] = _integers(ids)
-    return read
+        field, count = f"{parent}.{name}.ids", len(message.ids)
+        _require_count(field, count, "ids", limits.values_per_name, "values_per_name")
 
 
-def _events(field: str, message: Events, limits: LimitsConfig, sid_length: int) -> EventSequence:
-    tokens, times = _repeated(message.sids), _repeated(message.timestamps_ms)
-    events = -(-len(tokens) // sid_length)
+def _check_events(field: str, message: Events, limits: LimitsConfig, sid_length: int) -> None:
+    events = -(-len(message.sids) // sid_length)
+    times = len(message.timestamps_ms)
     _require_count(f"{field}.sids", events, "events", limits.events, "events")
-    _require_count(f"{field}.timestamps_ms", len(times), "events", limits.events, "events")
-    side: dict[str, Integers] = {}
+    _require_count(f"{field}.timestamps_ms", times, "events", limits.events, "events")
     for name, values in _named(f"{field}.side", message.side, limits):
-        ids = _repeated(values.ids)
-        _require_count(f"{field}.side.{name}.ids", len(ids), "events", limits.events, "events")
-        side[name] = _integers(ids)
-    return EventSequence(_integers(tokens), _integers(times), side)
+        ids = len(values.ids)
+        _require_count(f"{field}.side.{name}.ids", ids, "events", limits.events, "events")
 
 
 def _named(
@@ -182,17 +171,6 @@ def _named(
         if len(name) > short:
             _require_bytes(parent, name, limits.value_bytes, "value_bytes", "a name")
         yield name, inputs[name]
-
-
-def _integers(values: _Repeated[int]) -> Integers:
-    if len(values) < _ARRAY_FROM:
-        return values[:]
-    array: npt.NDArray[np.int64] = np.asarray(values, np.int64)
-    return array
-
-
-def _repeated(field: Sequence[Item]) -> _Repeated[Item]:
-    return cast("_Repeated[Item]", field)
 
 
 def _require_count(field: str, count: int, what: str, most: int, setting: str) -> None:

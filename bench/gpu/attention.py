@@ -4,11 +4,14 @@ cross  before    SDPA-flash, one query per problem, keys and values spread to ev
        flash     SDPA-flash with beams as queries;   cudnn: cuDNN's SDPA, likewise
        ours      the product's operation
 self   fa2       SDPA-flash over a dense cache;   coalesced: the paper's tile, likewise
-       write     what both still need: the step's keys and values into the cache
+       write     what both still need, in any step: the step's keys and values into the cache
        fused     the tile that reads the QKV product and writes the cache itself
-       ours      zero-copy, paged; `tree`: beams share ancestors as after a search, `distinct`: none
+       ours      zero-copy, paged, on the block table that a generation with these beams has at this
+                 step: beams share ancestors, down to the request's one block of position 0
+       ours distinct   the same with every row's past its own, as a dense cache has it
 
-Bytes are those that must be read and written once; the share is of a copy measured in the same run.
+Bytes are those that must be read and written once, shared blocks once for all rows; the share is of
+a copy measured in the same run. `counters` are Nsight Compute's, and only measured when named.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,29 +19,42 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
 
 from bench.gpu.agreement import require_close
-from bench.gpu.attention_inputs import CrossInputs, SelfInputs, cross_inputs, self_inputs
+from bench.gpu.attention_inputs import (
+    BlockTable,
+    CrossInputs,
+    SelfInputs,
+    cross_inputs,
+    distinct_table,
+    searched_tables,
+    self_inputs,
+)
+from bench.gpu.attention_variants import cross_variants, self_names, self_variant
 from bench.gpu.clock import Timing, captured, sustained
 from bench.gpu.counters import kernel_counters
 from bench.gpu.options import BenchOptions
 from bench.gpu.results import Row
-from bench.gpu.subject import Subject, subject_of
-from bench.rungs.attention import append, beams_as_queries, beams_as_rows, sdpa_over_cache
+from bench.gpu.subject import Subject, engine_of, random_decoder_alone, subject_of
 from bench.rungs.attention import spread_to_rows as spread
-from bench.rungs.coalesced_triton import TILES, Tile, attend_fused, coalesced_over_cache
 from kernels import REFERENCE, Ops, load_ops
 from model.fast_weights import PRECISIONS, Precision
 
-__all__ = ["best_tile", "cross_variants", "measure_attention", "self_variants"]
+__all__ = ["COUNTED", "measure_attention"]
 
 PARTS = ("copy", "cross", "self", "counters")
+COUNTED = (
+    ("cross", "ours"),
+    ("self", "fa2"),
+    ("self", "coalesced"),
+    ("self", "fused"),
+    ("self", "ours distinct"),
+)
+"""Self-attention on pasts that share nothing: the paper counted a dense cache."""
+
 _COPY_BYTES = 1 << 30
 _ROTATED = 3
 _ROUNDS = 4  # of quick calls in a run, so that it is long enough to be launched ahead
-_TILE_SECONDS = 0.05
 
 Call = Callable[[], object]
 
@@ -51,25 +67,30 @@ class _Work:
     flop: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    options: BenchOptions
+    subject: Subject
+    ops: Ops
+    copy_rate: float
+
+
 def measure_attention(options: BenchOptions) -> Iterator[Row]:
     subject, ops = subject_of(options), load_ops(options.device)
-    parts = options.wanted(PARTS)
-    copy_rate = _copy_rate(options)
-    yield {"measure": "copy", "gb_per_s": round(copy_rate / 1e9, 1)}
-    for precision in options.precisions:
-        if "cross" in parts:
-            yield from _cross(options, subject, ops, precision, copy_rate)
-        if "self" in parts:
-            for step in range(subject.spec.sid_length):
-                rows = subject.batch * subject.fixed.beams[-1]
-                yield from _self(options, subject, ops, precision, copy_rate, step, rows)
-            rows = subject.batch * subject.dynamic.beams[1]
-            yield from _self(options, subject, ops, precision, copy_rate, 1, rows)
+    parts = options.wanted(PARTS, spared=("counters",))
+    if parts != ("counters",):
+        copy_rate = _copy_rate(options)
+        yield {"measure": "copy", "gb_per_s": round(copy_rate / 1e9, 1)}
+        setting = _Setting(options, subject, ops, copy_rate)
+        for precision in options.precisions:
+            if "cross" in parts:
+                yield from _cross(setting, precision)
+            if "self" in parts:
+                yield from _self(setting, precision)
     if "counters" in parts:
-        for kind, variant in (("cross", "ours"), ("self", "fa2"), ("self", "ours tree")):
-            yield {"measure": "counters", "kernel": kind, "variant": variant} | kernel_counters(
-                options, kind, variant
-            )
+        for kind, variant in COUNTED:
+            row = {"measure": "counters", "kernel": kind, "variant": variant}
+            yield row | kernel_counters(options, kind, variant)
 
 
 def _copy_rate(options: BenchOptions) -> float:
@@ -81,11 +102,9 @@ def _copy_rate(options: BenchOptions) -> float:
     return 2 * size / timing.p50_ms * 1e3
 
 
-def _cross(
-    options: BenchOptions, subject: Subject, ops: Ops, precision: Precision, copy_rate: float
-) -> Iterator[Row]:
-    beams = subject.fixed.beams[-1]
-    dtype, device = PRECISIONS[precision], options.device
+def _cross(setting: _Setting, precision: Precision) -> Iterator[Row]:
+    subject, device = setting.subject, setting.options.device
+    beams, dtype = subject.fixed.beams[-1], PRECISIONS[precision]
     inputs = [cross_inputs(subject, beams, dtype, device, seed) for seed in range(_ROTATED)]
     first = inputs[0]
     expected = REFERENCE.cross_attention(
@@ -97,108 +116,85 @@ def _cross(
     work = _Work(
         bytes=(2 * rows * inner + 2 * first.keys.numel()) * size, flop=4 * rows * inner * keys
     )
-    for name, attend in cross_variants(ops, device).items():
+    for name, attend in cross_variants(setting.ops, device).items():
         # Spread, keys and values are gigabytes, far beyond any cache: once is enough.
         rotated = inputs[:1] if name == "before" else inputs
         prepared = [_spread(each, beams) for each in rotated] if name == "before" else rotated
         require_close(f"cross-attention, {name}", attend(prepared[0]), expected)
         calls = [_bound(attend, each) for each in prepared]
-        timing = _time(options, calls if name == "before" else calls * _ROUNDS)
-        yield _row("cross", name, precision, 0, rows, timing, work, copy_rate)
+        timing = _time(setting.options, calls if name == "before" else calls * _ROUNDS)
+        row = _row(setting, "cross", name, precision, timing, work)
+        yield row | {"step": 0, "beams": rows}
         del prepared, calls
-
-
-def cross_variants(ops: Ops, device: torch.device) -> dict[str, Callable[[CrossInputs], Tensor]]:
-    """By name. `before` takes keys and values of every row."""
-
-    def cudnn(x: CrossInputs) -> Tensor:
-        batch, heads, _, d_head = x.keys.shape
-        by_head = x.queries.view(batch, -1, heads, d_head).transpose(1, 2)
-        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-            out = scaled_dot_product_attention(by_head, x.keys, x.values, scale=x.scale)
-        return out.transpose(1, 2).reshape(x.queries.shape)
-
-    variants: dict[str, Callable[[CrossInputs], Tensor]] = {
-        "before": lambda x: beams_as_rows(x.queries, x.keys, x.values, x.scale),
-        "flash": lambda x: beams_as_queries(x.queries, x.keys, x.values, x.scale),
-    }
-    if device.type == "cuda":
-        variants["cudnn"] = cudnn
-    variants["ours"] = lambda x: ops.cross_attention(x.queries, x.keys, x.values, x.mask, x.scale)
-    return variants
 
 
 def _spread(x: CrossInputs, beams: int) -> CrossInputs:
     return CrossInputs(x.queries, spread(x.keys, beams), spread(x.values, beams), x.mask, x.scale)
 
 
-def _self(
-    options: BenchOptions,
-    subject: Subject,
-    ops: Ops,
-    precision: Precision,
-    copy_rate: float,
-    step: int,
-    rows: int,
+def _self(setting: _Setting, precision: Precision) -> Iterator[Row]:
+    """All variants with as many beams in every step; the engine, too, with the paper's dynamic
+    beams where they are fewer."""
+    subject, device = setting.subject, setting.options.device
+    model = random_decoder_alone(subject.spec, device)
+    engine = engine_of(subject, model, setting.ops, PRECISIONS[precision])
+    fixed, dynamic = (
+        searched_tables(subject, engine, each) for each in (subject.fixed, subject.dynamic)
+    )
+    del model, engine
+    names = self_names(device)
+    rows = subject.batch * subject.fixed.beams[-1]
+    for step in range(subject.spec.sid_length):
+        shown = names if step == 0 else names[1:]
+        distinct = distinct_table(subject.spec, rows, step, device)
+        if step:  # a search has one row per request at step 0
+            for_search = [name for name in shown if name != "ours distinct"]
+            yield from _self_rows(setting, precision, fixed[step], for_search)
+            yield from _self_rows(setting, precision, distinct, ["ours distinct"])
+        else:
+            others = [name for name in shown if name != "ours"]
+            yield from _self_rows(setting, precision, distinct, others)
+    for table in dynamic:
+        if table.step and len(table.ids) < rows:
+            yield from _self_rows(setting, precision, table, ["ours"])
+
+
+def _self_rows(
+    setting: _Setting, precision: Precision, table: BlockTable, names: Sequence[str]
 ) -> Iterator[Row]:
-    dtype, device = PRECISIONS[precision], options.device
-    for shape in ("tree", "distinct"):
-        x = self_inputs(subject, rows, step, dtype, device, tree=shape == "tree")
-        expected = REFERENCE.self_attention(x.pool, x.table, step, x.bias, x.scale)
-        inner = x.qkv.shape[2] * x.qkv.shape[3]
-        unique = sum(len(torch.unique(x.table[:, j])) for j in range(step + 1))
-        variants = self_variants(ops, device, x, step)
-        if shape == "distinct":
-            variants = {"ours distinct": variants["ours tree"]}
-        for name, attend in variants.items():
-            paged = name.startswith("ours")
-            blocks = unique if paged else rows * (step + 1)
-            written = 2 * rows if name in ("fused", "write") else 0
-            work = _Work(
-                bytes=(2 * rows + 2 * blocks + written) * inner * x.qkv.element_size(),
-                flop=4 * rows * (step + 1) * inner,
-            )
-            got = attend()
-            if isinstance(got, Tensor):
-                require_close(f"self-attention, {name}, t={step}", got, expected)
-            else:
-                work = _Work(bytes=4 * rows * inner * x.qkv.element_size(), flop=0)
-            timing = _time(options, [attend] if name == "fa2" else [attend] * _ROUNDS)
-            yield _row("self", name, precision, step, rows, timing, work, copy_rate)
-        del x, expected, variants
-
-
-def self_variants(
-    ops: Ops, device: torch.device, x: SelfInputs, step: int
-) -> dict[str, Callable[[], Tensor | None]]:
-    """By name, on the same numbers: the dense cache holds what the table points at."""
-    variants: dict[str, Callable[[], Tensor | None]] = {
-        "fa2": lambda: sdpa_over_cache(x.qkv, x.cache, step, None, x.scale)
+    x = self_inputs(setting.subject.spec, table, PRECISIONS[precision])
+    step, rows = table.step, len(table.ids)
+    defined = {
+        paged: REFERENCE.self_attention(
+            x.pool, table.ids, step, x.bias, x.scale, x.factors if paged else None
+        )
+        for paged in (True, False)
     }
-    if device.type == "cuda":
-        tile = best_tile(x, step, fused=False)
-        fused = best_tile(x, step, fused=True)
-        variants |= {
-            "coalesced": lambda: coalesced_over_cache(x.qkv, x.cache, step, None, x.scale, tile),
-            "fused": lambda: attend_fused(x.qkv, x.cache, step, None, x.scale, fused),
-        }
-    variants["write"] = lambda: append(x.qkv, x.cache, step)
-    variants["ours tree"] = lambda: ops.self_attention(x.pool, x.table, step, x.bias, x.scale)
-    return variants
+    for name in names:
+        paged = name.startswith("ours")
+        call = self_variant(name, setting.ops, x)
+        got = call()
+        if isinstance(got, Tensor):
+            require_close(f"self-attention, {name}, t={step}", got, defined[paged])
+        timing = _time(setting.options, [call] if name == "fa2" else [call] * _ROUNDS)
+        row = _row(setting, "self", name, precision, timing, _self_work(name, x))
+        yield row | {"step": step, "beams": rows, "past_blocks": _past(name, table)}
 
 
-def best_tile(x: SelfInputs, step: int, *, fused: bool) -> Tile:
-    """The fastest on this GPU, as the paper's autotuning picks it."""
-    attend = attend_fused if fused else coalesced_over_cache
-    times = {}
-    for tile in TILES:
+def _past(name: str, table: BlockTable) -> int:
+    """Blocks of earlier steps that are read: a dense cache holds every row's."""
+    return table.past if name.startswith("ours") else len(table.ids) * table.step
 
-        def call(tile: Tile = tile) -> Tensor:
-            return attend(x.qkv, x.cache, step, None, x.scale, tile)
 
-        run = captured([call] * 4, x.qkv.device)
-        times[tile] = sustained(run, x.qkv.device, _TILE_SECONDS, calls=4).p50_ms
-    return min(times, key=times.__getitem__)
+def _self_work(name: str, x: SelfInputs) -> _Work:
+    rows, inner = len(x.qkv), x.qkv.shape[2] * x.qkv.shape[3]
+    size = x.qkv.element_size()
+    if name == "write":
+        return _Work(bytes=4 * rows * inner * size, flop=0)
+    # q and the output; k and v of the rows and of their past
+    moved = 2 * rows + 2 * (rows + _past(name, x.table))
+    written = 2 * rows if name == "fused" else 0
+    return _Work(bytes=(moved + written) * inner * size, flop=4 * rows * (x.table.step + 1) * inner)
 
 
 def _bound(attend: Callable[[CrossInputs], Tensor], x: CrossInputs) -> Call:
@@ -212,24 +208,16 @@ def _time(options: BenchOptions, calls: Sequence[Call]) -> Timing:
 
 
 def _row(
-    measure: str,
-    variant: str,
-    precision: str,
-    step: int,
-    rows: int,
-    timing: Timing,
-    work: _Work,
-    copy_rate: float,
+    setting: _Setting, measure: str, variant: str, precision: str, timing: Timing, work: _Work
 ) -> Row:
     seconds = timing.p50_ms / 1e3
     return {
         "measure": measure,
         "variant": variant,
         "precision": precision,
-        "step": step,
-        "beams": rows,
         **timing.row(),
+        "mb": round(work.bytes / 1e6, 1),
         "tflops": float(f"{work.flop / seconds / 1e12:.4g}"),
         "gb_per_s": round(work.bytes / seconds / 1e9, 1),
-        "share_of_copy": round(work.bytes / seconds / copy_rate, 3),
+        "share_of_copy": round(work.bytes / seconds / setting.copy_rate, 3),
     }

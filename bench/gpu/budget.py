@@ -24,7 +24,7 @@ from bench.gpu.subject import (
     contexts_of,
     engine_of,
     make_catalogue,
-    random_weights,
+    random_decoder_alone,
     subject_of,
 )
 from index.matchers import MatcherMode
@@ -69,7 +69,7 @@ def measure_budget(options: BenchOptions) -> Iterator[Row]:
     index = DecodeIndex.of(snapshot, options.device)
     (users,) = catalogue.users(snapshot, options.device, 1, subject.batch)
     for precision in options.precisions:
-        model = random_weights(subject.spec, options.device)
+        model = random_decoder_alone(subject.spec, options.device)
         engine = engine_of(subject, model, load_ops(options.device), PRECISIONS[precision])
         slot = admission_slot(engine.ops)
         counts = Counts()

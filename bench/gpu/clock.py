@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from bench.gpu.machine import Draw, PowerMeter
-from model.captured_call import CapturedCall, CaptureMemory
+from bench.gpu.replay import Replay
 
 __all__ = ["Timing", "captured", "sustained", "timed_on_host"]
 
@@ -57,10 +57,7 @@ def captured(calls: Sequence[Callable[[], object]], device: torch.device) -> Cal
     def run_all() -> list[object]:
         return [call() for call in calls]
 
-    if device.type != "cuda":
-        return run_all
-    graph = CapturedCall(run_all, CaptureMemory(device))
-    return graph.replay
+    return Replay(run_all, device)
 
 
 def sustained(

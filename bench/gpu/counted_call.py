@@ -1,6 +1,6 @@
 """One attention call between the profiler's marks: what Nsight Compute runs.
 
-python -m bench.gpu.counted_call self "ours tree" [--tiny]
+python -m bench.gpu.counted_call self "ours distinct" [--tiny]
 """
 
 import argparse
@@ -10,8 +10,8 @@ from functools import partial
 
 import torch
 
-from bench.gpu.attention import cross_variants, self_variants
-from bench.gpu.attention_inputs import cross_inputs, self_inputs
+from bench.gpu.attention_inputs import cross_inputs, distinct_table, self_inputs
+from bench.gpu.attention_variants import cross_variants, self_variant
 from bench.gpu.options import BenchOptions
 from bench.gpu.subject import subject_of
 from kernels import load_ops
@@ -36,15 +36,15 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _call(options: BenchOptions, kind: str, variant: str) -> Callable[[], object]:
-    """On the paper's widest step, t = 3 for self-attention."""
+    """On the paper's widest step, t = 3 for self-attention; no row shares its past."""
     subject, ops = subject_of(options), load_ops(options.device)
     beams, dtype, device = subject.fixed.beams[-1], torch.bfloat16, options.device
     if kind == "cross":
         cross = cross_inputs(subject, beams, dtype, device, seed=0)
         return partial(cross_variants(ops, device)[variant], cross)
-    step = subject.spec.sid_length - 1
-    x = self_inputs(subject, subject.batch * beams, step, dtype, device, tree=True)
-    return self_variants(ops, device, x, step)[variant]
+    last = subject.spec.sid_length - 1
+    table = distinct_table(subject.spec, subject.batch * beams, last, device)
+    return self_variant(variant, ops, self_inputs(subject.spec, table, dtype))
 
 
 if __name__ == "__main__":

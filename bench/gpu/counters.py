@@ -18,7 +18,7 @@ _METRICS = {
     "hbm_percent": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
     "microseconds": "gpu__time_duration.sum",
 }
-_SECONDS = 240
+_SECONDS = 90
 
 
 def kernel_counters(options: BenchOptions, kind: str, variant: str) -> Row:

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import torch
 
+from bench.gpu.replay import Replay
 from bench.gpu.subject import Engine
 from configs.generation import BeamProfile
 from kernels import AdmissionSlot
-from model.captured_call import CapturedCall, CaptureMemory
 from model.fast_search import FoundNodes, fast_search
 from model.inputs import UserContext
 
@@ -23,18 +23,10 @@ def decoder_call(
 ) -> Callable[[], FoundNodes]:
     """Cross-attention's keys and values, every step, admission, selection, rearrangement.
 
-    On a GPU it is captured, and what comes back is the same memory each time.
+    On a GPU it is captured.
     """
 
     def search() -> FoundNodes:
         return fast_search(engine.weights, engine.memo, context, slot, profile, engine.ops)
 
-    if device.type != "cuda":
-        return search
-    graph = CapturedCall(search, CaptureMemory(device))
-
-    def replay() -> FoundNodes:
-        graph.replay()
-        return graph.result
-
-    return replay
+    return Replay(search, device)

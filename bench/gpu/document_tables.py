@@ -37,7 +37,7 @@ def ladder_tables(rows: Sequence[Row]) -> str:
         body.append(
             [
                 row["rung"],
-                "baseline, spread once" if paper is None else paper.increment,
+                "" if paper is None else paper.increment,
                 row["precision"],
                 "" if paper is None else _pair(*paper.decoder),
                 f"**{_pair(row['decoder_p50_ms'], row['decoder_p99_ms'])}**",
@@ -108,7 +108,8 @@ def _cross_table(rows: Sequence[Row]) -> str:
 
 
 def _self_table(rows: Sequence[Row]) -> str:
-    names = {"fa2": "fa2", "coalesced": "coalesced", "fused": "fused", "ours tree": "paged"}
+    names = {name: name for name in ("fa2", "coalesced", "fused")}
+    names |= {"ours": "paged", "ours distinct": "paged"}
     body = []
     for row in rows:
         fa2 = _value(rows, "fa2", row["step"], row["beams"], row["precision"])
@@ -119,6 +120,8 @@ def _self_table(rows: Sequence[Row]) -> str:
                 f"{row['beams']:,}",
                 row["variant"],
                 row["precision"],
+                f"{row['past_blocks']:,}",
+                f"{row['mb']:,.1f}",
                 "" if published is None else f"{published[row['step']]:g}",
                 f"**{_ms(row['p50_ms'])}**",
                 _ms(row["p99_ms"]),
@@ -128,7 +131,8 @@ def _self_table(rows: Sequence[Row]) -> str:
             ]
         )
     headings = (
-        "t", "rows", "variant", "type", "paper", "P50", "P99", "against fa2", "TFLOP/s", "of copy"
+        "t", "rows", "variant", "type", "past blocks", "MB", "paper", "P50", "P99", "against fa2",
+        "TFLOP/s", "of copy",
     )  # fmt: skip
     return markdown_table(headings, body)
 

@@ -6,12 +6,13 @@ the rung's, as one CUDA graph with the encoder. Without constraints there is no 
 SIDs up in: the way ends with the SIDs in the host's memory.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import cycle
 from time import perf_counter
 
 import torch
 
+from bench.gpu.replay import Replay
 from bench.gpu.requests import full_requests
 from bench.gpu.rung_runs import Found, RungRun
 from bench.gpu.subject import Catalogue, Engine, Subject
@@ -24,7 +25,6 @@ from index.users import UserEncoder
 from kernels import DecodeIndex, UserTensors
 from kernels.encoder_ops import load_encoder_ops
 from model.beam_search import Generated, leaves_of
-from model.captured_call import CapturedCall, CaptureMemory
 from model.captured_generation import copy_features, features_of_nobody
 from model.fast_weights import Precision
 from model.feature_stage import FeatureStage, feature_stage_for
@@ -96,7 +96,7 @@ class _RungGeneration:
         def search() -> Found:
             return run.search(engine.plain.encoder(features, encoder_ops))
 
-        self._replay = _recorded(search, engine.weights.device)
+        self._replay = Replay(search, engine.weights.device)
 
     @torch.inference_mode()
     def generate(
@@ -175,15 +175,3 @@ def measured_requests(
         message = request_of_json({**request, "sid_space": sid_space})
         requests.append(read_request(message.SerializeToString(), LimitsConfig(), profiles))
     return [requests[i : i + subject.batch] for i in range(0, len(requests), subject.batch)]
-
-
-def _recorded(search: Callable[[], Found], device: torch.device) -> Callable[[], Found]:
-    if device.type != "cuda":
-        return search
-    graph = CapturedCall(search, CaptureMemory(device))
-
-    def replay() -> Found:
-        graph.replay()
-        return graph.result
-
-    return replay

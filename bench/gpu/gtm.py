@@ -10,6 +10,7 @@ Parts are named measure:mode, as in admission:static, and decoder.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import torch
 
@@ -20,13 +21,12 @@ from bench.gpu.options import BenchOptions
 from bench.gpu.recorded import RecordedStep, record
 from bench.gpu.results import Row
 from bench.gpu.subject import (
-    Catalogue,
     Engine,
     Subject,
     contexts_of,
     engine_of,
     make_catalogue,
-    random_weights,
+    random_decoder_alone,
     subject_of,
 )
 from bench.rungs.every_token import EveryToken
@@ -51,6 +51,7 @@ _BATCHES = 4
 _ROUNDS = 4  # over the batches: a run is then long enough to be launched ahead
 
 _BUILT: dict[str, MatcherMode] = {
+    "free": MatcherMode.CD,
     "cd": MatcherMode.CD,
     "bitmask": MatcherMode.UNION,
     "union": MatcherMode.UNION,
@@ -72,7 +73,7 @@ class _Batch:
 def measure_gtm(options: BenchOptions) -> Iterator[Row]:
     subject, parts = subject_of(options), options.wanted(PARTS)
     dtype = PRECISIONS[options.precisions[0]]
-    model = random_weights(subject.spec, options.device)
+    model = random_decoder_alone(subject.spec, options.device)
     engine = engine_of(subject, model, load_ops(options.device), dtype)
     measured = [part for part in parts if part != "decoder"]
     if measured:
@@ -86,20 +87,29 @@ def _steps(
     options: BenchOptions, subject: Subject, engine: Engine, parts: list[str], sids: int
 ) -> Iterator[Row]:
     catalogue = make_catalogue(sids)
-    for mode in ("free", *MODES):
-        wanted = [part.partition(":")[0] for part in parts if part.partition(":")[2] == mode]
-        if not wanted:
-            continue
-        index, batches = _recorded(options, subject, engine, catalogue, mode)
-        for measure in wanted:
-            rows = list(_of_mode(options, measure, mode, index, engine, batches))
-            total = sum(row["p50_ms"] for row in rows)
-            yield from ({**row, "sids": sids} for row in rows)
-            yield {
-                "measure": measure, "mode": mode, "step": "all", "sids": sids,
-                "p50_ms": round(total, 4),
-            }  # fmt: skip
-        del index, batches
+    measures: dict[str, list[str]] = {mode: [] for mode in ("free", *MODES)}
+    for part in parts:
+        measure, _, mode = part.partition(":")
+        measures[mode].append(measure)
+    asked = [mode for mode, wanted in measures.items() if wanted]
+    for built, modes in groupby(asked, key=lambda mode: _BUILT[mode]):
+        snapshot = catalogue.snapshot(built)
+        index = DecodeIndex.of(snapshot, options.device)
+        users = catalogue.users(snapshot, options.device, _BATCHES, subject.batch)
+        for mode in modes:
+            own = bitmask_only(index, users) if mode == "bitmask" else (index, users)
+            batches = _recorded(options, subject, engine, mode, *own)
+            for measure in measures[mode]:
+                total = 0.0
+                for row in _of_mode(options, measure, mode, own[0], engine, batches):
+                    total += row["p50_ms"]
+                    yield {**row, "sids": sids}
+                yield {
+                    "measure": measure, "mode": mode, "step": "all", "sids": sids,
+                    "p50_ms": round(total, 4),
+                }  # fmt: skip
+            del own, batches
+        del snapshot, index, users
 
 
 def _of_mode(
@@ -132,14 +142,14 @@ def _of_mode(
 
 
 def _recorded(
-    options: BenchOptions, subject: Subject, engine: Engine, catalogue: Catalogue, mode: str
-) -> tuple[DecodeIndex, list[_Batch]]:
+    options: BenchOptions,
+    subject: Subject,
+    engine: Engine,
+    mode: str,
+    index: DecodeIndex,
+    users: list[UserTensors],
+) -> list[_Batch]:
     """Batches of users, each with a slot that points at it and what its generation asked."""
-    snapshot = catalogue.snapshot(_BUILT.get(mode, MatcherMode.CD))
-    index = DecodeIndex.of(snapshot, options.device)
-    users = catalogue.users(snapshot, options.device, _BATCHES, subject.batch)
-    if mode == "bitmask":
-        index, users = bitmask_only(index, users)
     contexts = contexts_of(subject, options.device, engine.weights.dtype, _BATCHES)
     batches = []
     for context, own in zip(contexts, users, strict=True):
@@ -151,7 +161,7 @@ def _recorded(
         slot.point_at(own, index)
         steps = record(engine, context, slot, subject.dynamic)
         batches.append(_Batch(own, slot, steps))
-    return index, batches
+    return batches
 
 
 def bitmask_only(

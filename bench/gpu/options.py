@@ -52,9 +52,13 @@ class BenchOptions:
         if self.device.type == "cpu" and not self.tiny:
             raise InputError("--device cpu: only --tiny shapes are for a CPU")
 
-    def wanted(self, parts: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of a table's parts that are asked for, in the table's order."""
+    def wanted(self, parts: tuple[str, ...], spared: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """Those of a table's parts that are asked for, in the table's order.
+
+        `spared` are left out unless they are named.
+        """
         unknown = [name for name in self.only if name not in parts]
         if unknown:
             raise InputError(f"--only {unknown[0]}: {self.table} has {', '.join(parts)}")
-        return tuple(part for part in parts if not self.only or part in self.only)
+        usual = tuple(part for part in parts if part not in spared)
+        return tuple(part for part in parts if part in (self.only or usual))

@@ -29,7 +29,7 @@ from bench.gpu.subject import (
     contexts_of,
     engine_of,
     make_catalogue,
-    random_weights,
+    random_decoder_alone,
     subject_of,
 )
 from bench.rungs.every_token import EveryToken
@@ -57,7 +57,7 @@ def measure_others(options: BenchOptions) -> Iterator[Row]:
     catalogue = make_catalogue(options.sids[0] if options.sids else subject.default_sids)
     snapshot = catalogue.snapshot(MatcherMode.CD)
     if "ours" in parts or "static" in parts:
-        model = random_weights(subject.spec, options.device)
+        model = random_decoder_alone(subject.spec, options.device)
         engine = engine_of(subject, model, load_ops(options.device), dtype)
         index = DecodeIndex.of(snapshot, options.device)
         if "ours" in parts:

@@ -1,7 +1,7 @@
 """Result files: {machine, commit, command, rows}, from one run, or from several of one commit."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -10,7 +10,7 @@ from bench.gpu.options import BenchOptions
 from bench.result_file import commit
 from configs.errors import InputError
 
-__all__ = ["Row", "read_rows", "row_key", "write_rows"]
+__all__ = ["ResultFile", "Row", "read_rows", "row_key"]
 
 Row: TypeAlias = dict[str, Any]
 
@@ -34,37 +34,46 @@ def row_key(row: Mapping[str, Any]) -> str:
     return json.dumps([None if name in measured else row.get(name) for name in _KEYS])
 
 
-def write_rows(options: BenchOptions, rows: Sequence[Row]) -> None:
-    assert options.out is not None
-    result = {
-        "machine": device_text(options.device),
-        "commit": options.commit or commit(),
-        "command": options.command,
-        "rows": list(rows),
-    }
-    if options.add and options.out.exists():
-        result = _joined(options.out, result)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-
-
 def read_rows(path: Path) -> list[Row]:
     rows: list[Row] = json.loads(path.read_text(encoding="utf-8"))["rows"]
     return rows
 
 
-def _joined(path: Path, new: dict[str, Any]) -> dict[str, Any]:
-    old = json.loads(path.read_text(encoding="utf-8"))
-    for fact in ("machine", "commit"):
-        if old[fact] != new[fact]:
-            raise InputError(
-                f"{path}: was measured with {fact} {old[fact]!r}, this is {new[fact]!r}; numbers "
-                "of one file belong together: measure all of it, without --add"
-            )
-    again = {row_key(row) for row in new["rows"]}
-    kept = [row for row in old["rows"] if row_key(row) not in again]
-    return {
-        **new,
-        "command": f"{old['command']} && {new['command']}",
-        "rows": [*kept, *new["rows"]],
-    }
+class ResultFile:
+    """Written anew with every row, so that a run that is cut short leaves what it measured."""
+
+    def __init__(self, options: BenchOptions, path: Path) -> None:
+        """Raises before anything is measured, if it cannot be added to the file."""
+        self._path = path
+        self._result: dict[str, Any] = {
+            "machine": device_text(options.device),
+            "commit": options.commit or commit(),
+            "command": options.command,
+            "rows": [],
+        }
+        if options.add and path.exists():
+            self._continue(json.loads(path.read_text(encoding="utf-8")))
+
+    def add(self, row: Row) -> None:
+        """In place of the row with the same key, if there is one."""
+        rows = self._result["rows"]
+        keys = [row_key(each) for each in rows]
+        if row_key(row) in keys:
+            rows[keys.index(row_key(row))] = row
+        else:
+            rows.append(row)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = self._path.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps(self._result, indent=1) + "\n", encoding="utf-8")
+        unfinished.replace(self._path)
+
+    def _continue(self, old: dict[str, Any]) -> None:
+        for fact in ("machine", "commit"):
+            if old[fact] != self._result[fact]:
+                raise InputError(
+                    f"{self._path}: was measured with {fact} {old[fact]!r}, this is "
+                    f"{self._result[fact]!r}; numbers of one file belong together: measure all of "
+                    "it, without --add"
+                )
+        self._result["command"] = f"{old['command']} && {self._result['command']}"
+        self._result["rows"] = old["rows"]

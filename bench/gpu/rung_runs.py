@@ -5,13 +5,13 @@ catalogue of every SID; the others with the plain loop itself, on the same users
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from bench.gpu.attention import best_tile
-from bench.gpu.attention_inputs import self_inputs
+from bench.gpu.attention_inputs import distinct_table, self_inputs
+from bench.gpu.attention_variants import best_tile
 from bench.gpu.gtm import bitmask_only
 from bench.gpu.subject import Engine, Subject
 from bench.rungs.coalesced_triton import DEFAULT_TILE, Tile
@@ -32,7 +32,7 @@ from model.beam_search import beam_search
 from model.fast_search import fast_search
 from model.inputs import UserContext
 
-__all__ = ["RUNGS", "Found", "RungRun", "expected_of", "run_of"]
+__all__ = ["RUNGS", "Found", "RungRun", "definition_of", "expected_of", "run_of"]
 
 RUNGS = (*(rung.name for rung in DENSE_RUNGS), "L4", "D0", "D1", "D2", "D3")
 
@@ -96,6 +96,13 @@ def run_of(name: str, subject: Subject, engine: Engine, index: DecodeIndex) -> R
     return RungRun(name, profile, searching(slot), searching(numbered), point_at, looks_up)
 
 
+def definition_of(name: str) -> str:
+    """Equal for rungs that must find the same."""
+    if name in _FREE:
+        return "free, fixed beams" if name.startswith("L") else "free, dynamic beams"
+    return name
+
+
 def expected_of(
     name: str, subject: Subject, engine: Engine, index: DecodeIndex, users: UserTensors,
     states: Tensor,
@@ -125,7 +132,7 @@ def _dense_run(rung: Rung, subject: Subject, engine: Engine) -> RungRun:
     if on_gpu and rung.name in (L2.name, L3.name):
         rung = tiled(rung, _tiles(subject, weights.dtype, weights.device, rung.name == L3.name))
     elif rung.name in (L2.name, L3.name):
-        rung = Rung(rung.name, L1.self_attention, L1.spread, L1.cross_attention)
+        rung = replace(L1, name=rung.name)
 
     def search(context: UserContext) -> Found:
         found = dense_search(own, context.states, subject.fixed, rung, pieces)
@@ -140,8 +147,8 @@ def _tiles(
     rows = subject.batch * subject.fixed.beams[-1]
     tiles = [DEFAULT_TILE]  # of the one row per request at step 0
     for step in range(1, subject.spec.sid_length):
-        x = self_inputs(subject, rows, step, dtype, device, tree=True)
-        tiles.append(best_tile(x, step, fused=fused))
+        table = distinct_table(subject.spec, rows, step, device)
+        tiles.append(best_tile(self_inputs(subject.spec, table, dtype), fused=fused))
     return tiles
 
 

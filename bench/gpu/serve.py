@@ -41,10 +41,11 @@ _TINY_REQUESTS = 16
 _WARM_UP_REQUESTS = 16
 _IDLE_RATE = 4.0
 _IDLE_SECONDS = 15.0
-_START_SECONDS = 400.0  # the paper's catalogue and model are gigabytes to load
+_START_SECONDS = 300.0  # the paper's catalogue and model are gigabytes to load
 _IN_FLIGHT = 64  # four full batches: the line is never empty
 _EDGE_SHARE = 0.1  # of a run, at either end: not yet or no longer steady
 _WINDOW_SECONDS = 0.2
+_POST_THREADS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ def _of_precision(
         warm_up=str(files.warm_up),
         device=str(options.device),
         precision=precision,
+        threads={"post": _POST_THREADS},
     )
     trace = files.folder / f"{precision}.trace.json"
     command = (*GRACE_SERVE, "--config", config, "--timeline", trace)

@@ -53,6 +53,7 @@ __all__ = [
     "contexts_of",
     "engine_of",
     "make_catalogue",
+    "random_decoder_alone",
     "random_weights",
     "subject_of",
 ]
@@ -121,6 +122,11 @@ def random_weights(
     model.load_state_dict(state, assign=True)
     model.decoder.bias.data.zero_()
     return model.eval().requires_grad_(False)
+
+
+def random_decoder_alone(spec: ModelSpec, device: torch.device) -> Model:
+    """The same model to a decoder; the features' tables, gigabytes that nobody reads, are small."""
+    return random_weights(_with_rows(spec, _SMALL_ROWS), device)
 
 
 @dataclass(frozen=True)

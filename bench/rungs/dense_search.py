@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from bench.rungs.attention import DenseCache
+from bench.rungs.attention import DenseCache, spread_to_rows
 from bench.rungs.weights import LayerWeights, RungWeights
 from configs.errors import InputError
 from configs.generation import BeamProfile
@@ -44,16 +44,15 @@ class DenseSelfAttention(Protocol):
 @dataclass(frozen=True, slots=True)
 class Rung:
     """
-    spread           [B, H, T, d] of a request's keys or values -> what cross_attention reads
-    spreads_often    whether that is made anew in every step, or only when the beams' number changes
-    cross_attention  (queries [rows, H * d], spread keys, spread values, scale) -> [rows, H * d]
+    cross_attention  (queries [rows, H * d], keys, values, scale) -> [rows, H * d]
+    spreads          whether it reads keys and values of every beam row, [rows, H, T, d], and not a
+                     request's, [B, H, T, d]; they are then made once for all steps of equal beams
     """
 
     name: str
     self_attention: DenseSelfAttention
-    spread: Callable[[Tensor, int], Tensor]
     cross_attention: Callable[[Tensor, Tensor, Tensor, float], Tensor]
-    spreads_often: bool = False
+    spreads: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +131,16 @@ def dense_search(
     here, there = (_new_caches(weights, states, most) for _ in range(2))
     keys = [_by_head(weights, linear(states, layer.cross_k)) for layer in weights.layers]
     values = [_by_head(weights, linear(states, layer.cross_v)) for layer in weights.layers]
-    spread = _Spread(rung, keys, values)
+    per_request = list(zip(keys, values, strict=True))
+    cross = per_request
     scores = torch.zeros((batch, 1), device=states.device)
     sids = torch.zeros((batch, length), dtype=torch.int32, device=states.device)
     for step, width in enumerate(profile.beams):
-        spread.begin(width)
-        logits = _step(weights, step, sids, here, spread, rung, pieces)
+        if rung.spreads and len(cross[0][0]) != batch * width:
+            cross = []  # gigabytes, before as many are made
+            for k, v in per_request:
+                cross.append((spread_to_rows(k, width), spread_to_rows(v, width)))
+        logits = _step(weights, step, sids, here, cross, rung, pieces)
         totals = pieces.score(logits, scores.flatten(), weights.vocab_sizes[step])
         last = step + 1 == length
         parents, tokens, scores = _best(totals, batch, profile.kept_after(step), ordered=last)
@@ -149,35 +152,12 @@ def dense_search(
     return DenseGenerated(sids.view(batch, -1, length), scores)
 
 
-class _Spread:
-    """Cross-attention's keys and values in the rung's layout, layer by layer."""
-
-    def __init__(self, rung: Rung, keys: list[Tensor], values: list[Tensor]) -> None:
-        self._rung, self._keys, self._values = rung, keys, values
-        self._kept: dict[int, tuple[Tensor, Tensor]] = {}
-        self._width = 0
-
-    def begin(self, width: int) -> None:
-        if self._rung.spreads_often or width != self._width:
-            self._kept.clear()
-        self._width = width
-
-    def of(self, layer: int) -> tuple[Tensor, Tensor]:
-        if layer in self._kept:
-            return self._kept[layer]
-        spread = self._rung.spread
-        made = spread(self._keys[layer], self._width), spread(self._values[layer], self._width)
-        if not self._rung.spreads_often:
-            self._kept[layer] = made
-        return made
-
-
 def _step(
     weights: RungWeights,
     step: int,
     sids: Tensor,
     caches: list[DenseCache],
-    spread: _Spread,
+    cross: list[tuple[Tensor, Tensor]],
     rung: Rung,
     pieces: Pieces,
 ) -> Tensor:
@@ -193,7 +173,7 @@ def _step(
         attended = rung.self_attention(qkv, cache, step, weights.bias, weights.scale)
         x, normed = pieces.add_norm(x, linear(attended, layer.self_out), layer.cross_norm, eps)
         queries = linear(normed, layer.cross_q)
-        attended = rung.cross_attention(queries, *spread.of(place), weights.scale)
+        attended = rung.cross_attention(queries, *cross[place], weights.scale)
         x, normed = pieces.add_norm(x, linear(attended, layer.cross_out), layer.ffn_norm, eps)
         hidden = pieces.activate(linear(normed, layer.ffn_in), spec.ffn)
         gain = _next_gain(weights, place)

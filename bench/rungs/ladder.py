@@ -11,20 +11,17 @@ from bench.rungs.attention import (
     attend_sdpa,
     beams_as_queries,
     beams_as_rows,
-    keep_per_request,
-    spread_to_rows,
 )
 from bench.rungs.coalesced_triton import Tile, attend_coalesced, attend_fused
 from bench.rungs.dense_search import DenseSelfAttention, Rung
 
-__all__ = ["DENSE_RUNGS", "L0", "L0_KEPT", "L1", "L2", "L3", "tiled"]
+__all__ = ["DENSE_RUNGS", "L0", "L1", "L2", "L3", "tiled"]
 
-L0 = Rung("L0", attend_sdpa, spread_to_rows, beams_as_rows, spreads_often=True)
-L0_KEPT = replace(L0, name="L0 kept", spreads_often=False)
-L1 = Rung("L1", attend_sdpa, keep_per_request, beams_as_queries)
+L0 = Rung("L0", attend_sdpa, beams_as_rows, spreads=True)
+L1 = Rung("L1", attend_sdpa, beams_as_queries, spreads=False)
 L2 = replace(L1, name="L2", self_attention=attend_coalesced)
 L3 = replace(L1, name="L3", self_attention=attend_fused)
-DENSE_RUNGS = (L0, L0_KEPT, L1, L2, L3)
+DENSE_RUNGS = (L0, L1, L2, L3)
 
 
 def tiled(rung: Rung, tiles: Sequence[Tile]) -> Rung:

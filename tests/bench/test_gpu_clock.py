@@ -1,6 +1,7 @@
 """Times are told per call, with what the machine did meanwhile; result files stay of one commit."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from bench.gpu.clock import Timing, captured, sustained, timed_on_host
 from bench.gpu.counters import counters_of_csv, kernel_counters
 from bench.gpu.machine import Draw
 from bench.gpu.options import BenchOptions
-from bench.gpu.results import read_rows, write_rows
+from bench.gpu.results import ResultFile, Row, read_rows
+from bench.gpu.run_table import run_table
 from configs.errors import DeviceError, InputError
 
 CPU = torch.device("cpu")
@@ -59,11 +61,31 @@ def test_what_differs_from_its_definition_is_not_measured() -> None:
         require_overlap("x", 0.123, 0.5)
 
 
+def write_rows(given: BenchOptions, rows: list[Row]) -> None:
+    assert given.out is not None
+    file = ResultFile(given, given.out)
+    for row in rows:
+        file.add(row)
+
+
+def test_what_was_measured_before_a_failure_is_in_the_file(tmp_path: Path) -> None:
+    def measure(given: BenchOptions) -> Iterator[Row]:
+        yield {"measure": "a", "p50_ms": 1.0}
+        assert given.out is not None
+        assert read_rows(given.out) == [{"measure": "a", "p50_ms": 1.0}]  # and already now
+        raise DeviceError("the machine is gone")
+
+    with pytest.raises(DeviceError, match="gone"):
+        run_table(options(tmp_path / "gtm.json"), measure)
+    assert read_rows(tmp_path / "gtm.json") == [{"measure": "a", "p50_ms": 1.0}]
+
+
 def test_rows_measured_again_replace_those_of_before_and_others_stay(tmp_path: Path) -> None:
     file = tmp_path / "deep" / "gtm.json"
     rows = [{"measure": "a", "step": 1, "p50_ms": 1.0}, {"measure": "a", "step": 2, "p50_ms": 2.0}]
     write_rows(options(file), rows)
     write_rows(options(file, add=True), [{"measure": "a", "step": 2, "p50_ms": 7.0}])
+    assert [each.name for each in file.parent.iterdir()] == ["gtm.json"]
     assert [row["p50_ms"] for row in read_rows(file)] == [1.0, 7.0]
     assert json.loads(file.read_text())["command"] == "run c1 && run c1"
     write_rows(options(file), rows[:1])
@@ -71,9 +93,10 @@ def test_rows_measured_again_replace_those_of_before_and_others_stay(tmp_path: P
 
 
 def test_numbers_of_two_commits_do_not_come_into_one_file(tmp_path: Path) -> None:
-    write_rows(options(tmp_path / "gtm.json"), [{"measure": "a"}])
+    file = tmp_path / "gtm.json"
+    write_rows(options(file), [{"measure": "a"}])
     with pytest.raises(InputError, match="was measured with commit 'c1', this is 'c2'"):
-        write_rows(options(tmp_path / "gtm.json", commit="c2", add=True), [{"measure": "b"}])
+        ResultFile(options(file, commit="c2", add=True), file)  # before anything is measured
 
 
 @pytest.mark.parametrize(
@@ -95,6 +118,8 @@ def test_parts_are_asked_for_by_name() -> None:
     some = BenchOptions("gtm", CPU, "", tiny=True, only=("c", "a"))
     assert some.wanted(("a", "b", "c")) == ("a", "c")
     assert options().wanted(("a", "b")) == ("a", "b")
+    assert options().wanted(("a", "b"), spared=("b",)) == ("a",)
+    assert some.wanted(("a", "b", "c"), spared=("c",)) == ("a", "c")
     with pytest.raises(InputError, match="--only c: gtm has a, b"):
         some.wanted(("a", "b"))
 
@@ -120,4 +145,4 @@ def test_counters_are_those_of_the_longest_kernel() -> None:
 
 
 def test_without_the_tool_counters_say_why_there_are_none() -> None:
-    assert "unavailable" in kernel_counters(options(), "self", "ours tree")
+    assert "unavailable" in kernel_counters(options(), "self", "ours distinct")

@@ -14,12 +14,19 @@ import torch
 
 from bench.gpu import budget, gtm, ladder, others, serve
 from bench.gpu.attention import measure_attention
-from bench.gpu.attention_inputs import self_inputs
+from bench.gpu.attention_inputs import distinct_table, searched_tables, self_inputs
 from bench.gpu.options import BenchOptions
 from bench.gpu.requests import full_requests
 from bench.gpu.results import Row
 from bench.gpu.rung_runs import RUNGS, Found
-from bench.gpu.subject import PAPER, catalogue_spec, subject_of
+from bench.gpu.subject import (
+    PAPER,
+    catalogue_spec,
+    engine_of,
+    random_decoder_alone,
+    random_weights,
+    subject_of,
+)
 from bench.paper import PAPER_SIDS, PaperSpec
 from configs.errors import DeviceError
 from configs.serving import LimitsConfig
@@ -51,9 +58,26 @@ def test_attention_rows_tell_bandwidth_beside_the_copys() -> None:
     assert rows[0]["measure"] == "copy"
     cross = [row["variant"] for row in rows if row["measure"] == "cross"]
     assert cross == ["before", "flash", "ours"]
-    steps = {row["step"] for row in rows if row.get("variant") == "ours tree"}
-    assert steps == {0, 1, 2, 3}
+    places = {
+        name: [(row["step"], row["beams"]) for row in rows if row.get("variant") == name]
+        for name in ("write", "fa2", "ours", "ours distinct")
+    }
+    every = [(step, 33) for step in range(4)]
+    assert places["fa2"] == places["ours distinct"] == every
+    assert [place for place in places["ours"] if place[0]] == [*every[1:], (1, 21)]
+    assert places["write"] == [(0, 33)]
     assert all(row["p50_ms"] > 0 and row["share_of_copy"] >= 0 for row in rows[1:])
+
+
+def test_attention_reads_shared_blocks_once_and_a_dense_cache_whole() -> None:
+    rows = list(measure_attention(tiny("attention", "self")))
+    last = {row["variant"]: row for row in rows if row.get("step") == 3}
+    block = 2 * 16 * 4 / 1e6  # heads, size of each, float32
+    assert last["fa2"]["past_blocks"] == last["ours distinct"]["past_blocks"] == 3 * 33
+    assert 3 + 3 <= last["ours"]["past_blocks"] < 2 * 33 + 3
+    for name in ("fa2", "ours", "ours distinct"):
+        blocks = 33 + last[name]["past_blocks"]
+        assert last[name]["mb"] == round((2 * 33 + 2 * blocks) * block, 1)
 
 
 def test_a_wrong_kernel_gets_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,17 +87,35 @@ def test_a_wrong_kernel_gets_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
         list(measure_attention(tiny("attention", "cross")))
 
 
-def test_beams_of_a_tree_share_ancestors_and_others_do_not() -> None:
+def test_tables_of_a_search_share_ancestors_and_distinct_ones_do_not() -> None:
     subject = subject_of(tiny("attention"))
-    rows = subject.batch * 11
-    tree = self_inputs(subject, rows, 3, torch.float32, CPU, tree=True).table
-    distinct = self_inputs(subject, rows, 3, torch.float32, CPU, tree=False).table
-    unique = [len(torch.unique(tree[:, j])) for j in range(4)]
-    assert unique == sorted(unique)
-    assert unique[0] < unique[3] == rows
-    assert [len(torch.unique(distinct[:, j])) for j in range(4)] == [rows] * 4
-    requests = (tree % rows) // 11
-    assert torch.equal(requests, requests[:, :1].expand(-1, 4))  # ancestors are of one request
+    model = random_decoder_alone(subject.spec, CPU)
+    engine = engine_of(subject, model, REFERENCE, torch.float32)
+    searched = searched_tables(subject, engine, subject.dynamic)
+    assert [len(table.ids) for table in searched] == [3 * beams for beams in subject.dynamic.beams]
+    for step, table in enumerate(searched):
+        unique = [len(torch.unique(table.ids[:, j])) for j in range(step + 1)]
+        assert (unique[0], unique[-1], sum(unique[:-1])) == (3, len(table.ids), table.past)
+        own = torch.arange(len(table.ids), dtype=torch.int32)
+        assert torch.equal(table.ids[:, step], own + table.ids[0, step])
+        begin = 0
+        for place in range(step + 1):  # ancestors are of one request
+            beams = subject.dynamic.beams[place]
+            requests = (table.ids[:, place] - begin) // beams
+            assert torch.equal(requests, own // subject.dynamic.beams[step])
+            begin += 3 * beams
+    distinct = distinct_table(subject.spec, 33, 3, CPU)
+    assert [len(torch.unique(distinct.ids[:, j])) for j in range(4)] == [33] * 4
+    assert distinct.past == 3 * 33
+
+
+def test_the_dense_cache_holds_what_the_table_points_at() -> None:
+    spec = subject_of(tiny("attention")).spec
+    table = replace(distinct_table(spec, 5, 2, CPU), ids=torch.tensor([[3, 1, 10], [0, 4, 11]]))
+    x = self_inputs(spec, table, torch.float32)
+    assert torch.equal(x.qkv, x.pool[10:12])
+    assert torch.equal(x.cache.keys[1], x.pool[[1, 4], 1])
+    assert torch.equal(x.cache.values[2], x.pool[[10, 11], 2])
 
 
 def test_gtm_rows_have_every_step_and_their_sum() -> None:
@@ -123,7 +165,7 @@ def test_ladder_rows_generate_what_the_plain_loop_does(rungs: tuple[str, ...]) -
 
 
 def test_the_ladder_has_the_papers_rungs_in_their_order() -> None:
-    assert RUNGS == ("L0", "L0 kept", "L1", "L2", "L3", "L4", "D0", "D1", "D2", "D3")
+    assert RUNGS == ("L0", "L1", "L2", "L3", "L4", "D0", "D1", "D2", "D3")
 
 
 def test_overlap_counts_live_sids_only() -> None:
@@ -181,15 +223,23 @@ def test_others_generate_at_several_beams() -> None:
     assert {row["beams"] for row in rows} == {2, 4}
 
 
+def test_a_decoder_alone_is_the_same_decoder() -> None:
+    spec = subject_of(tiny("gtm")).spec
+    whole, alone = random_weights(spec, CPU), random_decoder_alone(spec, CPU)
+    for name, weight in whole.decoder.state_dict().items():
+        assert torch.equal(weight, alone.decoder.state_dict()[name])
+    assert sum(x.numel() for x in alone.parameters()) < sum(x.numel() for x in whole.parameters())
+
+
 def test_full_requests_give_every_declared_input_at_its_longest() -> None:
     loaded = load_model_config(PAPER)
     (request,) = full_requests(loaded.model, [{"region": ["region-001"]}], seed=7)
     message = request_of_json(request).SerializeToString()
-    read = read_request(message, LimitsConfig(), loaded.generation)
-    named = {*read.features.dense, *read.features.categorical, *read.features.bags}
-    assert named | set(read.features.sequences) == set(loaded.model.inputs)
-    assert len(read.features.sequences["impressions"].sids) == 256 * 4
-    assert all(len(ids) == 20 for ids in read.features.bags.values())
+    read = read_request(message, LimitsConfig(), loaded.generation).features.read()
+    named = {*read.dense, *read.categorical, *read.bags}
+    assert named | set(read.sequences) == set(loaded.model.inputs)
+    assert len(read.sequences["impressions"].sids) == 256 * 4
+    assert all(len(ids) == 20 for ids in read.bags.values())
 
 
 @pytest.mark.subprocess
@@ -198,7 +248,10 @@ def test_the_command_writes_a_result_file(tmp_path: Path) -> None:
     done = run_grace(
         *"bench attention --device cpu --tiny --seconds 0.001 --only cross --out".split(), out
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
+    assert [line.partition(" s: ")[2] for line in done.stderr.splitlines()] == [
+        f"{number} rows" for number in range(1, 5)
+    ]
     result = json.loads(out.read_text())
     assert set(result) == {"machine", "commit", "command", "rows"}
     assert result["command"].startswith("grace bench attention --device cpu --tiny")

@@ -21,15 +21,16 @@ RUNG: dict[str, Any] = {
     "overlap_with_fp32": 0.93,
 }  # fmt: skip
 TIME: dict[str, Any] = {"p50_ms": 0.06, "p99_ms": 0.07, "precision": "bf16", "step": 1, "beams": 16}
-RATES: dict[str, Any] = {"tflops": 571.0, "gb_per_s": 2800.0, "share_of_copy": 0.91}
+RATES: dict[str, Any] = {"tflops": 571.0, "gb_per_s": 2800.0, "share_of_copy": 0.91, "mb": 3.1}
+PAST: dict[str, Any] = {"past_blocks": 300}
 ROWS: dict[str, list[dict[str, Any]]] = {
-    "ladder": [{"rung": "L0 kept", **RUNG}, {"rung": "D3", **RUNG}],
+    "ladder": [{"rung": "L0", **RUNG}, {"rung": "D3", **RUNG}],
     "attention": [
         {"measure": "copy", "gb_per_s": 4230.0},
         {"measure": "cross", "variant": "before", **TIME, **RATES, "p50_ms": 8.8},
         {"measure": "cross", "variant": "ours", **TIME, **RATES},
-        {"measure": "self", "variant": "fa2", **TIME, **RATES, "p50_ms": 5.4},
-        {"measure": "self", "variant": "ours tree", **TIME, **RATES},
+        {"measure": "self", "variant": "fa2", **TIME, **RATES, **PAST, "p50_ms": 5.4},
+        {"measure": "self", "variant": "ours", **TIME, **RATES, **PAST},
         {"measure": "counters", "kernel": "self", "variant": "fa2", "unavailable": "no ncu"},
     ],
     "gtm": [
@@ -87,7 +88,7 @@ def test_ours_stand_beside_the_papers_with_their_ratio(tmp_path: Path) -> None:
     (rung,) = [line for line in told.splitlines() if line.startswith("| D3 |")]
     assert "| 25.0/27.3 | **9.3/9.4** | 2.7x | 10 | 51.0/53.6 | 14.6/17.1 | 28.8% | 77.0% |" in rung
     assert "| ours | bf16 |  | **0.060** | 0.070 | 146.7x |" in told
-    assert "| 1 | 16 | ours tree | bf16 | 0.224 | **0.060** | 0.070 | 90.0x |" in told
+    assert "| 1 | 16 | ours | bf16 | 300 | 3.1 | 0.224 | **0.060** | 0.070 | 90.0x |" in told
     assert "| 100 | 9 | **10.4** | 0.070 | +4.0% |" in told
     assert "| hf | 28.0 (3 GB) | out of memory |" in told
     assert "unavailable: no ncu" in told

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.rungs.attention import DenseCache, attend_sdpa
+from bench.rungs.attention import DenseCache, attend_sdpa, spread_to_rows
 from bench.rungs.dense_search import DenseGenerated, Rung, dense_search, require_full_contexts
 from bench.rungs.every_token import EveryToken
-from bench.rungs.ladder import DENSE_RUNGS, L0, L0_KEPT, L1
+from bench.rungs.ladder import DENSE_RUNGS, L0, L1
 from bench.rungs.weights import RungWeights
 from configs.errors import InputError
 from configs.generation import BeamProfile
@@ -37,7 +37,7 @@ def assert_agree(case: RungCase, generated: DenseGenerated) -> None:
     np.testing.assert_array_equal(generated.sids.numpy()[live], sids[live])
 
 
-@pytest.mark.parametrize("rung", [L0, L0_KEPT, L1], ids=lambda rung: rung.name)
+@pytest.mark.parametrize("rung", [L0, L1], ids=lambda rung: rung.name)
 @pytest.mark.parametrize("biased", [True, False])
 def test_a_rung_generates_the_sids_of_the_plain_search(rung: Rung, biased: bool) -> None:
     case = rung_case(7, biased=biased)
@@ -69,8 +69,32 @@ def test_a_context_with_masked_keys_is_refused() -> None:
         require_full_contexts(UserContext(context.states, mask))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_row_of_a_request_gets_its_keys(dtype: torch.dtype) -> None:
+    keys = torch.arange(2 * 3 * 5 * 4).view(2, 3, 5, 4).to(dtype)
+    spread = spread_to_rows(keys, 7)
+    assert spread.shape == (14, 3, 5, 4)
+    assert torch.equal(spread, keys.repeat_interleave(7, dim=0))
+    assert spread.is_contiguous()
+
+
+def test_keys_are_spread_when_the_number_of_beams_changes_and_not_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    widths: list[int] = []
+
+    def counting(keys: Tensor, beams: int) -> Tensor:
+        widths.append(beams)
+        return spread_to_rows(keys, beams)
+
+    monkeypatch.setattr("bench.rungs.dense_search.spread_to_rows", counting)
+    case = rung_case(7, profile=BeamProfile((1, 11, 11), 11))
+    assert_agree(case, searched(case, L0))
+    assert widths == [11] * 2 * 2  # keys and values of both layers
+
+
 def test_the_names_of_the_rungs_are_the_papers() -> None:
-    assert [rung.name for rung in DENSE_RUNGS] == ["L0", "L0 kept", "L1", "L2", "L3"]
+    assert [rung.name for rung in DENSE_RUNGS] == ["L0", "L1", "L2", "L3"]
 
 
 def test_every_token_is_a_catalogue_of_every_sid() -> None:

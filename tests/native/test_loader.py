@@ -7,7 +7,13 @@ import pytest
 
 from configs.errors import NativeError
 from native.build import BUILD_DIR, source_digest
-from native.loader import declare, library_path, load_library, open_library
+from native.loader import (
+    declare,
+    library_path,
+    load_library,
+    load_library_with_lock,
+    open_library,
+)
 
 
 def test_the_library_in_use_is_built_from_the_sources_on_disk() -> None:
@@ -53,3 +59,12 @@ def test_declaring_a_function_opens_nothing_until_it_is_called() -> None:
     absent = declare("grace_no_such_function", ctypes.c_int32)
     with pytest.raises(NativeError, match=r"^grace_no_such_function: no such native function: run"):
         absent(1)
+
+
+def test_short_calls_may_keep_the_interpreter_lock() -> None:
+    quick = load_library_with_lock()
+    assert isinstance(quick, ctypes.PyDLL)
+    assert quick._handle == load_library()._handle
+    call = declare("grace_order_by_sid_of_nothing", library=load_library_with_lock)
+    with pytest.raises(NativeError, match="no such native function: run `make native`"):
+        call()

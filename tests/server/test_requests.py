@@ -1,7 +1,9 @@
 """What a call's bytes may say, and how what they may not say is named."""
 
 from dataclasses import replace
+from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -10,11 +12,13 @@ from hypothesis import strategies as st
 
 from configs.serving import LimitsConfig
 from model.inputs import RequestFeatures
-from proto.retrieval_pb2 import RetrieveRequest
+from proto.retrieval_pb2 import Features, RetrieveRequest
 from server.errors import InvalidRequest
 from server.messages import Retrieval
 from server.requests import read_request
+from support.encoder_cases import INTERFORMER
 from support.stage_cases import GENERATION, message_of
+from support.wire_cases import random_wire, varint, with_bytes_changed
 
 LIMITS = LimitsConfig(
     max_ads=1000,
@@ -69,10 +73,11 @@ def test_every_field_arrives() -> None:
     got = read(FULL)
     assert (got.request_id, got.model, got.sid_space) == ("r1", "0123456789abcdef", "space-1")
     assert got.user == {"country": ["US", "é"], "location": []}
-    assert got.features.dense == {"hour": [13.5]}
-    assert list(got.features.categorical["device"]) == [17]
-    assert list(got.features.bags["pages"]) == [-(2**63), 7]
-    clicks = got.features.sequences["clicks"]
+    features = got.features.read()
+    assert features.dense == {"hour": [13.5]}
+    assert list(features.categorical["device"]) == [17]
+    assert list(features.bags["pages"]) == [-(2**63), 7]
+    clicks = features.sequences["clicks"]
     assert list(clicks.sids) == list(range(252))
     assert list(clicks.timestamps_ms) == [2**63 - 1] * 63
     assert list(clicks.side["action"]) == [2] * 63
@@ -86,7 +91,7 @@ def test_an_empty_request_takes_every_default() -> None:
     got = read(b"")
     assert (got.request_id, got.model, got.sid_space) == ("", "", "")
     assert got.user == {}
-    assert got.features == RequestFeatures()
+    assert got.features.read() == RequestFeatures()
     assert (got.max_ads, got.profile, got.priority) == (500, "full", "NORMAL")
     assert got.exclude_ads.dtype == np.int64
     assert got.exclude_ads.tolist() == []
@@ -99,7 +104,7 @@ def test_short_and_long_lists_are_read_alike(count: int) -> None:
     message = {"exclude_ads": ids, "features": {"bags": {"pages": {"ids": ids}}}}
     got = read(message, replace(LIMITS, exclude_ads=111))
     assert got.exclude_ads.tolist() == ids
-    bag = np.asarray(got.features.bags["pages"], np.int64)
+    bag = np.asarray(got.features.read().bags["pages"], np.int64)
     assert bag.tolist() == ids
 
 
@@ -231,7 +236,7 @@ def test_a_request_at_every_limit_is_taken() -> None:
             "exclude_ads": list(range(7)),
         }
     )
-    assert len(got.user) == len(got.features.bags) == 5
+    assert len(got.user) == len(got.features.read().bags) == 5
 
 
 def test_a_request_of_too_many_bytes_is_refused_before_it_is_parsed() -> None:
@@ -249,6 +254,29 @@ def test_bytes_that_are_no_request_are_malformed(message: bytes) -> None:
     error = refusal(message)
     assert (error.reason, error.field) == ("malformed", None)
     assert error.text == "the bytes are not a grace.v1.RetrieveRequest"
+
+
+@given(st.integers(0, 2**32))
+def test_features_left_as_bytes_are_those_that_protobuf_reads(seed: int) -> None:
+    """And what is refused is refused in the same words."""
+    random = Random(seed)
+    features = random_wire(random, INTERFORMER, flaws=0.1)
+    rest = message_of({"max_ads": 7, **of_user(["US", "é"])})
+    message = b"\x2a" + varint(len(features)) + features + rest
+    limits = replace(LIMITS, names=random.choice((5, 20)), values_per_name=random.choice((2, 9)))
+    for given_bytes in (message, with_bytes_changed(random, message)):
+        got = outcome(given_bytes, limits)
+        with patch("server.requests.split_features", return_value=None):
+            assert got == outcome(given_bytes, limits)
+
+
+def outcome(message: bytes, limits: LimitsConfig) -> object:
+    try:
+        got = read(message, limits)
+    except InvalidRequest as error:
+        return error.reason, error.text
+    fields = [getattr(got, name) for name in got.__slots__ if name != "features"]
+    return repr(fields), Features.FromString(got.features.content)
 
 
 def test_a_long_value_of_the_caller_is_not_sent_back_whole() -> None:

@@ -16,7 +16,8 @@ from configs.serving import BatchingConfig
 from index.exact import MatchCounts
 from index.users import UserEncoder, UserRows
 from kernels import UserTensors
-from model.inputs import FeatureTensors, ModelInputs, RequestFeatures
+from model.inputs import FeatureTensors, ModelInputs
+from model.wire_features import WireFeatures
 from server.messages import (
     Answer,
     AnsweredBatch,
@@ -92,7 +93,7 @@ def request_of(
         model="",
         sid_space="",
         user={"name": (name,)},
-        features=RequestFeatures(),
+        features=WireFeatures(),
         max_ads=5,
         profile=profile,
         priority=priority,

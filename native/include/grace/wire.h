@@ -1,0 +1,179 @@
+// Protocol buffers' wire format, as far as our own messages need it. A reader takes what every
+// writer writes and throws NotPlain at the rest, malformed or merely odd: the caller then lets
+// protobuf itself say which. What is taken here, protobuf reads the same.
+#ifndef GRACE_WIRE_H_
+#define GRACE_WIRE_H_
+
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+namespace grace::wire {
+
+struct NotPlain {};
+
+inline void require_plain(bool condition) {
+  if (!condition) throw NotPlain{};
+}
+
+// How a value is written. A tag is one byte here: fields have numbers below 16.
+enum : uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+
+constexpr uint8_t tag_of(int field, int written_as) {
+  return static_cast<uint8_t>(field << 3 | written_as);
+}
+
+class Reader {
+ public:
+  Reader() : at_(nullptr), end_(nullptr) {}
+  Reader(const void* begin, int64_t size)
+      : at_(static_cast<const uint8_t*>(begin)), end_(at_ + size) {}
+
+  bool done() const { return at_ == end_; }
+  int64_t left() const { return end_ - at_; }
+  const uint8_t* at() const { return at_; }
+
+  uint8_t tag() {
+    require_plain(!done() && *at_ >= 0x08 && *at_ < 0x80);
+    return *at_++;
+  }
+
+  // At most ten bytes, of which the tenth has one bit left to give.
+  uint64_t varint() {
+    require_plain(!done());
+    if (*at_ < 0x80) return *at_++;
+    uint64_t value = 0;
+    for (int shift = 0; shift < 70; shift += 7) {
+      require_plain(!done());
+      const uint64_t byte = *at_++;
+      value |= (byte & 0x7f) << shift;
+      if (byte < 0x80) {
+        require_plain(shift < 63 || byte < 2);
+        return value;
+      }
+    }
+    throw NotPlain{};
+  }
+
+  // What follows its size: a text, a message, a packed list.
+  Reader bytes() {
+    const uint64_t size = varint();
+    require_plain(size <= static_cast<uint64_t>(left()));
+    const Reader inner(at_, static_cast<int64_t>(size));
+    at_ += size;
+    return inner;
+  }
+
+  float fixed32() {
+    float value;
+    require_plain(left() >= static_cast<int64_t>(sizeof value));
+    std::memcpy(&value, at_, sizeof value);
+    at_ += sizeof value;
+    return value;
+  }
+
+  void skip(uint8_t tag) {
+    switch (tag & 7) {
+      case kVarint:
+        varint();
+        return;
+      case kBytes:
+        bytes();
+        return;
+      case kFixed32:
+        return advance(4);
+      case kFixed64:
+        return advance(8);
+      default:
+        throw NotPlain{};
+    }
+  }
+
+  std::string_view text() const {
+    return {reinterpret_cast<const char*>(at_), static_cast<size_t>(left())};
+  }
+
+ private:
+  void advance(int64_t size) {
+    require_plain(left() >= size);
+    at_ += size;
+  }
+
+  const uint8_t* at_;
+  const uint8_t* end_;
+};
+
+struct MapEntry {
+  std::string_view name;
+  Reader value;
+};
+
+// An entry of a map from texts to messages. Neither may come twice: a second one would be merged.
+inline MapEntry map_entry(Reader entry) {
+  MapEntry read;
+  bool named = false;
+  bool valued = false;
+  while (!entry.done()) {
+    const uint8_t tag = entry.tag();
+    if (tag == tag_of(1, kBytes) && !named) {
+      named = true;
+      read.name = entry.bytes().text();
+    } else if (tag == tag_of(2, kBytes) && !valued) {
+      valued = true;
+      read.value = entry.bytes();
+    } else {
+      throw NotPlain{};
+    }
+  }
+  return read;
+}
+
+// Calls take(value) for what stands behind `tag` if that is the repeated integer field `field`,
+// one value or a packed list of them. False if it is another field.
+template <typename Take>
+bool take_integers(Reader& message, uint8_t tag, int field, Take&& take) {
+  if (tag == tag_of(field, kVarint)) {
+    take(message.varint());
+  } else if (tag == tag_of(field, kBytes)) {
+    for (Reader packed = message.bytes(); !packed.done();) take(packed.varint());
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// The same of a repeated float.
+template <typename Take>
+bool take_floats(Reader& message, uint8_t tag, int field, Take&& take) {
+  if (tag == tag_of(field, kFixed32)) {
+    take(message.fixed32());
+  } else if (tag == tag_of(field, kBytes)) {
+    for (Reader packed = message.bytes(); !packed.done();) take(packed.fixed32());
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// How many integers a packed list has. Their values do not matter, only where they end.
+inline int64_t count_packed(Reader packed) {
+  const uint8_t* bytes = packed.at();
+  const int64_t size = packed.left();
+  require_plain(size == 0 || bytes[size - 1] < 0x80);
+  int64_t count = 0;
+  int64_t run = 0;
+  int64_t longest = 0;
+  for (int64_t i = 0; i < size; ++i) {
+    const bool ends = bytes[i] < 0x80;
+    count += ends;
+    run = ends ? 0 : run + 1;
+    longest = run > longest ? run : longest;
+  }
+  if (longest < 9) return count;
+  while (!packed.done()) packed.varint();
+  return count;
+}
+
+}  // namespace grace::wire
+
+#endif  // GRACE_WIRE_H_

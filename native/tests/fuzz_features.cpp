@@ -1,0 +1,217 @@
+// Features written at random, whole and spoilt, judged by what every batch of look-ups satisfies.
+//
+// Messages are exact-size heap blocks, so that the sanitizers see every read beyond them.
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fuzz_driver.h"
+
+extern "C" {
+int32_t grace_features_check(const char*, int64_t, const int64_t*, int64_t*);
+int32_t grace_features_open(int64_t, const int64_t*, int64_t, int64_t, int32_t, int32_t, int64_t,
+                            const int32_t*, int64_t, const int32_t*, uint64_t*);
+int32_t grace_features_add_dense(uint64_t, const char*, int64_t, const float*);
+int32_t grace_features_add_categorical(uint64_t, const char*, int64_t, int64_t, int64_t);
+int32_t grace_features_add_bag(uint64_t, const char*, uint64_t, int64_t, int64_t, const int64_t*);
+int32_t grace_features_add_sequence(uint64_t, const char*, int64_t, int64_t, int64_t, int64_t,
+                                    int64_t, const int64_t*);
+int32_t grace_features_add_side(uint64_t, const char*, int64_t, int64_t);
+int32_t grace_features_read(uint64_t, int64_t, int64_t, const char* const*, const int64_t*, float*,
+                            int32_t*, int32_t*, int64_t, int32_t*, int32_t*, uint8_t*, int64_t,
+                            char*, int64_t*);
+int32_t grace_features_close(uint64_t);
+}
+
+namespace {
+
+using fuzz::below;
+using fuzz::chance;
+using fuzz::Random;
+
+constexpr int64_t kVocab[] = {7, 300};
+constexpr int64_t kLength = 2;
+constexpr int64_t kEvents = 5;
+constexpr int64_t kAges = 44;
+constexpr int64_t kSideIds = 200;
+constexpr int64_t kCategories = 40;
+constexpr int64_t kBagRows = 1000;
+
+struct Model {
+  uint64_t handle = 0;
+  bool packed;
+  int64_t places, ids;
+  int32_t zeros;
+
+  explicit Model(bool packed_events) : packed(packed_events) {
+    places = packed ? 1 + kEvents * kLength + 1 : kEvents;
+    ids = packed ? 1 : 2 + kLength + 1;
+    zeros = packed ? 400 : static_cast<int32_t>(kLength * 300 + kAges + kEvents + kSideIds + 1);
+    const int32_t special[] = {399};
+    EXPECT(grace_features_open(kLength, kVocab, places, ids, zeros, packed, 1, special, 1, special,
+                               &handle) == 0);
+    const int64_t tokens[] = {0, packed ? 7 : 300};
+    EXPECT(grace_features_add_sequence(handle, "clicks", kEvents, 0, 600, 600 + kAges, kLength,
+                                       tokens) == 0);
+    if (packed) return;
+    EXPECT(grace_features_add_side(handle, "action", kSideIds, 600 + kAges + kEvents) == 0);
+    EXPECT(grace_features_add_side(handle, "action", kSideIds, 0) != 0);
+    const float numbers[] = {1.5F, -2.0F};
+    const int64_t defaults[] = {5, -6};
+    EXPECT(grace_features_add_dense(handle, "hour", 2, numbers) == 0);
+    EXPECT(grace_features_add_categorical(handle, "device", kCategories, 1, 0) == 0);
+    EXPECT(grace_features_add_bag(handle, "pages", kBagRows, 0, 2, defaults) == 0);
+    EXPECT(grace_features_add_bag(handle, "hour", kBagRows, 0, 2, defaults) != 0);
+  }
+
+  ~Model() { grace_features_close(handle); }
+};
+
+std::string varint(uint64_t value) {
+  std::string bytes;
+  for (; value > 0x7f; value >>= 7) bytes.push_back(static_cast<char>(value | 0x80));
+  bytes.push_back(static_cast<char>(value));
+  return bytes;
+}
+
+std::string field(int number, const std::string& content) {
+  return varint(static_cast<uint64_t>(number) << 3 | 2) + varint(content.size()) + content;
+}
+
+std::string integers(Random& random, int number, int64_t count, uint64_t bound) {
+  std::string pieces;
+  std::string packed;
+  for (int64_t i = 0; i < count; ++i) {
+    const std::string value = varint(bound == 0 ? random() : random() % bound);
+    if (chance(random, 10)) {
+      pieces += varint(static_cast<uint64_t>(number) << 3) + value;
+    } else {
+      packed += value;
+    }
+  }
+  return pieces + field(number, packed);
+}
+
+std::string entry(int number, const std::string& name, const std::string& message) {
+  return field(number, field(1, name) + field(2, message));
+}
+
+std::string events(Random& random) {
+  const int64_t count = below(random, 3 * kEvents);
+  std::string message = integers(random, 1, count * kLength, chance(random, 90) ? 7 : 301);
+  if (chance(random, 60)) message += integers(random, 2, count, chance(random, 90) ? 1 << 30 : 0);
+  if (chance(random, 60)) {
+    message +=
+        entry(3, chance(random, 90) ? "action" : "price", integers(random, 1, count, kSideIds));
+  }
+  return message;
+}
+
+std::string features(Random& random) {
+  std::string message;
+  if (chance(random, 70)) message += entry(4, "clicks", events(random));
+  if (chance(random, 70)) message += entry(3, "pages", integers(random, 1, below(random, 30), 0));
+  if (chance(random, 70)) message += entry(2, "device", integers(random, 1, 1, kCategories));
+  if (chance(random, 70)) message += entry(1, "hour", field(1, std::string(8, '\x3f')));
+  if (chance(random, 20)) message += entry(static_cast<int>(1 + below(random, 4)), "mood", "");
+  return message;
+}
+
+std::string spoilt(Random& random, std::string bytes) {
+  for (int64_t n = 1 + below(random, 3); n > 0 && !bytes.empty(); --n) {
+    const auto at = static_cast<size_t>(below(random, static_cast<int64_t>(bytes.size())));
+    switch (below(random, 4)) {
+      case 0:
+        bytes[at] = static_cast<char>(random());
+        break;
+      case 1:
+        bytes.erase(at, 1);
+        break;
+      case 2:
+        bytes.insert(at, 1, static_cast<char>(chance(random, 50) ? 0xff : random()));
+        break;
+      default:
+        if (chance(random, 20)) bytes.resize(at);
+    }
+  }
+  return bytes;
+}
+
+std::vector<char> block(const std::string& bytes) {
+  std::vector<char> exact(bytes.begin(), bytes.end());
+  exact.shrink_to_fit();
+  return exact;
+}
+
+void check_message(Random& random, const std::string& message, bool whole) {
+  const std::vector<char> bytes = block("\x0a\x01r" + field(5, message) + "\x30\x07");
+  const int64_t most = chance(random, 10) ? below(random, 4) : 1000;
+  const int64_t limits[] = {most, 9, 1000, 1000, kLength};
+  int64_t span[4] = {-1, -1, -1, -1};
+  const auto size = static_cast<int64_t>(bytes.size());
+  EXPECT(grace_features_check(bytes.data(), size, limits, span) == 0);
+  EXPECT(span[0] == 0 || span[0] == 1);
+  if (span[0] == 1) EXPECT(0 <= span[1] && span[1] <= span[2] && span[2] <= span[3]);
+  if (span[0] == 1) EXPECT(span[3] <= size);
+  if (whole && most == 1000) EXPECT(span[0] == 1 && span[3] == size - 2);
+}
+
+void check_rows(const Model& model, const std::vector<std::vector<char>>& messages, int64_t size) {
+  const auto requests = static_cast<int64_t>(messages.size());
+  std::vector<const char*> pointers;
+  std::vector<int64_t> sizes;
+  int64_t room = 2 * size;
+  for (const auto& message : messages) {
+    pointers.push_back(message.data());
+    sizes.push_back(static_cast<int64_t>(message.size()));
+    room += sizes.back();
+  }
+  const int64_t bags = model.packed ? 0 : 1;
+  auto dense = std::make_unique<float[]>(static_cast<size_t>(2 * size));
+  auto categorical = std::make_unique<int32_t[]>(static_cast<size_t>(size));
+  auto offsets = std::make_unique<int32_t[]>(static_cast<size_t>(size * bags + 1));
+  auto rows = std::make_unique<int32_t[]>(static_cast<size_t>(room));
+  const int64_t num_ids = size * model.places * model.ids;
+  auto ids = std::make_unique<int32_t[]>(static_cast<size_t>(num_ids));
+  auto understood = std::make_unique<uint8_t[]>(static_cast<size_t>(requests));
+  auto unknown = std::make_unique<char[]>(25);
+  auto ends = std::make_unique<int64_t[]>(static_cast<size_t>(requests));
+  EXPECT(grace_features_read(model.handle, requests, size, pointers.data(), sizes.data(),
+                             dense.get(), categorical.get(), offsets.get(), room, rows.get(),
+                             ids.get(), understood.get(), 25, unknown.get(), ends.get()) == 0);
+  EXPECT(offsets[0] == 0);
+  for (int64_t i = 0; i < size * bags; ++i) EXPECT(offsets[i] <= offsets[i + 1]);
+  for (int32_t i = 0; i < offsets[size * bags]; ++i) EXPECT(0 <= rows[i] && rows[i] < kBagRows);
+  for (int64_t i = 0; i < num_ids; ++i) EXPECT(0 <= ids[i] && ids[i] <= model.zeros);
+  for (int64_t b = 0; b < requests; ++b) {
+    EXPECT((b == 0 ? 0 : ends[b - 1]) <= ends[b] && ends[b] <= 25);
+    EXPECT(understood[b] <= 1);
+  }
+  for (int64_t b = 0; !model.packed && b < size; ++b) {
+    EXPECT(0 <= categorical[b] && categorical[b] < kCategories);
+  }
+}
+
+void run_once(Random& random, const Model& plain, const Model& packed) {
+  std::vector<std::vector<char>> messages;
+  for (int64_t n = below(random, 5); n > 0; --n) {
+    const bool whole = chance(random, 40);
+    const std::string written = features(random);
+    const std::string message = whole ? written : spoilt(random, written);
+    check_message(random, message, whole);
+    messages.push_back(block(message));
+  }
+  const int64_t size = static_cast<int64_t>(messages.size()) + below(random, 3);
+  check_rows(plain, messages, size);
+  check_rows(packed, messages, size);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Model plain(false);
+  const Model packed(true);
+  return fuzz::run("fuzz_features", argc, argv,
+                   [&](Random& random) { run_once(random, plain, packed); });
+}
