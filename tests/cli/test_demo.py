@@ -84,6 +84,11 @@ def test_a_terminated_demo_takes_its_server_along_and_keeps_the_files_that_were_
     assert "generation" in (tmp_path / "serve.yaml").read_text()
 
 
+def wants_interrupts() -> None:
+    """What a shell starts in the background ignores them, and so would all that it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def interrupted_demo(
     number: signal.Signals, *arguments: str | Path, env: dict[str, str] | None = None
 ) -> int:
@@ -94,6 +99,7 @@ def interrupted_demo(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=wants_interrupts,  # noqa: PLW1509 (no other thread runs here)
         pipesize=4096,  # much less than it has to say: unread, it cannot end before the signal
     ) as process:
         try:
