@@ -28,6 +28,7 @@ __all__ = [
 PrecisionSetting: TypeAlias = Literal["auto", "fp32", "bf16", "fp16"]
 
 MAX_PORT = 65535
+MAX_FRONT_ENDS = 32
 MAX_SECONDS = 86_400.0
 MAX_MESSAGE_BYTES = 256 << 20
 MAX_MEMO_BYTES = 1 << 50
@@ -40,6 +41,9 @@ class ListenConfig:
     host: Annotated[str, "address that Retrieve, health and reflection listen on"] = "127.0.0.1"
     port: Annotated[int, "0 takes a free port, which the log names"] = 50051
     reflection: Annotated[bool, "answer gRPC reflection, which grpcurl and ghz use"] = True
+    front_ends: Annotated[
+        int, "processes that hold clients' connections, beside the server's; 0: it does so itself"
+    ] = 0
     linger_seconds: Annotated[
         float, "after SIGTERM: how long calls are still taken while health says NOT_SERVING"
     ] = 1.0
@@ -50,6 +54,7 @@ class ListenConfig:
 
     def __post_init__(self) -> None:
         _require_port(self.port)
+        _require_within(0, MAX_FRONT_ENDS, front_ends=self.front_ends)
         for name in ("linger_seconds", "drain_seconds", "reply_seconds"):
             _require_within(0, MAX_SECONDS, **{name: getattr(self, name)})
 

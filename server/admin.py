@@ -14,8 +14,8 @@ from proto.retrieval_pb2 import (
     ProfileStatus,
     SnapshotStatus,
 )
+from server.call_context import Context
 from server.errors import InternalError
-from server.front_end import Context
 from server.logs import LOGGER
 from server.server_state import ServerState
 from server.serving_pair import ServingPair

@@ -1,24 +1,24 @@
 """Calls in, replies and errors out: what stands between gRPC and the pipeline.
 
 It runs on the event loop, so it only converts and waits: bytes to a Retrieval, a Retrieval to the
-pipeline, its end to bytes or to a status. Every call that comes here is counted exactly once.
+pipeline, its end to bytes or to a status. Every call that comes here is counted exactly once,
+whether gRPC is in this process or in those of `server/relays.py`.
 """
 
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, NoReturn, Protocol
 
-import grpc
 from google.protobuf.message import DecodeError
 
 from configs.generation import GenerationConfig
 from configs.serving import LimitsConfig
 from proto.retrieval_pb2 import RetrieveRequest
+from server.call_context import Context, GrpcContext
 from server.errors import (
     Cancelled,
     DeadlineUnmeetable,
@@ -35,7 +35,7 @@ from server.request_log import RequestLog
 from server.requests import read_request
 from server.server_state import Phase, ServerState
 
-__all__ = ["Context", "FrontEnd"]
+__all__ = ["Call", "FrontEnd"]
 
 MAX_TEXT_BYTES = 1000
 
@@ -47,19 +47,9 @@ LOOK_AGAIN_SECONDS = 0.05
 _LOG = logging.getLogger(LOGGER)
 
 
-class Context(Protocol):
-    """What is used here of grpc.aio.ServicerContext, whose own types leave the None out."""
-
-    def time_remaining(self) -> float | None: ...
-    def add_done_callback(self, callback: Callable[[Any], None]) -> None: ...
-    async def abort(
-        self, code: grpc.StatusCode, details: str, trailing_metadata: tuple[tuple[str, str], ...]
-    ) -> NoReturn: ...
-
-
 @dataclass(slots=True)
 class Call:
-    """What is known of a call so far."""
+    """What is known of a call so far; times are of `perf_counter`."""
 
     message: bytes
     arrived: float
@@ -98,10 +88,15 @@ class FrontEnd:
                 await asyncio.wait_for(self._idle.wait(), LOOK_AGAIN_SECONDS)
         return unread
 
-    async def retrieve(self, message: bytes, context: Context) -> bytes:
+    async def retrieve(self, message: bytes, context: GrpcContext) -> bytes:
+        """As gRPC calls it."""
         arrived = perf_counter()
         left = context.time_remaining()
-        call = Call(message, arrived, math.inf if left is None else arrived + left)
+        deadline = math.inf if left is None else arrived + left
+        return await self.answer(Call(message, arrived, deadline), context)
+
+    async def answer(self, call: Call, context: Context) -> bytes:
+        """The reply. Cancelled once nobody waits for it; `context.abort` is awaited on failure."""
         self._opened(context)
         try:
             reply = await self._reply(call)

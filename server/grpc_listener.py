@@ -1,8 +1,6 @@
 """One gRPC server on one address: a service of ours, health, reflection. Bytes in, bytes out."""
 
 import asyncio
-import errno
-import socket
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -16,13 +14,14 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha.reflection import SERVICE_NAME as REFLECTION
 from grpc_reflection.v1alpha.reflection import enable_server_reflection
 
-from configs.errors import ConfigError
+from server.addresses import address, refusal, require_free
 
-__all__ = ["GrpcListener", "ListenLimits", "Method", "address", "fault_of", "refusal"]
+__all__ = ["HEALTH_SECONDS", "GrpcListener", "ListenLimits", "Method"]
 
 Method: TypeAlias = Callable[[bytes, Any], Coroutine[Any, Any, bytes]]
 
-_HEALTH_SECONDS = 1.0  # to tell all watchers; one that does not read must not hold us up
+HEALTH_SECONDS = 1.0
+"""To tell all watchers; one that does not read must not hold us up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +37,25 @@ class GrpcListener:
     """One gRPC server on one address: a service of ours, health and, if wanted, reflection.
 
     Requests come and replies go as bytes: parsing them is the service's business, and so are its
-    errors. Health says NOT_SERVING until `set_health`.
+    errors. Health says NOT_SERVING until `set_health`. With `shares_port`, others like it may
+    listen on its address, each having some of the connections.
     """
 
     def __init__(
-        self, service: ServiceDescriptor, methods: Mapping[str, Method], limits: ListenLimits
+        self,
+        service: ServiceDescriptor,
+        methods: Mapping[str, Method],
+        limits: ListenLimits,
+        *,
+        shares_port: bool = False,
     ) -> None:
         assert set(methods) == set(service.methods_by_name), service.full_name
         self._name = service.full_name
+        self._shares_port = shares_port
         self._health = health.HealthServicer()
         self._server = grpc.aio.server(
             options=(
-                ("grpc.so_reuseport", 0),
+                ("grpc.so_reuseport", int(shares_port)),
                 ("grpc.max_concurrent_streams", limits.streams),
                 ("grpc.max_receive_message_length", limits.receive_bytes),
                 ("grpc.max_send_message_length", -1),
@@ -68,7 +74,8 @@ class GrpcListener:
     async def open(self, section: str, host: str, port: int) -> str:
         """Listens; `host:port` as it came out. `section` is the configuration's, for errors."""
         await self.set_health(serving=False)
-        _require_free(section, host, port)
+        if not self._shares_port:
+            require_free(section, host, port)
         try:
             bound = self._server.add_insecure_port(address(host, port))
         except RuntimeError:  # its text points to a log of gRPC's own
@@ -79,45 +86,8 @@ class GrpcListener:
     async def set_health(self, *, serving: bool) -> None:
         status = HealthCheckResponse.SERVING if serving else HealthCheckResponse.NOT_SERVING
         told = (self._health.set(name, status) for name in ("", self._name))
-        await asyncio.wait([asyncio.ensure_future(each) for each in told], timeout=_HEALTH_SECONDS)
+        await asyncio.wait([asyncio.ensure_future(each) for each in told], timeout=HEALTH_SECONDS)
 
     async def close(self, seconds: float | None = None) -> None:
         """Takes no calls any more and gives those under way so long; a later, shorter time wins."""
         await self._server.stop(seconds)
-
-
-def address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def refusal(section: str, host: str, port: int, fault: str) -> ConfigError:
-    return ConfigError(
-        f"{section}: {address(host, port)}: {fault[:1].lower()}{fault[1:]}; choose another "
-        f"{section}.host or {section}.port (port 0 takes a free one)"
-    )
-
-
-def fault_of(error: OSError | UnicodeError) -> str:
-    """Of resolving or binding an address. A UnicodeError is of a name that DNS cannot have."""
-    if isinstance(error, UnicodeError):
-        return "not a host name"
-    return error.strerror or str(error)
-
-
-def _require_free(section: str, host: str, port: int) -> None:
-    """gRPC does not say why it cannot listen, so the system is asked first."""
-    faults: list[OSError] = []
-    try:
-        places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (OSError, UnicodeError) as error:
-        raise refusal(section, host, port, fault_of(error)) from None
-    for family, kind, protocol, _, place in places:
-        try:
-            with socket.socket(family, kind, protocol) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(place)
-        except OSError as error:
-            faults.append(error)
-    taken = [fault for fault in faults if fault.errno == errno.EADDRINUSE]
-    if taken or len(faults) == len(places):
-        raise refusal(section, host, port, fault_of((taken or faults)[0]))

@@ -2,10 +2,10 @@
 
 STARTING   the ports are bound; health says NOT_SERVING while snapshot and checkpoint are loaded and
            every stage is warmed up, on a thread of its own
-SERVING    until SIGTERM or SIGINT, or until a stage dies
+SERVING    until SIGTERM or SIGINT, or until a stage dies, or a process that holds gRPC
 DRAINING   NOT_SERVING; calls are taken for `listen.linger_seconds`, then what is under way is
            finished within `listen.drain_seconds`
-FAILED     a stage has died: everything under way fails, and the process ends
+FAILED     something has died: what was under way in it fails, and the process ends
 """
 
 import asyncio
@@ -128,7 +128,7 @@ class Server:
     async def run(self, early: EarlySignals) -> int:
         config, state = self._config, self._state
         self._loop = asyncio.get_running_loop()
-        self._stop_asked, self._stage_died = asyncio.Event(), asyncio.Event()
+        self._stop_asked, self._broken = asyncio.Event(), asyncio.Event()
         for number in STOP_SIGNALS:
             self._loop.add_signal_handler(number, self._asked_to_stop)
         if early.seen:
@@ -136,7 +136,8 @@ class Server:
         self._front_end = FrontEnd(
             state, config.limits, config.generation, self._metrics, self._request_log
         )
-        self._listeners = Listeners(config, self._front_end, Admin(state, config))
+        admin = Admin(state, config)
+        self._listeners = Listeners(config, self._front_end, admin, self._broken.set)
         watch = asyncio.create_task(self._lag.watch())
         try:
             await self._listeners.open(self._metrics.registry)
@@ -144,7 +145,7 @@ class Server:
             if pair is None:
                 await self._listeners.close()
                 # The loading thread is in native code, which nothing interrupts.
-                exit_now(_told(STOPPED))
+                exit_now(_told(FAILED if self._broken.is_set() else STOPPED))
             await self._go_ready(pair)
             return await self._serve_and_end()
         finally:
@@ -152,15 +153,18 @@ class Server:
             await self._listeners.close()
 
     async def _load(self) -> ServingPair | None:
-        """None if the server was told to stop before it was ready."""
+        """None if the server was told to stop before it was ready, or broke."""
         loading = _in_thread(
             lambda: load_and_warm_up(
                 self._config, self._device, self._stages, self._times, self._warm_up_requests
             )
         )
-        if await _first(loading, self._stop_asked.wait()) != 0:
-            self._state.phase = Phase.DRAINING
-            _LOG.info("draining", extra={"event": "draining"})
+        if await _first(loading, self._stop_asked.wait(), self._broken.wait()) != 0:
+            if self._broken.is_set():
+                self._state.phase = Phase.FAILED
+            else:
+                self._state.phase = Phase.DRAINING
+                _LOG.info("draining", extra={"event": "draining"})
             return None
         try:
             pair = loading.result()
@@ -196,9 +200,9 @@ class Server:
     async def _serve_and_end(self) -> int:
         pipeline = self._state.pipeline
         assert pipeline is not None
-        await _first(self._stop_asked.wait(), self._stage_died.wait())
-        finished = not self._stage_died.is_set() and await self._drain()
-        if self._stage_died.is_set():
+        await _first(self._stop_asked.wait(), self._broken.wait())
+        finished = not self._broken.is_set() and await self._drain()
+        if self._broken.is_set():
             finished = False
             await self._fail()
         pipeline.close()
@@ -216,7 +220,7 @@ class Server:
         _LOG.info("draining", extra={"event": "draining"})
         await self._listeners.set_health(serving=False)
         listen = self._config.listen
-        if await _first(asyncio.sleep(listen.linger_seconds), self._stage_died.wait()) != 0:
+        if await _first(asyncio.sleep(listen.linger_seconds), self._broken.wait()) != 0:
             return False
         self._state.takes = False
         return await self._listeners.finish_calls(listen.drain_seconds)
@@ -250,7 +254,7 @@ class Server:
             self._request_log.batch_done(answered, spans)
 
     def died(self, stage: StageName, error: BaseException) -> None:  # noqa: ARG002, it is logged
-        self._loop.call_soon_threadsafe(self._stage_died.set)
+        self._loop.call_soon_threadsafe(self._broken.set)
 
 
 def exit_now(code: int) -> NoReturn:

@@ -2,16 +2,19 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 
 from configs.serving import ServingConfig
 from proto.retrieval_pb2 import DESCRIPTOR
+from server.addresses import address, fault_of, refusal
 from server.admin import Admin
 from server.front_end import FrontEnd
-from server.grpc_listener import GrpcListener, ListenLimits, address, fault_of, refusal
+from server.grpc_listener import GrpcListener, ListenLimits
 from server.logs import LOGGER
 from server.metrics_page import MetricsPage
+from server.relays import Relays
 
 __all__ = ["Listeners"]
 
@@ -30,7 +33,15 @@ _LOG = logging.getLogger(LOGGER)
 
 
 class Listeners:
-    def __init__(self, config: ServingConfig, front_end: FrontEnd, admin: Admin) -> None:
+    """`died` is called if a process that holds gRPC ends without having been told to."""
+
+    def __init__(
+        self,
+        config: ServingConfig,
+        front_end: FrontEnd,
+        admin: Admin,
+        died: Callable[[], None],
+    ) -> None:
         self._config = config
         self._front_end = front_end
         services = DESCRIPTOR.services_by_name
@@ -39,8 +50,13 @@ class Listeners:
             streams=max(LEAST_STREAMS, config.limits.open_calls // CONNECTIONS),
             reflection=config.listen.reflection,
         )
-        methods = {"Retrieve": front_end.retrieve}
-        self._clients = GrpcListener(services["AdsRetrieval"], methods, limits)
+        self._clients: GrpcListener | Relays
+        if config.listen.front_ends:
+            calls = config.limits.open_calls
+            self._clients = Relays(config.listen.front_ends, front_end, calls, limits, died)
+        else:
+            methods = {"Retrieve": front_end.retrieve}
+            self._clients = GrpcListener(services["AdsRetrieval"], methods, limits)
         self._operators = GrpcListener(services["Admin"], {"GetStatus": admin.get_status}, limits)
         self._page: MetricsPage | None = None
 

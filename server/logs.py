@@ -21,7 +21,15 @@ from typing import Any
 from configs.serving import LogsConfig
 from server.fault_places import places_of
 
-__all__ = ["LOGGER", "JsonLines", "LineWriter", "TextLines", "configure_logs", "flush_logs"]
+__all__ = [
+    "LOGGER",
+    "JsonLines",
+    "LineWriter",
+    "TextLines",
+    "configure_logs",
+    "fields_of",
+    "flush_logs",
+]
 
 LOGGER = "grace.server"
 """The name of the logger that the server's modules use."""
@@ -141,14 +149,14 @@ def _lines_lost(count: int) -> logging.LogRecord:
 class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return json.dumps(
-            {"time": _time(record), "level": record.levelname.lower(), **_fields(record)},
+            {"time": _time(record), "level": record.levelname.lower(), **fields_of(record)},
             default=str,
         )
 
 
 class TextLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        fields = _fields(record)
+        fields = fields_of(record)
         event = fields.pop("event")
         pairs = (f"{name}={_shown(value)}" for name, value in fields.items() if value is not None)
         return " ".join((_time(record), f"{record.levelname:7}", str(event), *pairs))
@@ -159,7 +167,8 @@ def _time(record: logging.LogRecord) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _fields(record: logging.LogRecord) -> dict[str, Any]:
+def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """All that a line says of a record beside its time and level."""
     if record.name.partition(".")[0] == _OURS:
         given = {name: value for name, value in vars(record).items() if name not in _STANDARD}
         fields = {"event": given.pop("event", None) or record.getMessage(), **given}

@@ -6,6 +6,7 @@ import grpc
 import pytest
 from hypothesis import given, settings
 
+from support.front_ends import FRONT_ENDS, WHERE
 from support.hostile_bytes import mutated_frames
 from support.retrieve_calls import Caller, counted_calls, message
 from support.server_process import ServerProcess
@@ -43,10 +44,14 @@ CALLERS_FAULT = {
 }
 
 
-@pytest.fixture(scope="module")
-def server(serving_files: ServingFiles) -> Iterator[ServerProcess]:
+@pytest.fixture(scope="module", params=FRONT_ENDS, ids=WHERE)
+def server(request: pytest.FixtureRequest, serving_files: ServingFiles) -> Iterator[ServerProcess]:
     """Fuzzed servers are not shared: what one test broke, another would blame."""
-    config = serving_files.write_config("bytes.yaml", logs={"level": "debug"})
+    config = serving_files.write_config(
+        f"bytes{request.param}.yaml",
+        logs={"level": "debug"},
+        listen={"front_ends": request.param},
+    )
     with ServerProcess(config) as started:
         yield started
 

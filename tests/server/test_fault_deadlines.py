@@ -6,6 +6,7 @@ import grpc
 import pytest
 
 from support.faults import Faults
+from support.front_ends import FRONT_ENDS, WHERE, front_ends
 from support.occupied import occupied_engine, start_in_line, wait_waiting
 from support.retrieve_calls import counted_calls, message
 from support.server_process import ServerProcess
@@ -20,20 +21,27 @@ GENERATE_MS = 200
 ONE_BY_ONE = {"max_batch": 1, "profiles": {"full": {"beams": [1, 16, 16, 16], "num_sids": 16}}}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=FRONT_ENDS, ids=WHERE)
 def server(
-    serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    serving_files: ServingFiles,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[ServerProcess]:
-    config = serving_files.write_config("deadlines.yaml")
+    config = serving_files.write_config(
+        f"deadlines{request.param}.yaml", listen={"front_ends": request.param}
+    )
     with ServerProcess(config, faults=Faults(tmp_path_factory.mktemp("faults"))) as started:
         yield started
 
 
+@front_ends
 def test_a_deadline_shorter_than_the_queue_ahead_is_refused_early_and_never_executed(
-    serving_files: ServingFiles, faults: Faults
+    serving_files: ServingFiles, faults: Faults, front_ends: int
 ) -> None:
     request = serving_files.requests[0]
-    config = serving_files.write_config("deadline.yaml", generation=ONE_BY_ONE)
+    config = serving_files.write_config(
+        f"deadline{front_ends}.yaml", generation=ONE_BY_ONE, listen={"front_ends": front_ends}
+    )
     with (
         ServerProcess(config, faults=faults, generate_ms=GENERATE_MS) as server,
         counted_calls(server) as caller,

@@ -6,6 +6,7 @@ import grpc
 import pytest
 
 from support.faults import Faults
+from support.front_ends import FRONT_ENDS, WHERE
 from support.occupied import occupied_engine, start_in_line, wait_waiting
 from support.retrieve_calls import Outcome, counted_calls, message
 from support.server_process import ServerProcess
@@ -16,12 +17,18 @@ pytestmark = pytest.mark.subprocess
 PLACES = 5
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=FRONT_ENDS, ids=WHERE)
 def server(
-    serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    serving_files: ServingFiles,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[ServerProcess]:
     """A server with few places to wait."""
-    config = serving_files.write_config("queue.yaml", batching={"max_waiting": PLACES})
+    config = serving_files.write_config(
+        f"queue{request.param}.yaml",
+        batching={"max_waiting": PLACES},
+        listen={"front_ends": request.param},
+    )
     with ServerProcess(config, faults=Faults(tmp_path_factory.mktemp("faults"))) as started:
         yield started
 

@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from support.faults import Faults
+from support.front_ends import front_ends
 from support.health import HealthWatch, health
 from support.occupied import occupied_engine, start_in_line
 from support.retrieve_calls import Caller, Outcome, counted_calls, message
@@ -38,9 +39,13 @@ def listens(address: str) -> bool:
     return True
 
 
-def test_clients_that_heed_health_lose_no_request(serving_files: ServingFiles) -> None:
+@front_ends
+def test_clients_that_heed_health_lose_no_request(
+    serving_files: ServingFiles, front_ends: int
+) -> None:
     # Time enough for a busy machine to tell the clients.
-    config = serving_files.write_config("linger.yaml", listen={"linger_seconds": 2.0})
+    listen = {"linger_seconds": 2.0, "front_ends": front_ends}
+    config = serving_files.write_config("linger.yaml", listen=listen)
     seen: list[Outcome] = []
     with ServerProcess(config) as server, HealthWatch(server) as watch:
         clients = [
@@ -67,11 +72,12 @@ def test_clients_that_heed_health_lose_no_request(serving_files: ServingFiles) -
     assert server.log("stopped")[-1]["exit_code"] == 0
 
 
+@front_ends
 def test_what_was_taken_in_is_answered_before_the_end(
-    serving_files: ServingFiles, faults: Faults
+    serving_files: ServingFiles, faults: Faults, front_ends: int
 ) -> None:
     request = serving_files.requests[0]
-    config = serving_files.write_config("drain.yaml")
+    config = serving_files.write_config("drain.yaml", listen={"front_ends": front_ends})
     with ServerProcess(config, faults=faults) as server:
         caller, other = Caller(server.address), Caller(server.address)
         with occupied_engine(server, caller, request) as calls:
@@ -89,9 +95,13 @@ def test_what_was_taken_in_is_answered_before_the_end(
         other.close()
 
 
-def test_a_second_signal_ends_it_at_once(serving_files: ServingFiles, faults: Faults) -> None:
+@front_ends
+def test_a_second_signal_ends_it_at_once(
+    serving_files: ServingFiles, faults: Faults, front_ends: int
+) -> None:
     request = serving_files.requests[0]
-    config = serving_files.write_config("second.yaml", listen={"drain_seconds": 600.0})
+    listen = {"drain_seconds": 600.0, "front_ends": front_ends}
+    config = serving_files.write_config("second.yaml", listen=listen)
     with ServerProcess(config, faults=faults) as server:
         caller = Caller(server.address)
         with occupied_engine(server, caller, request) as calls:
@@ -103,10 +113,11 @@ def test_a_second_signal_ends_it_at_once(serving_files: ServingFiles, faults: Fa
         caller.close()
 
 
+@front_ends
 def test_a_server_that_still_loads_refuses_calls_and_ends_cleanly(
-    serving_files: ServingFiles, faults: Faults
+    serving_files: ServingFiles, faults: Faults, front_ends: int
 ) -> None:
-    config = serving_files.write_config("loading.yaml")
+    config = serving_files.write_config("loading.yaml", listen={"front_ends": front_ends})
     with (
         faults.closed("input"),
         ServerProcess(config, faults=faults, ready=False) as server,

@@ -86,12 +86,13 @@ def test_values_of_a_request_reach_no_log_and_no_other_caller(
         assert value not in log
 
 
-@pytest.mark.parametrize("stage", ["features", "post"])
+@pytest.mark.parametrize(("stage", "front_ends"), [("features", 0), ("post", 2)])
 def test_a_dead_stage_ends_the_server_and_every_call_wherever_it_is(
-    serving_files: ServingFiles, faults: Faults, stage: StageName
+    serving_files: ServingFiles, faults: Faults, stage: StageName, front_ends: int
 ) -> None:
     request = serving_files.requests[0]
-    with ServerProcess(serving_files.write_config("death.yaml"), faults=faults) as server:
+    config = serving_files.write_config("death.yaml", listen={"front_ends": front_ends})
+    with ServerProcess(config, faults=faults) as server:
         caller = Caller(server.address)
         with HealthWatch(server) as watch:
             server.wait_until(lambda: watch.seen == ["SERVING"], "health is watched")

@@ -27,6 +27,7 @@ from server.messages import Answer, PendingRequest
 from server.metrics import Metrics
 from server.pipeline import Pipeline
 from server.server_state import Phase, ServerState
+from support.front_ends import front_ends
 from support.pipeline_cases import GENERATION
 
 METHOD = "/grace.v1.AdsRetrieval/Retrieve"
@@ -55,23 +56,23 @@ class Echo:
 class Service:
     """All that listens, in this process, over a pipeline that computes nothing."""
 
-    def __init__(self, limits: LimitsConfig, reply_seconds: float) -> None:
+    def __init__(self, limits: LimitsConfig, reply_seconds: float, front_ends: int) -> None:
         config = ServingConfig(
             snapshots=Path(),
             checkpoint=Path(),
             generation=GENERATION,
-            listen=ListenConfig(port=0, reply_seconds=reply_seconds),
+            listen=ListenConfig(port=0, reply_seconds=reply_seconds, front_ends=front_ends),
             admin=AdminConfig(port=0),
             metrics=MetricsConfig(port=0),
             limits=limits,
         )
-        self.state, self.pipeline = ServerState(), Echo()
+        self.state, self.pipeline, self.died = ServerState(), Echo(), asyncio.Event()
         self.metrics = Metrics(self.state, LoopLag(), torch.device("cpu"))
         front_end = FrontEnd(self.state, limits, GENERATION, self.metrics, None)
         self.pipeline.front_end = front_end
         self.state.pipeline = cast("Pipeline", self.pipeline)
         self.state.phase, self.state.takes = Phase.SERVING, True
-        self.listeners = Listeners(config, front_end, Admin(self.state, config))
+        self.listeners = Listeners(config, front_end, Admin(self.state, config), self.died.set)
         self.address = ""
 
     def count(self, name: str, **labels: str) -> float:
@@ -84,11 +85,12 @@ def served(
     use: Callable[[Service, Any], Awaitable[None]],
     limits: LimitsConfig | None = None,
     reply_seconds: float = 60.0,
+    front_ends: int = 0,
 ) -> None:
     """Calls `use` with a service and the method of a client of it."""
 
     async def serve() -> None:
-        service = Service(limits or LimitsConfig(), reply_seconds)
+        service = Service(limits or LimitsConfig(), reply_seconds, front_ends)
         with patch("server.listeners._LOG.info") as told:
             await service.listeners.open(service.metrics.registry)
         service.address = told.call_args.kwargs["extra"]["retrieve"]
@@ -141,7 +143,8 @@ def unread_calls(address: str, count: int) -> socket.socket:
     return client
 
 
-def test_calls_beyond_the_bound_are_refused_at_once_and_counted() -> None:
+@front_ends
+def test_calls_beyond_the_bound_are_refused_at_once_and_counted(front_ends: int) -> None:
     async def use(service: Service, retrieve: Any) -> None:
         service.pipeline.answers = False
         calls = [retrieve(b"") for _ in range(5)]
@@ -161,10 +164,13 @@ def test_calls_beyond_the_bound_are_refused_at_once_and_counted() -> None:
         assert service.count("grace_requests_total", code="OK") == 6
         assert service.count("grace_request_failures_total", reason="too_many_calls") == 2
 
-    served(use, LimitsConfig(open_calls=5))
+    served(use, LimitsConfig(open_calls=5), front_ends=front_ends)
 
 
-def test_a_client_that_reads_no_reply_leaves_places_for_others_and_holds_no_end_up() -> None:
+@front_ends
+def test_a_client_that_reads_no_reply_leaves_places_for_others_and_holds_no_end_up(
+    front_ends: int,
+) -> None:
     async def use(service: Service, retrieve: Any) -> None:
         with unread_calls(service.address, 111):
             await until(lambda: service.count("grace_requests_total", code="OK") == 100)
@@ -175,19 +181,23 @@ def test_a_client_that_reads_no_reply_leaves_places_for_others_and_holds_no_end_
                 assert await service.listeners.finish_calls(60.0)
         assert told.call_args.kwargs["extra"] == {"event": "replies_unread", "calls": 100}
 
-    served(use, LimitsConfig(open_calls=111), reply_seconds=0.1)
+    served(use, LimitsConfig(open_calls=111), reply_seconds=0.1, front_ends=front_ends)
 
 
-def test_a_reply_that_may_still_be_read_holds_the_end_up() -> None:
+@front_ends
+def test_a_reply_that_may_still_be_read_holds_the_end_up(front_ends: int) -> None:
     async def use(service: Service, _: Any) -> None:
         with unread_calls(service.address, 1):
             await until(lambda: service.count("grace_requests_total", code="OK") == 1)
             assert not await service.listeners.finish_calls(0.3)
 
-    served(use, reply_seconds=60.0)
+    served(use, reply_seconds=60.0, front_ends=front_ends)
 
 
-def test_calls_on_their_way_to_a_server_that_drains_are_refused_with_a_reason() -> None:
+@front_ends
+def test_calls_on_their_way_to_a_server_that_drains_are_refused_with_a_reason(
+    front_ends: int,
+) -> None:
     async def use(service: Service, retrieve: Any) -> None:
         assert await retrieve(b"")
         service.state.takes = False
@@ -198,4 +208,4 @@ def test_calls_on_their_way_to_a_server_that_drains_are_refused_with_a_reason() 
         finishing.cancel()
 
     with patch("server.listeners.SETTLE_SECONDS", 250 * SETTLE_SECONDS):
-        served(use)
+        served(use, front_ends=front_ends)

@@ -1,0 +1,218 @@
+"""A process that holds gRPC for a server: what comes in on its connections goes to the server's
+process, whose interpreter is thereby free of it, and what that answers goes out.
+
+    python -m server.relay DESCRIPTOR        of its end of a pair of sockets; the server starts it
+
+It takes bytes and gives bytes: it neither parses nor counts, and decides nothing. Its life is the
+server's: it ends when told to, and at once when the other end closes, however that came about.
+"""
+
+import asyncio
+import ctypes
+import gc
+import logging
+import math
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from time import perf_counter
+from typing import Any, Self
+
+import grpc
+import uvloop
+
+from configs.errors import ConfigError
+from proto.retrieval_pb2 import DESCRIPTOR
+from server.call_context import GrpcContext, Trailers
+from server.frames import PROTOCOL, TIMES, Kind, Link, Take, facts_of
+from server.grpc_listener import GrpcListener, ListenLimits
+from server.logs import LOGGER, fields_of
+
+__all__ = ["RelaySettings", "main"]
+
+IGNORED = (signal.SIGTERM, signal.SIGINT)
+"""Whoever sends them to all processes of a server at once means the server."""
+
+SETTLE_SECONDS = 0.2
+"""For gRPC to say of the last calls that they have ended, once it is closed."""
+
+_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+
+@dataclass(frozen=True, slots=True)
+class RelaySettings:
+    """calls  at once that the server takes; it refuses further ones unread"""
+
+    host: str
+    port: int
+    calls: int
+    limits: ListenLimits
+
+    def facts(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of(cls, facts: dict[str, Any]) -> Self:
+        return cls(**{**facts, "limits": ListenLimits(**facts["limits"])})
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    code: grpc.StatusCode
+    details: str
+    trailers: Trailers
+
+
+def main(arguments: Sequence[str]) -> int:
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)  # the server started it with them blocked
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+    (descriptor,) = map(int, arguments)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_relay(socket.socket(fileno=descriptor)))
+
+
+async def _relay(end: socket.socket) -> int:
+    relay = Relay()
+    await relay.link.connect(end)
+    logging.getLogger().handlers[:] = [_LinkLog(relay.link)]
+    try:
+        await relay.run()
+    except ExceptionGroup as group:
+        for error in group.exceptions:
+            logging.getLogger(LOGGER).error("front_end_failed", exc_info=error)
+        await asyncio.sleep(0)  # the log's turn
+        code = 1
+    else:
+        code = 0
+    relay.ends = True
+    await relay.link.close()
+    return code
+
+
+class _LinkLog(logging.Handler):
+    """To the server's log."""
+
+    def __init__(self, link: Link) -> None:
+        super().__init__()
+        self._link = link
+        self._loop = asyncio.get_running_loop()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        facts = {"level": record.levelno, **fields_of(record)}
+        self._loop.call_soon_threadsafe(self._link.send_facts, Kind.LOG, 0, facts)
+
+
+class Relay:
+    """Belongs to the event loop."""
+
+    def __init__(self) -> None:
+        takes: Mapping[int, Take] = {
+            Kind.REPLY: self._reply,
+            Kind.FAILURE: self._failure,
+            Kind.OPEN: self._open,
+            Kind.HEALTH: self._health,
+            Kind.CLOSE: self._close,
+        }
+        self.link = Link(takes, self._lost)
+        self.ends = False
+        self._loop = asyncio.get_running_loop()
+        self._told_to_end = asyncio.Event()
+        self._listener: GrpcListener | None = None
+        self._most_calls = 0
+        self._calls = 0  # so far
+        self._open_calls = 0
+        self._waiting: dict[int, asyncio.Future[bytes | _Failure]] = {}
+
+    async def run(self) -> None:
+        """Until it has been told to close, and has."""
+        async with asyncio.TaskGroup() as self._orders:
+            self.link.send_facts(Kind.HELLO, 0, {"protocol": PROTOCOL, "clock": perf_counter()})
+            await self._told_to_end.wait()
+
+    def _lost(self) -> None:
+        if not self.ends:
+            os._exit(0)  # the server has gone, and with it whoever would want to know
+
+    async def _retrieve(self, message: bytes, context: GrpcContext) -> bytes:
+        arrived = perf_counter()
+        left = context.time_remaining()
+        deadline = math.inf if left is None else arrived + left
+        self._calls = number = self._calls + 1
+        self._open_calls += 1
+        context.add_done_callback(partial(self._ended, number))
+        end: asyncio.Future[bytes | _Failure] = self._loop.create_future()
+        self._waiting[number] = end
+        # One too many of this relay is one too many of all: the server will not read it.
+        sent = message if self._open_calls <= self._most_calls else b""
+        self.link.send(Kind.CALL, number, TIMES.pack(arrived, deadline), sent)
+        try:
+            outcome = await end
+        finally:
+            del self._waiting[number]
+        if isinstance(outcome, _Failure):
+            await context.abort(outcome.code, outcome.details, outcome.trailers)
+        return outcome
+
+    def _ended(self, number: int, context: GrpcContext) -> None:  # noqa: ARG002
+        self._open_calls -= 1
+        self.link.send(Kind.ENDED, number)
+
+    def _reply(self, number: int, body: memoryview) -> None:
+        self._resolve(number, bytes(body))
+
+    def _failure(self, number: int, body: memoryview) -> None:
+        code, details, trailers = facts_of(body)
+        pairs = tuple((str(name), str(value)) for name, value in trailers)
+        self._resolve(number, _Failure(_CODES[code], details, pairs))
+
+    def _resolve(self, number: int, outcome: bytes | _Failure) -> None:
+        end = self._waiting.get(number)
+        if end is not None and not end.done():  # or the caller has gone, and ENDED is on its way
+            end.set_result(outcome)
+
+    def _open(self, order: int, body: memoryview) -> None:
+        self._orders.create_task(self._listen(order, RelaySettings.of(facts_of(body))))
+
+    def _health(self, order: int, body: memoryview) -> None:
+        self._orders.create_task(self._set_health(order, facts_of(body)["serving"]))
+
+    def _close(self, order: int, body: memoryview) -> None:  # noqa: ARG002, its end is the answer
+        self._orders.create_task(self._finish(facts_of(body)["seconds"]))
+
+    async def _listen(self, order: int, settings: RelaySettings) -> None:
+        self._most_calls = settings.calls
+        service = DESCRIPTOR.services_by_name["AdsRetrieval"]
+        methods = {"Retrieve": self._retrieve}
+        self._listener = GrpcListener(service, methods, settings.limits, shares_port=True)
+        fault = ""
+        try:
+            await self._listener.open("listen", settings.host, settings.port)
+        except ConfigError as error:
+            fault = str(error)
+        gc.collect()
+        gc.freeze()  # what is loaded stays
+        self.link.send(Kind.DONE, order, fault.encode())
+
+    async def _set_health(self, order: int, serving: bool) -> None:
+        if self._listener is not None:
+            await self._listener.set_health(serving=serving)
+        self.link.send(Kind.DONE, order)
+
+    async def _finish(self, seconds: float | None) -> None:
+        if self._listener is not None:
+            await self._listener.close(seconds)
+        end = self._loop.time() + SETTLE_SECONDS
+        while self._open_calls and self._loop.time() < end:
+            await asyncio.sleep(0.001)
+        self._told_to_end.set()
+
+
+if __name__ == "__main__":
+    os._exit(main(sys.argv[1:]))  # nothing of the interpreter's is worth the time to end it

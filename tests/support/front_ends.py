@@ -1,0 +1,14 @@
+"""Where gRPC runs, for tests of what must not depend on it."""
+
+import pytest
+
+__all__ = ["FRONT_ENDS", "WHERE", "front_ends"]
+
+FRONT_ENDS = (0, 2)
+"""Values of `listen.front_ends`."""
+
+WHERE = ("gRPC in the server", "in two relays")
+"""The same in the names of tests."""
+
+front_ends = pytest.mark.parametrize("front_ends", FRONT_ENDS, ids=WHERE)
+"""Gives a test `front_ends`."""
