@@ -7,7 +7,8 @@ work is C++ without the interpreter lock, request by request on several threads.
 """
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from ctypes import c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ from index.trie import NO_NODE
 from index.users import UserRows
 from native.loader import array_in, array_out, declare
 
-__all__ = ["ExactMatcher", "MatchCounts", "MatchedAds"]
+__all__ = ["ExactMatcher", "HeldAds", "MatchCounts", "MatchedAds"]
 
 _open = declare(
     "grace_exact_open",
@@ -48,6 +49,8 @@ _take = declare(
 )
 _drop = declare("grace_replies_drop", c_uint64)
 
+_NOBODY = np.empty(0, np.int64)
+_NO_VALUES = np.empty(0, np.int32)
 _FIXED_COUNTS = 5  # generated, attributes, paused, denied, matched; those of the sets follow
 
 
@@ -93,6 +96,27 @@ class MatchedAds:
         return len(self.offsets) - 1
 
 
+@dataclass(frozen=True, slots=True)
+class HeldAds:
+    """The returned ads of B requests, where C++ has put them.
+
+    offsets  int64 [B + 1]   request b has offsets[b + 1] - offsets[b] ads
+    replies  what native functions that read them are given
+    """
+
+    offsets: npt.NDArray[np.int64]
+    counts: MatchCounts
+    replies: int
+
+    def taken(self) -> MatchedAds:
+        """Copies of them."""
+        ads = int(self.offsets[-1])
+        ad_ids, scores = np.empty(ads, np.int64), np.empty(ads, np.float32)
+        positions = np.empty(ads, np.int32)
+        _take(self.replies, ad_ids, scores, positions)
+        return MatchedAds(self.offsets, ad_ids, scores, positions, self.counts)
+
+
 class ExactMatcher:
     """Matches requests against one snapshot, which it keeps alive. Any thread may call it."""
 
@@ -122,6 +146,21 @@ class ExactMatcher:
         paused        uint64 [ceil(ads / 64)]   a bit per ordinal (SidToAds.bitmap)
         deny          per request the ad ids not to return; unknown ones are ignored
         """
+        with self.held(users, leaf_offsets, leaves, scores, max_ads, paused, deny) as held:
+            return held.taken()
+
+    @contextmanager
+    def held(
+        self,
+        users: UserRows,
+        leaf_offsets: npt.NDArray[np.integer],
+        leaves: npt.NDArray[np.int32],
+        scores: npt.NDArray[np.float32],
+        max_ads: int | Sequence[int] | npt.NDArray[np.integer],
+        paused: npt.NDArray[np.uint64] | None = None,
+        deny: Sequence[npt.ArrayLike] | None = None,
+    ) -> Iterator[HeldAds]:
+        """The same, for as long as the context lasts."""
         requests, snapshot = len(users), self._snapshot
         first_leaves = np.ascontiguousarray(leaf_offsets, np.int64)
         leaves, scores = np.ascontiguousarray(leaves), np.ascontiguousarray(scores)
@@ -138,14 +177,11 @@ class ExactMatcher:
             *(_limits(max_ads, requests), offsets, counts, fault, replies),
         )
         _raise_fault(fault, first_leaves, leaves, snapshot.trie.num_leaves)
+        handle = int(replies[0])
         try:
-            ad_ids = np.empty(offsets[-1], np.int64)
-            ad_scores = np.empty(offsets[-1], np.float32)
-            positions = np.empty(offsets[-1], np.int32)
-            _take(int(replies[0]), ad_ids, ad_scores, positions)
+            yield HeldAds(offsets, _counts(counts, offsets[1:] - offsets[:-1]), handle)
         finally:
-            _drop(int(replies[0]))
-        return MatchedAds(offsets, ad_ids, ad_scores, positions, _counts(counts, np.diff(offsets)))
+            _drop(handle)
 
 
 def _open_matcher(snapshot: Snapshot) -> int:
@@ -250,19 +286,21 @@ def _deny_lists(
     deny: Sequence[npt.ArrayLike] | None, requests: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """As offsets [B + 1] and ad ids."""
-    if deny is None:
-        return np.zeros(requests + 1, np.int64), np.empty(0, np.int64)
-    if len(deny) != requests:
+    if deny is not None and len(deny) != requests:
         raise InputError(f"deny must hold one list per request, {requests}, got {len(deny)}")
-    lists = [_integers("deny", ids).reshape(-1) for ids in deny]
+    lists = [_integers("deny", ids).reshape(-1) for ids in deny or ()]
     offsets = np.zeros(requests + 1, np.int64)
+    if not any(map(len, lists)):
+        return offsets, _NOBODY
     np.cumsum([len(ids) for ids in lists], out=offsets[1:])
-    return offsets, np.concatenate([np.empty(0, np.int64), *lists])
+    return offsets, np.concatenate(lists)
 
 
 def _integers(name: str, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
     """As int64, never by cutting off a fraction."""
     array = np.asarray(values)
+    if array.dtype == np.int64:
+        return array
     if array.size and (array.dtype.kind not in "iu" or array.dtype == np.uint64):
         raise InputError(f"{name} must be 64-bit integers, got {array.dtype}")
     return array.astype(np.int64)
@@ -273,14 +311,15 @@ def _user_values(
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int32]]:
     """Whether there is any value [sets, B]; offsets [sets * B + 1], set by set, and value ids."""
     present = np.empty((len(users.sets), len(users)), np.uint8)
-    offsets, value_ids = [np.zeros(1, np.int64)], [np.empty(0, np.int32)]
-    first = 0
-    for row, queries in zip(present, users.sets, strict=True):
-        row[:] = np.diff(queries.offsets) > 0
-        offsets.append(first + queries.value_offsets[1:].astype(np.int64))
-        value_ids.append(queries.value_ids)
-        first += len(queries.value_ids)
-    return present, np.concatenate(offsets), np.concatenate(value_ids)
+    offsets = np.zeros(present.size + 1, np.int64)
+    first, row = 0, 1
+    for any_value, queries in zip(present, users.sets, strict=True):
+        np.not_equal(queries.offsets[1:], queries.offsets[:-1], out=any_value.view(np.bool_))
+        np.add(queries.value_offsets[1:], first, out=offsets[row : row + len(users)])
+        first, row = first + len(queries.value_ids), row + len(users)
+    if len(users.sets) == 1:
+        return present, offsets, np.ascontiguousarray(users.sets[0].value_ids)
+    return present, offsets, np.concatenate([_NO_VALUES, *(q.value_ids for q in users.sets)])
 
 
 def _counts(counts: npt.NDArray[np.int64], returned: npt.NDArray[np.int64]) -> MatchCounts:

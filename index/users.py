@@ -15,30 +15,17 @@ import numpy.typing as npt
 
 from configs.errors import InputError, RequestError
 from index.bloom import value_hashes
+from index.native_users import NativeUsers
 from index.schema import RESERVED_VALUE, Attribute, TargetingSchema, TargetSet
+from index.set_queries import SetQueries
 from index.snapshot import Snapshot
 from index.values import InternedValues
+from index.wire_user import WireUser
 
-__all__ = ["SetQueries", "UserAttributes", "UserEncoder", "UserRows"]
+__all__ = ["DirectUsers", "SetQueries", "UserAttributes", "UserEncoder", "UserRows"]
 
 UserAttributes = Mapping[str, Sequence[str]]
 """Raw user attributes of one request: name -> values; an empty list means missing."""
-
-
-@dataclass(frozen=True, slots=True)
-class SetQueries:
-    """One set's side of a batch of B requests.
-
-    offsets        int32 [B + 1]
-    hashes         uint64 [...]    Bloom queries, one per distinct value
-    value_offsets  int32 [B + 1]
-    value_ids      int32 [...]     ids of the values that some rule names, ascending per request
-    """
-
-    offsets: npt.NDArray[np.int32]
-    hashes: npt.NDArray[np.uint64]
-    value_offsets: npt.NDArray[np.int32]
-    value_ids: npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +53,30 @@ class UserRows:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class DirectUsers:
+    """What C++ made of a batch.
+
+    understood  of each user; one that was not has the row of an empty one
+    """
+
+    rows: UserRows
+    understood: tuple[bool, ...]
+
+
 @dataclass(frozen=True)
 class UserEncoder:
     schema: TargetingSchema
     set_values: tuple[InternedValues, ...]
+
+    def direct(self, users: Sequence[WireUser], size: int) -> DirectUsers | None:
+        """What `encode` makes, straight from the bytes; None if they are for `encode` to read.
+
+        Empty users fill the batch up to `size`.
+        """
+        made = self._native.read([user.content for user in users], size)
+        ignored = (*made.ignored, *[()] * (size - len(users)))
+        return DirectUsers(UserRows(self, made.bitmask, made.sets, ignored), made.understood)
 
     def encode(self, users: Sequence[UserAttributes]) -> UserRows:
         """Raises RequestError, naming the field, for what cannot be tested."""
@@ -84,6 +91,10 @@ class UserEncoder:
         )
         ignored = tuple(tuple(sorted(user.keys() - known)) for user in distinct)
         return UserRows(self, bitmask.reshape(len(users), self.schema.words), sets, ignored)
+
+    @cached_property
+    def _native(self) -> NativeUsers:
+        return NativeUsers(self.schema, self.set_values)
 
     @cached_property
     def _known_names(self) -> frozenset[str]:

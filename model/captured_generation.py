@@ -119,17 +119,19 @@ def copy_features(source: FeatureTensors, place: FeatureTensors) -> None:
         source.sequences
     ) != len(place.sequences):
         raise ValueError("features must be those of the model that generation was made for")
+    pairs: list[tuple[str, Tensor, Tensor]] = []
     if source.non_sequence is not None and place.non_sequence is not None:
-        _copy("features.non_sequence", source.non_sequence, place.non_sequence)
+        pairs.append(("features.non_sequence", source.non_sequence, place.non_sequence))
     for i, (one, other) in enumerate(zip(source.sequences, place.sequences, strict=True)):
-        _copy(f"features.sequences[{i}].states", one.states, other.states)
-        _copy(f"features.sequences[{i}].mask", one.mask, other.mask)
-
-
-def _copy(name: str, source: Tensor, place: Tensor) -> None:
-    if source.shape != place.shape:  # copy_ would spread one row over all
-        raise ValueError(f"{name} must be {list(place.shape)}, got {list(source.shape)}")
-    place.copy_(source, non_blocking=True)
+        pairs.append((f"features.sequences[{i}].states", one.states, other.states))
+        pairs.append((f"features.sequences[{i}].mask", one.mask, other.mask))
+    for name, given, kept in pairs:
+        if given.shape != kept.shape:  # a copy would spread one row over all
+            raise ValueError(f"{name} must be {list(kept.shape)}, got {list(given.shape)}")
+    # In one call: each gives the interpreter's lock away, and may have to wait for it.
+    torch._foreach_copy_(
+        [kept for _, _, kept in pairs], [given for _, given, _ in pairs], non_blocking=True
+    )
 
 
 def one_sid_index(vocab_sizes: tuple[int, ...], device: torch.device) -> DecodeIndex:

@@ -22,6 +22,10 @@ __all__ = ["FastFeatures"]
 
 _MOST_ROWS = 1 << 31
 
+# torch.embedding_bag's numbers for what functional.embedding_bag names. The latter checks in Python
+# what holds here, and makes the begins of bags that are all of one size again each time.
+_SUM, _MEAN = 0, 1
+
 
 class FastFeatures:
     """Takes copies of the tables, in `dtype`, where the model is. On a device that has no room for
@@ -42,6 +46,8 @@ class FastFeatures:
             assert len(self._events) == zeros + 1
             self._single = _SingleInputs(features, dtype)
 
+        self._event_begins: dict[int, Tensor] = {}  # by the number of places in a batch
+
     @torch.inference_mode()
     def compute(self, lookups: FeatureLookups) -> FeatureTensors:
         return FeatureTensors(
@@ -53,10 +59,20 @@ class FastFeatures:
         """events int32 [B, places, ids]"""
         if not self._places:
             return ()
-        states = functional.embedding_bag(events.flatten(0, 1), self._events, mode="sum")
-        states = states.view(*events.shape[:2], -1)
+        batch, places, ids = events.shape
+        begins = self._event_begins.get(batch * places)
+        if begins is None:
+            begins = torch.arange(0, events.numel(), ids, dtype=torch.int32, device=events.device)
+            self._event_begins[batch * places] = begins
+        states = _sums(self._events, events.view(-1), begins).view(batch, places, -1)
         mask = events[:, :, 0] != len(self._events) - 1
-        return tuple(SequenceTensors(states[:, at], mask[:, at]) for at in self._places)
+        lengths = [at.stop - at.start for at in self._places]
+        return tuple(
+            SequenceTensors(own, there)
+            for own, there in zip(
+                states.split_with_sizes(lengths, 1), mask.split_with_sizes(lengths, 1), strict=True
+            )
+        )
 
 
 class _SingleInputs:
@@ -88,11 +104,11 @@ class _SingleInputs:
         if self._categorical is not None:
             vectors.append(functional.embedding(lookups.categorical, self._categorical).flatten(1))
         if self._bags is not None:
-            means = functional.embedding_bag(
-                *(lookups.bag_rows, self._bags, lookups.bag_offsets),
-                mode="mean",
+            means = torch.embedding_bag(
+                *(self._bags, lookups.bag_rows, lookups.bag_offsets),
+                mode=_MEAN,
                 include_last_offset=True,
-            )
+            )[0]
             vectors.append(means.view(batch, -1))
         projected = linear(torch.cat(vectors, dim=1), self._project)
         return projected.view(batch, *self._tokens.shape) + self._tokens
@@ -119,6 +135,11 @@ def _together(tables: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
         whole[begin : begin + len(table)] = table
         begin += len(table)
     return whole
+
+
+def _sums(table: Tensor, rows: Tensor, begins: Tensor) -> Tensor:
+    """Of the table's rows in each bag."""
+    return torch.embedding_bag(table, rows, begins, mode=_SUM)[0]
 
 
 def _zeros(table: Tensor) -> Tensor:

@@ -7,8 +7,9 @@ they are. What is not is for protobuf to read and for `server.requests` to name.
 
 from collections.abc import Mapping, Sequence
 from ctypes import c_char_p, c_int64, c_void_p
-from dataclasses import astuple, dataclass
-from typing import Protocol, TypeVar, cast
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,6 @@ Item = TypeVar("Item", covariant=True)
 _ARRAY_FROM = 64
 """Shorter fields are read faster as a list, longer ones as an array."""
 
-_Limits = c_int64 * 5
 _Span = c_int64 * 4
 
 # A few microseconds on the event loop: giving the lock away and waiting for it would take longer.
@@ -82,13 +82,19 @@ class WireFeatures:
 def split_features(message: bytes, limits: FeatureLimits) -> tuple[bytes, WireFeatures] | None:
     """A RetrieveRequest's bytes without its features, and those, if they are plainly right."""
     span = _Span()
-    _check(message, len(message), _Limits(*astuple(limits)), span)
+    _check(message, len(message), _limits(limits), span)
     plain, tag, begin, end = span
     if not plain:
         return None
     if not end:
         return message, WireFeatures()
     return message[:tag] + message[end:], WireFeatures(message[begin:end])
+
+
+@lru_cache(maxsize=16)
+def _limits(limits: FeatureLimits) -> Any:
+    most = (limits.names, limits.name_bytes, limits.values, limits.events, limits.sid_length)
+    return (c_int64 * 5)(*most)
 
 
 def repeated(field: Sequence[Item]) -> Repeated[Item]:

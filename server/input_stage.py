@@ -1,8 +1,8 @@
 """The first stage: requests to the rows and tensors that the model reads.
 
 What one request does wrong fails that request alone. What hardly ever fails is done at once for
-the batch, and one by one only when that fails: features that C++ reads directly
-(`model.native_lookups`), user rows. All other features are encoded request by request.
+the batch, and one by one only when that fails: users and features that C++ reads directly
+(`index.native_users`, `model.native_lookups`), user rows. All others are encoded one by one.
 """
 
 import logging
@@ -64,7 +64,7 @@ def prepare_inputs(batch: RequestBatch) -> InputBatch:
         requests=tuple(read.request for read in readable),
         failures=tuple(failures),
         ignored=tuple(
-            tuple(sorted({*ignored, *read.ignored}))
+            tuple(sorted({*ignored, *read.ignored})) if ignored or read.ignored else ()
             for read, ignored in zip(readable, rows.ignored, strict=False)
         ),
         user_rows=rows,
@@ -132,8 +132,12 @@ def _on_device(
 
 def _user_rows(batch: RequestBatch, readable: list[_Read]) -> UserRows:
     """Those of the requests, and of as many empty users as the bucket has places left."""
+    encoder = batch.pair.users
     users = [read.request.retrieval.user for read in readable]
-    return batch.pair.users.encode([*users, *[{}] * (batch.bucket - len(users))])
+    direct = encoder.direct(users, batch.bucket)
+    if direct is not None and all(direct.understood):
+        return direct.rows
+    return encoder.encode([*(user.read() for user in users), *[{}] * (batch.bucket - len(users))])
 
 
 def _with_users(pair: ServingPair, readable: list[_Read], failures: list[Failure]) -> list[_Read]:
@@ -141,7 +145,7 @@ def _with_users(pair: ServingPair, readable: list[_Read], failures: list[Failure
     kept: list[_Read] = []
     for read in readable:
         try:
-            pair.users.encode([read.request.retrieval.user])
+            pair.users.encode([read.request.retrieval.user.read()])
         except Exception as error:  # noqa: BLE001 (any fault of one request is that request's)
             failures.append(Failure(read.request, _fault_of(read.request, error)))
         else:

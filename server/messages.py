@@ -7,7 +7,6 @@ A batch is bound to one snapshot and one checkpoint when it forms, and keeps the
 tensors have as many rows as its bucket; requests have the first rows, the others are empty.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -18,6 +17,7 @@ from torch import Tensor
 from configs.generation import BeamProfile
 from index.exact import MatchCounts
 from index.users import UserRows
+from index.wire_user import WireUser
 from kernels import UserTensors
 from model.feature_stage import BatchInputs
 from model.inputs import FeatureTensors
@@ -51,7 +51,7 @@ class Retrieval:
     request_id: str
     model: str  # a checkpoint id, or empty
     sid_space: str  # or empty
-    user: Mapping[str, Sequence[str]]
+    user: WireUser
     features: WireFeatures
     max_ads: int
     profile: str  # one of the configuration's

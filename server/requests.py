@@ -1,9 +1,11 @@
 """A call's bytes to a Retrieval: every limit of the configuration is enforced here, and named.
 
-It runs on the event loop, so features stay bytes: what they may be is the input stage's to say.
+It runs on the event loop, so user and features stay bytes: what they may be is the input stage's to
+say.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from math import isfinite
 from typing import TypeVar
 
@@ -12,6 +14,7 @@ from google.protobuf.message import DecodeError
 
 from configs.generation import GenerationConfig
 from configs.serving import LimitsConfig
+from index.wire_user import UserLimits, WireUser, split_user
 from model.wire_features import (
     FeatureLimits,
     WireFeatures,
@@ -30,6 +33,7 @@ Message = TypeVar("Message")
 PRIORITIES: Mapping[str, Priority] = {"": "NORMAL", "NORMAL": "NORMAL", "LOW": "LOW"}
 SHOWN_CHARACTERS = 64
 _WIDEST_CHARACTER = 4  # bytes in UTF-8
+_NO_ADS = np.empty(0, np.int64)
 
 
 def read_request(message: bytes, limits: LimitsConfig, generation: GenerationConfig) -> Retrieval:
@@ -42,13 +46,11 @@ def read_request(message: bytes, limits: LimitsConfig, generation: GenerationCon
             reason="too_large",
         )
     sid_length = len(generation.profiles[generation.default_profile].beams)
-    split = split_features(message, _feature_limits(limits, sid_length))
-    try:
-        request = RetrieveRequest.FromString(message if split is None else split[0])
-    except DecodeError:
-        raise InvalidRequest(
-            "", "the bytes are not a grace.v1.RetrieveRequest", reason="malformed"
-        ) from None
+    user_limits, feature_limits = _wire_limits(limits, sid_length)
+    features = split_features(message, feature_limits)
+    rest = message if features is None else features[0]
+    user = None if features is None else split_user(rest, user_limits)
+    request = _parsed(rest if user is None else user[0])
     _require_bytes("request_id", request.request_id, limits.request_id_bytes, "request_id_bytes")
     for field in ("model", "sid_space", "profile", "priority"):
         _require_bytes(field, getattr(request, field), limits.value_bytes, "value_bytes")
@@ -58,13 +60,46 @@ def read_request(message: bytes, limits: LimitsConfig, generation: GenerationCon
         request_id=request.request_id,
         model=request.model,
         sid_space=request.sid_space,
-        user=_user(request.user, limits),
-        features=(_features(request.features, limits, sid_length) if split is None else split[1]),
+        user=_user(request.user, limits) if user is None else user[1],
+        features=(
+            _features(request.features, limits, sid_length) if features is None else features[1]
+        ),
         max_ads=_max_ads(request.max_ads, limits),
         profile=_profile(request.profile, generation),
         priority=_priority(request.priority),
-        exclude_ads=np.asarray(integers_of(exclude_ads), np.int64),
+        exclude_ads=(
+            np.asarray(integers_of(exclude_ads), np.int64) if len(exclude_ads) else _NO_ADS
+        ),
         include_sids=request.include_sids,
+    )
+
+
+def _parsed(message: bytes) -> RetrieveRequest:
+    try:
+        return RetrieveRequest.FromString(message)
+    except DecodeError:
+        raise InvalidRequest(
+            "", "the bytes are not a grace.v1.RetrieveRequest", reason="malformed"
+        ) from None
+
+
+@lru_cache(maxsize=16)
+def _wire_limits(limits: LimitsConfig, sid_length: int) -> tuple[UserLimits, FeatureLimits]:
+    return (
+        UserLimits(
+            names=limits.names,
+            name_bytes=limits.value_bytes,
+            values=limits.values_per_name,
+            together=limits.user_values,
+            value_bytes=limits.value_bytes,
+        ),
+        FeatureLimits(
+            names=limits.names,
+            name_bytes=limits.value_bytes,
+            values=limits.values_per_name,
+            events=limits.events,
+            sid_length=sid_length,
+        ),
     )
 
 
@@ -88,7 +123,8 @@ def _priority(given: str) -> Priority:
     return priority
 
 
-def _user(user: Mapping[str, Values], limits: LimitsConfig) -> dict[str, Sequence[str]]:
+def _user(user: Mapping[str, Values], limits: LimitsConfig) -> WireUser:
+    """Of a request whose user is not plainly right: it may be so all the same."""
     _require_count("user", len(user), "names", limits.names, "names")
     together = 0
     for name, message in _named("user", user, limits):
@@ -96,29 +132,15 @@ def _user(user: Mapping[str, Values], limits: LimitsConfig) -> dict[str, Sequenc
         _require_count(field, count, "values", limits.values_per_name, "values_per_name")
         together += count
     _require_count("user", together, "values", limits.user_values, "user_values")
-    read: dict[str, Sequence[str]] = {}
-    short = limits.value_bytes // _WIDEST_CHARACTER
     for name, message in user.items():
-        values = repeated(message.values)[:]
-        for value in values:
-            if len(value) > short and _is_longer(value, limits.value_bytes):
+        for value in message.values:
+            if _is_longer(value, limits.value_bytes):
                 raise InvalidRequest(
                     f"user.{name}.values",
                     f"a value has {len(value.encode())} bytes, at most {limits.value_bytes} "
                     "(limits.value_bytes)",
                 )
-        read[name] = values
-    return read
-
-
-def _feature_limits(limits: LimitsConfig, sid_length: int) -> FeatureLimits:
-    return FeatureLimits(
-        names=limits.names,
-        name_bytes=limits.value_bytes,
-        values=limits.values_per_name,
-        events=limits.events,
-        sid_length=sid_length,
-    )
+    return WireUser.of(user)
 
 
 def _features(features: Features, limits: LimitsConfig, sid_length: int) -> WireFeatures:

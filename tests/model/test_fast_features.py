@@ -13,7 +13,7 @@ from model.feature_stage import FastStage, PlainStage, feature_stage_for
 from model.init import random_model
 from model.input_encoding import InputEncoder, encode_inputs
 from model.inputs import EventSequence, FeatureTensors, RequestFeatures
-from model.one_copy import copied_together
+from model.one_copy import copied_together, packed
 from model.spec import BagInput, CategoricalInput, DenseInput, ModelSpec, SequenceInput
 from support.encoder_cases import INTERFORMER, T5, random_features
 
@@ -124,23 +124,44 @@ def test_what_is_on_the_cpu_need_not_be_copied() -> None:
     assert all(one is other for one, other in zip(copied_together(given, CPU), given, strict=True))
 
 
-@pytest.mark.gpu
-@torch.inference_mode()
-def test_one_copy_brings_every_tensor_as_it_was() -> None:
+def tensors_of_many_kinds() -> list[torch.Tensor]:
     rng = np.random.default_rng(1)
-    given = [
+    return [
         torch.from_numpy(rng.integers(-(2**40), 2**40, 63)),
         torch.zeros((0, 3), dtype=torch.int32),
         torch.from_numpy(rng.random((5, 7), np.float32)),
         torch.from_numpy(rng.random(111) < 0.5),
         torch.arange(24, dtype=torch.int32).view(4, 6).t(),
+        torch.from_numpy(rng.integers(-9, 9, (3, 1, 2))),
+        torch.zeros(0),
     ]
-    there = copied_together(given, torch.device("cuda"))
+
+
+def assert_views_of_one(there: tuple[torch.Tensor, ...], given: list[torch.Tensor]) -> None:
     for one, other in zip(given, there, strict=True):
-        assert other.device.type == "cuda"
         assert torch.equal(one, other.cpu())
         assert one.dtype == other.dtype
     assert len({tensor.untyped_storage().data_ptr() for tensor in there}) == 1
+
+
+@pytest.mark.parametrize("count", [0, 1, 4, 7])
+def test_what_is_packed_is_spread_as_it_was(count: int) -> None:
+    given = tensors_of_many_kinds()[:count]
+    together = packed(given, pinned=False)
+    there = together.spread(together.whole.clone())
+    together.whole.fill_(255)
+    if given:
+        assert_views_of_one(there, given)
+    assert len(there) == count
+
+
+@pytest.mark.gpu
+@torch.inference_mode()
+def test_one_copy_brings_every_tensor_as_it_was() -> None:
+    given = tensors_of_many_kinds()
+    there = copied_together(given, torch.device("cuda"))
+    assert all(tensor.device.type == "cuda" for tensor in there)
+    assert_views_of_one(there, given)
 
 
 @pytest.mark.gpu

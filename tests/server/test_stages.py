@@ -262,6 +262,9 @@ def test_the_poison_is_in_one_value_only(
 class BrokenUsers(UserEncoder):
     """Our own mistake, met by one user only, in a message that quotes them."""
 
+    def direct(self, users: Any, size: int) -> None:  # noqa: ARG002
+        return None
+
     def encode(self, users: Any) -> UserRows:
         if any("SECRET" in values for user in users for values in user.values()):
             raise KeyError("SECRET")

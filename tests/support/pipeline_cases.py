@@ -15,9 +15,11 @@ from configs.generation import BeamProfile, GenerationConfig
 from configs.serving import BatchingConfig
 from index.exact import MatchCounts
 from index.users import UserEncoder, UserRows
+from index.wire_user import WireUser
 from kernels import UserTensors
 from model.inputs import FeatureTensors, ModelInputs
 from model.wire_features import WireFeatures
+from proto.retrieval_pb2 import Values
 from server.messages import (
     Answer,
     AnsweredBatch,
@@ -92,7 +94,7 @@ def request_of(
         request_id=name,
         model="",
         sid_space="",
-        user={"name": (name,)},
+        user=WireUser.of({"name": Values(values=[name])}),
         features=WireFeatures(),
         max_ads=5,
         profile=profile,

@@ -1,0 +1,111 @@
+// A request's user, the map `user` of grace.v1.RetrieveRequest, from the bytes it came in: checked,
+// then read to the rows that index/users.py describes. Whatever is not plainly right is left to
+// Python, whose UserEncoder.encode is the definition and has the words for what is wrong.
+#ifndef GRACE_USERS_H_
+#define GRACE_USERS_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "grace/wire.h"
+
+namespace grace::users {
+
+// At most so many: names, bytes of each, values of a name, of all together, bytes of each.
+struct Limits {
+  int64_t names;
+  int64_t name_bytes;
+  int64_t values;
+  int64_t together;
+  int64_t value_bytes;
+};
+
+// Texts side by side: text i is utf8[offsets[i] .. offsets[i + 1]].
+struct Texts {
+  int64_t count;
+  const int64_t* offsets;
+  const char* utf8;
+
+  std::string_view operator[](int64_t i) const {
+    return {utf8 + offsets[i], static_cast<size_t>(offsets[i + 1] - offsets[i])};
+  }
+};
+
+// An attribute's bits: one for each listed value, and one for any other.
+struct Attribute {
+  std::unordered_map<std::string, int64_t> bit_of;
+  int64_t other;
+  int64_t missing;
+};
+
+// Finds a value's id by its hash. Longer values than are hashed here are not in it.
+class Interned {
+ public:
+  Interned(Texts texts, uint64_t seed);
+  // -1 if it is none of them.
+  int32_t find(std::string_view value, uint64_t hash) const;
+
+ private:
+  Texts texts_;
+  std::vector<int32_t> cells_;
+};
+
+struct Set {
+  Interned values;
+  int64_t most_values;
+};
+
+// A batch's arrays of `size` rows, zero-filled by nobody. Those of sets stand set behind set:
+// offsets [size + 1] each, hashes and ids with room for size * most_values each.
+struct Rows {
+  int64_t size;
+  uint64_t* bitmask;
+  int32_t* offsets;
+  uint64_t* hashes;
+  int32_t* value_offsets;
+  int32_t* value_ids;
+};
+
+class Users {
+ public:
+  Users(int64_t words, uint64_t seed) : words_(words), seed_(seed) {}
+
+  void add(const std::string& name, Attribute attribute);
+  // The texts must outlive this.
+  void add_set(const std::string& name, Texts values, int64_t most_values);
+
+  // Before the first row: where it begins in the sets' arrays.
+  void begin(const Rows& rows) const;
+  // Reads one user into its row; the rows before it must have been read. Unknown names are appended
+  // to `unknown`, each with a zero byte. Throws NotPlain.
+  void read(wire::Reader user, int64_t row, const Rows& rows, std::string& unknown) const;
+
+ private:
+  struct Place {
+    bool is_set;
+    size_t number;
+  };
+  struct Given;
+
+  Given find(wire::Reader user, std::string& unknown) const;
+  void set_bits(const Attribute& attribute, wire::Reader values, uint64_t* row) const;
+  void read_set(size_t number, int64_t before, wire::Reader values, int64_t row,
+                const Rows& rows) const;
+  void declare(const std::string& name, Place place);
+
+  int64_t words_;
+  uint64_t seed_;
+  std::map<std::string, Place, std::less<>> names_;
+  std::vector<Attribute> attributes_;
+  std::vector<Set> sets_;
+};
+
+}  // namespace grace::users
+
+#endif  // GRACE_USERS_H_

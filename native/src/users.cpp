@@ -1,0 +1,191 @@
+#include "grace/users.h"
+
+#include <algorithm>
+
+#include "grace/abi.h"
+#include "grace/id_tables.h"
+#include "grace/xxh3.h"
+
+namespace grace::users {
+
+using wire::kBytes;
+using wire::Reader;
+using wire::require_plain;
+using wire::tag_of;
+
+namespace {
+
+constexpr std::string_view kReserved = "*";  // index.schema.RESERVED_VALUE
+constexpr int32_t kFree = -1;
+
+// Calls take(value) for each of a grace.v1.Values.
+template <typename Take>
+void take_values(Reader values, Take&& take) {
+  while (!values.done()) {
+    require_plain(values.tag() == tag_of(1, kBytes));
+    const std::string_view value = values.bytes().text();
+    require_plain(value != kReserved);
+    take(value);
+  }
+}
+
+// The distinct ones of the values added, in the order of their first coming.
+class Distinct {
+ public:
+  void add(std::string_view value, uint64_t hash) { all_.push_back({value, hash}); }
+
+  void clear() { all_.clear(); }
+
+  void keep_first() {
+    const uint32_t bits = table_bits(static_cast<int64_t>(all_.size()));
+    cells_.assign(size_t{1} << bits, kFree);
+    size_t kept = 0;
+    for (const Value& value : all_) {
+      size_t at = first_cell(value.hash, bits);
+      while (cells_[at] != kFree && !(all_[static_cast<size_t>(cells_[at])] == value)) {
+        at = (at + 1) & (cells_.size() - 1);
+      }
+      if (cells_[at] != kFree) continue;
+      cells_[at] = static_cast<int32_t>(kept);
+      all_[kept++] = value;
+    }
+    all_.resize(kept);
+  }
+
+  struct Value {
+    std::string_view text;
+    uint64_t hash;
+    bool operator==(const Value& other) const { return hash == other.hash && text == other.text; }
+  };
+  const std::vector<Value>& values() const { return all_; }
+
+ private:
+  std::vector<Value> all_;
+  std::vector<int32_t> cells_;
+};
+
+}  // namespace
+
+Interned::Interned(Texts texts, uint64_t seed) : texts_(texts) {
+  const uint32_t bits = table_bits(texts.count);
+  cells_.assign(size_t{1} << bits, kFree);
+  for (int64_t id = 0; id < texts.count; ++id) {
+    if (texts[id].size() > kLongestHashed) continue;
+    size_t at = first_cell(hash_text(texts[id], seed), bits);
+    while (cells_[at] != kFree) at = (at + 1) & (cells_.size() - 1);
+    cells_[at] = static_cast<int32_t>(id);
+  }
+}
+
+int32_t Interned::find(std::string_view value, uint64_t hash) const {
+  size_t at = first_cell(hash, table_bits(texts_.count));
+  while (cells_[at] != kFree && texts_[cells_[at]] != value) at = (at + 1) & (cells_.size() - 1);
+  return cells_[at];
+}
+
+// The values of each declared name; a null reader where there is none.
+struct Users::Given {
+  std::vector<Reader> attributes, sets;
+};
+
+void Users::declare(const std::string& name, Place place) {
+  require(names_.emplace(name, place).second, "users: a name is declared twice");
+}
+
+void Users::add(const std::string& name, Attribute attribute) {
+  for (const auto& [value, bit] : attribute.bit_of) {
+    require(bit >= 0 && bit < 64 * words_, "users: a bit is not within the row");
+  }
+  require(attribute.other >= 0 && attribute.other < 64 * words_ && attribute.missing >= 0 &&
+              attribute.missing < 64 * words_,
+          "users: a bit is not within the row");
+  declare(name, {false, attributes_.size()});
+  attributes_.push_back(std::move(attribute));
+}
+
+void Users::add_set(const std::string& name, Texts values, int64_t most_values) {
+  require(most_values >= 0 && values.count <= INT32_MAX, "users: no such set");
+  declare(name, {true, sets_.size()});
+  sets_.push_back({Interned(values, seed_), most_values});
+}
+
+void Users::begin(const Rows& rows) const {
+  for (size_t s = 0; s < sets_.size(); ++s) {
+    const int64_t first = static_cast<int64_t>(s) * (rows.size + 1);
+    rows.offsets[first] = rows.value_offsets[first] = 0;
+  }
+}
+
+void Users::read(Reader user, int64_t row, const Rows& rows, std::string& unknown) const {
+  const Given given = find(user, unknown);
+  uint64_t* bits = rows.bitmask + row * words_;
+  std::fill_n(bits, words_, 0);
+  for (size_t i = 0; i < attributes_.size(); ++i) {
+    set_bits(attributes_[i], given.attributes[i], bits);
+  }
+  int64_t before = 0;
+  for (size_t i = 0; i < sets_.size(); ++i) {
+    read_set(i, before, given.sets[i], row, rows);
+    before += rows.size * sets_[i].most_values;
+  }
+}
+
+Users::Given Users::find(Reader user, std::string& unknown) const {
+  Given given{std::vector<Reader>(attributes_.size()), std::vector<Reader>(sets_.size())};
+  while (!user.done()) {
+    require_plain(user.tag() == tag_of(4, kBytes));
+    const wire::MapEntry entry = wire::map_entry(user.bytes());
+    const auto found = names_.find(entry.name);
+    if (found == names_.end()) {
+      require_plain(entry.name.find('\0') == std::string_view::npos);
+      take_values(entry.value, [](std::string_view) {});
+      unknown.append(entry.name).push_back('\0');
+      continue;
+    }
+    const Place place = found->second;
+    Reader& values = place.is_set ? given.sets[place.number] : given.attributes[place.number];
+    require_plain(values.at() == nullptr);
+    // Values without bytes are some, too: the second of that name is still the second.
+    values = entry.value.at() == nullptr ? Reader(user.at(), 0) : entry.value;
+  }
+  return given;
+}
+
+void Users::set_bits(const Attribute& attribute, Reader values, uint64_t* row) const {
+  bool any = false;
+  const auto set = [&](int64_t bit) { row[bit >> 6] |= uint64_t{1} << (bit & 63); };
+  take_values(values, [&](std::string_view value) {
+    const auto found = attribute.bit_of.find(std::string(value));
+    set(found == attribute.bit_of.end() ? attribute.other : found->second);
+    any = true;
+  });
+  if (!any) set(attribute.missing);
+}
+
+void Users::read_set(size_t number, int64_t before, Reader values, int64_t row,
+                     const Rows& rows) const {
+  thread_local Distinct distinct;
+  distinct.clear();
+  take_values(values, [&](std::string_view value) {
+    require_plain(value.size() <= kLongestHashed);
+    distinct.add(value, hash_text(value, seed_));
+  });
+  distinct.keep_first();
+  const Set& set = sets_[number];
+  const auto count = static_cast<int64_t>(distinct.values().size());
+  require_plain(count <= set.most_values);
+  const int64_t at = static_cast<int64_t>(number) * (rows.size + 1) + row;
+  uint64_t* hash = rows.hashes + before + rows.offsets[at];
+  int32_t* const first_id = rows.value_ids + before + rows.value_offsets[at];
+  int32_t* id = first_id;
+  for (const Distinct::Value& value : distinct.values()) {
+    *hash++ = value.hash;
+    *id = set.values.find(value.text, value.hash);
+    id += *id >= 0 ? 1 : 0;
+  }
+  std::sort(first_id, id);
+  rows.offsets[at + 1] = rows.offsets[at] + static_cast<int32_t>(count);
+  rows.value_offsets[at + 1] = rows.value_offsets[at] + static_cast<int32_t>(id - first_id);
+}
+
+}  // namespace grace::users

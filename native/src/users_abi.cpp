@@ -1,0 +1,89 @@
+// The border of grace/users.h: a schema's users behind a handle, a batch of requests a call.
+#include <algorithm>
+#include <limits>
+#include <memory>
+
+#include "grace/abi.h"
+#include "grace/users.h"
+
+namespace {
+
+using grace::users::Users;
+
+Users& users_of(uint64_t handle) { return *reinterpret_cast<Users*>(handle); }
+
+}  // namespace
+
+// `words` of a bitmask row; attributes and sets follow, sets in the schema's order.
+GRACE_API int32_t grace_users_open(int64_t words, uint64_t seed, uint64_t* handle) {
+  return grace::guarded([&] {
+    grace::require(words > 0, "users_open: a row without words");
+    *handle = reinterpret_cast<uint64_t>(std::make_unique<Users>(words, seed).release());
+  });
+}
+
+// Value i has bit first_bit + i, any other one the bit behind them; none at all has `missing`.
+GRACE_API int32_t grace_users_add_attribute(uint64_t handle, const char* name, int64_t first_bit,
+                                            int64_t values, const int64_t* offsets,
+                                            const uint8_t* utf8, int64_t missing) {
+  return grace::guarded([&] {
+    const grace::users::Texts texts{values, offsets, reinterpret_cast<const char*>(utf8)};
+    grace::users::Attribute attribute{{}, first_bit + values, missing};
+    for (int64_t i = 0; i < values; ++i) {
+      attribute.bit_of.emplace(std::string(texts[i]), first_bit + i);
+    }
+    users_of(handle).add(name, std::move(attribute));
+  });
+}
+
+// The interned values must outlive the handle.
+GRACE_API int32_t grace_users_add_set(uint64_t handle, const char* name, int64_t values,
+                                      const int64_t* offsets, const uint8_t* utf8,
+                                      int64_t most_values) {
+  return grace::guarded([&] {
+    users_of(handle).add_set(name, {values, offsets, reinterpret_cast<const char*>(utf8)},
+                             most_values);
+  });
+}
+
+GRACE_API int32_t grace_users_close(uint64_t handle) {
+  return grace::guarded([&] { delete &users_of(handle); });
+}
+
+// Each message is a grace.v1.RetrieveRequest with a `user` and nothing else; empty ones fill the
+// batch up to `size`. The sets' arrays are those of grace::users::Rows.
+//   bitmask       uint64 [size, words]
+//   understood    uint8 [requests]      0: not plainly right, and its row is an empty user's
+//   unknown_ends  int64 [requests]      where its unknown names end in `unknown`; a user whose
+//                                       names have no room left there is not understood
+GRACE_API int32_t grace_users_read(uint64_t handle, int64_t requests, int64_t size,
+                                   const char* const* messages, const int64_t* sizes,
+                                   uint64_t* bitmask, int32_t* offsets, uint64_t* hashes,
+                                   int32_t* value_offsets, int32_t* value_ids, uint8_t* understood,
+                                   int64_t unknown_room, char* unknown, int64_t* unknown_ends) {
+  return grace::guarded([&] {
+    grace::require(requests <= size, "users_read: more requests than rows");
+    const Users& users = users_of(handle);
+    const grace::users::Rows rows{size, bitmask, offsets, hashes, value_offsets, value_ids};
+    users.begin(rows);
+    std::string names;
+    std::string nobody;
+    for (int64_t b = 0; b < size; ++b) {
+      bool read = false;
+      const size_t before = names.size();
+      if (b < requests) {
+        try {
+          users.read({messages[b], sizes[b]}, b, rows, names);
+          grace::wire::require_plain(static_cast<int64_t>(names.size()) <= unknown_room);
+          read = true;
+        } catch (const grace::wire::NotPlain&) {
+          names.resize(before);
+        }
+        understood[b] = read;
+        unknown_ends[b] = static_cast<int64_t>(names.size());
+      }
+      if (!read) users.read({}, b, rows, nobody);
+    }
+    std::copy(names.begin(), names.end(), unknown);
+  });
+}

@@ -1,0 +1,100 @@
+"""Replies that C++ writes: to the byte what protobuf and `write_reply` make of the same."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from index.exact import HeldAds, MatchedAds
+from index.users import UserEncoder
+from proto.retrieval_pb2 import Counts, RetrieveResponse, Timings
+from server.native_replies import ReplyHeads, write_replies
+from server.replies import write_reply
+from server.serving_pair import ServingPair
+from support.serving_files import ServingFiles
+from support.stage_cases import load_cpu_pair
+
+MAX_ADS = (1000, 0, 1, 3, 1000, 7, 1000)
+REQUEST_IDS = ("", "r1", "é-1", "x" * 128, "5", "中" * 43, "7")
+IGNORED = ((), ("mood",), (), ("a", "größe"), (), ("x" * 300,), ("", "b"))
+TIMES = (0, 1, 127, 128, 2**32 - 1)
+
+
+@pytest.fixture(scope="module")
+def pair(serving_files: ServingFiles) -> ServingPair:
+    torch.set_num_threads(1)
+    return load_cpu_pair(serving_files.snapshots, serving_files.checkpoint)
+
+
+@pytest.fixture
+def held(pair: ServingPair) -> Iterator[HeldAds]:
+    """Of users who fit everything, on many leaves, a few, and none."""
+    snapshot, rng = pair.snapshot, np.random.default_rng(5)
+    sizes = [min(each, snapshot.trie.num_leaves) for each in (300, 9, 40, 1, 0, 200, 77)]
+    leaves = [rng.permutation(snapshot.trie.num_leaves)[:size] for size in sizes]
+    scores = -rng.exponential(size=sum(sizes)).astype(np.float32)
+    users = UserEncoder(snapshot.schema, snapshot.set_values).encode([{}] * len(sizes))
+    offsets = np.cumsum([0, *sizes])
+    with pair.matcher.held(
+        users, offsets, np.concatenate(leaves).astype(np.int32), scores, MAX_ADS
+    ) as ads:
+        yield ads
+
+
+def heads_of(rows: list[int], version: int, checkpoint: str, profile: str) -> ReplyHeads:
+    rng = np.random.default_rng(len(rows))
+    return ReplyHeads(
+        rows=np.array(rows, np.int32),
+        request_ids=[REQUEST_IDS[row] for row in rows],
+        ignored=[IGNORED[row] for row in rows],
+        sids_generated=rng.choice([0, 1, 1024], len(rows)).astype(np.int64),
+        timings=rng.choice(TIMES, (len(rows), 5)).astype(np.uint32),
+        snapshot_version=version,
+        checkpoint=checkpoint,
+        profile=profile,
+    )
+
+
+def expected_reply(heads: ReplyHeads, place: int, matched: MatchedAds) -> bytes:
+    row = int(heads.rows[place])
+    own = slice(*matched.offsets[row : row + 2].tolist())
+    queue, given, features, generate, post = heads.timings[place].tolist()
+    head = RetrieveResponse(
+        request_id=heads.request_ids[place],
+        counts=Counts(
+            sids_generated=int(heads.sids_generated[place]),
+            ads_generated=int(matched.counts.generated[row]),
+            ads_matched=int(matched.counts.matched[row]),
+            ads_returned=own.stop - own.start,
+        ),
+        snapshot_version=heads.snapshot_version,
+        checkpoint=heads.checkpoint,
+        ignored_names=heads.ignored[place],
+        truncated=bool(matched.counts.truncated[row]),
+        profile=heads.profile,
+        timings=Timings(
+            queue_us=queue, input_us=given, features_us=features, generate_us=generate, post_us=post
+        ),
+    )
+    return write_reply(head, matched.ad_ids[own], matched.scores[own])
+
+
+@pytest.mark.parametrize(
+    ("version", "checkpoint", "profile"),
+    [(1, "0123456789abcdef", "full"), (2**64 - 1, "", ""), (0, "c", "reduced" * 40)],
+)
+@pytest.mark.parametrize("rows", [list(range(7)), [6, 0, 3], [4]], ids=str)
+def test_the_bytes_are_those_that_the_plain_way_writes(
+    held: HeldAds, rows: list[int], version: int, checkpoint: str, profile: str
+) -> None:
+    matched = held.taken()
+    assert 0 in matched.offsets[1:] - matched.offsets[:-1]
+    assert matched.counts.truncated.any()
+    heads = heads_of(rows, version, checkpoint, profile)
+    written = write_replies(held, heads)
+    assert written == [expected_reply(heads, place, matched) for place in range(len(rows))]
+
+
+def test_no_row_is_no_reply(held: HeldAds) -> None:
+    assert write_replies(held, heads_of([], 1, "c", "full")) == []
