@@ -205,20 +205,34 @@ def gtm_tables(rows: Sequence[Row]) -> str:
 
 
 def serve_tables(rows: Sequence[Row]) -> str:
+    stages = ("queue", "input", "features", "generate", "post", "overhead")
     body = [
         [
             row["measure"],
             row["precision"],
-            f"{row['rps']:g}",
+            f"{row['rps']:g}" if row["measure"] != "saturation" else "",
+            f"{row.get('answered_rps', row['rps']):g}",
             f"**{_ms(row['p50_ms'])}**",
             f"**{_ms(row['p99_ms'])}**",
             row["errors"],
+            *(_ms(row["stages_p50_ms"][stage]) for stage in stages),
+            _ms(row["client_late_p99_ms"]),
+            "yes" if row["valid"] else "no",
             f"{row['generate_busy']:.1%}" if "generate_busy" in row else "",
         ]
         for row in rows
     ]
-    headings = ("load", "type", "requests/s", "P50, ms", "P99, ms", "errors", "generate busy")
-    return markdown_table(headings, body)
+    headings = (
+        "load", "type", "offered/s", "answered/s", "P50", "P99", "errors", *stages, "late P99",
+        "valid", "generate busy",
+    )  # fmt: skip
+    parts = ["Times in ms; the stages' are P50.\n", markdown_table(headings, body)]
+    for row in rows:
+        if row["measure"] == "saturation" and row["cpu"]:
+            threads = [[name, f"{share:.0%}"] for name, share in row["cpu"].items()]
+            parts.append("**A core's time at saturation**, by the server's process and thread\n")
+            parts.append(markdown_table(("thread", row["precision"]), threads))
+    return "\n".join(parts)
 
 
 def budget_tables(rows: Sequence[Row]) -> str:

@@ -15,6 +15,7 @@ from itertools import groupby
 import torch
 
 from bench.gpu.agreement import require_close, require_equal
+from bench.gpu.catalogue import Catalogue
 from bench.gpu.clock import captured, sustained
 from bench.gpu.decoder_call import decoder_call
 from bench.gpu.options import BenchOptions
@@ -25,7 +26,6 @@ from bench.gpu.subject import (
     Subject,
     contexts_of,
     engine_of,
-    make_catalogue,
     random_decoder_alone,
     subject_of,
 )
@@ -86,7 +86,7 @@ def measure_gtm(options: BenchOptions) -> Iterator[Row]:
 def _steps(
     options: BenchOptions, subject: Subject, engine: Engine, parts: list[str], sids: int
 ) -> Iterator[Row]:
-    catalogue = make_catalogue(sids)
+    catalogue = Catalogue(sids, options.kept)
     measures: dict[str, list[str]] = {mode: [] for mode in ("free", *MODES)}
     for part in parts:
         measure, _, mode = part.partition(":")
@@ -201,7 +201,7 @@ def _check_selection(step: RecordedStep, engine: Engine) -> None:
 def _scale(options: BenchOptions, subject: Subject, engine: Engine) -> Iterator[Row]:
     context = contexts_of(subject, options.device, engine.weights.dtype, 1)[0]
     for sids in options.sids or (_TINY_SCALES if options.tiny else SCALES):
-        catalogue = make_catalogue(sids)
+        catalogue = Catalogue(sids, options.kept)
         snapshot = catalogue.snapshot(MatcherMode.UNION)
         index = DecodeIndex.of(snapshot, options.device)
         (users,) = catalogue.users(snapshot, options.device, 1, subject.batch)

@@ -22,6 +22,12 @@ RUNG: dict[str, Any] = {
 }  # fmt: skip
 TIME: dict[str, Any] = {"p50_ms": 0.06, "p99_ms": 0.07, "precision": "bf16", "step": 1, "beams": 16}
 RATES: dict[str, Any] = {"tflops": 571.0, "gb_per_s": 2800.0, "share_of_copy": 0.91, "mb": 3.1}
+STAGES = ("queue", "input", "features", "generate", "post", "overhead")
+SERVED: dict[str, Any] = {
+    "precision": "bf16", "p50_ms": 21.0, "p99_ms": 44.0, "errors": 0, "valid": True,
+    "client_late_p99_ms": 0.3, "stages_p50_ms": dict.fromkeys(STAGES, 1.5),
+    "cpu": {"1 main": 0.91, "1 python3 #8": 0.55},
+}  # fmt: skip
 PAST: dict[str, Any] = {"past_blocks": 300}
 ROWS: dict[str, list[dict[str, Any]]] = {
     "ladder": [{"rung": "L0", **RUNG}, {"rung": "D3", **RUNG}],
@@ -40,8 +46,8 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         {"measure": "decoder", "mode": "union", "sids": 100, "index_mb": 9, **TIME, "p50_ms": 10.4},
     ],
     "serve": [
-        {"measure": "load", "precision": "bf16", "rps": 1200.0, "p50_ms": 21.0, "p99_ms": 44.0,
-         "errors": 0},
+        {"measure": "load", "rps": 1200.0, "answered_rps": 1199.0, **SERVED},
+        {"measure": "saturation", "rps": 1301.0, "generate_busy": 0.962, **SERVED},
     ],
     "budget": [
         {"measure": "rates", "precision": "bf16", "copy_gb_per_s": 4230.0, "product_tflops": 794.0},
@@ -92,6 +98,9 @@ def test_ours_stand_beside_the_papers_with_their_ratio(tmp_path: Path) -> None:
     assert "| 100 | 9 | **10.4** | 0.070 | +4.0% |" in told
     assert "| hf | 28.0 (3 GB) | out of memory |" in told
     assert "unavailable: no ncu" in told
+    assert "| load | bf16 | 1200 | 1199 | **21.0** | **44.0** | 0 |" in told
+    assert "| saturation | bf16 |  | 1301 |" in told
+    assert "| 1 main | 91% |" in told
 
 
 def test_no_cell_breaks_its_table(tmp_path: Path) -> None:
