@@ -144,6 +144,10 @@ def test_the_decoder_is_timed_over_catalogues_of_several_sizes() -> None:
     rows = list(gtm.measure_gtm(tiny("gtm", "decoder", sids=(1_500, 2_000))))
     assert {row["measure"] for row in rows} == {"decoder"}
     assert [row["sids"] for row in rows] == [1_500, 2_000]
+    for row in rows:
+        assert 0 < row["admission_p50_ms"] < row["decoder_p50_ms"] <= row["decoder_p99_ms"]
+        assert row["admitted"] > 3 * 11
+        assert row["decoder_runs"] >= 4  # turns
 
 
 def test_a_catalogue_from_the_cache_is_the_one_that_was_built(tmp_path: Path) -> None:
