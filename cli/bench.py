@@ -44,6 +44,9 @@ def bench(
     commit: Annotated[
         str | None, typer.Option(help="What is measured, where there is no git repository.")
     ] = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="Folder of catalogues that several commands share.")
+    ] = None,
 ) -> None:
     """Measure one of the tables in docs/performance.md; every row agreed with its definition.
 
@@ -76,6 +79,7 @@ def bench(
         out=out,
         add=add,
         commit=commit,
+        cache=cache,
     )
     from bench.gpu.run_table import run_table
 

@@ -4,8 +4,9 @@ import torch
 from torch import Tensor
 
 from configs.errors import DeviceError
+from kernels import REFERENCE, AdmissionSlot, DecodeIndex, UserTensors
 
-__all__ = ["require_close", "require_equal", "require_overlap"]
+__all__ = ["check_admission", "require_close", "require_equal", "require_overlap"]
 
 _TOLERANCE = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 3e-2}
 """Of the largest value: products of half precision round at the size of their terms."""
@@ -36,3 +37,14 @@ def require_overlap(what: str, share: float, least: float) -> None:
             f"{what}: {share:.1%} of the SIDs are those of its definition, {least:.0%} are "
             "expected: it is wrong, and was not measured; run the gpu tests of model"
         )
+
+
+def check_admission(
+    slot: AdmissionSlot, nodes: Tensor, users: UserTensors, index: DecodeIndex
+) -> int:
+    """`slot` points at these users and index. How many children it admits."""
+    got = slot.admit_children(nodes).packed()
+    expected = REFERENCE.admit_children(nodes, users, index)
+    for name in ("offsets", "tokens", "nodes"):
+        require_equal(f"admission, {name}", getattr(got, name), getattr(expected, name))
+    return len(got.tokens)

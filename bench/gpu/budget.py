@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from bench.gpu.catalogue import Catalogue
 from bench.gpu.clock import sustained
 from bench.gpu.floors import CountingSlot, Counts, Least, counting_ops
 from bench.gpu.options import BenchOptions
@@ -23,7 +24,6 @@ from bench.gpu.subject import (
     Subject,
     contexts_of,
     engine_of,
-    make_catalogue,
     random_decoder_alone,
     subject_of,
 )
@@ -64,7 +64,7 @@ class _Rates:
 
 def measure_budget(options: BenchOptions) -> Iterator[Row]:
     subject = subject_of(options)
-    catalogue = make_catalogue(options.sids[0] if options.sids else subject.default_sids)
+    catalogue = Catalogue.of(options, subject.default_sids)
     snapshot = catalogue.snapshot(MatcherMode.UNION)
     index = DecodeIndex.of(snapshot, options.device)
     (users,) = catalogue.users(snapshot, options.device, 1, subject.batch)

@@ -18,11 +18,12 @@ import torch
 from bench.gpu.machine import Draw, PowerMeter
 from bench.gpu.replay import Replay
 
-__all__ = ["Timing", "captured", "sustained", "timed_on_host"]
+__all__ = ["Timing", "by_turns", "captured", "sustained", "timed_on_host"]
 
 _WARM_UP_SHARE = 0.1  # of the seconds, before the first that counts
 _AHEAD = 8  # runs that wait on the stream: it is never empty, and a long one ends soon
 _LEAST_RUNS = 3
+_TURNS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,26 @@ def sustained(
     return Timing.of(times, calls, took, meter.draw)
 
 
+def by_turns(
+    runs: Sequence[Callable[[], object]], device: torch.device, seconds: float, calls: int = 1
+) -> list[Timing]:
+    """Times of each, `seconds` in several turns: what drifts meanwhile drifts for all of them."""
+    measure = _run_for if device.type == "cuda" else _run_on_host
+    times: list[list[float]] = [[] for _ in runs]
+    draws: list[list[Draw]] = [[] for _ in runs]
+    for run in runs:
+        measure(run, device, seconds * _WARM_UP_SHARE)
+    for _ in range(_TURNS):
+        for place, run in enumerate(runs):
+            with PowerMeter(device) as meter:
+                times[place] += measure(run, device, seconds / _TURNS)
+            draws[place].append(meter.draw)
+    return [
+        Timing.of(each, calls, seconds, Draw.median_of(drawn))
+        for each, drawn in zip(times, draws, strict=True)
+    ]
+
+
 def _run_for(run: Callable[[], object], device: torch.device, seconds: float) -> list[float]:
     """Milliseconds between the events around each run."""
     waiting: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
@@ -104,16 +125,23 @@ def timed_on_host(
 ) -> Timing:
     """By the host's clock, each run waited for: of what does not run on the GPU alone."""
     run()
-    times: list[float] = []
     with PowerMeter(device) as meter:
-        start = now = perf_counter()
-        while now - start < seconds or len(times) < _LEAST_RUNS:
-            run()
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            before, now = now, perf_counter()
-            times.append((now - before) * 1e3)
-    return Timing.of(times, calls, now - start, meter.draw)
+        begin = perf_counter()
+        times = _run_on_host(run, device, seconds)
+        took = perf_counter() - begin
+    return Timing.of(times, calls, took, meter.draw)
+
+
+def _run_on_host(run: Callable[[], object], device: torch.device, seconds: float) -> list[float]:
+    times: list[float] = []
+    start = now = perf_counter()
+    while now - start < seconds or len(times) < _LEAST_RUNS:
+        run()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        before, now = now, perf_counter()
+        times.append((now - before) * 1e3)
+    return times
 
 
 def _event() -> torch.cuda.Event:

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.gpu.bars import draw_bars
+from bench.gpu.document_plots import PLOTS
 from bench.gpu.document_tables import (
     attention_tables,
     budget_tables,
     gtm_tables,
-    ladder_bars,
     ladder_tables,
     others_tables,
     serve_tables,
@@ -26,10 +25,10 @@ from bench.gpu.document_tables import (
 from bench.gpu.results import Row
 from configs.marked_text import rewrite
 
-__all__ = ["NAME", "PLOT", "performance_document", "plot_of"]
+__all__ = ["NAME", "performance_document", "plots_of"]
 
 NAME = "performance"
-PLOT = "ladder.svg"
+TIMELINE = "serve_timeline.svg"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +59,24 @@ def performance_document(results: Path) -> str:
             continue
         result: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         parts.append(section.tables(result["rows"]))
-        if section.table == "ladder" and (results / PLOT).exists():
-            parts.append(f"![the ladder](../{_shown(results / PLOT)})\n")
+        if section.table in PLOTS and (plot := file.with_suffix(".svg")).exists():
+            parts.append(f"![{section.heading}](../{_shown(plot)})\n")
+        if section.table == "serve" and (results / TIMELINE).exists():
+            parts.append(f"![the stages at saturation](../{_shown(results / TIMELINE)})\n")
         parts.append(_source(file, result))
     return "\n".join(parts)
 
 
-def plot_of(results: Path) -> str | None:
-    """The ladder's picture, SVG; None before it is measured."""
-    file = results / "ladder.json"
-    if not file.exists():
-        return None
-    bars = ladder_bars(json.loads(file.read_text(encoding="utf-8"))["rows"])
-    return draw_bars("Decoder P50, batch 16, logarithmic", ("paper (GH200)", "here"), bars, "ms")
+def plots_of(results: Path) -> dict[str, str]:
+    """The pictures of what has been measured, SVG, by file name."""
+    drawn = {}
+    for table, plot in PLOTS.items():
+        file = results / f"{table}.json"
+        if file.exists():
+            picture = plot.draw(json.loads(file.read_text(encoding="utf-8"))["rows"])
+            if picture is not None:
+                drawn[f"{table}.svg"] = picture
+    return drawn
 
 
 def _missing(table: str, file: Path) -> str:
@@ -98,9 +102,8 @@ def _shown(file: Path) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     document, results = Path(arguments[0]), Path(arguments[1])
-    plot = plot_of(results)
-    if plot is not None:
-        (results / PLOT).write_text(plot, encoding="utf-8")
+    for name, picture in plots_of(results).items():
+        (results / name).write_text(picture, encoding="utf-8")
     rewrite(document, NAME, performance_document(results))
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from bench.gpu.bars import Bar
 from bench.gpu.published import (
     ADMISSION_MS,
     CROSS_ATTENTION_MS,
@@ -16,7 +15,6 @@ __all__ = [
     "attention_tables",
     "budget_tables",
     "gtm_tables",
-    "ladder_bars",
     "ladder_tables",
     "markdown_table",
     "others_tables",
@@ -56,16 +54,6 @@ def ladder_tables(rows: Sequence[Row]) -> str:
         "full", "paper: MFU", "MFU", "MHz / W", "SIDs of fp32",
     )  # fmt: skip
     return "P50/P99 in ms, batch 16.\n\n" + markdown_table(headings, body)
-
-
-def ladder_bars(rows: Sequence[Row]) -> list[Bar]:
-    bars = []
-    for row in rows:
-        paper = LADDER.get(row["rung"])
-        published = None if paper is None else paper.decoder[0]
-        label = f"{row['rung']} {row['precision']}"
-        bars.append(Bar(label, (published, row["decoder_p50_ms"])))
-    return bars
 
 
 def attention_tables(rows: Sequence[Row]) -> str:
@@ -182,43 +170,64 @@ def gtm_tables(rows: Sequence[Row]) -> str:
                 ]
                 for row in own
             ]
-            headings = ("mode", "step", "candidates", "P50, ms", "P99, ms")
-            parts += [f"**{heading}**, {own[0]['sids']:,} SIDs\n", markdown_table(headings, body)]
+            columns = ("mode", "step", "candidates", "P50, ms", "P99, ms")
+            parts += [f"**{heading}**, {own[0]['sids']:,} SIDs\n", markdown_table(columns, body)]
     if any(row["measure"] == "admission" for row in rows):
         parts.append(f"The paper's admission in mode `union` (D3 - D1): {ADMISSION_MS:g} ms.\n")
-    scale = [row for row in rows if row["measure"] == "decoder"]
-    if scale:
-        first = scale[0]["p50_ms"]
+    sizes = [row for row in rows if row["measure"] == "decoder"]
+    if sizes:
+        first = sizes[0]["decoder_p50_ms"]
         body = [
             [
                 f"{row['sids']:,}",
                 f"{row['index_mb']:,}",
-                f"**{_ms(row['p50_ms'])}**",
-                _ms(row["p99_ms"]),
-                f"{row['p50_ms'] / first - 1:+.1%}",
+                f"{row['admitted']:,}",
+                f"**{row['decoder_p50_ms']:.3f}**",
+                f"{row['decoder_p99_ms']:.3f}",
+                f"{row['decoder_p50_ms'] / first - 1:+.1%}",
+                f"**{_ms(row['admission_p50_ms'])}**",
+                _ms(row["admission_p99_ms"]),
+                f"{row['sm_clock_mhz']} / {row['power_w']}",
             ]
-            for row in scale
+            for row in sizes
         ]
-        headings = ("SIDs", "index, MB", "decoder P50, ms", "P99, ms", "growth")
-        parts += ["**Decoder against SIDs** (D3)\n", markdown_table(headings, body)]
+        headings = (
+            "SIDs", "index, MB", "candidates", "decoder P50", "P99", "growth", "admission P50",
+            "P99", "MHz / W",
+        )  # fmt: skip
+        parts += ["**Decoder against SIDs** (D3), ms\n", markdown_table(headings, body)]
     return "\n".join(parts)
 
 
 def serve_tables(rows: Sequence[Row]) -> str:
+    stages = ("queue", "input", "features", "generate", "post", "overhead")
     body = [
         [
             row["measure"],
             row["precision"],
-            f"{row['rps']:g}",
+            f"{row['rps']:g}" if row["measure"] != "saturation" else "",
+            f"{row.get('answered_rps', row['rps']):g}",
             f"**{_ms(row['p50_ms'])}**",
             f"**{_ms(row['p99_ms'])}**",
             row["errors"],
+            *(_ms(row["stages_p50_ms"][stage]) for stage in stages),
+            _ms(row["client_late_p99_ms"]),
+            "yes" if row["valid"] else "no",
             f"{row['generate_busy']:.1%}" if "generate_busy" in row else "",
         ]
         for row in rows
     ]
-    headings = ("load", "type", "requests/s", "P50, ms", "P99, ms", "errors", "generate busy")
-    return markdown_table(headings, body)
+    headings = (
+        "load", "type", "offered/s", "answered/s", "P50", "P99", "errors", *stages, "late P99",
+        "valid", "generate busy",
+    )  # fmt: skip
+    parts = ["Times in ms; the stages' are P50.\n", markdown_table(headings, body)]
+    for row in rows:
+        if row["measure"] == "saturation" and row["cpu"]:
+            threads = [[name, f"{share:.0%}"] for name, share in row["cpu"].items()]
+            parts.append("**A core's time at saturation**, by the server's process and thread\n")
+            parts.append(markdown_table(("thread", row["precision"]), threads))
+    return "\n".join(parts)
 
 
 def budget_tables(rows: Sequence[Row]) -> str:

@@ -12,10 +12,11 @@ from time import perf_counter
 
 import torch
 
+from bench.gpu.catalogue import Catalogue
 from bench.gpu.replay import Replay
 from bench.gpu.requests import full_requests
 from bench.gpu.rung_runs import Found, RungRun
-from bench.gpu.subject import Catalogue, Engine, Subject
+from bench.gpu.subject import Engine, Subject
 from configs.generation import BeamProfile, GenerationConfig
 from configs.machine import available_cores
 from configs.serving import LimitsConfig
@@ -32,7 +33,6 @@ from model.input_encoding import InputEncoder
 from model.inputs import FeatureTensors
 from model.prefix_memo import PrefixMemo
 from server.messages import PendingRequest, RequestBatch, Retrieval, Span, StageName
-from server.request_json import request_of_json
 from server.requests import read_request
 from server.serving_model import EngineFacts, ServingModel
 from server.serving_pair import ServingPair
@@ -169,9 +169,9 @@ def measured_requests(
     """Read from their wire form, as a server reads them."""
     profiles = GenerationConfig(subject.batch, {_PROFILE: subject.dynamic}, _PROFILE)
     users = catalogue.attributes(0, batches * subject.batch)
-    sid_space = catalogue.paper.spec.sid_space
+    sid_space = catalogue.spec.sid_space
     requests = []
     for request in full_requests(subject.spec, users, seed=1):
-        message = request_of_json({**request, "sid_space": sid_space})
-        requests.append(read_request(message.SerializeToString(), LimitsConfig(), profiles))
+        request.sid_space = sid_space
+        requests.append(read_request(request.SerializeToString(), LimitsConfig(), profiles))
     return [requests[i : i + subject.batch] for i in range(0, len(requests), subject.batch)]

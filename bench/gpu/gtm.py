@@ -2,7 +2,7 @@
 
 admission   by matcher mode and step: `bitmask` is `union` without its sets
 selection   by mode and step; `free` is without constraints
-decoder     the whole decode loop in mode `union`, by the number of SIDs
+decoder     the whole decode loop in mode `union`, by the number of SIDs (sizes.py)
 
 Each timed run asks for several batches of users in turn, so that none finds its rows in the cache.
 Parts are named measure:mode, as in admission:static, and decoder.
@@ -14,18 +14,18 @@ from itertools import groupby
 
 import torch
 
-from bench.gpu.agreement import require_close, require_equal
+from bench.gpu.agreement import check_admission, require_close, require_equal
+from bench.gpu.catalogue import Catalogue
 from bench.gpu.clock import captured, sustained
-from bench.gpu.decoder_call import decoder_call
 from bench.gpu.options import BenchOptions
 from bench.gpu.recorded import RecordedStep, record
 from bench.gpu.results import Row
+from bench.gpu.sizes import measure_sizes
 from bench.gpu.subject import (
     Engine,
     Subject,
     contexts_of,
     engine_of,
-    make_catalogue,
     random_decoder_alone,
     subject_of,
 )
@@ -45,8 +45,6 @@ __all__ = ["MODES", "bitmask_only", "measure_gtm"]
 
 MODES = ("cd", "bitmask", "union", "static", "dynamic")
 PARTS = (*(f"admission:{mode}" for mode in MODES), "selection:free", "selection:union", "decoder")
-SCALES = (3_000_000, 30_000_000, 100_000_000)
-_TINY_SCALES = (2_000, 3_000)
 _BATCHES = 4
 _ROUNDS = 4  # over the batches: a run is then long enough to be launched ahead
 
@@ -80,13 +78,13 @@ def measure_gtm(options: BenchOptions) -> Iterator[Row]:
         sids = options.sids[0] if options.sids else subject.default_sids
         yield from _steps(options, subject, engine, measured, sids)
     if "decoder" in parts:
-        yield from _scale(options, subject, engine)
+        yield from measure_sizes(options, subject, engine)
 
 
 def _steps(
     options: BenchOptions, subject: Subject, engine: Engine, parts: list[str], sids: int
 ) -> Iterator[Row]:
-    catalogue = make_catalogue(sids)
+    catalogue = Catalogue(sids, options.kept)
     measures: dict[str, list[str]] = {mode: [] for mode in ("free", *MODES)}
     for part in parts:
         measure, _, mode = part.partition(":")
@@ -122,7 +120,7 @@ def _of_mode(
 ) -> Iterator[Row]:
     for step in range(len(batches[0].steps)):
         if measure == "admission":
-            _check_admission(batches[0], step, index)
+            check_admission(batches[0].slot, batches[0].steps[step].nodes, batches[0].users, index)
             calls = [_admission(batch, step) for batch in batches]
         else:
             _check_selection(batches[0].steps[step], engine)
@@ -180,14 +178,6 @@ def _selection(step: RecordedStep, engine: Engine) -> Callable[[], object]:
     )
 
 
-def _check_admission(batch: _Batch, step: int, index: DecodeIndex) -> None:
-    nodes = batch.steps[step].nodes
-    got = batch.slot.admit_children(nodes).packed()
-    expected = REFERENCE.admit_children(nodes, batch.users, index)
-    for name in ("offsets", "tokens", "nodes"):
-        require_equal(f"admission, step {step}", getattr(got, name), getattr(expected, name))
-
-
 def _check_selection(step: RecordedStep, engine: Engine) -> None:
     """Scores are equal up to rounding; which of near-ties is kept may then differ."""
     arguments = (step.scores, step.candidates, step.kept, step.ordered, step.row_scale)
@@ -196,30 +186,3 @@ def _check_selection(step: RecordedStep, engine: Engine) -> None:
     best, defined = (beams.scores.sort(dim=1)[0].clamp(min=-1e4) for beams in (got, expected))
     require_close("selection", best, defined)
     require_equal("selection, corrupt", got.corrupt, expected.corrupt)
-
-
-def _scale(options: BenchOptions, subject: Subject, engine: Engine) -> Iterator[Row]:
-    context = contexts_of(subject, options.device, engine.weights.dtype, 1)[0]
-    for sids in options.sids or (_TINY_SCALES if options.tiny else SCALES):
-        catalogue = make_catalogue(sids)
-        snapshot = catalogue.snapshot(MatcherMode.UNION)
-        index = DecodeIndex.of(snapshot, options.device)
-        (users,) = catalogue.users(snapshot, options.device, 1, subject.batch)
-        slot = admission_slot(engine.ops)
-        slot.point_at(users, index)
-        run = decoder_call(engine, context, slot, subject.dynamic, options.device)
-        timing = sustained(run, options.device, options.seconds)
-        yield {
-            "measure": "decoder",
-            "mode": "union",
-            "sids": sids,
-            "index_mb": round(_bytes(index) / 1e6),
-            **timing.row(),
-        }
-        del catalogue, snapshot, index, users, slot, run  # gigabytes, before the next are made
-
-
-def _bytes(index: DecodeIndex) -> int:
-    tables = [index.bitmask_index, index.bitmask_table]
-    tables += [tensor for bloom in index.blooms for tensor in (bloom.index, bloom.table)]
-    return sum(t.nbytes for t in (index.node_offsets, index.csr_tokens, *tables) if t is not None)

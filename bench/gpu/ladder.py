@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import torch
 
 from bench.gpu.agreement import require_close, require_overlap
+from bench.gpu.catalogue import Catalogue
 from bench.gpu.clock import sustained, timed_on_host
 from bench.gpu.full_path import FullPath, Surroundings, measured_requests
 from bench.gpu.options import BenchOptions
@@ -26,7 +27,6 @@ from bench.gpu.subject import (
     Subject,
     contexts_of,
     engine_of,
-    make_catalogue,
     random_weights,
     subject_of,
 )
@@ -63,7 +63,7 @@ class _Setting:
 
 def measure_ladder(options: BenchOptions) -> Iterator[Row]:
     subject, rungs = subject_of(options), options.wanted(RUNGS)
-    catalogue = make_catalogue(options.sids[0] if options.sids else subject.default_sids)
+    catalogue = Catalogue.of(options, subject.default_sids)
     snapshot = catalogue.snapshot(MatcherMode.UNION)
     index = DecodeIndex.of(snapshot, options.device)
     (users,) = catalogue.users(snapshot, options.device, 1, subject.batch)

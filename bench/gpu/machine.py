@@ -2,6 +2,7 @@
 
 import platform
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from types import TracebackType
@@ -23,6 +24,14 @@ class Draw:
 
     sm_clock_mhz: int | None = None
     power_w: float | None = None
+
+    @staticmethod
+    def median_of(draws: "Sequence[Draw]") -> "Draw":
+        clocks = [each.sm_clock_mhz for each in draws if each.sm_clock_mhz is not None]
+        watts = [each.power_w for each in draws if each.power_w is not None]
+        if not clocks:
+            return Draw()
+        return Draw(round(median(clocks)), round(median(watts), 1))
 
 
 def device_text(device: torch.device) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from bench.result_file import commit
 from configs.errors import InputError
 from model.fast_weights import PRECISIONS, Precision
 
@@ -24,6 +25,7 @@ class BenchOptions:
     out        the result file; None: rows are only printed
     add        keep the file's rows that are not measured again
     commit     what is measured, where there is no repository to ask
+    cache      a folder for what several commands need, such as snapshots of 30 million SIDs
     """
 
     table: str
@@ -38,6 +40,7 @@ class BenchOptions:
     out: Path | None = None
     add: bool = False
     commit: str | None = None
+    cache: Path | None = None
 
     def __post_init__(self) -> None:
         if self.table not in TABLES:
@@ -51,6 +54,11 @@ class BenchOptions:
             raise InputError(f"--device {self.device}: torch finds no GPU; try --device cpu --tiny")
         if self.device.type == "cpu" and not self.tiny:
             raise InputError("--device cpu: only --tiny shapes are for a CPU")
+
+    @property
+    def kept(self) -> Path | None:
+        """The cache's part for this commit: another may make other catalogues and checkpoints."""
+        return None if self.cache is None else self.cache / (self.commit or commit())
 
     def wanted(self, parts: tuple[str, ...], spared: tuple[str, ...] = ()) -> tuple[str, ...]:
         """Those of a table's parts that are asked for, in the table's order.

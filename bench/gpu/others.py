@@ -17,18 +17,17 @@ import torch
 from torch import Tensor
 
 from bench.gpu.agreement import require_equal
+from bench.gpu.catalogue import Catalogue
 from bench.gpu.clock import captured, sustained, timed_on_host
 from bench.gpu.decoder_call import decoder_call
 from bench.gpu.options import BenchOptions
 from bench.gpu.recorded import RecordedStep, record
 from bench.gpu.results import Row
 from bench.gpu.subject import (
-    Catalogue,
     Engine,
     Subject,
     contexts_of,
     engine_of,
-    make_catalogue,
     random_decoder_alone,
     subject_of,
 )
@@ -54,7 +53,7 @@ _TINY_BEAMS = (2, 4)
 def measure_others(options: BenchOptions) -> Iterator[Row]:
     subject, parts = subject_of(options), options.wanted(PARTS)
     dtype = PRECISIONS[options.precisions[0]]
-    catalogue = make_catalogue(options.sids[0] if options.sids else subject.default_sids)
+    catalogue = Catalogue.of(options, subject.default_sids)
     snapshot = catalogue.snapshot(MatcherMode.CD)
     if "ours" in parts or "static" in parts:
         model = random_decoder_alone(subject.spec, options.device)

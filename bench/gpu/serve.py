@@ -1,12 +1,17 @@
-"""`grace serve` on the GPU, loaded through gRPC by another process of the same host.
+"""`grace serve` on the GPU, loaded through gRPC by other processes of the same host.
 
-load        latencies and outcomes at offered rates, Poisson arrivals; D3, users of the catalogue
 idle        one request at a time, seconds apart
+load        latencies and outcomes at offered rates, Poisson arrivals; D3, users of the catalogue
 saturation  a closed loop: how busy `generate` is, by the GPU's clock, when there is always work;
             its timeline is written beside the result, as a Chrome trace and an SVG of a window
+
+All of them in this order on one server. Several processes make the calls: one would be the limit.
+`cpu` is what the server's threads, and those of its processes, took of a core each.
 """
 
-import json
+import hashlib
+import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,27 +20,33 @@ from typing import Any
 
 import torch
 import yaml
+from google.protobuf.json_format import MessageToJson
 
+from bench.gpu.catalogue import Catalogue
 from bench.gpu.lanes import draw_lanes
 from bench.gpu.options import BenchOptions
 from bench.gpu.requests import full_requests
 from bench.gpu.results import Row
-from bench.gpu.subject import Subject, make_catalogue, random_weights, subject_of
+from bench.gpu.subject import Subject, random_weights, subject_of
 from bench.load.client import ClosedLoop, Load, OpenLoop
 from bench.load.client_process import run_in_a_process
+from bench.load.shots import WIRE, write_wire
+from bench.load.thread_times import ThreadWatch
 from bench.load.timeline import busy_share, read_timeline, window, write_window
 from bench.running_server import GRACE_SERVE, RunningServer, write_server_config
 from index.matchers import MatcherMode
-from index.storage import publish, write_snapshot
 from model.checkpoint import save_checkpoint
 from model.fast_weights import PRECISIONS, Precision
 from model.model import Model
+from model.spec import ModelSpec
 
 __all__ = ["measure_serve", "saturation_row"]
 
-PARTS = ("load", "idle", "saturation")
-RATES = (200.0, 400.0, 800.0, 1000.0, 1200.0, 1400.0)
+PARTS = ("idle", "load", "saturation")
+RATES = (400.0, 800.0, 1000.0, 1200.0, 1300.0)
 REQUESTS = 1024
+FRONT_ENDS = 0
+"""Processes of the server that speak gRPC; 0: its own does."""
 _TINY_RATES = (20.0,)
 _TINY_REQUESTS = 16
 _WARM_UP_REQUESTS = 16
@@ -46,6 +57,8 @@ _IN_FLIGHT = 64  # four full batches: the line is never empty
 _EDGE_SHARE = 0.1  # of a run, at either end: not yet or no longer steady
 _WINDOW_SECONDS = 0.2
 _POST_THREADS = 8
+_MEMORY_FOLDER = Path("/dev/shm")
+_FILES_BYTES = 16 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +71,55 @@ class _Files:
     warm_up: Path
 
 
+@dataclass(frozen=True, slots=True)
+class _Callers:
+    """Processes that make a load, and the connections of each."""
+
+    processes: int
+    connections: int
+
+
+_ONE = _Callers(1, 1)
+_MANY = _Callers(6, 2)
+_TINY = _Callers(2, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A load's result, and what the server's threads took meanwhile, edges aside."""
+
+    callers: _Callers
+    result: dict[str, Any]
+    cpu: dict[str, float]
+
+    def row(self) -> Row:
+        own = self.result["grace"]
+        latency = own["ms"]["latency_ok"] or {"p50": None, "p99": None}
+        return {
+            "p50_ms": latency["p50"],
+            "p99_ms": latency["p99"],
+            "errors": own["failed"],
+            "valid": own["valid"],
+            "client_late_p99_ms": own["ms"]["lateness"] and own["ms"]["lateness"]["p99"],
+            "client_processes": self.callers.processes,
+            "connections": self.callers.processes * self.callers.connections,
+            "front_ends": FRONT_ENDS,
+            "stages_p50_ms": {
+                name: own["ms"][name] and own["ms"][name]["p50"]
+                for name in ("queue", "input", "features", "generate", "post", "overhead")
+            },
+            "cpu": self.cpu,
+        }
+
+    @property
+    def answered_rps(self) -> float:
+        answered, nanoseconds = self.result["grace"]["ok"], self.result["total"]
+        return round(float(answered / nanoseconds * 1e9), 1)
+
+
 def measure_serve(options: BenchOptions) -> Iterator[Row]:
     subject, parts = subject_of(options), options.wanted(PARTS)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=_roomy_folder()) as folder:
         files = _written(options, subject, Path(folder))
         for precision in options.precisions:
             yield from _of_precision(options, files, precision, parts)
@@ -78,42 +137,49 @@ def _of_precision(
         device=str(options.device),
         precision=precision,
         threads={"post": _POST_THREADS},
+        **({"listen": {"front_ends": FRONT_ENDS}} if FRONT_ENDS else {}),
     )
     trace = files.folder / f"{precision}.trace.json"
     command = (*GRACE_SERVE, "--config", config, "--timeline", trace)
+    many, full = _TINY if options.tiny else _MANY, None
     with RunningServer(command, files.folder / f"{precision}.log", _START_SECONDS) as server:
         if "idle" in parts:
             seconds = min(_IDLE_SECONDS, 5 * options.seconds)
-            yield _load_row("idle", precision, server, files, OpenLoop(_IDLE_RATE, seconds))
+            loaded = _load(server, files, OpenLoop(_IDLE_RATE, seconds), _ONE)
+            yield _load_row("idle", precision, _IDLE_RATE, loaded)
         if "load" in parts:
             for rate in options.rates or (_TINY_RATES if options.tiny else RATES):
-                load = OpenLoop(rate, options.seconds)
-                yield _load_row("load", precision, server, files, load)
-    if "saturation" in parts:
-        log = files.folder / f"{precision}.full.log"
-        with RunningServer(command, log, _START_SECONDS) as server:
-            result = _client(server, files, ClosedLoop(_IN_FLIGHT, options.seconds))
-        yield saturation_row(options, precision, trace, result)
+                loaded = _load(server, files, OpenLoop(rate, options.seconds), many)
+                yield _load_row("load", precision, rate, loaded)
+        if "saturation" in parts:
+            full = _load(server, files, ClosedLoop(_IN_FLIGHT, options.seconds), many)
+    if full is not None:
+        yield saturation_row(options, precision, trace, full.result) | full.row()
 
 
 def _written(options: BenchOptions, subject: Subject, folder: Path) -> _Files:
-    catalogue = make_catalogue(options.sids[0] if options.sids else subject.default_sids)
-    snapshots, checkpoint = folder / "snapshots", folder / "checkpoint"
-    snapshots.mkdir()
-    snapshot = catalogue.snapshot(MatcherMode.UNION)
-    write_snapshot(snapshot, snapshots)
-    publish(snapshots, snapshot.facts.version)
-    spec = replace(subject.spec, sid_space=snapshot.facts.sid_space)
-    save_checkpoint(_half(random_weights(spec, options.device)), checkpoint)
+    catalogue = Catalogue.of(options, subject.default_sids)
+    snapshots = catalogue.written(MatcherMode.UNION, folder)
+    spec = replace(subject.spec, sid_space=catalogue.spec.sid_space)
+    checkpoint = _checkpoint(options, spec, options.kept or folder)
     users = catalogue.attributes(0, _TINY_REQUESTS if options.tiny else REQUESTS)
-    lines = [json.dumps(request) for request in full_requests(spec, users, seed=1)]
-    requests, warm_up = folder / "requests.jsonl", folder / "warm-up.jsonl"
-    requests.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    head = lines[:_WARM_UP_REQUESTS]
+    messages = full_requests(spec, users, seed=1)
+    requests, warm_up = folder / f"requests{WIRE}", folder / "warm-up.jsonl"
+    write_wire((message.SerializeToString() for message in messages), requests)
+    head = [MessageToJson(message, indent=None) for message in messages[:_WARM_UP_REQUESTS]]
     warm_up.write_text("".join(f"{line}\n" for line in head), encoding="utf-8")
     profiles = folder / "profiles.yaml"
     profiles.write_text(yaml.safe_dump({"generation": _generation(subject)}), encoding="utf-8")
     return _Files(folder, snapshots, checkpoint, profiles, requests, warm_up)
+
+
+def _checkpoint(options: BenchOptions, spec: ModelSpec, folder: Path) -> Path:
+    """Of random weights; as good as any other of this specification that is there already."""
+    name = hashlib.sha256(repr(spec).encode()).hexdigest()[:12]
+    checkpoint = folder / f"checkpoint-{name}"
+    if not checkpoint.exists():
+        save_checkpoint(_half(random_weights(spec, options.device)), checkpoint)
+    return checkpoint
 
 
 def _generation(subject: Subject) -> dict[str, Any]:
@@ -130,35 +196,31 @@ def _half(model: Model) -> Model:
     return model.to(torch.device("cpu"), PRECISIONS["bf16"])
 
 
-def _load_row(
-    measure: str, precision: Precision, server: RunningServer, files: _Files, load: OpenLoop
-) -> Row:
-    result = _client(server, files, load)
-    own = result["grace"]
-    latency = own["ms"]["latency_ok"] or {"p50": None, "p99": None}
+def _roomy_folder() -> Path | None:
+    """In memory, if it has room: the catalogue and the checkpoint need no disk. None: anywhere."""
+    folder = _MEMORY_FOLDER
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        return None
+    return folder if shutil.disk_usage(folder).free >= _FILES_BYTES else None
+
+
+def _load_row(measure: str, precision: Precision, rate: float, loaded: _Loaded) -> Row:
     return {
         "measure": measure,
         "precision": precision,
-        "rps": load.rate,
-        "p50_ms": latency["p50"],
-        "p99_ms": latency["p99"],
-        "errors": own["failed"],
-        "answered_rps": round(own["ok"] / result["total"] * 1e9, 1),
-        "valid": own["valid"],
-        "stages_p50_ms": {
-            name: own["ms"][name] and own["ms"][name]["p50"]
-            for name in ("queue", "input", "features", "generate", "post", "overhead")
-        },
+        "rps": rate,
+        "answered_rps": loaded.answered_rps,
+        **loaded.row(),
     }
 
 
 def saturation_row(
     options: BenchOptions, precision: Precision, trace: Path, result: dict[str, Any]
 ) -> Row:
+    """The server's last load, so that the trace ends with it."""
     slices = read_timeline(trace)
-    first, last = slices[0].begin, slices[-1].end
-    edge = (last - first) * _EDGE_SHARE
-    begin, end = first + edge, last - edge
+    last, seconds = slices[-1].end, result["total"] / 1e9
+    begin, end = last - (1 - _EDGE_SHARE) * seconds, last - _EDGE_SHARE * seconds
     generate = [part for part in window(slices, begin, end) if part.stage == "generate"]
     busy = busy_share(slices, "generate", begin, end)
     if options.out is not None:
@@ -172,10 +234,7 @@ def saturation_row(
     return {
         "measure": "saturation",
         "precision": precision,
-        "rps": round(result["grace"]["ok"] / result["total"] * 1e9, 1),
-        "p50_ms": result["grace"]["ms"]["latency_ok"]["p50"],
-        "p99_ms": result["grace"]["ms"]["latency_ok"]["p99"],
-        "errors": result["grace"]["failed"],
+        "rps": round(result["grace"]["ok"] / seconds, 1),
         "in_flight": _IN_FLIGHT,
         "batches": len(generate),
         "mean_batch": round(sum(part.requests for part in generate) / max(1, len(generate)), 2),
@@ -183,5 +242,17 @@ def saturation_row(
     }
 
 
-def _client(server: RunningServer, files: _Files, load: Load) -> dict[str, Any]:
-    return run_in_a_process(server.address, files.requests, load, files.folder / "result.json")
+def _load(server: RunningServer, files: _Files, load: Load, callers: _Callers) -> _Loaded:
+    with ThreadWatch(server.pid) as watch:
+        result = run_in_a_process(
+            server.address,
+            files.requests,
+            load,
+            files.folder / "result.json",
+            callers.connections,
+            processes=callers.processes,
+        )
+    begin, seconds = result["grace"]["began"], result["total"] / 1e9
+    edge = _EDGE_SHARE * seconds
+    cpu = watch.busiest(begin + edge, begin + seconds - edge)
+    return _Loaded(callers, result, cpu)

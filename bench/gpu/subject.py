@@ -12,24 +12,11 @@ import torch
 from torch import Tensor
 
 import configs
+from bench.gpu.catalogue import SEED
 from bench.gpu.options import BenchOptions
-from bench.paper import (
-    PAPER_SIDS,
-    PaperCatalogue,
-    PaperKnobs,
-    PaperSpec,
-    arranged_ads,
-    make_paper_catalogue,
-    make_users,
-    snapshot_of,
-)
+from bench.paper import PAPER_SIDS
 from configs.generation import BeamProfile
-from configs.machine import available_cores
-from index.builder.arrange import Arranged
-from index.matchers import KWay, MatcherMode, StaticKWay
-from index.snapshot import Snapshot
-from index.users import UserAttributes, UserEncoder, UserRows
-from kernels import Ops, UserTensors
+from kernels import Ops
 from model.checkpoint import empty_model
 from model.fast_weights import FastWeights
 from model.init import load_model_config, random_model
@@ -46,27 +33,21 @@ from model.spec import (
 )
 
 __all__ = [
-    "Catalogue",
     "Engine",
     "Subject",
-    "catalogue_spec",
     "contexts_of",
     "engine_of",
-    "make_catalogue",
     "random_decoder_alone",
     "random_weights",
     "subject_of",
 ]
 
 PAPER = Path(configs.__file__).parent / "paper.yaml"
-SEED = 1
 MEMO_BYTES = 4 << 30  # both steps' prefixes of the paper's decoder are about 2.2 GB
 TINY_SIDS = 3_000
 
 _SMALL_ROWS = 64  # of look-up tables, while the other weights are drawn on the CPU
-_SECOND_LEVEL = 512 * 384
 _TINY_BAGS = ("pages_followed", "searches")
-_STATIC = StaticKWay((64, 64, 32, 8))  # the paper's
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,55 +135,6 @@ def contexts_of(
     states = [torch.randn(shape, generator=generator, device=device) for _ in range(count)]
     mask = torch.ones(shape[:2], dtype=torch.bool, device=device)
     return [UserContext(each.to(dtype), mask) for each in states]
-
-
-@dataclass(frozen=True)
-class Catalogue:
-    paper: PaperCatalogue
-    arranged: Arranged
-
-    def snapshot(self, mode: MatcherMode) -> Snapshot:
-        k_way: KWay | None = _STATIC if mode is MatcherMode.STATIC else None
-        return snapshot_of(self.paper, self.arranged, mode, available_cores(), k_way)
-
-    def attributes(self, first: int, count: int) -> list[UserAttributes]:
-        """Users `first`, `first` + 1, ... of the population, with 64 random locations each."""
-        return list(make_users(first + count, self.paper.draws, self.paper.spec.knobs)[first:])
-
-    def rows(self, snapshot: Snapshot, first: int, count: int) -> UserRows:
-        encoder = UserEncoder(snapshot.schema, snapshot.set_values)
-        return encoder.encode(self.attributes(first, count))
-
-    def users(
-        self, snapshot: Snapshot, device: torch.device, batches: int, batch: int
-    ) -> list[UserTensors]:
-        return [
-            UserTensors.of(self.rows(snapshot, begin, batch), device)
-            for begin in range(0, batches * batch, batch)
-        ]
-
-
-def make_catalogue(sids: int) -> Catalogue:
-    threads = available_cores()
-    paper = make_paper_catalogue(catalogue_spec(sids), threads)
-    return Catalogue(paper, arranged_ads(paper, threads))
-
-
-def catalogue_spec(sids: int) -> PaperSpec:
-    """Another size than the paper's keeps its two-token prefixes and changes what is below them.
-
-    Fan-outs of positions 2 and 3 grow alike, so that catalogues differ in what a trie of that size
-    must differ in, and in nothing that fewer first tokens would change. Very small ones, for tests,
-    have the generator's own shape.
-    """
-    if sids == PAPER_SIDS or sids < 2 * _SECOND_LEVEL:
-        return PaperSpec(sids, SEED)
-    knobs = PaperKnobs()
-    grown = float((sids / PAPER_SIDS) ** 0.5)
-    last = max(1.5, knobs.fan_out_4 * grown)
-    return PaperSpec(
-        sids, SEED, replace(knobs, fan_out_3=sids / (_SECOND_LEVEL * last), fan_out_4=last)
-    )
 
 
 def _with_rows(spec: ModelSpec, rows: int) -> ModelSpec:

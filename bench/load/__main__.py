@@ -5,7 +5,7 @@
 
 Arrivals are Poisson and latencies count from when a call was meant to be made. Every connection
 first carries one call that is not counted. The result file is in ghz's JSON schema. A run in which
-the client was the limit is not valid: it says so, and exits 1.
+the client was the limit is not valid: it says so, and exits 1; several --processes make more calls.
 """
 
 import argparse
@@ -19,9 +19,10 @@ from rich.progress import Progress
 
 from bench.load.arguments import out_file, positive, positive_integer
 from bench.load.calls import LoadRun
-from bench.load.client import ClosedLoop, Load, OpenLoop, run_load
+from bench.load.client import ClosedLoop, Load, OpenLoop
 from bench.load.result import limit_of_client, load_result, write_load_result
 from bench.load.shots import Shot, read_shots
+from bench.load.team import run_together
 from configs.errors import GraceError, InputError
 
 __all__ = ["main"]
@@ -37,7 +38,8 @@ def main(arguments: Sequence[str]) -> int:
         load = OpenLoop(options.rate, options.seconds, options.seed)
     else:
         load = ClosedLoop(options.in_flight, options.seconds)
-    run = _run(options.address, read_shots(options.data, timeout), load, options.connections)
+    shots = read_shots(options.data, timeout)
+    run = _run(options.address, shots, load, options.processes, options.connections)
     result = load_result(run, load, options.connections, timeout)
     if options.out is not None:
         write_load_result(result, options.out)
@@ -58,17 +60,20 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _run(address: str, shots: Sequence[Shot], load: Load, connections: int) -> LoadRun:
+def _run(
+    address: str, shots: Sequence[Shot], load: Load, processes: int, connections: int
+) -> LoadRun:
     if isinstance(load, OpenLoop):
         name = f"{load.rate:g} calls a second"
     else:
         name = f"{load.in_flight} calls under way"
     with Progress(console=Console(stderr=True), refresh_per_second=2) as bars:
         bar = bars.add_task(name, total=load.seconds)
-        run = run_load(
+        run = run_together(
             address,
             shots,
             load,
+            processes,
             connections,
             lambda seconds: bars.update(bar, completed=min(seconds, load.seconds)),
         )
@@ -84,7 +89,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--address", default="127.0.0.1:50051", help="HOST:PORT of the server")
     parser.add_argument(
-        "--data", type=Path, required=True, help="requests as JSON lines, made one after another"
+        "--data",
+        type=Path,
+        required=True,
+        help="requests as JSON lines, or a .wire file; one after another",
     )
     how = parser.add_mutually_exclusive_group(required=True)
     how.add_argument("--rate", type=positive, help="calls a second, on average")
@@ -94,7 +102,12 @@ def _parser() -> argparse.ArgumentParser:
         help="instead, a closed loop: so many calls are always under way",
     )
     parser.add_argument("--seconds", type=positive, default=20.0, help="default: 20")
-    parser.add_argument("--connections", type=positive_integer, default=4, help="default: 4")
+    parser.add_argument(
+        "--processes", type=positive_integer, default=1, help="that share the calls; default: 1"
+    )
+    parser.add_argument(
+        "--connections", type=positive_integer, default=4, help="of each process; default: 4"
+    )
     parser.add_argument("--timeout-ms", type=positive, help="deadline of every call; default: none")
     parser.add_argument("--seed", type=int, default=1, help="of the arrivals")
     parser.add_argument("--out", type=out_file, help="result file, ghz's JSON")

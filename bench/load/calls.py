@@ -68,6 +68,7 @@ class LoadRun:
 
     seconds        from the begin to the last call's end
     warm_up_calls  made before the begin, and not among `calls`
+    processes      that made it together
     """
 
     address: str
@@ -75,6 +76,7 @@ class LoadRun:
     seconds: float
     calls: tuple[Call, ...]
     warm_up_calls: int
+    processes: int = 1
 
 
 def status_name(code: grpc.StatusCode) -> str:

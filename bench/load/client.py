@@ -8,6 +8,8 @@ way: it shows what a server can do at most, and says nothing about latency under
 Before the clock starts, every connection is made and has carried one call, which is not counted:
 the first call of a connection is slow on both sides, and only short loads would show it.
 
+This is one process. Several make one load together (team.py): each makes a part, on the same clock.
+
 The event loop waits with select(), whose time-outs are exact to microseconds; epoll's, and so
 uvloop's, are whole milliseconds, by which every call would be late.
 """
@@ -18,7 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
 import grpc
@@ -29,7 +31,7 @@ from bench.load.shots import Shot
 from configs.errors import InputError
 from proto.retrieval_pb2 import DESCRIPTOR, RetrieveResponse
 
-__all__ = ["FINISH_SECONDS", "ClosedLoop", "Load", "OpenLoop", "Progress", "run_load"]
+__all__ = ["FINISH_SECONDS", "ClosedLoop", "Load", "OpenLoop", "Part", "Progress", "run_load"]
 
 FINISH_SECONDS = 20.0
 
@@ -72,16 +74,32 @@ class ClosedLoop:
 Load: TypeAlias = OpenLoop | ClosedLoop
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one of `of` processes makes of a load: call or caller `number`, `number` + `of`, ...
+
+    Thinned so, an open loop's calls are the same ones at the same times whoever makes them.
+
+    begin  called when the connections are warm: waits for the others, and tells when the load's
+           clock starts, by `time.perf_counter`, which all processes of a machine share
+    """
+
+    number: int = 0
+    of: int = 1
+    begin: Callable[[], float] = time.perf_counter
+
+
 def run_load(
     address: str,
     shots: Sequence[Shot],
     load: Load,
     connections: int = 4,
     progress: Progress = lambda seconds: None,
+    part: Part = Part(),
 ) -> LoadRun:
     """Call i makes shot i, beginning again after the last, on connection i, likewise."""
     with asyncio.Runner(loop_factory=_event_loop) as runner:
-        return runner.run(_run(address, shots, load, connections, progress))
+        return runner.run(_run(address, shots, load, connections, progress, part))
 
 
 def _event_loop() -> asyncio.AbstractEventLoop:
@@ -89,7 +107,12 @@ def _event_loop() -> asyncio.AbstractEventLoop:
 
 
 async def _run(
-    address: str, shots: Sequence[Shot], load: Load, connections: int, progress: Progress
+    address: str,
+    shots: Sequence[Shot],
+    load: Load,
+    connections: int,
+    progress: Progress,
+    part: Part,
 ) -> LoadRun:
     async with AsyncExitStack() as stack:
         channels = [
@@ -101,14 +124,17 @@ async def _run(
         await _connect(address, channels)
         methods: list[_Method] = [channel.unary_unary(_METHOD) for channel in channels]
         await _warm_up(methods, shots)
-        began = datetime.now(UTC)
-        caller = _Caller(methods, shots, time.perf_counter())
+        begin = part.begin()
+        wait = begin - time.perf_counter()
+        began = datetime.now(UTC) + timedelta(seconds=wait)
+        await asyncio.sleep(wait)
+        caller = _Caller(methods, shots, begin, part.of)
         told = asyncio.create_task(_tell(caller, progress))
         try:
             if isinstance(load, OpenLoop):
-                await _open_loop(caller, load)
+                await _open_loop(caller, load, part)
             else:
-                await _closed_loop(caller, load)
+                await _closed_loop(caller, load, part)
         finally:
             told.cancel()
         return LoadRun(address, began, caller.now(), tuple(caller.ended), len(methods))
@@ -137,9 +163,11 @@ async def _tell(caller: "_Caller", progress: Progress) -> None:
         await asyncio.sleep(_PROGRESS_SECONDS)
 
 
-async def _open_loop(caller: "_Caller", load: OpenLoop) -> None:
+async def _open_loop(caller: "_Caller", load: OpenLoop, part: Part) -> None:
     under_way: set[asyncio.Task[None]] = set()
-    for number, due in enumerate(poisson_arrivals(load.rate, load.seconds, load.seed).tolist()):
+    arrivals = poisson_arrivals(load.rate, load.seconds, load.seed).tolist()
+    for number in range(part.number, len(arrivals), part.of):
+        due = arrivals[number]
         if (wait := due - caller.now()) > 0:
             await asyncio.sleep(wait)
         task = asyncio.create_task(caller.call(number, due))
@@ -152,20 +180,24 @@ async def _open_loop(caller: "_Caller", load: OpenLoop) -> None:
         await asyncio.gather(*rest)
 
 
-async def _closed_loop(caller: "_Caller", load: ClosedLoop) -> None:
+async def _closed_loop(caller: "_Caller", load: ClosedLoop, part: Part) -> None:
     async def again(number: int) -> None:
         while (now := caller.now()) < load.seconds:
             await caller.call(number, now)
             number += load.in_flight
 
-    await asyncio.gather(*(again(number) for number in range(load.in_flight)))
+    callers = range(part.number, load.in_flight, part.of)
+    await asyncio.gather(*(again(number) for number in callers))
 
 
 class _Caller:
     """Makes single calls, and keeps the record of those that have ended."""
 
-    def __init__(self, methods: Sequence[_Method], shots: Sequence[Shot], begin: float) -> None:
+    def __init__(
+        self, methods: Sequence[_Method], shots: Sequence[Shot], begin: float, of: int = 1
+    ) -> None:
         self._methods = methods
+        self._of = of
         self._shots = shots
         self._begin = begin
         self._under_way: set[grpc.aio.UnaryUnaryCall[bytes, bytes]] = set()
@@ -180,7 +212,7 @@ class _Caller:
 
     async def call(self, number: int, intended: float) -> None:
         shot = self._shots[number % len(self._shots)]
-        method = self._methods[number % len(self._methods)]
+        method = self._methods[number // self._of % len(self._methods)]
         sent = self.now()
         call = method(shot.body, timeout=shot.timeout_seconds)
         self._under_way.add(call)

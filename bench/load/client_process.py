@@ -1,4 +1,4 @@
-"""A load from a process of its own, so that nothing else that runs here makes its calls late."""
+"""A load from processes of its own, so that nothing else that runs here makes its calls late."""
 
 import subprocess
 import sys
@@ -19,11 +19,16 @@ def run_in_a_process(
     out: Path,
     connections: int = 4,
     timeout_ms: float | None = None,
+    processes: int = 1,
 ) -> dict[str, Any]:
-    """The result, also in the file `out`; it says itself if it is not valid."""
+    """The result, also in the file `out`; it says itself if it is not valid.
+
+    `connections` of each of the `processes` that make the load together.
+    """
     out.unlink(missing_ok=True)
     command = [sys.executable, "-m", "bench.load", "--address", address, "--data", str(data)]
     command += ["--seconds", str(load.seconds), "--connections", str(connections)]
+    command += ["--processes", str(processes)]
     if isinstance(load, OpenLoop):
         command += ["--rate", str(load.rate), "--seed", str(load.seed)]
     else:

@@ -48,13 +48,15 @@ def limit_of_client(run: LoadRun) -> str | None:
         return None
     return (
         f"the client was the limit: 1 % of its calls were {lateness * 1e3:.1f} ms late or more, "
-        f"and {allowed * 1e3:.1f} ms is allowed; lower the rate or free a core"
+        f"and {allowed * 1e3:.1f} ms is allowed; lower the rate, free a core or give more "
+        "--processes"
     )
 
 
 def load_result(
     run: LoadRun, load: Load, connections: int, timeout_seconds: float | None
 ) -> dict[str, Any]:
+    """`connections` of each process."""
     calls = run.calls
     good = sorted(call.latency for call in calls if call.status == "OK")
     return {
@@ -95,7 +97,7 @@ def _options(
         "call": CALL,
         "host": run.address,
         "insecure": True,
-        "connections": connections,
+        "connections": connections * run.processes,
         "duration": _ns(load.seconds),
         "timeout": _ns(timeout_seconds or 0),
     }
@@ -112,6 +114,8 @@ def _own(run: LoadRun, load: Load) -> dict[str, Any]:
     return {
         "valid": limit is None,
         "invalid_because": limit,
+        "processes": run.processes,
+        "began": run.began.timestamp(),  # `date` is of whole seconds
         "offered_rps": load.rate if isinstance(load, OpenLoop) else None,
         "seed": load.seed if isinstance(load, OpenLoop) else None,
         "warm_up_calls": run.warm_up_calls,  # counted nowhere else

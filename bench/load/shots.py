@@ -1,6 +1,12 @@
-"""What a load consists of: requests as wire bytes, read from JSON lines in the API's JSON form."""
+"""What a load consists of: requests as wire bytes.
+
+They are read from JSON lines in the API's JSON form; or, for requests of thousands of values, which
+take milliseconds each to read so, from a `.wire` file: each as its length, 4 bytes little-endian,
+and its bytes.
+"""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,7 +14,10 @@ from typing import Any
 from configs.errors import InputError, RequestError
 from server.client import request_of_json
 
-__all__ = ["Shot", "read_requests", "read_shots", "write_ghz_data"]
+__all__ = ["WIRE", "Shot", "read_requests", "read_shots", "write_ghz_data", "write_wire"]
+
+WIRE = ".wire"
+_LENGTH_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +52,8 @@ def read_requests(path: Path) -> tuple[dict[str, Any], ...]:
 
 
 def read_shots(path: Path, timeout_seconds: float | None) -> tuple[Shot, ...]:
+    if path.suffix == WIRE:
+        return tuple(Shot(body, timeout_seconds) for body in _read_wire(path))
     shots = []
     for number, request in enumerate(read_requests(path), 1):
         try:
@@ -51,6 +62,31 @@ def read_shots(path: Path, timeout_seconds: float | None) -> tuple[Shot, ...]:
             raise InputError(f"{path}:{number}: {error}") from None
         shots.append(Shot(body, timeout_seconds))
     return tuple(shots)
+
+
+def write_wire(bodies: Iterable[bytes], path: Path) -> None:
+    with path.open("wb") as file:
+        for body in bodies:
+            file.write(len(body).to_bytes(_LENGTH_BYTES, "little"))
+            file.write(body)
+
+
+def _read_wire(path: Path) -> tuple[bytes, ...]:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    bodies: list[bytes] = []
+    at = 0
+    while at < len(content):
+        begin = at + _LENGTH_BYTES
+        at = begin + int.from_bytes(content[at:begin], "little")
+        if at > len(content) or begin > len(content):
+            raise InputError(f"{path}: ends within request {len(bodies) + 1}; write it again")
+        bodies.append(content[begin:at])
+    if not bodies:
+        raise InputError(f"{path}: holds no request")
+    return tuple(bodies)
 
 
 def write_ghz_data(requests: Path, out: Path) -> None:

@@ -20,12 +20,19 @@ from index.builder.unions import union_matchers
 from index.matchers import KWay, MatcherMode
 from index.snapshot import Snapshot, SnapshotFacts
 
-__all__ = ["VOCAB_SIZES", "arranged_ads", "collected_ads", "snapshot_of"]
+__all__ = [
+    "CREATED_AT",
+    "VOCAB_SIZES",
+    "arranged_ads",
+    "collected_ads",
+    "rule_table",
+    "snapshot_of",
+]
 
 VOCAB_SIZES = (VOCAB,) * SID_LENGTH
 _ADS_AT_ONCE = 1 << 18
 _RULES_AT_ONCE = 1 << 18
-_CREATED_AT = "2026-01-01T00:00:00Z"
+CREATED_AT = "2026-01-01T00:00:00Z"
 
 
 def collected_ads(catalogue: PaperCatalogue, threads: int) -> CollectedAds:
@@ -43,7 +50,7 @@ def collected_ads(catalogue: PaperCatalogue, threads: int) -> CollectedAds:
 
     for _ in ahead(fill, range(0, ads, _ADS_AT_ONCE), threads):
         pass
-    rules, rule_of_key = _rule_table(catalogue, used, threads)
+    rules, rule_of_key = rule_table(catalogue, used, threads)
     names = location_names(catalogue.spec.knobs)
     return CollectedAds(ids, tokens, weights, rule_of_key[keys], rules, (names,))
 
@@ -68,7 +75,7 @@ def snapshot_of(
     elif mode is MatcherMode.UNION:
         matchers = union_matchers(arranged, schema, threads, lambda done: None)
     return Snapshot(
-        SnapshotFacts(version, _CREATED_AT, catalogue.spec.sid_space, 0, 0),
+        SnapshotFacts(version, CREATED_AT, catalogue.spec.sid_space, 0, 0),
         schema,
         arranged.trie,
         mode,
@@ -79,7 +86,7 @@ def snapshot_of(
     )
 
 
-def _rule_table(
+def rule_table(
     catalogue: PaperCatalogue, used: npt.NDArray[np.bool_], threads: int
 ) -> tuple[RawRules, npt.NDArray[np.int32]]:
     """The rules, and for each used key of the catalogue its rule."""

@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
+from time import sleep
 
 import pytest
 import torch
 
 from bench.gpu.agreement import require_close, require_equal, require_overlap
-from bench.gpu.clock import Timing, captured, sustained, timed_on_host
+from bench.gpu.clock import Timing, by_turns, captured, sustained, timed_on_host
 from bench.gpu.counters import counters_of_csv, kernel_counters
 from bench.gpu.machine import Draw
 from bench.gpu.options import BenchOptions
@@ -39,6 +41,20 @@ def test_short_measurements_run_a_few_times_all_the_same(time: object) -> None:
     assert timing.runs >= 3
     assert len(made) > timing.runs  # one was to warm up
     assert timing.draw == Draw()
+
+
+def test_runs_by_turns_are_told_each_with_its_own_times() -> None:
+    made: list[str] = []
+
+    def slowly() -> None:
+        made.append("slow")
+        sleep(0.002)
+
+    quick, slow = by_turns([lambda: made.append("quick"), slowly], CPU, 1e-9, calls=2)
+    turns = [name for name, _ in groupby(made)]
+    assert turns == ["quick", "slow"] * 5
+    assert quick.p50_ms < 1 <= slow.p50_ms  # of one of two calls
+    assert quick.runs == slow.runs == 4 * 3
 
 
 def test_calls_captured_together_run_in_their_order() -> None:

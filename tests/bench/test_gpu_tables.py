@@ -9,19 +9,20 @@ from dataclasses import fields, replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import numpy as np
 import pytest
 import torch
 
 from bench.gpu import budget, gtm, ladder, others, serve
 from bench.gpu.attention import measure_attention
 from bench.gpu.attention_inputs import distinct_table, searched_tables, self_inputs
+from bench.gpu.catalogue import Catalogue, catalogue_spec
 from bench.gpu.options import BenchOptions
 from bench.gpu.requests import full_requests
 from bench.gpu.results import Row
 from bench.gpu.rung_runs import RUNGS, Found
 from bench.gpu.subject import (
     PAPER,
-    catalogue_spec,
     engine_of,
     random_decoder_alone,
     random_weights,
@@ -30,10 +31,11 @@ from bench.gpu.subject import (
 from bench.paper import PAPER_SIDS, PaperSpec
 from configs.errors import DeviceError
 from configs.serving import LimitsConfig
+from index.matchers import MatcherMode
+from index.storage.layout import arrays_of
 from kernels import REFERENCE, Ops
 from model.flops import decoder_flops
 from model.init import load_model_config
-from server.client import request_of_json
 from server.requests import read_request
 from support.command import run_grace
 
@@ -142,6 +144,25 @@ def test_the_decoder_is_timed_over_catalogues_of_several_sizes() -> None:
     rows = list(gtm.measure_gtm(tiny("gtm", "decoder", sids=(1_500, 2_000))))
     assert {row["measure"] for row in rows} == {"decoder"}
     assert [row["sids"] for row in rows] == [1_500, 2_000]
+    for row in rows:
+        assert 0 < row["admission_p50_ms"] < row["decoder_p50_ms"] <= row["decoder_p99_ms"]
+        assert row["admitted"] > 3 * 11
+        assert row["decoder_runs"] >= 4  # turns
+
+
+def test_a_catalogue_from_the_cache_is_the_one_that_was_built(tmp_path: Path) -> None:
+    options = tiny("gtm", sids=(2_000,), cache=tmp_path, commit="abc")
+    kept, built = Catalogue.of(options, 5), Catalogue(2_000)
+    for mode in (MatcherMode.UNION, MatcherMode.STATIC):
+        once, again = kept.snapshot(mode), Catalogue.of(options, 5).snapshot(mode)
+        expected = arrays_of(built.snapshot(mode))
+        for snapshot in (once, again):
+            assert snapshot.mode is mode
+            arrays = arrays_of(snapshot)
+            assert arrays.keys() == expected.keys()
+            assert all(np.array_equal(arrays[name], expected[name]) for name in expected)
+    assert kept.attributes(3, 4) == built.attributes(0, 7)[3:]
+    assert [path.name for path in tmp_path.iterdir()] == ["abc"]
 
 
 def test_catalogues_of_other_sizes_keep_the_papers_second_level() -> None:
@@ -234,8 +255,9 @@ def test_a_decoder_alone_is_the_same_decoder() -> None:
 def test_full_requests_give_every_declared_input_at_its_longest() -> None:
     loaded = load_model_config(PAPER)
     (request,) = full_requests(loaded.model, [{"region": ["region-001"]}], seed=7)
-    message = request_of_json(request).SerializeToString()
-    read = read_request(message, LimitsConfig(), loaded.generation).features.read()
+    read = read_request(
+        request.SerializeToString(), LimitsConfig(), loaded.generation
+    ).features.read()
     named = {*read.dense, *read.categorical, *read.bags}
     assert named | set(read.sequences) == set(loaded.model.inputs)
     assert len(read.sequences["impressions"].sids) == 256 * 4
@@ -269,11 +291,20 @@ def test_a_wrong_option_is_one_line() -> None:
 def test_a_server_is_loaded_from_another_process(tmp_path: Path) -> None:
     out = tmp_path / "serve.json"
     command = "bench serve --device cpu --tiny --precision fp32 --seconds 0.5 --sids 2000"
-    done = run_grace(*command.split(), "--only", "load", "--out", out)
+    parts = ("--only", "load", "--only", "saturation")
+    cache = tmp_path / "cache"
+    done = run_grace(*command.split(), *parts, "--out", out, "--cache", cache, "--commit", "abc")
     assert done.returncode == 0, done.stderr
-    (load,) = json.loads(out.read_text())["rows"]
+    load, full = json.loads(out.read_text())["rows"]
     assert (load["measure"], load["rps"], load["errors"]) == ("load", 20.0, 0)
-    assert 0 < load["p50_ms"] <= load["p99_ms"]
+    assert (full["measure"], full["in_flight"], full["errors"]) == ("saturation", 64, 0)
+    for row in (load, full):
+        assert 0 < row["p50_ms"] <= row["p99_ms"]
+        assert (row["client_processes"], row["connections"]) == (2, 4)
+    assert 0 < full["generate_busy"] <= 1
+    kept = cache / "abc"
+    assert (kept / "paper-1-2000-union" / "CURRENT").exists()
+    assert len(list(kept.glob("checkpoint-*/model.safetensors"))) == 1
 
 
 def test_saturation_is_told_from_the_middle_of_the_trace(tmp_path: Path) -> None:
@@ -285,10 +316,10 @@ def test_saturation_is_told_from_the_middle_of_the_trace(tmp_path: Path) -> None
         for ts, stage in spans
     ]
     trace.write_text(json.dumps({"traceEvents": events}))
-    own = {"ok": 64, "failed": 0, "ms": {"latency_ok": {"p50": 1.0, "p99": 2.0}}}
+    own = {"ok": 64}
     out = tmp_path / "serve.json"
     row = serve.saturation_row(tiny("serve", out=out), "bf16", trace, {"total": 2e9, "grace": own})
-    assert (row["rps"], row["errors"], row["mean_batch"]) == (32.0, 0, 16.0)
+    assert (row["rps"], row["mean_batch"]) == (32.0, 16.0)
     assert row["generate_busy"] == pytest.approx(0.5, abs=0.01)
     picture = ET.fromstring((tmp_path / "serve_timeline.svg").read_text())
     bars = [each for each in picture.iter() if each.tag.endswith("rect")]

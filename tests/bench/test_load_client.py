@@ -3,10 +3,7 @@
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any
 
 import grpc
 import pytest
@@ -15,38 +12,8 @@ from bench.load.arrivals import poisson_arrivals
 from bench.load.client import ClosedLoop, OpenLoop, run_load
 from bench.load.shots import Shot
 from configs.errors import InputError
-from proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse, Timings
-
-Answer: TypeAlias = Callable[[bytes, Any], bytes]
-
-SHOTS = tuple(Shot(RetrieveRequest(request_id=f"r{i}").SerializeToString()) for i in range(7))
-REPLY = RetrieveResponse(
-    ad_ids=[3, 1, 2],
-    timings=Timings(queue_us=5, input_us=10, features_us=20, generate_us=30, post_us=40),
-).SerializeToString()
-
-
-@contextmanager
-def server(answer: Answer, threads: int = 8, warm_up: int = 4) -> Iterator[str]:
-    """Answers Retrieve with this function, on so many threads; the first calls with REPLY."""
-    numbers = itertools.count()
-
-    def warm(request: bytes, context: Any) -> bytes:
-        return REPLY if next(numbers) < warm_up else answer(request, context)
-
-    pool = ThreadPoolExecutor(threads)
-    serving = grpc.server(pool)
-    method: Any = grpc.unary_unary_rpc_method_handler(warm)
-    serving.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler("grace.v1.AdsRetrieval", {"Retrieve": method}),)
-    )
-    port = serving.add_insecure_port("127.0.0.1:0")
-    serving.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        serving.stop(None).wait()
-        pool.shutdown()
+from proto.retrieval_pb2 import RetrieveRequest
+from support.known_server import REPLY, SHOTS, known_server
 
 
 def test_every_arrival_is_a_call_and_shots_take_turns() -> None:
@@ -57,7 +24,7 @@ def test_every_arrival_is_a_call_and_shots_take_turns() -> None:
         return REPLY
 
     load = OpenLoop(rate=300, seconds=0.5, seed=11)
-    with server(answer) as address:
+    with known_server(answer) as address:
         run = run_load(address, SHOTS, load)
     arrivals = poisson_arrivals(300, 0.5, seed=11)
     assert sorted(call.intended for call in run.calls) == arrivals.tolist()
@@ -67,7 +34,7 @@ def test_every_arrival_is_a_call_and_shots_take_turns() -> None:
 
 
 def test_the_server_s_times_are_read_from_the_reply() -> None:
-    with server(lambda request, context: REPLY) as address:
+    with known_server(lambda request, context: REPLY) as address:
         run = run_load(address, SHOTS, ClosedLoop(in_flight=1, seconds=0.1))
     times = run.calls[0].server
     assert times is not None
@@ -82,7 +49,7 @@ def test_a_slow_server_meets_all_the_calls_that_came_meanwhile() -> None:
         return REPLY
 
     load = OpenLoop(rate=100, seconds=0.5, seed=2)
-    with server(answer, threads=1) as address:
+    with known_server(answer, threads=1) as address:
         run = run_load(address, SHOTS, load)
     waited = 0.02 * len(run.calls) - 0.5
     assert waited > 0.25
@@ -104,7 +71,7 @@ def test_a_closed_loop_keeps_so_many_calls_under_way() -> None:
             under_way -= 1
         return REPLY
 
-    with server(answer) as address:
+    with known_server(answer) as address:
         run = run_load(address, SHOTS, ClosedLoop(in_flight=5, seconds=0.2))
     assert most == 5
     assert len(run.calls) > 5
@@ -117,7 +84,7 @@ def test_connections_are_as_many_as_asked_for() -> None:
         peers.add(context.peer())
         return REPLY
 
-    with server(answer, warm_up=3) as address:
+    with known_server(answer, warm_up=3) as address:
         run_load(address, SHOTS, ClosedLoop(in_flight=9, seconds=0.2), connections=3)
     assert len(peers) == 3
 
@@ -130,7 +97,7 @@ def test_every_connection_carries_a_call_before_the_load_that_is_not_counted() -
         return REPLY
 
     load = OpenLoop(rate=111, seconds=0.3, seed=7)
-    with server(answer, warm_up=0) as address:
+    with known_server(answer, warm_up=0) as address:
         run = run_load(address, SHOTS, load, connections=3)
     assert len({peer for peer, _ in seen[:3]}) == 3
     assert {request for _, request in seen[:3]} == {"r0", "r1", "r2"}
@@ -152,7 +119,7 @@ def test_what_becomes_of_the_calls_before_the_load_is_not_counted(
             context.abort(grpc.StatusCode.UNAVAILABLE, "not yet")
         return REPLY
 
-    with server(answer, warm_up=0) as address:
+    with known_server(answer, warm_up=0) as address:
         run = run_load(address, SHOTS, ClosedLoop(in_flight=5, seconds=0.1), connections=3)
         gate.set()
     assert {call.status for call in run.calls} == {"OK"}
@@ -164,7 +131,7 @@ def test_a_failure_keeps_its_status_reason_and_text() -> None:
         context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "full")
         raise AssertionError
 
-    with server(answer) as address:
+    with known_server(answer) as address:
         run = run_load(address, SHOTS, ClosedLoop(in_flight=1, seconds=0.05))
     ends = {(call.status, call.reason, call.text, call.withdrawn) for call in run.calls}
     assert ends == {("ResourceExhausted", "queue_full", "full", False)}
@@ -182,7 +149,7 @@ def test_deadlines_end_calls_as_failures_and_cancels_as_withdrawn() -> None:
         Shot(SHOTS[1].body, cancel_after_seconds=0.05),
     )
     load = OpenLoop(rate=60, seconds=0.5, seed=5)
-    with server(answer, threads=64) as address:
+    with known_server(answer, threads=64) as address:
         run = run_load(address, shots, load)
         gate.set()
     ends = {(call.status, call.withdrawn) for call in run.calls}
@@ -197,7 +164,7 @@ def test_calls_under_way_at_the_end_are_withdrawn() -> None:
         return REPLY
 
     load = OpenLoop(rate=60, seconds=0.3, seed=5, finish_seconds=0.05)
-    with server(answer, threads=64) as address:
+    with known_server(answer, threads=64) as address:
         run = run_load(address, SHOTS, load)
         gate.set()
     assert len(run.calls) == len(poisson_arrivals(60, 0.3, 5))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.load import sweep
-from bench.load.shots import read_shots, write_ghz_data
+from bench.load.shots import read_shots, write_ghz_data, write_wire
 from bench.synth import Written
 from configs.errors import InputError
 from proto.retrieval_pb2 import DESCRIPTOR, RetrieveRequest
@@ -81,3 +81,22 @@ def test_ghz_s_configuration_calls_our_method_in_an_open_loop_over_several_conne
     assert config["duration-stop"] == "wait"
     assert config["format"] == "json"
     assert "proto" not in config  # by reflection
+
+
+def test_wire_files_give_back_the_requests_they_were_made_of(tmp_path: Path) -> None:
+    bodies = [b"", b"a" * 70_001, bytes(range(256))]
+    write_wire(bodies, tmp_path / "r.wire")
+    shots = read_shots(tmp_path / "r.wire", 0.5)
+    assert [shot.body for shot in shots] == bodies
+    assert {shot.timeout_seconds for shot in shots} == {0.5}
+
+
+@pytest.mark.parametrize(
+    ("cut", "fault"), [(0, "holds no request"), (3, "within request 1"), (90, "within request 2")]
+)
+def test_a_wire_file_that_was_cut_says_where(tmp_path: Path, cut: int, fault: str) -> None:
+    path = tmp_path / "r.wire"
+    write_wire([b"x" * 63, b"y" * 63], path)
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(InputError, match=fault):
+        read_shots(path, None)

@@ -10,6 +10,7 @@ import pytest
 
 from bench.paper import PaperCatalogue, PaperKnobs, PaperSpec, make_paper_catalogue
 from bench.paper.ads_file import write_ads
+from bench.paper.decode_only import decode_snapshot
 from bench.paper.direct import arranged_ads, collected_ads, snapshot_of
 from bench.paper.folder import write_paper_folder
 from bench.paper.schema import SMALL, paper_schema, targeting_yaml
@@ -237,3 +238,22 @@ def test_synth_writes_it_by_its_preset(tmp_path: Path) -> None:
     report = json.loads(done.stdout)
     assert (report["sids"], report["sid_space"]) == (1111, "paper-7-1111")
     assert report["ads"] == pq.read_metadata(tmp_path / "ads.parquet").num_rows
+
+
+@pytest.mark.parametrize("sids", [1_111, 20_003])
+def test_what_is_made_to_decode_alone_decodes_as_the_whole_snapshot(sids: int) -> None:
+    catalogue = make_paper_catalogue(PaperSpec(sids, seed=3), threads=2)
+    whole = snapshot_of(catalogue, arranged_ads(catalogue, 2), MatcherMode.UNION, 2)
+    alone = decode_snapshot(catalogue, threads=2)
+    assert alone.trie.level_counts == whole.trie.level_counts
+    for name in ("node_offsets", "csr_tokens"):
+        assert np.array_equal(getattr(alone.trie, name), getattr(whole.trie, name))
+    assert alone.matchers is not None
+    assert whole.matchers is not None
+    pairs = [(alone.matchers.bitmask, whole.matchers.bitmask)]
+    for one, other in zip(alone.matchers.blooms, whole.matchers.blooms, strict=True):
+        pairs.append((one.rows, other.rows))
+        assert np.array_equal(one.star[one.rows.index], other.star[other.rows.index])
+    for own, expected in pairs:
+        assert np.array_equal(own.table[own.index], expected.table[expected.index])
+    assert alone.ads.num_ads == 0

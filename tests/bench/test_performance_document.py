@@ -9,7 +9,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from bench.gpu.bars import Bar, draw_bars
-from bench.gpu.document import NAME, PLOT, performance_document, plot_of
+from bench.gpu.document import NAME, performance_document, plots_of
+from bench.gpu.document_plots import PLOTS
 from bench.gpu.options import TABLES
 from configs.marked_text import replaced
 
@@ -22,6 +23,16 @@ RUNG: dict[str, Any] = {
 }  # fmt: skip
 TIME: dict[str, Any] = {"p50_ms": 0.06, "p99_ms": 0.07, "precision": "bf16", "step": 1, "beams": 16}
 RATES: dict[str, Any] = {"tflops": 571.0, "gb_per_s": 2800.0, "share_of_copy": 0.91, "mb": 3.1}
+STAGES = ("queue", "input", "features", "generate", "post", "overhead")
+SERVED: dict[str, Any] = {
+    "precision": "bf16", "p50_ms": 21.0, "p99_ms": 44.0, "errors": 0, "valid": True,
+    "client_late_p99_ms": 0.3, "stages_p50_ms": dict.fromkeys(STAGES, 1.5),
+    "cpu": {"1 main": 0.91, "1 python3 #8": 0.55},
+}  # fmt: skip
+SIZED: dict[str, Any] = {
+    "admitted": 4321, "decoder_p50_ms": 10.0, "decoder_p99_ms": 11.0, "admission_p50_ms": 0.21,
+    "admission_p99_ms": 0.22, "sm_clock_mhz": 1650, "power_w": 690.0,
+}  # fmt: skip
 PAST: dict[str, Any] = {"past_blocks": 300}
 ROWS: dict[str, list[dict[str, Any]]] = {
     "ladder": [{"rung": "L0", **RUNG}, {"rung": "D3", **RUNG}],
@@ -36,12 +47,13 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     "gtm": [
         {"measure": "admission", "mode": "union", "sids": 30, "admitted": 9, **TIME},
         {"measure": "admission", "mode": "union", "sids": 30, "step": "all", "p50_ms": 0.21},
-        {"measure": "decoder", "mode": "union", "sids": 3, "index_mb": 1, **TIME, "p50_ms": 10.0},
-        {"measure": "decoder", "mode": "union", "sids": 100, "index_mb": 9, **TIME, "p50_ms": 10.4},
+        {"measure": "decoder", "mode": "union", "sids": 3, "index_mb": 1, **SIZED},
+        {"measure": "decoder", "mode": "union", "sids": 100, "index_mb": 9, **SIZED,
+         "decoder_p50_ms": 10.4},
     ],
     "serve": [
-        {"measure": "load", "precision": "bf16", "rps": 1200.0, "p50_ms": 21.0, "p99_ms": 44.0,
-         "errors": 0},
+        {"measure": "load", "rps": 1200.0, "answered_rps": 1199.0, **SERVED},
+        {"measure": "saturation", "rps": 1301.0, "generate_busy": 0.962, **SERVED},
     ],
     "budget": [
         {"measure": "rates", "precision": "bf16", "copy_gb_per_s": 4230.0, "product_tflops": 794.0},
@@ -69,9 +81,25 @@ def test_the_document_is_current(repository: Path) -> None:
     assert text == replaced(text, NAME, made), "run make fix"
 
 
-def test_the_picture_is_current(repository: Path) -> None:
-    made, file = plot_of(repository / RESULTS), repository / RESULTS / PLOT
-    assert (file.read_text(encoding="utf-8") if file.exists() else None) == made, "run make fix"
+def test_the_pictures_are_current(repository: Path) -> None:
+    made = plots_of(repository / RESULTS)
+    files = [repository / RESULTS / f"{table}.svg" for table in PLOTS]
+    there = {file.name: file.read_text(encoding="utf-8") for file in files if file.exists()}
+    assert there == made, "run make fix"
+
+
+def test_every_picture_stands_in_its_section(tmp_path: Path) -> None:
+    pictures = plots_of(results_in(tmp_path))
+    assert set(pictures) == {f"{table}.svg" for table in PLOTS}
+    for name, picture in pictures.items():
+        (tmp_path / name).write_text(picture)
+    (tmp_path / "serve_timeline.svg").write_text("<svg/>")
+    told = performance_document(tmp_path)
+    shown = re.findall(r"!\[.*\]\(\.\./(\S+)\)", told)
+    assert sorted(shown) == sorted([*pictures, "serve_timeline.svg"])
+    assert "100 SIDs" in pictures["gtm.svg"]
+    (tmp_path / "gtm.json").write_text('{"rows": []}')
+    assert "gtm.svg" not in plots_of(tmp_path)
 
 
 def test_every_table_has_a_section_and_its_command(tmp_path: Path) -> None:
@@ -89,9 +117,12 @@ def test_ours_stand_beside_the_papers_with_their_ratio(tmp_path: Path) -> None:
     assert "| 25.0/27.3 | **9.3/9.4** | 2.7x | 10 | 51.0/53.6 | 14.6/17.1 | 28.8% | 77.0% |" in rung
     assert "| ours | bf16 |  | **0.060** | 0.070 | 146.7x |" in told
     assert "| 1 | 16 | ours | bf16 | 300 | 3.1 | 0.224 | **0.060** | 0.070 | 90.0x |" in told
-    assert "| 100 | 9 | **10.4** | 0.070 | +4.0% |" in told
+    assert "| 100 | 9 | 4,321 | **10.400** | 11.000 | +4.0% | **0.210** | 0.220 |" in told
     assert "| hf | 28.0 (3 GB) | out of memory |" in told
     assert "unavailable: no ncu" in told
+    assert "| load | bf16 | 1200 | 1199 | **21.0** | **44.0** | 0 |" in told
+    assert "| saturation | bf16 |  | 1301 |" in told
+    assert "| 1 main | 91% |" in told
 
 
 def test_no_cell_breaks_its_table(tmp_path: Path) -> None:
