@@ -5,7 +5,7 @@ from torch import Tensor
 
 from index.trie import NO_NODE
 from kernels.shapes import require_tensor
-from kernels.tensors import BloomTensors, Candidates, DecodeIndex, Partitions, UserTensors
+from kernels.tensors import BloomTensors, Candidates, DecodeIndex, UserTensors
 
 __all__ = [
     "admit_children_reference",
@@ -115,32 +115,25 @@ def _passes(entries: Tensor, users: UserTensors, request: int, index: DecodeInde
     if index.bitmask_index is None or index.bitmask_table is None:
         return torch.ones_like(entries, dtype=torch.bool)
     user = users.bitmask[request]
-    owners, ids = _row_ids(entries, index.bitmask_index, index.bitmask_partitions)
+    owners, ids = _row_ids(entries, index.bitmask_index, index.bitmask_offsets)
     rows = index.bitmask_table[ids]
     passes = _any(((rows & user) == user).all(dim=1), owners, len(entries))
     for bloom, queries in zip(index.blooms, users.sets, strict=True):
         begin, end = queries.offsets[request : request + 2].tolist()
-        owners, ids = _row_ids(entries, bloom.index, bloom.partitions)
+        owners, ids = _row_ids(entries, bloom.index, bloom.offsets)
         found = _contains_any(bloom, ids.long(), queries.hashes[begin:end].tolist())
         passes &= _any(found, owners, len(entries))
     return passes
 
 
 def _row_ids(
-    entries: Tensor, index: Tensor, partitions: Partitions | None
+    entries: Tensor, index: Tensor, offsets: Tensor | None
 ) -> tuple[Tensor | None, Tensor]:
     """The rows of some entries, and the place of each one's entry; None: one each.   [n]"""
-    if partitions is None:
+    if offsets is None:
         return None, index[entries]
-    if partitions.offsets is not None:
-        first_ids = partitions.offsets[entries].long()
-        counts = partitions.offsets[entries + 1] - first_ids
-    else:
-        assert partitions.levels is not None
-        first_entries = partitions.levels[:, 0].contiguous()
-        levels = partitions.levels[torch.bucketize(entries, first_entries, right=True) - 1]
-        counts = levels[:, 2]
-        first_ids = levels[:, 1] + (entries - levels[:, 0]) * counts
+    first_ids = offsets[entries].long()
+    counts = offsets[entries + 1] - first_ids
     owners = torch.arange(len(entries), device=entries.device).repeat_interleave(counts)
     places = torch.arange(len(owners), device=entries.device)
     begins = counts.cumsum(0) - counts

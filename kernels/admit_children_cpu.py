@@ -18,7 +18,6 @@ from kernels.tensors import (
     BloomTensors,
     Candidates,
     DecodeIndex,
-    Partitions,
     QueryTensors,
     UserTensors,
 )
@@ -78,23 +77,19 @@ def _bitmasks(index: DecodeIndex) -> tuple[MatcherIds, npt.NDArray[np.uint64], i
     """Row ids, rows and their words; in mode `cd` nothing, and 0 words."""
     if index.bitmask_index is None or index.bitmask_table is None:
         return MatcherIds(), np.empty((0, 0), np.uint64), 0
-    ids = _ids(index.bitmask_index, index.bitmask_partitions)
+    ids = _ids(index.bitmask_index, index.bitmask_offsets)
     return ids, _words(index.bitmask_table), index.bitmask_table.shape[1]
 
 
-def _ids(index: Tensor, partitions: Partitions | None) -> MatcherIds:
-    ids = MatcherIds(_address(index, torch.int32))
-    if partitions is not None and partitions.offsets is not None:
-        ids.offsets = _address(partitions.offsets, torch.int32)
-    if partitions is not None and partitions.levels is not None:
-        ids.levels = _address(partitions.levels, torch.int64)
-        ids.num_levels = len(partitions.levels)
-    return ids
+def _ids(index: Tensor, offsets: Tensor | None) -> MatcherIds:
+    return MatcherIds(
+        _address(index, torch.int32), None if offsets is None else _address(offsets, torch.int32)
+    )
 
 
 def _set_matcher(bloom: BloomTensors, queries: QueryTensors) -> _SetMatcher:
     return _SetMatcher(
-        _ids(bloom.index, bloom.partitions),
+        _ids(bloom.index, bloom.offsets),
         _address(bloom.table, torch.int64),
         _address(bloom.star, torch.uint8),
         _address(queries.offsets, torch.int32),

@@ -11,7 +11,6 @@ from ctypes import c_int32, c_int64, c_uint32, c_void_p
 import torch
 from torch import Tensor
 
-from index.matcher_ids import MatcherIds
 from kernels.admit_children import check_admission_shapes, check_users
 from kernels.cuda_stream import address, current_stream
 from kernels.shapes import require_tensor
@@ -19,7 +18,6 @@ from kernels.tensors import (
     BloomTensors,
     Candidates,
     DecodeIndex,
-    Partitions,
     QueryTensors,
     UserTensors,
 )
@@ -34,9 +32,13 @@ _MOST_PLACES = 2**31 - 1
 _LANES = ((12288, 8), (2049, 32), (0, 128))
 
 
+class _EntryRows(ctypes.Structure):
+    _fields_ = (("ids", c_void_p), ("offsets", c_void_p))
+
+
 class _Set(ctypes.Structure):
     _fields_ = (
-        ("matcher", MatcherIds),
+        ("rows", _EntryRows),
         ("table", c_void_p),
         ("star", c_void_p),
         ("offsets", c_void_p),
@@ -54,7 +56,7 @@ class _Admission(ctypes.Structure):
         ("node_offsets", c_void_p),
         ("tokens", c_void_p),
         ("internal_nodes", c_int64),
-        ("bitmask", MatcherIds),
+        ("bitmask", _EntryRows),
         ("bitmask_table", c_void_p),
         ("users", c_void_p),
         ("user_words", c_void_p),
@@ -180,7 +182,7 @@ def _admission(users: UserTensors, index: DecodeIndex, work: _WorkSpace) -> _Adm
     # Query tables first: their lines must not lie across two of the cache's.
     tabled = [_tabled_words(bloom, requests) for bloom in index.blooms]
     begin = work.of(sum(tabled) + requests * (1 + words), device)
-    admission.bitmask = _ids("bitmask", index.bitmask_index, index.bitmask_partitions, device)
+    admission.bitmask = _rows("bitmask", index.bitmask_index, index.bitmask_offsets, device)
     admission.bitmask_table = address("bitmask_table", index.bitmask_table, device, torch.int64)
     admission.users = address("users.bitmask", users.bitmask, device, torch.int64)
     admission.user_words = begin + 8 * sum(tabled)
@@ -199,7 +201,7 @@ def _tabled_words(bloom: BloomTensors, requests: int) -> int:
 
 def _set(bloom: BloomTensors, queries: QueryTensors, tables: int, device: torch.device) -> _Set:
     return _Set(
-        matcher=_ids("bloom", bloom.index, bloom.partitions, device),
+        rows=_rows("bloom", bloom.index, bloom.offsets, device),
         table=address("bloom table", bloom.table, device, torch.int64),
         star=address("bloom star", bloom.star, device, torch.uint8),
         offsets=address("offsets of queries", queries.offsets, device, torch.int32),
@@ -210,13 +212,8 @@ def _set(bloom: BloomTensors, queries: QueryTensors, tables: int, device: torch.
     )
 
 
-def _ids(
-    name: str, index: Tensor, partitions: Partitions | None, device: torch.device
-) -> MatcherIds:
-    ids = MatcherIds(address(f"{name} index", index, device, torch.int32))
-    if partitions is not None and partitions.offsets is not None:
-        ids.offsets = address(f"{name} offsets", partitions.offsets, device, torch.int32)
-    if partitions is not None and partitions.levels is not None:
-        ids.levels = address(f"{name} levels", partitions.levels, device, torch.int64)
-        ids.num_levels = len(partitions.levels)
-    return ids
+def _rows(name: str, index: Tensor, offsets: Tensor | None, device: torch.device) -> _EntryRows:
+    return _EntryRows(
+        address(f"{name} index", index, device, torch.int32),
+        address(f"{name} offsets", offsets, device, torch.int32),
+    )

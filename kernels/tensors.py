@@ -11,10 +11,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from index.matchers import NodeMatchers
 from index.snapshot import Snapshot
-from index.trie import SidTrie
 from index.users import UserRows
+from kernels.needed_rows import needed_rows
 
 __all__ = [
     "NO_BLOCK",
@@ -22,7 +21,6 @@ __all__ = [
     "BloomTensors",
     "Candidates",
     "DecodeIndex",
-    "Partitions",
     "QueryTensors",
     "UserTensors",
     "on_device",
@@ -33,24 +31,12 @@ NO_BLOCK = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Partitions:
-    """Where the row ids of a child entry stand in an index that has several per entry. Either of:
-
-    levels   int64 [L, 3]                static k-way: a level's first entry, its first id, and its
-                                         ids per entry
-    offsets  int32 [child entries + 1]   dynamic k-way: those of entry j: offsets[j] .. [j + 1]
-    """
-
-    levels: Tensor | None
-    offsets: Tensor | None
-
-
-@dataclass(frozen=True, slots=True)
 class BloomTensors:
     """
-    index  int32 [child entries], or [ids] with partitions
-    table  int64 [rows, bits / 64]
-    star   uint8 [rows]
+    index    int32 [child entries], or [ids] with offsets
+    table    int64 [rows, bits / 64]
+    star     uint8 [rows]
+    offsets  int32 [child entries + 1]
     """
 
     index: Tensor
@@ -58,7 +44,7 @@ class BloomTensors:
     star: Tensor
     bits: int
     hashes: int
-    partitions: Partitions | None = None  # None in mode `union`
+    offsets: Tensor | None = None  # None where every entry has one row, as in mode `union`
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +55,8 @@ class DecodeIndex:
     csr_tokens     int32 [child entries]
     bitmask_index  int32 [child entries], bitmask_table int64 [rows, words]; None in mode `cd`
 
-    In the k-way modes an entry has several row ids, and `partitions` says which.
+    In the k-way modes an entry has several row ids: those of entry j are offsets[j] ..
+    offsets[j + 1], those of the snapshot's that are needed (kernels/needed_rows.py).
     """
 
     vocab_sizes: tuple[int, ...]
@@ -79,40 +66,48 @@ class DecodeIndex:
     bitmask_index: Tensor | None
     bitmask_table: Tensor | None
     blooms: tuple[BloomTensors, ...]
-    bitmask_partitions: Partitions | None = None  # None in mode `union`
+    bitmask_offsets: Tensor | None = None  # int32 [child entries + 1], as of a set's rows
 
     @staticmethod
     def of(snapshot: Snapshot, device: torch.device) -> "DecodeIndex":
-        matchers = snapshot.matchers
-        return DecodeIndex(
-            vocab_sizes=snapshot.trie.vocab_sizes,
-            first_leaf=snapshot.trie.first_leaf,
-            node_offsets=_tensor(snapshot.trie.node_offsets, device),
-            csr_tokens=_tensor(snapshot.trie.csr_tokens.astype(np.int32), device),
-            bitmask_index=None if matchers is None else _tensor(matchers.bitmask.index, device),
-            bitmask_table=None if matchers is None else _words(matchers.bitmask.table, device),
-            blooms=()
-            if matchers is None
-            else tuple(
+        trie, matchers = snapshot.trie, snapshot.matchers
+        index = DecodeIndex(
+            vocab_sizes=trie.vocab_sizes,
+            first_leaf=trie.first_leaf,
+            node_offsets=_tensor(trie.node_offsets, device),
+            csr_tokens=_tensor(trie.csr_tokens.astype(np.int32), device),
+            bitmask_index=None,
+            bitmask_table=None,
+            blooms=(),
+        )
+        if matchers is None:
+            return index
+        needed = needed_rows(matchers.bitmask, trie)
+        blooms = []
+        for target_set, bloom in zip(snapshot.schema.sets, matchers.blooms, strict=True):
+            own = needed_rows(bloom.rows, trie, bloom.star)
+            blooms.append(
                 BloomTensors(
-                    _tensor(bloom.rows.index, device),
-                    _words(bloom.rows.table, device),
-                    _tensor(bloom.star, device),
-                    target_set.bloom_bits,
-                    target_set.bloom_hashes,
-                    _partitions(bloom.rows, snapshot.trie, device),
+                    index=_tensor(own.index, device),
+                    table=_words(bloom.rows.table, device),
+                    star=_tensor(bloom.star, device),
+                    bits=target_set.bloom_bits,
+                    hashes=target_set.bloom_hashes,
+                    offsets=None if own.offsets is None else _tensor(own.offsets, device),
                 )
-                for target_set, bloom in zip(snapshot.schema.sets, matchers.blooms, strict=True)
-            ),
-            bitmask_partitions=None
-            if matchers is None
-            else _partitions(matchers.bitmask, snapshot.trie, device),
+            )
+        return replace(
+            index,
+            bitmask_index=_tensor(needed.index, device),
+            bitmask_table=_words(matchers.bitmask.table, device),
+            blooms=tuple(blooms),
+            bitmask_offsets=None if needed.offsets is None else _tensor(needed.offsets, device),
         )
 
     def without_matchers(self) -> "DecodeIndex":
         """The same catalogue in mode `cd`: every valid token is admitted."""
         return replace(
-            self, bitmask_index=None, bitmask_table=None, blooms=(), bitmask_partitions=None
+            self, bitmask_index=None, bitmask_table=None, blooms=(), bitmask_offsets=None
         )
 
 
@@ -201,14 +196,6 @@ def on_device(tensor: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
-
-
-def _partitions(rows: NodeMatchers, trie: SidTrie, device: torch.device) -> Partitions | None:
-    if rows.offsets is not None:
-        return Partitions(None, _tensor(rows.offsets, device))
-    if rows.level_widths is not None:
-        return Partitions(_tensor(rows.id_levels(trie), device), None)
-    return None
 
 
 def _tensor(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:

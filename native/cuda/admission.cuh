@@ -5,14 +5,19 @@
 
 #include <cstdint>
 
-#include "grace/matcher_ids.h"
-
 namespace grace {
 
 constexpr int kMostSets = 8;
 
+// The table rows of child entries: those of entry j are ids[offsets[j]] .. ids[offsets[j + 1]], at
+// least one; without offsets ids[j] alone.
+struct EntryRows {
+  const int32_t* ids;
+  const int32_t* offsets;
+};
+
 struct AdmissionSet {
-  GraceMatcherIds matcher;
+  EntryRows rows;
   const uint64_t* table;   // [rows, bits / 64]
   const uint8_t* star;     // [rows]
   const int32_t* offsets;  // [requests + 1]: request b's hashes are offsets[b] .. offsets[b + 1]
@@ -26,7 +31,7 @@ struct Admission {
   const int32_t* node_offsets;  // [internal_nodes + 1]
   const int32_t* tokens;
   int64_t internal_nodes;
-  GraceMatcherIds bitmask;
+  EntryRows bitmask;
   const uint64_t* bitmask_table;  // [rows, words]
   const uint64_t* users;          // [requests, words]
   int32_t* user_words;  // [requests, 1 + words]: how many words a user has bits in, and which

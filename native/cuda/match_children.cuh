@@ -2,8 +2,9 @@
 // words of a bitmask row, then the stored answer for the reserved element), a Bloom row in one pass
 // for all of a user's queries, and only for the children that nothing cheaper decides, packed into
 // full warps. Several children of a lane are in flight at once. Where a child has several rows
-// (k-way), the lanes share out the rows of all children that are still undecided: one row each
-// first, more as children drop out.
+// (k-way), its first is tested as if it were alone, which decides nearly all; then the lanes share
+// out the other rows of the children that are still undecided: one each first, more as children
+// drop out.
 #ifndef GRACE_MATCH_CHILDREN_CUH_
 #define GRACE_MATCH_CHILDREN_CUH_
 
@@ -12,7 +13,6 @@
 #include "admission.cuh"
 #include "grace/bloom_tables.h"
 #include "grace/match.h"
-#include "grace/matcher_ids.h"
 #include "launch.cuh"
 
 namespace grace {
@@ -28,13 +28,10 @@ struct BeamRow {
   int32_t request;
 };
 
-// Children of a warp that wait for a test: row id and place in the warp's round. With several rows
-// each: the first row not yet tested, and how many there are from it on.
+// Children of a warp that wait for a test: the row to test and the place in the warp's round. With
+// several rows each: where the next row's id stands, and how many there are from it on.
 struct Waiting {
-  union {
-    int32_t ids[kPerWarp];
-    int64_t next[kPerWarp];
-  };
+  int32_t next[kPerWarp];
   int32_t left[kPerWarp];
   uint16_t places[kPerWarp];
   uint8_t found[kPerWarp];
@@ -55,10 +52,6 @@ __device__ inline BeamRow beam_row(const Admission& at, const int32_t* nodes, ui
   if (node < 0 || node >= at.internal_nodes || request >= at.requests) return {0, 0, 0};
   const int32_t* offsets = in_device_memory(at.node_offsets);
   return {static_cast<uint32_t>(offsets[node]), static_cast<uint32_t>(offsets[node + 1]), request};
-}
-
-__device__ inline bool one_id_each(const GraceMatcherIds& matcher) {
-  return matcher.offsets == nullptr && matcher.levels == nullptr;
 }
 
 __device__ inline Queries queries_of(const AdmissionSet& set, int64_t request) {
@@ -117,7 +110,7 @@ __device__ inline int still_undecided(Waiting& waiting, int total, int each) {
   for (int begin = 0; begin < total; begin += kWarp) {
     const int at = begin + lane;
     const int from = at < total ? at : 0;
-    const int64_t next = waiting.next[from] + each;
+    const int32_t next = waiting.next[from] + each;
     const int32_t left = waiting.left[from] - each;
     const uint16_t place = waiting.places[from];
     const bool stays = at < total && left > 0 && waiting.found[place] == 0;
@@ -142,25 +135,59 @@ __device__ T picked(const T (&values)[kInFlight], int which) {
   return value;
 }
 
-// k-way: those of `passes` of whom some row holds(id, request, peek(id, request)). What peek reads
-// is asked of several rows at once. All lanes together.
+// The first row of each of a lane's children, which are first, first + kStride, ..: bit u of
+// `asked` is the u-th.
+template <int kStride>
+__device__ void first_rows(const EntryRows& rows, uint32_t first, uint32_t asked,
+                           int32_t (&ids)[kInFlight]) {
+  const int32_t* all_ids = in_device_memory(rows.ids);
+  if (rows.offsets == nullptr) {
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) {
+      ids[u] = (asked >> u & 1) != 0 ? all_ids[first + u * kStride] : 0;
+    }
+    return;
+  }
+  const int32_t* offsets = in_device_memory(rows.offsets);
+#pragma unroll
+  for (int u = 0; u < kInFlight; ++u) {
+    ids[u] = (asked >> u & 1) != 0 ? offsets[first + u * kStride] : 0;
+  }
+#pragma unroll
+  for (int u = 0; u < kInFlight; ++u) ids[u] = (asked >> u & 1) != 0 ? all_ids[ids[u]] : 0;
+}
+
+// Those of `undecided` of whom some row after the first holds(id, request, peek(id, request)). What
+// peek reads is asked of several rows at once. All lanes together.
 template <int kStride, typename Peek, typename Holds>
-__device__ uint32_t some_row_holds(const GraceMatcherIds& matcher, const BeamRow& row,
-                                   uint32_t first, Waiting& waiting, uint32_t passes,
-                                   const Peek& peek, const Holds& holds) {
+__device__ uint32_t later_row_holds(const EntryRows& rows, const BeamRow& beam, uint32_t first,
+                                    Waiting& waiting, uint32_t undecided, const Peek& peek,
+                                    const Holds& holds) {
+  if (rows.offsets == nullptr || !__any_sync(kAllLanes, undecided != 0)) return 0;
+  const int32_t* offsets = in_device_memory(rows.offsets);
+  const int32_t* all_ids = in_device_memory(rows.ids);
   const int lane = threadIdx.x % kWarp;
-  int undecided = enlist(passes, waiting, [&](int u, int at) {
-    const IdRange ids = ids_of(matcher, first + u * kStride);
-    waiting.next[at] = ids.begin;
-    waiting.left[at] = static_cast<int32_t>(ids.end - ids.begin);
+  int32_t next[kInFlight], left[kInFlight];
+#pragma unroll
+  for (int u = 0; u < kInFlight; ++u) {
+    const bool asked = (undecided >> u & 1) != 0;
+    next[u] = asked ? offsets[first + u * kStride] + 1 : 0;
+    left[u] = asked ? offsets[first + u * kStride + 1] - next[u] : 0;
+  }
+#pragma unroll
+  for (int u = 0; u < kInFlight; ++u) {
+    if (left[u] == 0) undecided &= ~(1u << u);
+  }
+  int total = enlist(undecided, waiting, [&](int u, int at) {
+    waiting.next[at] = next[u];
+    waiting.left[at] = left[u];
     waiting.found[u * kWarp + lane] = 0;
   });
-  const int32_t* all_ids = in_device_memory(matcher.ids);
 #pragma unroll 1
-  while (undecided > 0) {
+  while (total > 0) {
     // Lanes side by side test rows of one child, as many as there are lanes for each.
-    const int each_bits = undecided < kWarp ? kWarpBits - (kWarp - __clz(undecided - 1)) : 0;
-    const int each = 1 << each_bits, tests = undecided << each_bits;
+    const int each_bits = total < kWarp ? kWarpBits - (kWarp - __clz(total - 1)) : 0;
+    const int each = 1 << each_bits, tests = total << each_bits;
 #pragma unroll 1
     for (int begin = 0; begin < tests; begin += kPerWarp) {
       int32_t ids[kInFlight], places[kInFlight], requests[kInFlight];
@@ -168,11 +195,11 @@ __device__ uint32_t some_row_holds(const GraceMatcherIds& matcher, const BeamRow
 #pragma unroll
       for (int u = 0; u < kInFlight; ++u) {
         const int of = (begin + u * kWarp + lane) >> each_bits, which = lane & (each - 1);
-        const bool there = of < undecided && which < waiting.left[of];
+        const bool there = of < total && which < waiting.left[of];
         ids[u] = there ? all_ids[waiting.next[of] + which] : kNoId;
         places[u] = there ? waiting.places[of] : lane;
         // The lane whose child this is may have another request than this lane.
-        requests[u] = __shfl_sync(kAllLanes, row.request, places[u] % kWarp);
+        requests[u] = __shfl_sync(kAllLanes, beam.request, places[u] % kWarp);
       }
 #pragma unroll
       for (int u = 0; u < kInFlight; ++u) {
@@ -187,122 +214,115 @@ __device__ uint32_t some_row_holds(const GraceMatcherIds& matcher, const BeamRow
       }
     }
     __syncwarp();
-    undecided = still_undecided(waiting, undecided, each);
+    total = still_undecided(waiting, total, each);
   }
+  uint32_t held = 0;
 #pragma unroll
   for (int u = 0; u < kInFlight; ++u) {
-    if ((passes >> u & 1) != 0 && waiting.found[u * kWarp + lane] == 0) passes &= ~(1u << u);
+    if ((undecided >> u & 1) != 0 && waiting.found[u * kWarp + lane] != 0) held |= 1u << u;
   }
   __syncwarp();
-  return passes;
+  return held;
 }
 
-// Children of a lane are first, first + kStride, ..: bit u of `passes` is the u-th.
 template <int kStride>
-__device__ uint32_t test_bitmasks(const Admission& at, const BeamRow& row, uint32_t first,
+__device__ uint32_t test_bitmasks(const Admission& at, const BeamRow& beam, uint32_t first,
                                   Waiting& waiting, uint32_t passes) {
-  if (!one_id_each(at.bitmask)) {
-    const uint64_t* table = in_device_memory(at.bitmask_table);
-    const uint64_t* all_users = in_device_memory(at.users);
-    const int32_t* all_used = in_device_memory(at.user_words);
-    const auto first_used = [&](int64_t request) {
-      const int32_t* used = all_used + request * (1 + at.words);
-      return used[0] != 0 ? used[1] : 0;
-    };
-    return some_row_holds<kStride>(
-        at.bitmask, row, first, waiting, passes,
-        [&](int64_t id, int64_t request) { return table[id * at.words + first_used(request)]; },
-        [&](int64_t id, int64_t request, uint64_t word) {
-          const uint64_t* user = all_users + request * at.words;
-          const uint64_t asked = user[first_used(request)];
-          return (word & asked) == asked &&
-                 contains_all(table + id * at.words, user, static_cast<int32_t>(at.words));
-        });
-  }
-  const int32_t* bitmask_ids = in_device_memory(at.bitmask.ids);
-  const uint64_t* users = in_device_memory(at.users) + int64_t{row.request} * at.words;
+  const uint64_t* table = in_device_memory(at.bitmask_table);
+  const uint64_t* all_users = in_device_memory(at.users);
+  const int32_t* all_used = in_device_memory(at.user_words);
+  int32_t ids[kInFlight];
+  first_rows<kStride>(at.bitmask, first, passes, ids);
   const uint64_t* rows[kInFlight];
 #pragma unroll
-  for (int u = 0; u < kInFlight; ++u) {
-    const int64_t id = (passes >> u & 1) != 0 ? bitmask_ids[first + u * kStride] : 0;
-    rows[u] = in_device_memory(at.bitmask_table) + id * at.words;
-  }
+  for (int u = 0; u < kInFlight; ++u) rows[u] = table + int64_t{ids[u]} * at.words;
   // A word in which the user has no bit contains all of them.
-  const int32_t* words = in_device_memory(at.user_words) + int64_t{row.request} * (1 + at.words);
+  const uint64_t* user_row = all_users + int64_t{beam.request} * at.words;
+  const int32_t* words = all_used + int64_t{beam.request} * (1 + at.words);
   const int32_t used = passes != 0 ? words[0] : 0;
+  uint32_t held = passes;
 #pragma unroll 1
   for (int32_t i = 0; i < used; ++i) {
     const int32_t word = words[1 + i];
-    const uint64_t user = users[word];
-    uint64_t held[kInFlight];
+    const uint64_t user = user_row[word];
+    uint64_t row_word[kInFlight];
 #pragma unroll
-    for (int u = 0; u < kInFlight; ++u) held[u] = (passes >> u & 1) != 0 ? rows[u][word] : 0;
+    for (int u = 0; u < kInFlight; ++u) row_word[u] = (held >> u & 1) != 0 ? rows[u][word] : 0;
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u) {
-      if ((held[u] & user) != user) passes &= ~(1u << u);
+      if ((row_word[u] & user) != user) held &= ~(1u << u);
     }
   }
-  return passes;
+  const auto first_used = [&](int64_t request) {
+    const int32_t* its_words = all_used + request * (1 + at.words);
+    return its_words[0] != 0 ? its_words[1] : 0;
+  };
+  return held |
+         later_row_holds<kStride>(
+             at.bitmask, beam, first, waiting, passes & ~held,
+             [&](int64_t id, int64_t request) {
+               return table[id * at.words + first_used(request)];
+             },
+             [&](int64_t id, int64_t request, uint64_t word) {
+               const uint64_t* user = all_users + request * at.words;
+               const uint64_t asked = user[first_used(request)];
+               return (word & asked) == asked &&
+                      contains_all(table + id * at.words, user, static_cast<int32_t>(at.words));
+             });
 }
 
-// All lanes of a warp together; each has a row, and children, of its own.
+// All lanes of a warp together; each has a beam row, and children, of its own.
 template <int kStride>
-__device__ uint32_t test_set(const AdmissionSet& set, const BeamRow& row, uint32_t first,
+__device__ uint32_t test_set(const AdmissionSet& set, const BeamRow& beam, uint32_t first,
                              Waiting& waiting, uint32_t passes) {
   const int lane = threadIdx.x % kWarp;
-  if (!one_id_each(set.matcher)) {
-    const uint8_t* star = in_device_memory(set.star);
-    return some_row_holds<kStride>(
-        set.matcher, row, first, waiting, passes,
-        [&](int64_t id, int64_t) { return uint64_t{star[id]}; },
-        [&](int64_t id, int64_t request, uint64_t holds_star) {
-          return holds_star != 0 || row_holds_any(set, id, queries_of(set, request));
-        });
-  }
-  const int32_t* set_ids = in_device_memory(set.matcher.ids);
   const uint8_t* star = in_device_memory(set.star);
   int32_t ids[kInFlight];
-#pragma unroll
-  for (int u = 0; u < kInFlight; ++u) {
-    ids[u] = (passes >> u & 1) != 0 ? set_ids[first + u * kStride] : 0;
-  }
+  first_rows<kStride>(set.rows, first, passes, ids);
   uint32_t waits = 0;
 #pragma unroll
   for (int u = 0; u < kInFlight; ++u) {
     if ((passes >> u & 1) != 0 && star[ids[u]] == 0) waits |= 1u << u;
   }
-  const int total = enlist(waits, waiting, [&](int u, int at) { waiting.ids[at] = ids[u]; });
+  const int total = enlist(waits, waiting, [&](int u, int at) { waiting.next[at] = ids[u]; });
 #pragma unroll 1
   for (int done = 0; done < total; done += kWarp) {
     const int at = done + lane;
     const int place = at < total ? waiting.places[at] : lane;
     // The lane whose child this is may have another request than this lane.
-    const int32_t request = __shfl_sync(kAllLanes, row.request, place % kWarp);
+    const int32_t request = __shfl_sync(kAllLanes, beam.request, place % kWarp);
     if (at < total) {
-      waiting.found[place] = row_holds_any(set, waiting.ids[at], queries_of(set, request));
+      waiting.found[place] = row_holds_any(set, waiting.next[at], queries_of(set, request));
     }
   }
   __syncwarp();
+  uint32_t fails = 0;
 #pragma unroll
   for (int u = 0; u < kInFlight; ++u) {
-    if ((waits >> u & 1) != 0 && waiting.found[u * kWarp + lane] == 0) passes &= ~(1u << u);
+    if ((waits >> u & 1) != 0 && waiting.found[u * kWarp + lane] == 0) fails |= 1u << u;
   }
   __syncwarp();
-  return passes;
+  const uint32_t held = later_row_holds<kStride>(
+      set.rows, beam, first, waiting, fails,
+      [&](int64_t id, int64_t) { return uint64_t{star[id]}; },
+      [&](int64_t id, int64_t request, uint64_t holds_star) {
+        return holds_star != 0 || row_holds_any(set, id, queries_of(set, request));
+      });
+  return passes & ~(fails & ~held);
 }
 
 template <int kStride>
-__device__ uint32_t test_children(const Admission& at, const BeamRow& row, uint32_t first,
+__device__ uint32_t test_children(const Admission& at, const BeamRow& beam, uint32_t first,
                                   Waiting& waiting) {
   uint32_t passes = 0;
 #pragma unroll
   for (int u = 0; u < kInFlight; ++u) {
-    if (first + u * kStride < row.end) passes |= 1u << u;
+    if (first + u * kStride < beam.end) passes |= 1u << u;
   }
-  if (at.words > 0) passes = test_bitmasks<kStride>(at, row, first, waiting, passes);
+  if (at.words > 0) passes = test_bitmasks<kStride>(at, beam, first, waiting, passes);
 #pragma unroll 1
   for (int64_t s = 0; s < at.num_sets; ++s) {
-    passes = test_set<kStride>(at.sets[s], row, first, waiting, passes);
+    passes = test_set<kStride>(at.sets[s], beam, first, waiting, passes);
   }
   return passes;
 }

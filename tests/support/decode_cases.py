@@ -43,7 +43,7 @@ class DecodeCase:
 
 
 def decode_case(case: Case, mode: MatcherMode = MatcherMode.UNION) -> DecodeCase:
-    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads, mode)
+    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads, mode, k_way=case.k_way)
     rows = UserEncoder(case.schema, snapshot.set_values).encode(case.users)
     return DecodeCase(
         case, snapshot, rows, UserTensors.of(rows, CPU), DecodeIndex.of(snapshot, CPU)

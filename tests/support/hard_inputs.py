@@ -6,12 +6,21 @@ from typing import Any
 import numpy as np
 import torch
 
+from index.matchers import DynamicKWay, KWay, StaticKWay
 from index.schema import Attribute, TargetingSchema, TargetSet
 from kernels import Candidates
 from support.decode_cases import branching_case
+from support.oracle import RawAd, Rule
 from support.strategies import Case
 
-__all__ = ["crowded_selection", "full_rows", "many_locations_case", "many_words_case"]
+__all__ = [
+    "crowded_selection",
+    "dynamic_case",
+    "full_rows",
+    "many_locations_case",
+    "many_words_case",
+    "static_case",
+]
 
 _FULL = 160  # candidates of each row, of 163 columns
 
@@ -37,6 +46,36 @@ def many_locations_case(rng: np.random.Generator) -> Case:
         for count in (0, 1, 63, 64, 65, 200)
     ]
     return Case(schema, case.vocab_sizes, case.ads, tuple(users))
+
+
+def static_case(rng: np.random.Generator) -> Case:
+    return _many_partitions(rng, StaticKWay((64, 3)))
+
+
+def dynamic_case(rng: np.random.Generator) -> Case:
+    return _many_partitions(rng, DynamicKWay(1, 64))
+
+
+def _many_partitions(rng: np.random.Generator, k_way: KWay) -> Case:
+    """Below a first token 1 to 63 SIDs, each for one value and one location: most partitions are
+    needed, and those that a user passes stand anywhere among them."""
+    values = tuple(f"v{i}" for i in range(127))
+    schema = TargetingSchema((Attribute("a", values),), (TargetSet("s", 256, 3, 64),), 7)
+    ads: list[RawAd] = []
+    for first in range(37):
+        for second in rng.choice(63, size=rng.integers(1, 64), replace=False).tolist():
+            rules: dict[str, Rule] = {
+                "a": (frozenset({values[rng.integers(30)]}), None),
+                "s": (frozenset({f"s{rng.integers(200)}"}), None),
+            }
+            if rng.random() < 0.01:
+                rules.pop("s")
+            ads.append(RawAd(len(ads), (first, second), 0.0, rules))
+    users = [
+        {"a": [values[rng.integers(33)]], "s": [f"s{i}" for i in rng.integers(210, size=count)]}
+        for count in (0, 1, 2, 7, 64)
+    ]
+    return Case(schema, (37, 63), tuple(ads), tuple(users), k_way)
 
 
 def full_rows(requests: int, beams: int, columns: int, candidates: int) -> Candidates:

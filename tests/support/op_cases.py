@@ -16,8 +16,8 @@ from index.matchers import MatcherMode
 from index.schema import Attribute, TargetingSchema, TargetSet
 from index.trie import NO_NODE
 from kernels import NO_BLOCK, Candidates
+from support import hard_inputs
 from support.decode_cases import branching_case, decode_case, every_sid_case, random_nodes
-from support.hard_inputs import crowded_selection, many_locations_case, many_words_case
 from support.strategies import Case, random_schema
 
 __all__ = [
@@ -289,8 +289,8 @@ def _corrupt(ordered: bool) -> OpCase:
 
 
 def _crowded(kind: str, k: int, ordered: bool) -> OpCase:
-    order = "ordered" if ordered else "in-order"
-    return OpCase(f"{kind}-k={k}-{order}", lambda rng: crowded_selection(rng, kind, k, ordered))
+    name = f"{kind}-k={k}-{'ordered' if ordered else 'in-order'}"
+    return OpCase(name, lambda rng: hard_inputs.crowded_selection(rng, kind, k, ordered))
 
 
 def _rearrangement(rows: int, length: int, step: int, requests: int, k: int) -> OpCase:
@@ -358,10 +358,12 @@ CASES: Mapping[str, tuple[OpCase, ...]] = {
         _admission("empty-users", lambda rng: _with_users(rng, None)),
         _admission("1-location", lambda rng: _with_users(rng, 1)),
         _admission("64-locations", lambda rng: _with_users(rng, 64)),
-        _admission("many-locations", many_locations_case),
-        _admission("many-locations-static", many_locations_case, MatcherMode.STATIC),
-        _admission("many-words", many_words_case),
-        _admission("many-words-dynamic", many_words_case, MatcherMode.DYNAMIC),
+        _admission("many-locations", hard_inputs.many_locations_case),
+        _admission("many-locations-static", hard_inputs.many_locations_case, MatcherMode.STATIC),
+        _admission("partitions-static", hard_inputs.static_case, MatcherMode.STATIC),
+        _admission("partitions-dynamic", hard_inputs.dynamic_case, MatcherMode.DYNAMIC),
+        _admission("many-words", hard_inputs.many_words_case),
+        _admission("many-words-dynamic", hard_inputs.many_words_case, MatcherMode.DYNAMIC),
         _admission("fan-out-512", lambda rng: every_sid_case(rng, (3, 512), 3)),
         _admission("full-vocabulary", lambda rng: every_sid_case(rng, (37, 111), 7)),
         _admission("full-vocabulary-cd", lambda rng: every_sid_case(rng, (63,), 3), MatcherMode.CD),

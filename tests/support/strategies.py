@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
+from index.matchers import KWay
 from index.schema import Attribute, TargetingSchema, TargetSet
 from index.users import UserAttributes
 from support.oracle import RawAd, Rule
@@ -33,12 +34,13 @@ _FEW = 3
 
 @dataclass(frozen=True)
 class Case:
-    """A catalogue, and users to ask about it."""
+    """A catalogue, and users to ask about it. `k_way` where a few partitions are not enough."""
 
     schema: TargetingSchema
     vocab_sizes: tuple[int, ...]
     ads: tuple[RawAd, ...]
     users: tuple[UserAttributes, ...]
+    k_way: KWay | None = None
 
 
 def random_schema(

@@ -1,0 +1,138 @@
+"""The needed rows of k-way matchers: as few as can decide, and they decide alike."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from configs.errors import NativeError
+from index.matchers import MatcherMode, NodeMatchers
+from index.trie import SidTrie
+from kernels import needed_rows as module
+from kernels.needed_rows import NeededRows, needed_rows
+from support.decode_cases import branching_case, decode_case
+from support.plain_partitions import rows_of_entry
+
+
+def flat_trie(entries: int) -> SidTrie:
+    """One level: an entry for each SID."""
+    return SidTrie(
+        (entries,),
+        (1, entries),
+        np.array([0, entries], np.int32),
+        np.arange(entries, dtype=np.uint16),
+    )
+
+
+def jagged(rows: list[list[int]], table: list[int]) -> tuple[NodeMatchers, SidTrie]:
+    """Dynamic matchers of 63-bit rows, of entries with these row ids."""
+    counts = [len(ids) for ids in rows]
+    return (
+        NodeMatchers(
+            index=np.array([i for ids in rows for i in ids], np.int32),
+            table=np.array(table, np.uint64)[:, None],
+            level_rows=(len(table),),
+            offsets=np.array([0, *np.cumsum(counts)], np.int32),
+        ),
+        flat_trie(len(rows)),
+    )
+
+
+def ids_of(needed: NeededRows) -> list[list[int]]:
+    ids = needed.index.tolist()
+    if needed.offsets is None:
+        return [[i] for i in ids]
+    offsets = needed.offsets.tolist()
+    return [ids[a:b] for a, b in pairwise(offsets)]
+
+
+def plain(ids: list[int], table: list[int], star: list[int]) -> list[int]:
+    for i in ids:
+        if star[i]:
+            return [i]
+    kept = []
+    for at, i in enumerate(ids):
+        larger = (j for j in ids if table[i] & ~table[j] == 0 and table[i] != table[j])
+        same_before = any(table[j] == table[i] for j in ids[:at])
+        if not same_before and next(larger, None) is None:
+            kept.append(i)
+    return kept
+
+
+@given(data=st.data())
+def test_a_row_is_needed_if_no_other_of_its_entry_contains_it(data: st.DataObject) -> None:
+    table = data.draw(st.lists(st.integers(0, 63), min_size=1, max_size=11))
+    star = data.draw(st.lists(st.booleans(), min_size=len(table), max_size=len(table)))
+    ids = st.lists(st.integers(0, len(table) - 1), min_size=1, max_size=13)
+    rows = data.draw(st.lists(ids, min_size=1, max_size=7))
+    matchers, trie = jagged(rows, table)
+    no_star = [0] * len(table)
+    assert ids_of(needed_rows(matchers, trie)) == [plain(each, table, no_star) for each in rows]
+    flags = np.array(star, np.uint8)
+    expected = [plain(each, table, list(map(int, star))) for each in rows]
+    assert ids_of(needed_rows(matchers, trie, flags)) == expected
+
+
+@pytest.mark.parametrize("mode", [MatcherMode.STATIC, MatcherMode.DYNAMIC])
+def test_of_a_snapshot_only_its_own_rows_remain_and_empty_partitions_go(mode: MatcherMode) -> None:
+    made = decode_case(branching_case(np.random.default_rng(1), 111, 1), mode)
+    matchers, trie = made.snapshot.matchers, made.snapshot.trie
+    assert matchers is not None
+    fewer = 0
+    for rows, star in [
+        (matchers.bitmask, None),
+        *((bloom.rows, bloom.star) for bloom in matchers.blooms),
+    ]:
+        table = [int.from_bytes(row.tobytes(), "little") for row in rows.table]
+        flags = [0] * len(table) if star is None else star.tolist()
+        needed = ids_of(needed_rows(rows, trie, star))
+        for entry, ids in enumerate(needed):
+            before = rows_of_entry(trie, rows, entry)
+            assert ids == plain(before, table, flags)
+            fewer += len(before) - len(ids)
+    assert fewer > 0
+
+
+def test_without_partitions_the_snapshots_ids_are_taken_as_they_are() -> None:
+    made = decode_case(branching_case(np.random.default_rng(2), 63, 1))
+    assert made.snapshot.matchers is not None
+    rows = made.snapshot.matchers.bitmask
+    needed = needed_rows(rows, made.snapshot.trie)
+    assert needed.index is rows.index
+    assert needed.offsets is None
+
+
+def test_where_every_entry_needs_one_row_there_are_no_offsets() -> None:
+    matchers, trie = jagged([[0, 1], [1], [2, 2, 0]], [1, 3, 5])
+    needed = needed_rows(matchers, trie)
+    assert needed.offsets is None
+    assert needed.index.tolist() == [1, 1, 2]
+
+
+def test_any_number_of_threads_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    table = [int(x) for x in rng.integers(1 << 9, size=63)]
+    rows = [[int(i) for i in rng.integers(63, size=rng.integers(1, 6))] for _ in range(40_001)]
+    matchers, trie = jagged(rows, table)
+    found = []
+    for threads in (1, 2, 7):
+        monkeypatch.setattr(module, "available_cores", lambda: threads)  # noqa: B023
+        found.append(ids_of(needed_rows(matchers, trie)))
+    assert found[0] == [plain(each, table, [0] * 63) for each in rows]
+    assert found[1:] == found[:1] * 2
+
+
+def test_among_more_rows_than_are_compared_none_that_decides_is_lost() -> None:
+    table = [1 << i for i in range(63)] + [(1 << 63) | 1 << i for i in range(63)]
+    ids = list(range(126))
+    matchers, trie = jagged([ids + ids], table)
+    (kept,) = ids_of(needed_rows(matchers, trie))
+    assert set(kept) >= set(range(63, 126))
+
+
+def test_an_entry_without_rows_is_refused() -> None:
+    matchers, trie = jagged([[0], [], [0]], [1])
+    with pytest.raises(NativeError, match="an entry without rows"):
+        needed_rows(matchers, trie)
