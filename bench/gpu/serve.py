@@ -45,7 +45,7 @@ __all__ = ["measure_serve", "saturation_row"]
 PARTS = ("idle", "load", "saturation")
 RATES = (400.0, 800.0, 1000.0, 1200.0, 1300.0)
 REQUESTS = 1024
-FRONT_ENDS = 0
+FRONT_ENDS = 4
 """Processes of the server that speak gRPC; 0: its own does."""
 _TINY_RATES = (20.0,)
 _TINY_REQUESTS = 16
