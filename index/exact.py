@@ -51,7 +51,7 @@ _drop = declare("grace_replies_drop", c_uint64)
 
 _NOBODY = np.empty(0, np.int64)
 _NO_VALUES = np.empty(0, np.int32)
-_FIXED_COUNTS = 5  # generated, attributes, paused, denied, matched; those of the sets follow
+_FIXED_COUNTS = 6  # leaves, generated, attributes, paused, denied, matched; then those of sets
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +100,12 @@ class MatchedAds:
 class HeldAds:
     """The returned ads of B requests, where C++ has put them.
 
+    leaves   int64 [B]       live ones that were given
     offsets  int64 [B + 1]   request b has offsets[b + 1] - offsets[b] ads
     replies  what native functions that read them are given
     """
 
+    leaves: npt.NDArray[np.int64]
     offsets: npt.NDArray[np.int64]
     counts: MatchCounts
     replies: int
@@ -179,7 +181,8 @@ class ExactMatcher:
         _raise_fault(fault, first_leaves, leaves, snapshot.trie.num_leaves)
         handle = int(replies[0])
         try:
-            yield HeldAds(offsets, _counts(counts, offsets[1:] - offsets[:-1]), handle)
+            returned = offsets[1:] - offsets[:-1]
+            yield HeldAds(counts[:, 0], offsets, _counts(counts, returned), handle)
         finally:
             _drop(handle)
 
@@ -226,7 +229,7 @@ def _check_shapes(
         offsets.shape != (len(users) + 1,)
         or offsets[0] != 0
         or offsets[-1] != len(leaves)
-        or (np.diff(offsets) < 0).any()
+        or (offsets[1:] < offsets[:-1]).any()
     ):
         raise InputError(
             f"leaf_offsets must ascend from 0 to {len(leaves)}, the number of leaves, and be "
@@ -263,9 +266,9 @@ def _limits(
     limits = _integers("max_ads", max_ads)
     if limits.shape not in ((), (requests,)):
         raise InputError(f"max_ads must be one number or [{requests}], got {list(limits.shape)}")
-    if (limits < 0).any():
+    if limits.size and limits.min() < 0:
         raise InputError(f"max_ads must not be negative, got {limits.min()}")
-    return np.ascontiguousarray(np.broadcast_to(limits, (requests,)))
+    return limits if limits.shape else np.full(requests, limits)
 
 
 def _paused_words(
@@ -323,7 +326,7 @@ def _user_values(
 
 
 def _counts(counts: npt.NDArray[np.int64], returned: npt.NDArray[np.int64]) -> MatchCounts:
-    generated, attributes, paused, denied, matched = counts.T[:_FIXED_COUNTS]
+    generated, attributes, paused, denied, matched = counts.T[1:_FIXED_COUNTS]
     return MatchCounts(
         generated, attributes, counts[:, _FIXED_COUNTS:], paused, denied, matched, returned
     )

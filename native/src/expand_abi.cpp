@@ -19,6 +19,8 @@ using grace::exact::UserSet;
 
 using Replies = std::vector<Reply>;
 
+constexpr int64_t kFixedCounts = 6;
+
 void require_offsets(const int64_t* offsets, int64_t count, const char* text) {
   grace::require(offsets[0] >= 0, text);
   for (int64_t i = 0; i < count; ++i) grace::require(offsets[i] <= offsets[i + 1], text);
@@ -46,8 +48,8 @@ std::vector<UserSet> user_sets(const Ads& ads, int64_t requests, const uint8_t* 
 }
 
 void write_counts(const Counts& counts, int64_t* out) {
-  for (int64_t count :
-       {counts.generated, counts.attributes, counts.paused, counts.denied, counts.matched}) {
+  for (int64_t count : {counts.leaves, counts.generated, counts.attributes, counts.paused,
+                        counts.denied, counts.matched}) {
     *out++ = count;
   }
   std::copy(counts.sets.begin(), counts.sets.end(), out);
@@ -102,7 +104,8 @@ GRACE_API int32_t grace_exact_close(uint64_t handle) {
 //   present        uint8 [sets, requests]; value_offsets int64 [sets * requests + 1], set by set
 //   paused         uint64 [ceil(ads / 64)], or null
 //   reply_offsets  int64 [requests + 1]
-//   counts         int64 [requests, 5 + sets]: generated, attributes, paused, denied, matched, sets
+//   counts         int64 [requests, 6 + sets]: live leaves, generated, attributes, paused, denied,
+//                  matched, sets
 //   fault          int64 [2]: the kind and position of a LeafFault, and then no handle; untouched
 //                  if all is well
 GRACE_API int32_t grace_exact_match(uint64_t handle, int32_t threads, int64_t requests,
@@ -145,7 +148,7 @@ GRACE_API int32_t grace_exact_match(uint64_t handle, int32_t threads, int64_t re
     for (int64_t b = 0; b < requests; ++b) {
       const Reply& reply = (*replies)[static_cast<size_t>(b)];
       reply_offsets[b + 1] = reply_offsets[b] + static_cast<int64_t>(reply.ad_ids.size());
-      write_counts(reply.counts, counts + b * (5 + num_sets));
+      write_counts(reply.counts, counts + b * (kFixedCounts + num_sets));
     }
     *replies_handle = reinterpret_cast<uint64_t>(replies.release());
   });

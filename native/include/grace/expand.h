@@ -83,6 +83,7 @@ struct Request {
 
 // What became of the generated ads. Each is counted once, by the first test that it failed.
 struct Counts {
+  int64_t leaves;  // live ones
   int64_t generated;
   int64_t attributes;
   std::vector<int64_t> sets;
