@@ -25,7 +25,7 @@ __all__ = ["ExactMatcher", "HeldAds", "MatchCounts", "MatchedAds"]
 
 _open = declare(
     "grace_exact_open",
-    *(c_int64, array_in(np.int64)),
+    *(c_int32, c_int64, array_in(np.int64)),
     *(c_int64, array_in(np.int64), array_in(np.int32), array_in(np.float32)),
     *(c_int64, array_in(np.int32), c_int32, array_in(np.uint64, 2), array_in(np.int32, 2)),
     array_out(np.uint64),
@@ -38,7 +38,7 @@ _add_set = declare(
 _close = declare("grace_exact_close", c_uint64)
 _match = declare(
     "grace_exact_match",
-    *(c_uint64, c_int32, c_int64, array_in(np.int64), array_in(np.int32), array_in(np.float32)),
+    *(c_uint64, c_int64, array_in(np.int64), array_in(np.int32), array_in(np.float32)),
     *(array_in(np.uint64, 2), array_in(np.uint8, 2), array_in(np.int64), array_in(np.int32)),
     *(c_void_p, array_in(np.int64), array_in(np.int64), array_in(np.int64)),
     *(array_out(np.int64), array_out(np.int64, 2), array_out(np.int64), array_out(np.uint64)),
@@ -126,8 +126,7 @@ class ExactMatcher:
         if threads < 1:
             raise InputError(f"threads: must be at least 1, got {threads}")
         self._snapshot = snapshot
-        self._threads = threads
-        self._handle = _open_matcher(snapshot)
+        self._handle = _open_matcher(snapshot, threads)
         weakref.finalize(self, _close, self._handle).atexit = False
 
     def match(
@@ -173,7 +172,7 @@ class ExactMatcher:
         fault = np.zeros(2, np.int64)
         replies = np.zeros(1, np.uint64)
         _match(
-            *(self._handle, self._threads, requests, first_leaves, leaves, scores),
+            *(self._handle, requests, first_leaves, leaves, scores),
             *(np.ascontiguousarray(users.bitmask), *_user_values(users)),
             *(None if words is None else words.ctypes.data, *_deny_lists(deny, requests)),
             *(_limits(max_ads, requests), offsets, counts, fault, replies),
@@ -187,11 +186,11 @@ class ExactMatcher:
             _drop(handle)
 
 
-def _open_matcher(snapshot: Snapshot) -> int:
+def _open_matcher(snapshot: Snapshot, threads: int) -> int:
     ads, rules = snapshot.ads, snapshot.rules
     handle = np.zeros(1, np.uint64)
     _open(
-        *(snapshot.trie.num_leaves, ads.ad_offsets),
+        *(threads, snapshot.trie.num_leaves, ads.ad_offsets),
         *(ads.num_ads, ads.ad_ids, ads.ad_rule, ads.ad_weight),
         *(rules.num_rules, rules.bitmask, snapshot.schema.words, rules.bitmask_table),
         *(rules.set_rules, handle),

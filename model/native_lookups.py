@@ -10,7 +10,6 @@ from ctypes import c_char_p, c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from index.native_users import UNKNOWN_BYTES, listed_names

@@ -5,7 +5,6 @@
 
 #include "grace/abi.h"
 #include "grace/expand.h"
-#include "grace/parallel.h"
 
 namespace {
 
@@ -57,9 +56,10 @@ void write_counts(const Counts& counts, int64_t* out) {
 
 }  // namespace
 
-// The arrays must outlive the handle. `rule_sets` is [rules, sets]; the sets follow.
-GRACE_API int32_t grace_exact_open(int64_t leaves, const int64_t* ad_offsets, int64_t ads,
-                                   const int64_t* ad_ids, const int32_t* ad_rule,
+// The arrays must outlive the handle. `threads` match a batch, the caller's among them. `rule_sets`
+// is [rules, sets]; the sets follow.
+GRACE_API int32_t grace_exact_open(int32_t threads, int64_t leaves, const int64_t* ad_offsets,
+                                   int64_t ads, const int64_t* ad_ids, const int32_t* ad_rule,
                                    const float* ad_weight, int64_t rules,
                                    const int32_t* rule_bitmask, int32_t words,
                                    const uint64_t* bitmask_table, const int32_t* rule_sets,
@@ -78,7 +78,8 @@ GRACE_API int32_t grace_exact_open(int64_t leaves, const int64_t* ad_offsets, in
                                                  rule_bitmask,
                                                  bitmask_table,
                                                  rule_sets,
-                                                 {}});
+                                                 {}},
+                                             threads);
     *handle = reinterpret_cast<uint64_t>(matcher.release());
   });
 }
@@ -108,14 +109,14 @@ GRACE_API int32_t grace_exact_close(uint64_t handle) {
 //                  matched, sets
 //   fault          int64 [2]: the kind and position of a LeafFault, and then no handle; untouched
 //                  if all is well
-GRACE_API int32_t grace_exact_match(uint64_t handle, int32_t threads, int64_t requests,
-                                    const int64_t* leaf_offsets, const int32_t* leaves,
-                                    const float* scores, const uint64_t* bitmask,
-                                    const uint8_t* present, const int64_t* value_offsets,
-                                    const int32_t* value_ids, const uint64_t* paused,
-                                    const int64_t* deny_offsets, const int64_t* deny,
-                                    const int64_t* max_ads, int64_t* reply_offsets, int64_t* counts,
-                                    int64_t* fault, uint64_t* replies_handle) {
+GRACE_API int32_t grace_exact_match(uint64_t handle, int64_t requests, const int64_t* leaf_offsets,
+                                    const int32_t* leaves, const float* scores,
+                                    const uint64_t* bitmask, const uint8_t* present,
+                                    const int64_t* value_offsets, const int32_t* value_ids,
+                                    const uint64_t* paused, const int64_t* deny_offsets,
+                                    const int64_t* deny, const int64_t* max_ads,
+                                    int64_t* reply_offsets, int64_t* counts, int64_t* fault,
+                                    uint64_t* replies_handle) {
   return grace::guarded([&] {
     Matcher& matcher = *reinterpret_cast<Matcher*>(handle);
     const Ads& ads = matcher.ads();
@@ -138,7 +139,7 @@ GRACE_API int32_t grace_exact_match(uint64_t handle, int32_t threads, int64_t re
       }
     };
     try {
-      grace::parallel_tasks(requests, threads, match_one);
+      matcher.workers.run(requests, match_one);
     } catch (const LeafFault& found) {
       fault[0] = found.kind;
       fault[1] = found.position;

@@ -11,13 +11,13 @@
 #include "fuzz_driver.h"
 
 extern "C" {
-int32_t grace_exact_open(int64_t, const int64_t*, int64_t, const int64_t*, const int32_t*,
+int32_t grace_exact_open(int32_t, int64_t, const int64_t*, int64_t, const int64_t*, const int32_t*,
                          const float*, int64_t, const int32_t*, int32_t, const uint64_t*,
                          const int32_t*, uint64_t*);
 int32_t grace_exact_add_set(uint64_t, int64_t, int64_t, const int64_t*, const int32_t*,
                             const int64_t*, const int32_t*, int32_t);
 int32_t grace_exact_close(uint64_t);
-int32_t grace_exact_match(uint64_t, int32_t, int64_t, const int64_t*, const int32_t*, const float*,
+int32_t grace_exact_match(uint64_t, int64_t, const int64_t*, const int32_t*, const float*,
                           const uint64_t*, const uint8_t*, const int64_t*, const int32_t*,
                           const uint64_t*, const int64_t*, const int64_t*, const int64_t*, int64_t*,
                           int64_t*, int64_t*, uint64_t*);
@@ -253,9 +253,9 @@ std::vector<Expected> expect(const Catalogue& c, const Requests& r, int64_t b,
   return ads;
 }
 
-uint64_t open(const Catalogue& c) {
+uint64_t open(const Catalogue& c, int32_t threads) {
   uint64_t handle = 0;
-  EXPECT(grace_exact_open(c.num_leaves(), c.offsets.data(), c.num_ads(), c.ids.data(),
+  EXPECT(grace_exact_open(threads, c.num_leaves(), c.offsets.data(), c.num_ads(), c.ids.data(),
                           c.rule.data(), c.weight.data(),
                           static_cast<int64_t>(c.rule_bitmask.size()), c.rule_bitmask.data(),
                           c.words, c.table.data(), c.rule_sets.data(), &handle) == 0);
@@ -274,14 +274,14 @@ struct Answer {
   int64_t fault[2] = {0, 0};
   uint64_t replies = 0;
 
-  Answer(uint64_t matcher, const Catalogue& c, const Requests& r, int32_t threads)
+  Answer(uint64_t matcher, const Catalogue& c, const Requests& r)
       : offsets(r.count + 1), counts(r.count * (kFixedCounts + c.sets.size())) {
-    EXPECT(grace_exact_match(
-               matcher, threads, r.count, r.leaves.offsets.data(), r.leaves.values.data(),
-               r.scores.data(), r.bitmask.data(), r.present.data(), r.value_lists.offsets.data(),
-               r.value_lists.values.data(), r.paused.empty() ? nullptr : r.paused.data(),
-               r.deny.offsets.data(), r.deny.values.data(), r.max_ads.data(), offsets.data(),
-               counts.data(), fault, &replies) == 0);
+    EXPECT(grace_exact_match(matcher, r.count, r.leaves.offsets.data(), r.leaves.values.data(),
+                             r.scores.data(), r.bitmask.data(), r.present.data(),
+                             r.value_lists.offsets.data(), r.value_lists.values.data(),
+                             r.paused.empty() ? nullptr : r.paused.data(), r.deny.offsets.data(),
+                             r.deny.values.data(), r.max_ads.data(), offsets.data(), counts.data(),
+                             fault, &replies) == 0);
   }
 };
 
@@ -310,8 +310,8 @@ void check_written(const Answer& answer, int64_t requests) {
   EXPECT(write(static_cast<int64_t>(exact.size()), exact.data()) != 0);
 }
 
-void check_answer(uint64_t matcher, const Catalogue& c, const Requests& r, int32_t threads) {
-  const Answer answer(matcher, c, r, threads);
+void check_answer(uint64_t matcher, const Catalogue& c, const Requests& r) {
+  const Answer answer(matcher, c, r);
   EXPECT(answer.fault[0] == 0);
   std::vector<int64_t> ids(answer.offsets.back());
   std::vector<float> scores(ids.size());
@@ -349,16 +349,16 @@ void check_fault(Random& random, uint64_t matcher, const Catalogue& c, Requests 
     if (std::count(r.leaves.offsets.begin(), r.leaves.offsets.end(), at) != 0) return;
     r.leaves.values[at] = r.leaves.values[at - 1];
   }
-  const Answer answer(matcher, c, r, static_cast<int32_t>(1 + below(random, 3)));
+  const Answer answer(matcher, c, r);
   EXPECT(answer.fault[0] == kind && answer.fault[1] == at && answer.replies == 0);
 }
 
 void fuzz_match(Random& random) {
   const Catalogue catalogue = random_catalogue(random);
-  const uint64_t matcher = open(catalogue);
+  const uint64_t matcher = open(catalogue, static_cast<int32_t>(1 + below(random, 3)));
   for (int call = 0; call < 4; ++call) {
     const Requests requests = random_requests(random, catalogue);
-    check_answer(matcher, catalogue, requests, static_cast<int32_t>(1 + below(random, 3)));
+    check_answer(matcher, catalogue, requests);
     check_fault(random, matcher, catalogue, requests);
   }
   EXPECT(grace_exact_close(matcher) == 0);
