@@ -104,6 +104,7 @@ bench: native  ## measure build, eligibility, matching and the server; writes be
 	$(BIN)/python -m bench.build_bench --out $(BENCH_RESULTS)/build.json
 	$(BIN)/python -m bench.eligibility_study --out $(BENCH_RESULTS)/eligibility.json
 	$(BIN)/python -m bench.match_bench --out $(BENCH_RESULTS)/match.json
+	$(BIN)/python -m bench.interpreter_bench --out $(BENCH_RESULTS)/interpreter.json
 	$(BIN)/python -m bench.load.serve_bench --out $(BENCH_RESULTS)/serve.json
 
 load: native  ## load on a server of the tiny catalogue, or on ADDRESS with DATA; a page about it

@@ -25,7 +25,7 @@ __all__ = ["ExactMatcher", "HeldAds", "MatchCounts", "MatchedAds"]
 
 _open = declare(
     "grace_exact_open",
-    *(c_int64, array_in(np.int64)),
+    *(c_int32, c_int64, array_in(np.int64)),
     *(c_int64, array_in(np.int64), array_in(np.int32), array_in(np.float32)),
     *(c_int64, array_in(np.int32), c_int32, array_in(np.uint64, 2), array_in(np.int32, 2)),
     array_out(np.uint64),
@@ -38,7 +38,7 @@ _add_set = declare(
 _close = declare("grace_exact_close", c_uint64)
 _match = declare(
     "grace_exact_match",
-    *(c_uint64, c_int32, c_int64, array_in(np.int64), array_in(np.int32), array_in(np.float32)),
+    *(c_uint64, c_int64, array_in(np.int64), array_in(np.int32), array_in(np.float32)),
     *(array_in(np.uint64, 2), array_in(np.uint8, 2), array_in(np.int64), array_in(np.int32)),
     *(c_void_p, array_in(np.int64), array_in(np.int64), array_in(np.int64)),
     *(array_out(np.int64), array_out(np.int64, 2), array_out(np.int64), array_out(np.uint64)),
@@ -51,7 +51,7 @@ _drop = declare("grace_replies_drop", c_uint64)
 
 _NOBODY = np.empty(0, np.int64)
 _NO_VALUES = np.empty(0, np.int32)
-_FIXED_COUNTS = 5  # generated, attributes, paused, denied, matched; those of the sets follow
+_FIXED_COUNTS = 6  # leaves, generated, attributes, paused, denied, matched; then those of sets
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +100,12 @@ class MatchedAds:
 class HeldAds:
     """The returned ads of B requests, where C++ has put them.
 
+    leaves   int64 [B]       live ones that were given
     offsets  int64 [B + 1]   request b has offsets[b + 1] - offsets[b] ads
     replies  what native functions that read them are given
     """
 
+    leaves: npt.NDArray[np.int64]
     offsets: npt.NDArray[np.int64]
     counts: MatchCounts
     replies: int
@@ -124,8 +126,7 @@ class ExactMatcher:
         if threads < 1:
             raise InputError(f"threads: must be at least 1, got {threads}")
         self._snapshot = snapshot
-        self._threads = threads
-        self._handle = _open_matcher(snapshot)
+        self._handle = _open_matcher(snapshot, threads)
         weakref.finalize(self, _close, self._handle).atexit = False
 
     def match(
@@ -171,7 +172,7 @@ class ExactMatcher:
         fault = np.zeros(2, np.int64)
         replies = np.zeros(1, np.uint64)
         _match(
-            *(self._handle, self._threads, requests, first_leaves, leaves, scores),
+            *(self._handle, requests, first_leaves, leaves, scores),
             *(np.ascontiguousarray(users.bitmask), *_user_values(users)),
             *(None if words is None else words.ctypes.data, *_deny_lists(deny, requests)),
             *(_limits(max_ads, requests), offsets, counts, fault, replies),
@@ -179,16 +180,17 @@ class ExactMatcher:
         _raise_fault(fault, first_leaves, leaves, snapshot.trie.num_leaves)
         handle = int(replies[0])
         try:
-            yield HeldAds(offsets, _counts(counts, offsets[1:] - offsets[:-1]), handle)
+            returned = offsets[1:] - offsets[:-1]
+            yield HeldAds(counts[:, 0], offsets, _counts(counts, returned), handle)
         finally:
             _drop(handle)
 
 
-def _open_matcher(snapshot: Snapshot) -> int:
+def _open_matcher(snapshot: Snapshot, threads: int) -> int:
     ads, rules = snapshot.ads, snapshot.rules
     handle = np.zeros(1, np.uint64)
     _open(
-        *(snapshot.trie.num_leaves, ads.ad_offsets),
+        *(threads, snapshot.trie.num_leaves, ads.ad_offsets),
         *(ads.num_ads, ads.ad_ids, ads.ad_rule, ads.ad_weight),
         *(rules.num_rules, rules.bitmask, snapshot.schema.words, rules.bitmask_table),
         *(rules.set_rules, handle),
@@ -226,7 +228,7 @@ def _check_shapes(
         offsets.shape != (len(users) + 1,)
         or offsets[0] != 0
         or offsets[-1] != len(leaves)
-        or (np.diff(offsets) < 0).any()
+        or (offsets[1:] < offsets[:-1]).any()
     ):
         raise InputError(
             f"leaf_offsets must ascend from 0 to {len(leaves)}, the number of leaves, and be "
@@ -263,9 +265,9 @@ def _limits(
     limits = _integers("max_ads", max_ads)
     if limits.shape not in ((), (requests,)):
         raise InputError(f"max_ads must be one number or [{requests}], got {list(limits.shape)}")
-    if (limits < 0).any():
+    if limits.size and limits.min() < 0:
         raise InputError(f"max_ads must not be negative, got {limits.min()}")
-    return np.ascontiguousarray(np.broadcast_to(limits, (requests,)))
+    return limits if limits.shape else np.full(requests, limits)
 
 
 def _paused_words(
@@ -323,7 +325,7 @@ def _user_values(
 
 
 def _counts(counts: npt.NDArray[np.int64], returned: npt.NDArray[np.int64]) -> MatchCounts:
-    generated, attributes, paused, denied, matched = counts.T[:_FIXED_COUNTS]
+    generated, attributes, paused, denied, matched = counts.T[1:_FIXED_COUNTS]
     return MatchCounts(
         generated, attributes, counts[:, _FIXED_COUNTS:], paused, denied, matched, returned
     )

@@ -18,7 +18,7 @@ from index.set_queries import SetQueries
 from index.values import InternedValues
 from native.loader import array_in, array_out, declare
 
-__all__ = ["NativeRows", "NativeUsers", "listed_names"]
+__all__ = ["UNKNOWN_BYTES", "NativeRows", "NativeUsers", "listed_names"]
 
 UNKNOWN_BYTES = 1 << 16
 """Room for the names of a batch that nobody knows."""

@@ -10,9 +10,9 @@ from ctypes import c_char_p, c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from index.native_users import UNKNOWN_BYTES, listed_names
 from model.feature_lookups import FeatureLookups, event_rows_of, squashed, table_begins
 from model.inputs import inputs_of_kind
 from model.spec import BagInput, CategoricalInput, DenseInput, ModelSpec, SequenceInput
@@ -20,8 +20,6 @@ from model.wire_features import WireFeatures
 from native.loader import array_in, array_out, declare
 
 __all__ = ["DirectInputs", "NativeLookups"]
-
-_UNKNOWN_BYTES = 1 << 16
 
 _open = declare(
     "grace_features_open",
@@ -94,7 +92,7 @@ class NativeLookups:
         bag_rows = np.empty(room, np.int32)
         events = np.empty((size, self._places, self._ids), np.int32)
         understood = np.empty(len(requests), np.bool_)
-        unknown = np.empty(_UNKNOWN_BYTES, np.uint8)
+        unknown = np.empty(UNKNOWN_BYTES, np.uint8)
         unknown_ends = np.empty(len(requests), np.int64)
         _read(
             *(self._handle, len(requests), size, messages, sizes),
@@ -105,7 +103,7 @@ class NativeLookups:
         return DirectInputs(
             inputs=FeatureLookups(*map(torch.from_numpy, made)),
             understood=tuple(understood.tolist()),
-            ignored=_names(unknown, unknown_ends.tolist()),
+            ignored=listed_names(unknown, unknown_ends),
         )
 
 
@@ -166,15 +164,3 @@ def _declare_sequences(handle: int, spec: ModelSpec) -> None:
         )
         for (side, cardinality), begin in zip(sequence.side.items(), rows.side, strict=True):
             _add_side(handle, side.encode(), cardinality, begin)
-
-
-def _names(text: npt.NDArray[np.uint8], ends: Sequence[int]) -> tuple[tuple[str, ...], ...]:
-    if not ends or not ends[-1]:
-        return ((),) * len(ends)
-    names = []
-    begin = 0
-    for end in ends:
-        listed = text[begin:end].tobytes().decode().split("\0")[:-1]
-        names.append(tuple(sorted(set(listed))))
-        begin = end
-    return tuple(names)

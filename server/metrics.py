@@ -13,6 +13,7 @@ import torch
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from index.snapshot import Snapshot
+from server.batch_histogram import BatchHistogram
 from server.errors import ServiceError
 from server.loop_lag import LoopLag
 from server.messages import AnsweredBatch, PendingRequest, Span
@@ -79,8 +80,7 @@ class Metrics:
         for span in spans:
             self._stage_seconds[span.stage].observe(span.end - span.begin)
         worked = sum(span.end - span.begin for span in spans)
-        for request in requests:
-            self._queue_seconds.observe(waited(request, spans, worked))
+        self._queue_seconds.observe_all([waited(each, spans, worked) for each in requests])
         counts = answered.counts
         self._generated.inc(int(counts.generated.sum()))
         self._returned.inc(int(counts.returned.sum()))
@@ -91,12 +91,9 @@ class Metrics:
         for target_set, count in zip(schema.sets, counts.sets.sum(axis=0).tolist(), strict=True):
             self._filter.labels(f"set:{target_set.name}").inc(count)
         passed = counts.generated - counts.attributes - counts.sets.sum(axis=1)
-        for generated, fit, returned in zip(
-            counts.generated.tolist(), passed.tolist(), counts.returned.tolist(), strict=True
-        ):
-            self._ads.observe(returned)
-            if generated:
-                self._pass_rate.observe(fit / generated)
+        shares = zip(passed.tolist(), counts.generated.tolist(), strict=True)
+        self._ads.observe_all(counts.returned.tolist())
+        self._pass_rate.observe_all([fit / generated for fit, generated in shares if generated])
 
     def loaded(self, result: str) -> None:
         """A snapshot was loaded, `ok`, or could not be, `failed`."""
@@ -135,7 +132,7 @@ class Metrics:
         self._request_seconds = self._histogram(
             "grace_request_duration_seconds", "From call to reply, of calls answered OK.", _SECONDS
         )
-        self._queue_seconds = self._histogram(
+        self._queue_seconds = self._batch_histogram(
             "grace_queue_duration_seconds", "All waiting of a request in a batch.", _SECONDS
         )
         stages = self._histogram(
@@ -143,8 +140,8 @@ class Metrics:
         )
         self._stage_seconds = {stage: stages.labels(stage) for stage in _STAGES}
         self._batch_size = self._histogram("grace_batch_size", "Requests in a batch.", _BATCH)
-        self._ads = self._histogram("grace_ads_per_request", "Ads in a reply.", _ADS)
-        self._pass_rate = self._histogram(
+        self._ads = self._batch_histogram("grace_ads_per_request", "Ads in a reply.", _ADS)
+        self._pass_rate = self._batch_histogram(
             "grace_ad_pass_rate", "Share of a request's generated ads that fit the user.", _SHARES
         )
         self._slack_seconds = self._histogram(
@@ -183,6 +180,10 @@ class Metrics:
     ) -> Histogram:
         self.described.append(Metric(name, "histogram", labels, means))
         return Histogram(name, means, labels, buckets=buckets, registry=self.registry)
+
+    def _batch_histogram(self, name: str, means: str, bounds: Sequence[float]) -> BatchHistogram:
+        self.described.append(Metric(name, "histogram", (), means))
+        return BatchHistogram(name, means, bounds, self.registry)
 
     def _gauge(self, name: str, means: str, read: Callable[[], float] | None = None) -> Gauge:
         self.described.append(Metric(name, "gauge", (), means))

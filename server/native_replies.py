@@ -25,7 +25,7 @@ _AD_BYTES = 12  # its id and its score
 _write = declare(
     "grace_replies_write",
     *(c_uint64, c_int64, array_in(np.int32), c_void_p, array_in(np.int64)),
-    *(c_char_p, c_int64, c_char_p, c_int64, array_in(np.int64), array_in(np.uint32, 2)),
+    *(c_char_p, c_int64, c_char_p, c_int64, array_in(np.uint32, 2)),
     *(c_int64, array_out(np.uint8), array_out(np.int64)),
 )
 
@@ -34,16 +34,14 @@ _write = declare(
 class ReplyHeads:
     """What stands in n replies beside their ads.
 
-    rows            int32 [n]       of the matched batch
-    ignored         names, of each
-    sids_generated  int64 [n]
-    timings         uint32 [n, 5]   the fields of grace.v1.Timings
+    rows     int32 [n]       of the matched batch
+    ignored  names, of each
+    timings  uint32 [n, 5]   the fields of grace.v1.Timings
     """
 
     rows: npt.NDArray[np.int32]
     request_ids: Sequence[str]
     ignored: Sequence[Sequence[str]]
-    sids_generated: npt.NDArray[np.int64]
     timings: npt.NDArray[np.uint32]
     snapshot_version: int
     checkpoint: str
@@ -67,7 +65,7 @@ def write_replies(ads: HeldAds, heads: ReplyHeads) -> list[bytes]:
     _write(
         *(ads.replies, replies, heads.rows, (c_char_p * len(texts))(*texts), sizes),
         *(served_by, len(served_by), profile, len(profile)),
-        *(heads.sids_generated, heads.timings, room, written, ends),
+        *(heads.timings, room, written, ends),
     )
     whole, begin, made = written.data, 0, []
     for end in ends.tolist():

@@ -36,14 +36,12 @@ _TIMED: tuple[StageName, ...] = ("input", "features", "generate")
 class _Leaves:
     """Of every row of the bucket; those of padding and of corrupt requests are all dead.
 
-    leaves     int32 [bucket, num_sids]
-    scores     float32 [bucket, num_sids]
-    generated  int64 [bucket]   live ones
+    leaves  int32 [bucket, num_sids]
+    scores  float32 [bucket, num_sids]
     """
 
     leaves: npt.NDArray[np.int32]
     scores: npt.NDArray[np.float32]
-    generated: npt.NDArray[np.int64]
 
 
 def answer_requests(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:
@@ -74,7 +72,7 @@ def _leaves_of(batch: GeneratedBatch, sound: Sequence[int]) -> _Leaves:
         kept = leaves[sound]
         leaves = np.full_like(leaves, NO_NODE)
         leaves[sound] = kept
-    return _Leaves(leaves, scores, np.count_nonzero(leaves != NO_NODE, axis=1).astype(np.int64))
+    return _Leaves(leaves, scores)
 
 
 def _asked(batch: InputBatch, leaves: _Leaves) -> tuple[Any, ...]:
@@ -130,7 +128,6 @@ def _replies(
         rows=np.array(others, np.int32),
         request_ids=[batch.requests[row].retrieval.request_id for row in others],
         ignored=[batch.ignored[row] for row in others],
-        sids_generated=leaves.generated[others],
         timings=times.of(others),
         snapshot_version=batch.batch.pair.snapshot.facts.version,
         checkpoint=batch.batch.pair.checkpoint,
@@ -157,7 +154,7 @@ def _reply_with_sids(
     head = RetrieveResponse(
         request_id=batch.requests[row].retrieval.request_id,
         counts=Counts(
-            sids_generated=int(leaves.generated[row]),
+            sids_generated=int(np.count_nonzero(live)),
             ads_generated=int(counts.generated[row]),
             ads_matched=int(counts.matched[row]),
             ads_returned=last - first,

@@ -170,6 +170,7 @@ Reply Matcher::match(const Request& request) {
   Reply reply;
   check_leaves(ads_, request, *scratch);
   reply.counts.generated = find_ads(ads_, request, *scratch);
+  reply.counts.leaves = static_cast<int64_t>(scratch->leaves.size());
   number_rules(ads_, reply.counts.generated, *scratch);
   judge_rules(ads_, request, *scratch);
   collect_matches(*scratch, reply.counts);

@@ -5,7 +5,6 @@
 
 #include "grace/abi.h"
 #include "grace/expand.h"
-#include "grace/parallel.h"
 
 namespace {
 
@@ -18,6 +17,8 @@ using grace::exact::Request;
 using grace::exact::UserSet;
 
 using Replies = std::vector<Reply>;
+
+constexpr int64_t kFixedCounts = 6;
 
 void require_offsets(const int64_t* offsets, int64_t count, const char* text) {
   grace::require(offsets[0] >= 0, text);
@@ -46,8 +47,8 @@ std::vector<UserSet> user_sets(const Ads& ads, int64_t requests, const uint8_t* 
 }
 
 void write_counts(const Counts& counts, int64_t* out) {
-  for (int64_t count :
-       {counts.generated, counts.attributes, counts.paused, counts.denied, counts.matched}) {
+  for (int64_t count : {counts.leaves, counts.generated, counts.attributes, counts.paused,
+                        counts.denied, counts.matched}) {
     *out++ = count;
   }
   std::copy(counts.sets.begin(), counts.sets.end(), out);
@@ -55,9 +56,10 @@ void write_counts(const Counts& counts, int64_t* out) {
 
 }  // namespace
 
-// The arrays must outlive the handle. `rule_sets` is [rules, sets]; the sets follow.
-GRACE_API int32_t grace_exact_open(int64_t leaves, const int64_t* ad_offsets, int64_t ads,
-                                   const int64_t* ad_ids, const int32_t* ad_rule,
+// The arrays must outlive the handle. `threads` match a batch, the caller's among them. `rule_sets`
+// is [rules, sets]; the sets follow.
+GRACE_API int32_t grace_exact_open(int32_t threads, int64_t leaves, const int64_t* ad_offsets,
+                                   int64_t ads, const int64_t* ad_ids, const int32_t* ad_rule,
                                    const float* ad_weight, int64_t rules,
                                    const int32_t* rule_bitmask, int32_t words,
                                    const uint64_t* bitmask_table, const int32_t* rule_sets,
@@ -76,7 +78,8 @@ GRACE_API int32_t grace_exact_open(int64_t leaves, const int64_t* ad_offsets, in
                                                  rule_bitmask,
                                                  bitmask_table,
                                                  rule_sets,
-                                                 {}});
+                                                 {}},
+                                             threads);
     *handle = reinterpret_cast<uint64_t>(matcher.release());
   });
 }
@@ -102,17 +105,18 @@ GRACE_API int32_t grace_exact_close(uint64_t handle) {
 //   present        uint8 [sets, requests]; value_offsets int64 [sets * requests + 1], set by set
 //   paused         uint64 [ceil(ads / 64)], or null
 //   reply_offsets  int64 [requests + 1]
-//   counts         int64 [requests, 5 + sets]: generated, attributes, paused, denied, matched, sets
+//   counts         int64 [requests, 6 + sets]: live leaves, generated, attributes, paused, denied,
+//                  matched, sets
 //   fault          int64 [2]: the kind and position of a LeafFault, and then no handle; untouched
 //                  if all is well
-GRACE_API int32_t grace_exact_match(uint64_t handle, int32_t threads, int64_t requests,
-                                    const int64_t* leaf_offsets, const int32_t* leaves,
-                                    const float* scores, const uint64_t* bitmask,
-                                    const uint8_t* present, const int64_t* value_offsets,
-                                    const int32_t* value_ids, const uint64_t* paused,
-                                    const int64_t* deny_offsets, const int64_t* deny,
-                                    const int64_t* max_ads, int64_t* reply_offsets, int64_t* counts,
-                                    int64_t* fault, uint64_t* replies_handle) {
+GRACE_API int32_t grace_exact_match(uint64_t handle, int64_t requests, const int64_t* leaf_offsets,
+                                    const int32_t* leaves, const float* scores,
+                                    const uint64_t* bitmask, const uint8_t* present,
+                                    const int64_t* value_offsets, const int32_t* value_ids,
+                                    const uint64_t* paused, const int64_t* deny_offsets,
+                                    const int64_t* deny, const int64_t* max_ads,
+                                    int64_t* reply_offsets, int64_t* counts, int64_t* fault,
+                                    uint64_t* replies_handle) {
   return grace::guarded([&] {
     Matcher& matcher = *reinterpret_cast<Matcher*>(handle);
     const Ads& ads = matcher.ads();
@@ -135,7 +139,7 @@ GRACE_API int32_t grace_exact_match(uint64_t handle, int32_t threads, int64_t re
       }
     };
     try {
-      grace::parallel_tasks(requests, threads, match_one);
+      matcher.workers.run(requests, match_one);
     } catch (const LeafFault& found) {
       fault[0] = found.kind;
       fault[1] = found.position;
@@ -145,7 +149,7 @@ GRACE_API int32_t grace_exact_match(uint64_t handle, int32_t threads, int64_t re
     for (int64_t b = 0; b < requests; ++b) {
       const Reply& reply = (*replies)[static_cast<size_t>(b)];
       reply_offsets[b + 1] = reply_offsets[b] + static_cast<int64_t>(reply.ad_ids.size());
-      write_counts(reply.counts, counts + b * (5 + num_sets));
+      write_counts(reply.counts, counts + b * (kFixedCounts + num_sets));
     }
     *replies_handle = reinterpret_cast<uint64_t>(replies.release());
   });

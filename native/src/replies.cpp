@@ -25,9 +25,10 @@ struct Texts {
 
 void write_reply(Writer& out, const Reply& reply, std::string_view request_id,
                  std::string_view served_by, std::string_view ignored, std::string_view profile,
-                 int64_t sids, const uint32_t* timings) {
+                 const uint32_t* timings) {
   const auto returned = static_cast<int64_t>(reply.ad_ids.size());
-  const int64_t counts[] = {sids, reply.counts.generated, reply.counts.matched, returned};
+  const int64_t counts[] = {reply.counts.leaves, reply.counts.generated, reply.counts.matched,
+                            returned};
   out.text(1, request_id);
   grace::wire::write_numbers(out, 5, counts, 4);
   out.bytes(served_by.data(), static_cast<int64_t>(served_by.size()));
@@ -44,15 +45,14 @@ void write_reply(Writer& out, const Reply& reply, std::string_view request_id,
 // Of replies that grace_exact_match made: message i is that of row rows[i].
 //   texts, sizes  [2, count]: request ids, then the fields 9 that Python has written
 //   common        served_by, the fields 6 and 7 as bytes, and the profile's name
-//   sids          int64 [count]: SIDs generated
 //   timings       uint32 [count, 5]: the fields of grace.v1.Timings
 //   ends          int64 [count]: where each message ends in `out`
 GRACE_API int32_t grace_replies_write(uint64_t replies_handle, int64_t count, const int32_t* rows,
                                       const char* const* texts, const int64_t* sizes,
                                       const char* served_by, int64_t served_by_size,
                                       const char* profile, int64_t profile_size,
-                                      const int64_t* sids, const uint32_t* timings, int64_t room,
-                                      uint8_t* out, int64_t* ends) {
+                                      const uint32_t* timings, int64_t room, uint8_t* out,
+                                      int64_t* ends) {
   return grace::guarded([&] {
     const auto& replies = *reinterpret_cast<const std::vector<Reply>*>(replies_handle);
     const Texts request_ids{texts, sizes};
@@ -61,7 +61,7 @@ GRACE_API int32_t grace_replies_write(uint64_t replies_handle, int64_t count, co
     for (int64_t i = 0; i < count; ++i) {
       write_reply(writer, replies.at(static_cast<size_t>(rows[i])), request_ids[i],
                   {served_by, static_cast<size_t>(served_by_size)}, ignored[i],
-                  {profile, static_cast<size_t>(profile_size)}, sids[i], timings + i * kTimings);
+                  {profile, static_cast<size_t>(profile_size)}, timings + i * kTimings);
       ends[i] = writer.written();
     }
   });

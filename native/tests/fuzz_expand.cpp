@@ -11,18 +11,21 @@
 #include "fuzz_driver.h"
 
 extern "C" {
-int32_t grace_exact_open(int64_t, const int64_t*, int64_t, const int64_t*, const int32_t*,
+int32_t grace_exact_open(int32_t, int64_t, const int64_t*, int64_t, const int64_t*, const int32_t*,
                          const float*, int64_t, const int32_t*, int32_t, const uint64_t*,
                          const int32_t*, uint64_t*);
 int32_t grace_exact_add_set(uint64_t, int64_t, int64_t, const int64_t*, const int32_t*,
                             const int64_t*, const int32_t*, int32_t);
 int32_t grace_exact_close(uint64_t);
-int32_t grace_exact_match(uint64_t, int32_t, int64_t, const int64_t*, const int32_t*, const float*,
+int32_t grace_exact_match(uint64_t, int64_t, const int64_t*, const int32_t*, const float*,
                           const uint64_t*, const uint8_t*, const int64_t*, const int32_t*,
                           const uint64_t*, const int64_t*, const int64_t*, const int64_t*, int64_t*,
                           int64_t*, int64_t*, uint64_t*);
 int32_t grace_replies_take(uint64_t, int64_t*, float*, int32_t*);
 int32_t grace_replies_drop(uint64_t);
+int32_t grace_replies_write(uint64_t, int64_t, const int32_t*, const char* const*, const int64_t*,
+                            const char*, int64_t, const char*, int64_t, const uint32_t*, int64_t,
+                            uint8_t*, int64_t*);
 }
 
 namespace {
@@ -32,7 +35,7 @@ using fuzz::chance;
 using fuzz::Random;
 using List = std::set<int32_t>;
 
-constexpr int64_t kFixedCounts = 5;
+constexpr int64_t kFixedCounts = 6;
 constexpr int32_t kNoLeaf = -1;
 
 // Lists of numbers as offsets and one heap block that ends where its elements do.
@@ -191,12 +194,12 @@ bool meet(const List& a, const List& b) {
   return std::any_of(a.begin(), a.end(), [&](int32_t value) { return b.count(value) != 0; });
 }
 
-// Where an ad is counted: 1 attributes, 2 paused, 3 denied, 4 matched, 5.. sets.
+// Where an ad is counted: 2 attributes, 3 paused, 4 denied, 5 matched, 6.. sets.
 int64_t fate(const Catalogue& c, const Requests& r, int64_t b, int64_t ad) {
   const int32_t rule = c.rule[ad];
   for (int32_t w = 0; w < c.words; ++w) {
     const uint64_t row = c.table[int64_t{c.rule_bitmask[rule]} * c.words + w];
-    if ((r.bitmask[b * c.words + w] & ~row) != 0) return 1;
+    if ((r.bitmask[b * c.words + w] & ~row) != 0) return 2;
   }
   for (size_t s = 0; s < c.sets.size(); ++s) {
     const SetRules& set = c.sets[s];
@@ -210,12 +213,12 @@ int64_t fate(const Catalogue& c, const Requests& r, int64_t b, int64_t ad) {
       return kFixedCounts + s;
     }
   }
-  if (!r.paused.empty() && ((r.paused[ad / 64] >> (ad % 64)) & 1) != 0) return 2;
+  if (!r.paused.empty() && ((r.paused[ad / 64] >> (ad % 64)) & 1) != 0) return 3;
   const auto denied = r.deny.values.begin();
   if (std::count(denied + r.deny.offsets[b], denied + r.deny.offsets[b + 1], c.ids[ad]) != 0) {
-    return 3;
+    return 4;
   }
-  return 4;
+  return 5;
 }
 
 struct Expected {
@@ -237,11 +240,12 @@ std::vector<Expected> expect(const Catalogue& c, const Requests& r, int64_t b,
   for (int64_t i = r.leaves.offsets[b]; i < r.leaves.offsets[b + 1]; ++i) {
     const int32_t leaf = r.leaves.values[i];
     if (leaf == kNoLeaf) continue;
+    ++counts[0];
     for (int64_t ad = c.offsets[leaf]; ad < c.offsets[leaf + 1]; ++ad) {
       const int64_t what = fate(c, r, b, ad);
-      ++counts[0];
+      ++counts[1];
       ++counts[what];
-      if (what == 4) ads.push_back({r.scores[i], c.weight[ad], c.ids[ad], i - r.leaves.offsets[b]});
+      if (what == 5) ads.push_back({r.scores[i], c.weight[ad], c.ids[ad], i - r.leaves.offsets[b]});
     }
   }
   std::sort(ads.begin(), ads.end());
@@ -249,9 +253,9 @@ std::vector<Expected> expect(const Catalogue& c, const Requests& r, int64_t b,
   return ads;
 }
 
-uint64_t open(const Catalogue& c) {
+uint64_t open(const Catalogue& c, int32_t threads) {
   uint64_t handle = 0;
-  EXPECT(grace_exact_open(c.num_leaves(), c.offsets.data(), c.num_ads(), c.ids.data(),
+  EXPECT(grace_exact_open(threads, c.num_leaves(), c.offsets.data(), c.num_ads(), c.ids.data(),
                           c.rule.data(), c.weight.data(),
                           static_cast<int64_t>(c.rule_bitmask.size()), c.rule_bitmask.data(),
                           c.words, c.table.data(), c.rule_sets.data(), &handle) == 0);
@@ -270,24 +274,50 @@ struct Answer {
   int64_t fault[2] = {0, 0};
   uint64_t replies = 0;
 
-  Answer(uint64_t matcher, const Catalogue& c, const Requests& r, int32_t threads)
+  Answer(uint64_t matcher, const Catalogue& c, const Requests& r)
       : offsets(r.count + 1), counts(r.count * (kFixedCounts + c.sets.size())) {
-    EXPECT(grace_exact_match(
-               matcher, threads, r.count, r.leaves.offsets.data(), r.leaves.values.data(),
-               r.scores.data(), r.bitmask.data(), r.present.data(), r.value_lists.offsets.data(),
-               r.value_lists.values.data(), r.paused.empty() ? nullptr : r.paused.data(),
-               r.deny.offsets.data(), r.deny.values.data(), r.max_ads.data(), offsets.data(),
-               counts.data(), fault, &replies) == 0);
+    EXPECT(grace_exact_match(matcher, r.count, r.leaves.offsets.data(), r.leaves.values.data(),
+                             r.scores.data(), r.bitmask.data(), r.present.data(),
+                             r.value_lists.offsets.data(), r.value_lists.values.data(),
+                             r.paused.empty() ? nullptr : r.paused.data(), r.deny.offsets.data(),
+                             r.deny.values.data(), r.max_ads.data(), offsets.data(), counts.data(),
+                             fault, &replies) == 0);
   }
 };
 
-void check_answer(uint64_t matcher, const Catalogue& c, const Requests& r, int32_t threads) {
-  const Answer answer(matcher, c, r, threads);
+// Into room that is just enough, and into less.
+void check_written(const Answer& answer, int64_t requests) {
+  const char name[] = {'r', '7'};
+  const std::vector<const char*> texts(2 * requests, name);
+  std::vector<int64_t> sizes(2 * requests, 0);
+  std::fill_n(sizes.begin(), requests, 2);
+  std::vector<int32_t> rows(requests);
+  for (int64_t i = 0; i < requests; ++i) rows[i] = static_cast<int32_t>(i);
+  const std::vector<uint32_t> timings(5 * requests, UINT32_MAX);
+  std::vector<int64_t> ends(requests);
+  const auto write = [&](int64_t room, uint8_t* out) {
+    return grace_replies_write(answer.replies, requests, rows.data(), texts.data(), sizes.data(),
+                               name, 2, name, 2, timings.data(), room, out, ends.data());
+  };
+  std::vector<uint8_t> roomy(12 * answer.offsets.back() + 128 * requests);
+  EXPECT(write(static_cast<int64_t>(roomy.size()), roomy.data()) == 0);
+  if (requests == 0) return;
+  std::vector<uint8_t> exact(ends.back());
+  EXPECT(write(ends.back(), exact.data()) == 0);
+  EXPECT(std::equal(exact.begin(), exact.end(), roomy.begin()));
+  exact.pop_back();
+  exact.shrink_to_fit();
+  EXPECT(write(static_cast<int64_t>(exact.size()), exact.data()) != 0);
+}
+
+void check_answer(uint64_t matcher, const Catalogue& c, const Requests& r) {
+  const Answer answer(matcher, c, r);
   EXPECT(answer.fault[0] == 0);
   std::vector<int64_t> ids(answer.offsets.back());
   std::vector<float> scores(ids.size());
   std::vector<int32_t> positions(ids.size());
   EXPECT(grace_replies_take(answer.replies, ids.data(), scores.data(), positions.data()) == 0);
+  check_written(answer, r.count);
   EXPECT(grace_replies_drop(answer.replies) == 0);
   const size_t width = kFixedCounts + c.sets.size();
   for (int64_t b = 0; b < r.count; ++b) {
@@ -319,16 +349,16 @@ void check_fault(Random& random, uint64_t matcher, const Catalogue& c, Requests 
     if (std::count(r.leaves.offsets.begin(), r.leaves.offsets.end(), at) != 0) return;
     r.leaves.values[at] = r.leaves.values[at - 1];
   }
-  const Answer answer(matcher, c, r, static_cast<int32_t>(1 + below(random, 3)));
+  const Answer answer(matcher, c, r);
   EXPECT(answer.fault[0] == kind && answer.fault[1] == at && answer.replies == 0);
 }
 
 void fuzz_match(Random& random) {
   const Catalogue catalogue = random_catalogue(random);
-  const uint64_t matcher = open(catalogue);
+  const uint64_t matcher = open(catalogue, static_cast<int32_t>(1 + below(random, 3)));
   for (int call = 0; call < 4; ++call) {
     const Requests requests = random_requests(random, catalogue);
-    check_answer(matcher, catalogue, requests, static_cast<int32_t>(1 + below(random, 3)));
+    check_answer(matcher, catalogue, requests);
     check_fault(random, matcher, catalogue, requests);
   }
   EXPECT(grace_exact_close(matcher) == 0);

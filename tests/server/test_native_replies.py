@@ -15,6 +15,7 @@ from server.serving_pair import ServingPair
 from support.serving_files import ServingFiles
 from support.stage_cases import load_cpu_pair
 
+SIZES = (300, 9, 40, 1, 0, 200, 77)
 MAX_ADS = (1000, 0, 1, 3, 1000, 7, 1000)
 REQUEST_IDS = ("", "r1", "é-1", "x" * 128, "5", "中" * 43, "7")
 IGNORED = ((), ("mood",), (), ("a", "größe"), (), ("x" * 300,), ("", "b"))
@@ -31,11 +32,10 @@ def pair(serving_files: ServingFiles) -> ServingPair:
 def held(pair: ServingPair) -> Iterator[HeldAds]:
     """Of users who fit everything, on many leaves, a few, and none."""
     snapshot, rng = pair.snapshot, np.random.default_rng(5)
-    sizes = [min(each, snapshot.trie.num_leaves) for each in (300, 9, 40, 1, 0, 200, 77)]
-    leaves = [rng.permutation(snapshot.trie.num_leaves)[:size] for size in sizes]
-    scores = -rng.exponential(size=sum(sizes)).astype(np.float32)
-    users = UserEncoder(snapshot.schema, snapshot.set_values).encode([{}] * len(sizes))
-    offsets = np.cumsum([0, *sizes])
+    leaves = [rng.permutation(snapshot.trie.num_leaves)[:size] for size in SIZES]
+    scores = -rng.exponential(size=sum(SIZES)).astype(np.float32)
+    users = UserEncoder(snapshot.schema, snapshot.set_values).encode([{}] * len(SIZES))
+    offsets = np.cumsum([0, *SIZES])
     with pair.matcher.held(
         users, offsets, np.concatenate(leaves).astype(np.int32), scores, MAX_ADS
     ) as ads:
@@ -48,7 +48,6 @@ def heads_of(rows: list[int], version: int, checkpoint: str, profile: str) -> Re
         rows=np.array(rows, np.int32),
         request_ids=[REQUEST_IDS[row] for row in rows],
         ignored=[IGNORED[row] for row in rows],
-        sids_generated=rng.choice([0, 1, 1024], len(rows)).astype(np.int64),
         timings=rng.choice(TIMES, (len(rows), 5)).astype(np.uint32),
         snapshot_version=version,
         checkpoint=checkpoint,
@@ -56,14 +55,14 @@ def heads_of(rows: list[int], version: int, checkpoint: str, profile: str) -> Re
     )
 
 
-def expected_reply(heads: ReplyHeads, place: int, matched: MatchedAds) -> bytes:
+def expected_reply(heads: ReplyHeads, place: int, matched: MatchedAds, leaves: np.ndarray) -> bytes:
     row = int(heads.rows[place])
     own = slice(*matched.offsets[row : row + 2].tolist())
     queue, given, features, generate, post = heads.timings[place].tolist()
     head = RetrieveResponse(
         request_id=heads.request_ids[place],
         counts=Counts(
-            sids_generated=int(heads.sids_generated[place]),
+            sids_generated=int(leaves[row]),
             ads_generated=int(matched.counts.generated[row]),
             ads_matched=int(matched.counts.matched[row]),
             ads_returned=own.stop - own.start,
@@ -93,7 +92,10 @@ def test_the_bytes_are_those_that_the_plain_way_writes(
     assert matched.counts.truncated.any()
     heads = heads_of(rows, version, checkpoint, profile)
     written = write_replies(held, heads)
-    assert written == [expected_reply(heads, place, matched) for place in range(len(rows))]
+    assert held.leaves.tolist() == list(SIZES)
+    assert written == [
+        expected_reply(heads, place, matched, held.leaves) for place in range(len(rows))
+    ]
 
 
 def test_no_row_is_no_reply(held: HeldAds) -> None:

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "grace/id_tables.h"
+#include "grace/workers.h"
 
 namespace grace::exact {
 
@@ -83,6 +84,7 @@ struct Request {
 
 // What became of the generated ads. Each is counted once, by the first test that it failed.
 struct Counts {
+  int64_t leaves;  // live ones
   int64_t generated;
   int64_t attributes;
   std::vector<int64_t> sets;
@@ -137,7 +139,7 @@ void judge_rules(const Ads& ads, const Request& request, Scratch& scratch);
 // Any number of threads may ask one matcher at once.
 class Matcher {
  public:
-  explicit Matcher(Ads ads) : ads_(std::move(ads)) {}
+  Matcher(Ads ads, int32_t threads) : workers(threads), ads_(std::move(ads)) {}
 
   const Ads& ads() const { return ads_; }
   // In the schema's order, before the first request.
@@ -145,6 +147,8 @@ class Matcher {
 
   // Throws LeafFault.
   Reply match(const Request& request);
+
+  Workers workers;  // who match a batch's requests
 
  private:
   std::unique_ptr<Scratch> lend();

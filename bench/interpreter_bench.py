@@ -1,0 +1,222 @@
+"""Measures what a batch of 16 costs the interpreter beside gRPC, stage by stage, on a CPU.
+
+    python -m bench.interpreter_bench --out bench/results/cpu-2core/interpreter.json
+
+Requests are those of the paper's model at their longest, users have 64 locations. The stages are
+the service's own, as a GPU has them, but for the device's work: what generates draws random leaves.
+Of every stage, for a batch:
+  cpu     what its thread computes, C++ that leaves the interpreter lock included
+  alone   how long it takes
+  beside  how long it takes beside a thread that never gives the lock away by itself: each operation
+          that gives it away waits a switch interval to have it back
+"""
+
+import argparse
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from itertools import cycle
+from pathlib import Path
+from statistics import median
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from bench.gpu.requests import full_requests
+from bench.gpu.subject import PAPER, Catalogue, make_catalogue
+from bench.result_file import write_result
+from configs.generation import BeamProfile, GenerationConfig
+from configs.serving import LimitsConfig
+from index.matchers import MatcherMode
+from index.snapshot import Snapshot
+from kernels import DecodeIndex, UserTensors
+from model.beam_search import Generated
+from model.feature_stage import FastStage
+from model.init import load_model_config, random_model
+from model.input_encoding import InputEncoder
+from model.inputs import FeatureTensors
+from model.prefix_memo import PrefixMemo
+from model.spec import BagInput, EncoderSpec, InterFormerSpec, ModelSpec
+from server.loop_lag import LoopLag
+from server.messages import PendingRequest, RequestBatch, Span
+from server.metrics import Metrics
+from server.request_json import request_of_json
+from server.requests import read_request
+from server.server_state import ServerState
+from server.serving_model import EngineFacts, ServingModel
+from server.serving_pair import ServingPair, serving_pair
+from server.stages import STAGES
+
+BATCH = 16
+BATCHES = 16
+SWITCH_SECONDS = 5e-4  # the service's
+POST_THREADS = 2
+CPU = torch.device("cpu")
+
+Given = TypeVar("Given")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Microseconds of a batch, medians."""
+
+    stage: str
+    cpu_us: float
+    alone_us: float
+    beside_us: float
+
+
+class DrawnLeaves:
+    """In place of a model's generation."""
+
+    memo: PrefixMemo | None = None
+
+    def __init__(self, leaves: int) -> None:
+        rng = np.random.default_rng(3)
+        drawn = rng.permuted(np.tile(np.arange(leaves, dtype=np.int32), (BATCH, 1)), axis=1)
+        self._leaves = torch.from_numpy(drawn)
+        self._scores = -torch.arange(leaves, dtype=torch.float32).expand(BATCH, -1)
+
+    def generate(
+        self,
+        features: FeatureTensors,  # noqa: ARG002
+        users: UserTensors,  # noqa: ARG002
+        index: DecodeIndex,  # noqa: ARG002
+        profile: BeamProfile,
+    ) -> Generated:
+        first = slice(0, profile.num_sids)
+        none = torch.zeros(BATCH, dtype=torch.bool)
+        return Generated(
+            self._leaves[:, first].contiguous(), self._scores[:, first].contiguous(), none
+        )
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.interpreter_bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--out", type=Path, required=True, help="result file")
+    parser.add_argument("--sids", type=int, default=100_000)
+    parser.add_argument("--repetitions", type=int, default=200)
+    options = parser.parse_args(arguments)
+    sys.setswitchinterval(SWITCH_SECONDS)
+    torch.set_num_threads(1)
+    rows = [asdict(row) for row in measure(make_catalogue(options.sids), options.repetitions)]
+    for row in rows:
+        print(row)
+    write_result(options.out, "python -m bench.interpreter_bench", arguments, rows)
+
+
+def measure(catalogue: Catalogue, repetitions: int) -> Iterator[Row]:
+    loaded = load_model_config(PAPER)
+    snapshot = catalogue.snapshot(MatcherMode.UNION)
+    spec = replace(_narrow(loaded.model), sid_space=snapshot.facts.sid_space)
+    profile = loaded.generation.profiles["full"]
+    sids = min(profile.num_sids, snapshot.trie.num_leaves)
+    generation = GenerationConfig(BATCH, {"full": replace(profile, num_sids=sids)}, "full")
+    pair = _pair(spec, snapshot)
+    users = catalogue.attributes(0, BATCH * BATCHES)
+    messages = [
+        request_of_json(each).SerializeToString() for each in full_requests(spec, users, seed=1)
+    ]
+
+    def read(some: Sequence[bytes]) -> tuple[PendingRequest, ...]:
+        return tuple(
+            PendingRequest(read_request(each, LimitsConfig(), generation), 0.0, float("inf"))
+            for each in some
+        )
+
+    read_at_once = [messages[i : i + BATCH] for i in range(0, len(messages), BATCH)]
+    bound = [
+        RequestBatch(pair, "full", generation.profiles["full"], BATCH, read(some), 0.0)
+        for some in read_at_once
+    ]
+    spans = tuple(Span(stage, 1.0, 1.001) for stage in ("input", "features", "generate"))
+    inputs = [STAGES.input(batch) for batch in bound]
+    generated = [STAGES.generate(STAGES.features(batch)) for batch in inputs]
+    answered = [STAGES.post(batch, spans) for batch in generated]
+    metrics = Metrics(ServerState(), LoopLag(), CPU)
+    metrics.serves(snapshot)
+    yield _measured("read", read, read_at_once, repetitions)
+    yield _measured("input", STAGES.input, bound, repetitions)
+    yield _measured("post", lambda batch: STAGES.post(batch, spans), generated, repetitions)
+    yield _measured(
+        "metrics", lambda batch: metrics.batch_done(batch, spans), answered, repetitions
+    )
+
+
+def _narrow(spec: ModelSpec) -> ModelSpec:
+    """The same inputs, before a model that costs nothing."""
+    inputs = {
+        name: replace(value, hash_rows=64) if isinstance(value, BagInput) else value
+        for name, value in spec.inputs.items()
+    }
+    interformer = InterFormerSpec(
+        blocks=1, d_model=16, heads=2, d_ff=24, context_tokens=9, non_sequence_tokens=3, bag_dim=8
+    )
+    decoder = replace(spec.decoder, layers=1, d_model=32, heads=2, d_head=16, d_ff=24)
+    encoder = EncoderSpec(interformer=interformer)
+    return replace(spec, inputs=inputs, encoder=encoder, decoder=decoder)
+
+
+def _pair(spec: ModelSpec, snapshot: Snapshot) -> ServingPair:
+    model = random_model(spec, seed=1).eval().requires_grad_(False)
+    serving = ServingModel(
+        spec=spec,
+        checkpoint="measured",
+        device=CPU,
+        inputs=InputEncoder(spec),
+        features=FastStage(model, torch.float32),
+        generation=DrawnLeaves(snapshot.trie.num_leaves),
+        engine=EngineFacts("fp32", 0, 0, 0, graphs=0, capture_seconds=0.0),
+    )
+    return serving_pair(snapshot, serving, POST_THREADS)
+
+
+def _measured(
+    stage: str, work: Callable[[Given], object], given: Sequence[Given], repetitions: int
+) -> Row:
+    alone, cpu = _times(work, given, repetitions)
+    with _busy_thread():
+        beside, _ = _times(work, given, repetitions)
+    return Row(stage, *(round(median(each) * 1e6, 1) for each in (cpu, alone, beside)))
+
+
+def _times(
+    work: Callable[[Given], object], given: Sequence[Given], repetitions: int
+) -> tuple[list[float], list[float]]:
+    """-> wall and CPU seconds of this thread"""
+    wall, cpu = [], []
+    for _, batch in zip(range(repetitions), cycle(given), strict=False):
+        begin, begin_cpu = time.perf_counter(), time.thread_time()
+        work(batch)
+        cpu.append(time.thread_time() - begin_cpu)
+        wall.append(time.perf_counter() - begin)
+    return wall, cpu
+
+
+@contextmanager
+def _busy_thread() -> Iterator[None]:
+    done = threading.Event()
+
+    def run() -> None:
+        while not done.is_set():
+            sum(range(100))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
