@@ -37,7 +37,7 @@ from model.train.loop import learning_rate_at, sequence_loss
 
 __all__ = ["Lesson", "Taught", "lesson_of", "prepare", "teach"]
 
-_EVENTS = 16  # of a history that the model reads, each four tokens
+_EVENTS = 8  # of a history that the model reads, each four tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def lesson_of(options: BenchOptions, users: int) -> Lesson:
         return Lesson(catalogue, model, TrainingConfig(40, 63, 5e-3, warmup_steps=4))
     catalogue = CatalogueSpec("overlap", 120_000, users, (512,) * 4, 1, log_users=120_000)
     model = _model_spec(catalogue, layers=4, encoder_layers=2, d_model=512, heads=8, d_ff=1024)
-    return Lesson(catalogue, model, TrainingConfig(2500, 1024, 1e-3, warmup_steps=200))
+    return Lesson(catalogue, model, TrainingConfig(3500, 1024, 1e-3, warmup_steps=200))
 
 
 def prepare(lesson: Lesson) -> Taught:
