@@ -1,9 +1,9 @@
 """How much of what is generated stays the same when the engine computes in half precision.
 
-trained  a model that has learnt to foretell over 100,000 SIDs (trained_model.py), with the
-         targeting of its catalogue; encoder and decoder both in the precision
 paper    the paper's decoder with random weights, whose logits have a standard deviation near 2,
          over its catalogue; the user context is random, cast to the precision
+trained  a model that has learnt to foretell over 100,000 SIDs (trained_model.py), with the
+         targeting of its catalogue; encoder and decoder both in the precision
 
 Both are compared with the plain loop in float32 (model/beam_search.py), on the same users.
 `overlap` is the share of its final SIDs that the engine generates too, `top_10` and `top_100` that
@@ -49,7 +49,7 @@ from model.train.evaluate import ABSENT, popularity_ranks, random_recall, recall
 
 __all__ = ["measure_overlap", "shared"]
 
-PARTS = ("trained", "paper")
+PARTS = ("paper", "trained")
 REQUESTS = 512
 PAPER_REQUESTS = 256
 _TINY_REQUESTS = 6
@@ -108,10 +108,10 @@ def shared(found: Tensor, wanted: Tensor) -> tuple[int, int]:
 @torch.inference_mode()
 def measure_overlap(options: BenchOptions) -> Iterator[Row]:
     subject, parts = subject_of(options), options.wanted(PARTS)
-    if "trained" in parts:
-        yield from _trained(options, subject)
     if "paper" in parts:
         yield from _paper(options, subject)
+    if "trained" in parts:
+        yield from _trained(options, subject)
 
 
 def _trained(options: BenchOptions, subject: Subject) -> Iterator[Row]:
