@@ -17,7 +17,9 @@ __all__ = ["bench"]
 
 
 def bench(
-    table: Annotated[str, typer.Argument(help="attention, gtm, ladder, serve, budget or others.")],
+    table: Annotated[
+        str, typer.Argument(help="attention, gtm, ladder, serve, budget, others, overlap.")
+    ],
     out: Annotated[
         Path | None, typer.Option(help="Result file, JSON; without it rows are only printed.")
     ] = None,
@@ -52,8 +54,9 @@ def bench(
 
     attention: the attention kernels; --only counters: Nsight Compute's of them. gtm: admission and
     selection. ladder: decoder and whole path, rung by rung. serve: a server under load. budget: the
-    decode loop kernel by kernel. others: what others do, side by side. The file has each row as
-    soon as it is measured.
+    decode loop kernel by kernel. others: what others do, side by side. overlap: how much of what is
+    generated half precision leaves the same, after training a model. The file has each row as soon
+    as it is measured.
 
     Example: `grace bench ladder --only D0 --only D3 --out bench/results/h200/ladder.json`
     """
@@ -98,6 +101,8 @@ def _measure(table: str) -> "Callable[[BenchOptions], Iterator[Row]]":
         from bench.gpu.serve import measure_serve as measure
     elif table == "budget":
         from bench.gpu.budget import measure_budget as measure
-    else:
+    elif table == "others":
         from bench.gpu.others import measure_others as measure
+    else:
+        from bench.gpu.overlap import measure_overlap as measure
     return measure

@@ -32,7 +32,7 @@ from bench.gpu.attention_inputs import (
 )
 from bench.gpu.attention_variants import cross_variants, self_names, self_variant
 from bench.gpu.clock import Timing, captured, sustained
-from bench.gpu.counters import kernel_counters
+from bench.gpu.counters import all_counters
 from bench.gpu.options import BenchOptions
 from bench.gpu.results import Row
 from bench.gpu.subject import Subject, engine_of, random_decoder_alone, subject_of
@@ -40,18 +40,9 @@ from bench.rungs.attention import spread_to_rows as spread
 from kernels import REFERENCE, Ops, load_ops
 from model.fast_weights import PRECISIONS, Precision
 
-__all__ = ["COUNTED", "measure_attention"]
+__all__ = ["measure_attention"]
 
 PARTS = ("copy", "cross", "self", "counters")
-COUNTED = (
-    ("cross", "ours"),
-    ("self", "fa2"),
-    ("self", "coalesced"),
-    ("self", "fused"),
-    ("self", "ours distinct"),
-)
-"""Self-attention on pasts that share nothing: the paper counted a dense cache."""
-
 _COPY_BYTES = 1 << 30
 _ROTATED = 3
 _ROUNDS = 4  # of quick calls in a run, so that it is long enough to be launched ahead
@@ -88,9 +79,7 @@ def measure_attention(options: BenchOptions) -> Iterator[Row]:
             if "self" in parts:
                 yield from _self(setting, precision)
     if "counters" in parts:
-        for kind, variant in COUNTED:
-            row = {"measure": "counters", "kernel": kind, "variant": variant}
-            yield row | kernel_counters(options, kind, variant)
+        yield from all_counters(options)
 
 
 def _copy_rate(options: BenchOptions) -> float:

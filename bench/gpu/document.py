@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.gpu.document_overlap import overlap_tables
 from bench.gpu.document_plots import PLOTS
 from bench.gpu.document_tables import (
     attention_tables,
@@ -43,6 +44,7 @@ _SECTIONS = (
     _Section("attention", "Attention kernels", attention_tables),
     _Section("gtm", "Admission and selection", gtm_tables),
     _Section("serve", "The service", serve_tables),
+    _Section("overlap", "Fidelity of half precision", overlap_tables),
     _Section("budget", "Budget of the decode loop", budget_tables),
     _Section("others", "Side by side", others_tables),
 )

@@ -7,6 +7,7 @@ from bench.gpu.published import (
     ADMISSION_MS,
     CROSS_ATTENTION_MS,
     LADDER,
+    SELF_ATTENTION_COUNTERS,
     SELF_ATTENTION_MS,
 )
 from bench.gpu.results import Row
@@ -20,6 +21,12 @@ __all__ = [
     "others_tables",
     "serve_tables",
 ]
+
+_PAPERS_NAMES = {
+    "fa2": "fa2", "coalesced": "coalesced", "fused": "fused", "ours": "paged",
+    "ours distinct": "paged",
+}  # fmt: skip
+"""Of the self-attention kernels."""
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -96,12 +103,10 @@ def _cross_table(rows: Sequence[Row]) -> str:
 
 
 def _self_table(rows: Sequence[Row]) -> str:
-    names = {name: name for name in ("fa2", "coalesced", "fused")}
-    names |= {"ours": "paged", "ours distinct": "paged"}
     body = []
     for row in rows:
         fa2 = _value(rows, "fa2", row["step"], row["beams"], row["precision"])
-        published = SELF_ATTENTION_MS.get(names.get(row["variant"], ""))
+        published = SELF_ATTENTION_MS.get(_PAPERS_NAMES.get(row["variant"], ""))
         body.append(
             [
                 row["step"],
@@ -138,21 +143,35 @@ def _value(
 
 
 def _counters_table(rows: Sequence[Row]) -> str:
+    """Ours beside the paper's; why there are none is said once, where it holds for all."""
+    reasons = {row.get("unavailable") for row in rows}
+    if len(reasons) == 1 and None not in reasons:
+        return f"Unavailable where this was measured: {reasons.pop()}.\n"
     body = []
     for row in rows:
         name = f"{row['kernel']}: {row['variant']}"
         if "unavailable" in row:
-            body.append([name, f"unavailable: {row['unavailable']}", "", ""])
-        else:
-            body.append(
-                [
-                    name,
-                    f"{row['instructions'] / 1e6:,.1f} M",
-                    f"{row['occupancy_percent']:.1f} %",
-                    f"{row['hbm_percent']:.1f} %",
-                ]
-            )
-    return markdown_table(("kernel", "instructions", "occupancy", "HBM"), body)
+            body.append([name, f"unavailable: {row['unavailable']}", *[""] * 6])
+            continue
+        paper = None if row["kernel"] == "cross" else _PAPERS_NAMES.get(row["variant"])
+        _, hbm, instructions, occupancy = SELF_ATTENTION_COUNTERS.get(paper or "", (None,) * 4)
+        body.append(
+            [
+                name,
+                paper or "",
+                f"**{row['instructions'] / 1e6:,.1f} M**",
+                instructions or "",
+                f"**{row['occupancy_percent']:.1f} %**",
+                "" if occupancy is None else f"{occupancy:g} %",
+                f"**{row['hbm_percent']:.1f} %**",
+                "" if hbm is None else f"{hbm:g} %",
+            ]
+        )
+    headings = (
+        "kernel", "the paper's", "instructions", "paper", "occupancy", "paper", "HBM, of peak",
+        "paper",
+    )  # fmt: skip
+    return markdown_table(headings, body)
 
 
 def gtm_tables(rows: Sequence[Row]) -> str:

@@ -49,13 +49,14 @@ _BATCHES = 4
 _ROUNDS = 4  # over the batches: a run is then long enough to be launched ahead
 
 _BUILT: dict[str, MatcherMode] = {
-    "free": MatcherMode.CD,
-    "cd": MatcherMode.CD,
+    "free": MatcherMode.UNION,
+    "cd": MatcherMode.UNION,
     "bitmask": MatcherMode.UNION,
     "union": MatcherMode.UNION,
     "static": MatcherMode.STATIC,
     "dynamic": MatcherMode.DYNAMIC,
 }
+"""Of which snapshot; the first three leave its matchers aside, or those of its sets."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +91,14 @@ def _steps(
         measure, _, mode = part.partition(":")
         measures[mode].append(measure)
     asked = [mode for mode, wanted in measures.items() if wanted]
+    # The k-way modes are built from the ads: if these are made, union is made of them, too.
+    with_ads = any(_BUILT[mode] is not MatcherMode.UNION for mode in asked)
     for built, modes in groupby(asked, key=lambda mode: _BUILT[mode]):
-        snapshot = catalogue.snapshot(built)
+        snapshot = catalogue.snapshot(built) if with_ads else catalogue.snapshot_to_decode()
         index = DecodeIndex.of(snapshot, options.device)
         users = catalogue.users(snapshot, options.device, _BATCHES, subject.batch)
         for mode in modes:
-            own = bitmask_only(index, users) if mode == "bitmask" else (index, users)
+            own = _seen_by(mode, index, users)
             batches = _recorded(options, subject, engine, mode, *own)
             for measure in measures[mode]:
                 total = 0.0
@@ -160,6 +163,14 @@ def _recorded(
         steps = record(engine, context, slot, subject.dynamic)
         batches.append(_Batch(own, slot, steps))
     return batches
+
+
+def _seen_by(
+    mode: str, index: DecodeIndex, users: list[UserTensors]
+) -> tuple[DecodeIndex, list[UserTensors]]:
+    if mode in ("free", "cd"):
+        return index.without_matchers(), users
+    return bitmask_only(index, users) if mode == "bitmask" else (index, users)
 
 
 def bitmask_only(

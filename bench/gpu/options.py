@@ -11,7 +11,7 @@ from model.fast_weights import PRECISIONS, Precision
 
 __all__ = ["TABLES", "BenchOptions"]
 
-TABLES = ("attention", "gtm", "ladder", "serve", "budget", "others")
+TABLES = ("attention", "gtm", "ladder", "serve", "budget", "others", "overlap")
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,6 @@ from bench.rungs.every_token import EveryToken
 from bench.rungs.hf_t5 import AllowedTokens, HfModel, allowed_by_trie, hf_decoder, hf_generate
 from bench.rungs.static_mask import StaticIndex, static_index, static_step
 from configs.generation import BeamProfile
-from index.matchers import MatcherMode
 from index.snapshot import Snapshot
 from index.trie import NO_NODE
 from kernels import AdmissionSlot, DecodeIndex, admission_slot, load_ops
@@ -54,11 +53,11 @@ def measure_others(options: BenchOptions) -> Iterator[Row]:
     subject, parts = subject_of(options), options.wanted(PARTS)
     dtype = PRECISIONS[options.precisions[0]]
     catalogue = Catalogue.of(options, subject.default_sids)
-    snapshot = catalogue.snapshot(MatcherMode.CD)
+    snapshot = catalogue.snapshot_to_decode()
     if "ours" in parts or "static" in parts:
         model = random_decoder_alone(subject.spec, options.device)
         engine = engine_of(subject, model, load_ops(options.device), dtype)
-        index = DecodeIndex.of(snapshot, options.device)
+        index = DecodeIndex.of(snapshot, options.device).without_matchers()
         if "ours" in parts:
             yield from _ours(options, subject, engine, catalogue, snapshot, index)
         if "static" in parts:

@@ -37,7 +37,6 @@ from bench.running_server import GRACE_SERVE, RunningServer, write_server_config
 from index.matchers import MatcherMode
 from model.checkpoint import save_checkpoint
 from model.fast_weights import PRECISIONS, Precision
-from model.model import Model
 from model.spec import ModelSpec
 
 __all__ = ["measure_serve", "saturation_row"]
@@ -178,7 +177,9 @@ def _checkpoint(options: BenchOptions, spec: ModelSpec, folder: Path) -> Path:
     name = hashlib.sha256(repr(spec).encode()).hexdigest()[:12]
     checkpoint = folder / f"checkpoint-{name}"
     if not checkpoint.exists():
-        save_checkpoint(_half(random_weights(spec, options.device)), checkpoint)
+        half = PRECISIONS["bf16"]  # as checkpoints hold it: the tables are gigabytes
+        model = random_weights(spec, options.device, features=half)
+        save_checkpoint(model.to(torch.device("cpu"), half), checkpoint)
     return checkpoint
 
 
@@ -189,11 +190,6 @@ def _generation(subject: Subject) -> dict[str, Any]:
         "default_profile": "full",
         "profiles": {"full": {"beams": list(full.beams), "num_sids": full.num_sids}},
     }
-
-
-def _half(model: Model) -> Model:
-    """As checkpoints hold it: the tables are gigabytes."""
-    return model.to(torch.device("cpu"), PRECISIONS["bf16"])
 
 
 def _roomy_folder() -> Path | None:

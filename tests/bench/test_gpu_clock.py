@@ -1,7 +1,9 @@
 """Times are told per call, with what the machine did meanwhile; result files stay of one commit."""
 
 import json
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from time import sleep
@@ -11,7 +13,8 @@ import torch
 
 from bench.gpu.agreement import require_close, require_equal, require_overlap
 from bench.gpu.clock import Timing, by_turns, captured, sustained, timed_on_host
-from bench.gpu.counters import counters_of_csv, kernel_counters
+from bench.gpu.counted_call import COUNTED
+from bench.gpu.counters import all_counters, counters_of_csv, find_ncu
 from bench.gpu.machine import Draw
 from bench.gpu.options import BenchOptions
 from bench.gpu.results import ResultFile, Row, read_rows
@@ -144,21 +147,69 @@ NCU = """==PROF== Connected to process 7
 "ID","Kernel Name","dram__throughput.avg.pct_of_peak_sustained_elapsed","gpu__time_duration.sum",\
 "sm__warps_active.avg.pct_of_peak_sustained_active","smsp__inst_executed.sum"
 "","","%","us","%","inst"
-"0","fill","10.5","2.25","50.0","1,000"
-"1","_attend","84.46","117.5","36.4","43,800,000"
+"0","warm","10.5","2.25","50.0","1,000"
+"1","at::cuda::spin_kernel(long)","0.1","9,999.0","0.1","100"
+"2","fill","10.5","2.25","50.0","1,000"
+"3","_attend","84.46","117.5","36.4","43,800,000"
+"4","at::cuda::spin_kernel(long)","0.1","9,999.0","0.1","100"
+"5","flash","2.38","5,566","12.19","2,480,000,000"
 """
 
 
-def test_counters_are_those_of_the_longest_kernel() -> None:
-    assert counters_of_csv(NCU) == {
-        "kernel_name": "_attend",
-        "instructions": 43_800_000.0,
-        "occupancy_percent": 36.4,
-        "hbm_percent": 84.46,
-        "microseconds": 117.5,
-    }
-    assert counters_of_csv("==ERROR== ERR_NVGPUCTRPERM") is None
+def test_counters_are_those_of_the_longest_kernel_of_each_marked_call() -> None:
+    assert counters_of_csv(NCU) == [
+        {
+            "kernel_name": "_attend",
+            "instructions": 43_800_000.0,
+            "occupancy_percent": 36.4,
+            "hbm_percent": 84.46,
+            "microseconds": 117.5,
+        },
+        {
+            "kernel_name": "flash",
+            "instructions": 2_480_000_000.0,
+            "occupancy_percent": 12.19,
+            "hbm_percent": 2.38,
+            "microseconds": 5566.0,
+        },
+    ]
+    assert counters_of_csv("==ERROR== ERR_NVGPUCTRPERM") == []
 
 
 def test_without_the_tool_counters_say_why_there_are_none() -> None:
-    assert "unavailable" in kernel_counters(options(), "self", "ours distinct")
+    rows = all_counters(options())
+    assert [(row["kernel"], row["variant"]) for row in rows] == list(COUNTED)
+    reason = "Nsight Compute (ncu) is not on this machine"
+    assert {row["unavailable"] for row in rows} == {reason}
+
+
+@pytest.mark.subprocess
+@pytest.mark.parametrize(
+    ("says", "told"),
+    [
+        ("echo '==ERROR== ERR_NVGPUCTRPERM: no permission'", "ncu: ERR_NVGPUCTRPERM: no permi"),
+        (f"cat <<'END'\n{NCU}END", r"told of 2 of 5 calls, exit 0: it said nothing"),
+        ("echo 'no module' >&2; exit 3", r"told of 0 of 5 calls, exit 3: no module"),
+    ],
+)
+def test_what_the_tool_says_is_the_reason(
+    says: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "ncu"
+    tool.write_text(f"#!/bin/sh\n{says}\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    on_gpu = replace(options(), device=CPU)
+    object.__setattr__(on_gpu, "device", torch.device("cuda"))
+    assert all(re.search(told, row["unavailable"]) for row in all_counters(on_gpu))
+
+
+def test_the_tool_is_found_where_it_installs_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert find_ncu(tmp_path) is None
+    for version in ("2024.1.0", "2025.3.1"):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "ncu").touch(mode=0o755)
+    assert find_ncu(tmp_path) == str(tmp_path / "2025.3.1" / "ncu")

@@ -43,6 +43,8 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         {"measure": "self", "variant": "fa2", **TIME, **RATES, **PAST, "p50_ms": 5.4},
         {"measure": "self", "variant": "ours", **TIME, **RATES, **PAST},
         {"measure": "counters", "kernel": "self", "variant": "fa2", "unavailable": "no ncu"},
+        {"measure": "counters", "kernel": "self", "variant": "ours distinct",
+         "instructions": 41_200_000.0, "occupancy_percent": 31.2, "hbm_percent": 86.5},
     ],
     "gtm": [
         {"measure": "admission", "mode": "union", "sids": 30, "admitted": 9, **TIME},
@@ -59,6 +61,17 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         {"measure": "rates", "precision": "bf16", "copy_gb_per_s": 4230.0, "product_tflops": 794.0},
         {"measure": "product", "kernel": "16384 x 2048 x 6144", "precision": "bf16", "calls": 6,
          "gflop": 2473.9, "mb": 1761.6, "floor_ms": 3.116, "measured_ms": 3.2, "share": 0.33},
+    ],
+    "overlap": [
+        {"measure": "learning", "variant": "trained", "weights": 17_000_000, "steps": 2500,
+         "batch": 1024, "events": 2_500_000, "train_seconds": 91.5, "loss_first": 22.1,
+         "loss_final": 9.7, "sids": 120_000, "held_out_users": 512,
+         "recall": {"1": 0.1, "10": 0.41}, "popularity_recall": {"1": 0.01, "10": 0.04},
+         "random_recall": {"1": 8.3e-6, "10": 8.3e-5}},
+        {"measure": "overlap", "variant": "trained", "precision": "bf16", "sids": 120_000,
+         "requests": 512, "generated": 1024.0, "overlap": 0.9912, "worst_request": 0.951,
+         "top_10": 0.998, "top_100": 0.995, "step_overlap": [1.0, 0.998, 0.994, 0.9912],
+         "logit_std": [2.1, 3.3, 4.0, 2.9]},
     ],
     "others": [
         {"measure": "generate", "variant": "hf", "beams": 16, "p50_ms": 28.0, "peak_gb": 3.0},
@@ -120,9 +133,23 @@ def test_ours_stand_beside_the_papers_with_their_ratio(tmp_path: Path) -> None:
     assert "| 100 | 9 | 4,321 | **10.400** | 11.000 | +4.0% | **0.210** | 0.220 |" in told
     assert "| hf | 28.0 (3 GB) | out of memory |" in told
     assert "unavailable: no ncu" in told
+    counted = "| self: ours distinct | paged | **41.2 M** | 43.8M | **31.2 %** | 36.44 % |"
+    assert f"{counted} **86.5 %** | 84.46 % |" in told
     assert "| load | bf16 | 1200 | 1199 | **21.0** | **44.0** | 0 |" in told
     assert "| saturation | bf16 |  | 1301 |" in told
     assert "| 1 main | 91% |" in told
+    assert "| trained | bf16 | 120,000 | 512 | 1,024 | **99.12%** | 95.1% | 99.80% |" in told
+    assert "| popularity | 1.00% | 4.00% |" in told
+
+
+def test_counters_that_nothing_could_read_are_one_sentence(tmp_path: Path) -> None:
+    rows = [
+        {"measure": "counters", "kernel": "self", "variant": name, "unavailable": "no permission"}
+        for name in ("fa2", "fused")
+    ]
+    file = results_in(tmp_path) / "attention.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "rows": rows}))
+    assert "Unavailable where this was measured: no permission.\n" in performance_document(tmp_path)
 
 
 def test_no_cell_breaks_its_table(tmp_path: Path) -> None:

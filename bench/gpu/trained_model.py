@@ -1,0 +1,159 @@
+"""A model that has learnt something, over a catalogue of more than 100,000 SIDs, in two minutes.
+
+People walk through a synthetic catalogue (bench/synth/browsing.py): what they look at next is often
+of the same product line or brand. A model of T5's kind learns it from their histories, in TF32 on a
+GPU; held-out people show how well, beside what everybody is shown by popularity or by chance.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.utils import clip_grad_norm_
+
+from bench.gpu.options import BenchOptions
+from bench.synth import CatalogueSpec, make_catalogue, write_folder
+from bench.synth.folder import ADS_FILE, LOG_FILE, TARGETING_FILE
+from bench.synth.users import make_users
+from configs.errors import DeviceError
+from configs.training import TrainingConfig
+from index.builder import BuildSpec, build
+from index.matchers import MatcherMode
+from index.snapshot import Snapshot
+from index.storage import load_snapshot
+from index.users import UserAttributes
+from model.init import random_model
+from model.inputs import ModelInputs
+from model.model import Model
+from model.spec import ModelSpec, parse_spec
+from model.train.batches import HistoryBatches, history_input
+from model.train.interactions import Interactions, read_interactions
+from model.train.loop import learning_rate_at, sequence_loss
+
+__all__ = ["Lesson", "Taught", "lesson_of", "prepare", "teach"]
+
+_EVENTS = 8  # of a history that the model reads, each four tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    catalogue: CatalogueSpec
+    model: ModelSpec
+    training: TrainingConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Taught:
+    """A catalogue with union matchers, its log, and people's attributes."""
+
+    snapshot: Snapshot
+    log: Interactions
+    users: tuple[UserAttributes, ...]
+    batches: HistoryBatches
+
+    def inputs(self, events: slice, device: torch.device) -> ModelInputs:
+        """What held-out people had done before their newest event."""
+        return self.batches.inputs(self.log.last_events()[events]).to(device)
+
+
+def lesson_of(options: BenchOptions, users: int) -> Lesson:
+    """`users` of the catalogue, to generate for."""
+    if options.tiny:
+        catalogue = CatalogueSpec("overlap-tiny", 300, users, (64, 16, 16, 16), 1, log_users=200)
+        model = _model_spec(catalogue, layers=2, encoder_layers=1, d_model=32, heads=2, d_ff=48)
+        return Lesson(catalogue, model, TrainingConfig(40, 63, 5e-3, warmup_steps=4))
+    catalogue = CatalogueSpec("overlap", 120_000, users, (512,) * 4, 1, log_users=120_000)
+    model = _model_spec(catalogue, layers=4, encoder_layers=2, d_model=512, heads=8, d_ff=1024)
+    return Lesson(catalogue, model, TrainingConfig(3500, 1024, 1e-3, warmup_steps=200))
+
+
+def prepare(lesson: Lesson) -> Taught:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_folder(lesson.catalogue, folder)
+        root = folder / "snapshots"
+        ads, targeting = (folder / ADS_FILE,), folder / TARGETING_FILE
+        build(BuildSpec(ads, targeting, root, mode=MatcherMode.UNION), lambda *_: None)
+        snapshot = load_snapshot(root)
+        log = read_interactions(folder / LOG_FILE, snapshot.trie)
+    users = tuple(user.attributes for user in make_users(make_catalogue(lesson.catalogue)))
+    return Taught(snapshot, log, users, HistoryBatches(log, history_input(lesson.model)))
+
+
+def teach(lesson: Lesson, taught: Taught, device: torch.device) -> tuple[Model, dict[str, Any]]:
+    """The model on the device in float32, and how its training went."""
+    config, log = lesson.training, taught.log
+    model = random_model(lesson.model, seed=1).to(device)
+    weights = list(model.parameters())
+    optimizer = torch.optim.AdamW(weights, weight_decay=config.weight_decay, betas=(0.9, 0.98))
+    losses = []
+    begin = perf_counter()
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        for step, events in enumerate(_batches(log.examples(), config)):
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate_at(step, config)
+            context = model.user_context(taught.batches.inputs(events).to(device))
+            targets = taught.batches.targets(events).to(device)
+            loss = sequence_loss(model.decoder.sequence_logits(context, targets), targets)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            clip_grad_norm_(weights, config.clip_norm)
+            optimizer.step()
+            losses.append(loss.detach())
+    finally:
+        torch.set_float32_matmul_precision(before)
+    told = torch.stack(losses).cpu().numpy()
+    if not np.isfinite(told).all():
+        raise DeviceError(
+            f"training: the loss is {told[-1]} after {len(told)} steps; lower its rate"
+        )
+    last = max(1, len(told) // 20)
+    return model.eval().requires_grad_(False), {
+        "sids": taught.snapshot.trie.num_leaves,
+        "weights": sum(weight.numel() for weight in weights),
+        "events": len(log.examples()),
+        "steps": config.steps,
+        "batch": config.batch,
+        "train_seconds": round(perf_counter() - begin, 1),
+        "loss_first": round(float(told[0]), 3),
+        "loss_final": round(float(told[-last:].mean()), 3),
+    }
+
+
+def _batches(
+    examples: "np.ndarray[Any, np.dtype[np.int64]]", config: TrainingConfig
+) -> Iterator["np.ndarray[Any, np.dtype[np.int64]]"]:
+    rng = np.random.default_rng(1)
+    for _ in range(config.steps):
+        yield examples[rng.integers(len(examples), size=config.batch)]
+
+
+def _model_spec(
+    catalogue: CatalogueSpec, layers: int, encoder_layers: int, d_model: int, heads: int, d_ff: int
+) -> ModelSpec:
+    vocab_sizes = catalogue.vocab_sizes
+    shared = {"d_model": d_model, "heads": heads, "d_head": d_model // heads, "d_ff": d_ff}
+    offsets = np.cumsum([0, *vocab_sizes[:-1]]).tolist()
+    encoder = {
+        **shared,
+        "layers": encoder_layers,
+        "history": "events",
+        "num_tokens": sum(vocab_sizes),
+        "token_offsets": offsets,
+        "scale_scores": True,
+    }
+    values = {
+        "sid_space": catalogue.sid_space,
+        "vocab_sizes": list(vocab_sizes),
+        "inputs": {"events": {"kind": "sequence", "max_length": _EVENTS}},
+        "encoder": {"t5": encoder},
+        "decoder": {**shared, "layers": layers, "scale_scores": True},
+    }
+    return parse_spec(values, "the trained model")
