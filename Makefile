@@ -82,10 +82,16 @@ test: native  ## run the tests (WORKERS=2 PYTEST_ARGS='-k trie')
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 # A machine with a GPU brings its own torch: no environment is made there, and what only the other
-# tests need may be missing.
-test-gpu:  ## run the tests that need a GPU, with GPU_PYTHON, whose torch knows it
+# tests need may be missing, pytest-timeout too, of which pytest's settings speak.
+GPU_TESTS = $(shell grep -rl --include='test_*.py' 'mark[.]gpu' tests)
+GPU_PYTEST := -m gpu -o addopts='--import-mode=importlib --strict-markers' \
+  -W 'ignore:Unknown config option:pytest.PytestConfigWarning' \
+  --continue-on-collection-errors -rs --durations 5
+
+test-gpu:  ## build the GPU kernels and run the tests that need a GPU, with GPU_PYTHON
 	@$(GPU_PYTHON) -m native.build && $(GPU_PYTHON) -m native.build --cuda
-	$(GPU_PYTHON) -m pytest -m gpu $(shell grep -rl --include='test_*.py' 'mark[.]gpu' tests) $(PYTEST_ARGS)
+	PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" \
+	  $(GPU_PYTHON) -m pytest $(GPU_PYTEST) $(GPU_TESTS) $(PYTEST_ARGS)
 
 soak: native  ## run the tests that take minutes: the service, builds on a Ray cluster
 	$(BIN)/python -m pytest -m soak --timeout 3600 tests/server/soak tests/cli/test_build_ray.py $(PYTEST_ARGS)

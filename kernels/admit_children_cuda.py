@@ -15,6 +15,7 @@ from kernels.admit_children import check_admission_shapes, check_users
 from kernels.cuda_stream import address, current_stream
 from kernels.shapes import require_tensor
 from kernels.tensors import (
+    MOST_SETS_ON_GPU,
     BloomTensors,
     Candidates,
     DecodeIndex,
@@ -25,7 +26,6 @@ from native.loader import declare, load_cuda_library
 
 __all__ = ["CudaSlot", "admit_children_cuda"]
 
-_MOST_SETS = 8
 _MOST_TABLED_BITS = 1024
 _MOST_PLACES = 2**31 - 1
 # Lanes that work on a row, by the number of rows from which on; found on an H200.
@@ -63,7 +63,7 @@ class _Admission(ctypes.Structure):
         ("words", c_int64),
         ("requests", c_int64),
         ("num_sets", c_int64),
-        ("sets", _Set * _MOST_SETS),
+        ("sets", _Set * MOST_SETS_ON_GPU),
     )
 
 
@@ -175,10 +175,7 @@ def _admission(users: UserTensors, index: DecodeIndex, work: _WorkSpace) -> _Adm
     if index.bitmask_index is None or index.bitmask_table is None:
         return admission
     words = index.bitmask_table.shape[1]
-    if len(index.blooms) > _MOST_SETS:
-        raise ValueError(
-            f"a GPU tests at most {_MOST_SETS} sets, the snapshot has {len(index.blooms)}"
-        )
+    assert len(index.blooms) <= MOST_SETS_ON_GPU  # DecodeIndex.of refuses more
     # Query tables first: their lines must not lie across two of the cache's.
     tabled = [_tabled_words(bloom, requests) for bloom in index.blooms]
     begin = work.of(sum(tabled) + requests * (1 + words), device)

@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.attention_triton import add_keys, padded
 from kernels.cross_attention import check_cross_attention
 from kernels.shapes import require_contiguous, require_tensor
 
@@ -88,7 +89,7 @@ def cross_attention_in_tiles(
             *(scale * _LOG2_E, beams, *keys.stride()[:3], *values.stride()[:3]),
             heads=heads,
             d_head=d_head,
-            d_pad=_padded(d_head),
+            d_pad=padded(d_head),
             tokens=tokens,
             block_keys=tiles.keys,
             block_beams=tiles.beams,
@@ -106,19 +107,14 @@ def _tiles_of(beams: int, keys: Tensor) -> CrossAttentionTiles:
     requests, heads, tokens, d_head = keys.shape
     if keys.dtype == torch.float32:
         return CrossAttentionTiles(16, 32, 1, 4, 1)
-    context = 2 * _padded(tokens) * _padded(d_head) * keys.element_size()
-    block_beams = min(64, _padded(beams))
+    context = 2 * padded(tokens) * padded(d_head) * keys.element_size()
+    block_beams = min(64, padded(beams))
     if context > _CONTEXT_BYTES:
         return CrossAttentionTiles(block_beams, 64, 1, 4, 2)
     # As many programs as an H200 runs at once, two per SM, each with as many turns as that takes.
     blocks = triton.cdiv(beams, block_beams)
     turns = min(blocks, max(1, requests * heads * blocks // _PROGRAMS))
-    return CrossAttentionTiles(block_beams, _padded(tokens), turns, 4, 1)
-
-
-def _padded(size: int) -> int:
-    """Matrix tiles are powers of two, and at least 16."""
-    return max(16, int(triton.next_power_of_2(size)))
+    return CrossAttentionTiles(block_beams, padded(tokens), turns, 4, 1)
 
 
 @triton.jit
@@ -140,6 +136,24 @@ def _load_queries(
         o_query = tl.load(p_query_rows + o_row, mask=live, other=0).to(tl.int64)
     p_query = (p_queries + o_query * (heads * d_head) + i_head * d_head)[:, None]
     return tl.load(p_query + o_d, mask=live[:, None] & (o_d < d_head), other=0.0)
+
+
+@triton.jit
+def _store_rows(
+    p_out: tl.tensor,
+    mixed: tl.tensor,
+    o_row: tl.tensor,
+    live: tl.tensor,
+    i_head: tl.tensor,
+    heads: tl.constexpr,
+    d_head: tl.constexpr,
+    d_pad: tl.constexpr,
+) -> None:
+    """mixed [beams, d_pad], a head's columns of its rows"""
+    o_d = tl.arange(0, d_pad)[None, :]
+    p_row = (p_out + o_row * (heads * d_head) + i_head * d_head)[:, None]
+    stored = mixed.to(p_out.dtype.element_ty)
+    tl.store(p_row + o_d, stored, mask=live[:, None] & (o_d < d_head))
 
 
 @triton.jit(do_not_specialize=["beams"])
@@ -219,8 +233,7 @@ def _whole_context(
         total = tl.sum(weights, axis=1)
         mixed = tl.dot(weights.to(values.dtype), values)  # [beams, d_pad]
         mixed = tl.where(any_key, mixed / total[:, None], 0.0)
-        p_row = (p_out + o_row * (heads * d_head) + i_head * d_head)[:, None] + o_d[None, :]
-        tl.store(p_row, mixed.to(p_out.dtype.element_ty), mask=live[:, None] & in_head)
+        _store_rows(p_out, mixed, o_row, live, i_head, heads, d_head, d_pad)
 
 
 @triton.jit(do_not_specialize=["beams"])
@@ -282,14 +295,6 @@ def _long_context(
             any_key = tl.maximum(any_key, tl.max(counts.to(tl.int32), axis=0))
             scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * factor[:, None]
             scores = tl.where(counts[None, :] != 0, scores, float("-inf"))
-            reached = tl.maximum(highest, tl.max(scores, axis=1))
-            base = tl.where(reached == float("-inf"), 0.0, reached)
-            weights = tl.exp2(scores - base[:, None])
-            shrunk = tl.exp2(highest - base)
-            total = total * shrunk + tl.sum(weights, axis=1)
-            found = tl.dot(weights.to(values.dtype), values, input_precision="ieee")
-            mixed = mixed * shrunk[:, None] + found
-            highest = reached
+            highest, total, mixed = add_keys(scores, values, highest, total, mixed)
         mixed = tl.where(any_key != 0, mixed / total[:, None], 0.0)
-        p_row = (p_out + o_row * (heads * d_head) + i_head * d_head)[:, None] + o_d[None, :]
-        tl.store(p_row, mixed.to(p_out.dtype.element_ty), mask=live[:, None] & in_head)
+        _store_rows(p_out, mixed, o_row, live, i_head, heads, d_head, d_pad)

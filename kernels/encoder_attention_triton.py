@@ -3,8 +3,7 @@
 What makes it fast: a program runs a block of queries of one head past the request's keys, block by
 block with a running maximum, on tensor cores. Queries, keys and values are read where the products
 left them, heads side by side, and the result is written as the next product reads it. The key mask
-is read as it is. Found for an H200 by the sizes alone: 640 programs at 16 requests, 8 heads and 260
-tokens are less than what runs at once.
+is read as it is.
 
 Sizes that are no powers of two are padded inside the kernel.
 """
@@ -16,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.attention_triton import add_keys, padded
 from kernels.encoder_attention import check_encoder_attention
 from kernels.shapes import require_contiguous
 
@@ -48,9 +48,7 @@ def encoder_attention_triton(
 ) -> Tensor:
     """As `encoder_attention_reference`; queries, keys and values contiguous in H * d."""
     check_encoder_attention(queries, keys, values, heads, key_mask, bias)
-    widest = 32 if queries.dtype == torch.float32 else 64
-    block_queries, block_keys = (min(widest, _padded(x.shape[1])) for x in (queries, keys))
-    tiles = EncoderAttentionTiles(block_queries, block_keys, warps=4, stages=2)
+    tiles = _tiles_of(queries, keys, padded(queries.shape[2] // heads))
     return encoder_attention_in_tiles(queries, keys, values, heads, scale, key_mask, bias, tiles)
 
 
@@ -83,7 +81,7 @@ def encoder_attention_in_tiles(
             *(*queries.stride()[:2], *keys.stride()[:2], *values.stride()[:2]),
             heads=heads,
             d_head=inner // heads,
-            d_pad=_padded(inner // heads),
+            d_pad=padded(inner // heads),
             block_queries=tiles.queries,
             block_keys=tiles.keys,
             masked=key_mask is not None,
@@ -94,9 +92,21 @@ def encoder_attention_in_tiles(
     return out
 
 
-def _padded(size: int) -> int:
-    """Matrix tiles are powers of two, and at least 16."""
-    return max(16, int(triton.next_power_of_2(size)))
+def _tiles_of(queries: Tensor, keys: Tensor, d_pad: int) -> EncoderAttentionTiles:
+    """Found on an H200, at 16 requests, 8 heads of 64 and up to 260 tokens."""
+    most_queries, most_keys, warps = 64, 128, 4  # fewer turns than with 64 keys
+    if queries.dtype == torch.float32:
+        most_queries, most_keys = 32, 32  # no tensor cores: what the registers hold
+    elif d_pad > 128:
+        most_keys, warps = 32, 8  # fewer warps could not hold what is mixed
+    elif d_pad > 64:
+        most_keys = 64  # two stages of more leave room for one program on an SM
+    return EncoderAttentionTiles(
+        queries=min(most_queries, padded(queries.shape[1])),
+        keys=min(most_keys, padded(keys.shape[1])),
+        warps=warps,
+        stages=2,
+    )
 
 
 @triton.jit(do_not_specialize=["count", "tokens"])
@@ -155,14 +165,7 @@ def _attend(
             known = (o_query < count)[:, None] & there[None, :]
             scores += tl.load(p_pair, mask=known, other=0.0).to(tl.float32) * 1.4426950408889634
         scores = tl.where(counts[None, :], scores, float("-inf"))
-        reached = tl.maximum(highest, tl.max(scores, axis=1))
-        base = tl.where(reached == float("-inf"), 0.0, reached)
-        weights = tl.exp2(scores - base[:, None])
-        shrunk = tl.exp2(highest - base)
-        total = total * shrunk + tl.sum(weights, axis=1)
-        found = tl.dot(weights.to(values.dtype), values, input_precision="ieee")
-        mixed = mixed * shrunk[:, None] + found
-        highest = reached
+        highest, total, mixed = add_keys(scores, values, highest, total, mixed)
     # Without any key nothing was added up; what is NaN stays so.
     mixed = tl.where((total == 0.0)[:, None], 0.0, mixed / total[:, None])
     p_row = p_out + (i_request * count + o_query[:, None]) * (heads * d_head) + o_column

@@ -11,11 +11,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from configs.errors import ConfigError
 from index.snapshot import Snapshot
 from index.users import UserRows
 from kernels.needed_rows import needed_rows
 
 __all__ = [
+    "MOST_SETS_ON_GPU",
     "NO_BLOCK",
     "Beams",
     "BloomTensors",
@@ -25,6 +27,9 @@ __all__ = [
     "UserTensors",
     "on_device",
 ]
+
+MOST_SETS_ON_GPU = 8
+"""The targeting sets that its admission has room for: kMostSets of native/cuda/admission.cuh."""
 
 NO_BLOCK = -1
 """Stands in a block table where a beam has no token yet."""
@@ -70,7 +75,10 @@ class DecodeIndex:
 
     @staticmethod
     def of(snapshot: Snapshot, device: torch.device) -> "DecodeIndex":
+        """Raises ConfigError for a snapshot that cannot be generated from on such a device."""
         trie, matchers = snapshot.trie, snapshot.matchers
+        if matchers is not None and device.type == "cuda":
+            _require_few_sets(snapshot, device)
         index = DecodeIndex(
             vocab_sizes=trie.vocab_sizes,
             first_leaf=trie.first_leaf,
@@ -196,6 +204,16 @@ def on_device(tensor: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
+
+
+def _require_few_sets(snapshot: Snapshot, device: torch.device) -> None:
+    names = [target_set.name for target_set in snapshot.schema.sets]
+    if len(names) > MOST_SETS_ON_GPU:
+        raise ConfigError(
+            f"sets: the snapshot's schema has {len(names)}, {', '.join(names)}; device {device} "
+            f"tests at most {MOST_SETS_ON_GPU} while decoding: build with fewer or in mode cd, "
+            "or use device cpu"
+        )
 
 
 def _tensor(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:

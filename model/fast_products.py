@@ -4,33 +4,60 @@ On a GPU a residual is the product's own accumulator, so adding it costs no pass
 logits leave in float32 without a cast. On a CPU every product goes through `row_stable`.
 """
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
+from kernels.lt_products import LtProducts
 from kernels.row_stable import linear
 
-__all__ = ["add_product", "float_product", "product", "product_into"]
+__all__ = [
+    "PLAIN_PRODUCTS",
+    "PlainProducts",
+    "Products",
+    "float_product",
+    "product",
+    "products_for",
+]
+
+
+class Products(Protocol):
+    """Those that may be computed in more than one way."""
+
+    def into(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
+        """out [rows, out] = x W^T, written where it stays."""
+
+    def add(self, residual: Tensor, x: Tensor, weight: Tensor) -> None:
+        """residual [rows, out] += x W^T, in place."""
+
+
+class PlainProducts:
+    """As torch computes them."""
+
+    def into(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
+        if x.device.type == "cpu":
+            out.copy_(linear(x, weight))
+        else:
+            torch.mm(x, weight.t(), out=out)
+
+    def add(self, residual: Tensor, x: Tensor, weight: Tensor) -> None:
+        if x.device.type == "cpu":
+            residual.add_(linear(x, weight))
+        else:
+            residual.addmm_(x, weight.t())
+
+
+PLAIN_PRODUCTS = PlainProducts()
+
+
+def products_for(device: torch.device, dtype: torch.dtype) -> Products:
+    return LtProducts(device) if LtProducts.fit(device, dtype) else PLAIN_PRODUCTS
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:
     """x W^T.   x [rows, in], weight [out, in] -> [rows, out]"""
     return linear(x, weight)
-
-
-def product_into(x: Tensor, weight: Tensor, out: Tensor) -> None:
-    """out [rows, out] = x W^T, written where it stays."""
-    if x.device.type == "cpu":
-        out.copy_(linear(x, weight))
-    else:
-        torch.mm(x, weight.t(), out=out)
-
-
-def add_product(residual: Tensor, x: Tensor, weight: Tensor) -> None:
-    """residual [rows, out] += x W^T, in place."""
-    if x.device.type == "cpu":
-        residual.add_(linear(x, weight))
-    else:
-        residual.addmm_(x, weight.t())
 
 
 def float_product(x: Tensor, weight: Tensor) -> Tensor:

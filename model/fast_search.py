@@ -19,7 +19,7 @@ from configs.generation import BeamProfile
 from kernels import AdmissionSlot, Beams, Ops
 from model.beam_search import root_beams
 from model.decoder import CrossCache
-from model.fast_products import add_product, float_product, product, product_into
+from model.fast_products import float_product, product
 from model.fast_weights import FastWeights
 from model.inputs import UserContext
 from model.prefix_memo import PrefixMemo
@@ -161,7 +161,7 @@ class _FastDecoder:
             attended = self.ops.self_attention(
                 weights.first_blocks, prefixes.first, step, weights.bias, weights.scale
             )
-            add_product(x, attended, layer.self_out)
+            weights.products.add(x, attended, layer.self_out)
             queries, asked, factors = product(x, layer.cross_q), None, self._row_factors(x)
         self._cross_and_feed_forward(0, x, queries, factors, asked)
         return x
@@ -170,9 +170,9 @@ class _FastDecoder:
         weights, layer = self.weights, self.weights.layers[index]
         pool, factors = self.pools[index - 1], self.factors[index - 1]
         factors[rows] = self._row_factors(x)
-        product_into(x, weights.qkv[index - 1], pool.flatten(1)[rows])
+        weights.products.into(x, weights.qkv[index - 1], pool.flatten(1)[rows])
         attended = self.ops.self_attention(pool, table, step, weights.bias, weights.scale, factors)
-        add_product(x, attended, layer.self_out)
+        weights.products.add(x, attended, layer.self_out)
         row_scale = self._row_factors(x)
         self._cross_and_feed_forward(index, x, product(x, layer.cross_q), row_scale, None)
 
@@ -189,10 +189,10 @@ class _FastDecoder:
         attended = self.ops.cross_attention(
             queries, keys, values, cross.mask, self.weights.scale, row_scale, query_rows
         )
-        add_product(x, attended, layer.cross_out)
+        self.weights.products.add(x, attended, layer.cross_out)
         factors = self._row_factors(x)
         hidden = self.ops.activate(product(x, layer.ffn_in), factors, self.weights.spec.ffn)
-        add_product(x, hidden, layer.ffn_out)
+        self.weights.products.add(x, hidden, layer.ffn_out)
 
     def _row_factors(self, x: Tensor) -> Tensor:
         return self.ops.row_factors(x, self.weights.spec.norm_eps)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from model.decoder import Decoder
+from model.fast_products import PLAIN_PRODUCTS, Products, products_for
 from model.layers import linear, rms_norm
 from model.spec import DecoderSpec
 
@@ -61,6 +62,7 @@ class FastWeights:
     cross_kv     [layers * 2 * I, d_context]   each layer's keys, then its values
     heads        [vocab_sizes[t] + extra[t], d] of each step
     bias         float32 [H, L], in every precision
+    products     how rows are multiplied by these
     """
 
     spec: DecoderSpec
@@ -74,6 +76,7 @@ class FastWeights:
     cross_kv: Tensor
     heads: tuple[Tensor, ...]
     bias: Tensor
+    products: Products
 
     @staticmethod
     @torch.no_grad()
@@ -100,6 +103,7 @@ class FastWeights:
             cross_kv=torch.cat(cross_kv),
             heads=tuple(_head(decoder, weights, step) for step in range(decoder.sid_length)),
             bias=weights["bias"],
+            products=PLAIN_PRODUCTS,
         )
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "FastWeights":
@@ -115,6 +119,7 @@ class FastWeights:
             cross_kv=self.cross_kv.to(device, dtype),
             heads=tuple(head.to(device, dtype) for head in self.heads),
             bias=self.bias.to(device),
+            products=products_for(device, dtype),
         )
 
     @property

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kernels import Ops
-from model.fast_products import add_product, product
+from model.fast_products import PLAIN_PRODUCTS, product
 from model.fast_weights import FastWeights
 
 __all__ = ["PrefixMemo"]
@@ -87,6 +87,6 @@ def _rows(weights: FastWeights, step: int, begin: int, end: int, ops: Ops) -> tu
             x = weights.embed[place][tokens]
     attended = ops.self_attention(weights.first_blocks, table, step, weights.bias, weights.scale)
     layer = weights.layers[0]
-    add_product(x, attended, layer.self_out)
+    PLAIN_PRODUCTS.add(x, attended, layer.self_out)
     factors = ops.row_factors(x, weights.spec.norm_eps)
     return x, product(x, layer.cross_q) * factors.unsqueeze(1)

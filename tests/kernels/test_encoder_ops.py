@@ -116,16 +116,19 @@ def assert_fits(made: Compiled) -> None:
     assert made.count(r"st\.global[.\w:]*\.v4\.b32") > 0
 
 
-@pytest.mark.parametrize("tokens", [4, 68, 260])
+@pytest.mark.parametrize(
+    ("queries", "tokens", "heads"),
+    [(4, 260, 8), (68, 68, 8), (260, 260, 8), (260, 260, 4), (260, 260, 2), (260, 33, 16)],
+)
 def test_attention_compiles_to_tensor_cores_and_wide_loads(
-    monkeypatch: pytest.MonkeyPatch, tokens: int
+    monkeypatch: pytest.MonkeyPatch, queries: int, tokens: int, heads: int
 ) -> None:
-    keys, values = meta(16, 260, 1024).chunk(2, dim=-1)
-    mask = meta(16, 260, dtype=torch.bool)
+    keys, values = meta(16, tokens, 1024).chunk(2, dim=-1)
+    mask = meta(16, tokens, dtype=torch.bool)
     made = compiled_launch(
         monkeypatch,
         encoder_attention_triton,
-        lambda: CUDA_ENCODER.attention(meta(16, tokens, 512), keys, values, 8, 0.125, mask),
+        lambda: CUDA_ENCODER.attention(meta(16, queries, 512), keys, values, heads, 0.125, mask),
     )
     assert_fits(made)
     assert made.count(r"wgmma\.mma_async|mma\.sync") > 0

@@ -1,0 +1,34 @@
+"""What the attention kernels share: sizes of tiles, and a softmax over keys that come in blocks."""
+
+import triton
+import triton.language as tl
+
+__all__ = ["add_keys", "padded"]
+
+
+def padded(size: int) -> int:
+    """Matrix tiles are powers of two, and at least 16."""
+    return max(16, int(triton.next_power_of_2(size)))
+
+
+@triton.jit
+def add_keys(
+    scores: tl.tensor,
+    values: tl.tensor,
+    highest: tl.tensor,
+    total: tl.tensor,
+    mixed: tl.tensor,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """The running maximum, sum of weights and weighted sum of values, after another block of keys.
+
+    scores [queries, keys] in powers of two, -inf where a key does not count; values [keys, d];
+    highest and total [queries]; mixed [queries, d]
+    """
+    reached = tl.maximum(highest, tl.max(scores, axis=1))
+    base = tl.where(reached == float("-inf"), 0.0, reached)
+    weights = tl.exp2(scores - base[:, None])
+    shrunk = tl.exp2(highest - base)
+    total = total * shrunk + tl.sum(weights, axis=1)
+    found = tl.dot(weights.to(values.dtype), values, input_precision="ieee")
+    mixed = mixed * shrunk[:, None] + found
+    return reached, total, mixed

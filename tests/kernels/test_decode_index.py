@@ -1,0 +1,62 @@
+"""What of a snapshot a device takes, and what it refuses before a request could ask for it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from configs.errors import ConfigError
+from index.matchers import MatcherMode
+from kernels import DecodeIndex
+from kernels.tensors import MOST_SETS_ON_GPU
+from native.build import ROOT
+from support.decode_cases import DecodeCase, branching_case, decode_case
+from support.strategies import random_schema
+
+
+def case_of_sets(num_sets: int, mode: MatcherMode = MatcherMode.UNION) -> DecodeCase:
+    rng = np.random.default_rng(num_sets)
+    return decode_case(branching_case(rng, 33, 1, random_schema(rng, (3,), num_sets)), mode)
+
+
+def test_more_sets_than_a_gpu_tests_are_refused_when_the_snapshot_is_loaded() -> None:
+    names = ", ".join(f"s{i}" for i in range(9))
+    with pytest.raises(ConfigError) as raised:
+        DecodeIndex.of(case_of_sets(9).snapshot, torch.device("cuda:0"))
+    assert str(raised.value) == (
+        f"sets: the snapshot's schema has 9, {names}; device cuda:0 tests at most 8 while "
+        "decoding: build with fewer or in mode cd, or use device cpu"
+    )
+
+
+def test_a_cpu_takes_any_number_of_sets_and_mode_cd_tests_none() -> None:
+    assert len(case_of_sets(9).index.blooms) == 9
+    assert case_of_sets(9, MatcherMode.CD).index.blooms == ()
+
+
+@pytest.mark.gpu
+def test_a_gpu_takes_as_many_sets_as_it_tests() -> None:
+    device = torch.device("cuda:0")
+    assert len(DecodeIndex.of(case_of_sets(8).snapshot, device).blooms) == 8
+    assert DecodeIndex.of(case_of_sets(9, MatcherMode.CD).snapshot, device).blooms == ()
+
+
+def test_the_limit_is_that_of_the_kernels() -> None:
+    header = (ROOT / "cuda" / "admission.cuh").read_text()
+    assert f"constexpr int kMostSets = {MOST_SETS_ON_GPU};" in header
+
+
+@pytest.mark.parametrize("mode", list(MatcherMode), ids=lambda mode: mode.value)
+def test_without_matchers_it_is_the_index_of_mode_cd(mode: MatcherMode) -> None:
+    made, plain = case_of_sets(2, mode), case_of_sets(2, MatcherMode.CD)
+    assert (
+        replace(
+            made.index.without_matchers(),
+            node_offsets=plain.index.node_offsets,
+            csr_tokens=plain.index.csr_tokens,
+        )
+        == plain.index
+    )
+    assert torch.equal(made.index.node_offsets, plain.index.node_offsets)
+    assert torch.equal(made.index.csr_tokens, plain.index.csr_tokens)
