@@ -126,9 +126,11 @@ def measure(catalogue: Catalogue, repetitions: int) -> Iterator[Row]:
         request_of_json(each).SerializeToString() for each in full_requests(spec, users, seed=1)
     ]
 
+    limits = LimitsConfig()
+
     def read(some: Sequence[bytes]) -> tuple[PendingRequest, ...]:
         return tuple(
-            PendingRequest(read_request(each, LimitsConfig(), generation), 0.0, float("inf"))
+            PendingRequest(read_request(each, limits, generation), 0.0, float("inf"))
             for each in some
         )
 

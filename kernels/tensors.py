@@ -203,7 +203,7 @@ def on_device(tensor: Tensor, device: torch.device) -> Tensor:
     """A small tensor of the CPU's memory, copied without waiting for the device."""
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor.to(device)
+    return tensor if tensor.device == device else tensor.to(device)
 
 
 def _require_few_sets(snapshot: Snapshot, device: torch.device) -> None:
