@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import IntEnum
 from typing import Any, TypeAlias, cast
 
-__all__ = ["PROTOCOL", "TIMES", "FrameBuffer", "Kind", "Link", "Take"]
+__all__ = ["PROTOCOL", "TIMES", "FrameBuffer", "Kind", "Link", "Lost", "Take"]
 
 PROTOCOL = 1
 """Counts up with every change of what is below."""
@@ -29,6 +29,10 @@ _FLUSH_SECONDS = 1.0
 
 Take: TypeAlias = Callable[[int, memoryview], None]
 """Takes a frame's number and body. The body is gone when it returns."""
+
+
+Lost: TypeAlias = Callable[[Exception | None], None]
+"""Is told what has broken a link, if anything has."""
 
 
 class Kind(IntEnum):
@@ -102,8 +106,8 @@ class FrameBuffer:
 class Link(asyncio.BufferedProtocol):
     """One end. What is sent in one turn of the event loop goes out together, in the next."""
 
-    def __init__(self, takes: Mapping[int, Take], lost: Callable[[], None]) -> None:
-        """`lost` is called once, when the other end has closed, or after `close`."""
+    def __init__(self, takes: Mapping[int, Take], lost: Lost) -> None:
+        """`lost` is called once: when the other end has closed, or after `close`, with None."""
         # The perf_counters of two processes are one clock here, so times travel as they are.
         assert time.get_clock_info("perf_counter").implementation.endswith("(CLOCK_MONOTONIC)")
         self._takes = takes
@@ -143,9 +147,9 @@ class Link(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
 
-    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002, the end has ended
+    def connection_lost(self, error: Exception | None) -> None:
         self._closed.set()
-        self._lost()
+        self._lost(error)
 
     def _flush(self) -> None:
         unsent, self._unsent = self._unsent, []
@@ -160,6 +164,6 @@ class Link(asyncio.BufferedProtocol):
             self._takes[kind](number, body)
 
 
-def facts_of(body: memoryview) -> Any:
+def facts_of(body: bytes | memoryview) -> Any:
     """What `send_facts` has sent."""
     return json.loads(bytes(body))

@@ -144,7 +144,7 @@ class RelayProcess:
         finally:
             call.answered()
 
-    def _lost(self) -> None:
+    def _lost(self, error: Exception | None) -> None:  # noqa: ARG002, the loop has told it
         self._reaping = asyncio.ensure_future(self._reap())
 
     async def _reap(self) -> None:
