@@ -95,10 +95,10 @@ def served(
 
     async def serve() -> None:
         service = Service(limits or LimitsConfig(), reply_seconds, front_ends)
-        with patch("server.listeners._LOG.info") as told:
-            await service.listeners.open(service.metrics.registry)
-        service.address = told.call_args.kwargs["extra"]["retrieve"]
         try:
+            with patch("server.listeners._LOG.info") as told:
+                await service.listeners.open(service.metrics.registry)
+            service.address = told.call_args.kwargs["extra"]["retrieve"]
             async with grpc.aio.insecure_channel(service.address) as channel:
                 await use(service, channel.unary_unary(METHOD))
         finally:
