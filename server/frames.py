@@ -26,6 +26,7 @@ _HEADER = struct.Struct("<IB3xQ")
 _BUFFER_BYTES = 1 << 20
 _SOCKET_BYTES = 4 << 20  # a batch's replies, unless the system allows less
 _FLUSH_SECONDS = 1.0
+_LATER_SECONDS = 0.005
 
 Take: TypeAlias = Callable[[int, memoryview], None]
 """Takes a frame's number and body. The body is gone when it returns."""
@@ -117,6 +118,8 @@ class Link(asyncio.BufferedProtocol):
         self._closed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._unsent: list[bytes] = []
+        self._flushes = False
+        self._alone: asyncio.TimerHandle | None = None
 
     async def connect(self, end: socket.socket) -> None:
         """Before anything is sent."""
@@ -126,10 +129,19 @@ class Link(asyncio.BufferedProtocol):
 
     def send(self, kind: Kind, number: int, *parts: bytes) -> None:
         """To nowhere, if the other end has gone."""
-        if not self._unsent:
-            self._loop.call_soon(self._flush)
         self._unsent.append(_HEADER.pack(sum(map(len, parts)), kind, number))
         self._unsent.extend(parts)
+        if not self._flushes:
+            self._flushes = True
+            self._loop.call_soon(self._flush)
+
+    def send_later(self, kind: Kind, number: int) -> None:
+        """With what is sent next, or alone if that is long in coming: it is worth no turn of the
+        other end's loop.
+        """
+        self._unsent.append(_HEADER.pack(0, kind, number))
+        if self._alone is None:
+            self._alone = self._loop.call_later(_LATER_SECONDS, self._flush)
 
     def send_facts(self, kind: Kind, number: int, facts: object) -> None:
         """As JSON."""
@@ -152,7 +164,10 @@ class Link(asyncio.BufferedProtocol):
         self._lost(error)
 
     def _flush(self) -> None:
-        unsent, self._unsent = self._unsent, []
+        unsent, self._unsent, self._flushes = self._unsent, [], False
+        if self._alone is not None:
+            self._alone.cancel()
+            self._alone = None
         if unsent and not self._transport.is_closing():
             self._transport.writelines(unsent)
 

@@ -146,9 +146,9 @@ class Relay:
         deadline = math.inf if left is None else arrived + left
         self._calls = number = self._calls + 1
         self._open_calls += 1
-        context.add_done_callback(partial(self._ended, number))
         end: asyncio.Future[bytes | _Failure] = self._loop.create_future()
         self._waiting[number] = end
+        context.add_done_callback(partial(self._ended, number, end))
         # One too many of this relay is one too many of all: the server will not read it.
         sent = message if self._open_calls <= self._most_calls else b""
         self.link.send(Kind.CALL, number, TIMES.pack(arrived, deadline), sent)
@@ -160,9 +160,12 @@ class Relay:
             await context.abort(outcome.code, outcome.details, outcome.trailers)
         return outcome
 
-    def _ended(self, number: int, context: GrpcContext) -> None:  # noqa: ARG002
+    def _ended(self, number: int, end: "asyncio.Future[bytes | _Failure]", _: GrpcContext) -> None:
         self._open_calls -= 1
-        self.link.send(Kind.ENDED, number)
+        if end.cancelled():  # and so the server still works for it
+            self.link.send(Kind.ENDED, number)
+        else:
+            self.link.send_later(Kind.ENDED, number)
 
     def _reply(self, number: int, body: memoryview) -> None:
         self._resolve(number, bytes(body))

@@ -148,8 +148,8 @@ def test_no_relay_survives_its_server_however_that_ends(
     config = serving_files.write_config("killed.yaml", listen={"front_ends": RELAYS})
     with ServerProcess(config, faults=faults) as server:
         caller, relays = Caller(server.address), relays_of(server.pid)
-        os.kill(relays[0], signal.SIGSTOP)  # it cannot see that the link has ended
         with occupied_engine(server, caller, request) as calls:
+            os.kill(relays[0], signal.SIGSTOP)  # it cannot see that the link has ended
             server.signal(signal.SIGKILL)
             wait_until(lambda: not any(map(runs, relays)), "the relays have gone", 5.0)
         assert {call.outcome().code for call in calls} == {grpc.StatusCode.UNAVAILABLE}
