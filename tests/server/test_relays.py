@@ -194,6 +194,17 @@ def test_a_relay_that_hangs_holds_no_end_up_for_ever() -> None:
         served(use, front_ends=RELAYS)
 
 
+def test_relays_are_refused_where_they_could_not_work() -> None:
+    async def use(service: Service, _: object) -> None:  # noqa: ARG001
+        raise AssertionError("it serves")
+
+    with (
+        patch("sys.platform", "darwin"),
+        pytest.raises(ConfigError, match=r"listen.front_ends: .* on Linux only; set it to 0"),
+    ):
+        served(use, front_ends=RELAYS)
+
+
 def test_relays_that_do_not_come_up_are_told_with_what_became_of_them() -> None:
     async def use(service: Service, _: object) -> None:  # noqa: ARG001
         raise AssertionError("it serves")
