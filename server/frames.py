@@ -25,12 +25,11 @@ TIMES = struct.Struct("<dd")
 _HEADER = struct.Struct("<IB3xQ")
 _BUFFER_BYTES = 1 << 20
 _SOCKET_BYTES = 4 << 20  # a batch's replies, unless the system allows less
-_FLUSH_SECONDS = 1.0
+_FLUSH_SECONDS = 1.0  # for an end that closes to send what it has
 _LATER_SECONDS = 0.005
 
 Take: TypeAlias = Callable[[int, memoryview], None]
 """Takes a frame's number and body. The body is gone when it returns."""
-
 
 Lost: TypeAlias = Callable[[Exception | None], None]
 """Is told what has broken a link, if anything has."""
