@@ -112,6 +112,7 @@ bench: native  ## measure build, eligibility, matching and the server; writes be
 	$(BIN)/python -m bench.match_bench --out $(BENCH_RESULTS)/match.json
 	$(BIN)/python -m bench.interpreter_bench --out $(BENCH_RESULTS)/interpreter.json
 	$(BIN)/python -m bench.load.serve_bench --out $(BENCH_RESULTS)/serve.json
+	$(BIN)/python -m bench.load.loop_cost --out $(BENCH_RESULTS)/loop.json
 
 load: native  ## load on a server of the tiny catalogue, or on ADDRESS with DATA; a page about it
 	$(BIN)/python -m bench.load.sweep --out $(LOAD_OUT) --rates $(RATES) --seconds $(LOAD_SECONDS) \

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import IntEnum
 from typing import Any, TypeAlias, cast
 
-__all__ = ["PROTOCOL", "TIMES", "FrameBuffer", "Kind", "Link", "Take"]
+__all__ = ["PROTOCOL", "TIMES", "FrameBuffer", "Kind", "Link", "Lost", "Take"]
 
 PROTOCOL = 1
 """Counts up with every change of what is below."""
@@ -25,10 +25,14 @@ TIMES = struct.Struct("<dd")
 _HEADER = struct.Struct("<IB3xQ")
 _BUFFER_BYTES = 1 << 20
 _SOCKET_BYTES = 4 << 20  # a batch's replies, unless the system allows less
-_FLUSH_SECONDS = 1.0
+_FLUSH_SECONDS = 1.0  # for an end that closes to send what it has
+_LATER_SECONDS = 0.005
 
 Take: TypeAlias = Callable[[int, memoryview], None]
 """Takes a frame's number and body. The body is gone when it returns."""
+
+Lost: TypeAlias = Callable[[Exception | None], None]
+"""Is told what has broken a link, if anything has."""
 
 
 class Kind(IntEnum):
@@ -102,8 +106,8 @@ class FrameBuffer:
 class Link(asyncio.BufferedProtocol):
     """One end. What is sent in one turn of the event loop goes out together, in the next."""
 
-    def __init__(self, takes: Mapping[int, Take], lost: Callable[[], None]) -> None:
-        """`lost` is called once, when the other end has closed, or after `close`."""
+    def __init__(self, takes: Mapping[int, Take], lost: Lost) -> None:
+        """`lost` is called once: when the other end has closed, or after `close`, with None."""
         # The perf_counters of two processes are one clock here, so times travel as they are.
         assert time.get_clock_info("perf_counter").implementation.endswith("(CLOCK_MONOTONIC)")
         self._takes = takes
@@ -113,6 +117,8 @@ class Link(asyncio.BufferedProtocol):
         self._closed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._unsent: list[bytes] = []
+        self._flushes = False
+        self._alone: asyncio.TimerHandle | None = None
 
     async def connect(self, end: socket.socket) -> None:
         """Before anything is sent."""
@@ -122,10 +128,19 @@ class Link(asyncio.BufferedProtocol):
 
     def send(self, kind: Kind, number: int, *parts: bytes) -> None:
         """To nowhere, if the other end has gone."""
-        if not self._unsent:
-            self._loop.call_soon(self._flush)
         self._unsent.append(_HEADER.pack(sum(map(len, parts)), kind, number))
         self._unsent.extend(parts)
+        if not self._flushes:
+            self._flushes = True
+            self._loop.call_soon(self._flush)
+
+    def send_later(self, kind: Kind, number: int) -> None:
+        """With what is sent next, or alone if that is long in coming: it is worth no turn of the
+        other end's loop.
+        """
+        self._unsent.append(_HEADER.pack(0, kind, number))
+        if self._alone is None:
+            self._alone = self._loop.call_later(_LATER_SECONDS, self._flush)
 
     def send_facts(self, kind: Kind, number: int, facts: object) -> None:
         """As JSON."""
@@ -143,12 +158,15 @@ class Link(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
 
-    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002, the end has ended
+    def connection_lost(self, error: Exception | None) -> None:
         self._closed.set()
-        self._lost()
+        self._lost(error)
 
     def _flush(self) -> None:
-        unsent, self._unsent = self._unsent, []
+        unsent, self._unsent, self._flushes = self._unsent, [], False
+        if self._alone is not None:
+            self._alone.cancel()
+            self._alone = None
         if unsent and not self._transport.is_closing():
             self._transport.writelines(unsent)
 
@@ -160,6 +178,6 @@ class Link(asyncio.BufferedProtocol):
             self._takes[kind](number, body)
 
 
-def facts_of(body: memoryview) -> Any:
+def facts_of(body: bytes | memoryview) -> Any:
     """What `send_facts` has sent."""
     return json.loads(bytes(body))

@@ -80,10 +80,9 @@ def main(arguments: Sequence[str]) -> int:
 
 async def _relay(end: socket.socket) -> int:
     relay = Relay()
-    await relay.link.connect(end)
     logging.getLogger().handlers[:] = [_LinkLog(relay.link)]
     try:
-        await relay.run()
+        await relay.run(end)
     except ExceptionGroup as group:
         for error in group.exceptions:
             logging.getLogger(LOGGER).error("front_end_failed", exc_info=error)
@@ -130,15 +129,16 @@ class Relay:
         self._open_calls = 0
         self._waiting: dict[int, asyncio.Future[bytes | _Failure]] = {}
 
-    async def run(self) -> None:
+    async def run(self, end: socket.socket) -> None:
         """Until it has been told to close, and has."""
         async with asyncio.TaskGroup() as self._orders:
+            await self.link.connect(end)
             self.link.send_facts(Kind.HELLO, 0, {"protocol": PROTOCOL, "clock": perf_counter()})
             await self._told_to_end.wait()
 
-    def _lost(self) -> None:
-        if not self.ends:
-            os._exit(0)  # the server has gone, and with it whoever would want to know
+    def _lost(self, error: Exception | None) -> None:
+        if not self.ends:  # otherwise the server has, and whoever would want to know
+            os._exit(0 if error is None else 1)
 
     async def _retrieve(self, message: bytes, context: GrpcContext) -> bytes:
         arrived = perf_counter()
@@ -146,9 +146,9 @@ class Relay:
         deadline = math.inf if left is None else arrived + left
         self._calls = number = self._calls + 1
         self._open_calls += 1
-        context.add_done_callback(partial(self._ended, number))
         end: asyncio.Future[bytes | _Failure] = self._loop.create_future()
         self._waiting[number] = end
+        context.add_done_callback(partial(self._ended, number, end))
         # One too many of this relay is one too many of all: the server will not read it.
         sent = message if self._open_calls <= self._most_calls else b""
         self.link.send(Kind.CALL, number, TIMES.pack(arrived, deadline), sent)
@@ -160,9 +160,12 @@ class Relay:
             await context.abort(outcome.code, outcome.details, outcome.trailers)
         return outcome
 
-    def _ended(self, number: int, context: GrpcContext) -> None:  # noqa: ARG002
+    def _ended(self, number: int, end: "asyncio.Future[bytes | _Failure]", _: GrpcContext) -> None:
         self._open_calls -= 1
-        self.link.send(Kind.ENDED, number)
+        if end.cancelled():  # and so the server still works for it
+            self.link.send(Kind.ENDED, number)
+        else:
+            self.link.send_later(Kind.ENDED, number)
 
     def _reply(self, number: int, body: memoryview) -> None:
         self._resolve(number, bytes(body))
@@ -178,15 +181,16 @@ class Relay:
             end.set_result(outcome)
 
     def _open(self, order: int, body: memoryview) -> None:
-        self._orders.create_task(self._listen(order, RelaySettings.of(facts_of(body))))
+        self._orders.create_task(self._listen(order, bytes(body)))
 
     def _health(self, order: int, body: memoryview) -> None:
-        self._orders.create_task(self._set_health(order, facts_of(body)["serving"]))
+        self._orders.create_task(self._set_health(order, bytes(body)))
 
     def _close(self, order: int, body: memoryview) -> None:  # noqa: ARG002, its end is the answer
-        self._orders.create_task(self._finish(facts_of(body)["seconds"]))
+        self._orders.create_task(self._finish(bytes(body)))
 
-    async def _listen(self, order: int, settings: RelaySettings) -> None:
+    async def _listen(self, order: int, facts: bytes) -> None:
+        settings = RelaySettings.of(facts_of(facts))
         self._most_calls = settings.calls
         service = DESCRIPTOR.services_by_name["AdsRetrieval"]
         methods = {"Retrieve": self._retrieve}
@@ -200,14 +204,14 @@ class Relay:
         gc.freeze()  # what is loaded stays
         self.link.send(Kind.DONE, order, fault.encode())
 
-    async def _set_health(self, order: int, serving: bool) -> None:
+    async def _set_health(self, order: int, facts: bytes) -> None:
         if self._listener is not None:
-            await self._listener.set_health(serving=serving)
+            await self._listener.set_health(serving=facts_of(facts)["serving"])
         self.link.send(Kind.DONE, order)
 
-    async def _finish(self, seconds: float | None) -> None:
+    async def _finish(self, facts: bytes) -> None:
         if self._listener is not None:
-            await self._listener.close(seconds)
+            await self._listener.close(facts_of(facts)["seconds"])
         end = self._loop.time() + SETTLE_SECONDS
         while self._open_calls and self._loop.time() < end:
             await asyncio.sleep(0.001)

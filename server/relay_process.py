@@ -43,8 +43,12 @@ class RelayProcess:
     ) -> "RelayProcess":
         """`died` is called if it ends otherwise than by `close`."""
         ours, theirs = socket.socketpair()
-        with theirs:
-            process = _start(theirs)
+        try:
+            with theirs:
+                process = _start(theirs)
+        except BaseException:
+            ours.close()
+            raise
         relay = cls(name, front_end, died, process)
         await relay._link.connect(ours)
         return relay
@@ -144,7 +148,7 @@ class RelayProcess:
         finally:
             call.answered()
 
-    def _lost(self) -> None:
+    def _lost(self, error: Exception | None) -> None:  # noqa: ARG002, the loop has told it
         self._reaping = asyncio.ensure_future(self._reap())
 
     async def _reap(self) -> None:

@@ -6,6 +6,7 @@ that the event loop does. In relays it costs the server a few frames over a pair
 """
 
 import asyncio
+import sys
 from collections.abc import Callable
 
 from configs.errors import ConfigError
@@ -43,6 +44,11 @@ class Relays:
         self._relays: list[RelayProcess] = []
 
     async def open(self, section: str, host: str, port: int) -> str:
+        if sys.platform != "linux":
+            raise ConfigError(
+                f"{section}.front_ends: {self._count} processes can share a port, a clock and an "
+                "end on Linux only; set it to 0"
+            )
         with held_port(section, host, port) as held:
             settings = RelaySettings(host, held, self._calls, self._limits)
             for number in range(1, self._count + 1):

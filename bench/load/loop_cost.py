@@ -1,25 +1,36 @@
-"""What a reply of many ads costs the event loop, against one of none.
+"""What a call costs the event loop, with a reply of many ads and with one of none.
+
+    python -m bench.load.loop_cost --out bench/results/cpu-2core/loop.json
 
 The loop is the server's main thread, whose time on a processor the kernel counts. So the difference
 holds all that a longer reply makes the loop do, copies into the connection included; and since the
 bytes are ready before they come to it, nothing of their making.
+
+With `listen.front_ends` gRPC is not on that thread, and costs it a link to other processes instead:
+there is a row without, and one with two of them.
 """
 
+import argparse
 import json
 import sys
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
 from bench.load.client import ClosedLoop
 from bench.load.client_process import run_in_a_process
 from bench.load.shots import read_requests
-from bench.load.tiny_server import TinyServerFiles
+from bench.load.tiny_server import TinyServerFiles, write_tiny_server_files
+from bench.result_file import write_result
 from bench.running_server import RunningServer
+from configs.errors import GraceError
 
-__all__ = ["LoopCost", "measure_loop_cost"]
+__all__ = ["LoopCost", "main", "measure_loop_cost"]
 
 ADS = 10_000
+FRONT_ENDS = (0, 2)
 _NONE = 1  # `max_ads` that the server takes for none; 0 would be its default
 _IN_FLIGHT = 16
 
@@ -28,9 +39,12 @@ _IN_FLIGHT = 16
 class LoopCost:
     """Microseconds of the event loop's thread for each call: medians of the rounds.
 
-    us_of_the_ads  the difference, of each round; `least` and `most` say how steady the machine was
+    us_of_the_ads     the difference, of each round; `least` and `most` say how steady the machine
+                      was
+    us_in_front_ends  of all threads of the processes that hold gRPC, with the ads
     """
 
+    front_ends: int
     ads: int
     calls: int
     us_without_ads: float
@@ -38,26 +52,54 @@ class LoopCost:
     us_of_the_ads: float
     least: float
     most: float
+    us_in_front_ends: float
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.load.loop_cost",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--out", type=Path, required=True, help="result file")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each load")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        files = write_tiny_server_files(Path(folder))
+        costs = [
+            measure_loop_cost(files, front_ends, options.rounds, options.seconds)
+            for front_ends in FRONT_ENDS
+        ]
+    rows = [asdict(cost) for cost in costs]
+    for row in rows:
+        print(json.dumps(row))
+    write_result(options.out, "python -m bench.load.loop_cost", arguments, rows)
 
 
 def measure_loop_cost(
-    files: TinyServerFiles, log: Path, rounds: int = 9, seconds: float = 2.0
+    files: TinyServerFiles, front_ends: int, rounds: int, seconds: float
 ) -> LoopCost:
     """Rounds of both kinds by turns, so that a busy machine hurts both."""
     command = (sys.executable, "-m", "bench.load.long_replies")
-    with RunningServer((*command, "--config", files.write_config("long.yaml")), log) as server:
+    config = files.write_config(f"long{front_ends}.yaml", listen={"front_ends": front_ends})
+    log = files.folder / f"long{front_ends}.log"
+    with RunningServer((*command, "--config", config), log) as server:
         data = {ads: _requests(files, ads) for ads in (_NONE, ADS)}
         _load(server, data[ADS], 1.0)
         costs: dict[int, list[float]] = {ads: [] for ads in data}
+        elsewhere: dict[int, list[float]] = {ads: [] for ads in data}
         calls = 0
         for _ in range(rounds):
             for ads, requests in data.items():
-                before = _main_thread_ns(server.pid)
+                before, others = _main_thread_ns(server.pid), _children_ns(server.pid)
                 made = _load(server, requests, seconds)
                 costs[ads].append((_main_thread_ns(server.pid) - before) / made / 1e3)
+                elsewhere[ads].append((_children_ns(server.pid) - others) / made / 1e3)
                 calls += made
     differences = [long - short for short, long in zip(costs[_NONE], costs[ADS], strict=True)]
     return LoopCost(
+        front_ends=front_ends,
         ads=ADS,
         calls=calls,
         us_without_ads=round(median(costs[_NONE]), 1),
@@ -65,6 +107,7 @@ def measure_loop_cost(
         us_of_the_ads=round(median(differences), 1),
         least=round(min(differences), 1),
         most=round(max(differences), 1),
+        us_in_front_ends=round(median(elsewhere[ADS]), 1),
     )
 
 
@@ -89,5 +132,21 @@ def _load(server: RunningServer, requests: Path, seconds: float) -> int:
 
 def _main_thread_ns(pid: int) -> int:
     """On a processor, user and system time."""
-    text = Path(f"/proc/{pid}/task/{pid}/schedstat").read_text(encoding="ascii")
-    return int(text.split()[0])
+    return _ns(Path(f"/proc/{pid}/task/{pid}"))
+
+
+def _children_ns(pid: int) -> int:
+    """Likewise, of all threads of all processes that it has started."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+    return sum(_ns(task) for child in children for task in Path(f"/proc/{child}/task").iterdir())
+
+
+def _ns(task: Path) -> int:
+    return int((task / "schedstat").read_text(encoding="ascii").split()[0])
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except GraceError as error:
+        sys.exit(f"error: {error}")

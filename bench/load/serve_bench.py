@@ -7,7 +7,6 @@ overhead    of a request, on the server: total minus queue and stages, by its re
             reading a request costs, which the log counts as queue
 saturation  how busy `generate` is, by its own clock, when there is always work; its timeline is
             written beside the result, as a Chrome trace and a PNG of a window
-loop        the event loop's time for a reply of 10,000 ads, beyond that for one of none
 """
 
 import argparse
@@ -16,13 +15,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from bench.load.client import ClosedLoop, Load, OpenLoop
 from bench.load.client_process import run_in_a_process
-from bench.load.loop_cost import measure_loop_cost
 from bench.load.plots import draw_timeline
 from bench.load.result import percentile
 from bench.load.shots import read_shots
@@ -55,7 +52,6 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--out", type=Path, required=True, help="result file")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each load")
     parser.add_argument("--rates", type=float, nargs="+", default=[100, 200, 300, 400])
-    parser.add_argument("--loop-rounds", type=int, default=9)
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         files = write_tiny_server_files(Path(folder))
@@ -63,7 +59,6 @@ def main(arguments: Sequence[str]) -> None:
             *_loads(files, options.rates, options.seconds),
             _overhead(files, options.seconds),
             _saturation(files, options.seconds, options.out),
-            _loop(files, options.loop_rounds, options.seconds / 10),
         ]
     for row in rows:
         print(json.dumps(row))
@@ -162,11 +157,6 @@ def _saturation(files: TinyServerFiles, seconds: float, out: Path) -> Row:
         },
         "errors": result["grace"]["failed"],
     }
-
-
-def _loop(files: TinyServerFiles, rounds: int, seconds: float) -> Row:
-    cost = measure_loop_cost(files, files.folder / "loop.log", rounds, seconds)
-    return {"measure": "loop", **asdict(cost)}
 
 
 def _client(server: RunningServer, files: TinyServerFiles, load: Load) -> dict[str, Any]:

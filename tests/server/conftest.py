@@ -7,6 +7,7 @@ import pytest
 
 from server.service_times import ServiceTimes
 from support.faults import Faults
+from support.front_ends import WHERE
 from support.pipeline_cases import Clock, Recorder
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles, write_serving_files
@@ -24,6 +25,21 @@ def healthy_server(serving_files: ServingFiles) -> Iterator[ServerProcess]:
     """`grace serve`, ready, whatever else its users have asked it."""
     with ServerProcess(serving_files.write_config("healthy.yaml")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def relayed_server(serving_files: ServingFiles) -> Iterator[ServerProcess]:
+    """The same with gRPC in two processes of its own."""
+    config = serving_files.write_config("relayed.yaml", listen={"front_ends": 2})
+    with ServerProcess(config) as server:
+        yield server
+
+
+@pytest.fixture(scope="session", params=["healthy_server", "relayed_server"], ids=WHERE)
+def either_server(request: pytest.FixtureRequest) -> ServerProcess:
+    server = request.getfixturevalue(request.param)
+    assert isinstance(server, ServerProcess)
+    return server
 
 
 @pytest.fixture

@@ -3,115 +3,18 @@
 import asyncio
 import socket
 import struct
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from unittest.mock import patch
 
 import grpc
-import pytest
-import torch
 
-from configs.serving import (
-    AdminConfig,
-    LimitsConfig,
-    ListenConfig,
-    MetricsConfig,
-    ServingConfig,
-)
-from server.admin import Admin
-from server.front_end import FrontEnd
-from server.listeners import SETTLE_SECONDS, Listeners
-from server.loop_lag import LoopLag
-from server.messages import Answer, PendingRequest
-from server.metrics import Metrics
-from server.pipeline import Pipeline
-from server.server_state import Phase, ServerState
+from configs.serving import LimitsConfig
+from server.listeners import SETTLE_SECONDS
 from support.front_ends import front_ends
-from support.pipeline_cases import GENERATION
+from support.served import METHOD, Service, reason_of, served, until
 
-METHOD = "/grace.v1.AdsRetrieval/Retrieve"
 HEADERS, DATA, SETTINGS = 1, 0, 4
 END_HEADERS, END_STREAM = 4, 1
-
-
-class Echo:
-    """A pipeline that answers when it is told to, at once by default."""
-
-    def __init__(self) -> None:
-        self.answers = True
-        self.taken: list[PendingRequest] = []
-        self.front_end: FrontEnd
-
-    def submit(self, request: PendingRequest) -> None:
-        self.taken.append(request)
-        if self.answers:
-            self.answer()
-
-    def answer(self) -> None:
-        taken, self.taken = self.taken, []
-        self.front_end.ended([Answer(request, b"x" * 65_536) for request in taken], [])
-
-
-class Service:
-    """All that listens, in this process, over a pipeline that computes nothing."""
-
-    def __init__(self, limits: LimitsConfig, reply_seconds: float, front_ends: int) -> None:
-        config = ServingConfig(
-            snapshots=Path(),
-            checkpoint=Path(),
-            generation=GENERATION,
-            listen=ListenConfig(port=0, reply_seconds=reply_seconds, front_ends=front_ends),
-            admin=AdminConfig(port=0),
-            metrics=MetricsConfig(port=0),
-            limits=limits,
-        )
-        self.state, self.pipeline, self.died = ServerState(), Echo(), asyncio.Event()
-        self.metrics = Metrics(self.state, LoopLag(), torch.device("cpu"))
-        front_end = FrontEnd(self.state, limits, GENERATION, self.metrics, None)
-        self.pipeline.front_end = front_end
-        self.state.pipeline = cast("Pipeline", self.pipeline)
-        self.state.phase, self.state.takes = Phase.SERVING, True
-        self.listeners = Listeners(config, front_end, Admin(self.state, config), self.died.set)
-        self.address = ""
-
-    def count(self, name: str, **labels: str) -> float:
-        value = self.metrics.registry.get_sample_value(name, labels)
-        assert value is not None
-        return value
-
-
-def served(
-    use: Callable[[Service, Any], Awaitable[None]],
-    limits: LimitsConfig | None = None,
-    reply_seconds: float = 60.0,
-    front_ends: int = 0,
-) -> None:
-    """Calls `use` with a service and the method of a client of it."""
-
-    async def serve() -> None:
-        service = Service(limits or LimitsConfig(), reply_seconds, front_ends)
-        with patch("server.listeners._LOG.info") as told:
-            await service.listeners.open(service.metrics.registry)
-        service.address = told.call_args.kwargs["extra"]["retrieve"]
-        try:
-            async with grpc.aio.insecure_channel(service.address) as channel:
-                await use(service, channel.unary_unary(METHOD))
-        finally:
-            await service.listeners.close()
-
-    asyncio.run(asyncio.wait_for(serve(), 120))
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():
-        await asyncio.sleep(0.001)
-
-
-async def reason_of(call: Any) -> str:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call
-    return str(dict(caught.value.trailing_metadata())["grace-reason"])
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:

@@ -55,6 +55,7 @@ FAULTS: Mapping[str, tuple[str, ...]] = {
     "no-warm-up": ("warm_up: ", "nowhere.jsonl", "cannot be read"),
     "bad-warm-up": ("warm_up: ", "bad.jsonl: line 2", "no_such_field"),
     "taken": ("listen: 127.0.0.1:", "address already in use; choose", "listen.port"),
+    "taken-relays": ("listen: 127.0.0.1:", "address already in use; choose", "listen.port"),
     "taken-admin": ("admin: 127.0.0.1:", "address already in use; choose", "admin.port"),
     "taken-metrics": ("metrics: 127.0.0.1:", "address already in use; choose", "metrics.port"),
     "same": ("admin: 127.0.0.1:", " is the address of listen as well; choose", "admin.port"),
@@ -63,6 +64,8 @@ FAULTS: Mapping[str, tuple[str, ...]] = {
         ":0: not a host name; choose another listen.host",
     ),
     "no-page-name": ("metrics: a..b:0: not a host name; choose another metrics.host",),
+    "no-name-relays": ("listen: a..b:0: not a host name; choose another listen.host",),
+    "not-here-relays": ("listen: 203.0.113.7:0: cannot assign requested address; choose",),
     "not-here": ("listen: 203.0.113.7:0: cannot assign requested address; choose",),
 }
 
@@ -94,11 +97,14 @@ def faulty_sections(files: ServingFiles, folder: Path, port: int) -> dict[str, d
         "no-warm-up": {"warm_up": str(folder / "nowhere.jsonl")},
         "bad-warm-up": {"warm_up": str(warm_up)},
         "taken": {"listen": {"port": port}},
+        "taken-relays": {"listen": {"port": port, "front_ends": 2}},
         "taken-admin": {"admin": {"port": port}},
         "taken-metrics": {"metrics": {"port": port}},
         "same": {"listen": {"port": port}, "admin": {"port": port}},
         "no-name": {"listen": {"host": "é" * 70 + ".com"}},
         "no-page-name": {"metrics": {"host": "a..b"}},
+        "no-name-relays": {"listen": {"host": "a..b", "front_ends": 2}},
+        "not-here-relays": {"listen": {"host": "203.0.113.7", "front_ends": 2}},
         "not-here": {"listen": {"host": "203.0.113.7"}},
     }
 
@@ -158,7 +164,7 @@ def test_a_server_that_cannot_start_says_why_in_one_line_and_exits_with_2(
 def test_a_fault_that_is_known_at_once_is_told_before_anything_listens(
     starts: dict[str, tuple[int, list[str]]],
 ) -> None:
-    for fault in ("no-such-device", "no-gpu", "no-warm-up", "bad-warm-up", "taken"):
+    for fault in ("no-such-device", "no-gpu", "no-warm-up", "bad-warm-up", "taken", "taken-relays"):
         assert not any('"listening"' in line for line in starts[fault][1])
 
 

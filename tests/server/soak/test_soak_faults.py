@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from support.faults import STAGE_NAMES, Faults
+from support.front_ends import front_ends
 from support.health import HealthWatch
 from support.hostile_bytes import mutated_frames
 from support.occupied import occupied_engine
@@ -71,11 +72,15 @@ def frames_of(files: ServingFiles) -> list[bytes]:
     return [*good, *low, *wrong]
 
 
+@front_ends
 def test_a_crowd_that_cancels_expires_and_errs_leaves_nothing_behind(
-    serving_files: ServingFiles,
+    serving_files: ServingFiles, front_ends: int
 ) -> None:
     config = serving_files.write_config(
-        "crowd.yaml", batching={"max_waiting": 21}, logs={"requests": False}
+        "crowd.yaml",
+        batching={"max_waiting": 21},
+        listen={"front_ends": front_ends},
+        logs={"requests": False},
     )
     with ServerProcess(config) as server:
         frames = frames_of(serving_files)
@@ -101,11 +106,13 @@ def test_a_crowd_that_cancels_expires_and_errs_leaves_nothing_behind(
         assert server.wait() == 0
 
 
+@front_ends
 @pytest.mark.parametrize("turn", range(7))
 def test_no_call_is_lost_however_often_the_server_ends(
-    serving_files: ServingFiles, turn: int
+    serving_files: ServingFiles, turn: int, front_ends: int
 ) -> None:
-    config = serving_files.write_config(f"turn{turn}.yaml", listen={"linger_seconds": 2.0})
+    listen = {"linger_seconds": 2.0, "front_ends": front_ends}
+    config = serving_files.write_config(f"turn{turn}.yaml", listen=listen)
     frames = frames_of(serving_files)[:31]
     with ServerProcess(config) as server, HealthWatch(server) as watch:
         callers = [Caller(server.address) for _ in range(CLIENTS)]

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.load import serve_bench
+from bench.load import loop_cost, serve_bench
 from bench.load.client import OpenLoop, run_load
 from bench.load.shots import Shot
+from support.front_ends import front_ends
 from support.retrieve_calls import Counters, message
 from support.server_process import ServerProcess, wait_until
 from support.serving_files import ServingFiles
@@ -32,7 +33,7 @@ STATUSES = {
 
 @dataclass(frozen=True)
 class Holdings:
-    """What a process holds."""
+    """What a process and its children hold."""
 
     memory: int
     threads: int
@@ -40,12 +41,14 @@ class Holdings:
 
     @classmethod
     def of(cls, pid: int) -> "Holdings":
-        process = Path(f"/proc/{pid}")
-        status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        processes = [Path(f"/proc/{each}") for each in (pid, *children)]
+        texts = [(process / "status").read_text().splitlines() for process in processes]
+        statuses = [dict(line.split(":", 1) for line in text) for text in texts]
         return cls(
-            memory=int(status["VmRSS"].split()[0]) * 1024,
-            threads=int(status["Threads"]),
-            descriptors=len(list((process / "fd").iterdir())),
+            memory=sum(int(status["VmRSS"].split()[0]) for status in statuses) * 1024,
+            threads=sum(int(status["Threads"]) for status in statuses),
+            descriptors=sum(len(list((process / "fd").iterdir())) for process in processes),
         )
 
 
@@ -68,11 +71,13 @@ def mixed_shots(files: ServingFiles) -> tuple[Shot, ...]:
     return (*good, *others)
 
 
+@front_ends
 def test_mixed_load_leaves_memory_threads_and_descriptors_as_they_were(
-    serving_files: ServingFiles,
+    serving_files: ServingFiles, front_ends: int
 ) -> None:
     config = serving_files.write_config(
         "mixed.yaml",
+        listen={"front_ends": front_ends},
         batching={"max_waiting": 63},
         limits={"message_bytes": MESSAGE_BYTES},
         logs={"requests": True},
@@ -118,10 +123,20 @@ def test_mixed_load_leaves_memory_threads_and_descriptors_as_they_were(
 
 def test_the_measurement_of_the_server_writes_its_rows_and_timeline(tmp_path: Path) -> None:
     out = tmp_path / "serve.json"
-    serve_bench.main(["--out", str(out), "--seconds", "4", "--rates", "63", "--loop-rounds", "1"])
+    serve_bench.main(["--out", str(out), "--seconds", "4", "--rates", "63"])
     rows = json.loads(out.read_text())["rows"]
-    assert [row["measure"] for row in rows] == ["load", "overhead", "saturation", "loop"]
+    assert [row["measure"] for row in rows] == ["load", "overhead", "saturation"]
     assert all(row.get("errors", 0) == 0 for row in rows)
     assert 0 < rows[2]["generate_busy"] <= 1
     assert (tmp_path / "serve_timeline.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "serve_timeline.json").stat().st_size < 200_000
+
+
+def test_the_loop_costs_less_for_a_call_whose_grpc_is_elsewhere(tmp_path: Path) -> None:
+    out = tmp_path / "loop.json"
+    loop_cost.main(["--out", str(out), "--rounds", "3", "--seconds", "1"])
+    here, elsewhere = json.loads(out.read_text())["rows"]
+    assert (here["front_ends"], elsewhere["front_ends"]) == (0, 2)
+    assert here["us_in_front_ends"] == 0 < elsewhere["us_in_front_ends"]
+    for cost in ("us_without_ads", "us_with_ads"):
+        assert 0 < elsewhere[cost] < here[cost]

@@ -1,0 +1,74 @@
+"""Addresses that several processes listen on, and nobody else."""
+
+import socket
+from contextlib import ExitStack, closing
+
+import pytest
+
+from configs.errors import ConfigError
+from server.addresses import held_port, require_free
+
+HOST = "127.0.0.1"
+
+
+def shared(port: int, *, listens: bool) -> socket.socket:
+    """As gRPC binds a port that it shares."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    made.bind((HOST, port))
+    if listens:
+        made.listen()
+    return made
+
+
+def assert_refused(port: int) -> None:
+    for ask in (require_free, lambda *where: held_port(*where).__enter__()):
+        with pytest.raises(ConfigError, match=f"listen: {HOST}:{port}: address already in use"):
+            ask("listen", HOST, port)
+
+
+def test_a_held_port_is_a_free_one_that_is_nobody_else_s_and_that_relays_share() -> None:
+    with held_port("listen", HOST, 0) as port, ExitStack() as stack:
+        assert_refused(port)
+        relays = [stack.enter_context(shared(port, listens=True)) for _ in range(2)]
+        assert_refused(port)
+        with held_port("listen", HOST, 0) as other:
+            assert other != port
+        for _ in range(63):
+            stack.enter_context(closing(socket.create_connection((HOST, port), timeout=5)))
+        for relay in relays:  # the holder, which would never answer, is given none
+            relay.setblocking(False)
+            relay.accept()[0].close()
+    require_free("listen", HOST, port)
+
+
+def test_what_listens_holds_its_port_without_its_holder() -> None:
+    with held_port("listen", HOST, 0) as port:
+        relay = shared(port, listens=True)
+    with relay:
+        assert_refused(port)
+    with held_port("listen", HOST, port) as again:
+        assert again == port
+
+
+def test_a_port_is_free_though_connections_of_its_last_server_linger() -> None:
+    with socket.create_server((HOST, 0)) as listener:
+        port = listener.getsockname()[1]
+        with socket.create_connection((HOST, port)) as client:
+            listener.accept()[0].close()  # the one that closes first lingers
+            assert client.recv(1) == b""
+    require_free("listen", HOST, port)
+    with held_port("listen", HOST, port) as again:
+        assert again == port
+
+
+@pytest.mark.parametrize("port_of", [0, 1])
+def test_all_addresses_of_a_name_have_one_port(port_of: int) -> None:
+    with held_port("listen", "localhost", 0) as free:
+        pass
+    with held_port("listen", "localhost", free * port_of) as port:
+        assert port == free or not port_of
+        for host in {place[4][0] for place in socket.getaddrinfo("localhost", port)}:
+            with pytest.raises(OSError, match="in use"):
+                socket.create_server((host, port))
