@@ -84,9 +84,10 @@ def measure_attention(options: BenchOptions) -> Iterator[Row]:
 def _copy_rate(options: BenchOptions) -> float:
     """Bytes per second, read and written together."""
     size = _COPY_BYTES if options.device.type == "cuda" else 1 << 20
-    source = torch.ones(size, dtype=torch.uint8, device=options.device)
+    source = torch.ones(size, dtype=torch.uint8, device=options.device).random_()
     target = torch.empty_like(source)
     timing = sustained(lambda: target.copy_(source), options.device, min(options.seconds, 1.0))
+    require_equal("the copy", target, source)
     return 2 * size / timing.p50_ms * 1e3
 
 
