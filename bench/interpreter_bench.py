@@ -26,8 +26,9 @@ from typing import TypeVar
 import numpy as np
 import torch
 
+from bench.gpu.catalogue import Catalogue
 from bench.gpu.requests import full_requests
-from bench.gpu.subject import PAPER, Catalogue, make_catalogue
+from bench.gpu.subject import PAPER
 from bench.result_file import write_result
 from configs.generation import BeamProfile, GenerationConfig
 from configs.serving import LimitsConfig
@@ -44,7 +45,6 @@ from model.spec import BagInput, EncoderSpec, InterFormerSpec, ModelSpec
 from server.loop_lag import LoopLag
 from server.messages import PendingRequest, RequestBatch, Span
 from server.metrics import Metrics
-from server.request_json import request_of_json
 from server.requests import read_request
 from server.server_state import ServerState
 from server.serving_model import EngineFacts, ServingModel
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     sys.setswitchinterval(SWITCH_SECONDS)
     torch.set_num_threads(1)
-    rows = [asdict(row) for row in measure(make_catalogue(options.sids), options.repetitions)]
+    rows = [asdict(row) for row in measure(Catalogue(options.sids), options.repetitions)]
     for row in rows:
         print(row)
     write_result(options.out, "python -m bench.interpreter_bench", arguments, rows)
@@ -122,9 +122,7 @@ def measure(catalogue: Catalogue, repetitions: int) -> Iterator[Row]:
     generation = GenerationConfig(BATCH, {"full": replace(profile, num_sids=sids)}, "full")
     pair = _pair(spec, snapshot)
     users = catalogue.attributes(0, BATCH * BATCHES)
-    messages = [
-        request_of_json(each).SerializeToString() for each in full_requests(spec, users, seed=1)
-    ]
+    messages = [each.SerializeToString() for each in full_requests(spec, users, seed=1)]
 
     limits = LimitsConfig()
 

@@ -4,9 +4,15 @@ import torch
 from torch import Tensor
 
 from configs.errors import DeviceError
-from kernels import REFERENCE, AdmissionSlot, DecodeIndex, UserTensors
+from kernels import REFERENCE, AdmissionSlot, Candidates, DecodeIndex, UserTensors
 
-__all__ = ["check_admission", "require_close", "require_equal", "require_overlap"]
+__all__ = [
+    "check_admission",
+    "require_candidates",
+    "require_close",
+    "require_equal",
+    "require_overlap",
+]
 
 _TOLERANCE = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 3e-2}
 """Of the largest value: products of half precision round at the size of their terms."""
@@ -43,8 +49,12 @@ def check_admission(
     slot: AdmissionSlot, nodes: Tensor, users: UserTensors, index: DecodeIndex
 ) -> int:
     """`slot` points at these users and index. How many children it admits."""
-    got = slot.admit_children(nodes).packed()
     expected = REFERENCE.admit_children(nodes, users, index)
+    require_candidates(slot.admit_children(nodes), expected)
+    return len(expected.tokens)
+
+
+def require_candidates(got: Candidates, expected: Candidates) -> None:
+    one, other = got.packed(), expected.packed()
     for name in ("offsets", "tokens", "nodes"):
-        require_equal(f"admission, {name}", getattr(got, name), getattr(expected, name))
-    return len(got.tokens)
+        require_equal(f"admission, {name}", getattr(one, name), getattr(other, name))

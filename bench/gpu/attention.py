@@ -11,16 +11,17 @@ self   fa2       SDPA-flash over a dense cache;   coalesced: the paper's tile, l
        ours distinct   the same with every row's past its own, as a dense cache has it
 
 Bytes are those that must be read and written once, shared blocks once for all rows; the share is of
-a copy measured in the same run. `counters` are Nsight Compute's, and only measured when named.
+a copy measured in the same run. What the timed graph left is compared with the definition.
+`counters` are Nsight Compute's, and only measured when named.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-from torch import Tensor
 
-from bench.gpu.agreement import require_close
+from bench.gpu.agreement import require_close, require_equal
 from bench.gpu.attention_inputs import (
     BlockTable,
     CrossInputs,
@@ -46,8 +47,6 @@ PARTS = ("copy", "cross", "self", "counters")
 _COPY_BYTES = 1 << 30
 _ROTATED = 3
 _ROUNDS = 4  # of quick calls in a run, so that it is long enough to be launched ahead
-
-Call = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +84,10 @@ def measure_attention(options: BenchOptions) -> Iterator[Row]:
 def _copy_rate(options: BenchOptions) -> float:
     """Bytes per second, read and written together."""
     size = _COPY_BYTES if options.device.type == "cuda" else 1 << 20
-    source = torch.ones(size, dtype=torch.uint8, device=options.device)
+    source = torch.ones(size, dtype=torch.uint8, device=options.device).random_()
     target = torch.empty_like(source)
     timing = sustained(lambda: target.copy_(source), options.device, min(options.seconds, 1.0))
+    require_equal("the copy", target, source)
     return 2 * size / timing.p50_ms * 1e3
 
 
@@ -96,9 +96,9 @@ def _cross(setting: _Setting, precision: Precision) -> Iterator[Row]:
     beams, dtype = subject.fixed.beams[-1], PRECISIONS[precision]
     inputs = [cross_inputs(subject, beams, dtype, device, seed) for seed in range(_ROTATED)]
     first = inputs[0]
-    expected = REFERENCE.cross_attention(
-        first.queries, first.keys, first.values, first.mask, first.scale
-    )
+    expected = [
+        REFERENCE.cross_attention(x.queries, x.keys, x.values, x.mask, x.scale) for x in inputs
+    ]
     rows, inner = first.queries.shape
     keys = first.keys.shape[2]
     size = first.queries.element_size()
@@ -109,12 +109,15 @@ def _cross(setting: _Setting, precision: Precision) -> Iterator[Row]:
         # Spread, keys and values are gigabytes, far beyond any cache: once is enough.
         rotated = inputs[:1] if name == "before" else inputs
         prepared = [_spread(each, beams) for each in rotated] if name == "before" else rotated
-        require_close(f"cross-attention, {name}", attend(prepared[0]), expected)
-        calls = [_bound(attend, each) for each in prepared]
-        timing = _time(setting.options, calls if name == "before" else calls * _ROUNDS)
+        calls = [partial(attend, each) for each in prepared]
+        run = captured(calls if name == "before" else calls * _ROUNDS, device)
+        results = run()
+        for place, got in enumerate(results):
+            require_close(f"cross-attention, {name}", got, expected[place % len(prepared)])
+        timing = _time(setting.options, run, len(results))
         row = _row(setting, "cross", name, precision, timing, work)
         yield row | {"step": 0, "beams": rows}
-        del prepared, calls
+        del prepared, calls, run, results, got
 
 
 def _spread(x: CrossInputs, beams: int) -> CrossInputs:
@@ -162,10 +165,18 @@ def _self_rows(
     for name in names:
         paged = name.startswith("ours")
         call = self_variant(name, setting.ops, x)
-        got = call()
-        if isinstance(got, Tensor):
-            require_close(f"self-attention, {name}, t={step}", got, defined[paged])
-        timing = _time(setting.options, [call] if name == "fa2" else [call] * _ROUNDS)
+        written = (x.cache.keys[step, :rows], x.cache.values[step, :rows])
+        if name in ("write", "fused"):
+            for part in written:
+                part.fill_(torch.nan)
+        run = captured([call] if name == "fa2" else [call] * _ROUNDS, setting.options.device)
+        results = run()
+        for got in results:
+            if got is not None:
+                require_close(f"self-attention, {name}, t={step}", got, defined[paged])
+        for part, new in zip(written, (x.qkv[:, 1], x.qkv[:, 2]), strict=True):
+            require_equal(f"self-attention, {name}, t={step}, the cache", part, new)
+        timing = _time(setting.options, run, len(results))
         row = _row(setting, "self", name, precision, timing, _self_work(name, x))
         yield row | {"step": step, "beams": rows, "past_blocks": _past(name, table)}
 
@@ -186,14 +197,8 @@ def _self_work(name: str, x: SelfInputs) -> _Work:
     return _Work(bytes=(moved + written) * inner * size, flop=4 * rows * (x.table.step + 1) * inner)
 
 
-def _bound(attend: Callable[[CrossInputs], Tensor], x: CrossInputs) -> Call:
-    return lambda: attend(x)
-
-
-def _time(options: BenchOptions, calls: Sequence[Call]) -> Timing:
-    return sustained(
-        captured(calls, options.device), options.device, options.seconds, calls=len(calls)
-    )
+def _time(options: BenchOptions, run: Callable[[], object], calls: int) -> Timing:
+    return sustained(run, options.device, options.seconds, calls=calls)
 
 
 def _row(

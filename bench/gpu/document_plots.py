@@ -54,7 +54,7 @@ def _serve(rows: Sequence[Row]) -> list[Bar]:
 
 
 def _budget(rows: Sequence[Row]) -> list[Bar]:
-    own = [row for row in rows if row["measure"] != "rates"]
+    own = [row for row in rows if row["measure"] not in ("rates", "whole")]
     largest = sorted(own, key=lambda row: -row["measured_ms"])[:_KERNELS_SHOWN]
     return [
         Bar(row["kernel"], (row["floor_ms"] or None, row["measured_ms"] or None)) for row in largest

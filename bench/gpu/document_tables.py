@@ -89,7 +89,7 @@ def _cross_table(rows: Sequence[Row]) -> str:
                 row["precision"],
                 _pair(*published) if row["variant"] in ("before", "flash") else "",
                 f"**{_ms(row['p50_ms'])}**",
-                _ms(row["p99_ms"]),
+                _p99(row),
                 "" if before is None else _times(before, row["p50_ms"]),
                 f"{row['tflops']:.0f}",
                 f"{row['share_of_copy']:.0%}",
@@ -117,7 +117,7 @@ def _self_table(rows: Sequence[Row]) -> str:
                 f"{row['mb']:,.1f}",
                 "" if published is None else f"{published[row['step']]:g}",
                 f"**{_ms(row['p50_ms'])}**",
-                _ms(row["p99_ms"]),
+                _p99(row),
                 "" if not fa2 else _times(fa2, row["p50_ms"]),
                 f"{row['tflops']:.2f}",
                 f"{row['share_of_copy']:.0%}",
@@ -185,7 +185,7 @@ def gtm_tables(rows: Sequence[Row]) -> str:
                     row["step"],
                     f"{row['admitted']:,}" if "admitted" in row else "",
                     f"**{_ms(row['p50_ms'])}**" if row["step"] == "all" else _ms(row["p50_ms"]),
-                    _ms(row["p99_ms"]) if "p99_ms" in row else "",
+                    _p99(row),
                 ]
                 for row in own
             ]
@@ -205,7 +205,7 @@ def gtm_tables(rows: Sequence[Row]) -> str:
                 f"{row['decoder_p99_ms']:.3f}",
                 f"{row['decoder_p50_ms'] / first - 1:+.1%}",
                 f"**{_ms(row['admission_p50_ms'])}**",
-                _ms(row["admission_p99_ms"]),
+                _p99(row, "admission_"),
                 f"{row['sm_clock_mhz']} / {row['power_w']}",
             ]
             for row in sizes
@@ -256,7 +256,7 @@ def budget_tables(rows: Sequence[Row]) -> str:
         for row in rows
         if row["measure"] == "rates"
     ]
-    own = [row for row in rows if row["measure"] != "rates"]
+    own = [row for row in rows if row["measure"] not in ("rates", "whole")]
     body = [
         [
             row["kernel"],
@@ -273,18 +273,44 @@ def budget_tables(rows: Sequence[Row]) -> str:
     total, floor = (sum(row[name] for row in own) for name in ("measured_ms", "floor_ms"))
     body.append(["all", "", "", "", "", f"{floor:.3f}", f"{total:.3f}", ""])
     headings = ("kernel", "type", "calls", "GFLOP", "MB", "floor, ms", "measured, ms", "share")
-    return "\n".join([*parts, markdown_table(headings, body)])
+    parts.append(markdown_table(headings, body))
+    whole = [row for row in rows if row["measure"] == "whole" and row["joules"] is not None]
+    if whole:
+        parts += ["**Energy of a batch**, all of its steps as one graph\n", _energy_table(whole)]
+    return "\n".join(parts)
+
+
+def _energy_table(rows: Sequence[Row]) -> str:
+    body = [
+        [
+            row["precision"],
+            _pair(row["p50_ms"], row["p99_ms"]),
+            f"{row['sm_clock_mhz']} / {row['power_w']}",
+            f"{row['large_product_sm_clock_mhz']} / {row['large_product_power_w']}",
+            f"**{row['joules']:.2f}**",
+            f"{row['product_joules']:.2f}",
+            f"{row['joules'] - row['product_joules']:.2f}",
+        ]
+        for row in rows
+    ]
+    headings = (
+        "type", "P50/P99, ms", "MHz / W", "large product: MHz / W", "J", "products, J",
+        "all else, J",
+    )  # fmt: skip
+    return markdown_table(headings, body)
 
 
 def others_tables(rows: Sequence[Row]) -> str:
     parts = []
     for measure, heading, column in (
         ("generate", "A batch of 16, generated, by beams", "beams"),
-        ("mask", "One step's mask, by the catalogue alone", "step"),
+        ("step", "One step: from logits to its beams, by the catalogue alone", "step"),
     ):
         own = [row for row in rows if row["measure"] == measure]
         if own:
-            parts += [f"**{heading}**, P50 in ms\n", _matrix(own, column, _cell)]
+            seconds = " or ".join(dict.fromkeys(f"{row['seconds']:g}" for row in own))
+            heading = f"**{heading}**, P50 in ms over {seconds} s each\n"
+            parts += [heading, _matrix(own, column, _cell)]
     return "\n".join(parts)
 
 
@@ -301,6 +327,14 @@ def _cell(row: Row) -> str:
         return str(row["unavailable"])
     memory = f" ({row['peak_gb']:g} GB)" if "peak_gb" in row else ""
     return f"{_ms(row['p50_ms'])}{memory}"
+
+
+def _p99(row: Row, of: str = "") -> str:
+    """Of single calls, or, and then it says so, of the means of several."""
+    means = row.get(f"{of}p99_of_means_ms")
+    if means is not None:
+        return f"{_ms(means)} ({row[f'{of}calls']})"
+    return _ms(row.get(f"{of}p99_ms"))
 
 
 def _pair(p50: Any, p99: Any) -> str:

@@ -7,15 +7,18 @@ SIDs up in: the way ends with the SIDs in the host's memory.
 """
 
 from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
 from itertools import cycle
 from time import perf_counter
 
 import torch
 
 from bench.gpu.catalogue import Catalogue
+from bench.gpu.found import Found, TracedFound
 from bench.gpu.replay import Replay
 from bench.gpu.requests import full_requests
-from bench.gpu.rung_runs import Found, RungRun
+from bench.gpu.rung_runs import RungRun
 from bench.gpu.subject import Engine, Subject
 from configs.generation import BeamProfile, GenerationConfig
 from configs.machine import available_cores
@@ -30,15 +33,23 @@ from model.captured_generation import copy_features, features_of_nobody
 from model.fast_weights import Precision
 from model.feature_stage import FeatureStage, feature_stage_for
 from model.input_encoding import InputEncoder
-from model.inputs import FeatureTensors
+from model.inputs import FeatureTensors, SequenceTensors, UserContext
 from model.prefix_memo import PrefixMemo
-from server.messages import PendingRequest, RequestBatch, Retrieval, Span, StageName
+from server.messages import (
+    AnsweredBatch,
+    GeneratedBatch,
+    PendingRequest,
+    RequestBatch,
+    Retrieval,
+    Span,
+    StageName,
+)
 from server.requests import read_request
 from server.serving_model import EngineFacts, ServingModel
 from server.serving_pair import ServingPair
 from server.stages import STAGES
 
-__all__ = ["FullPath", "Surroundings", "measured_requests"]
+__all__ = ["FullPath", "RungGeneration", "Surroundings", "Way", "measured_requests"]
 
 _PROFILE = "measured"
 _MATCH_THREADS = 8
@@ -57,6 +68,7 @@ class Surroundings:
     ) -> None:
         dtype = engine.weights.dtype
         model = engine.plain
+        self._plain_encoder = deepcopy(model.encoder)
         model.encoder.to(dtype)
         self.subject, self.engine = subject, engine
         self.snapshot, self.index, self.precision = snapshot, index, precision
@@ -65,23 +77,41 @@ class Surroundings:
         self.stage: FeatureStage = feature_stage_for(model, dtype)
         self.nobody = features_of_nobody(model, subject.batch, dtype)
 
-    def pair(self, run: RungRun, users: UserTensors) -> ServingPair:
+    @torch.inference_mode()
+    def plain_context(self, requests: Sequence[Retrieval]) -> UserContext:
+        """By definition, in float32, of the features' tables as they are held."""
+        model, encoder = self.engine.plain, InputEncoder(self.subject.spec)
+        encoded = [encoder.encode(request.features.read()) for request in requests]
+        inputs = encoder.batch(encoded, len(requests)).to(self.engine.weights.device)
+        features = model.features(inputs)
+        single = features.non_sequence
+        context: UserContext = self._plain_encoder(
+            FeatureTensors(
+                None if single is None else single.float(),
+                tuple(SequenceTensors(s.states.float(), s.mask) for s in features.sequences),
+            )
+        )
+        return context
+
+    def pair(self, run: RungRun, users: UserTensors) -> tuple[ServingPair, "RungGeneration"]:
         """`users` are whoever the graph is recorded with."""
         device = self.engine.weights.device
         spec = self.subject.spec
+        generation = RungGeneration(self.engine, run, self.nobody, users)
         model = ServingModel(
             spec=spec,
             checkpoint="measured",
             device=device,
             inputs=InputEncoder(spec),
             features=self.stage,
-            generation=_RungGeneration(self.engine, run, self.nobody, users),
+            generation=generation,
             engine=EngineFacts(self.precision, 0, 0, 0, graphs=1, capture_seconds=0.0),
         )
-        return ServingPair(self.snapshot, model, self.index, self.users, self.matcher)
+        pair = ServingPair(self.snapshot, model, self.index, self.users, self.matcher)
+        return pair, generation
 
 
-class _RungGeneration:
+class RungGeneration:
     """A rung in place of the server's generation; one batch at a time."""
 
     def __init__(
@@ -93,10 +123,11 @@ class _RungGeneration:
         encoder_ops = load_encoder_ops(engine.weights.device)
 
         @torch.inference_mode()
-        def search() -> Found:
+        def search() -> TracedFound:
             return run.search(engine.plain.encoder(features, encoder_ops))
 
         self._replay = Replay(search, engine.weights.device)
+        self._last: TracedFound | None = None
 
     @torch.inference_mode()
     def generate(
@@ -109,8 +140,22 @@ class _RungGeneration:
         assert profile == self._run.profile
         self._run.point_at(users)
         copy_features(features, self._features)
-        found = self._replay()
+        self._last = self._replay()
+        found = self._last.found
         return Generated(leaves_of(found.nodes, index), found.scores, found.corrupt)
+
+    def last(self) -> Found:
+        """What the last batch came to, with nodes that tell which SID it is."""
+        assert self._last is not None
+        return self._run.told(self._last)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What a batch came to; without a catalogue it has no replies."""
+
+    generated: GeneratedBatch
+    answered: AnsweredBatch | None
 
 
 class FullPath:
@@ -119,33 +164,37 @@ class FullPath:
     def __init__(
         self, pair: ServingPair, run: RungRun, requests: Sequence[Sequence[Retrieval]]
     ) -> None:
-        self._pair, self._run = pair, run
+        self.pair, self.run, self.requests = pair, run, requests
         self._batches = cycle(requests)
         self.spans: tuple[Span, ...] = ()
 
     def __call__(self) -> None:
+        self.way(next(self._batches))
+
+    def way(self, requests: Sequence[Retrieval]) -> Way:
         clock = _Laps()
-        prepared = STAGES.input(self._next_batch())
+        prepared = STAGES.input(self._batch(requests))
         clock.lap("input")
         features = STAGES.features(prepared)
         clock.lap("features")
         generated = STAGES.generate(features)
-        if self._pair.device.type == "cuda":
-            torch.cuda.current_stream(self._pair.device).synchronize()
+        if self.pair.device.type == "cuda":
+            torch.cuda.current_stream(self.pair.device).synchronize()
         clock.lap("generate")
-        if self._run.looks_up:
+        answered = None
+        if self.run.looks_up:
             answered = STAGES.post(generated, tuple(clock.spans))
             assert len(answered.answers) == len(prepared.requests)
         clock.lap("post")
         self.spans = tuple(clock.spans)
+        return Way(generated, answered)
 
-    def _next_batch(self) -> RequestBatch:
+    def _batch(self, requests: Sequence[Retrieval]) -> RequestBatch:
         now = perf_counter()
-        requests = next(self._batches)
         return RequestBatch(
-            self._pair,
+            self.pair,
             _PROFILE,
-            self._run.profile,
+            self.run.profile,
             len(requests),
             tuple(PendingRequest(each, now, float("inf")) for each in requests),
             now,

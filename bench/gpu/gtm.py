@@ -4,22 +4,30 @@ admission   by matcher mode and step: `bitmask` is `union` without its sets
 selection   by mode and step; `free` is without constraints
 decoder     the whole decode loop in mode `union`, by the number of SIDs (sizes.py)
 
-Each timed run asks for several batches of users in turn, so that none finds its rows in the cache.
+Each timed run asks for four batches of users in turn, so that none finds its rows in the cache; all
+four agreed with the definition, and so did what the recorded run left.
 Parts are named measure:mode, as in admission:static, and decoder.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 
 import torch
 
-from bench.gpu.agreement import check_admission, require_close, require_equal
+from bench.gpu.agreement import (
+    check_admission,
+    require_candidates,
+    require_close,
+    require_equal,
+)
 from bench.gpu.catalogue import Catalogue
 from bench.gpu.clock import captured, sustained
 from bench.gpu.options import BenchOptions
 from bench.gpu.recorded import RecordedStep, record
 from bench.gpu.results import Row
+from bench.gpu.rotation import BATCHES
 from bench.gpu.sizes import measure_sizes
 from bench.gpu.subject import (
     Engine,
@@ -34,6 +42,7 @@ from index.matchers import MatcherMode
 from kernels import (
     REFERENCE,
     AdmissionSlot,
+    Beams,
     DecodeIndex,
     UserTensors,
     admission_slot,
@@ -45,7 +54,6 @@ __all__ = ["MODES", "bitmask_only", "measure_gtm"]
 
 MODES = ("cd", "bitmask", "union", "static", "dynamic")
 PARTS = (*(f"admission:{mode}" for mode in MODES), "selection:free", "selection:union", "decoder")
-_BATCHES = 4
 _ROUNDS = 4  # over the batches: a run is then long enough to be launched ahead
 
 _BUILT: dict[str, MatcherMode] = {
@@ -96,7 +104,7 @@ def _steps(
     for built, modes in groupby(asked, key=lambda mode: _BUILT[mode]):
         snapshot = catalogue.snapshot(built) if with_ads else catalogue.snapshot_to_decode()
         index = DecodeIndex.of(snapshot, options.device)
-        users = catalogue.users(snapshot, options.device, _BATCHES, subject.batch)
+        users = catalogue.users(snapshot, options.device, BATCHES, subject.batch)
         for mode in modes:
             own = _seen_by(mode, index, users)
             batches = _recorded(options, subject, engine, mode, *own)
@@ -123,14 +131,11 @@ def _of_mode(
 ) -> Iterator[Row]:
     for step in range(len(batches[0].steps)):
         if measure == "admission":
-            check_admission(batches[0].slot, batches[0].steps[step].nodes, batches[0].users, index)
-            calls = [_admission(batch, step) for batch in batches]
+            run = _checked_admission(options, step, index, batches)
         else:
-            _check_selection(batches[0].steps[step], engine)
-            calls = [_selection(batch.steps[step], engine) for batch in batches]
-        calls *= _ROUNDS
-        run = captured(calls, options.device)
-        timing = sustained(run, options.device, options.seconds, calls=len(calls))
+            run = _checked_selection(options, [batch.steps[step] for batch in batches], engine)
+        calls = len(batches) * _ROUNDS
+        timing = sustained(run, options.device, options.seconds, calls=calls)
         candidates = [batch.steps[step].candidates.packed() for batch in batches]
         yield {
             "measure": measure,
@@ -151,7 +156,7 @@ def _recorded(
     users: list[UserTensors],
 ) -> list[_Batch]:
     """Batches of users, each with a slot that points at it and what its generation asked."""
-    contexts = contexts_of(subject, options.device, engine.weights.dtype, _BATCHES)
+    contexts = contexts_of(subject, options.device, engine.weights.dtype, BATCHES)
     batches = []
     for context, own in zip(contexts, users, strict=True):
         slot: AdmissionSlot = (
@@ -179,21 +184,42 @@ def bitmask_only(
     return replace(index, blooms=()), [replace(each, sets=()) for each in users]
 
 
-def _admission(batch: _Batch, step: int) -> Callable[[], object]:
-    return lambda: batch.slot.admit_children(batch.steps[step].nodes)
+def _checked_admission(
+    options: BenchOptions, step: int, index: DecodeIndex, batches: Sequence[_Batch]
+) -> Callable[[], object]:
+    calls = [partial(batch.slot.admit_children, batch.steps[step].nodes) for batch in batches]
+    run = captured(calls * _ROUNDS, options.device)
+    for place, candidates in enumerate(run()):
+        batch = batches[place % len(batches)]
+        if place < len(batches):
+            check_admission(batch.slot, batch.steps[step].nodes, batch.users, index)
+        require_candidates(candidates, batch.slot.admit_children(batch.steps[step].nodes))
+    return run
 
 
-def _selection(step: RecordedStep, engine: Engine) -> Callable[[], object]:
-    return lambda: engine.ops.select_beams(
+def _checked_selection(
+    options: BenchOptions, steps: Sequence[RecordedStep], engine: Engine
+) -> Callable[[], object]:
+    run = captured([partial(_select, step, engine) for step in steps] * _ROUNDS, options.device)
+    expected = [
+        REFERENCE.select_beams(
+            step.logits, step.scores, step.candidates, step.kept, step.ordered, step.row_scale
+        )
+        for step in steps
+    ]
+    for place, beams in enumerate(run()):
+        _require_selection(beams, expected[place % len(steps)])
+    return run
+
+
+def _select(step: RecordedStep, engine: Engine) -> Beams:
+    return engine.ops.select_beams(
         step.logits, step.scores, step.candidates, step.kept, step.ordered, step.row_scale
     )
 
 
-def _check_selection(step: RecordedStep, engine: Engine) -> None:
+def _require_selection(got: Beams, expected: Beams) -> None:
     """Scores are equal up to rounding; which of near-ties is kept may then differ."""
-    arguments = (step.scores, step.candidates, step.kept, step.ordered, step.row_scale)
-    got = engine.ops.select_beams(step.logits, *arguments)
-    expected = REFERENCE.select_beams(step.logits, *arguments)
     best, defined = (beams.scores.sort(dim=1)[0].clamp(min=-1e4) for beams in (got, expected))
     require_close("selection", best, defined)
     require_equal("selection, corrupt", got.corrupt, expected.corrupt)

@@ -3,10 +3,13 @@
 hf             Hugging Face T5 `generate`, beams as wide as they survive, everything it launches
 hf prefix      the same with `prefix_allowed_tokens_fn` over the catalogue: valid SIDs only
 ours, D0       the engine at the same beams, without constraints; D1: with the catalogue
-static eager   a step's mask after STATIC's algorithm, in plain torch; static compiled: by torch
-ours, cd       the engine's admission of the same step in mode `cd`
+static eager   one constrained step after STATIC's algorithm, in plain torch: log-softmax, its mask
+               scattered into [rows, V], beams' scores added, torch.topk over the request's rows,
+               and the chosen tokens' nodes gathered; static compiled: the same by torch.compile
+ours, cd       the same step by the engine, in mode `cd`: children listed, scored and selected
 
 Hugging Face's decoder attends to a context as wide as itself; its weights are random, like ours.
+Both sides of a step are given the same float32 logits and beams, and leave the same kind of beams.
 """
 
 import warnings
@@ -16,13 +19,23 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from bench.gpu.agreement import require_equal
+from bench.gpu.agreement import require_close, require_equal, require_overlap
 from bench.gpu.catalogue import Catalogue
 from bench.gpu.clock import captured, sustained, timed_on_host
-from bench.gpu.decoder_call import decoder_call
+from bench.gpu.decoder_call import DecoderCall
+from bench.gpu.found import (
+    LEAST_OVERLAP,
+    Found,
+    free_slot,
+    overlap,
+    plain_found,
+    plain_found_freely,
+)
 from bench.gpu.options import BenchOptions
 from bench.gpu.recorded import RecordedStep, record
+from bench.gpu.replay import give_memory_back
 from bench.gpu.results import Row
+from bench.gpu.rotation import DecoderBatch
 from bench.gpu.subject import (
     Engine,
     Subject,
@@ -31,21 +44,38 @@ from bench.gpu.subject import (
     random_decoder_alone,
     subject_of,
 )
-from bench.rungs.every_token import EveryToken
-from bench.rungs.hf_t5 import AllowedTokens, HfModel, allowed_by_trie, hf_decoder, hf_generate
-from bench.rungs.static_mask import StaticIndex, static_index, static_step
+from bench.rungs.hf_t5 import (
+    AllowedTokens,
+    HfModel,
+    allowed_by_trie,
+    hf_decoder,
+    hf_generate,
+    plain_generate,
+    shared_sequences,
+)
+from bench.rungs.static_mask import (
+    KeptBeams,
+    StaticIndex,
+    StaticStep,
+    static_beams,
+    static_index,
+    static_log_probabilities,
+    static_step,
+)
 from configs.generation import BeamProfile
 from index.snapshot import Snapshot
 from index.trie import NO_NODE
-from kernels import AdmissionSlot, DecodeIndex, admission_slot, load_ops
+from kernels import REFERENCE, AdmissionSlot, Beams, DecodeIndex, admission_slot, load_ops
 from model.fast_weights import PRECISIONS
 
-__all__ = ["measure_others"]
+__all__ = ["check_kept", "check_static_mask", "measure_others"]
 
 PARTS = ("hf", "prefix", "ours", "static")
 _BEAMS = (16, 64, 256, 512, 1024)
 _PREFIX_BEAMS = (16, 64, 256)  # beyond, a call takes many seconds
 _TINY_BEAMS = (2, 4)
+_ROUNDS = 4  # of one step in a run, so that it is long enough to be launched ahead
+_LEAST_OF_A_STEP = 0.999  # of its nodes: the same float32 logits, summed in another order
 
 
 @torch.inference_mode()
@@ -80,9 +110,15 @@ def _hf(
     for width in _TINY_BEAMS if options.tiny else beams:
         call = partial(_generate, model, states, width, subject.spec.sid_length, allowed)
         row: Row = {"measure": "generate", "variant": name, "beams": width}
-        if options.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(options.device)
+        row["seconds"] = options.seconds
         try:
+            expected = plain_generate(model, states, width, subject.spec.sid_length, allowed)
+            share = shared_sequences(call(), expected, width)
+            require_overlap(f"{name}, {width} beams", share, LEAST_OVERLAP[options.precisions[0]])
+            del expected
+            give_memory_back(options.device)
+            if options.device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(options.device)
             timing = timed_on_host(call, options.device, options.seconds)
         except torch.cuda.OutOfMemoryError:
             yield {**row, "unavailable": "out of memory"}
@@ -106,65 +142,97 @@ def _ours(
 ) -> Iterator[Row]:  # fmt: skip
     context = contexts_of(subject, options.device, engine.weights.dtype, 1)[0]
     (users,) = catalogue.users(snapshot, options.device, 1, subject.batch)
-    length = subject.spec.sid_length
+    batch = [DecoderBatch(context, users)]
+    decoder, length = engine.plain.decoder, subject.spec.sid_length
     for width in _TINY_BEAMS if options.tiny else _BEAMS:
         profile = BeamProfile((1, *[width] * (length - 1)), width)
-        slots: dict[str, AdmissionSlot] = {
-            "ours, D0": EveryToken(max(subject.spec.vocab_sizes)),
-            "ours, D1": admission_slot(engine.ops),
-        }
-        for name, slot in slots.items():
-            slot.point_at(users, index)
-            call = decoder_call(engine, context, slot, profile, options.device)
+        free = DecoderCall(engine, batch, free_slot(engine), None, profile)
+        bound = DecoderCall(engine, batch, admission_slot(engine.ops), index, profile)
+        for name, call, expected in (
+            ("ours, D0", free, plain_found_freely(decoder, context, profile)),
+            ("ours, D1", bound, plain_found(decoder, context, users, index, profile)),
+        ):
+            call.check(f"{name}, {width} beams", [expected], options.precisions[0])
             timing = timed_on_host(call, options.device, options.seconds)
-            yield {"measure": "generate", "variant": name, "beams": width, **timing.row()}
+            row = {"measure": "generate", "variant": name, "beams": width}
+            yield row | {"seconds": options.seconds, **timing.row()}
 
 
 def _static(
     options: BenchOptions, subject: Subject, engine: Engine, catalogue: Catalogue,
     snapshot: Snapshot, index: DecodeIndex,
 ) -> Iterator[Row]:  # fmt: skip
-    """The mask of each step alone, for the beams that a generation in mode `cd` has."""
+    """Each step alone, for the beams that a generation in mode `cd` has."""
     context = contexts_of(subject, options.device, engine.weights.dtype, 1)[0]
     (users,) = catalogue.users(snapshot, options.device, 1, subject.batch)
     slot = admission_slot(engine.ops)
     slot.point_at(users, index)
     steps = record(engine, context, slot, subject.dynamic)
     static = static_index(index)
-    compiled = (
-        torch.compile(static_step, dynamic=False) if options.device.type == "cuda" else static_step
-    )
+    on_gpu = options.device.type == "cuda"
+    compiled = torch.compile(static_beams, dynamic=False) if on_gpu else static_beams
     for number, step in enumerate(steps):
-        arguments = _static_arguments(step, index)
-        _check_static(static, number, step, arguments)
-        calls: dict[str, Callable[[], object]] = {
-            "static eager": partial(static_step, static, number, *arguments),
-            "static compiled": partial(compiled, static, number, *arguments),
-            "ours, cd": partial(slot.admit_children, step.nodes),
+        given = _static_step(step, index)
+        check_static_mask(static, number, step, given)
+        calls: dict[str, Callable[[], KeptBeams]] = {
+            "static eager": partial(static_beams, static, number, given, step.kept, step.ordered),
+            "static compiled": partial(compiled, static, number, given, step.kept, step.ordered),
+            "ours, cd": partial(_our_step, engine, slot, step),
         }
+        defined = REFERENCE.select_beams(
+            step.logits, step.scores, step.candidates, step.kept, step.ordered, step.row_scale
+        )
         for name, call in calls.items():
-            run = captured([call] * 4, options.device)
-            timing = sustained(run, options.device, options.seconds, calls=4)
+            run = captured([call] * _ROUNDS, options.device)
+            for kept in run():
+                check_kept(f"step {number}, {name}", kept, defined, index)
+            timing = sustained(run, options.device, options.seconds, calls=_ROUNDS)
+            row = {"measure": "step", "variant": name, "step": number}
             rows = step.nodes.numel()
-            yield {
-                "measure": "mask", "variant": name, "step": number, "beams": rows, **timing.row()
-            }  # fmt: skip
+            yield row | {"beams": rows, "seconds": options.seconds, **timing.row()}
 
 
-def _static_arguments(step: RecordedStep, index: DecodeIndex) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-probabilities, last tokens and nodes; a dead beam stands at the root."""
+def _our_step(engine: Engine, slot: AdmissionSlot, step: RecordedStep) -> KeptBeams:
+    candidates = slot.admit_children(step.nodes)
+    beams = engine.ops.select_beams(
+        step.logits, step.scores, candidates, step.kept, step.ordered, step.row_scale
+    )
+    return KeptBeams(beams.parents, beams.tokens, beams.nodes, beams.scores)
+
+
+def _static_step(step: RecordedStep, index: DecodeIndex) -> StaticStep:
+    """What both sides are given; a dead beam stands at the root, with a score that keeps it out."""
     nodes = step.nodes.flatten().clamp(min=0)
     tokens = index.csr_tokens[(nodes - 1).clamp(min=0).long()].long()
-    width = max(index.vocab_sizes)
-    return step.logits[:, :width].float().log_softmax(dim=-1), tokens, nodes
+    return StaticStep(step.logits, step.row_scale, step.scores, tokens, nodes)
 
 
-def _check_static(
-    static: StaticIndex, number: int, step: RecordedStep, arguments: tuple[Tensor, Tensor, Tensor]
+def check_static_mask(
+    static: StaticIndex, number: int, step: RecordedStep, given: StaticStep
 ) -> None:
-    """The tokens that it lets live are those the engine admits."""
-    masked, _ = static_step(static, number, *arguments)
+    """The tokens that it lets live, and the nodes they lead to, are those the engine admits."""
+    masked, onward = static_step(
+        static, number, static_log_probabilities(static, given), given.tokens, given.nodes
+    )
     live = step.nodes.flatten() != NO_NODE
-    counts = (masked[live] > -torch.inf).sum(dim=1)
+    alive = (masked > -torch.inf) & live[:, None]
     packed = step.candidates.packed()
-    require_equal("STATIC's mask", counts, packed.offsets.diff()[live].long())
+    rows = torch.arange(len(live), device=live.device).repeat_interleave(packed.offsets.diff())
+    at = alive.nonzero()
+    require_equal("STATIC's mask, rows", at[:, 0], rows)
+    require_equal("STATIC's mask, tokens", at[:, 1], packed.tokens.long())
+    require_equal("STATIC's mask, nodes", onward[alive], packed.nodes)
+
+
+def check_kept(what: str, got: KeptBeams, expected: Beams, index: DecodeIndex) -> None:
+    """Scores as defined, tokens and nodes that belong together, and the nodes that are defined but
+    for near-ties."""
+    scores, defined = (x.sort(dim=1)[0].clamp(min=-1e4) for x in (got.scores, expected.scores))
+    require_close(f"{what}, scores", scores, defined)
+    live = got.scores > -torch.inf
+    nodes = got.nodes.masked_fill(~live, NO_NODE)
+    leading = index.csr_tokens[(nodes[live] - 1).long()].long()
+    require_equal(f"{what}, tokens", got.tokens[live].long(), leading)
+    none = torch.zeros(len(nodes), dtype=torch.bool, device=nodes.device)
+    share = overlap(Found(nodes, got.scores, none), Found(expected.nodes, expected.scores, none))
+    require_overlap(f"{what}, nodes", share, _LEAST_OF_A_STEP)

@@ -1,18 +1,23 @@
-"""Each rung of the ladder as a search over a user context, and what it should have found.
-
-The rungs without constraints are compared with L1 in float32, which is the plain loop over a
-catalogue of every SID; the others with the plain loop itself, on the same users and catalogue.
-"""
+"""Each rung of the ladder as a search over a user context, and what it should have found."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
 from bench.gpu.attention_inputs import distinct_table, self_inputs
 from bench.gpu.attention_variants import best_tile
+from bench.gpu.found import (
+    Found,
+    TracedFound,
+    free_slot,
+    nodes_of_sids,
+    plain_found,
+    plain_found_freely,
+    traced_search,
+)
 from bench.gpu.gtm import bitmask_only
+from bench.gpu.rotation import DecoderBatch
 from bench.gpu.subject import Engine, Subject
 from bench.rungs.coalesced_triton import DEFAULT_TILE, Tile
 from bench.rungs.dense_search import (
@@ -22,50 +27,32 @@ from bench.rungs.dense_search import (
     compiled_pieces,
     dense_search,
 )
-from bench.rungs.every_token import EveryToken
 from bench.rungs.ladder import DENSE_RUNGS, L1, L2, L3, tiled
 from bench.rungs.weights import RungWeights
 from configs.generation import BeamProfile
-from index.trie import NO_NODE
-from kernels import REFERENCE, AdmissionSlot, DecodeIndex, UserTensors, admission_slot
-from model.beam_search import beam_search
-from model.fast_search import fast_search
+from kernels import AdmissionSlot, DecodeIndex, UserTensors, admission_slot
 from model.inputs import UserContext
 
-__all__ = ["RUNGS", "Found", "RungRun", "definition_of", "expected_of", "run_of"]
+__all__ = ["RUNGS", "RungRun", "definition_of", "expected_of", "run_of"]
 
 RUNGS = (*(rung.name for rung in DENSE_RUNGS), "L4", "D0", "D1", "D2", "D3")
 
 _FREE = (*(rung.name for rung in DENSE_RUNGS), "L4", "D0")
-_POSITIVE = (1 << 31) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What came out, in the device's memory.
-
-    nodes  int32 [B, num_sids]; without constraints numbered as EveryToken does; dead ones NO_NODE
-    """
-
-    nodes: Tensor
-    scores: Tensor
-    corrupt: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class RungRun:
     """
-    search           what is captured
-    numbered_search  the same with nodes that tell which SID it is; only then do they without
-                     constraints, where the engine itself has no use for them
-    point_at         tells it a batch's users, before it is replayed
-    looks_up         whether SIDs are of the catalogue, so that ads follow from them
+    search    what is captured
+    told      what a search came to, with nodes that tell which SID it is
+    point_at  tells it a batch's users, before it is replayed
+    looks_up  whether SIDs are of the catalogue, so that ads follow from them
     """
 
     name: str
     profile: BeamProfile
-    search: Callable[[UserContext], Found]
-    numbered_search: Callable[[UserContext], Found]
+    search: Callable[[UserContext], TracedFound]
+    told: Callable[[TracedFound], Found]
     point_at: Callable[[UserTensors], None]
     looks_up: bool
 
@@ -77,23 +64,18 @@ def run_of(name: str, subject: Subject, engine: Engine, index: DecodeIndex) -> R
         return _dense_run(dense[name], subject, engine)
     profile = subject.fixed if name == "L4" else subject.dynamic
     looks_up = name not in _FREE
-    slot: AdmissionSlot = admission_slot(engine.ops)
-    numbered = slot
-    if not looks_up:
-        vocabulary = max(subject.spec.vocab_sizes)
-        slot, numbered = EveryToken(vocabulary), EveryToken(vocabulary, numbered=True)
+    slot: AdmissionSlot = admission_slot(engine.ops) if looks_up else free_slot(engine)
 
-    def searching(slot: AdmissionSlot) -> Callable[[UserContext], Found]:
-        def search(context: UserContext) -> Found:
-            found = fast_search(engine.weights, engine.memo, context, slot, profile, engine.ops)
-            return Found(found.nodes, found.scores, found.corrupt)
+    def search(context: UserContext) -> TracedFound:
+        return traced_search(engine, context, slot, profile)
 
-        return search
+    def told(traced: TracedFound) -> Found:
+        return traced.found if looks_up else traced.numbered(max(subject.spec.vocab_sizes))
 
     def point_at(users: UserTensors) -> None:
         slot.point_at(*_matched(name, users, index))
 
-    return RungRun(name, profile, searching(slot), searching(numbered), point_at, looks_up)
+    return RungRun(name, profile, search, told, point_at, looks_up)
 
 
 def definition_of(name: str) -> str:
@@ -104,24 +86,14 @@ def definition_of(name: str) -> str:
 
 
 def expected_of(
-    name: str, subject: Subject, engine: Engine, index: DecodeIndex, users: UserTensors,
-    states: Tensor,
-) -> Found:  # fmt: skip
+    name: str, subject: Subject, engine: Engine, index: DecodeIndex, batch: DecoderBatch
+) -> Found:
     """In float32, by definition."""
-    context = UserContext(
-        states.float(), torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
-    )
-    fixed = name.startswith("L")
-    profile = subject.fixed if fixed else subject.dynamic
+    profile = subject.fixed if name.startswith("L") else subject.dynamic
     if name in _FREE:
-        weights = RungWeights.of(engine.plain.decoder, states.device, torch.float32)
-        found = dense_search(weights, context.states, profile, L1)
-        return _found(found.sids, found.scores, subject)
-    own, mode = _matched(name, users, index)
-    generated = beam_search(engine.plain.decoder, context, own, mode, profile, REFERENCE)
-    dead = generated.leaves == NO_NODE
-    nodes = (generated.leaves + index.first_leaf).masked_fill(dead, NO_NODE)
-    return Found(nodes, generated.scores, generated.corrupt)
+        return plain_found_freely(engine.plain.decoder, batch.context, profile)
+    own, mode = _matched(name, batch.users, index)
+    return plain_found(engine.plain.decoder, batch.context, own, mode, profile)
 
 
 def _dense_run(rung: Rung, subject: Subject, engine: Engine) -> RungRun:
@@ -134,11 +106,19 @@ def _dense_run(rung: Rung, subject: Subject, engine: Engine) -> RungRun:
     elif rung.name in (L2.name, L3.name):
         rung = replace(L1, name=rung.name)
 
-    def search(context: UserContext) -> Found:
+    def search(context: UserContext) -> TracedFound:
         found = dense_search(own, context.states, subject.fixed, rung, pieces)
-        return _found(found.sids, found.scores, subject)
+        told = nodes_of_sids(found.sids, found.scores, max(subject.spec.vocab_sizes))
+        return TracedFound(told, ())
 
-    return RungRun(rung.name, subject.fixed, search, search, lambda users: None, looks_up=False)
+    return RungRun(
+        name=rung.name,
+        profile=subject.fixed,
+        search=search,
+        told=lambda traced: traced.found,
+        point_at=lambda users: None,
+        looks_up=False,
+    )
 
 
 def _tiles(
@@ -150,16 +130,6 @@ def _tiles(
         table = distinct_table(subject.spec, rows, step, device)
         tiles.append(best_tile(self_inputs(subject.spec, table, dtype), fused=fused))
     return tiles
-
-
-def _found(sids: Tensor, scores: Tensor, subject: Subject) -> Found:
-    nodes = torch.zeros(sids.shape[:2], dtype=torch.int64, device=sids.device)
-    for position in range(subject.spec.sid_length):
-        vocabulary = max(subject.spec.vocab_sizes)
-        nodes = (nodes * vocabulary + sids[:, :, position] + 1) & _POSITIVE
-    dead = scores == -torch.inf
-    corrupt = torch.zeros(len(sids), dtype=torch.bool, device=sids.device)
-    return Found(nodes.int().masked_fill(dead, NO_NODE), scores, corrupt)
 
 
 def _matched(name: str, users: UserTensors, index: DecodeIndex) -> tuple[UserTensors, DecodeIndex]:

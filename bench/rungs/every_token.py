@@ -3,42 +3,27 @@
 import torch
 from torch import Tensor
 
-from index.trie import NO_NODE
 from kernels import Candidates, DecodeIndex, UserTensors
 
 __all__ = ["EveryToken"]
 
-_POSITIVE = (1 << 31) - 1
-
 
 class EveryToken:
-    """An AdmissionSlot: every token continues every live beam.
+    """An AdmissionSlot: every token continues every beam, whether it lives or not.
 
-    Without constraints nobody reads nodes, so they are the candidates' places, the same in every
-    batch and free. With `numbered` they are those of the trie of all SIDs, breadth first, modulo
-    2^31, and dead beams have no candidates: that costs time, and tells which SIDs were found.
+    Without constraints nobody reads nodes, so they are the candidates' places, row * V + token: the
+    same in every batch and free.
     """
 
-    def __init__(self, vocabulary: int, *, numbered: bool = False) -> None:
+    def __init__(self, vocabulary: int) -> None:
         self._vocabulary = vocabulary
-        self._numbered = numbered
         self._layouts: dict[int, Candidates] = {}
 
     def point_at(self, users: UserTensors, index: DecodeIndex) -> None:
         """Nothing depends on either."""
 
     def admit_children(self, nodes: Tensor) -> Candidates:
-        layout = self._layout(nodes)
-        if not self._numbered:
-            return layout
-        parents = nodes.reshape(-1, 1)
-        tokens = layout.tokens.view(len(parents), self._vocabulary)
-        children = (parents * self._vocabulary + tokens + 1) & _POSITIVE
-        counts = (parents[:, 0] != NO_NODE).int() * self._vocabulary
-        return Candidates(layout.offsets, layout.tokens, children.flatten(), counts)
-
-    def _layout(self, nodes: Tensor) -> Candidates:
-        """What is the same for every batch; made by the first run, before a capture."""
+        """What is the same for every batch is made by the first run, before a capture."""
         rows = nodes.numel()
         if rows not in self._layouts:
             tokens = torch.arange(self._vocabulary, dtype=torch.int32, device=nodes.device)

@@ -17,7 +17,15 @@ from transformers.modeling_outputs import BaseModelOutput
 from index.trie import SidTrie
 from model.spec import DecoderSpec
 
-__all__ = ["AllowedTokens", "HfModel", "allowed_by_trie", "hf_decoder", "hf_generate"]
+__all__ = [
+    "AllowedTokens",
+    "HfModel",
+    "allowed_by_trie",
+    "hf_decoder",
+    "hf_generate",
+    "plain_generate",
+    "shared_sequences",
+]
 
 AllowedTokens = Callable[[int, Tensor], list[int]]
 """Takes a request's number and the tokens of one of its beams, the start token first."""
@@ -84,6 +92,53 @@ def hf_generate(
     )
     assert isinstance(generated, Tensor)
     return generated
+
+
+@torch.inference_mode()
+def plain_generate(
+    model: HfModel, states: Tensor, beams: int, sid_length: int, allowed: AllowedTokens | None
+) -> Tensor:
+    """What `hf_generate` should find: the same beam search, request by request, without a cache.
+
+    All prefixes go through the whole decoder in every step; sums are in float32.
+    """
+    found = []
+    for request, own in enumerate(states):
+        sequences = torch.full((1, 1), _PAD, dtype=torch.long, device=states.device)
+        scores = torch.zeros(1, device=states.device)
+        for _ in range(sid_length):
+            spread = own.expand(len(sequences), *own.shape)
+            logits = model(
+                encoder_outputs=BaseModelOutput(last_hidden_state=spread),
+                decoder_input_ids=sequences,
+            ).logits[:, -1]
+            totals = logits.float().log_softmax(dim=-1)
+            totals[:, _END] = -torch.inf
+            if allowed is not None:
+                totals = totals + _mask(totals, request, sequences, allowed)
+            totals = (totals + scores[:, None]).flatten()
+            scores, places = totals.topk(min(beams, len(totals)))
+            vocabulary = logits.shape[1]
+            tokens = (places % vocabulary)[:, None]
+            sequences = torch.cat([sequences[places // vocabulary], tokens], dim=1)
+        found.append(sequences)
+    return torch.cat(found)
+
+
+def _mask(totals: Tensor, request: int, sequences: Tensor, allowed: AllowedTokens) -> Tensor:
+    mask = torch.full_like(totals, -torch.inf)
+    for row, sequence in enumerate(sequences.cpu()):
+        mask[row, allowed(request, sequence)] = 0.0
+    return mask
+
+
+def shared_sequences(found: Tensor, expected: Tensor, beams: int) -> float:
+    """The share of the expected ones that were found, request by request.   [B * beams, 1 + L]"""
+    common, got, wanted = 0, found.tolist(), expected.tolist()
+    for begin in range(0, len(wanted), beams):
+        own = slice(begin, begin + beams)
+        common += len({*map(tuple, got[own])} & {*map(tuple, wanted[own])})
+    return common / len(wanted)
 
 
 def allowed_by_trie(trie: SidTrie) -> AllowedTokens:

@@ -6,16 +6,26 @@ every beam reads a slice of its node's CSR row as long as the level's largest fa
 beyond the row is discarded, and tokens and next nodes are scattered into a row over the vocabulary.
 Nothing depends on the data but values, so it runs on accelerators without waiting; what it pays is
 the padding to the largest fan-out, and a [rows, V] mask. It knows which SIDs exist, and no user.
+`static_step` is the mask; `static_beams` the step around it, with torch's own top k.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from kernels import DecodeIndex
 
-__all__ = ["StaticIndex", "static_index", "static_step"]
+__all__ = [
+    "KeptBeams",
+    "StaticIndex",
+    "StaticStep",
+    "static_beams",
+    "static_index",
+    "static_log_probabilities",
+    "static_step",
+]
 
 _DENSE_LEVELS = 2
 
@@ -41,6 +51,32 @@ class StaticIndex:
     @property
     def vocabulary(self) -> int:
         return len(self.first)
+
+
+@dataclass(frozen=True, slots=True)
+class StaticStep:
+    """
+    logits     float32 [B * M, C]   the step's tokens, then rows that only enter the normaliser
+    row_scale  float32 [B * M]      multiplies the row's logits
+    scores     float32 [B, M]       of the beams, -inf of dead ones
+    tokens     int64 [B * M]        their last ones
+    nodes      int32 [B * M]
+    """
+
+    logits: Tensor
+    row_scale: Tensor | None
+    scores: Tensor
+    tokens: Tensor
+    nodes: Tensor
+
+
+class KeptBeams(NamedTuple):
+    """[B, k] each; those of score -inf mean nothing. `parents` are flat rows."""
+
+    parents: Tensor
+    tokens: Tensor
+    nodes: Tensor
+    scores: Tensor
 
 
 def static_index(index: DecodeIndex) -> StaticIndex:
@@ -92,6 +128,31 @@ def static_step(
     onward = torch.zeros_like(wide, dtype=torch.int32)
     onward.scatter_(1, columns, (entries + 1).int())
     return wide[:, : index.vocabulary], onward[:, : index.vocabulary]
+
+
+def static_log_probabilities(index: StaticIndex, given: StaticStep) -> Tensor:
+    """-> float32 [B * M, V]"""
+    logits = given.logits.float()
+    if given.row_scale is not None:
+        logits = logits * given.row_scale[:, None]
+    return logits.log_softmax(dim=-1)[:, : index.vocabulary]
+
+
+def static_beams(
+    index: StaticIndex, step: int, given: StaticStep, k: int, ordered: bool
+) -> KeptBeams:
+    """The whole step: from logits to the k best continuations of each request."""
+    requests, beams = given.scores.shape
+    masked, onward = static_step(
+        index, step, static_log_probabilities(index, given), given.tokens, given.nodes
+    )
+    totals = (masked + given.scores.reshape(-1, 1)).view(requests, -1)
+    scores, places = totals.topk(min(k, totals.shape[1]), dim=1, sorted=ordered)
+    nodes = onward.reshape(requests, -1).gather(1, places)
+    first_rows = torch.arange(requests, device=places.device)[:, None] * beams
+    return KeptBeams(
+        places // index.vocabulary + first_rows, places % index.vocabulary, nodes, scores
+    )
 
 
 def _widest(index: DecodeIndex) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -32,9 +32,32 @@ def test_a_timing_is_of_one_call_of_a_run() -> None:
     timing = Timing.of([4.0, 8.0, 6.0], calls=2, seconds=1.0, draw=Draw(1980, 512.25))
     assert (timing.p50_ms, timing.mean_ms, timing.runs) == (3.0, 3.0, 3)
     assert timing.row() == {
-        "p50_ms": 3.0, "p99_ms": 3.98, "mean_ms": 3.0, "runs": 3,
+        "p50_ms": 3.0, "p99_of_means_ms": 3.98, "mean_ms": 3.0, "runs": 3, "calls": 2,
         "sm_clock_mhz": 1980, "power_w": 512.25,
     }  # fmt: skip
+    assert timing.joules == pytest.approx(3e-3 * 512.25)
+
+
+def test_a_p99_is_only_of_single_calls() -> None:
+    of_one, of_means = (Timing.of([4.0, 8.0], calls, 1.0, Draw()) for calls in (1, 4))
+    assert of_one.quantiles().keys() == {"p50_ms", "p99_ms"}
+    assert of_means.quantiles().keys() == {"p50_ms", "p99_of_means_ms"}
+    assert of_one.joules is None
+
+
+@pytest.mark.parametrize("time", [sustained, timed_on_host])
+def test_what_happens_before_a_run_is_not_timed(time: Callable[..., Timing]) -> None:
+    made: list[str] = []
+
+    def before() -> None:
+        made.append("before")
+        sleep(0.002)
+
+    timing = time(lambda: made.append("run"), CPU, 1e-9, before=before)
+    assert timing.p50_ms < 1
+    assert made == ["before", "run"] * (timing.runs + 1)
+    (timing,) = by_turns([lambda: made.append("run")], CPU, 1e-9, befores=[before])
+    assert timing.p50_ms < 1
 
 
 @pytest.mark.parametrize("time", [sustained, timed_on_host])

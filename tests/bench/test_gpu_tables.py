@@ -17,10 +17,11 @@ from bench.gpu import budget, gtm, ladder, others, serve
 from bench.gpu.attention import measure_attention
 from bench.gpu.attention_inputs import distinct_table, searched_tables, self_inputs
 from bench.gpu.catalogue import Catalogue, catalogue_spec
+from bench.gpu.found import Found, overlap
 from bench.gpu.options import BenchOptions
 from bench.gpu.requests import full_requests
 from bench.gpu.results import Row
-from bench.gpu.rung_runs import RUNGS, Found
+from bench.gpu.rung_runs import RUNGS
 from bench.gpu.subject import (
     PAPER,
     engine_of,
@@ -195,8 +196,8 @@ def test_overlap_counts_live_sids_only() -> None:
         return Found(tensor, tensor.float(), torch.zeros(len(nodes), dtype=torch.bool))
 
     expected = found([[3, 5, -1], [-1, -1, -1]])
-    assert ladder.overlap(found([[5, 9, -1], [7, 8, 9]]), expected) == 0.5
-    assert ladder.overlap(expected, found([[-1], [-1]])) == 1.0
+    assert overlap(found([[5, 9, -1], [7, 8, 9]]), expected) == 0.5
+    assert overlap(expected, found([[-1], [-1]])) == 1.0
 
 
 def test_the_mfu_of_the_papers_decoder_is_the_papers() -> None:

@@ -2,12 +2,14 @@
 
 import os
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from bench.gpu.found import Found, TracedFound, plain_found_freely
 from bench.rungs.attention import DenseCache, attend_sdpa, spread_to_rows
 from bench.rungs.dense_search import DenseGenerated, Rung, dense_search, require_full_contexts
 from bench.rungs.every_token import EveryToken
@@ -16,7 +18,7 @@ from bench.rungs.weights import RungWeights
 from configs.errors import InputError
 from configs.generation import BeamProfile
 from index.trie import NO_NODE
-from kernels import REFERENCE
+from kernels import REFERENCE, Beams
 from model.beam_search import beam_search
 from model.inputs import UserContext
 from support.command import run_python
@@ -97,39 +99,38 @@ def test_the_names_of_the_rungs_are_the_papers() -> None:
     assert [rung.name for rung in DENSE_RUNGS] == ["L0", "L1", "L2", "L3"]
 
 
-def test_every_token_is_a_catalogue_of_every_sid() -> None:
+def test_places_of_every_token_tell_the_sids_of_the_plain_search() -> None:
     case = rung_case(17)
-    slot = EveryToken(7, numbered=True)
-    ops = replace(REFERENCE, admit_children=lambda nodes, *_: slot.admit_children(nodes))
+    slot = EveryToken(7)
+    places: list[Tensor] = []
+
+    def select(*arguments: Any, **named: Any) -> Beams:
+        beams = REFERENCE.select_beams(*arguments, **named)
+        places.append(beams.nodes)
+        return beams
+
+    ops = replace(
+        REFERENCE, admit_children=lambda nodes, *_: slot.admit_children(nodes), select_beams=select
+    )
     index = case.catalogue.index.without_matchers()
     got, expected = (
         beam_search(case.decoder, case.context, case.catalogue.users, index, case.profile, each)
         for each in (ops, REFERENCE)
     )
-    assert torch.equal(got.leaves, expected.leaves)
     assert torch.equal(got.scores, expected.scores)
+    assert not torch.equal(got.leaves, expected.leaves)
+    untold = Found(got.leaves, got.scores, got.corrupt)
+    nodes = TracedFound(untold, tuple(places)).numbered(7).nodes
+    assert torch.equal(nodes - index.first_leaf, expected.leaves.long())
 
 
-def test_candidates_without_numbers_are_the_same_and_lead_to_the_same_scores() -> None:
-    case = rung_case(17)
-    index = case.catalogue.index.without_matchers()
-    found = []
-    for slot in (EveryToken(7), EveryToken(7, numbered=True)):
-        ops = replace(REFERENCE, admit_children=lambda nodes, *_, s=slot: s.admit_children(nodes))
-        found.append(
-            beam_search(case.decoder, case.context, case.catalogue.users, index, case.profile, ops)
-        )
-    assert torch.equal(found[0].scores, found[1].scores)
-    assert not torch.equal(found[0].leaves, found[1].leaves)
-
-
-def test_a_dead_beam_has_no_tokens_and_deep_nodes_stay_live() -> None:
-    slot = EveryToken(512, numbered=True)
-    nodes = torch.tensor([[2**31 - 2, NO_NODE, 5]], dtype=torch.int32)
-    candidates = slot.admit_children(nodes)
-    assert candidates.counts is not None
-    assert candidates.counts.tolist() == [512, 0, 512]
-    assert (candidates.packed().nodes >= 0).all()
+def test_dead_beams_without_constraints_have_no_number() -> None:
+    case = rung_case(13, profile=BeamProfile((1, 11, 11), 11))
+    expected = plain_found_freely(case.decoder, case.context, case.profile)
+    scores = torch.full_like(expected.scores, -torch.inf)
+    places = tuple(torch.full((3, n), NO_NODE, dtype=torch.int32) for n in (11, 11, 11))
+    traced = TracedFound(Found(expected.nodes, scores, expected.corrupt), places)
+    assert (traced.numbered(7).nodes == NO_NODE).all()
 
 
 INTERPRETED = """
