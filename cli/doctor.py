@@ -149,15 +149,32 @@ def _nvcc() -> Finding:
 
 
 def _gpu() -> Finding:
+    from native.nvcc import LEAST_CAPABILITY
+
+    need = f"{LEAST_CAPABILITY[0]}.{LEAST_CAPABILITY[1]}"
     try:
-        command = ["nvidia-smi", "--list-gpus"]
+        command = ["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"]
         listed = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-        names = [line.partition(" (UUID")[0] for line in listed.stdout.splitlines()]
-    except (OSError, subprocess.SubprocessError):
-        names = []
-    if not names:
+    except FileNotFoundError:
         return Finding("GPU", "note", "none found: everything runs on the CPU")
-    return Finding("GPU", "ok", "; ".join(names))
+    except (OSError, subprocess.SubprocessError) as error:
+        return Finding("GPU", "note", f"nvidia-smi does not tell: {error}", "mend the driver")
+    found, older = [], []
+    for row in listed.stdout.splitlines():
+        name, _, capability = map(str.strip, row.rpartition(","))
+        found.append(f"{name}, compute capability {capability} (needed: {need})")
+        if not _reaches(capability, LEAST_CAPABILITY):
+            older.append(name)
+    if not found:
+        return Finding("GPU", "note", "none found: everything runs on the CPU")
+    remedy = f"use another GPU than {', '.join(older)}, or device cpu" if older else ""
+    return Finding("GPU", "note" if older else "ok", "; ".join(found), remedy)
+
+
+def _reaches(capability: str, least: tuple[int, int]) -> bool:
+    """capability: as 9.0; anything else reaches nothing."""
+    major, _, minor = capability.partition(".")
+    return major.isdigit() and minor.isdigit() and (int(major), int(minor)) >= least
 
 
 def _print(findings: list[Finding]) -> None:

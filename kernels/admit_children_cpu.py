@@ -13,18 +13,14 @@ import torch
 from torch import Tensor
 
 from index.matcher_ids import MatcherIds
+from kernels.addresses import row_addresses, set_addresses
 from kernels.admit_children import check_admission, fan_outs
-from kernels.tensors import (
-    BloomTensors,
-    Candidates,
-    DecodeIndex,
-    QueryTensors,
-    UserTensors,
-)
+from kernels.tensors import Candidates, DecodeIndex, UserTensors
 from native.loader import array_in, array_out, declare
 
 __all__ = ["admit_children_cpu"]
 
+_CPU = torch.device("cpu")
 _CHILDREN_PER_THREAD = 16384  # fewer are tested faster than a thread starts
 
 
@@ -61,7 +57,13 @@ def admit_children_cpu(nodes: Tensor, users: UserTensors, index: DecodeIndex) ->
     children = torch.empty(room, dtype=torch.int32)
     ids, table, words = _bitmasks(index)
     # In mode `cd` the snapshot has no matchers, whatever sets the users have.
-    sets = [_set_matcher(*pair) for pair in zip(index.blooms, users.sets, strict=False)]
+    sets = [
+        _SetMatcher(
+            matcher=MatcherIds(*row_addresses("bloom", bloom.index, bloom.offsets, _CPU)),
+            **set_addresses(bloom, queries, _CPU),
+        )
+        for bloom, queries in zip(index.blooms, users.sets, strict=False)
+    ]
     _admit_children(
         *(threads, *beams.shape, beams.numpy()),
         *(len(index.node_offsets) - 1, index.node_offsets.numpy(), index.csr_tokens.numpy()),
@@ -77,35 +79,8 @@ def _bitmasks(index: DecodeIndex) -> tuple[MatcherIds, npt.NDArray[np.uint64], i
     """Row ids, rows and their words; in mode `cd` nothing, and 0 words."""
     if index.bitmask_index is None or index.bitmask_table is None:
         return MatcherIds(), np.empty((0, 0), np.uint64), 0
-    ids = _ids(index.bitmask_index, index.bitmask_offsets)
+    ids = MatcherIds(*row_addresses("bitmask", index.bitmask_index, index.bitmask_offsets, _CPU))
     return ids, _words(index.bitmask_table), index.bitmask_table.shape[1]
-
-
-def _ids(index: Tensor, offsets: Tensor | None) -> MatcherIds:
-    return MatcherIds(
-        _address(index, torch.int32), None if offsets is None else _address(offsets, torch.int32)
-    )
-
-
-def _set_matcher(bloom: BloomTensors, queries: QueryTensors) -> _SetMatcher:
-    return _SetMatcher(
-        _ids(bloom.index, bloom.offsets),
-        _address(bloom.table, torch.int64),
-        _address(bloom.star, torch.uint8),
-        _address(queries.offsets, torch.int32),
-        _address(queries.hashes, torch.int64),
-        bloom.bits,
-        bloom.hashes,
-    )
-
-
-def _address(tensor: Tensor, dtype: torch.dtype) -> int:
-    if tensor.dtype != dtype or not tensor.is_cpu or not tensor.is_contiguous():
-        raise ValueError(
-            f"native admission reads contiguous {dtype} on the CPU, got {tensor.dtype} on "
-            f"{tensor.device}, contiguous: {tensor.is_contiguous()}"
-        )
-    return tensor.data_ptr()
 
 
 def _words(tensor: Tensor) -> npt.NDArray[np.uint64]:

@@ -11,15 +11,15 @@ from ctypes import c_int32, c_int64, c_uint32, c_void_p
 import torch
 from torch import Tensor
 
+from kernels.addresses import address, row_addresses, set_addresses
 from kernels.admit_children import check_admission_shapes, check_users
-from kernels.cuda_stream import address, current_stream
+from kernels.cuda_stream import current_stream
 from kernels.shapes import require_tensor
 from kernels.tensors import (
     MOST_SETS_ON_GPU,
     BloomTensors,
     Candidates,
     DecodeIndex,
-    QueryTensors,
     UserTensors,
 )
 from native.loader import declare, load_cuda_library
@@ -92,14 +92,14 @@ def admit_children_cuda(nodes: Tensor, users: UserTensors, index: DecodeIndex) -
 class CudaSlot:
     """An `AdmissionSlot` whose steps may be captured once it points at some snapshot.
 
-    From then on it takes snapshots of those vocabulary sizes only, and keeps what it points at.
+    From then on it takes snapshots of those vocabulary sizes only. It knows what it points at by
+    address alone, and keeps nothing of it: whoever runs a batch keeps that batch's.
     """
 
     def __init__(self) -> None:
         self._vocab_sizes: tuple[int, ...] | None = None
         self._admission: Tensor | None = None
         self._work = _WorkSpace()
-        self._pointed: tuple[UserTensors, DecodeIndex] | None = None
 
     def point_at(self, users: UserTensors, index: DecodeIndex) -> None:
         check_users(users, index)
@@ -117,7 +117,7 @@ class CudaSlot:
             *(current_stream(device), ctypes.sizeof(value), ctypes.byref(value)),
             self._admission.data_ptr(),
         )
-        self._vocab_sizes, self._pointed = index.vocab_sizes, (users, index)
+        self._vocab_sizes = index.vocab_sizes
 
     def admit_children(self, nodes: Tensor, lanes: int | None = None) -> Candidates:
         """nodes int32 [B, M]. Requests beyond the users that the slot points at have no children.
@@ -179,38 +179,23 @@ def _admission(users: UserTensors, index: DecodeIndex, work: _WorkSpace) -> _Adm
     # Query tables first: their lines must not lie across two of the cache's.
     tabled = [_tabled_words(bloom, requests) for bloom in index.blooms]
     begin = work.of(sum(tabled) + requests * (1 + words), device)
-    admission.bitmask = _rows("bitmask", index.bitmask_index, index.bitmask_offsets, device)
+    admission.bitmask = _EntryRows(
+        *row_addresses("bitmask", index.bitmask_index, index.bitmask_offsets, device)
+    )
     admission.bitmask_table = address("bitmask_table", index.bitmask_table, device, torch.int64)
     admission.users = address("users.bitmask", users.bitmask, device, torch.int64)
     admission.user_words = begin + 8 * sum(tabled)
     admission.words = words
     admission.num_sets = len(index.blooms)
     for i, (bloom, queries) in enumerate(zip(index.blooms, users.sets, strict=True)):
-        tables = begin + 8 * sum(tabled[:i]) if tabled[i] else 0
-        admission.sets[i] = _set(bloom, queries, tables, device)
+        admission.sets[i] = _Set(
+            rows=_EntryRows(*row_addresses("bloom", bloom.index, bloom.offsets, device)),
+            query_tables=begin + 8 * sum(tabled[:i]) if tabled[i] else 0,
+            **set_addresses(bloom, queries, device),
+        )
     return admission
 
 
 def _tabled_words(bloom: BloomTensors, requests: int) -> int:
     """Of [requests, bits / 4, 16] query tables."""
     return requests * bloom.bits // 4 * 16 if bloom.bits <= _MOST_TABLED_BITS else 0
-
-
-def _set(bloom: BloomTensors, queries: QueryTensors, tables: int, device: torch.device) -> _Set:
-    return _Set(
-        rows=_rows("bloom", bloom.index, bloom.offsets, device),
-        table=address("bloom table", bloom.table, device, torch.int64),
-        star=address("bloom star", bloom.star, device, torch.uint8),
-        offsets=address("offsets of queries", queries.offsets, device, torch.int32),
-        hashes=address("hashes of queries", queries.hashes, device, torch.int64),
-        query_tables=tables,
-        bits=bloom.bits,
-        hashes_per_value=bloom.hashes,
-    )
-
-
-def _rows(name: str, index: Tensor, offsets: Tensor | None, device: torch.device) -> _EntryRows:
-    return _EntryRows(
-        address(f"{name} index", index, device, torch.int32),
-        address(f"{name} offsets", offsets, device, torch.int32),
-    )

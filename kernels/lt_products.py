@@ -8,8 +8,11 @@ For two shapes of the paper's decoder another tile than cuBLAS chooses costs les
 * The second of the feed-forward, 512 -> 2048, added to the residual: with so few terms to sum it
   waits for the residual's memory, and small tiles have more of it on its way.
 
-Found on an H200 with cuBLAS 13.0. An algorithm is taken if cuBLAS offers it for the shape; every
-other product is left to torch. All sum in float32, in an order that depends on the shape alone.
+Together that is about 2 % of the decoder's time and energy. Found on an H200 with cuBLAS 13.0 among
+130 settings of tile, cluster, swizzle and custom option for each of the decoder's shapes; for the
+others nothing is better than what cuBLAS chooses. An algorithm is taken if cuBLAS offers it for the
+shape; every other product is left to torch. All sum in float32, in an order that depends on the
+shape alone.
 """
 
 import ctypes
@@ -96,7 +99,8 @@ class _Plan:
 
 
 class LtProducts:
-    """Of 16-bit rows on one device; one at a time, since they share what they work in."""
+    """Of 16-bit rows on one device; one at a time on the GPU, since they share what they work in:
+    whoever has weights in this form has its own, and runs one batch after another."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -11,6 +11,7 @@ from kernels.rearrange_triton import rearrange_triton
 from kernels.row_factors_triton import row_factors_triton
 from kernels.select_beams_cuda import prepare_selection, select_beams_cuda
 from kernels.self_attention_triton import self_attention_triton
+from native.nvcc import LEAST_CAPABILITY
 
 __all__ = ["load_cuda_ops"]
 
@@ -19,6 +20,7 @@ def load_cuda_ops(device: torch.device) -> Ops:
     """Opens the library of kernels and makes it ready on the device."""
     if not torch.cuda.is_available():
         raise DeviceError(f"device {device}: torch finds no GPU on this machine; use device cpu")
+    _require_capability(device)
     prepare_selection(device)
     return Ops(
         self_attention=self_attention_triton,
@@ -29,3 +31,13 @@ def load_cuda_ops(device: torch.device) -> Ops:
         select_beams=select_beams_cuda,
         rearrange=rearrange_triton,
     )
+
+
+def _require_capability(device: torch.device) -> None:
+    found = torch.cuda.get_device_capability(device)
+    if found < LEAST_CAPABILITY:
+        raise DeviceError(
+            f"device {device}: {torch.cuda.get_device_name(device)} has compute capability "
+            f"{found[0]}.{found[1]}, the kernels need {LEAST_CAPABILITY[0]}.{LEAST_CAPABILITY[1]} "
+            "or more; use another GPU, or device cpu"
+        )

@@ -6,7 +6,8 @@ from ctypes import c_int64, c_void_p
 import torch
 from torch import Tensor
 
-from kernels.cuda_stream import address, current_stream
+from kernels.addresses import address
+from kernels.cuda_stream import current_stream
 from kernels.select_beams import check_selection
 from kernels.shapes import require_contiguous
 from kernels.tensors import Beams, Candidates

@@ -27,8 +27,10 @@ __all__ = ["CapturedGeneration", "copy_features", "features_of_nobody", "one_sid
 
 
 class CapturedGeneration:
-    """All graphs share their memory, their slot and their inputs: one batch at a time, in whatever
-    thread and on whatever stream; batches of several streams wait for each other on the GPU."""
+    """All graphs share their memory, their slot, their inputs and what products work in: one batch
+    at a time, in whatever thread and on whatever stream; batches of several streams wait for each
+    other on the GPU. So a new snapshot warms up between the batches of those that serve, and a new
+    checkpoint beside them, since nothing of its generation is another's."""
 
     def __init__(
         self,
@@ -81,15 +83,16 @@ class CapturedGeneration:
         with self._lock:
             stream = torch.cuda.current_stream(self._eager.device)
             stream.wait_event(self._done)
-            self._slot.point_at(users, index)
-            copy_features(features, self._inputs[bucket])
-            call.replay()
-            found = call.result
-            generated = Generated(
-                leaves_of(found.nodes, index), found.scores.clone(), found.corrupt.clone()
-            )
-            self._done.record(stream)
-        return generated
+            try:
+                self._slot.point_at(users, index)
+                copy_features(features, self._inputs[bucket])
+                call.replay()
+                found = call.result
+                return Generated(
+                    leaves_of(found.nodes, index), found.scores.clone(), found.corrupt.clone()
+                )
+            finally:  # whatever was queued, the next batch comes after it
+                self._done.record(stream)
 
     def _recorded(self, features: FeatureTensors, profile: BeamProfile) -> CapturedCall[FoundNodes]:
         return CapturedCall(lambda: self._eager.search(features, self._slot, profile), self._memory)

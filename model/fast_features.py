@@ -79,8 +79,9 @@ class _SingleInputs:
     """Those that are no sequences, to tokens."""
 
     def __init__(self, features: InterFormerFeatures, dtype: torch.dtype) -> None:
-        self._tokens = features.tokens.to(dtype)
-        self._project = None if features.project is None else features.project.to(dtype)
+        self._tokens = features.tokens.to(dtype, copy=True)
+        project = features.project
+        self._project = None if project is None else project.to(dtype, copy=True)
         tables = list(features.tables.values())
         dense = [table for table in tables if isinstance(table, DenseTable)]
         categorical = [table.embed for table in tables if isinstance(table, CategoricalTable)]

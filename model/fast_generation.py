@@ -21,7 +21,11 @@ __all__ = ["FastGeneration"]
 
 
 class FastGeneration:
-    """Takes the model's weights, in float32, as they are now, to where the model is."""
+    """Takes copies of the model's weights, in float32 as they are now, where the model is.
+
+    One batch at a time, those of graphs recorded from this among them: products share what they
+    work in.
+    """
 
     def __init__(self, model: Model, ops: Ops, precision: Precision, memo_bytes: int) -> None:
         folded = FastWeights.of(model.decoder)

@@ -48,7 +48,9 @@ class FastLayer:
     ffn_out: Tensor
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "FastLayer":
-        return FastLayer(*(getattr(self, f.name).to(device, dtype) for f in fields(self)))
+        return FastLayer(
+            *(getattr(self, f.name).to(device, dtype, copy=True) for f in fields(self))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class FastWeights:
     @staticmethod
     @torch.no_grad()
     def of(decoder: Decoder) -> "FastWeights":
-        """In float32, on the decoder's device."""
+        """In float32, on the decoder's device. Some may be the decoder's own: `to` makes copies."""
         weights = {name: weight.detach().float() for name, weight in decoder.named_parameters()}
         layers = [_of_layer(weights, f"layers.{i}.") for i in range(decoder.spec.layers)]
         qkv = [
@@ -107,18 +109,23 @@ class FastWeights:
         )
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "FastWeights":
+        """A copy, in whatever precision."""
+
+        def copied(weight: Tensor) -> Tensor:
+            return weight.to(device, dtype, copy=True)
+
         return FastWeights(
             spec=self.spec,
             vocab_sizes=self.vocab_sizes,
             scale=self.scale,
-            start=self.start.to(device, dtype),
-            embed=self.embed.to(device, dtype),
-            first_blocks=self.first_blocks.to(device, dtype),
+            start=copied(self.start),
+            embed=copied(self.embed),
+            first_blocks=copied(self.first_blocks),
             layers=tuple(layer.to(device, dtype) for layer in self.layers),
-            qkv=tuple(weight.to(device, dtype) for weight in self.qkv),
-            cross_kv=self.cross_kv.to(device, dtype),
-            heads=tuple(head.to(device, dtype) for head in self.heads),
-            bias=self.bias.to(device),
+            qkv=tuple(map(copied, self.qkv)),
+            cross_kv=copied(self.cross_kv),
+            heads=tuple(map(copied, self.heads)),
+            bias=self.bias.to(device, copy=True),
             products=products_for(device, dtype),
         )
 

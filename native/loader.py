@@ -49,7 +49,7 @@ def load_library() -> ctypes.CDLL:
 def load_library_with_lock() -> ctypes.CDLL:
     """The same library, whose calls keep the interpreter lock: for those of a few microseconds."""
     load_library()  # checked
-    return ctypes.PyDLL(str(library_path()))
+    return _typed(ctypes.PyDLL(str(library_path())))
 
 
 @cache
@@ -63,14 +63,19 @@ def open_library(path: Path, digest: str | None, target: Target = CPU) -> ctypes
     if not path.is_file():
         raise NativeError(f"{path}: native library is missing: {run}")
     try:
-        library = ctypes.CDLL(str(path))
-        library.grace_source_digest.restype = ctypes.c_char_p
-        library.grace_last_error.restype = ctypes.c_char_p
+        library = _typed(ctypes.CDLL(str(path)))
     except (OSError, AttributeError) as error:
         raise NativeError(f"{path}: not our native library ({error}): {run}") from None
     built_from = library.grace_source_digest().decode()
     if digest is not None and built_from != digest:
         raise NativeError(f"{path}: native library is older than its sources: {run}")
+    return library
+
+
+def _typed(library: ctypes.CDLL) -> ctypes.CDLL:
+    """What every library of ours has; to ctypes each opening of it is another library."""
+    library.grace_source_digest.restype = ctypes.c_char_p
+    library.grace_last_error.restype = ctypes.c_char_p
     return library
 
 

@@ -8,7 +8,10 @@ from sysconfig import get_path
 
 from configs.errors import NativeError
 
-__all__ = ["NVCC_FLAGS", "NVCC_LINK_FLAGS", "find_nvcc"]
+__all__ = ["LEAST_CAPABILITY", "NVCC_FLAGS", "NVCC_LINK_FLAGS", "find_nvcc"]
+
+LEAST_CAPABILITY = (8, 0)
+"""Of a GPU: Ampere's, the oldest that the portable code below is for."""
 
 # Code for Hopper, and for other GPUs since Ampere what their driver compiles at its first launch.
 _GPUS = (

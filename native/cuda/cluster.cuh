@@ -1,5 +1,5 @@
-// Blocks that reach each other's memory: a thread block cluster where there are clusters (sm_90),
-// elsewhere a block by itself.
+// Blocks that reach each other's memory: a thread block cluster in code compiled for GPUs that have
+// clusters, elsewhere a block by itself. A launch must ask which code it starts.
 #ifndef GRACE_CLUSTER_CUH_
 #define GRACE_CLUSTER_CUH_
 
@@ -10,6 +10,7 @@
 namespace grace {
 
 constexpr uint32_t kMostBlocks = 4;  // of a cluster
+constexpr int kClusterCode = 90;  // the least cudaFuncAttributes::ptxVersion of code with clusters
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 

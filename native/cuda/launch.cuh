@@ -36,7 +36,7 @@ struct LaunchShape {
   dim3 blocks;
   unsigned threads;
   size_t block_memory = 0;
-  unsigned cluster = 1;  // blocks that share their memories; more than 1 needs sm_90
+  unsigned cluster = 1;  // blocks that share their memories; more than 1: see cluster.cuh
 };
 
 template <typename... Parameters, typename... Arguments>

@@ -283,12 +283,14 @@ void allow_memory() {
                     "select_beams: block memory");
 }
 
-bool device_has_clusters() {
-  int device = 0, major = 0;
-  grace::check_cuda(cudaGetDevice(&device), "current device");
-  grace::check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
-                    "compute capability");
-  return major >= 9;
+// Whether the code that this device runs was compiled for clusters. Not whether the device has
+// them: a GPU newer than the library runs the portable code, in which a block is by itself.
+template <typename Logit>
+bool in_clusters() {
+  const void* kernel = reinterpret_cast<const void*>(&select_beams<Logit>);
+  cudaFuncAttributes compiled{};
+  grace::check_cuda(cudaFuncGetAttributes(&compiled, kernel), "select_beams: its code");
+  return compiled.ptxVersion >= grace::kClusterCode;
 }
 
 template <typename Logit>
@@ -306,7 +308,7 @@ void launch_select(void* stream, const Selection& from) {
                        : grace::score_rows<grace::Reading::kOnes, Logit>;
   }
   grace::launch("score_rows", stream, shape, score_rows, from);
-  shape.cluster = from.beams > kBeamsOfOneBlock && device_has_clusters() ? grace::kMostBlocks : 1;
+  shape.cluster = from.beams > kBeamsOfOneBlock && in_clusters<Logit>() ? grace::kMostBlocks : 1;
   shape.blocks = dim3(static_cast<unsigned>(from.requests) * shape.cluster);
   shape.threads = kSelectBlock;
   shape.block_memory = block_memory(from.keys == nullptr ? from.capacity : 0);

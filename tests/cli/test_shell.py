@@ -167,6 +167,47 @@ def test_doctor_calls_a_missing_package_a_fault(monkeypatch: pytest.MonkeyPatch)
     assert "make setup" in fault.remedy
 
 
+def gpu_found(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> doctor.Finding:
+    """What is told of a GPU where such a script is nvidia-smi."""
+    tool = folder / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    (finding,) = (finding for finding in doctor.examine() if finding.name == "GPU")
+    return finding
+
+
+def test_doctor_tells_each_gpu_its_capability_and_what_is_needed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told = gpu_found(monkeypatch, tmp_path, 'echo "NVIDIA H200, 9.0"; echo "NVIDIA A100, 8.0"')
+    assert (told.status, told.remedy) == ("ok", "")
+    assert told.found == (
+        "NVIDIA H200, compute capability 9.0 (needed: 8.0); "
+        "NVIDIA A100, compute capability 8.0 (needed: 8.0)"
+    )
+
+
+@pytest.mark.parametrize("capability", ["7.5", "[N/A]"])
+def test_doctor_says_which_gpu_is_too_old(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capability: str
+) -> None:
+    script = f'echo "NVIDIA B200, 10.0"; echo "Tesla T4, {capability}"'
+    told = gpu_found(monkeypatch, tmp_path, script)
+    assert told.status == "note"
+    assert f"Tesla T4, compute capability {capability} (needed: 8.0)" in told.found
+    assert told.remedy == "use another GPU than Tesla T4, or device cpu"
+
+
+def test_doctor_does_not_take_a_driver_that_fails_for_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told = gpu_found(monkeypatch, tmp_path, "exit 9")
+    assert told.status == "note"
+    assert told.found.startswith("nvidia-smi does not tell: ")
+    assert "exit status 9" in told.found
+
+
 @pytest.mark.subprocess
 def test_a_closed_pipe_is_not_a_traceback() -> None:
     grace = Path(sys.executable).with_name("grace")

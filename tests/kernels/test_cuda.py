@@ -3,6 +3,7 @@
 The same on a GPU is test_agreement.py, and what only a GPU shows is test_cuda_on_gpu.py.
 """
 
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +19,7 @@ from kernels.select_beams_cuda import select_beams_cuda
 from support.decode_cases import branching_case, decode_case, every_sid_case, random_nodes
 from support.emulated_cuda import emulated_cuda
 from support.hard_inputs import full_rows, many_locations_case
-from support.op_cases import CASES, OpCase, selection_inputs
+from support.op_cases import CASES, OpCase, mapped, selection_inputs
 
 pytestmark = pytest.mark.subprocess  # the first of them runs the compiler
 CPU = torch.device("cpu")
@@ -148,6 +149,17 @@ def test_a_slot_keeps_to_its_vocabulary_and_points_somewhere_first() -> None:
         ValueError, match=r"sizes \(3, 5\), the snapshot has \(3, 7\): make another"
     ):
         slot.point_at(other.users, other.index)
+
+
+def test_a_slot_keeps_no_snapshot_alive() -> None:
+    """Gigabytes, which are to be freed with the last batch that is bound to them."""
+    made = decode_case(branching_case(np.random.default_rng(5), 63, 3), MatcherMode.UNION)
+    users, index = mapped((made.users, made.index), torch.clone)
+    slot = CudaSlot()
+    slot.point_at(users, index)
+    kept = [weakref.ref(index.node_offsets), weakref.ref(users.bitmask)]
+    del users, index
+    assert [tensor() for tensor in kept] == [None, None]
 
 
 def test_users_of_another_schema_are_refused() -> None:

@@ -31,6 +31,22 @@ def test_a_gpu_that_torch_does_not_find_is_refused(monkeypatch: pytest.MonkeyPat
         load_ops(torch.device("cuda:0"))
 
 
+@pytest.mark.parametrize("capability", [(7, 5), (6, 1)], ids=str)
+def test_a_gpu_older_than_the_kernels_is_refused_before_any_runs(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]
+) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
+    with pytest.raises(DeviceError) as refused:
+        load_ops(torch.device("cuda:0"))
+    assert str(refused.value) == (
+        f"device cuda:0: Tesla T4 has compute capability {capability[0]}.{capability[1]}, the "
+        "kernels need 8.0 or more; use another GPU, or device cpu"
+    )
+
+
 def test_a_gpu_without_triton_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [
         *filter(re.compile(r"triton|kernels\.\w+_triton|kernels\.ops_cuda").match, sys.modules)

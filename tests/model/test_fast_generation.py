@@ -13,10 +13,14 @@ from index.trie import NO_NODE
 from kernels import REFERENCE, UserTensors, load_ops
 from model.beam_search import beam_search
 from model.captured_generation import copy_features, features_of_nobody, one_sid_index
+from model.fast_features import FastFeatures
 from model.fast_generation import FastGeneration
+from model.fast_weights import PRECISIONS, Precision
+from model.feature_lookups import LookupEncoder
 from model.generation import PlainGeneration, generation_for
 from support.fast_cases import ALL_STEPS
 from support.generation_cases import MODELS, PROFILES, index_of, make_batch, make_model
+from support.op_cases import mapped
 
 CPU = torch.device("cpu")
 OPS = load_ops(CPU)
@@ -64,6 +68,28 @@ def test_a_lower_precision_takes_features_as_they_come(kind: str) -> None:
     assert not got.corrupt.any()
     for name, weight in model.state_dict().items():
         assert torch.equal(weight, before[name]), "the model itself stays as it is"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("kind", MODELS)
+def test_what_becomes_of_the_model_changes_no_answer(kind: str, precision: Precision) -> None:
+    model = make_model(kind, CPU)
+    fast = FastGeneration(model, OPS, precision, 0)
+    features = FastFeatures(model, PRECISIONS[precision])
+    index, batch = index_of(model, 1, MatcherMode.CD, CPU), make_batch(model, 1, 4, 4, CPU)
+    lookups = LookupEncoder(model.spec).batch([], 4)
+    before, kept = features.compute(lookups), mapped(batch.features, torch.clone)
+    expected = fast.generate(batch.features, batch.users, index, PROFILES[0])
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.fill_(torch.nan)
+    got = fast.generate(kept, batch.users, index, PROFILES[0])
+    assert torch.equal(got.scores, expected.scores)
+    after = features.compute(lookups)
+    if before.non_sequence is not None and after.non_sequence is not None:
+        assert torch.equal(before.non_sequence, after.non_sequence)
+    for one, other in zip(before.sequences, after.sequences, strict=True):
+        assert torch.equal(one.states, other.states)
 
 
 def test_a_snapshot_of_other_sids_is_refused() -> None:

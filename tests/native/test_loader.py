@@ -1,6 +1,7 @@
 """The loader: which file is opened, and what is refused."""
 
 import ctypes
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,15 @@ def test_declaring_a_function_opens_nothing_until_it_is_called() -> None:
     absent = declare("grace_no_such_function", ctypes.c_int32)
     with pytest.raises(NativeError, match=r"^grace_no_such_function: no such native function: run"):
         absent(1)
+
+
+@pytest.mark.parametrize("library", [load_library, load_library_with_lock])
+def test_a_function_s_own_words_are_in_the_error(library: Callable[[], ctypes.CDLL]) -> None:
+    new = declare(
+        "grace_copies_new", ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, library=library
+    )
+    with pytest.raises(NativeError, match=r"^grace_copies_new: copies_new: no such part$"):
+        new(3, 5, None)
 
 
 def test_short_calls_may_keep_the_interpreter_lock() -> None:

@@ -10,14 +10,20 @@ import torch
 
 from bench.synth import preset_spec, write_folder
 from configs.errors import ConfigError
+from configs.generation import GenerationConfig
 from index.builder import BuildSpec, build
+from kernels import Ops
+from model.checkpoint import load_checkpoint
 from model.fast_generation import FastGeneration
+from model.fast_weights import Precision
 from model.feature_lookups import FeatureLookups
 from model.feature_stage import PlainStage
 from model.generation import PlainGeneration
-from server import input_stage
+from model.model import Model
+from server import input_stage, serving_model
 from server.input_stage import prepare_inputs
 from server.serving_model import EngineFacts, precision_of
+from server.serving_model import serving_model as serving_model_of
 from server.stages import STAGES
 from support.fast_serving import (
     CPU,
@@ -102,6 +108,32 @@ def test_the_memo_changes_no_reply(
     (expected,) = replies_of(answer(request_batch(plain.first, requests, 2))).values()
     (got,) = replies_of(answer(request_batch(quick, requests, 2))).values()
     assert_same_answers(got, expected)
+
+
+def test_what_one_more_step_of_the_memo_takes_is_told(
+    serving_files: ServingFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load_checkpoint(serving_files.checkpoint)
+
+    def eager(
+        model: Model, ops: Ops, precision: Precision, memo_bytes: int, config: GenerationConfig
+    ) -> FastGeneration:
+        assert config is GENERATION
+        return FastGeneration(model, ops, precision, memo_bytes)
+
+    def engine(memo_bytes: int) -> EngineFacts:
+        return serving_model_of(model, "c", "fp32", memo_bytes, GENERATION).engine
+
+    monkeypatch.setattr(serving_model, "generation_for", eager)
+    now = engine(0)
+    steps = [now.memo_steps]
+    while now.next_memo_bytes:
+        enough = now.memo_bytes + now.next_memo_bytes
+        assert engine(enough - 1).memo_steps == now.memo_steps
+        now = engine(enough)
+        assert now.memo_bytes == enough
+        steps.append(now.memo_steps)
+    assert steps == list(range(1, model.spec.sid_length + 1))
 
 
 def expected_replies(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +10,7 @@ from kernels import admit_children_cuda, select_beams_cuda
 from native import loader
 from native.build import BUILD_DIR, CPU, CUDA, ROOT, Target, build, find_compiler, source_digest
 
-__all__ = ["EMULATED", "emulated_cuda"]
+__all__ = ["EMULATED", "PORTABLE", "emulated_cuda"]
 
 # No contraction of a * b + c: the kernels name the products that must be rounded.
 _FLAGS = (
@@ -28,21 +29,24 @@ EMULATED = Target(
     link_flags=("-xnone",),
     command="make native",
 )
+PORTABLE = replace(EMULATED, flags=lambda: (*_FLAGS, "-D__CUDA_ARCH__=800"))
+"""The code that GPUs without code of their own run."""
 
 
 @contextmanager
-def emulated_cuda() -> Iterator[None]:
+def emulated_cuda(target: Target = EMULATED) -> Iterator[None]:
     """Within it the operations of the GPU work on tensors of the CPU."""
-    library = build(BUILD_DIR / "emulated", target=EMULATED)
+    folder = "emulated" if target is EMULATED else "emulated_portable"
+    library = build(BUILD_DIR / folder, target=target)
+
+    def digest_of(asked: Target = CPU) -> str | None:
+        return source_digest(target=target if asked is CUDA else asked)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRACE_CUDA_LIBRARY", str(library))
-        patch.setattr(loader, "source_digest", _digest)
+        patch.setattr(loader, "source_digest", lambda target=CPU: digest_of(target))
         for module in (admit_children_cuda, select_beams_cuda):
             patch.setattr(module, "current_stream", lambda device: 0)
         loader.load_cuda_library.cache_clear()
         yield
     loader.load_cuda_library.cache_clear()
-
-
-def _digest(target: Target = CPU) -> str | None:
-    return source_digest(target=EMULATED if target is CUDA else target)

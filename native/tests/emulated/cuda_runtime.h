@@ -4,7 +4,8 @@
 // barrier or for its warp. So atomics need nothing, and a kernel is right here only if its barriers
 // are where they must be: launches alternate between running the fibers forwards and backwards, and
 // block memory starts out poisoned. Blocks that wait for each other in vain end the program.
-// What this cannot see: memory order between blocks, and whether a launch is possible.
+// What this cannot see: memory order between blocks, and whether a launch is possible. With
+// __CUDA_ARCH__ defined it runs the code of such a GPU, otherwise that of the newest.
 #ifndef GRACE_EMULATED_CUDA_RUNTIME_H_
 #define GRACE_EMULATED_CUDA_RUNTIME_H_
 
@@ -46,6 +47,12 @@ inline float2 make_float2(float x, float y) { return {x, y}; }
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 
 namespace emulated {
+
+#ifdef __CUDA_ARCH__
+constexpr int kArchitecture = __CUDA_ARCH__;
+#else
+constexpr int kArchitecture = 900;
+#endif
 
 inline int64_t progress = 0;  // barriers passed, fibers ended
 [[noreturn]] void fail(const char* what);
@@ -292,8 +299,10 @@ using std::min;
 enum cudaError_t { cudaSuccess, cudaErrorInvalidConfiguration };
 enum { cudaLaunchAttributeClusterDimension };
 enum { cudaFuncAttributeMaxDynamicSharedMemorySize };
-enum { cudaDevAttrComputeCapabilityMajor };
 using cudaStream_t = void*;
+struct cudaFuncAttributes {
+  int ptxVersion;
+};
 struct cudaLaunchAttribute {
   int id;
   struct {
@@ -310,8 +319,9 @@ struct cudaLaunchConfig_t {
 
 inline const char* cudaGetErrorString(cudaError_t) { return "invalid configuration"; }
 inline cudaError_t cudaFuncSetAttribute(const void*, int, int) { return cudaSuccess; }
-inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
-inline cudaError_t cudaDeviceGetAttribute(int* value, int, int) { return *value = 9, cudaSuccess; }
+inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* of, const void*) {
+  return of->ptxVersion = emulated::kArchitecture / 10, cudaSuccess;
+}
 
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
@@ -321,6 +331,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
     return cudaErrorInvalidConfiguration;
   }
   const unsigned cluster = config->numAttrs != 0 ? config->attrs[0].val.clusterDim.x : 1;
+  if (cluster > 1 && emulated::kArchitecture < 900) return cudaErrorInvalidConfiguration;
   emulated::run_grid(grid, config->blockDim.x, config->dynamicSmemBytes, cluster,
                      [=] { kernel(arguments...); });
   return cudaSuccess;
