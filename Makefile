@@ -94,7 +94,8 @@ test-gpu:  ## build the GPU kernels and run the tests that need a GPU, with GPU_
 	  $(GPU_PYTHON) -m pytest $(GPU_PYTEST) $(GPU_TESTS) $(PYTEST_ARGS)
 
 soak: native  ## run the tests that take minutes: the service, builds on a Ray cluster
-	$(BIN)/python -m pytest -m soak --timeout 3600 tests/server/soak tests/cli/test_build_ray.py $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m soak --timeout 3600 tests/server/soak \
+	  tests/server/test_wire_readers.py tests/cli/test_build_ray.py $(PYTEST_ARGS)
 
 # The interpreter is not sanitized: so the run-time is preloaded, after it the C++ library whose
 # exceptions it watches, and what the interpreter leaks is not ours to report.

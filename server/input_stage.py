@@ -3,16 +3,22 @@
 What one request does wrong fails that request alone. What hardly ever fails is done at once for
 the batch, and one by one only when that fails: users and features that C++ reads directly
 (`index.native_users`, `model.native_lookups`), user rows. All others are encoded one by one.
+
+Whoever reads what a caller sent does so within `_Alone`, even if another reader has understood it:
+two readers may disagree about odd bytes. What works on the batch as a whole is given what has been
+read, or what C++ has understood, which fails nothing.
 """
 
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import TracebackType
 
 import torch
+from google.protobuf.message import DecodeError
 
 from configs.errors import RequestError
-from index.users import UserRows
+from index.users import UserAttributes, UserRows
 from kernels import QueryTensors, UserTensors
 from model.feature_lookups import FeatureLookups
 from model.feature_stage import BatchInputs
@@ -23,6 +29,7 @@ from server.errors import InternalError, InvalidRequest, ServiceError, WrongPair
 from server.fault_places import places_of
 from server.logs import LOGGER
 from server.messages import Failure, InputBatch, PendingRequest, RequestBatch, Retrieval
+from server.refusals import malformed
 from server.serving_pair import ServingPair
 
 __all__ = ["prepare_inputs"]
@@ -41,19 +48,36 @@ class _Read:
     ignored: tuple[str, ...]
 
 
+class _Alone:
+    """What fails within is the failure of this request, and the batch goes on without it."""
+
+    __slots__ = ("_failures", "_request")
+
+    def __init__(self, request: PendingRequest, failures: list[Failure]) -> None:
+        self._request = request
+        self._failures = failures
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._failures.append(Failure(self._request, _fault_of(self._request, error)))
+        return True
+
+
 def prepare_inputs(batch: RequestBatch) -> InputBatch:
     pair = batch.pair
     failures: list[Failure] = []
     direct = _direct(batch, batch.requests)
     readable = _with_features(batch, direct, failures)
-    rows: UserRows | None
-    try:
-        rows = _user_rows(batch, readable)
-    except Exception:  # noqa: BLE001 (the faulty ones are found, and failed, one by one)
-        rows = None
-    if rows is None:
-        readable = _with_users(pair, readable, failures)
-        rows = _user_rows(batch, readable)
+    readable, rows = _with_users(batch, readable, failures)
     users, inputs = _on_device(
         UserTensors.of(rows, CPU),
         _inputs(batch, direct, readable),
@@ -81,37 +105,41 @@ def _direct(batch: RequestBatch, requests: Sequence[PendingRequest]) -> DirectIn
 def _with_features(
     batch: RequestBatch, direct: DirectInputs | None, failures: list[Failure]
 ) -> list[_Read]:
-    """Those for this pair whose features can be read; the others become failures."""
-    model = batch.pair.model
+    """Those for this pair whose features can be read, all by C++ or all encoded one by one."""
     readable: list[_Read] = []
     for row, request in enumerate(batch.requests):
-        try:
+        with _Alone(request, failures):
             _require_pair(request.retrieval, batch.pair)
             if direct is not None and direct.understood[row]:
                 readable.append(_Read(request, None, direct.ignored[row]))
             else:
-                inputs = model.inputs.encode(request.retrieval.features.read())
-                readable.append(_Read(request, inputs, inputs.ignored))
-        except Exception as error:  # noqa: BLE001 (any fault of one request is that request's)
-            failures.append(Failure(request, _fault_of(request, error)))
-    return readable
+                readable.append(_encoded(batch, request))
+    if len({read.inputs is None for read in readable}) < 2:
+        return readable
+    encoded: list[_Read] = []
+    for read in readable:
+        with _Alone(read.request, failures):
+            encoded.append(read if read.inputs is not None else _encoded(batch, read.request))
+    return encoded
+
+
+def _encoded(batch: RequestBatch, request: PendingRequest) -> _Read:
+    inputs = batch.pair.model.inputs.encode(request.retrieval.features.read())
+    return _Read(request, inputs, inputs.ignored)
 
 
 def _inputs(
     batch: RequestBatch, direct: DirectInputs | None, readable: Sequence[_Read]
 ) -> BatchInputs:
     """`direct` is of the whole batch, of which `readable` are those that are left."""
-    model = batch.pair.model
-    if all(read.inputs is None for read in readable):
-        if direct is not None and len(readable) < len(batch.requests):
-            direct = _direct(batch, [read.request for read in readable])
-        if direct is not None:
-            return direct.inputs
-    encoded = [
-        read.inputs or model.inputs.encode(read.request.retrieval.features.read())
-        for read in readable
-    ]
-    return model.features.batch(encoded, batch.bucket)
+    encoded = [read.inputs for read in readable if read.inputs is not None]
+    if encoded or direct is None:
+        return batch.pair.model.features.batch(encoded, batch.bucket)
+    if len(readable) < len(batch.requests):
+        direct = _direct(batch, [read.request for read in readable])
+        assert direct is not None
+        assert all(direct.understood), "C++ understood them among others"
+    return direct.inputs
 
 
 def _on_device(
@@ -130,27 +158,24 @@ def _on_device(
     )
 
 
-def _user_rows(batch: RequestBatch, readable: list[_Read]) -> UserRows:
-    """Those of the requests, and of as many empty users as the bucket has places left."""
+def _with_users(
+    batch: RequestBatch, readable: list[_Read], failures: list[Failure]
+) -> tuple[list[_Read], UserRows]:
+    """Those whose users can be encoded, and the rows of these and of as many empty users as the
+    bucket has places left."""
     encoder = batch.pair.users
-    users = [read.request.retrieval.user for read in readable]
-    direct = encoder.direct(users, batch.bucket)
+    direct = encoder.direct([read.request.retrieval.user for read in readable], batch.bucket)
     if direct is not None and all(direct.understood):
-        return direct.rows
-    return encoder.encode([*(user.read() for user in users), *[{}] * (batch.bucket - len(users))])
-
-
-def _with_users(pair: ServingPair, readable: list[_Read], failures: list[Failure]) -> list[_Read]:
-    """Those whose users can be encoded; the others become failures."""
+        return readable, direct.rows
     kept: list[_Read] = []
+    users: list[UserAttributes] = []
     for read in readable:
-        try:
-            pair.users.encode([read.request.retrieval.user.read()])
-        except Exception as error:  # noqa: BLE001 (any fault of one request is that request's)
-            failures.append(Failure(read.request, _fault_of(read.request, error)))
-        else:
+        with _Alone(read.request, failures):
+            user = read.request.retrieval.user.read()
+            encoder.encode([user])
+            users.append(user)
             kept.append(read)
-    return kept
+    return kept, encoder.encode([*users, *[{}] * (batch.bucket - len(users))])
 
 
 def _require_pair(retrieval: Retrieval, pair: ServingPair) -> None:
@@ -174,6 +199,8 @@ def _fault_of(request: PendingRequest, error: Exception) -> ServiceError:
         return error
     if isinstance(error, RequestError):
         return InvalidRequest(error.field, error.fault)
+    if isinstance(error, DecodeError):
+        return malformed()
     _LOG.error(
         "a request failed in the input stage",
         extra={

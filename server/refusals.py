@@ -1,9 +1,9 @@
 """What a request that is turned away is told: why, and when to try again."""
 
-from server.errors import DeadlineUnmeetable, Overloaded
+from server.errors import DeadlineUnmeetable, InvalidRequest, Overloaded
 from server.messages import PendingRequest
 
-__all__ = ["displaced", "expired", "queue_full", "turned_away", "unmeetable"]
+__all__ = ["displaced", "expired", "malformed", "queue_full", "turned_away", "unmeetable"]
 
 MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.001, 10.0
 """A prediction may be missing, or far off; callers do as they are told."""
@@ -34,6 +34,12 @@ def turned_away(request: PendingRequest, now: float, needed: float) -> DeadlineU
 def expired() -> DeadlineUnmeetable:
     text = "the deadline passed while the request waited; allow more time, or try again later"
     return DeadlineUnmeetable("deadline_exceeded", text)
+
+
+def malformed() -> InvalidRequest:
+    """Whoever finds that protobuf cannot read it."""
+    text = "the bytes are not a grace.v1.RetrieveRequest"
+    return InvalidRequest("", text, reason="malformed")
 
 
 def _bounded(seconds: float) -> float:

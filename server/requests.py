@@ -25,6 +25,7 @@ from model.wire_features import (
 from proto.retrieval_pb2 import Events, Features, Ids, Numbers, RetrieveRequest, Values
 from server.errors import InvalidRequest
 from server.messages import Priority, Retrieval
+from server.refusals import malformed
 
 __all__ = ["read_request"]
 
@@ -78,9 +79,7 @@ def _parsed(message: bytes) -> RetrieveRequest:
     try:
         return RetrieveRequest.FromString(message)
     except DecodeError:
-        raise InvalidRequest(
-            "", "the bytes are not a grace.v1.RetrieveRequest", reason="malformed"
-        ) from None
+        raise malformed() from None
 
 
 @lru_cache(maxsize=16)

@@ -145,7 +145,7 @@ Inputs::Given Inputs::find(Reader features, std::string& unknown) const {
     const auto found = names_.find(entry.name);
     if (found == names_.end()) {
       unknown.append(kKindNames[field - 1]).append(".").append(entry.name).push_back('\0');
-      require_plain(entry.name.find('\0') == std::string_view::npos);
+      wire::require_listable(entry.name);
       continue;
     }
     require_plain(static_cast<int>(found->second.kind) == field - 1);
@@ -236,7 +236,7 @@ void Inputs::read_events(const Sequence& sequence, Reader message, Events& event
     wire::MapEntry entry = map_entry(message.bytes());
     const auto found = sequence.side_names.find(entry.name);
     if (found == sequence.side_names.end()) {
-      require_plain(entry.name.find('\0') == std::string_view::npos);
+      wire::require_listable(entry.name);
       unknown.append("sequences.").append(sequence.name).append(".side.").append(entry.name);
       unknown.push_back('\0');
       continue;

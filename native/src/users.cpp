@@ -137,7 +137,7 @@ Users::Given Users::find(Reader user, std::string& unknown) const {
     const wire::MapEntry entry = wire::map_entry(user.bytes());
     const auto found = names_.find(entry.name);
     if (found == names_.end()) {
-      require_plain(entry.name.find('\0') == std::string_view::npos);
+      wire::require_listable(entry.name);
       take_values(entry.value, [](std::string_view) {});
       unknown.append(entry.name).push_back('\0');
       continue;

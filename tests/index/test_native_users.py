@@ -17,7 +17,7 @@ from index.users import DirectUsers, UserEncoder, UserRows
 from index.values import InternedValues
 from index.wire_user import UserLimits, WireUser, split_user
 from proto.retrieval_pb2 import RetrieveRequest, Values
-from support.wire_cases import varint, with_bytes_changed
+from support.wire_cases import field, varint, with_bytes_changed
 from support.wire_users import random_user_wire, random_value
 
 LIMITS = UserLimits(names=9, name_bytes=33, values=64, together=111, value_bytes=1024)
@@ -75,8 +75,8 @@ def assert_same(got: UserRows, expected: UserRows) -> None:
     assert got.encoder is expected.encoder
     assert len(got.sets) == len(expected.sets)
     for one, other in zip(got.sets, expected.sets, strict=True):
-        for field in ("offsets", "hashes", "value_offsets", "value_ids"):
-            mine, theirs = getattr(one, field), getattr(other, field)
+        for array in ("offsets", "hashes", "value_offsets", "value_ids"):
+            mine, theirs = getattr(one, array), getattr(other, array)
             assert mine.dtype == theirs.dtype
             np.testing.assert_array_equal(mine, theirs)
 
@@ -194,6 +194,31 @@ def test_what_is_odd_is_left_to_the_plain_way(content: bytes) -> None:
 )
 def test_a_user_that_is_odd_is_left_to_protobuf(message: bytes) -> None:
     assert split_user(message, LIMITS) is None
+
+
+LENGTHS = ("a value", "a name", "all values", "an entry")
+
+
+def with_length_of(size: int, what: str) -> bytes:
+    """A user of country US, with so many bytes for the length of one of its parts."""
+    sizes = {name: size if name == what else 1 for name in LENGTHS}
+    values = field(1, b"US", sizes["a value"])
+    entry = field(1, b"country", sizes["a name"]) + field(2, values, sizes["all values"])
+    return field(4, entry, sizes["an entry"])
+
+
+@pytest.mark.parametrize("what", LENGTHS)
+@pytest.mark.parametrize("size", range(1, 11))
+def test_a_length_has_as_many_bytes_as_protobuf_takes(what: str, size: int) -> None:
+    message = with_length_of(size, what)
+    encoder = UserEncoder(TargetingSchema((Attribute("country", ("US",)),), (), 7), ())
+    (understood,) = direct(encoder, [WireUser(message)], 1).understood
+    assert understood == (split_user(message, LIMITS) is not None) == (size <= 5)
+    if understood:
+        assert WireUser(message).read() == {"country": ["US"]}
+    else:
+        with pytest.raises(DecodeError):
+            RetrieveRequest.FromString(message)
 
 
 def test_every_limit_holds_to_the_last_one() -> None:

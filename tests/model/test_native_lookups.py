@@ -20,7 +20,7 @@ from model.spec import ModelSpec
 from model.wire_features import FeatureLimits, WireFeatures, split_features
 from proto.retrieval_pb2 import Features, RetrieveRequest
 from support.encoder_cases import INTERFORMER, T5, random_features
-from support.wire_cases import random_spec, random_wire, varint, with_bytes_changed
+from support.wire_cases import field, random_spec, random_wire, varint, with_bytes_changed
 
 LIMITS = FeatureLimits(names=256, name_bytes=1024, values=4096, events=16_384, sid_length=3)
 
@@ -140,6 +140,8 @@ ODD = {
     "features that are a number": b"\x28\x07",
     "a group": b"\x2b\x2c",
     "an end too soon": b"\x2a\x07",
+    "a length of more than 64 bits": b"\x2a" + b"\x80" * 10 + b"\x00",
+    "a length of 2^32": b"\x2a\x80\x80\x80\x80\x10",
     "a field of number 16": b"\x82\x01\x00",
     "a field that Features lacks": b"\x2a\x02\x2a\x00",
     "an entry's field of number 3": b"\x2a\x04\x1a\x02\x1a\x00",
@@ -152,6 +154,39 @@ ODD = {
     "a float of three bytes": b"\x2a\x09\x0a\x07\x12\x05\x0a\x03\x00\x00\x00",
     "a number that is not finite": b"\x2a\x0a\x0a\x08\x12\x06\x0a\x04\x00\x00\xc0\x7f",
 }
+
+
+def with_length_of(size: int, what: str) -> bytes:
+    """Features whose hour is 1, with so many bytes for the length of one of their parts."""
+    sizes = {name: size if name == what else 1 for name in LENGTHS}
+    numbers = field(1, b"\x00\x00\x80\x3f", sizes["a packed list"])
+    entry = field(1, b"hour", sizes["a name"]) + field(2, numbers, sizes["a value"])
+    return field(5, field(1, entry, sizes["an entry"]), sizes["all features"])
+
+
+LENGTHS = ("a packed list", "a name", "a value", "an entry", "all features")
+
+
+@pytest.mark.parametrize("what", LENGTHS)
+@pytest.mark.parametrize("size", range(1, 11))
+def test_a_length_has_as_many_bytes_as_protobuf_takes(what: str, size: int) -> None:
+    message = with_length_of(size, what)
+    split = split_features(message, LIMITS)
+    assert (split is not None) == (size <= 5)
+    if split is None:
+        with pytest.raises(DecodeError):
+            RetrieveRequest.FromString(message)
+    else:
+        assert split[1].read().dense == {"hour": [1.0]}
+        (understood,) = NativeLookups(INTERFORMER).read([split[1]], 1).understood
+        assert understood
+
+
+def test_a_length_of_too_many_bytes_is_not_understood_by_who_reads_it_next() -> None:
+    content = with_length_of(6, "a name")[2:]
+    with pytest.raises(DecodeError):
+        Features.FromString(content)
+    assert NativeLookups(INTERFORMER).read([WireFeatures(content)], 1).understood == (False,)
 
 
 @pytest.mark.parametrize("message", ODD.values(), ids=ODD)

@@ -15,7 +15,18 @@ from model.spec import (
 )
 from support.encoder_cases import INTERFORMER, T5
 
-__all__ = ["random_spec", "random_wire", "varint", "with_bytes_changed", "written"]
+__all__ = [
+    "field",
+    "random_field",
+    "random_spec",
+    "random_wire",
+    "varint",
+    "with_bytes_changed",
+    "written",
+]
+
+_LONGEST_LENGTH = 5
+"""Bytes of a length that protobuf takes, however small the number in them."""
 
 NAMES = ("hour", "device", "pages", "clicks", "rates", "größe", "a", "b", "action", "x" * 40)
 
@@ -49,18 +60,20 @@ def random_wire(random: Random, spec: ModelSpec, flaws: float = 0.0) -> bytes:
     Without flaws it is what clients send: each name once, and values that the model takes.
     """
     entries = []
-    for field, kind in enumerate((DenseInput, CategoricalInput, BagInput, SequenceInput), start=1):
+    for number, kind in enumerate((DenseInput, CategoricalInput, BagInput, SequenceInput), start=1):
         for name, value in inputs_of_kind(spec, kind):
             if random.random() < 0.15:
                 continue
             message = _input(random, spec, value, flaws)
-            of_kind = random.randint(1, 4) if random.random() < flaws / 4 else field
-            entries.append(_field(of_kind, _entry(random, name, message, flaws)))
+            of_kind = random.randint(1, 4) if random.random() < flaws / 4 else number
+            entries.append(
+                random_field(random, of_kind, _entry(random, name, message, flaws), flaws)
+            )
             if random.random() < flaws / 4:
                 entries.append(entries[0])
     while random.random() < 0.2:
         entry = _entry(random, random.choice(("mood", "", "a.b")), b"", flaws)
-        entries.append(_field(random.randint(1, 4), entry))
+        entries.append(random_field(random, random.randint(1, 4), entry, flaws))
     random.shuffle(entries)
     return b"".join(entries)
 
@@ -95,30 +108,44 @@ def varint(value: int, more: int = 0) -> bytes:
 
 
 def written(
-    random: Random, field: int, values: Sequence[float], encode: Callable[[float], bytes], kind: int
+    random: Random,
+    number: int,
+    values: Sequence[float],
+    encode: Callable[[float], bytes],
+    kind: int,
 ) -> list[bytes]:
     """A repeated field in pieces, packed or one by one."""
     pieces = []
     at = 0
     while at < len(values):
         if random.random() < 0.25:
-            pieces.append(varint(field << 3 | kind) + encode(values[at]))
+            pieces.append(varint(number << 3 | kind) + encode(values[at]))
             at += 1
         else:
             end = len(values) if random.random() < 0.8 else random.randint(at, len(values))
-            pieces.append(_field(field, b"".join(map(encode, values[at:end]))))
+            pieces.append(random_field(random, number, b"".join(map(encode, values[at:end]))))
             at = end
     if not values and random.random() < 0.3:
-        pieces.append(_field(field, b""))
+        pieces.append(random_field(random, number, b""))
     return pieces
 
 
-def _field(number: int, content: bytes) -> bytes:
-    return varint(number << 3 | 2) + varint(len(content)) + content
+def field(number: int, content: bytes, length_bytes: int = 1) -> bytes:
+    """A text, a message or a packed list, behind a length of at least so many bytes."""
+    length = varint(len(content))
+    length = varint(len(content), max(0, length_bytes - len(length)))
+    return varint(number << 3 | 2) + length + content
+
+
+def random_field(random: Random, number: int, content: bytes, flaws: float = 0.0) -> bytes:
+    """Behind a length in more bytes than it needs, now and then; with flaws, in too many."""
+    if random.random() < flaws / 8:
+        return field(number, content, random.randint(_LONGEST_LENGTH + 1, 10))
+    return field(number, content, random.choice((1, 1, 1, 1, 2, _LONGEST_LENGTH)))
 
 
 def _entry(random: Random, name: str, message: bytes, flaws: float) -> bytes:
-    parts = [_field(1, name.encode()), _field(2, message)]
+    parts = [random_field(random, 1, name.encode(), flaws), random_field(random, 2, message, flaws)]
     if random.random() < 0.3:
         parts.reverse()
     if random.random() < flaws / 4:
@@ -162,13 +189,13 @@ def _events(random: Random, spec: ModelSpec, value: SequenceInput, wrong: bool) 
         side["price"] = [1]
     for name, ids in side.items():
         entry = _entry(random, name, b"".join(_integers(random, 1, ids)), 0.1 * wrong)
-        fields.insert(random.randint(0, len(fields)), _field(3, entry))
+        fields.insert(random.randint(0, len(fields)), random_field(random, 3, entry, 0.1 * wrong))
     return b"".join(fields)
 
 
-def _integers(random: Random, field: int, values: Sequence[int]) -> list[bytes]:
+def _integers(random: Random, number: int, values: Sequence[int]) -> list[bytes]:
     more = random.choice((0, 0, 0, 1, 9))
-    return written(random, field, values, lambda value: varint(int(value), more), 0)
+    return written(random, number, values, lambda value: varint(int(value), more), 0)
 
 
 def _float(value: float) -> bytes:

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from support.wire_cases import varint
+from support.wire_cases import random_field
 
 __all__ = ["random_user_wire", "random_value"]
 
@@ -43,15 +43,15 @@ def _entry(random: Random, name: str, values: tuple[str, ...], flaws: float) -> 
     texts = [random_value(random, values).encode() for _ in range(count)]
     if texts and random.random() < flaws:
         texts[0] = random.choice((b"*", b"\xff", b"\xed\xa0\x80", b"\xc0\xaf", b"y" * 129))
-    parts = [_field(1, name.encode()), _field(2, b"".join(_field(1, each) for each in texts))]
+    values_message = b"".join(random_field(random, 1, each, flaws) for each in texts)
+    parts = [
+        random_field(random, 1, name.encode(), flaws),
+        random_field(random, 2, values_message, flaws),
+    ]
     if random.random() < 0.3:
         parts.reverse()
     if not texts and random.random() < 0.3:
         parts = parts[:1] if parts[0][0] == 0x0A else parts[1:]
     if random.random() < flaws / 4:
         parts.append(random.choice(parts))
-    return _field(4, b"".join(parts))
-
-
-def _field(number: int, content: bytes) -> bytes:
-    return varint(number << 3 | 2) + varint(len(content)) + content
+    return random_field(random, 4, b"".join(parts), flaws)

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "grace/utf8.h"
+
 namespace grace::wire {
 
 struct NotPlain {};
@@ -33,6 +35,7 @@ class Reader {
   int64_t left() const { return end_ - at_; }
   const uint8_t* at() const { return at_; }
 
+  // One byte: protobuf takes five, but nobody writes more than a tag needs.
   uint8_t tag() {
     require_plain(!done() && *at_ >= 0x08 && *at_ < 0x80);
     return *at_++;
@@ -55,10 +58,12 @@ class Reader {
     throw NotPlain{};
   }
 
-  // What follows its size: a text, a message, a packed list.
+  // What follows its size: a text, a message, a packed list. Sizes have at most five bytes, however
+  // small the number in them: protobuf refuses longer ones.
   Reader bytes() {
+    const uint8_t* begin = at_;
     const uint64_t size = varint();
-    require_plain(size <= static_cast<uint64_t>(left()));
+    require_plain(at_ - begin <= 5 && size <= static_cast<uint64_t>(left()));
     const Reader inner(at_, static_cast<int64_t>(size));
     at_ += size;
     return inner;
@@ -126,6 +131,12 @@ inline MapEntry map_entry(Reader entry) {
     }
   }
   return read;
+}
+
+// Of a name that nobody knows: Python is given such names side by side, with a zero byte between
+// them, and decodes those of a batch together.
+inline void require_listable(std::string_view name) {
+  require_plain(name.find('\0') == std::string_view::npos && is_utf8(name));
 }
 
 // Calls take(value) for what stands behind `tag` if that is the repeated integer field `field`,
