@@ -1,9 +1,12 @@
-"""What the attention kernels share: sizes of tiles, and a softmax over keys that come in blocks."""
+"""What the attention kernels share: sizes of tiles, and a softmax in powers of two."""
 
 import triton
 import triton.language as tl
 
-__all__ = ["add_keys", "padded"]
+__all__ = ["LOG2_E", "add_keys", "padded"]
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+"""Scores times this are in powers of two: exp(x) = exp2(x * LOG2_E)."""
 
 
 def padded(size: int) -> int:

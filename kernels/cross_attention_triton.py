@@ -19,13 +19,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.attention_triton import add_keys, padded
+from kernels.attention_triton import LOG2_E, add_keys, padded
 from kernels.cross_attention import check_cross_attention
 from kernels.shapes import require_contiguous, require_tensor
 
 __all__ = ["CrossAttentionTiles", "cross_attention_in_tiles", "cross_attention_triton"]
 
-_LOG2_E = 1.4426950408889634
 _CONTEXT_BYTES = 131072  # of keys and values that a program keeps; queries need the rest
 _PROGRAMS = 256
 
@@ -86,7 +85,7 @@ def cross_attention_in_tiles(
         grid = (triton.cdiv(beams, tiles.beams * tiles.turns), heads, requests)
         kernel[grid](
             *(queries, keys, values, key_mask.view(torch.uint8), row_scale, query_rows, out),
-            *(scale * _LOG2_E, beams, *keys.stride()[:3], *values.stride()[:3]),
+            *(scale * LOG2_E.value, beams, *keys.stride()[:3], *values.stride()[:3]),
             heads=heads,
             d_head=d_head,
             d_pad=padded(d_head),

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.attention_triton import add_keys, padded
+from kernels.attention_triton import LOG2_E, add_keys, padded
 from kernels.encoder_attention import check_encoder_attention
 from kernels.shapes import require_contiguous
 
@@ -24,8 +24,6 @@ __all__ = [
     "encoder_attention_in_tiles",
     "encoder_attention_triton",
 ]
-
-_LOG2_E = 1.4426950408889634
 
 
 class EncoderAttentionTiles(NamedTuple):
@@ -77,7 +75,7 @@ def encoder_attention_in_tiles(
     if out.numel():
         _attend[(triton.cdiv(count, tiles.queries), heads, requests)](
             *(queries, keys, values, None if key_mask is None else key_mask.view(torch.uint8)),
-            *(bias, out, scale * _LOG2_E, count, tokens),
+            *(bias, out, scale * LOG2_E.value, count, tokens),
             *(*queries.stride()[:2], *keys.stride()[:2], *values.stride()[:2]),
             heads=heads,
             d_head=inner // heads,
@@ -163,7 +161,7 @@ def _attend(
             o_pair = o_key[None, :] - o_query[:, None] + (count - 1)
             p_pair = p_bias + i_head * (count + tokens - 1) + o_pair
             known = (o_query < count)[:, None] & there[None, :]
-            scores += tl.load(p_pair, mask=known, other=0.0).to(tl.float32) * 1.4426950408889634
+            scores += tl.load(p_pair, mask=known, other=0.0).to(tl.float32) * LOG2_E
         scores = tl.where(counts[None, :], scores, float("-inf"))
         highest, total, mixed = add_keys(scores, values, highest, total, mixed)
     # Without any key nothing was added up; what is NaN stays so.

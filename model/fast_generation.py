@@ -7,6 +7,7 @@ import copy
 
 import torch
 
+from configs.errors import ConfigError
 from configs.generation import BeamProfile
 from kernels import AdmissionSlot, DecodeIndex, Ops, UserTensors, admission_slot
 from kernels.encoder_ops import load_encoder_ops
@@ -38,6 +39,8 @@ class FastGeneration:
         self._weights = folded.to(self.device, dtype)
         self._encoder_ops = load_encoder_ops(self.device)
         self._encoder = copy.deepcopy(model.encoder).to(dtype).eval().requires_grad_(False)
+        if dtype != torch.float32:
+            self._require_range(precision)
 
     @torch.inference_mode()
     def search(
@@ -60,6 +63,22 @@ class FastGeneration:
         slot.point_at(users, index)
         found = self.search(_in_type(features, self.dtype), slot, profile)
         return Generated(leaves_of(found.nodes, index), found.scores, found.corrupt)
+
+    def _require_range(self, precision: Precision) -> None:
+        """What is beyond it has become an infinity, and every request that meets it would fail."""
+        named = [
+            *((f"decoder's {name}", weight) for name, weight in self._weights.named_tensors()),
+            *((f"encoder's {name}", weight) for name, weight in self._encoder.named_parameters()),
+            *((f"memo of step {step}", x) for step, x in enumerate(self.memo.states)),
+            *((f"memo of step {step}", x) for step, x in enumerate(self.memo.queries)),
+        ]
+        for name, tensor in named:
+            if tensor.numel() and not all(x.isfinite() for x in torch.aminmax(tensor)):
+                raise ConfigError(
+                    f"precision: {precision} holds no number beyond "
+                    f"{torch.finfo(tensor.dtype).max:.5g}, which the {name} has; use "
+                    f"{'bf16 or fp32' if precision == 'fp16' else 'fp32'}"
+                )
 
 
 def _in_type(features: FeatureTensors, dtype: torch.dtype) -> FeatureTensors:

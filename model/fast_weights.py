@@ -10,7 +10,7 @@ stay [out, in] with rows of `in` contiguous, which x W^T reads as it is stored, 
 a step are side by side.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Literal, TypeAlias
 
@@ -128,6 +128,15 @@ class FastWeights:
             bias=self.bias.to(device, copy=True),
             products=products_for(device, dtype),
         )
+
+    def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Those that are in the precision of this."""
+        for name in ("start", "embed", "first_blocks", "cross_kv"):
+            yield name, getattr(self, name)
+        for name in ("qkv", "heads"):
+            yield from ((f"{name}[{i}]", each) for i, each in enumerate(getattr(self, name)))
+        for i, layer in enumerate(self.layers):
+            yield from ((f"layers[{i}].{f.name}", getattr(layer, f.name)) for f in fields(layer))
 
     @property
     def sid_length(self) -> int:

@@ -15,6 +15,7 @@ from google.protobuf.json_format import Parse, ParseError
 from configs.errors import ConfigError, InputError
 from configs.generation import GenerationConfig
 from configs.serving import LimitsConfig
+from model.fast_weights import Precision
 from proto.retrieval_pb2 import RetrieveRequest
 from server.errors import InvalidRequest
 from server.messages import Failure, PendingRequest, RequestBatch, Retrieval, Span, StageName
@@ -97,14 +98,15 @@ def warm_up(
 def _run(stages: Stages, batch: RequestBatch) -> tuple[Span, ...]:
     clock = _Clock(batch.pair.device)
     prepared = stages.input(batch)
-    _require_none(prepared.failures)
+    precision = batch.pair.model.engine.precision
+    _require_none(prepared.failures, precision)
     clock.lap("input")
     features = stages.features(prepared)
     clock.lap("features")
     generated = stages.generate(features)
     clock.lap("generate")
     answered = stages.post(generated, tuple(clock.spans))
-    _require_none(answered.failures)
+    _require_none(answered.failures, precision)
     clock.lap("post")
     return tuple(clock.spans)
 
@@ -125,13 +127,19 @@ class _Clock:
         self._begin = end
 
 
-def _require_none(failures: Sequence[Failure]) -> None:
+def _require_none(failures: Sequence[Failure], precision: Precision) -> None:
     if not failures:
         return
     request, error = failures[0].request.retrieval, failures[0].error
-    fault = (
-        "the model's numbers for it are not finite" if error.reason == "not_finite" else error.text
-    )
+    if error.reason != "not_finite":
+        fault = error.text
+    elif precision == "fp16":
+        raise ConfigError(
+            "precision: fp16: the model's numbers go beyond its range for warm_up's request "
+            f"{request.request_id!r}; use bf16, which has the range of fp32"
+        )
+    else:
+        fault = "the model's numbers for it are not finite"
     raise ConfigError(
         f"warm_up: request {request.request_id!r}: {fault}; "
         "a server that fails on its own requests is not started"

@@ -1,6 +1,8 @@
 """What of the CUDA operations only a GPU shows: capture, replay, and a snapshot swapped between."""
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ from kernels import (
 )
 from kernels.admit_children_cuda import CudaSlot
 from support.decode_cases import branching_case, decode_case, every_sid_case, random_nodes
-from support.hard_inputs import many_locations_case
+from support.hard_inputs import full_rows, many_locations_case
 from support.op_cases import mapped, normal, selection_inputs
 from support.strategies import Case
 
@@ -155,3 +157,25 @@ def test_one_request_with_numbers_that_are_not_finite_harms_no_other(ops: Ops) -
     for request in (0, 1, 3, 4):
         assert torch.equal(beams.nodes[request], clean.nodes[request])
         assert torch.equal(beams.scores[request], clean.scores[request])
+
+
+@pytest.mark.filterwarnings("ignore")  # the profiler's own
+def test_a_request_of_many_beams_has_a_cluster_on_hopper_and_a_block_elsewhere(
+    ops: Ops, tmp_path: Path
+) -> None:
+    """The library has code of its own for compute capability 9.0 alone."""
+    logits, scores = torch.zeros((3 * 111, 63), device=GPU), torch.zeros((3, 111), device=GPU)
+    candidates = mapped(full_rows(3, 111, 63, 60), lambda x: x.to(GPU))
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        ops.select_beams(logits, scores, candidates, 37, True)
+        torch.cuda.synchronize()
+    profile.export_chrome_trace(str(tmp_path / "trace.json"))
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    grids = [
+        event["args"]["grid"]
+        for event in events
+        if event.get("cat") == "kernel" and "select_beams" in event["name"]
+    ]
+    blocks = 4 if torch.cuda.get_device_capability(GPU) == (9, 0) else 1
+    assert grids == [[3 * blocks, 1, 1]]

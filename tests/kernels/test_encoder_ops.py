@@ -134,6 +134,17 @@ def test_attention_compiles_to_tensor_cores_and_wide_loads(
     assert made.count(r"wgmma\.mma_async|mma\.sync") > 0
 
 
+def test_attention_with_a_bias_compiles_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, bias = meta(16, 63, 512), meta(8, 63 + 63 - 1)
+    made = compiled_launch(
+        monkeypatch,
+        encoder_attention_triton,
+        lambda: CUDA_ENCODER.attention(x, x, x, 8, 0.125, None, bias),
+    )
+    assert made.resources["LOCAL"] == 0
+    assert made.count(r"wgmma\.mma_async|mma\.sync") > 0
+
+
 def test_norms_and_gates_compile_to_wide_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     x, heads = meta(16, 260, 512), meta(16, 260, 512)[:, :4]
     for module, launch in (

@@ -92,6 +92,29 @@ def test_what_becomes_of_the_model_changes_no_answer(kind: str, precision: Preci
         assert torch.equal(one.states, other.states)
 
 
+@pytest.mark.parametrize(
+    ("weight", "value", "where"),
+    [
+        ("decoder.embed", -2e5, "decoder's embed"),
+        ("decoder.head", 2e5, r"decoder's heads\[0\]"),
+        ("decoder.layers.1.qkv", -2e5, r"decoder's qkv\[0\]"),
+        ("decoder.layers.1.ffn_out", 2e5, r"decoder's layers\[1\]\.ffn_out"),
+        ("decoder.layers.0.self_out", 6e4, r"memo of step \d"),
+        ("encoder.layers.1.ffn_in", -2e5, r"encoder's layers\.1\.ffn_in"),
+    ],
+)
+def test_a_model_out_of_range_is_refused_with_the_precision_to_use(
+    weight: str, value: float, where: str
+) -> None:
+    model = make_model("t5", CPU)
+    with torch.no_grad():
+        model.get_parameter(weight).fill_(value)
+    text = rf"^precision: fp16 holds no number beyond 65504, which the {where} has; use bf16 or"
+    with pytest.raises(ConfigError, match=text):
+        FastGeneration(model, OPS, "fp16", ALL_STEPS)
+    FastGeneration(model, OPS, "bf16", ALL_STEPS)
+
+
 def test_a_snapshot_of_other_sids_is_refused() -> None:
     model = make_model("t5", CPU)
     fast = FastGeneration(model, OPS, "fp32", 0)
