@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from configs.errors import ConfigError
 from kernels.row_stable import linear
 from model.feature_lookups import FeatureLookups, event_rows_of
 from model.feature_tables import BagTable, CategoricalTable, DenseTable, SequenceTable
@@ -128,7 +129,10 @@ def _together(tables: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     """One behind the other, cast one by one: the largest are gigabytes."""
     rows = sum(map(len, tables))
     if rows >= _MOST_ROWS:
-        raise ValueError(f"tables of one kind have {rows} rows together, at most {_MOST_ROWS - 1}")
+        raise ConfigError(
+            f"inputs: tables of one kind have {rows} rows together, a GPU's features stage numbers "
+            f"at most {_MOST_ROWS - 1}; take a model of smaller tables, or use device cpu"
+        )
     whole = tables[0].new_empty((rows, tables[0].shape[1]), dtype=dtype)
     begin = 0
     for table in tables:

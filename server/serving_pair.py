@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from configs.errors import ConfigError
 from configs.generation import GenerationConfig
 from index.exact import ExactMatcher
 from index.snapshot import Snapshot
@@ -13,6 +14,7 @@ from index.users import UserEncoder
 from kernels import DecodeIndex
 from model.checkpoint import checkpoint_id, load_checkpoint, require_match
 from model.fast_weights import PRECISIONS, Precision
+from server.room import require_numbered_places, shortage
 from server.serving_model import ServingModel, serving_model
 
 __all__ = ["ServingPair", "load_pair", "serving_pair"]
@@ -54,11 +56,30 @@ def load_pair(
     require_match(loaded.spec, snapshot, checkpoint)
     generation.require_steps(loaded.spec.sid_length)
     generation.require_vocabulary(loaded.spec.vocab_sizes)
-    model = serving_model(loaded, checkpoint_id(checkpoint), precision, memo_bytes, generation)
+    require_numbered_places(generation, loaded.spec.vocab_sizes, device)
+    try:
+        model = serving_model(loaded, checkpoint_id(checkpoint), precision, memo_bytes, generation)
+    except Exception as error:
+        fault = shortage(error)
+        if fault is None:
+            raise
+        raise ConfigError(_too_little_memory(device, memo_bytes, generation, fault)) from None
     del loaded
     if device.type == "cuda":
         torch.cuda.empty_cache()  # of the weights that generation and features have copied
     return serving_pair(snapshot, model, match_threads)
+
+
+def _too_little_memory(
+    device: torch.device, memo_bytes: int, generation: GenerationConfig, fault: str
+) -> str:
+    profiles = ", ".join(generation.profiles)
+    return (
+        f"device {device}: too little memory to prepare generation: {fault}; give a smaller "
+        f"memo_bytes (now {memo_bytes}), a smaller generation.max_batch (now "
+        f"{generation.max_batch}), fewer or narrower generation.profiles (now {profiles}), or take "
+        "a larger machine"
+    )
 
 
 def serving_pair(snapshot: Snapshot, model: ServingModel, match_threads: int) -> ServingPair:

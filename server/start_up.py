@@ -16,6 +16,7 @@ from configs.errors import (
 from configs.serving import ServingConfig
 from kernels import load_ops
 from server.messages import Retrieval
+from server.room import require_numbered_ids, shortage
 from server.service_times import ServiceTimes
 from server.serving_model import precision_of
 from server.serving_pair import ServingPair, load_pair
@@ -40,12 +41,14 @@ def require_device(name: str) -> torch.device:
         raise DeviceError(
             f"device {name!r}: torch knows no such device; use cpu or cuda:0"
         ) from None
-    load_ops(device)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+    # Before anything is asked of the GPU: torch's own answer would be a traceback.
+    gpus = torch.cuda.device_count()
+    if device.type == "cuda" and gpus and (device.index or 0) >= gpus:
         raise DeviceError(
-            f"device {name}: this machine has {torch.cuda.device_count()} CUDA GPUs that torch can "
-            "use; name one of them, or use cpu"
+            f"device {name}: this machine has {gpus} CUDA GPUs that torch can use, numbered from "
+            "0; name one of them, or use cpu"
         )
+    load_ops(device)
     return device
 
 
@@ -91,6 +94,7 @@ def load_and_warm_up(
 
 
 def _loaded(config: ServingConfig, device: torch.device) -> ServingPair:
+    require_numbered_ids(config.limits, config.generation)
     try:
         return load_pair(
             config.snapshots,
@@ -101,10 +105,10 @@ def _loaded(config: ServingConfig, device: torch.device) -> ServingPair:
             config.memo_bytes,
             config.threads.post,
         )
-    except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and "allocate" not in str(error):
+    except Exception as error:
+        fault = shortage(error)
+        if fault is None:
             raise
-        fault = str(error).partition("\n")[0]
         raise ConfigError(
             f"device {config.device}: snapshot and checkpoint do not fit into memory: {fault}; "
             "take smaller ones, or a larger machine"

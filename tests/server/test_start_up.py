@@ -16,16 +16,19 @@ import pytest
 import torch
 
 from configs.errors import ConfigError, DeviceError, InputError
-from configs.serving import ServingConfig
+from configs.generation import BeamProfile, GenerationConfig
+from configs.serving import LimitsConfig, ServingConfig
 from model.checkpoint import WEIGHTS
 from model.init import write_random
 from server.life_cycle import SWITCH_SECONDS
+from server.room import require_numbered_ids, require_numbered_places
 from server.service_times import ServiceTimes
 from server.stages import STAGES
 from server.start_up import load_and_warm_up, require_device, require_folder_of
 from support.command import plain_environment, run_grace
 from support.pipeline_cases import GENERATION
 from support.serving_files import ServingFiles, model_spec
+from support.stage_cases import GENERATION as TINY_GENERATION
 
 pytestmark = pytest.mark.subprocess
 
@@ -205,6 +208,7 @@ def test_only_a_device_that_can_be_computed_on_is_taken(name: str) -> None:
     [
         (RuntimeError("DefaultCPUAllocator: can't allocate memory\nat"), "can't allocate memory"),
         (MemoryError("Unable to allocate 63 GiB"), "Unable to allocate 63 GiB"),
+        (MemoryError(), "out of memory"),
         (RuntimeError("a shape is wrong"), None),
     ],
 )
@@ -225,6 +229,73 @@ def test_what_does_not_fit_into_memory_is_the_users_to_mend_and_other_faults_are
         assert "\n" not in text
     else:
         assert caught.value is error
+
+
+class OutOfResources(Exception):  # noqa: N818, as Triton has it
+    pass
+
+
+SHORTAGES = {
+    "torch": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nSee"),
+    "cuda": torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be"),
+    "cublas": RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"),
+    "triton": OutOfResources("out of resource: shared memory, Required: 300000"),
+}
+
+
+@pytest.mark.parametrize("error", SHORTAGES.values(), ids=SHORTAGES)
+def test_too_little_memory_for_generation_names_the_settings_that_take_it(
+    serving_files: ServingFiles, error: Exception
+) -> None:
+    config = ServingConfig(serving_files.snapshots, serving_files.checkpoint, TINY_GENERATION)
+    with (
+        patch("server.serving_pair.serving_model", side_effect=error),
+        pytest.raises(ConfigError) as caught,
+    ):
+        load_and_warm_up(config, torch.device("cpu"), STAGES, ServiceTimes(), ())
+    fault = str(error).splitlines()[0]
+    assert str(caught.value) == (
+        f"device cpu: too little memory to prepare generation: {fault}; give a smaller memo_bytes "
+        "(now 4294967296), a smaller generation.max_batch (now 16), fewer or narrower "
+        "generation.profiles (now full, reduced), or take a larger machine"
+    )
+
+
+def test_more_places_than_a_gpu_numbers_are_refused_by_name() -> None:
+    wide = GenerationConfig(64, {"wide": BeamProfile((1, 4096), 5)}, "wide")
+    sizes = (7, 2**13)
+    require_numbered_places(wide, sizes, torch.device("cpu"))
+    require_numbered_places(replace(wide, max_batch=63), sizes, torch.device("cuda"))
+    with pytest.raises(ConfigError) as caught:
+        require_numbered_places(wide, sizes, torch.device("cuda"))
+    assert str(caught.value) == (
+        "generation.profiles.wide.beams: 64 requests (generation.max_batch) of 4096 beams and 8192 "
+        "tokens are 2147483648 places, a GPU numbers at most 2147483647; give fewer beams or a "
+        "smaller max_batch"
+    )
+
+
+def test_more_ids_in_a_batch_than_can_be_numbered_are_refused_by_name() -> None:
+    generation = GenerationConfig(max_batch=512, profiles=GENERATION.profiles)
+    require_numbered_ids(LimitsConfig(message_bytes=(1 << 21) - 1), generation)
+    with pytest.raises(ConfigError, match=r"^limits.message_bytes: 2097152, .* at most 2097151; "):
+        require_numbered_ids(LimitsConfig(message_bytes=1 << 21), generation)
+
+
+def test_a_gpu_that_is_not_there_is_refused_before_it_is_asked_for_anything() -> None:
+    with (
+        patch.object(torch.cuda, "device_count", return_value=1),
+        patch("server.start_up.load_ops") as load_ops,
+    ):
+        with pytest.raises(DeviceError) as caught:
+            require_device("cuda:5")
+        load_ops.assert_not_called()
+        assert require_device("cuda:0") == torch.device("cuda:0")
+        load_ops.assert_called_once()
+    assert str(caught.value) == (
+        "device cuda:5: this machine has 1 CUDA GPUs that torch can use, numbered from 0; name one "
+        "of them, or use cpu"
+    )
 
 
 EARLY = """
