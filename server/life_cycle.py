@@ -30,6 +30,7 @@ from configs.errors import GraceError
 from configs.serving import ServingConfig
 from server.admin import Admin
 from server.front_end import FrontEnd
+from server.lanes import lanes_of
 from server.listeners import Listeners
 from server.logs import LOGGER, configure_logs, flush_logs
 from server.loop_lag import LoopLag
@@ -185,7 +186,7 @@ class Server:
             batching=config.batching,
             times=self._times,
             outcomes=self,
-            device=self._device,
+            lanes=lanes_of(self._device),
             timeline=self._timeline,
         )
         state.pipeline.start()

@@ -18,14 +18,12 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Protocol, TypeVar
 
-import torch
-
 from configs.generation import GenerationConfig
 from configs.serving import BatchingConfig
 from server.errors import Cancelled, Draining, InternalError
 from server.failed_batches import FailedBatches
 from server.hand_off import Carried, HandOff, Timed
-from server.lanes import Clock, Lane, clock_of, lane_of
+from server.lanes import Clock, Lane, Lanes
 from server.logs import LOGGER
 from server.messages import (
     Answer,
@@ -80,7 +78,7 @@ class Pipeline:
         batching: BatchingConfig,
         times: ServiceTimes,
         outcomes: Outcomes,
-        device: torch.device,
+        lanes: Lanes,
         timeline: Timeline | None = None,
     ) -> None:
         self._stages = stages
@@ -96,12 +94,12 @@ class Pipeline:
         self._to_generate: HandOff[FeatureBatch] = HandOff()
         self._to_post: HandOff[GeneratedBatch] = HandOff()
         self._lanes: dict[StageName, Lane] = {
-            "input": lane_of(device),
-            "features": lane_of(device),
-            "generate": lane_of(device),
-            "post": lane_of(torch.device("cpu")),
+            "input": lanes.input,
+            "features": lanes.features,
+            "generate": lanes.generate,
+            "post": lanes.post,
         }
-        self._clock = clock_of(device)
+        self._clock = lanes.clock
         self._failed = {name: FailedBatches() for name in self._lanes}
         self._lock = threading.Lock()  # guards the three below; the line's own comes after it
         self._live: dict[PendingRequest, bool] = {}  # to whether its caller waits
