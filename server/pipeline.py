@@ -42,6 +42,7 @@ from server.refusals import displaced, expired, queue_full, turned_away, unmeeta
 from server.service_times import ServiceTimes
 from server.serving_pair import ServingPair
 from server.stages import Stages
+from server.thread_names import name_this_thread
 from server.timeline import Timeline
 from server.waiting_line import Departure, WaitingLine, bucket_for
 from server.work_ahead import WorkAhead
@@ -191,6 +192,7 @@ class Pipeline:
         works_in: Lane | Clock = self._clock if stage == "post" else self._lanes[stage]
 
         def run() -> None:
+            name_this_thread(f"grace-{stage}")
             try:
                 with works_in.working():
                     while next_batch():
