@@ -12,12 +12,13 @@ has passed, and a stage that fails keeps its batch until its stream has come so 
 from collections import deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Protocol, TypeAlias
 
 import torch
 
-__all__ = ["Clock", "Lane", "Mark", "clock_of", "lane_of"]
+__all__ = ["Clock", "Lane", "Lanes", "Mark", "lanes_of"]
 
 Mark: TypeAlias = Any
 """A time on the host, a torch.cuda.Event on a GPU: what a lane made, its own kind understands."""
@@ -54,12 +55,24 @@ class Clock(Protocol):
         """When they passed, by time.perf_counter()."""
 
 
-def lane_of(device: torch.device) -> Lane:
-    return HostLane() if device.type == "cpu" else StreamLane(device)
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """Those of a pipeline's stages. Post's work is the host's, and its thread reads the clock."""
+
+    input: Lane
+    features: Lane
+    generate: Lane
+    post: Lane
+    clock: Clock
 
 
-def clock_of(device: torch.device) -> Clock:
-    return HostClock() if device.type == "cpu" else DeviceClock(device)
+def lanes_of(device: torch.device) -> Lanes:
+    if device.type == "cpu":
+        return Lanes(HostLane(), HostLane(), HostLane(), HostLane(), HostClock())
+    return Lanes(
+        *(StreamLane(device), StreamLane(device), StreamLane(device)),
+        *(HostLane(), DeviceClock(device)),
+    )
 
 
 class HostLane:

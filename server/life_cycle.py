@@ -30,6 +30,7 @@ from configs.errors import GraceError
 from configs.serving import ServingConfig
 from server.admin import Admin
 from server.front_end import FrontEnd
+from server.lanes import lanes_of
 from server.listeners import Listeners
 from server.logs import LOGGER, configure_logs, flush_logs
 from server.loop_lag import LoopLag
@@ -50,6 +51,7 @@ from server.start_up import (
     start_fault,
     synthetic_requests,
 )
+from server.thread_names import name_this_thread
 from server.timeline import Timeline
 
 __all__ = ["serve"]
@@ -141,6 +143,7 @@ class Server:
         watch = asyncio.create_task(self._lag.watch())
         try:
             await self._listeners.open(self._metrics.registry)
+            name_this_thread("grace-loop")  # behind gRPC, whose thread would have the name as well
             pair = await self._load()
             if pair is None:
                 await self._listeners.close()
@@ -185,7 +188,7 @@ class Server:
             batching=config.batching,
             times=self._times,
             outcomes=self,
-            device=self._device,
+            lanes=lanes_of(self._device),
             timeline=self._timeline,
         )
         state.pipeline.start()
@@ -288,6 +291,7 @@ def _in_thread(work: Callable[[], _Result]) -> asyncio.Future[_Result]:
             how()
 
     def run() -> None:
+        name_this_thread("grace-aside")
         try:
             result = work()
         except BaseException as error:  # noqa: BLE001, it is raised where the future is awaited

@@ -20,6 +20,7 @@ from typing import Any
 
 from configs.serving import LogsConfig
 from server.fault_places import places_of
+from server.thread_names import name_this_thread
 
 __all__ = [
     "LOGGER",
@@ -111,6 +112,7 @@ class LineWriter(logging.Handler):
         self._stuck = not self._changed.wait_for(lambda: self._written >= taken_in, seconds)
 
     def _write_on(self) -> None:
+        name_this_thread("grace-log")
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._records)

@@ -12,6 +12,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from server.thread_names import name_this_thread
+
 __all__ = ["MetricsPage"]
 
 _PATH = "/metrics"
@@ -28,10 +30,12 @@ class MetricsPage:
         )[0]
         self._server = _Server(family, place[:2], registry)
         self.port = int(self._server.server_address[1])
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, name="metrics", daemon=True, args=(0.05,)
-        )
+        self._thread = threading.Thread(target=self._serve, name="grace-metrics", daemon=True)
         self._thread.start()
+
+    def _serve(self) -> None:
+        name_this_thread("grace-metrics")
+        self._server.serve_forever(poll_interval=0.05)
 
     def close(self) -> None:
         self._server.shutdown()

@@ -18,14 +18,12 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Protocol, TypeVar
 
-import torch
-
 from configs.generation import GenerationConfig
 from configs.serving import BatchingConfig
 from server.errors import Cancelled, Draining, InternalError
 from server.failed_batches import FailedBatches
 from server.hand_off import Carried, HandOff, Timed
-from server.lanes import Clock, Lane, clock_of, lane_of
+from server.lanes import Clock, Lane, Lanes
 from server.logs import LOGGER
 from server.messages import (
     Answer,
@@ -44,6 +42,7 @@ from server.refusals import displaced, expired, queue_full, turned_away, unmeeta
 from server.service_times import ServiceTimes
 from server.serving_pair import ServingPair
 from server.stages import Stages
+from server.thread_names import name_this_thread
 from server.timeline import Timeline
 from server.waiting_line import Departure, WaitingLine, bucket_for
 from server.work_ahead import WorkAhead
@@ -80,7 +79,7 @@ class Pipeline:
         batching: BatchingConfig,
         times: ServiceTimes,
         outcomes: Outcomes,
-        device: torch.device,
+        lanes: Lanes,
         timeline: Timeline | None = None,
     ) -> None:
         self._stages = stages
@@ -96,12 +95,12 @@ class Pipeline:
         self._to_generate: HandOff[FeatureBatch] = HandOff()
         self._to_post: HandOff[GeneratedBatch] = HandOff()
         self._lanes: dict[StageName, Lane] = {
-            "input": lane_of(device),
-            "features": lane_of(device),
-            "generate": lane_of(device),
-            "post": lane_of(torch.device("cpu")),
+            "input": lanes.input,
+            "features": lanes.features,
+            "generate": lanes.generate,
+            "post": lanes.post,
         }
-        self._clock = clock_of(device)
+        self._clock = lanes.clock
         self._failed = {name: FailedBatches() for name in self._lanes}
         self._lock = threading.Lock()  # guards the three below; the line's own comes after it
         self._live: dict[PendingRequest, bool] = {}  # to whether its caller waits
@@ -193,6 +192,7 @@ class Pipeline:
         works_in: Lane | Clock = self._clock if stage == "post" else self._lanes[stage]
 
         def run() -> None:
+            name_this_thread(f"grace-{stage}")
             try:
                 with works_in.working():
                     while next_batch():

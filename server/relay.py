@@ -31,6 +31,7 @@ from server.call_context import GrpcContext, Trailers
 from server.frames import PROTOCOL, TIMES, Kind, Link, Take, facts_of
 from server.grpc_listener import GrpcListener, ListenLimits
 from server.logs import LOGGER, fields_of
+from server.thread_names import name_this_thread
 
 __all__ = ["RelaySettings", "main"]
 
@@ -200,6 +201,7 @@ class Relay:
             await self._listener.open("listen", settings.host, settings.port)
         except ConfigError as error:
             fault = str(error)
+        name_this_thread("grace-relay")  # behind gRPC, whose thread would have the name as well
         gc.collect()
         gc.freeze()  # what is loaded stays
         self.link.send(Kind.DONE, order, fault.encode())

@@ -79,6 +79,14 @@ std::string field(int number, const std::string& content) {
   return varint(static_cast<uint64_t>(number) << 3 | 2) + varint(content.size()) + content;
 }
 
+// A length in more bytes than it needs; none takes one of more than five.
+std::string long_length(uint64_t value, int64_t bytes) {
+  std::string length;
+  for (; bytes > 1; --bytes, value >>= 7) length.push_back(static_cast<char>(value | 0x80));
+  length.push_back(static_cast<char>(value & 0x7f));
+  return length;
+}
+
 std::string integers(Random& random, int number, int64_t count, uint64_t bound) {
   std::string pieces;
   std::string packed;
@@ -157,6 +165,16 @@ void check_message(Random& random, const std::string& message, bool whole) {
   if (whole && most == 1000) EXPECT(span[0] == 1 && span[3] == size - 2);
 }
 
+void check_length(Random& random) {
+  const int64_t size = 1 + below(random, 10);
+  const std::string entry = field(1, "hour") + field(2, "");
+  const std::vector<char> bytes = block(field(5, "\x0a" + long_length(entry.size(), size) + entry));
+  const int64_t limits[] = {9, 9, 9, 9, kLength};
+  int64_t span[4] = {};
+  EXPECT(grace_features_check(bytes.data(), static_cast<int64_t>(bytes.size()), limits, span) == 0);
+  EXPECT(span[0] == (size <= 5 ? 1 : 0));
+}
+
 void check_rows(const Model& model, const std::vector<std::vector<char>>& messages, int64_t size) {
   const auto requests = static_cast<int64_t>(messages.size());
   std::vector<const char*> pointers;
@@ -194,6 +212,7 @@ void check_rows(const Model& model, const std::vector<std::vector<char>>& messag
 }
 
 void run_once(Random& random, const Model& plain, const Model& packed) {
+  check_length(random);
   std::vector<std::vector<char>> messages;
   for (int64_t n = below(random, 5); n > 0; --n) {
     const bool whole = chance(random, 40);

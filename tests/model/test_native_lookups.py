@@ -239,6 +239,15 @@ def test_more_unknown_names_than_there_is_room_for_are_left_to_python() -> None:
     assert got.ignored == ((), ("dense.mood",))
 
 
+@pytest.mark.parametrize("name", [b"\xff", b"\xed\xa0\x80", b"a\x00b"])
+def test_an_unknown_name_that_could_not_be_listed_is_not_understood(name: bytes) -> None:
+    side = field(4, field(1, b"clicks") + field(2, field(3, field(1, name))))
+    requests = [WireFeatures(content) for content in (field(3, field(1, name)), side, b"")]
+    got = NativeLookups(INTERFORMER).read(requests, 3)
+    assert got.understood == (False, False, True)
+    assert got.ignored == ((), (), ())
+
+
 def test_a_batch_that_cannot_hold_its_requests_is_our_mistake() -> None:
     with pytest.raises(ValueError, match="a batch of 2 cannot hold 3 requests"):
         NativeLookups(INTERFORMER).read([WireFeatures()] * 3, 2)

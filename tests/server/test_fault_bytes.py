@@ -91,6 +91,15 @@ def test_known_bad_bytes_have_their_reason(caller: Caller, frame: bytes, reason:
     assert outcome.code is (grpc.StatusCode.INVALID_ARGUMENT if reason else grpc.StatusCode.OK)
 
 
+@pytest.mark.parametrize("name", ["a\0b", "a\r\nb", "\U000e0001" * 256, '%"\\'])
+def test_a_name_that_no_status_text_can_hold_as_it_is_is_told_all_the_same(
+    caller: Caller, name: str
+) -> None:
+    outcome = caller.call(message({"user": {name: {"values": ["*"]}}}))
+    assert outcome.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert outcome.reason == "invalid_field"
+
+
 def test_a_good_request_works_after_all_of_them(
     caller: Caller, serving_files: ServingFiles
 ) -> None:

@@ -20,6 +20,7 @@ from model.wire_features import WireFeatures
 from proto.retrieval_pb2 import Features, RetrieveRequest, RetrieveResponse, Values
 from server.errors import InvalidRequest
 from server.input_stage import prepare_inputs
+from server.lanes import lanes_of
 from server.messages import Answer, Failure, PendingRequest
 from server.pipeline import Pipeline
 from server.requests import read_request
@@ -172,7 +173,7 @@ def running(pair: ServingPair, recorder: Recorder) -> Iterator[Pipeline]:
         BatchingConfig(max_waiting=4 * BUCKET),
         ServiceTimes(),
         recorder,
-        CPU,
+        lanes_of(CPU),
     )
     pipeline.start()
     yield pipeline

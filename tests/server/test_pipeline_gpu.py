@@ -19,6 +19,7 @@ from torch import Tensor
 from kernels import UserTensors
 from model.inputs import FeatureTensors
 from server.hand_off import Carried
+from server.lanes import lanes_of
 from server.messages import (
     Answer,
     AnsweredBatch,
@@ -134,7 +135,7 @@ def run(
 ) -> Recorder:
     """All requests through a pipeline, in batches of several sizes."""
     recorder, requests = Recorder(), [request_of(str(number)) for number in range(REQUESTS)]
-    pipeline = make_pipeline(stages, recorder, device=DEVICE)
+    pipeline = make_pipeline(stages, recorder, lanes=lanes_of(torch.device(DEVICE)))
     change(pipeline)
     pipeline.start()
     for number, request in enumerate(requests):

@@ -17,6 +17,7 @@ from model.fast_generation import FastGeneration
 from model.fast_weights import Precision
 from model.feature_stage import FastStage
 from proto.retrieval_pb2 import RetrieveResponse
+from server.lanes import lanes_of
 from server.messages import Answer, PendingRequest
 from server.pipeline import Pipeline
 from server.service_times import ServiceTimes
@@ -118,7 +119,7 @@ def answers_of(
         BatchingConfig(max_waiting=len(requests)),
         ServiceTimes(),
         recorder,
-        device,
+        lanes_of(device),
     )
     pipeline.start()
     for request in requests:

@@ -20,6 +20,7 @@ from kernels import UserTensors
 from model.inputs import FeatureTensors, ModelInputs
 from model.wire_features import WireFeatures
 from proto.retrieval_pb2 import Values
+from server.lanes import Lanes, lanes_of
 from server.messages import (
     Answer,
     AnsweredBatch,
@@ -227,7 +228,7 @@ def make_pipeline(
     max_wait_ms: float = 0.0,
     times: ServiceTimes | None = None,
     timeline: Timeline | None = None,
-    device: str = "cpu",
+    lanes: Lanes | None = None,
 ) -> Pipeline:
     return Pipeline(
         stages,
@@ -236,7 +237,7 @@ def make_pipeline(
         BatchingConfig(max_waiting, max_wait_ms),
         ServiceTimes() if times is None else times,
         recorder,
-        torch.device(device),
+        lanes_of(torch.device("cpu")) if lanes is None else lanes,
         timeline,
     )
 

@@ -2,6 +2,8 @@
 #ifndef GRACE_WORKERS_H_
 #define GRACE_WORKERS_H_
 
+#include <pthread.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -85,6 +87,9 @@ class Workers {
   };
 
   void serve() {
+#ifdef __linux__
+    pthread_setname_np(pthread_self(), "grace-match");  // else it has its starter's name
+#endif
     std::unique_lock<std::mutex> hold(lock_);
     uint64_t seen = 0;
     for (;;) {

@@ -1,0 +1,257 @@
+"""The pipeline's waits between streams, and what it holds meanwhile, on a device that is late.
+
+What a GPU does at times, the lazy device does always; `test_pipeline_gpu.py` has the real one. That
+a missing wait or memory given away too early is seen is tested by taking each of these away.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels import UserTensors
+from model.inputs import FeatureTensors
+from server.hand_off import Carried
+from server.logs import LOGGER
+from server.messages import (
+    Answer,
+    AnsweredBatch,
+    FeatureBatch,
+    GeneratedBatch,
+    InputBatch,
+    RequestBatch,
+    Span,
+)
+from server.pipeline import Pipeline
+from server.stages import Stages
+from support.lazy_device import LazyDevice
+from support.pipeline_cases import (
+    LONG,
+    Recorder,
+    empty_features,
+    empty_generated,
+    empty_input,
+    make_pipeline,
+    no_answers,
+    request_of,
+    wait_until,
+)
+
+GARBAGE = -7
+REQUESTS = 41
+
+
+@pytest.fixture(autouse=True)
+def no_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record holds its error, that its frames, and these what the pipeline has let go."""
+    monkeypatch.setattr(logging.getLogger(LOGGER), "disabled", True)
+
+
+class LazyStages:
+    """Work on a lazy device: 3 (id + 100) + 1, one step a stage.
+
+    befall  is called when features and generate have queued their work
+    """
+
+    def __init__(self, device: LazyDevice, befall: Callable[[str], None]) -> None:
+        self._device = device
+        self._befall = befall
+
+    def stages(self) -> Stages:
+        return Stages(self.read, self.features, self.generate, self.post)
+
+    def read(self, batch: RequestBatch) -> InputBatch:
+        ids = [int(request.retrieval.request_id) for request in batch.requests]
+        made = torch.full((batch.bucket,), GARBAGE)
+
+        def write(made: Tensor) -> None:
+            made[: len(ids)] = torch.tensor(ids) + 100
+
+        self._device.queue(write, made)
+        return replace(empty_input(batch), users=UserTensors(made, ()))
+
+    def features(self, batch: InputBatch) -> FeatureBatch:
+        given = batch.users.bitmask
+        made = torch.full_like(given, GARBAGE)
+        self._device.queue(lambda made, given: made.copy_(given * 3), made, given)
+        self._befall("features")
+        return replace(empty_features(batch), features=FeatureTensors(made, ()))
+
+    def generate(self, batch: FeatureBatch) -> GeneratedBatch:
+        given = batch.features.non_sequence
+        assert given is not None
+        made = torch.full((len(given), 1), GARBAGE, dtype=torch.int32)
+        self._device.queue(lambda made, given: made.copy_(given[:, None] + 1), made, given)
+        self._befall("generate")
+        return replace(empty_generated(batch), leaves=made)
+
+    def post(self, batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:
+        answers = tuple(
+            Answer(request, str(leaf).encode())
+            for request, leaf in zip(
+                batch.input.requests, batch.leaves[:, 0].tolist(), strict=False
+            )
+        )
+        return replace(no_answers(batch, spans), answers=answers)
+
+
+def run(
+    device: LazyDevice,
+    befall: Callable[[str], None] = lambda stage: None,
+    change: Callable[[Pipeline], None] = lambda pipeline: None,
+) -> Recorder:
+    recorder = Recorder()
+    pipeline = make_pipeline(LazyStages(device, befall).stages(), recorder, lanes=device.lanes())
+    change(pipeline)
+    pipeline.start()
+    for number in range(REQUESTS):
+        pipeline.submit(request_of(str(number)))
+    pipeline.close()
+    assert pipeline.join(LONG)
+    assert not recorder.deaths
+    assert len(recorder.ends) == REQUESTS
+    device.finish()
+    return recorder
+
+
+def wrong(recorder: Recorder) -> int:
+    return sum(
+        int(end.reply) != 3 * (int(end.request.retrieval.request_id) + 100) + 1
+        for end in recorder.ends
+        if isinstance(end, Answer)
+    )
+
+
+def test_every_stage_reads_what_the_one_before_has_written_and_still_holds() -> None:
+    device = LazyDevice()
+    recorder = run(device)
+    assert sum(isinstance(end, Answer) for end in recorder.ends) == REQUESTS
+    assert wrong(recorder) == 0
+    assert device.faults == []
+
+
+class SometimesFailing:
+    """Every third time at one stage, when its work is queued."""
+
+    def __init__(self, stage: str) -> None:
+        self._stage = stage
+        self._times = 0
+
+    def __call__(self, stage: str) -> None:
+        self._times += stage == self._stage
+        if stage == self._stage and self._times % 3 == 0:
+            raise ValueError
+
+
+@pytest.mark.parametrize("stage", ["features", "generate"])
+def test_a_batch_that_fails_with_work_queued_is_held_until_that_is_done(stage: str) -> None:
+    device = LazyDevice()
+    recorder = run(device, SometimesFailing(stage))
+    assert 0 < sum(isinstance(end, Answer) for end in recorder.ends) < REQUESTS
+    assert wrong(recorder) == 0
+    assert device.faults == []
+
+
+def give_up_one(device: LazyDevice, change: Callable[[Pipeline], None]) -> Recorder:
+    """Of three batches the second is prepared, and nobody waits for it any more."""
+    gate, seen = threading.Event(), list[str]()
+
+    def befall(stage: str) -> None:
+        seen.append(stage)
+        if stage == "generate":
+            assert gate.wait(LONG)
+
+    recorder = Recorder()
+    pipeline = make_pipeline(LazyStages(device, befall).stages(), recorder, lanes=device.lanes())
+    change(pipeline)
+    pipeline.start()
+    first, second, third = (request_of(str(number)) for number in range(3))
+    pipeline.submit(first)
+    wait_until(lambda: seen.count("generate") == 1)
+    pipeline.submit(second)
+    wait_until(lambda: seen.count("features") == 2)
+    assert not pipeline.cancel(second)
+    gate.set()
+    recorder.wait_for(first, second)
+    pipeline.submit(third)
+    pipeline.close()
+    assert pipeline.join(LONG)
+    assert recorder.reason(second) == "cancelled"
+    assert seen.count("generate") == 2
+    device.finish()
+    return recorder
+
+
+def unchanged(pipeline: Pipeline) -> None:
+    pass
+
+
+def test_a_batch_that_is_given_up_is_held_until_its_work_is_done() -> None:
+    device = LazyDevice()
+    assert wrong(give_up_one(device, unchanged)) == 0
+    assert device.faults == []
+
+
+def ignore(_: object) -> None:
+    pass
+
+
+def without_wait_of_features(pipeline: Pipeline, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(pipeline._lanes["features"], "go_after", ignore)
+
+
+def without_wait_of_generate(pipeline: Pipeline, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(pipeline._lanes["generate"], "go_after", ignore)
+
+
+def without_wait_of_post(pipeline: Pipeline, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(pipeline._clock, "wait_for", ignore)
+
+
+def without_holding_memory(pipeline: Pipeline, patch: pytest.MonkeyPatch) -> None:
+    attempt = pipeline._attempt
+
+    def attempt_and_drop(*given: Any) -> Carried[Any] | None:
+        carried = attempt(*given)
+        return None if carried is None else replace(carried, held=())
+
+    patch.setattr(pipeline, "_attempt", attempt_and_drop)
+
+
+def without_keeping_what_failed(pipeline: Pipeline, patch: pytest.MonkeyPatch) -> None:
+    for lane in pipeline._lanes.values():
+        patch.setattr(lane, "keep", ignore)
+
+
+WITHOUT = [
+    without_wait_of_features,
+    without_wait_of_generate,
+    without_wait_of_post,
+    without_holding_memory,
+    without_keeping_what_failed,
+]
+
+
+@pytest.mark.parametrize("change", WITHOUT)
+def test_what_is_missing_is_seen(
+    change: Callable[[Pipeline, pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = LazyDevice()
+    recorder = run(
+        device, SometimesFailing("generate"), lambda pipeline: change(pipeline, monkeypatch)
+    )
+    assert wrong(recorder) > 0 or device.faults
+
+
+@pytest.mark.parametrize("change", [without_wait_of_generate, without_keeping_what_failed])
+def test_what_is_missing_of_a_batch_that_is_given_up_is_seen(
+    change: Callable[[Pipeline, pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = LazyDevice()
+    give_up_one(device, lambda pipeline: change(pipeline, monkeypatch))
+    assert device.faults
