@@ -79,6 +79,7 @@ class RelayProcess:
         self._last_order = 0
         self._calls: dict[int, _RelayedCall] = {}
         self._told_to_end = False
+        self._killed = False  # by us
         self._end: asyncio.Future[str] = self._loop.create_future()
 
     async def greeted(self) -> str:
@@ -101,7 +102,7 @@ class RelayProcess:
         self._link.send_facts(Kind.CLOSE, 0, {"seconds": seconds})
         done, _ = await asyncio.wait((self._end,), timeout=(seconds or 0.0) + LATE_SECONDS)
         if not done:
-            self._process.kill()
+            self._kill()
             await asyncio.wait((self._end,))
 
     def _hello(self, number: int, body: memoryview) -> None:  # noqa: ARG002
@@ -159,9 +160,9 @@ class RelayProcess:
         end = time.monotonic() + REAP_SECONDS
         while (code := self._process.poll()) is None:
             if time.monotonic() > end:
-                self._process.kill()
+                self._kill()
             await asyncio.sleep(LOOK_AGAIN_SECONDS)
-        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        how = self._how(code)
         if code or not self._told_to_end:
             fields = {
                 "front_end": self._name,
@@ -174,6 +175,16 @@ class RelayProcess:
         for wait in (self._greeting, *self._orders.values(), self._end):
             if not wait.done():
                 wait.set_result(f"listen.front_ends: process {self._name} ended with {how}")
+
+    def _kill(self) -> None:
+        self._killed = True
+        self._process.kill()
+
+    def _how(self, code: int) -> str:
+        """It has ended, in words."""
+        if self._killed and code == -signal.SIGKILL:
+            return "SIGKILL of the server's own: it did not end in time"
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
 class _RelayedCall:
