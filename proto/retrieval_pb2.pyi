@@ -184,7 +184,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("state", "server_version", "uptime_seconds", "device", "snapshot", "model", "profiles", "default_profile", "max_batch", "waiting", "max_waiting", "in_flight", "engine")
+    __slots__ = ("state", "server_version", "uptime_seconds", "device", "snapshot", "model", "profiles", "default_profile", "max_batch", "waiting", "max_waiting", "in_flight", "engine", "front_ends")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[GetStatusResponse.State]
@@ -210,6 +210,7 @@ class GetStatusResponse(_message.Message):
     MAX_WAITING_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
+    FRONT_ENDS_FIELD_NUMBER: _ClassVar[int]
     state: GetStatusResponse.State
     server_version: str
     uptime_seconds: float
@@ -223,7 +224,8 @@ class GetStatusResponse(_message.Message):
     max_waiting: int
     in_flight: int
     engine: EngineStatus
-    def __init__(self, state: _Optional[_Union[GetStatusResponse.State, str]] = ..., server_version: _Optional[str] = ..., uptime_seconds: _Optional[float] = ..., device: _Optional[str] = ..., snapshot: _Optional[_Union[SnapshotStatus, _Mapping]] = ..., model: _Optional[_Union[ModelStatus, _Mapping]] = ..., profiles: _Optional[_Iterable[_Union[ProfileStatus, _Mapping]]] = ..., default_profile: _Optional[str] = ..., max_batch: _Optional[int] = ..., waiting: _Optional[int] = ..., max_waiting: _Optional[int] = ..., in_flight: _Optional[int] = ..., engine: _Optional[_Union[EngineStatus, _Mapping]] = ...) -> None: ...
+    front_ends: int
+    def __init__(self, state: _Optional[_Union[GetStatusResponse.State, str]] = ..., server_version: _Optional[str] = ..., uptime_seconds: _Optional[float] = ..., device: _Optional[str] = ..., snapshot: _Optional[_Union[SnapshotStatus, _Mapping]] = ..., model: _Optional[_Union[ModelStatus, _Mapping]] = ..., profiles: _Optional[_Iterable[_Union[ProfileStatus, _Mapping]]] = ..., default_profile: _Optional[str] = ..., max_batch: _Optional[int] = ..., waiting: _Optional[int] = ..., max_waiting: _Optional[int] = ..., in_flight: _Optional[int] = ..., engine: _Optional[_Union[EngineStatus, _Mapping]] = ..., front_ends: _Optional[int] = ...) -> None: ...
 
 class SnapshotStatus(_message.Message):
     __slots__ = ("version", "created_at", "sid_space", "mode", "sids", "ads", "attributes", "sets")

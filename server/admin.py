@@ -65,6 +65,7 @@ class Admin:
             waiting=state.waiting,
             max_waiting=config.batching.max_waiting,
             in_flight=state.in_flight,
+            front_ends=config.listen.front_ends,
         )
 
 

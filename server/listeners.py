@@ -71,7 +71,8 @@ class Listeners:
             raise refusal("metrics", metrics.host, metrics.port, fault_of(error)) from None
         page = address(metrics.host, self._page.port)
         where = {"retrieve": retrieve, "admin": operators, "metrics": page}
-        _LOG.info("listening", extra={"event": "listening", **where})
+        by = {"front_ends": listen.front_ends}
+        _LOG.info("listening", extra={"event": "listening", **where, **by})
 
     async def set_health(self, *, serving: bool) -> None:
         await asyncio.gather(

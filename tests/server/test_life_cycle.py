@@ -13,7 +13,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from proto.retrieval_pb2 import GetStatusResponse
 from support.faults import Faults
 from support.front_ends import front_ends
-from support.health import HealthWatch, health
+from support.health import HealthWatch, health, status
 from support.retrieve_calls import Caller, message
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
@@ -21,12 +21,6 @@ from support.serving_files import ServingFiles
 pytestmark = pytest.mark.subprocess
 
 HEALTH, REFLECTION = "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"
-
-
-def status(server: ServerProcess) -> GetStatusResponse:
-    with grpc.insecure_channel(server.admin) as channel:
-        call: Any = channel.unary_unary("/grace.v1.Admin/GetStatus")
-        return GetStatusResponse.FromString(call(b"", timeout=30))
 
 
 def services_by_reflection(address: str) -> list[str]:
@@ -93,7 +87,7 @@ def test_status_names_what_serves(healthy_server: ServerProcess) -> None:
     told = status(healthy_server)
     assert told.state == GetStatusResponse.STATE_SERVING
     assert (told.device, told.default_profile, told.max_batch) == ("cpu", "full", 16)
-    assert (told.waiting, told.max_waiting) == (0, 256)
+    assert (told.waiting, told.max_waiting, told.front_ends) == (0, 256, 0)
     assert told.uptime_seconds > 0
     assert told.server_version[0].isdigit()
     assert (told.snapshot.version, told.snapshot.sid_space) == (1, "synth-tiny-1")

@@ -183,6 +183,28 @@ def test_signals_before_it_has_begun_do_not_end_it() -> None:
     asyncio.run(asyncio.wait_for(start(), 60))
 
 
+@pytest.mark.parametrize("told", [(), (Kind.OPEN, Kind.HEALTH)], ids=["at once", "after orders"])
+def test_told_to_close_before_it_has_begun_it_ends_as_at_any_time(
+    told: tuple[Kind, ...], capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def start() -> None:
+        server = Server()
+        await server.start()
+        limits = ListenLimits(receive_bytes=1000, streams=111, reflection=False)
+        settings = RelaySettings("127.0.0.1", free_port(), CALLS, limits).facts()
+        facts = {Kind.OPEN: settings, Kind.HEALTH: {"serving": False}}
+        for order, kind in enumerate(told, 1):
+            server.link.send_facts(kind, order, facts[kind])
+        server.link.send_facts(Kind.CLOSE, 0, {"seconds": None})
+        await asyncio.wait_for(server.lost.wait(), 30)
+        assert await server.end() == 0
+        assert len(server.told[Kind.HELLO]) == 1
+        assert not server.told[Kind.LOG]
+
+    asyncio.run(asyncio.wait_for(start(), 60))
+    assert capfd.readouterr().err == ""
+
+
 def test_told_to_close_it_gives_calls_their_time_and_ends() -> None:
     async def use(server: Server, retrieve: Any) -> None:
         call = retrieve(b"")

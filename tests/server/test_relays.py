@@ -2,8 +2,11 @@
 are spread. Much of what all servers do is tested with relays where it is tested without.
 """
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -16,8 +19,9 @@ import pytest
 
 from configs.errors import ConfigError
 from server.relay_process import LATE_SECONDS
+from support.command import plain_environment
 from support.faults import Faults
-from support.health import HealthWatch
+from support.health import HealthWatch, status
 from support.occupied import occupied_engine
 from support.retrieve_calls import Caller, counted_calls, message
 from support.served import Service, served
@@ -28,6 +32,27 @@ pytestmark = pytest.mark.subprocess
 
 RELAYS = 2
 ESTABLISHED = "01"
+
+FIRST_IS_KILLED = """
+import sys
+from pathlib import Path
+from configs.serving import load_serving_config
+from server import relay_process
+from server.life_cycle import serve
+
+started, _start = [], relay_process._start
+
+def start(end):
+    process = _start(end)
+    if not started:
+        process.kill()
+        process.wait()
+    started.append(process)
+    return process
+
+relay_process._start = start
+sys.exit(serve(load_serving_config(Path(sys.argv[1]))))
+"""
 
 
 def relays_of(pid: int) -> list[int]:
@@ -81,6 +106,14 @@ def test_all_relays_of_a_server_serve_on_its_one_port(
     server.wait_until(
         lambda: server.metric("grace_requests_total", code="OK") == before + 31, "31 are counted"
     )
+
+
+def test_log_and_status_tell_how_many_relays_there_are(
+    healthy_server: ServerProcess, relayed_server: ServerProcess
+) -> None:
+    for server, relays in ((healthy_server, 0), (relayed_server, RELAYS)):
+        assert [line["front_ends"] for line in server.log("listening")] == [relays]
+        assert status(server).front_ends == relays
 
 
 def test_a_relay_holds_none_of_what_the_server_computes_with(relayed_server: ServerProcess) -> None:
@@ -180,7 +213,7 @@ def test_signals_to_all_processes_at_once_are_the_server_s_to_heed(
     assert not server.log("front_end_died")
 
 
-def test_a_relay_that_hangs_holds_no_end_up_for_ever() -> None:
+def test_a_relay_that_hangs_holds_no_end_up_for_ever(caplog: pytest.LogCaptureFixture) -> None:
     async def use(service: Service, _: object) -> None:
         relay, _ = relays_of(os.getpid())
         os.kill(relay, signal.SIGSTOP)
@@ -192,6 +225,8 @@ def test_a_relay_that_hangs_holds_no_end_up_for_ever() -> None:
 
     with patch("server.relay_process.LATE_SECONDS", 0.3):
         served(use, front_ends=RELAYS)
+    (told,) = [vars(entry)["end"] for entry in caplog.records if entry.message == "front_end_died"]
+    assert told == "SIGKILL of the server's own: it did not end in time"
 
 
 def test_relays_are_refused_where_they_could_not_work() -> None:
@@ -203,6 +238,24 @@ def test_relays_are_refused_where_they_could_not_work() -> None:
         pytest.raises(ConfigError, match=r"listen.front_ends: .* on Linux only; set it to 0"),
     ):
         served(use, front_ends=RELAYS)
+
+
+def test_a_relay_killed_before_it_has_begun_ends_the_start_in_one_line(
+    serving_files: ServingFiles,
+) -> None:
+    config = serving_files.write_config("unborn.yaml", listen={"front_ends": RELAYS})
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_IS_KILLED, str(config)],
+        env=plain_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=150,
+    )
+    assert done.returncode == 2
+    died, told = done.stderr.splitlines()
+    assert json.loads(died)["event"] == "front_end_died"
+    assert told == "error: listen.front_ends: process 1 of 2 ended with SIGKILL"
 
 
 def test_relays_that_do_not_come_up_are_told_with_what_became_of_them() -> None:

@@ -1,4 +1,4 @@
-"""What gRPC health says of a server, asked and watched."""
+"""What a server says of itself: gRPC health, asked and watched, and its status."""
 
 import threading
 from types import TracebackType
@@ -7,9 +7,10 @@ from typing import Any, Self
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from proto.retrieval_pb2 import GetStatusResponse
 from support.server_process import PATIENCE_SECONDS, ServerProcess
 
-__all__ = ["HealthWatch", "health"]
+__all__ = ["HealthWatch", "health", "status"]
 
 SERVICE = "grace.v1.AdsRetrieval"
 GONE = "GONE"
@@ -20,6 +21,12 @@ def health(server: ServerProcess, service: str = SERVICE) -> str:
         stub = health_pb2_grpc.HealthStub(channel)
         reply = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=30)
     return str(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status))
+
+
+def status(server: ServerProcess) -> GetStatusResponse:
+    with grpc.insecure_channel(server.admin) as channel:
+        call: Any = channel.unary_unary("/grace.v1.Admin/GetStatus")
+        return GetStatusResponse.FromString(call(b"", timeout=30))
 
 
 class HealthWatch:
