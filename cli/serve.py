@@ -52,4 +52,12 @@ def serve(
         settings = replace(settings, device=device)
     from server.life_cycle import serve as run_server
 
-    raise typer.Exit(run_server(settings, timeline=timeline))
+    options = {
+        "--port": port,
+        "--admin-port": admin_port,
+        "--metrics-port": metrics_port,
+        "--device": device,
+    }
+    given = [f"{option} {value}" for option, value in options.items() if value is not None]
+    source = f"{config} with {' '.join(given)}" if given else str(config)
+    raise typer.Exit(run_server(settings, timeline=timeline, source=source))

@@ -26,7 +26,7 @@ import prometheus_client
 import torch
 import uvloop
 
-from configs.errors import GraceError
+from configs.errors import ConfigError, DeviceError, GraceError
 from configs.serving import ServingConfig
 from server.admin import Admin
 from server.front_end import FrontEnd
@@ -72,8 +72,16 @@ _LOG = logging.getLogger(LOGGER)
 _Result = TypeVar("_Result")
 
 
-def serve(config: ServingConfig, stages: Stages = STAGES, timeline: Path | None = None) -> int:
-    """Runs until it is told to stop; the exit code. A fault of the start is told on stderr."""
+def serve(
+    config: ServingConfig,
+    stages: Stages = STAGES,
+    timeline: Path | None = None,
+    source: str = "",
+) -> int:
+    """Runs until it is told to stop; the exit code. A fault of the start is told on stderr.
+
+    `source` is where the settings come from: a file, and options that replaced some of it.
+    """
     with EarlySignals() as early:
         configure_logs(config.logs)
         sys.setswitchinterval(SWITCH_SECONDS)
@@ -85,6 +93,8 @@ def serve(config: ServingConfig, stages: Stages = STAGES, timeline: Path | None 
                 return runner.run(server.run(early))
         except (GraceError, OSError) as error:
             fault = start_fault(error, config)
+            if source and isinstance(error, (ConfigError, DeviceError)):
+                fault = f"{source}: {fault}"
     flush_logs()
     print(f"error: {fault}", file=sys.stderr, flush=True)
     return NOT_STARTED

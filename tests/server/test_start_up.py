@@ -182,7 +182,23 @@ def test_the_command_line_replaces_what_the_file_says(
     command = ("serve", "--config", config, "--snapshots", serving_files.snapshots)
     done = run_grace(*command, "--port", str(taken_port))
     assert done.returncode == 2
-    assert done.stderr.startswith(f"error: listen: 127.0.0.1:{taken_port}: address already in use")
+    where = f"{config} with --port {taken_port}: listen: 127.0.0.1:{taken_port}"
+    assert done.stderr.startswith(f"error: {where}: address already in use; choose")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_setting_that_does_not_suit_the_machine_is_told_with_its_file(
+    serving_files: ServingFiles,
+) -> None:
+    config = serving_files.write_config("half.yaml", precision="bf16")
+    done = run_grace("serve", "--config", config)
+    assert done.returncode == 2
+    fault = "precision: bf16 needs a GPU; on device cpu use fp32 or auto"
+    assert done.stderr == f"error: {config}: {fault}\n"
+    done = run_grace("serve", "--config", config, "--port", "0", "--device", "cuda:63")
+    assert done.returncode == 2
+    where = f"{config} with --port 0 --device cuda:63: device cuda:63: "
+    assert done.stderr.startswith(f"error: {where}")
     assert len(done.stderr.splitlines()) == 1
 
 
