@@ -127,7 +127,7 @@ def _cuda_library() -> Finding:
 
     path = library_path(CUDA)
     if not path.is_file():
-        remedy = f"`{CUDA.command}`, on a machine with a GPU"
+        remedy = f"`{CUDA.command}`, where nvcc is"
         return Finding("CUDA kernels", "note", "not built: a GPU needs them", remedy)
     try:
         load_cuda_library()

@@ -160,6 +160,15 @@ def test_doctor_names_a_missing_native_library_and_its_remedy(tmp_path: Path) ->
     assert fault["remedy"] == "run `make native`"
 
 
+def test_doctor_says_where_the_gpu_kernels_are_built(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("native.loader.library_path", lambda *_: tmp_path / "none.so")
+    (note,) = (f for f in doctor.examine() if f.name == "CUDA kernels")
+    assert (note.status, note.found) == ("note", "not built: a GPU needs them")
+    assert note.remedy == "`make native CUDA=1`, where nvcc is"
+
+
 def test_doctor_calls_a_missing_package_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "NEEDED", ("no-such-distribution",))
     (fault,) = (f for f in doctor.examine() if f.name == "no-such-distribution")
