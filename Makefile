@@ -89,6 +89,11 @@ GPU_PYTEST := -m gpu -o addopts='--import-mode=importlib --strict-markers' \
   --continue-on-collection-errors -rs --durations 5
 
 test-gpu:  ## build the GPU kernels and run the tests that need a GPU, with GPU_PYTHON
+	@$(GPU_PYTHON) -c 'import torch, sys; sys.exit(0 if torch.cuda.is_available() else 3)' \
+	  >/dev/null 2>&1 || { \
+	  test $$? = 3 && fault="its torch finds no GPU" || fault="it cannot import torch"; \
+	  echo "error: GPU_PYTHON=$(GPU_PYTHON): $$fault; on a machine with a GPU, name a Python whose" \
+	  "torch finds it: make test-gpu GPU_PYTHON=python3.12" >&2; exit 1; }
 	@$(GPU_PYTHON) -m native.build && $(GPU_PYTHON) -m native.build --cuda
 	PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" \
 	  $(GPU_PYTHON) -m pytest $(GPU_PYTEST) $(GPU_TESTS) $(PYTEST_ARGS)

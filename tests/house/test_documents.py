@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -43,6 +44,33 @@ def test_plain_make_prints_every_target(repository: Path, targets: list[str]) ->
     )
     assert [line.split()[1] for line in done.stdout.splitlines()] == targets
     assert all(len(line) <= 100 for line in done.stdout.splitlines())
+
+
+@pytest.mark.subprocess
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [((), "its torch finds no GPU"), (("-S",), "it cannot import torch")],
+    ids=["no GPU", "no torch"],
+)
+def test_tests_for_a_gpu_are_refused_in_one_line_where_there_is_none(
+    repository: Path, options: tuple[str, ...], fault: str
+) -> None:
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    python = " ".join((sys.executable, *options))
+    done = subprocess.run(
+        ["make", "test-gpu", f"GPU_PYTHON={python}"],
+        cwd=repository,
+        env={**outside, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    told, made = done.stderr.splitlines()
+    assert told.startswith(f"error: GPU_PYTHON={python}: {fault}; ")
+    assert "make test-gpu GPU_PYTHON=" in told
+    assert made.startswith("make: ***")
+    assert not done.stdout, "nothing is built or tested"
 
 
 def test_contributing_tells_every_target(contributing: str, targets: list[str]) -> None:
