@@ -284,7 +284,7 @@ def test_too_little_memory_for_generation_names_the_settings_that_take_it(
 
 
 def test_more_places_than_a_gpu_numbers_are_refused_by_name() -> None:
-    wide = GenerationConfig(max_batch=64, profiles={"wide": BeamProfile((1, 4096), 5)})
+    wide = GenerationConfig(64, {"wide": BeamProfile((1, 4096), 5)}, "wide")
     sizes = (7, 2**13)
     require_numbered_places(wide, sizes, torch.device("cpu"))
     require_numbered_places(replace(wide, max_batch=63), sizes, torch.device("cuda"))
