@@ -43,6 +43,7 @@ __all__ = ["kind_of_kernel", "measure_budget"]
 
 _ROUNDS = 3  # over the batches
 _UNTOLD_SHARE = 0.02
+_POWER_SECONDS = 1.5  # the driver tells the mean power of a second
 _PRODUCTS = ("aten::mm", "aten::addmm", "aten::addmm_")
 
 _KINDS = (
@@ -151,7 +152,13 @@ def _whole(setting: _Setting, expected: Sequence[Found], rates: _Rates, product_
     )
     decoder.check("the decoder", expected, setting.precision)
     device = setting.options.device
-    timing = sustained(decoder, device, setting.options.seconds, before=decoder.rotation)
+    timing = sustained(
+        decoder,
+        device,
+        setting.options.seconds,
+        before=decoder.rotation,
+        warm_up_seconds=_POWER_SECONDS,
+    )
     joules = timing.joules
     large = rates.product_timing
     per_flop = None if large.joules is None else large.joules / (rates.product * large.p50_ms / 1e3)
@@ -292,11 +299,12 @@ def _rates(options: BenchOptions, precision: Precision) -> _Rates:
     a, b = (torch.randn((side, side), device=options.device).to(dtype) for _ in range(2))
     source = torch.zeros(1 << 30 if on_gpu else 1 << 20, dtype=torch.uint8, device=options.device)
     target = torch.empty_like(source)
-    seconds = min(options.seconds, 1.0)
-    product = sustained(lambda: torch.mm(a, b), options.device, seconds)
+    product = sustained(
+        lambda: torch.mm(a, b), options.device, options.seconds, warm_up_seconds=_POWER_SECONDS
+    )
     rows = a[:64].float() @ b.float()
     require_close("the large product", torch.mm(a, b)[:64] / side**0.5, rows / side**0.5)
     source.random_(generator=torch.Generator(options.device).manual_seed(7))
-    copy = sustained(lambda: target.copy_(source), options.device, seconds)
+    copy = sustained(lambda: target.copy_(source), options.device, min(options.seconds, 1.0))
     require_equal("the copy", target, source)
     return _Rates(2 * len(source) / copy.p50_ms * 1e3, 2 * side**3 / product.p50_ms * 1e3, product)

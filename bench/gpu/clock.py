@@ -86,12 +86,17 @@ def captured(calls: Sequence[Callable[[], T]], device: torch.device) -> Callable
 
 
 def sustained(
-    run: Run, device: torch.device, seconds: float, calls: int = 1, before: Run | None = None
+    run: Run,
+    device: torch.device,
+    seconds: float,
+    calls: int = 1,
+    before: Run | None = None,
+    warm_up_seconds: float = 0.0,
 ) -> Timing:
-    """Times of `run`, which holds so many calls."""
+    """Times of `run`, which holds so many calls. `warm_up_seconds` at least do not count."""
     if device.type != "cuda":
         return timed_on_host(run, device, seconds, calls, before)
-    _run_for(run, device, seconds * _WARM_UP_SHARE, before)
+    _run_for(run, device, max(warm_up_seconds, seconds * _WARM_UP_SHARE), before)
     with PowerMeter(device) as meter:
         begin = perf_counter()
         times = _run_for(run, device, seconds, before)
