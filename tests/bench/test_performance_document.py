@@ -11,7 +11,7 @@ import pytest
 from bench.gpu.bars import Bar, draw_bars
 from bench.gpu.document import NAME, performance_document, plots_of
 from bench.gpu.document_plots import PLOTS
-from bench.gpu.options import TABLES
+from bench.gpu.tables import TABLES
 from configs.marked_text import replaced
 
 RESULTS = Path("bench") / "results" / "h200"
