@@ -29,7 +29,8 @@ def bench(
     ] = False,
     seconds: Annotated[float, typer.Option(help="Of each sustained measurement.")] = 3.0,
     precision: Annotated[
-        list[str] | None, typer.Option(help="bf16, fp16 or fp32; may be repeated.")
+        list[str] | None,
+        typer.Option(help="bf16, fp16 or fp32; repeatable. Without: bf16; a server on a CPU fp32."),
     ] = None,
     only: Annotated[
         list[str] | None, typer.Option(help="A part, such as L1 or admission:union; repeatable.")
@@ -58,17 +59,11 @@ def bench(
     generated half precision leaves the same, after training a model. The file has each row as soon
     as it is measured.
 
-    Example: `grace bench ladder --only D0 --only D3 --out bench/results/h200/ladder.json`
+    Example: `grace bench ladder --only D0 --only D3 --add --out bench/results/h200/ladder.json`
     """
-    import torch
+    from bench.gpu.options import BenchOptions, default_precision, device_of
 
-    from bench.gpu.options import BenchOptions
-    from configs.errors import InputError
-
-    try:
-        on = torch.device(device)
-    except RuntimeError as error:
-        raise InputError(f"--device {device}: {str(error).splitlines()[0]}") from None
+    on = device_of(device)
     options = BenchOptions(
         table=table,
         device=on,
@@ -78,7 +73,7 @@ def bench(
         rates=tuple(rate or ()),
         sids=tuple(sids or ()),
         only=tuple(only or ()),
-        precisions=tuple(precision or ("bf16",)),  # type: ignore[arg-type]
+        precisions=tuple(precision or [default_precision(table, on)]),  # type: ignore[arg-type]
         out=out,
         add=add,
         commit=commit,

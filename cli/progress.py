@@ -1,5 +1,9 @@
-"""One progress bar per step of long work, on standard error and only where a person watches."""
+"""Long work tells on standard error how far it is: bars where a person watches, else lines.
 
+A line comes every 20 s, so that a log shows that the work goes on and short work stays silent.
+"""
+
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -23,11 +27,17 @@ class ShowProgress(Protocol):
     def __call__(self, step: str, done: int, total: int, latest: str = "", /) -> None: ...
 
 
+_LINE_SECONDS = 20.0
+
+
 @contextmanager
 def progress_bars() -> Iterator[ShowProgress]:
     """Yields `progress(step, done, total)`."""
     tasks: dict[str, TaskID] = {}
     console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _lines(console)
+        return
     with Progress(
         TextColumn("{task.description:<14}"),
         BarColumn(),
@@ -35,7 +45,6 @@ def progress_bars() -> Iterator[ShowProgress]:
         TimeElapsedColumn(),
         TextColumn("{task.fields[latest]}"),
         console=console,
-        disable=not console.is_terminal,
     ) as bars:
 
         def progress(step: str, done: int, total: int, latest: str = "", /) -> None:
@@ -44,3 +53,18 @@ def progress_bars() -> Iterator[ShowProgress]:
             bars.update(tasks[step], completed=done, latest=latest)
 
         yield progress
+
+
+def _lines(console: Console) -> ShowProgress:
+    begin = time.monotonic()
+    told = begin
+
+    def progress(step: str, done: int, total: int, latest: str = "", /) -> None:
+        nonlocal told
+        now = time.monotonic()
+        if now - told >= _LINE_SECONDS:
+            told = now
+            line = f"{step}: {done:,} of {total:,}{latest and f', {latest}'}, {now - begin:.0f} s"
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    return progress

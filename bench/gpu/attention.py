@@ -43,7 +43,6 @@ from model.fast_weights import PRECISIONS, Precision
 
 __all__ = ["measure_attention"]
 
-PARTS = ("copy", "cross", "self", "counters")
 _COPY_BYTES = 1 << 30
 _ROTATED = 3
 _ROUNDS = 4  # of quick calls in a run, so that it is long enough to be launched ahead
@@ -67,7 +66,7 @@ class _Setting:
 
 def measure_attention(options: BenchOptions) -> Iterator[Row]:
     subject, ops = subject_of(options), load_ops(options.device)
-    parts = options.wanted(PARTS, spared=("counters",))
+    parts = options.wanted()
     if parts != ("counters",):
         copy_rate = _copy_rate(options)
         yield {"measure": "copy", "gb_per_s": round(copy_rate / 1e9, 1)}

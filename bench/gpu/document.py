@@ -7,6 +7,7 @@ not exist.
 """
 
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -89,11 +90,16 @@ def _missing(table: str, file: Path) -> str:
 
 
 def _source(file: Path, result: Mapping[str, Any]) -> str:
-    commands = "\n".join(result["command"].split(" && "))
+    commands = "\n".join(_repeatable(each) for each in result["command"].split(" && "))
     return (
         f"From `{_shown(file)}`, commit `{result['commit']}`, {result['machine']}:\n\n"
         f"```sh\n{commands}\n```\n"
     )
+
+
+def _repeatable(command: str) -> str:
+    """Without what says only where it was measured, and changes nothing of it."""
+    return re.sub(r" --(?:commit|cache)(?:=| +)\S+", "", command)
 
 
 def _shown(file: Path) -> str:

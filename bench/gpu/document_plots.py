@@ -62,9 +62,9 @@ def _budget(rows: Sequence[Row]) -> list[Bar]:
 
 
 PLOTS: Mapping[str, Plot] = {
-    "ladder": Plot("Decoder P50, batch 16, logarithmic", ("paper (GH200)", "here"), _ladder),
-    "gtm": Plot("P50 by SIDs, D3, batch 16, logarithmic", ("decoder", "admission"), _sizes),
-    "serve": Plot("Latency through gRPC, logarithmic", ("P50", "P99"), _serve),
-    "budget": Plot("The largest kernels, logarithmic", ("floor", "measured"), _budget),
+    "ladder": Plot("Decoder P50, batch 16", ("paper (GH200)", "here"), _ladder),
+    "gtm": Plot("P50 by SIDs, D3, batch 16", ("decoder", "admission"), _sizes),
+    "serve": Plot("Latency through gRPC", ("P50", "P99"), _serve),
+    "budget": Plot("The largest kernels", ("floor", "measured"), _budget),
 }
 """By table."""

@@ -28,6 +28,13 @@ _PAPERS_NAMES = {
 }  # fmt: skip
 """Of the self-attention kernels."""
 
+_CROSS_NAMES = {
+    "before": "spread to beam rows, SDPA-flash",
+    "flash": "beams as queries, SDPA-flash",
+    "cudnn": "beams as queries, cuDNN",
+}
+"""Of layout and kernel, where the variant's own says too little."""
+
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     lines = [f"| {' | '.join(headings)} |", f"|{' --- |' * len(headings)}"]
@@ -45,7 +52,7 @@ def ladder_tables(rows: Sequence[Row]) -> str:
                 "" if paper is None else paper.increment,
                 row["precision"],
                 "" if paper is None else _pair(*paper.decoder),
-                f"**{_pair(row['decoder_p50_ms'], row['decoder_p99_ms'])}**",
+                f"**{_fine(row['decoder_p50_ms'])}/{_ms(row['decoder_p99_ms'])}**",
                 "" if paper is None else _times(paper.decoder[0], row["decoder_p50_ms"]),
                 "" if paper is None or paper.goal_decoder is None else f"{paper.goal_decoder:g}",
                 "" if paper is None else _pair(*paper.full),
@@ -85,7 +92,7 @@ def _cross_table(rows: Sequence[Row]) -> str:
         published = CROSS_ATTENTION_MS["before" if row["variant"] == "before" else "after"]
         body.append(
             [
-                row["variant"],
+                _CROSS_NAMES.get(row["variant"], row["variant"]),
                 row["precision"],
                 _pair(*published) if row["variant"] in ("before", "flash") else "",
                 f"**{_ms(row['p50_ms'])}**",
@@ -96,7 +103,7 @@ def _cross_table(rows: Sequence[Row]) -> str:
             ]
         )
     headings = (
-        "layout, kernel", "type", "paper: FA2 / FA3", "P50", "P99", "against before", "TFLOP/s",
+        "layout, kernel", "type", "paper: FA2/FA3", "P50", "P99", "against spread", "TFLOP/s",
         "of copy",
     )  # fmt: skip
     return markdown_table(headings, body)
@@ -104,7 +111,7 @@ def _cross_table(rows: Sequence[Row]) -> str:
 
 def _self_table(rows: Sequence[Row]) -> str:
     body = []
-    for row in rows:
+    for row in sorted(rows, key=lambda row: (row["step"], -row["beams"])):
         fa2 = _value(rows, "fa2", row["step"], row["beams"], row["precision"])
         published = SELF_ATTENTION_MS.get(_PAPERS_NAMES.get(row["variant"], ""))
         body.append(
@@ -179,18 +186,8 @@ def gtm_tables(rows: Sequence[Row]) -> str:
     for measure, heading in (("admission", "Admission"), ("selection", "Selection")):
         own = [row for row in rows if row["measure"] == measure]
         if own:
-            body = [
-                [
-                    row["mode"],
-                    row["step"],
-                    f"{row['admitted']:,}" if "admitted" in row else "",
-                    f"**{_ms(row['p50_ms'])}**" if row["step"] == "all" else _ms(row["p50_ms"]),
-                    _p99(row),
-                ]
-                for row in own
-            ]
-            columns = ("mode", "step", "candidates", "P50, ms", "P99, ms")
-            parts += [f"**{heading}**, {own[0]['sids']:,} SIDs\n", markdown_table(columns, body)]
+            heading = f"**{heading}**, {own[0]['sids']:,} SIDs, P50 in ms\n"
+            parts += [heading, _steps_table(own)]
     if any(row["measure"] == "admission" for row in rows):
         parts.append(f"The paper's admission in mode `union` (D3 - D1): {ADMISSION_MS:g} ms.\n")
     sizes = [row for row in rows if row["measure"] == "decoder"]
@@ -201,8 +198,8 @@ def gtm_tables(rows: Sequence[Row]) -> str:
                 f"{row['sids']:,}",
                 f"{row['index_mb']:,}",
                 f"{row['admitted']:,}",
-                f"**{row['decoder_p50_ms']:.3f}**",
-                f"{row['decoder_p99_ms']:.3f}",
+                f"**{_fine(row['decoder_p50_ms'])}**",
+                _fine(row["decoder_p99_ms"]),
                 f"{row['decoder_p50_ms'] / first - 1:+.1%}",
                 f"**{_ms(row['admission_p50_ms'])}**",
                 _p99(row, "admission_"),
@@ -216,6 +213,20 @@ def gtm_tables(rows: Sequence[Row]) -> str:
         )  # fmt: skip
         parts += ["**Decoder against SIDs** (D3), ms\n", markdown_table(headings, body)]
     return "\n".join(parts)
+
+
+def _steps_table(rows: Sequence[Row]) -> str:
+    """A row per mode, a column per step."""
+    steps = sorted({row["step"] for row in rows if row["step"] != "all"})
+    body = []
+    for mode in dict.fromkeys(row["mode"] for row in rows):
+        own = {row["step"]: row for row in rows if row["mode"] == mode}
+        admitted = [f"{own[step]['admitted']:,}" for step in steps if step in own]
+        times = (_ms(own[step]["p50_ms"]) if step in own else "" for step in steps)
+        whole = f"**{_ms(own['all']['p50_ms'])}**" if "all" in own else ""
+        body.append([mode, *times, whole, " / ".join(admitted)])
+    columns = ("mode", *(f"step {step}" for step in steps), "all steps", "candidates by step")
+    return markdown_table(columns, body)
 
 
 def serve_tables(rows: Sequence[Row]) -> str:
@@ -346,7 +357,14 @@ def _ms(value: float | None) -> str:
         return ""
     if value >= 100:
         return f"{value:.0f}"
-    return f"{value:.1f}" if value >= 1 else f"{value:.3f}"
+    if value >= 1:
+        return f"{value:.1f}"
+    return f"{value:.3f}" if value >= 0.01 else f"{value:.4f}"
+
+
+def _fine(value: float) -> str:
+    """For what is compared to a hundredth."""
+    return f"{value:.2f}" if value < 100 else _ms(value)
 
 
 def _times(paper: float, ours: float) -> str:

@@ -53,7 +53,6 @@ from model.fast_weights import PRECISIONS
 __all__ = ["MODES", "bitmask_only", "measure_gtm"]
 
 MODES = ("cd", "bitmask", "union", "static", "dynamic")
-PARTS = (*(f"admission:{mode}" for mode in MODES), "selection:free", "selection:union", "decoder")
 _ROUNDS = 4  # over the batches: a run is then long enough to be launched ahead
 
 _BUILT: dict[str, MatcherMode] = {
@@ -78,7 +77,7 @@ class _Batch:
 
 @torch.inference_mode()
 def measure_gtm(options: BenchOptions) -> Iterator[Row]:
-    subject, parts = subject_of(options), options.wanted(PARTS)
+    subject, parts = subject_of(options), options.wanted()
     dtype = PRECISIONS[options.precisions[0]]
     model = random_decoder_alone(subject.spec, options.device)
     engine = engine_of(subject, model, load_ops(options.device), dtype)

@@ -28,7 +28,7 @@ from bench.gpu.options import BenchOptions
 from bench.gpu.replay import Replay, give_memory_back
 from bench.gpu.results import Row
 from bench.gpu.rotation import BATCHES, DecoderBatch, Rotation
-from bench.gpu.rung_runs import RUNGS, RungRun, definition_of, expected_of, run_of
+from bench.gpu.rung_runs import RungRun, definition_of, expected_of, run_of
 from bench.gpu.subject import Engine, Subject, engine_of, random_weights, subject_of
 from index.matchers import MatcherMode
 from kernels import DecodeIndex, load_ops
@@ -66,7 +66,7 @@ class _Setting:
 
 @torch.inference_mode()
 def measure_ladder(options: BenchOptions) -> Iterator[Row]:
-    subject, rungs = subject_of(options), options.wanted(RUNGS)
+    subject, rungs = subject_of(options), options.wanted()
     catalogue = Catalogue.of(options, subject.default_sids)
     snapshot = catalogue.snapshot(MatcherMode.UNION)
     index = DecodeIndex.of(snapshot, options.device)

@@ -1,17 +1,20 @@
 """What `grace bench` is asked for, the same for every table."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from bench.gpu.tables import TABLES, Several, Table
 from bench.result_file import commit
 from configs.errors import InputError
 from model.fast_weights import PRECISIONS, Precision
 
-__all__ = ["TABLES", "BenchOptions"]
+__all__ = ["BenchOptions", "default_precision", "device_of"]
 
-TABLES = ("attention", "gtm", "ladder", "serve", "budget", "others", "overlap")
+_DEVICES = "torch knows no such device; use cuda:0, or cpu with --tiny"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,26 +50,78 @@ class BenchOptions:
             raise InputError(f"{self.table!r} is no table; choose from {', '.join(TABLES)}")
         if self.seconds <= 0:
             raise InputError(f"--seconds {self.seconds:g}: must be above 0")
-        for precision in self.precisions:
-            if precision not in PRECISIONS:
-                raise InputError(f"--precision {precision}: choose from {', '.join(PRECISIONS)}")
-        if self.device.type == "cuda" and not torch.cuda.is_available():
-            raise InputError(f"--device {self.device}: torch finds no GPU; try --device cpu --tiny")
-        if self.device.type == "cpu" and not self.tiny:
-            raise InputError("--device cpu: only --tiny shapes are for a CPU")
+        self._require_device()
+        self._require_precisions()
+        self._require_meaning("--sids", self.sids, self._table.sids)
+        self._require_meaning("--rate", self.rates, "many" if self._table.rates else "none")
+        for sids in self.sids:
+            if sids < 1:
+                raise InputError(f"--sids {sids}: must be above 0")
+        for rate in self.rates:
+            if not 0 < rate < math.inf:
+                raise InputError(f"--rate {rate:g}: must be a number above 0")
+        self._require_parts()
 
     @property
     def kept(self) -> Path | None:
         """The cache's part for this commit: another may make other catalogues and checkpoints."""
         return None if self.cache is None else self.cache / (self.commit or commit())
 
-    def wanted(self, parts: tuple[str, ...], spared: tuple[str, ...] = ()) -> tuple[str, ...]:
-        """Those of a table's parts that are asked for, in the table's order.
-
-        `spared` are left out unless they are named.
-        """
-        unknown = [name for name in self.only if name not in parts]
-        if unknown:
-            raise InputError(f"--only {unknown[0]}: {self.table} has {', '.join(parts)}")
+    def wanted(self) -> tuple[str, ...]:
+        """The table's parts that are asked for, in its order; not what it spares unless named."""
+        parts, spared = self._table.parts, self._table.spared
         usual = tuple(part for part in parts if part not in spared)
         return tuple(part for part in parts if part in (self.only or usual))
+
+    @property
+    def _table(self) -> Table:
+        return TABLES[self.table]
+
+    def _require_device(self) -> None:
+        if self.device.type not in ("cpu", "cuda"):
+            raise InputError(f"--device {self.device}: {_DEVICES}")
+        if self.device.type == "cpu":
+            if not self.tiny:
+                raise InputError("--device cpu: only --tiny shapes are for a CPU")
+            return
+        gpus = torch.cuda.device_count()
+        if not gpus:
+            raise InputError(f"--device {self.device}: torch finds no GPU; try --device cpu --tiny")
+        if (self.device.index or 0) >= gpus:
+            raise InputError(f"--device {self.device}: torch finds {gpus} GPUs, numbered from 0")
+
+    def _require_precisions(self) -> None:
+        for precision in self.precisions:
+            if precision not in PRECISIONS:
+                raise InputError(f"--precision {precision}: choose from {', '.join(PRECISIONS)}")
+            if self.table == "serve" and self.device.type == "cpu" and precision != "fp32":
+                raise InputError(
+                    f"--precision {precision}: a server on a CPU computes in fp32; leave it out"
+                )
+        self._require_meaning("--precision", self.precisions, self._table.precisions)
+
+    def _require_meaning(self, option: str, given: Sequence[object], taken: Several) -> None:
+        if given and taken == "none":
+            raise InputError(f"{option} {given[0]}: means nothing to {self.table}; leave it out")
+        if len(given) > 1 and taken == "one":
+            raise InputError(f"{option} {given[1]}: {self.table} takes one only")
+
+    def _require_parts(self) -> None:
+        parts = self._table.parts
+        for name in self.only:
+            if not parts:
+                raise InputError(f"--only {name}: {self.table} has no parts; leave it out")
+            if name not in parts:
+                raise InputError(f"--only {name}: {self.table} has {', '.join(parts)}")
+
+
+def device_of(name: str) -> torch.device:
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise InputError(f"--device {name}: {_DEVICES}") from None
+
+
+def default_precision(table: str, device: torch.device) -> Precision:
+    """The engine's; `grace serve` on a CPU has another."""
+    return "fp32" if table == "serve" and device.type == "cpu" else "bf16"

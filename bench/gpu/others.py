@@ -70,7 +70,6 @@ from model.fast_weights import PRECISIONS
 
 __all__ = ["check_kept", "check_static_mask", "measure_others"]
 
-PARTS = ("hf", "prefix", "ours", "static")
 _BEAMS = (16, 64, 256, 512, 1024)
 _PREFIX_BEAMS = (16, 64, 256)  # beyond, a call takes many seconds
 _TINY_BEAMS = (2, 4)
@@ -80,7 +79,7 @@ _LEAST_OF_A_STEP = 0.999  # of its nodes: the same float32 logits, summed in ano
 
 @torch.inference_mode()
 def measure_others(options: BenchOptions) -> Iterator[Row]:
-    subject, parts = subject_of(options), options.wanted(PARTS)
+    subject, parts = subject_of(options), options.wanted()
     dtype = PRECISIONS[options.precisions[0]]
     catalogue = Catalogue.of(options, subject.default_sids)
     snapshot = catalogue.snapshot_to_decode()

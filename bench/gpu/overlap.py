@@ -49,7 +49,6 @@ from model.train.evaluate import ABSENT, popularity_ranks, random_recall, recall
 
 __all__ = ["measure_overlap", "shared"]
 
-PARTS = ("paper", "trained")
 REQUESTS = 512
 PAPER_REQUESTS = 256
 _TINY_REQUESTS = 6
@@ -107,7 +106,7 @@ def shared(found: Tensor, wanted: Tensor) -> tuple[int, int]:
 
 @torch.inference_mode()
 def measure_overlap(options: BenchOptions) -> Iterator[Row]:
-    subject, parts = subject_of(options), options.wanted(PARTS)
+    subject, parts = subject_of(options), options.wanted()
     if "paper" in parts:
         yield from _paper(options, subject)
     if "trained" in parts:

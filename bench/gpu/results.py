@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from bench.gpu.machine import device_text
 from bench.gpu.options import BenchOptions
@@ -43,16 +43,37 @@ class ResultFile:
     """Written anew with every row, so that a run that is cut short leaves what it measured."""
 
     def __init__(self, options: BenchOptions, path: Path) -> None:
-        """Raises before anything is measured, if it cannot be added to the file."""
+        """Raises before anything is measured, if it cannot be written, or added to the file.
+
+        What the file holds stays until the first row; what was begun beside it goes at the end.
+        """
         self._path = path
+        self._unfinished = path.with_name(f"{path.name}.unfinished")
         self._result: dict[str, Any] = {
             "machine": device_text(options.device),
             "commit": options.commit or commit(),
             "command": options.command,
             "rows": [],
         }
-        if options.add and path.exists():
-            self._continue(json.loads(path.read_text(encoding="utf-8")))
+        _require_file(path)
+        if path.exists():
+            if options.add:
+                self._continue(json.loads(path.read_text(encoding="utf-8")))
+            elif options.only:
+                raise InputError(
+                    f"--out {path} is already there and --only {options.only[0]} would leave "
+                    "nothing else in it: give --add to keep its other rows, or remove it"
+                )
+        try:
+            self._write()
+        except OSError as error:
+            raise InputError(f"--out {path}: cannot be written: {error.strerror}") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._unfinished.unlink(missing_ok=True)
 
     def add(self, row: Row) -> None:
         """In place of the row with the same key, if there is one."""
@@ -62,10 +83,12 @@ class ResultFile:
             rows[keys.index(row_key(row))] = row
         else:
             rows.append(row)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = self._path.with_suffix(".unfinished")
-        unfinished.write_text(json.dumps(self._result, indent=1) + "\n", encoding="utf-8")
-        unfinished.replace(self._path)
+        self._write()
+        self._unfinished.replace(self._path)
+
+    def _write(self) -> None:
+        text = json.dumps(self._result, indent=1) + "\n"
+        self._unfinished.write_text(text, encoding="utf-8")
 
     def _continue(self, old: dict[str, Any]) -> None:
         for fact in ("machine", "commit"):
@@ -77,3 +100,10 @@ class ResultFile:
                 )
         self._result["command"] = f"{old['command']} && {self._result['command']}"
         self._result["rows"] = old["rows"]
+
+
+def _require_file(path: Path) -> None:
+    if path.is_dir():
+        raise InputError(f"--out {path}: is a folder; name a file")
+    if not path.parent.is_dir():
+        raise InputError(f"--out {path}: its folder does not exist; make it first")

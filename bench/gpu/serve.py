@@ -41,7 +41,6 @@ from model.spec import ModelSpec
 
 __all__ = ["measure_serve", "saturation_row"]
 
-PARTS = ("idle", "load", "saturation")
 RATES = (400.0, 800.0, 1000.0, 1200.0, 1300.0)
 REQUESTS = 1024
 FRONT_ENDS = 4
@@ -117,7 +116,7 @@ class _Loaded:
 
 
 def measure_serve(options: BenchOptions) -> Iterator[Row]:
-    subject, parts = subject_of(options), options.wanted(PARTS)
+    subject, parts = subject_of(options), options.wanted()
     with tempfile.TemporaryDirectory(dir=_roomy_folder()) as folder:
         files = _written(options, subject, Path(folder))
         for precision in options.precisions:

@@ -5,22 +5,30 @@
 
 Arrivals are Poisson and latencies count from when a call was meant to be made. Every connection
 first carries one call that is not counted. The result file is in ghz's JSON schema. A run in which
-the client was the limit is not valid: it says so, and exits 1; several --processes make more calls.
+the client was the limit, or the server went away, is not valid: it says so, and exits 1; several
+--processes make more calls.
 """
 
 import argparse
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress
 
-from bench.load.arguments import out_file, positive, positive_integer
+from bench.load.arguments import (
+    MOST_PROCESSES,
+    data_file,
+    number_of_processes,
+    out_file,
+    positive,
+    positive_integer,
+)
 from bench.load.calls import LoadRun
 from bench.load.client import ClosedLoop, Load, OpenLoop
-from bench.load.result import limit_of_client, load_result, write_load_result
+from bench.load.result import invalid_because, load_result, write_load_result
 from bench.load.shots import Shot, read_shots
 from bench.load.team import run_together
 from configs.errors import GraceError, InputError
@@ -47,26 +55,34 @@ def main(arguments: Sequence[str]) -> int:
     latency = own["ms"]["latency_ok"] or {}
     print(
         f"{'' if options.out is None else f'{options.out}: '}{len(run.calls):,} calls, "
-        f"{own['ok']:,} OK, {own['failed']:,} failed, {own['withdrawn']:,} withdrawn; "
+        f"{own['ok']:,} OK, {own['failed']:,} failed{_reasons(run)}, {own['withdrawn']:,} "
+        "withdrawn; "
         + "".join(f"{name.upper()} {latency[name]:.1f} ms, " for name in latency)
         + f"{run.warm_up_calls} to warm up not counted"
     )
     if options.report is not None:
         report = ["-m", "bench.load.report", str(options.out), "--out", str(options.report)]
         subprocess.run([sys.executable, *report], check=True)
-    if limit := limit_of_client(run):
+    if limit := invalid_because(run):
         print(f"error: not a valid run: {limit}", file=sys.stderr)
         return 1
     return 0
+
+
+def _reasons(run: LoadRun) -> str:
+    """The server's, or the status where it gave none; such as " (131 UNAVAILABLE)"."""
+    counted = Counter(call.reason or call.status for call in run.calls if call.error)
+    told = ", ".join(f"{count:,} {reason}" for reason, count in counted.most_common())
+    return f" ({told})" if told else ""
 
 
 def _run(
     address: str, shots: Sequence[Shot], load: Load, processes: int, connections: int
 ) -> LoadRun:
     if isinstance(load, OpenLoop):
-        name = f"{load.rate:g} calls a second"
+        name = f"{load.rate:g} call{'s' if load.rate != 1 else ''} a second"
     else:
-        name = f"{load.in_flight} calls under way"
+        name = f"{load.in_flight} call{'s' if load.in_flight != 1 else ''} under way"
     with Progress(console=Console(stderr=True), refresh_per_second=2) as bars:
         bar = bars.add_task(name, total=load.seconds)
         run = run_together(
@@ -90,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--address", default="127.0.0.1:50051", help="HOST:PORT of the server")
     parser.add_argument(
         "--data",
-        type=Path,
+        type=data_file,
         required=True,
         help="requests as JSON lines, or a .wire file; one after another",
     )
@@ -103,7 +119,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--seconds", type=positive, default=20.0, help="default: 20")
     parser.add_argument(
-        "--processes", type=positive_integer, default=1, help="that share the calls; default: 1"
+        "--processes",
+        type=number_of_processes,
+        default=1,
+        help=f"that share the calls, at most {MOST_PROCESSES}; default: 1",
     )
     parser.add_argument(
         "--connections", type=positive_integer, default=4, help="of each process; default: 4"
@@ -119,4 +138,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
     except GraceError as error:
-        sys.exit(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

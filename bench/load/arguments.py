@@ -4,7 +4,17 @@ import argparse
 import math
 from pathlib import Path
 
-__all__ = ["out_file", "positive", "positive_integer"]
+__all__ = [
+    "MOST_PROCESSES",
+    "data_file",
+    "number_of_processes",
+    "out_file",
+    "positive",
+    "positive_integer",
+]
+
+MOST_PROCESSES = 64
+"""Each is an interpreter with gRPC in it, some 60 MB; one makes about a thousand calls a second."""
 
 
 def positive(text: str) -> float:
@@ -25,6 +35,20 @@ def positive_integer(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number above 0, got {text!r}")
     return value
+
+
+def number_of_processes(text: str) -> int:
+    value = positive_integer(text)
+    if value > MOST_PROCESSES:
+        raise argparse.ArgumentTypeError(f"must be at most {MOST_PROCESSES}, got {text!r}")
+    return value
+
+
+def data_file(text: str) -> Path:
+    path = Path(text)
+    if not path.is_file():
+        raise argparse.ArgumentTypeError(f"{text}: there is no such file of requests")
+    return path
 
 
 def out_file(text: str) -> Path:

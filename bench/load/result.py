@@ -16,7 +16,7 @@ from typing import Any
 from bench.load.calls import STAGES, Call, LoadRun
 from bench.load.client import Load, OpenLoop
 
-__all__ = ["limit_of_client", "load_result", "percentile", "read_result", "write_load_result"]
+__all__ = ["invalid_because", "load_result", "percentile", "read_result", "write_load_result"]
 
 PERCENTAGES = (10, 25, 50, 75, 90, 95, 99)
 HISTOGRAM_STEPS = 10
@@ -33,14 +33,29 @@ def percentile(ascending: Sequence[float], percentage: float) -> float:
     return ascending[max(rank, 1) - 1]
 
 
-def limit_of_client(run: LoadRun) -> str | None:
-    """Why the run says more of the client than of the server, if so.
-
-    Lateness is part of the latencies, from whose P99 it must not be told apart: it may be a tenth
-    of it, or 5 ms, whichever is more.
-    """
+def invalid_because(run: LoadRun) -> str | None:
+    """Why the run does not say what the server does under this load, if so."""
     if not run.calls:
         return "no call was made; give a higher rate or more seconds"
+    return _server_away(run) or _limit_of_client(run)
+
+
+def _server_away(run: LoadRun) -> str | None:
+    """A server that refuses a call gives its reason: nobody did."""
+    lost = [call for call in run.calls if call.status == "Unavailable" and not call.reason]
+    if not lost:
+        return None
+    first = min(call.ended for call in lost)
+    return (
+        f"the server went away: {len(lost):,} of {len(run.calls):,} calls found none or lost it, "
+        f"the first {first:.1f} s after the begin; its log says why"
+    )
+
+
+def _limit_of_client(run: LoadRun) -> str | None:
+    """Lateness is part of the latencies, from whose P99 it must not be told apart: it may be a
+    tenth of it, or 5 ms, whichever is more.
+    """
     lateness = percentile(sorted(call.lateness for call in run.calls), 99)
     latency = percentile(sorted(call.latency for call in run.calls), 99)
     allowed = max(LATENESS_LIMIT, LATENESS_SHARE * latency)
@@ -110,10 +125,10 @@ def _own(run: LoadRun, load: Load) -> dict[str, Any]:
     calls = run.calls
     failed = [call for call in calls if call.error]
     answered = [(call, call.server) for call in calls if call.server is not None]
-    limit = limit_of_client(run)
+    invalid = invalid_because(run)
     return {
-        "valid": limit is None,
-        "invalid_because": limit,
+        "valid": invalid is None,
+        "invalid_because": invalid,
         "processes": run.processes,
         "began": run.began.timestamp(),  # `date` is of whole seconds
         "offered_rps": load.rate if isinstance(load, OpenLoop) else None,

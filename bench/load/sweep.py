@@ -94,4 +94,5 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1:])
     except GraceError as error:
-        sys.exit(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

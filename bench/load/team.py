@@ -36,8 +36,8 @@ def run_together(
     """`connections` of each process. A load by one process is made here, in this one."""
     if isinstance(load, ClosedLoop) and load.in_flight < processes:
         raise InputError(
-            f"{load.in_flight} calls under way are too few for {processes} processes: each needs "
-            "one; lower --processes"
+            f"--in-flight {load.in_flight}: too few for {processes} processes, of which each needs "
+            "a call under way; lower --processes"
         )
     if processes == 1:
         return run_load(address, shots, load, connections, progress)

@@ -20,6 +20,7 @@ from bench.gpu.found import Found, check_found
 from bench.gpu.full_check import check_reply, eligible_rules
 from bench.gpu.options import BenchOptions
 from bench.gpu.rotation import DecoderBatch, Rotation
+from bench.gpu.tables import TABLES
 from bench.gpu.told_products import ADD, INTO, ToldProducts
 from bench.rungs.hf_t5 import hf_generate
 from bench.rungs.static_mask import KeptBeams, static_beams, static_step
@@ -39,8 +40,9 @@ CPU = torch.device("cpu")
 
 
 def tiny(table: str, *only: str) -> BenchOptions:
-    given: dict[str, Any] = {"tiny": True, "seconds": 1e-6, "only": only, "sids": (2_000,)}
-    return BenchOptions(table, CPU, "", precisions=("fp32",), **given)
+    given: dict[str, Any] = {"tiny": True, "seconds": 1e-6, "only": only, "precisions": ("fp32",)}
+    sids = () if TABLES[table].sids == "none" else (2_000,)
+    return BenchOptions(table, CPU, "", sids=sids, **given)
 
 
 class StaleReplay:

@@ -15,10 +15,13 @@ from bench.gpu.agreement import require_close, require_equal, require_overlap
 from bench.gpu.clock import Timing, by_turns, captured, sustained, timed_on_host
 from bench.gpu.counted_call import COUNTED
 from bench.gpu.counters import all_counters, counters_of_csv, find_ncu
+from bench.gpu.gtm import MODES
 from bench.gpu.machine import Draw
-from bench.gpu.options import BenchOptions
+from bench.gpu.options import BenchOptions, device_of
 from bench.gpu.results import ResultFile, Row, read_rows
 from bench.gpu.run_table import run_table
+from bench.gpu.rung_runs import RUNGS
+from bench.gpu.tables import TABLES
 from configs.errors import DeviceError, InputError
 
 CPU = torch.device("cpu")
@@ -105,9 +108,9 @@ def test_what_differs_from_its_definition_is_not_measured() -> None:
 
 def write_rows(given: BenchOptions, rows: list[Row]) -> None:
     assert given.out is not None
-    file = ResultFile(given, given.out)
-    for row in rows:
-        file.add(row)
+    with ResultFile(given, given.out) as file:
+        for row in rows:
+            file.add(row)
 
 
 def test_what_was_measured_before_a_failure_is_in_the_file(tmp_path: Path) -> None:
@@ -123,7 +126,7 @@ def test_what_was_measured_before_a_failure_is_in_the_file(tmp_path: Path) -> No
 
 
 def test_rows_measured_again_replace_those_of_before_and_others_stay(tmp_path: Path) -> None:
-    file = tmp_path / "deep" / "gtm.json"
+    file = tmp_path / "gtm.json"
     rows = [{"measure": "a", "step": 1, "p50_ms": 1.0}, {"measure": "a", "step": 2, "p50_ms": 2.0}]
     write_rows(options(file), rows)
     write_rows(options(file, add=True), [{"measure": "a", "step": 2, "p50_ms": 7.0}])
@@ -148,22 +151,90 @@ def test_numbers_of_two_commits_do_not_come_into_one_file(tmp_path: Path) -> Non
         ({"seconds": 0.0}, "--seconds 0: must be above 0"),
         ({"precisions": ("int4",)}, "--precision int4"),
         ({"tiny": False}, "only --tiny shapes are for a CPU"),
+        ({"device": torch.device("meta")}, "--device meta: torch knows no such device; use cuda:0"),
+        ({"table": "budget", "only": ("copy",)}, "--only copy: budget has no parts; leave it out"),
+        ({"only": ("nope",)}, "--only nope: gtm has admission:cd, .*, decoder"),
+        ({"sids": (0,)}, "--sids 0: must be above 0"),
+        ({"table": "attention", "sids": (5,)}, "--sids 5: means nothing to attention"),
+        ({"table": "ladder", "sids": (5, 7)}, "--sids 7: ladder takes one only"),
+        ({"rates": (63.0,)}, "--rate 63.0: means nothing to gtm; leave it out"),
+        ({"table": "serve", "precisions": ("fp32",), "rates": (-5.0,)}, "--rate -5: must be a num"),
+        ({"precisions": ("bf16", "fp16")}, "--precision fp16: gtm takes one only"),
+        ({"table": "serve"}, "--precision bf16: a server on a CPU computes in fp32; leave it out"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(changed: dict[str, object], fault: str) -> None:
+def test_what_cannot_be_measured_or_means_nothing_is_refused(
+    changed: dict[str, object], fault: str
+) -> None:
     given = {"table": "gtm", "device": CPU, "command": "", "tiny": True} | changed
     with pytest.raises(InputError, match=fault):
         BenchOptions(**given)  # type: ignore[arg-type]
 
 
+def test_a_device_that_torch_does_not_know_is_refused_with_those_it_does() -> None:
+    with pytest.raises(InputError, match="--device gpu: torch knows no such device; use"):
+        device_of("gpu")
+    assert device_of("cpu") == CPU
+
+
 def test_parts_are_asked_for_by_name() -> None:
-    some = BenchOptions("gtm", CPU, "", tiny=True, only=("c", "a"))
-    assert some.wanted(("a", "b", "c")) == ("a", "c")
-    assert options().wanted(("a", "b")) == ("a", "b")
-    assert options().wanted(("a", "b"), spared=("b",)) == ("a",)
-    assert some.wanted(("a", "b", "c"), spared=("c",)) == ("a", "c")
-    with pytest.raises(InputError, match="--only c: gtm has a, b"):
-        some.wanted(("a", "b"))
+    some = BenchOptions("attention", CPU, "", tiny=True, only=("counters", "cross"))
+    assert some.wanted() == ("cross", "counters")
+    assert replace(some, only=()).wanted() == ("copy", "cross", "self")
+    assert replace(some, table="gtm", only=()).wanted() == TABLES["gtm"].parts
+    with pytest.raises(InputError, match=r"--only cross: ladder has L0, L1, .*, D3"):
+        replace(some, table="ladder", only=("cross",))
+
+
+def test_parts_are_those_that_the_tables_measure() -> None:
+    assert TABLES["ladder"].parts == RUNGS
+    admissions = [f"admission:{mode}" for mode in MODES]
+    assert [part for part in TABLES["gtm"].parts if "admission" in part] == admissions
+
+
+def test_some_parts_do_not_replace_a_file_of_all(tmp_path: Path) -> None:
+    file = tmp_path / "gtm.json"
+    write_rows(options(file), [{"measure": "a"}])
+    some = replace(options(file), only=("decoder",))
+    with pytest.raises(InputError, match=r"gtm\.json is already there .* give --add to keep"):
+        ResultFile(some, file)
+    write_rows(replace(some, add=True), [{"measure": "b"}])
+    assert read_rows(file) == [{"measure": "a"}, {"measure": "b"}]
+    write_rows(replace(some, out=tmp_path / "new.json"), [{"measure": "b"}])
+
+
+@pytest.mark.parametrize(
+    ("out", "fault"),
+    [
+        (".", r"--out \S+: is a folder; name a file"),
+        ("none/gtm.json", r"--out \S+/none/gtm\.json: its folder does not exist; make it first"),
+        (f"{'x' * 240}.json", r"--out \S+: cannot be written: File name too long"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
+    tmp_path: Path, out: str, fault: str
+) -> None:
+    def measure(given: BenchOptions) -> Iterator[Row]:
+        pytest.fail(f"{given.table} was measured")
+
+    with pytest.raises(InputError, match=fault):
+        run_table(options(tmp_path / out), measure)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_measures_nothing_leaves_what_was_there(tmp_path: Path) -> None:
+    def measure(given: BenchOptions) -> Iterator[Row]:
+        if given.command:
+            raise DeviceError("the machine is gone")
+        yield {}
+
+    file = tmp_path / "gtm.json"
+    for before in ([], ["gtm.json"]):
+        with pytest.raises(DeviceError, match="gone"):
+            run_table(options(file), measure)
+        assert [each.name for each in tmp_path.iterdir()] == before
+        write_rows(options(file), [{"measure": "a"}])
+    assert read_rows(file) == [{"measure": "a"}]
 
 
 NCU = """==PROF== Connected to process 7

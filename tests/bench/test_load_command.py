@@ -2,8 +2,11 @@
 
 import json
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import pytest
 
 from bench.load import __main__ as command
 from bench.load import sweep
+from bench.load.calls import Call, LoadRun
 from configs.errors import InputError
 from proto.retrieval_pb2 import RetrieveResponse
 
@@ -80,6 +84,8 @@ def test_the_examples_of_its_help_work(
         ("--rate 63 --out no/x.json", "--out: no/x.json: its folder does not exist; make it first"),
         ("--rate 63 --out demo", "--out: demo: is a folder; name a file"),
         ("--rate 63 --out x.json --report no/x.html", "--report: no/x.html: its folder does not"),
+        ("--rate 63 --processes 65", "--processes: must be at most 64, got '65'"),
+        ("--rate 63 --data no.jsonl", "--data: no.jsonl: there is no such file of requests"),
     ],
 )
 def test_a_bad_option_is_refused_by_name_and_value(
@@ -94,6 +100,42 @@ def test_a_bad_option_is_refused_by_name_and_value(
 def test_a_page_needs_a_result_file(data: Path) -> None:
     with pytest.raises(InputError, match=r"--report page\.html needs --out"):
         command.main(["--data", str(data), "--rate", "63", "--report", "page.html"])
+
+
+@pytest.mark.subprocess
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        ("--in-flight 1 --processes 2", "--in-flight 1: too few for 2 processes"),
+        ("--rate 63 --report page.html", "--report page.html needs --out"),
+    ],
+)
+def test_what_it_cannot_do_exits_otherwise_than_an_invalid_run(
+    arguments: str, fault: str, data: Path, repository: Path
+) -> None:
+    command = [sys.executable, "-m", "bench.load", "--data", str(data.resolve())]
+    done = subprocess.run(
+        [*command, *arguments.split()], cwd=repository, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith(f"error: {fault}")
+
+
+def test_failures_are_told_with_their_reasons(
+    data: Path, address: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: object) -> LoadRun:
+        calls = [Call(0.1 * i, 0.1 * i, 0.1 * i, "Unavailable") for i in range(3)]
+        calls.append(Call(0.5, 0.5, 0.51, "ResourceExhausted", reason="queue_full"))
+        return LoadRun(address, datetime.now(UTC), 1.0, tuple(calls), 1)
+
+    monkeypatch.setattr(command, "run_together", lost)
+    code = command.main(["--data", str(data), "--in-flight", "1", "--address", address])
+    out, err = capsys.readouterr()
+    assert code == 1
+    assert "4 calls, 0 OK, 4 failed (3 Unavailable, 1 queue_full), 0 withdrawn" in out
+    assert "not a valid run: the server went away: 3 of 4 calls" in err
+    assert "1 call under way" in err
 
 
 def test_make_load_refuses_a_rate_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:

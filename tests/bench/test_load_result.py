@@ -8,7 +8,7 @@ import pytest
 
 from bench.load.calls import Call, LoadRun, ServerTimes, status_name
 from bench.load.client import ClosedLoop, OpenLoop
-from bench.load.result import limit_of_client, load_result, percentile
+from bench.load.result import invalid_because, load_result, percentile
 
 TIMES = ServerTimes(queue=300, input=100, features=200, generate=3000, post=400)
 LOAD = OpenLoop(rate=63, seconds=3, seed=7)
@@ -117,11 +117,22 @@ def test_a_run_is_valid_only_if_the_client_was_not_the_limit(
     late: float, latency: float, valid: bool
 ) -> None:
     run = run_of(*(ok(i / 10, latency, late) for i in range(20)))
-    limit = limit_of_client(run)
+    limit = invalid_because(run)
     assert (limit is None) == valid
     assert load_result(run, LOAD, 4, None)["grace"]["valid"] == valid
     if limit is not None:
         assert "the client was the limit" in limit
+
+
+def test_a_run_that_lost_its_server_says_so_and_does_not_blame_the_client() -> None:
+    gone = Call(1.0, 1.2, 1.21, "Unavailable", text="failed to connect to all addresses")
+    run = run_of(ok(0.5, 0.02), gone, gone)
+    told = load_result(run, LOAD, 4, None)["grace"]["invalid_because"]
+    assert told.startswith(
+        "the server went away: 2 of 3 calls found none or lost it, the first 1.2"
+    )
+    refused = Call(1.0, 1.0, 1.21, "Unavailable", reason="draining")
+    assert invalid_because(run_of(ok(0.5, 0.02), refused)) is None
 
 
 def test_a_run_without_calls_says_so_and_makes_a_result() -> None:

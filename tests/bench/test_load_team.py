@@ -107,7 +107,7 @@ def test_a_late_process_makes_the_whole_load_invalid() -> None:
 
 
 def test_a_closed_loop_of_fewer_calls_than_processes_is_refused() -> None:
-    with pytest.raises(InputError, match="3 calls under way are too few for 4 processes"):
+    with pytest.raises(InputError, match="--in-flight 3: too few for 4 processes"):
         run_together("127.0.0.1:9", SHOTS, ClosedLoop(3, 0.1), processes=4)
 
 

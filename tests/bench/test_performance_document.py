@@ -11,7 +11,7 @@ import pytest
 from bench.gpu.bars import Bar, draw_bars
 from bench.gpu.document import NAME, performance_document, plots_of
 from bench.gpu.document_plots import PLOTS
-from bench.gpu.options import TABLES
+from bench.gpu.tables import TABLES
 from configs.marked_text import replaced
 
 RESULTS = Path("bench") / "results" / "h200"
@@ -137,10 +137,14 @@ def test_every_table_has_a_section_and_its_command(tmp_path: Path) -> None:
 def test_ours_stand_beside_the_papers_with_their_ratio(tmp_path: Path) -> None:
     told = performance_document(results_in(tmp_path))
     (rung,) = [line for line in told.splitlines() if line.startswith("| D3 |")]
-    assert "| 25.0/27.3 | **9.3/9.4** | 2.7x | 10 | 51.0/53.6 | 14.6/17.1 | 28.8% | 77.0% |" in rung
+    assert (
+        "| 25.0/27.3 | **9.30/9.4** | 2.7x | 10 | 51.0/53.6 | 14.6/17.1 | 28.8% | 77.0% |" in rung
+    )
     assert "| ours | bf16 |  | **0.060** | 0.070 (12) | 146.7x |" in told
     assert "| 1 | 16 | ours | bf16 | 300 | 3.1 | 0.224 | **0.060** | 0.070 | 90.0x |" in told
-    assert "| 100 | 9 | 4,321 | **10.400** | 11.000 | +4.0% | **0.210** | 0.220 (4) |" in told
+    assert "| 100 | 9 | 4,321 | **10.40** | 11.00 | +4.0% | **0.210** | 0.220 (4) |" in told
+    assert "| mode | step 1 | all steps | candidates by step |" in told
+    assert "| union | 0.060 | **0.210** | 9 |" in told
     assert "| hf | 28.0 (3 GB) | out of memory |" in told
     assert "| bf16 | 9.9/11.2 | 1635 / 691.0 | 1485 / 697.0 | **6.90** | 4.62 | 2.29 |" in told
     assert "generated, by beams**, P50 in ms over 3 s each" in told
@@ -153,6 +157,35 @@ def test_ours_stand_beside_the_papers_with_their_ratio(tmp_path: Path) -> None:
     assert "| server grace-input | 91% |" in told
     assert "| trained | bf16 | 120,000 | 512 | 1,024 | **99.12%** | 95.1% | 99.80% |" in told
     assert "| popularity | 1.00% | 4.00% |" in told
+
+
+def test_a_command_is_told_without_where_it_was_measured(tmp_path: Path) -> None:
+    file = results_in(tmp_path) / "gtm.json"
+    result = json.loads(file.read_text())
+    measured = "grace bench gtm --commit abc --out a/gtm.json --cache /dev/shm/x --only decoder"
+    file.write_text(json.dumps({**result, "command": f"{measured} && {measured} --add"}))
+    told = performance_document(tmp_path)
+    kept = "grace bench gtm --out a/gtm.json --only decoder"
+    assert f"```sh\n{kept}\n{kept} --add\n```" in told
+
+
+def test_bars_are_as_long_as_their_numbers() -> None:
+    picture = ET.fromstring(draw_bars("x", ("one",), [Bar("a", (21.0,)), Bar("b", (7.0,))], "ms"))
+    first, second = [
+        float(each.get("width", "0"))
+        for each in picture.iter()
+        if each.tag.endswith("rect") and each.get("height") == "14"
+    ]
+    assert first == pytest.approx(3 * second, abs=0.2)
+    assert "20 ms" in [each.text for each in picture.iter()]
+
+
+def test_every_part_of_a_table_is_told(repository: Path) -> None:
+    text = (repository / "docs" / "performance.md").read_text(encoding="utf-8")
+    for name, table in TABLES.items():
+        (row,) = re.findall(rf"^\| `{name}` \|(.*)\|$", text, re.MULTILINE)
+        told = re.findall(r"`([\w:]+)`", row.split("|")[0])
+        assert tuple(told) == table.parts
 
 
 def test_counters_that_nothing_could_read_are_one_sentence(tmp_path: Path) -> None:

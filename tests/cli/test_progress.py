@@ -1,0 +1,29 @@
+"""Where nobody watches, long work tells now and then how far it is, and short work nothing."""
+
+import pytest
+
+from cli.progress import progress_bars
+
+
+def test_a_log_gets_a_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("cli.progress.time.monotonic", lambda: now)
+    with progress_bars() as progress:
+        for second in range(1, 64):
+            now = 100.0 + second
+            progress("train", 21 * second, 1323, f"loss {second / 63:.3f}")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "train: 420 of 1,323, loss 0.317, 20 s",
+        "train: 840 of 1,323, loss 0.635, 40 s",
+        "train: 1,260 of 1,323, loss 0.952, 60 s",
+    ]
+
+
+def test_short_work_is_silent_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bars() as progress:
+        progress("write", 7, 7)
+    assert capsys.readouterr() == ("", "")
