@@ -16,7 +16,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from time import perf_counter
@@ -182,13 +182,17 @@ class Relay:
             end.set_result(outcome)
 
     def _open(self, order: int, body: memoryview) -> None:
-        self._orders.create_task(self._listen(order, bytes(body)))
+        self._carry_out(self._listen, order, bytes(body))
 
     def _health(self, order: int, body: memoryview) -> None:
-        self._orders.create_task(self._set_health(order, bytes(body)))
+        self._carry_out(self._set_health, order, bytes(body))
 
     def _close(self, order: int, body: memoryview) -> None:  # noqa: ARG002, its end is the answer
-        self._orders.create_task(self._finish(bytes(body)))
+        self._carry_out(self._finish, bytes(body))
+
+    def _carry_out(self, order: Callable[..., Coroutine[Any, Any, None]], *facts: object) -> None:
+        if not self._told_to_end.is_set():  # what is told after CLOSE is for nobody any more
+            self._orders.create_task(order(*facts))
 
     async def _listen(self, order: int, facts: bytes) -> None:
         settings = RelaySettings.of(facts_of(facts))

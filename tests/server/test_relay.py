@@ -99,7 +99,7 @@ def test_bytes_go_in_and_out_as_they_are_with_the_times_of_the_call() -> None:
         for number, body in server.told[Kind.CALL]:
             arrived, deadline = TIMES.unpack_from(body)
             assert before < arrived < perf_counter()
-            assert deadline == float("inf") or 20.0 < deadline - arrived <= 30.0
+            assert deadline == float("inf") or 20.0 < deadline - arrived <= 31.0  # rounded up
             server.link.send(Kind.REPLY, number, bytes([number]) * 80_001)
         replies = [await call for call in calls]
         assert [len(reply) for reply in replies] == [80_001] * 2
