@@ -262,8 +262,8 @@ def serve_tables(rows: Sequence[Row]) -> str:
 
 def budget_tables(rows: Sequence[Row]) -> str:
     parts = [
-        f"Floors at {row['copy_gb_per_s']:,.0f} GB/s and {row['product_tflops']:.0f} "
-        f"TFLOP/s ({row['precision']}), measured in the same run.\n"
+        f"*At sustained rates*: {row['copy_gb_per_s']:,.0f} GB/s of a copy and "
+        f"{row['product_tflops']:.0f} TFLOP/s of a large product ({row['precision']}).\n"
         for row in rows
         if row["measure"] == "rates"
     ]
@@ -283,7 +283,16 @@ def budget_tables(rows: Sequence[Row]) -> str:
     ]
     total, floor = (sum(row[name] for row in own) for name in ("measured_ms", "floor_ms"))
     body.append(["all", "", "", "", "", f"{floor:.3f}", f"{total:.3f}", ""])
-    headings = ("kernel", "type", "calls", "GFLOP", "MB", "floor, ms", "measured, ms", "share")
+    headings = (
+        "kernel",
+        "type",
+        "calls",
+        "GFLOP",
+        "MB",
+        "at sustained rates, ms",
+        "measured, ms",
+        "share",
+    )
     parts.append(markdown_table(headings, body))
     whole = [row for row in rows if row["measure"] == "whole" and row["joules"] is not None]
     if whole:
