@@ -155,6 +155,13 @@ def test_what_is_packed_is_spread_as_it_was(count: int) -> None:
     assert len(there) == count
 
 
+def test_a_type_begins_where_its_numbers_may_stand() -> None:
+    given = (torch.arange(3, dtype=torch.uint8), torch.tensor([5, -7]), torch.tensor([0.5]))
+    together = packed(given, pinned=False)
+    for tensor, copy in zip(given, together.spread(together.whole.clone()), strict=True):
+        assert torch.equal(tensor, copy)
+
+
 @pytest.mark.gpu
 @torch.inference_mode()
 def test_one_copy_brings_every_tensor_as_it_was() -> None:

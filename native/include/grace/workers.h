@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -21,6 +22,7 @@ class Workers {
  public:
   // Beside the caller's own. Where the system has no more threads, those that started do the work.
   explicit Workers(int32_t threads) {
+    threads_.reserve(static_cast<size_t>(std::max(threads, 1)) - 1);  // a thread must not be lost
     try {
       for (int32_t i = 1; i < threads; ++i) threads_.emplace_back([this] { serve(); });
     } catch (const std::system_error&) {
