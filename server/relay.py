@@ -47,7 +47,7 @@ _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 @dataclass(frozen=True, slots=True)
 class RelaySettings:
-    """calls  at once that the server takes; it refuses further ones unread"""
+    """calls  at once that the server takes; of further ones it is told, for it to refuse them"""
 
     host: str
     port: int
@@ -150,9 +150,11 @@ class Relay:
         end: asyncio.Future[bytes | _Failure] = self._loop.create_future()
         self._waiting[number] = end
         context.add_done_callback(partial(self._ended, number, end))
-        # One too many of this relay is one too many of all: the server will not read it.
-        sent = message if self._open_calls <= self._most_calls else b""
-        self.link.send(Kind.CALL, number, TIMES.pack(arrived, deadline), sent)
+        times = TIMES.pack(arrived, deadline)
+        if self._open_calls > self._most_calls:  # one too many of this relay is one too many of all
+            self.link.send(Kind.SURPLUS, number, times)
+        else:
+            self.link.send(Kind.CALL, number, times, message)
         try:
             outcome = await end
         finally:

@@ -68,6 +68,7 @@ class RelayProcess:
         takes: Mapping[int, Take] = {
             Kind.HELLO: self._hello,
             Kind.CALL: self._call,
+            Kind.SURPLUS: self._surplus,
             Kind.ENDED: self._call_ended,
             Kind.DONE: self._done,
             Kind.LOG: self._log,
@@ -129,8 +130,15 @@ class RelayProcess:
 
     def _call(self, number: int, body: memoryview) -> None:
         arrived, deadline = TIMES.unpack_from(body)
-        message = Call(bytes(body[TIMES.size :]), arrived, deadline)
+        self._take(number, Call(bytes(body[TIMES.size :]), arrived, deadline))
+
+    def _surplus(self, number: int, body: memoryview) -> None:
+        arrived, deadline = TIMES.unpack(body)
+        self._take(number, Call(b"", arrived, deadline, surplus=True))
+
+    def _take(self, number: int, message: Call) -> None:
         call = self._calls[number] = _RelayedCall(self._link, number)
+        self._front_end.opened(message, call)  # now: the next frame may be the end of another
         call.task = self._loop.create_task(self._answer(call, message))
 
     def _call_ended(self, number: int, body: memoryview) -> None:  # noqa: ARG002
@@ -220,8 +228,8 @@ class _RelayedCall:
         self._ended = True
         if self.task.done():
             self._over()
-        else:
-            self.task.cancel()
+        else:  # behind the task's first step: one that never begins would count nothing
+            asyncio.get_running_loop().call_soon(self.task.cancel)
 
     def answered(self) -> None:
         """The task's last deed."""

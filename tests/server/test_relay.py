@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
 from typing import Any
@@ -57,7 +58,7 @@ class Server:
         return await self.order(Kind.OPEN, RelaySettings("127.0.0.1", port, CALLS, limits).facts())
 
     async def taken(self, count: int) -> list[tuple[int, bytes]]:
-        """So many calls: their numbers, and their messages."""
+        """So many calls within its bound: their numbers, and their messages."""
         await until(lambda: len(self.told[Kind.CALL]) >= count)
         return [(number, body[TIMES.size :]) for number, body in self.told[Kind.CALL]]
 
@@ -140,17 +141,27 @@ def test_a_call_that_nobody_waits_for_is_told_once_and_its_late_reply_is_nobody_
     relayed(use)
 
 
-def test_what_is_beyond_the_server_s_bound_comes_without_its_message() -> None:
+def test_what_is_beyond_the_server_s_bound_comes_as_that_without_its_message() -> None:
     async def use(server: Server, retrieve: Any) -> None:
         calls = [retrieve(b"x" * 63) for _ in range(CALLS + 2)]
-        taken = await server.taken(CALLS + 2)
-        assert [len(message) for _, message in taken] == [63] * CALLS + [0] * 2
+        taken = await server.taken(CALLS)
+        await until(lambda: len(server.told[Kind.SURPLUS]) == 2)
+        assert [message for _, message in taken] == [b"x" * 63] * CALLS
+        surplus = server.told[Kind.SURPLUS]
+        assert [len(body) for _, body in surplus] == [TIMES.size] * 2
+        code = grpc.StatusCode.RESOURCE_EXHAUSTED
+        for number, _ in surplus:
+            trailers = [["grace-reason", "too_many_calls"]]
+            server.link.send_facts(Kind.FAILURE, number, [code.value[0], "", trailers])
         for number, _ in taken:
             server.link.send(Kind.REPLY, number, b"r")
-        assert [await call for call in calls] == [b"r"] * (CALLS + 2)
+        assert Counter([await call.code() for call in calls]) == {
+            grpc.StatusCode.OK: CALLS,
+            code: 2,
+        }
         await until(lambda: len(server.told[Kind.ENDED]) == CALLS + 2)
-        again = retrieve(b"y")
-        assert (await server.taken(CALLS + 3))[-1][1] == b"y"
+        again = retrieve(b"")
+        assert (await server.taken(CALLS + 1))[-1] == (CALLS + 3, b"")
         server.link.send(Kind.REPLY, CALLS + 3, b"r")
         assert await again == b"r"
 

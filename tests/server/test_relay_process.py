@@ -24,6 +24,7 @@ from support.served import Service, until
 
 pytestmark = pytest.mark.subprocess
 
+BOUND = 111
 REPLY = b"x" * 65_536
 KILLED = "SIGKILL of the server's own: it did not end in time"
 
@@ -62,6 +63,10 @@ class Relay:
         now = perf_counter()
         self.link.send(Kind.CALL, number, TIMES.pack(now - ago, now + left), message)
 
+    def surplus(self, number: int) -> None:
+        now = perf_counter()
+        self.link.send(Kind.SURPLUS, number, TIMES.pack(now, now + 60))
+
     def ended(self, number: int) -> None:
         self.link.send(Kind.ENDED, number)
 
@@ -79,7 +84,7 @@ def related(
     """
 
     async def relate() -> None:
-        service = Service(LimitsConfig(open_calls=111))
+        service = Service(LimitsConfig(open_calls=BOUND))
         relay = Relay(service, idle)
         await relay.connect()
         try:
@@ -120,7 +125,7 @@ def test_a_failure_travels_with_its_code_its_text_and_all_trailers() -> None:
     async def use(relay: Relay, service: Service) -> None:
         relay.call(1, b"\xff" * 9)
         await until(lambda: len(relay.told[Kind.FAILURE]) == 1)
-        service.state.open_calls = 111
+        service.state.open_calls = BOUND
         relay.call(2)
         await until(lambda: len(relay.told[Kind.FAILURE]) == 2)
         (_, malformed), (_, refused) = relay.told[Kind.FAILURE]
@@ -174,9 +179,51 @@ def test_a_call_that_ends_as_it_comes_leaves_nothing() -> None:
             relay.call(number)
             relay.ended(number)
         relay.call(63)
-        await until(lambda: len(service.pipeline.taken) == 1)
+        await until(lambda: ends(service) == (0, 63))
+        await until(lambda: service.state.open_calls == 1)
+        assert len(service.pipeline.cancelled) == len(service.pipeline.taken) - 1 == 63
+        assert relay.told[Kind.REPLY] == relay.told[Kind.FAILURE] == []
+
+    related(use)
+
+
+def test_a_surplus_call_is_refused_whatever_ends_with_it() -> None:
+    async def use(relay: Relay, service: Service) -> None:
+        for number in range(BOUND):
+            relay.call(number)
+        await until(lambda: len(relay.told[Kind.REPLY]) == BOUND)
+        relay.surplus(BOUND)
+        for number in range(BOUND):
+            relay.ended(number)
+        await until(lambda: bool(relay.told[Kind.FAILURE]))
+        ((number, failure),) = relay.told[Kind.FAILURE]
+        assert number == BOUND
+        assert json.loads(failure)[2][0] == ["grace-reason", "too_many_calls"]
+        assert len(relay.told[Kind.REPLY]) == BOUND
+        assert service.count("grace_request_failures_total", reason="too_many_calls") == 1
         assert service.state.open_calls == 1
-        assert relay.told[Kind.REPLY] == []
+        relay.ended(BOUND)
+        assert await service.front_end.until_idle(60.0) == 0
+
+    related(use)
+
+
+def test_calls_are_one_too_many_in_the_order_in_which_they_come() -> None:
+    async def use(relay: Relay, service: Service) -> None:
+        for number in range(BOUND + 1):  # of different relays, say: none knows of it
+            relay.call(number)
+        await until(lambda: sum(map(len, relay.told.values())) == BOUND + 1)
+        assert [number for number, _ in relay.told[Kind.FAILURE]] == [BOUND]
+        relay.call(BOUND + 1)
+        relay.ended(0)
+        relay.ended(1)
+        relay.ended(BOUND)
+        relay.call(BOUND + 2)
+        relay.call(BOUND + 3)
+        await until(lambda: sum(map(len, relay.told.values())) == BOUND + 4)
+        assert [number for number, _ in relay.told[Kind.FAILURE]] == [BOUND, BOUND + 1, BOUND + 3]
+        assert relay.told[Kind.REPLY][-1][0] == BOUND + 2
+        assert service.state.open_calls == BOUND + 1
 
     related(use)
 
