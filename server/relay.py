@@ -41,6 +41,11 @@ IGNORED = (signal.SIGTERM, signal.SIGINT)
 SETTLE_SECONDS = 0.2
 """For gRPC to say of the last calls that they have ended, once it is closed."""
 
+NEAR_BOUND = 0.5
+"""The part of the calls that the server takes beyond which ends are told at once: others wait
+for their places, of this relay and of those beside it.
+"""
+
 _DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -164,8 +169,9 @@ class Relay:
         return outcome
 
     def _ended(self, number: int, end: "asyncio.Future[bytes | _Failure]", _: GrpcContext) -> None:
+        near = self._open_calls > NEAR_BOUND * self._most_calls
         self._open_calls -= 1
-        if end.cancelled():  # and so the server still works for it
+        if near or end.cancelled():  # if cancelled, the server still works for it
             self.link.send(Kind.ENDED, number)
         else:
             self.link.send_later(Kind.ENDED, number)

@@ -50,7 +50,13 @@ class RelayProcess:
             ours.close()
             raise
         relay = cls(name, front_end, died, process)
-        await relay._link.connect(ours)
+        try:
+            await relay._link.connect(ours)
+        except BaseException:
+            ours.close()
+            process.kill()
+            process.wait()
+            raise
         return relay
 
     def __init__(
@@ -108,13 +114,17 @@ class RelayProcess:
 
     def _hello(self, number: int, body: memoryview) -> None:  # noqa: ARG002
         hello = facts_of(body)
-        theirs, fault = hello["protocol"], ""
-        if theirs == PROTOCOL:
-            assert self._began <= hello["clock"] <= perf_counter(), "clocks of processes differ"
-        else:
+        theirs, now, fault = hello["protocol"], perf_counter(), ""
+        if theirs != PROTOCOL:
             fault = (
                 f"listen.front_ends: process {self._name} speaks protocol {theirs}, this server "
                 f"{PROTOCOL}; install one version of grace-serving over the other"
+            )
+        elif not self._began <= hello["clock"] <= now:
+            fault = (
+                f"listen.front_ends: by the clock of process {self._name} it is "
+                f"{hello['clock']:.6f} s, by this server's {self._began:.6f} to {now:.6f} s; "
+                "deadlines cannot cross; set it to 0"
             )
         self._greeting.set_result(fault)
 

@@ -9,14 +9,14 @@ import subprocess
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 import pytest
 
 from server.frames import PROTOCOL, TIMES, Kind, Link, Take
 from server.grpc_listener import ListenLimits
-from server.relay import RelaySettings
+from server.relay import Relay, RelaySettings
 from server.relay_process import _start
 from support.served import METHOD, reason_of, until
 
@@ -166,6 +166,59 @@ def test_what_is_beyond_the_server_s_bound_comes_as_that_without_its_message() -
         assert await again == b"r"
 
     relayed(use)
+
+
+class Caller:
+    """A call as gRPC has it."""
+
+    def __init__(self) -> None:
+        self.ends: list[Callable[[Any], None]] = []
+
+    def time_remaining(self) -> float | None:
+        return None
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        self.ends.append(callback)
+
+    async def abort(self, code: grpc.StatusCode, details: str, trailers: object) -> NoReturn:
+        raise RuntimeError(code, details, trailers)
+
+
+@pytest.mark.parametrize("calls", [1, 1000], ids=["near the bound", "far from it"])
+def test_a_call_that_is_over_leaves_nothing_and_its_end_is_told_at_once_near_the_bound(
+    calls: int,
+) -> None:
+    async def use() -> None:
+        server, relay, caller = Server(), Relay(), Caller()
+        relay._most_calls = calls
+        ours, theirs = socket.socketpair()
+        await asyncio.gather(server.link.connect(ours), relay.link.connect(theirs))
+        for outcome in (Kind.REPLY, Kind.FAILURE, None):
+            count = len(server.told[Kind.CALL])
+            call = asyncio.ensure_future(relay._retrieve(b"m", caller))
+            number, _ = (await server.taken(count + 1))[-1]
+            if outcome is Kind.REPLY:
+                server.link.send(outcome, number, b"r")
+                assert await call == b"r"
+            elif outcome is Kind.FAILURE:
+                server.link.send_facts(outcome, number, [14, "", []])
+                with pytest.raises(RuntimeError):
+                    await call
+            else:
+                call.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await call
+            caller.ends.pop()(caller)
+            at_once = calls == 1 or outcome is None
+            assert (relay.link._alone is None) == at_once
+            await until(lambda count=count: len(server.told[Kind.ENDED]) == count + 1)  # type: ignore[misc]
+        assert relay._waiting == {}
+        assert relay._open_calls == 0
+        relay.ends = True
+        await relay.link.close()
+        await server.link.close()
+
+    asyncio.run(asyncio.wait_for(use(), 60))
 
 
 def test_signals_that_stop_a_server_are_none_of_its_relays_business() -> None:

@@ -7,6 +7,7 @@ import asyncio
 import json
 import logging
 import math
+import signal
 import socket
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from support.served import Service, until
 pytestmark = pytest.mark.subprocess
 
 BOUND = 111
+IDLE = "import time; time.sleep(600)"
 REPLY = b"x" * 65_536
 KILLED = "SIGKILL of the server's own: it did not end in time"
 
@@ -56,16 +58,16 @@ class Relay:
         await self.link.close()
         await self.process.close(None)
 
-    def hello(self, protocol: int = PROTOCOL) -> None:
-        self.link.send_facts(Kind.HELLO, 0, {"protocol": protocol, "clock": perf_counter()})
+    def hello(self, protocol: int = PROTOCOL, ahead: float = 0.0) -> None:
+        clock = perf_counter() + ahead
+        self.link.send_facts(Kind.HELLO, 0, {"protocol": protocol, "clock": clock})
 
     def call(self, number: int, message: bytes = b"", ago: float = 0.0, left: float = 60) -> None:
         now = perf_counter()
         self.link.send(Kind.CALL, number, TIMES.pack(now - ago, now + left), message)
 
     def surplus(self, number: int) -> None:
-        now = perf_counter()
-        self.link.send(Kind.SURPLUS, number, TIMES.pack(now, now + 60))
+        self.link.send(Kind.SURPLUS, number, TIMES.pack(perf_counter(), math.inf))
 
     def ended(self, number: int) -> None:
         self.link.send(Kind.ENDED, number)
@@ -76,7 +78,7 @@ class Relay:
 
 def related(
     use: Callable[[Relay, Service], Awaitable[None]],
-    idle: str = "import time; time.sleep(600)",
+    idle: str = IDLE,
     reap_seconds: float = 0.0,
 ) -> None:
     """Calls `use` with a relay of a service; `idle` is what the relay's process does, until it
@@ -195,14 +197,15 @@ def test_a_surplus_call_is_refused_whatever_ends_with_it() -> None:
         relay.surplus(BOUND)
         for number in range(BOUND):
             relay.ended(number)
-        await until(lambda: bool(relay.told[Kind.FAILURE]))
-        ((number, failure),) = relay.told[Kind.FAILURE]
-        assert number == BOUND
-        assert json.loads(failure)[2][0] == ["grace-reason", "too_many_calls"]
-        assert len(relay.told[Kind.REPLY]) == BOUND
-        assert service.count("grace_request_failures_total", reason="too_many_calls") == 1
-        assert service.state.open_calls == 1
+        relay.surplus(BOUND + 1)
+        await until(lambda: sum(map(len, relay.told.values())) == BOUND + 2)
+        assert [number for number, _ in relay.told[Kind.FAILURE]] == [BOUND, BOUND + 1]
+        for _, failure in relay.told[Kind.FAILURE]:
+            assert json.loads(failure)[2][0] == ["grace-reason", "too_many_calls"]
+        assert service.count("grace_request_failures_total", reason="too_many_calls") == 2
+        assert service.state.open_calls == 2
         relay.ended(BOUND)
+        relay.ended(BOUND + 1)
         assert await service.front_end.until_idle(60.0) == 0
 
     related(use)
@@ -215,9 +218,8 @@ def test_calls_are_one_too_many_in_the_order_in_which_they_come() -> None:
         await until(lambda: sum(map(len, relay.told.values())) == BOUND + 1)
         assert [number for number, _ in relay.told[Kind.FAILURE]] == [BOUND]
         relay.call(BOUND + 1)
-        relay.ended(0)
-        relay.ended(1)
-        relay.ended(BOUND)
+        for number in (0, 1, BOUND):
+            relay.ended(number)
         relay.call(BOUND + 2)
         relay.call(BOUND + 3)
         await until(lambda: sum(map(len, relay.told.values())) == BOUND + 4)
@@ -308,6 +310,64 @@ def test_a_relay_of_another_version_is_noticed(protocol: int) -> None:
             assert not fault
         else:
             assert f"speaks protocol {protocol}, this server {PROTOCOL}; install" in fault
+
+    related(use)
+
+
+@pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
+def test_a_relay_with_another_clock_is_noticed(ahead: float) -> None:
+    async def use(relay: Relay, service: Service) -> None:  # noqa: ARG001
+        relay.hello(ahead=ahead)
+        fault = await relay.process.greeted()
+        assert fault.startswith("listen.front_ends: by the clock of process 1 of 1 it is ")
+        assert fault.endswith("; set it to 0")
+
+    related(use)
+
+
+def test_a_link_that_cannot_be_made_leaves_no_socket_and_no_process() -> None:
+    began: list[subprocess.Popen[bytes]] = []
+    ends: list[socket.socket] = []
+
+    def start(end: socket.socket) -> subprocess.Popen[bytes]:  # noqa: ARG001
+        began.append(subprocess.Popen([sys.executable, "-c", IDLE], stdin=subprocess.DEVNULL))
+        return began[0]
+
+    async def connect(link: Link, end: socket.socket) -> None:  # noqa: ARG001
+        ends.append(end)
+        raise OSError("marker")
+
+    async def use() -> None:
+        service = Service(LimitsConfig())
+        await RelayProcess.started("1 of 1", service.front_end, service.died.set)
+
+    with (
+        patch("server.relay_process._start", start),
+        patch("server.frames.Link.connect", connect),
+        pytest.raises(OSError, match="marker"),
+    ):
+        asyncio.run(use())
+    assert began[0].returncode == -signal.SIGKILL
+    assert ends[0].fileno() == -1
+
+
+def test_calls_and_orders_that_are_over_leave_nothing() -> None:
+    async def use(relay: Relay, service: Service) -> None:
+        for number in range(3):
+            relay.call(number)
+        await until(lambda: len(relay.told[Kind.REPLY]) == 3)
+        for number in range(3):
+            relay.ended(number)
+        await until(lambda: not service.state.open_calls)
+        order = asyncio.ensure_future(relay.process.order(Kind.HEALTH, {"serving": True}))
+        await until(lambda: bool(relay.told[Kind.HEALTH]))
+        relay.link.send(Kind.DONE, relay.told[Kind.HEALTH][0][0])
+        assert await order == ""
+        assert not relay.process._calls
+        assert not relay.process._orders
+        await relay.link.close()
+        await asyncio.wait_for(service.died.wait(), 10)
+        assert service.state.open_calls == 0
 
     related(use)
 
