@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, cast
 
 __all__ = ["PROTOCOL", "TIMES", "FrameBuffer", "Kind", "Link", "Lost", "Take"]
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Counts up with every change of what is below."""
 
 TIMES = struct.Struct("<dd")
@@ -39,6 +39,7 @@ class Kind(IntEnum):
     """
     from a relay:  HELLO    first; {protocol, clock}
                    CALL     TIMES, then the message
+                   SURPLUS  a call as well, beyond the server's bound: TIMES, and no message
                    ENDED    gRPC is done with the call: its reply is out, or nobody waits for it
                    DONE     an order has been carried out, or could not be: its fault, if any
                    LOG      a line for the log: {level, ...}
@@ -59,6 +60,7 @@ class Kind(IntEnum):
     OPEN = 8
     HEALTH = 9
     CLOSE = 10
+    SURPLUS = 11
 
 
 class FrameBuffer:

@@ -49,11 +49,15 @@ _LOG = logging.getLogger(LOGGER)
 
 @dataclass(slots=True)
 class Call:
-    """What is known of a call so far; times are of `perf_counter`."""
+    """What is known of a call so far; times are of `perf_counter`.
+
+    surplus  one too many: it is refused, and its message, which may have been left out, is not read
+    """
 
     message: bytes
     arrived: float
     deadline: float
+    surplus: bool = False
     request: PendingRequest | None = None
 
 
@@ -93,11 +97,21 @@ class FrontEnd:
         arrived = perf_counter()
         left = context.time_remaining()
         deadline = math.inf if left is None else arrived + left
-        return await self.answer(Call(message, arrived, deadline), context)
+        call = Call(message, arrived, deadline)
+        self.opened(call, context)
+        return await self.answer(call, context)
+
+    def opened(self, call: Call, context: Context) -> None:
+        """As soon as it is there, before `answer`: it is open until its context is done, and one
+        too many or not by what is open now.
+        """
+        self._state.open_calls += 1
+        self._idle.clear()
+        context.add_done_callback(self._closed)
+        call.surplus |= self._state.open_calls > self._limits.open_calls
 
     async def answer(self, call: Call, context: Context) -> bytes:
         """The reply. Cancelled once nobody waits for it; `context.abort` is awaited on failure."""
-        self._opened(context)
         try:
             reply = await self._reply(call)
         except ServiceError as error:
@@ -132,7 +146,7 @@ class FrontEnd:
 
     async def _reply(self, call: Call) -> bytes:
         state = self._state
-        if state.open_calls > self._limits.open_calls:
+        if call.surplus:
             text = f"{self._limits.open_calls} calls are open, and no more may; try again later"
             raise Overloaded("too_many_calls", text, RETRY_SECONDS)
         if state.phase == Phase.STARTING:
@@ -171,11 +185,6 @@ class FrontEnd:
             request_id = _request_id(call, self._limits)
             self._request_log.write(request_id, call.request, now - call.arrived, error)
 
-    def _opened(self, context: Context) -> None:
-        self._state.open_calls += 1
-        self._idle.clear()
-        context.add_done_callback(self._closed)
-
     def _closed(self, context: Context) -> None:
         self._given.pop(context, None)
         self._state.open_calls -= 1
@@ -205,7 +214,7 @@ def _request_id(call: Call, limits: LimitsConfig) -> str | None:
     """Of a refused call as well, if it can be read."""
     if call.request is not None:
         return call.request.retrieval.request_id
-    if len(call.message) > limits.message_bytes:
+    if call.surplus or len(call.message) > limits.message_bytes:
         return None
     try:
         return RetrieveRequest.FromString(call.message).request_id[: limits.request_id_bytes]

@@ -41,13 +41,18 @@ IGNORED = (signal.SIGTERM, signal.SIGINT)
 SETTLE_SECONDS = 0.2
 """For gRPC to say of the last calls that they have ended, once it is closed."""
 
+NEAR_BOUND = 0.5
+"""The part of the calls that the server takes beyond which ends are told at once: others wait
+for their places, of this relay and of those beside it.
+"""
+
 _DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 @dataclass(frozen=True, slots=True)
 class RelaySettings:
-    """calls  at once that the server takes; it refuses further ones unread"""
+    """calls  at once that the server takes; of further ones it is told, for it to refuse them"""
 
     host: str
     port: int
@@ -150,9 +155,11 @@ class Relay:
         end: asyncio.Future[bytes | _Failure] = self._loop.create_future()
         self._waiting[number] = end
         context.add_done_callback(partial(self._ended, number, end))
-        # One too many of this relay is one too many of all: the server will not read it.
-        sent = message if self._open_calls <= self._most_calls else b""
-        self.link.send(Kind.CALL, number, TIMES.pack(arrived, deadline), sent)
+        times = TIMES.pack(arrived, deadline)
+        if self._open_calls > self._most_calls:  # one too many of this relay is one too many of all
+            self.link.send(Kind.SURPLUS, number, times)
+        else:
+            self.link.send(Kind.CALL, number, times, message)
         try:
             outcome = await end
         finally:
@@ -162,8 +169,9 @@ class Relay:
         return outcome
 
     def _ended(self, number: int, end: "asyncio.Future[bytes | _Failure]", _: GrpcContext) -> None:
+        near = self._open_calls > NEAR_BOUND * self._most_calls
         self._open_calls -= 1
-        if end.cancelled():  # and so the server still works for it
+        if near or end.cancelled():  # if cancelled, the server still works for it
             self.link.send(Kind.ENDED, number)
         else:
             self.link.send_later(Kind.ENDED, number)

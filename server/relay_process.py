@@ -50,7 +50,13 @@ class RelayProcess:
             ours.close()
             raise
         relay = cls(name, front_end, died, process)
-        await relay._link.connect(ours)
+        try:
+            await relay._link.connect(ours)
+        except BaseException:
+            ours.close()
+            process.kill()
+            process.wait()
+            raise
         return relay
 
     def __init__(
@@ -68,6 +74,7 @@ class RelayProcess:
         takes: Mapping[int, Take] = {
             Kind.HELLO: self._hello,
             Kind.CALL: self._call,
+            Kind.SURPLUS: self._surplus,
             Kind.ENDED: self._call_ended,
             Kind.DONE: self._done,
             Kind.LOG: self._log,
@@ -107,13 +114,17 @@ class RelayProcess:
 
     def _hello(self, number: int, body: memoryview) -> None:  # noqa: ARG002
         hello = facts_of(body)
-        theirs, fault = hello["protocol"], ""
-        if theirs == PROTOCOL:
-            assert self._began <= hello["clock"] <= perf_counter(), "clocks of processes differ"
-        else:
+        theirs, now, fault = hello["protocol"], perf_counter(), ""
+        if theirs != PROTOCOL:
             fault = (
                 f"listen.front_ends: process {self._name} speaks protocol {theirs}, this server "
                 f"{PROTOCOL}; install one version of grace-serving over the other"
+            )
+        elif not self._began <= hello["clock"] <= now:
+            fault = (
+                f"listen.front_ends: by the clock of process {self._name} it is "
+                f"{hello['clock']:.6f} s, by this server's {self._began:.6f} to {now:.6f} s; "
+                "deadlines cannot cross; set it to 0"
             )
         self._greeting.set_result(fault)
 
@@ -129,8 +140,15 @@ class RelayProcess:
 
     def _call(self, number: int, body: memoryview) -> None:
         arrived, deadline = TIMES.unpack_from(body)
-        message = Call(bytes(body[TIMES.size :]), arrived, deadline)
+        self._take(number, Call(bytes(body[TIMES.size :]), arrived, deadline))
+
+    def _surplus(self, number: int, body: memoryview) -> None:
+        arrived, deadline = TIMES.unpack(body)
+        self._take(number, Call(b"", arrived, deadline, surplus=True))
+
+    def _take(self, number: int, message: Call) -> None:
         call = self._calls[number] = _RelayedCall(self._link, number)
+        self._front_end.opened(message, call)  # now: the next frame may be the end of another
         call.task = self._loop.create_task(self._answer(call, message))
 
     def _call_ended(self, number: int, body: memoryview) -> None:  # noqa: ARG002
@@ -220,8 +238,8 @@ class _RelayedCall:
         self._ended = True
         if self.task.done():
             self._over()
-        else:
-            self.task.cancel()
+        else:  # behind the task's first step: one that never begins would count nothing
+            asyncio.get_running_loop().call_soon(self.task.cancel)
 
     def answered(self) -> None:
         """The task's last deed."""

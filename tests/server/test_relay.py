@@ -6,16 +6,17 @@ import os
 import signal
 import socket
 import subprocess
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 import pytest
 
 from server.frames import PROTOCOL, TIMES, Kind, Link, Take
 from server.grpc_listener import ListenLimits
-from server.relay import RelaySettings
+from server.relay import Relay, RelaySettings
 from server.relay_process import _start
 from support.served import METHOD, reason_of, until
 
@@ -57,7 +58,7 @@ class Server:
         return await self.order(Kind.OPEN, RelaySettings("127.0.0.1", port, CALLS, limits).facts())
 
     async def taken(self, count: int) -> list[tuple[int, bytes]]:
-        """So many calls: their numbers, and their messages."""
+        """So many calls within its bound: their numbers, and their messages."""
         await until(lambda: len(self.told[Kind.CALL]) >= count)
         return [(number, body[TIMES.size :]) for number, body in self.told[Kind.CALL]]
 
@@ -140,21 +141,84 @@ def test_a_call_that_nobody_waits_for_is_told_once_and_its_late_reply_is_nobody_
     relayed(use)
 
 
-def test_what_is_beyond_the_server_s_bound_comes_without_its_message() -> None:
+def test_what_is_beyond_the_server_s_bound_comes_as_that_without_its_message() -> None:
     async def use(server: Server, retrieve: Any) -> None:
         calls = [retrieve(b"x" * 63) for _ in range(CALLS + 2)]
-        taken = await server.taken(CALLS + 2)
-        assert [len(message) for _, message in taken] == [63] * CALLS + [0] * 2
+        taken = await server.taken(CALLS)
+        await until(lambda: len(server.told[Kind.SURPLUS]) == 2)
+        assert [message for _, message in taken] == [b"x" * 63] * CALLS
+        surplus = server.told[Kind.SURPLUS]
+        assert [len(body) for _, body in surplus] == [TIMES.size] * 2
+        code = grpc.StatusCode.RESOURCE_EXHAUSTED
+        for number, _ in surplus:
+            trailers = [["grace-reason", "too_many_calls"]]
+            server.link.send_facts(Kind.FAILURE, number, [code.value[0], "", trailers])
         for number, _ in taken:
             server.link.send(Kind.REPLY, number, b"r")
-        assert [await call for call in calls] == [b"r"] * (CALLS + 2)
+        assert Counter([await call.code() for call in calls]) == {
+            grpc.StatusCode.OK: CALLS,
+            code: 2,
+        }
         await until(lambda: len(server.told[Kind.ENDED]) == CALLS + 2)
-        again = retrieve(b"y")
-        assert (await server.taken(CALLS + 3))[-1][1] == b"y"
+        again = retrieve(b"")
+        assert (await server.taken(CALLS + 1))[-1] == (CALLS + 3, b"")
         server.link.send(Kind.REPLY, CALLS + 3, b"r")
         assert await again == b"r"
 
     relayed(use)
+
+
+class Caller:
+    """A call as gRPC has it."""
+
+    def __init__(self) -> None:
+        self.ends: list[Callable[[Any], None]] = []
+
+    def time_remaining(self) -> float | None:
+        return None
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        self.ends.append(callback)
+
+    async def abort(self, code: grpc.StatusCode, details: str, trailers: object) -> NoReturn:
+        raise RuntimeError(code, details, trailers)
+
+
+@pytest.mark.parametrize("calls", [1, 1000], ids=["near the bound", "far from it"])
+def test_a_call_that_is_over_leaves_nothing_and_its_end_is_told_at_once_near_the_bound(
+    calls: int,
+) -> None:
+    async def use() -> None:
+        server, relay, caller = Server(), Relay(), Caller()
+        relay._most_calls = calls
+        ours, theirs = socket.socketpair()
+        await asyncio.gather(server.link.connect(ours), relay.link.connect(theirs))
+        for outcome in (Kind.REPLY, Kind.FAILURE, None):
+            count = len(server.told[Kind.CALL])
+            call = asyncio.ensure_future(relay._retrieve(b"m", caller))
+            number, _ = (await server.taken(count + 1))[-1]
+            if outcome is Kind.REPLY:
+                server.link.send(outcome, number, b"r")
+                assert await call == b"r"
+            elif outcome is Kind.FAILURE:
+                server.link.send_facts(outcome, number, [14, "", []])
+                with pytest.raises(RuntimeError):
+                    await call
+            else:
+                call.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await call
+            caller.ends.pop()(caller)
+            at_once = calls == 1 or outcome is None
+            assert (relay.link._alone is None) == at_once
+            await until(lambda count=count: len(server.told[Kind.ENDED]) == count + 1)  # type: ignore[misc]
+        assert relay._waiting == {}
+        assert relay._open_calls == 0
+        relay.ends = True
+        await relay.link.close()
+        await server.link.close()
+
+    asyncio.run(asyncio.wait_for(use(), 60))
 
 
 def test_signals_that_stop_a_server_are_none_of_its_relays_business() -> None:

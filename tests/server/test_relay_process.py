@@ -7,6 +7,7 @@ import asyncio
 import json
 import logging
 import math
+import signal
 import socket
 import subprocess
 import sys
@@ -24,6 +25,8 @@ from support.served import Service, until
 
 pytestmark = pytest.mark.subprocess
 
+BOUND = 111
+IDLE = "import time; time.sleep(600)"
 REPLY = b"x" * 65_536
 KILLED = "SIGKILL of the server's own: it did not end in time"
 
@@ -55,12 +58,16 @@ class Relay:
         await self.link.close()
         await self.process.close(None)
 
-    def hello(self, protocol: int = PROTOCOL) -> None:
-        self.link.send_facts(Kind.HELLO, 0, {"protocol": protocol, "clock": perf_counter()})
+    def hello(self, protocol: int = PROTOCOL, ahead: float = 0.0) -> None:
+        clock = perf_counter() + ahead
+        self.link.send_facts(Kind.HELLO, 0, {"protocol": protocol, "clock": clock})
 
     def call(self, number: int, message: bytes = b"", ago: float = 0.0, left: float = 60) -> None:
         now = perf_counter()
         self.link.send(Kind.CALL, number, TIMES.pack(now - ago, now + left), message)
+
+    def surplus(self, number: int) -> None:
+        self.link.send(Kind.SURPLUS, number, TIMES.pack(perf_counter(), math.inf))
 
     def ended(self, number: int) -> None:
         self.link.send(Kind.ENDED, number)
@@ -71,7 +78,7 @@ class Relay:
 
 def related(
     use: Callable[[Relay, Service], Awaitable[None]],
-    idle: str = "import time; time.sleep(600)",
+    idle: str = IDLE,
     reap_seconds: float = 0.0,
 ) -> None:
     """Calls `use` with a relay of a service; `idle` is what the relay's process does, until it
@@ -79,7 +86,7 @@ def related(
     """
 
     async def relate() -> None:
-        service = Service(LimitsConfig(open_calls=111))
+        service = Service(LimitsConfig(open_calls=BOUND))
         relay = Relay(service, idle)
         await relay.connect()
         try:
@@ -120,7 +127,7 @@ def test_a_failure_travels_with_its_code_its_text_and_all_trailers() -> None:
     async def use(relay: Relay, service: Service) -> None:
         relay.call(1, b"\xff" * 9)
         await until(lambda: len(relay.told[Kind.FAILURE]) == 1)
-        service.state.open_calls = 111
+        service.state.open_calls = BOUND
         relay.call(2)
         await until(lambda: len(relay.told[Kind.FAILURE]) == 2)
         (_, malformed), (_, refused) = relay.told[Kind.FAILURE]
@@ -174,9 +181,51 @@ def test_a_call_that_ends_as_it_comes_leaves_nothing() -> None:
             relay.call(number)
             relay.ended(number)
         relay.call(63)
-        await until(lambda: len(service.pipeline.taken) == 1)
-        assert service.state.open_calls == 1
-        assert relay.told[Kind.REPLY] == []
+        await until(lambda: ends(service) == (0, 63))
+        await until(lambda: service.state.open_calls == 1)
+        assert len(service.pipeline.cancelled) == len(service.pipeline.taken) - 1 == 63
+        assert relay.told[Kind.REPLY] == relay.told[Kind.FAILURE] == []
+
+    related(use)
+
+
+def test_a_surplus_call_is_refused_whatever_ends_with_it() -> None:
+    async def use(relay: Relay, service: Service) -> None:
+        for number in range(BOUND):
+            relay.call(number)
+        await until(lambda: len(relay.told[Kind.REPLY]) == BOUND)
+        relay.surplus(BOUND)
+        for number in range(BOUND):
+            relay.ended(number)
+        relay.surplus(BOUND + 1)
+        await until(lambda: sum(map(len, relay.told.values())) == BOUND + 2)
+        assert [number for number, _ in relay.told[Kind.FAILURE]] == [BOUND, BOUND + 1]
+        for _, failure in relay.told[Kind.FAILURE]:
+            assert json.loads(failure)[2][0] == ["grace-reason", "too_many_calls"]
+        assert service.count("grace_request_failures_total", reason="too_many_calls") == 2
+        assert service.state.open_calls == 2
+        relay.ended(BOUND)
+        relay.ended(BOUND + 1)
+        assert await service.front_end.until_idle(60.0) == 0
+
+    related(use)
+
+
+def test_calls_are_one_too_many_in_the_order_in_which_they_come() -> None:
+    async def use(relay: Relay, service: Service) -> None:
+        for number in range(BOUND + 1):  # of different relays, say: none knows of it
+            relay.call(number)
+        await until(lambda: sum(map(len, relay.told.values())) == BOUND + 1)
+        assert [number for number, _ in relay.told[Kind.FAILURE]] == [BOUND]
+        relay.call(BOUND + 1)
+        for number in (0, 1, BOUND):
+            relay.ended(number)
+        relay.call(BOUND + 2)
+        relay.call(BOUND + 3)
+        await until(lambda: sum(map(len, relay.told.values())) == BOUND + 4)
+        assert [number for number, _ in relay.told[Kind.FAILURE]] == [BOUND, BOUND + 1, BOUND + 3]
+        assert relay.told[Kind.REPLY][-1][0] == BOUND + 2
+        assert service.state.open_calls == BOUND + 1
 
     related(use)
 
@@ -261,6 +310,64 @@ def test_a_relay_of_another_version_is_noticed(protocol: int) -> None:
             assert not fault
         else:
             assert f"speaks protocol {protocol}, this server {PROTOCOL}; install" in fault
+
+    related(use)
+
+
+@pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
+def test_a_relay_with_another_clock_is_noticed(ahead: float) -> None:
+    async def use(relay: Relay, service: Service) -> None:  # noqa: ARG001
+        relay.hello(ahead=ahead)
+        fault = await relay.process.greeted()
+        assert fault.startswith("listen.front_ends: by the clock of process 1 of 1 it is ")
+        assert fault.endswith("; set it to 0")
+
+    related(use)
+
+
+def test_a_link_that_cannot_be_made_leaves_no_socket_and_no_process() -> None:
+    began: list[subprocess.Popen[bytes]] = []
+    ends: list[socket.socket] = []
+
+    def start(end: socket.socket) -> subprocess.Popen[bytes]:  # noqa: ARG001
+        began.append(subprocess.Popen([sys.executable, "-c", IDLE], stdin=subprocess.DEVNULL))
+        return began[0]
+
+    async def connect(link: Link, end: socket.socket) -> None:  # noqa: ARG001
+        ends.append(end)
+        raise OSError("marker")
+
+    async def use() -> None:
+        service = Service(LimitsConfig())
+        await RelayProcess.started("1 of 1", service.front_end, service.died.set)
+
+    with (
+        patch("server.relay_process._start", start),
+        patch("server.frames.Link.connect", connect),
+        pytest.raises(OSError, match="marker"),
+    ):
+        asyncio.run(use())
+    assert began[0].returncode == -signal.SIGKILL
+    assert ends[0].fileno() == -1
+
+
+def test_calls_and_orders_that_are_over_leave_nothing() -> None:
+    async def use(relay: Relay, service: Service) -> None:
+        for number in range(3):
+            relay.call(number)
+        await until(lambda: len(relay.told[Kind.REPLY]) == 3)
+        for number in range(3):
+            relay.ended(number)
+        await until(lambda: not service.state.open_calls)
+        order = asyncio.ensure_future(relay.process.order(Kind.HEALTH, {"serving": True}))
+        await until(lambda: bool(relay.told[Kind.HEALTH]))
+        relay.link.send(Kind.DONE, relay.told[Kind.HEALTH][0][0])
+        assert await order == ""
+        assert not relay.process._calls
+        assert not relay.process._orders
+        await relay.link.close()
+        await asyncio.wait_for(service.died.wait(), 10)
+        assert service.state.open_calls == 0
 
     related(use)
 

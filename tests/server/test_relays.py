@@ -2,6 +2,7 @@
 are spread. Much of what all servers do is tested with relays where it is tested without.
 """
 
+import asyncio
 import json
 import os
 import signal
@@ -11,13 +12,18 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import grpc
 import pytest
 
 from configs.errors import ConfigError
+from configs.serving import LimitsConfig
+from proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse
+from server.messages import Answer
 from server.relay_process import LATE_SECONDS
 from support.command import plain_environment
 from support.faults import Faults
@@ -227,6 +233,45 @@ def test_a_relay_that_hangs_holds_no_end_up_for_ever(caplog: pytest.LogCaptureFi
         served(use, front_ends=RELAYS)
     (told,) = [vars(entry)["end"] for entry in caplog.records if entry.message == "front_end_died"]
     assert told == "SIGKILL of the server's own: it did not end in time"
+
+
+def test_calls_around_the_bound_get_their_own_reply_or_are_refused() -> None:
+    bound, seconds = 4, 2.0
+    refused, replies = Counter[str](), Counter[bool]()
+
+    async def answer(service: Service) -> None:
+        while True:
+            await asyncio.sleep(0.001)
+            taken, service.pipeline.taken = service.pipeline.taken, []
+            ids = [request.retrieval.request_id for request in taken]
+            encoded = [RetrieveResponse(request_id=each).SerializeToString() for each in ids]
+            service.front_end.ended(list(map(Answer, taken, encoded)), [])
+
+    async def call(retrieve: Any, caller: int) -> None:
+        end = time.monotonic() + seconds
+        for number in count():
+            if time.monotonic() > end:
+                return
+            request_id = f"{caller}-{number}"
+            try:
+                reply = await retrieve(RetrieveRequest(request_id=request_id).SerializeToString())
+            except grpc.aio.AioRpcError as error:
+                refused[dict(error.trailing_metadata())["grace-reason"]] += 1
+            else:
+                replies[RetrieveResponse.FromString(reply).request_id == request_id] += 1
+
+    async def use(service: Service, retrieve: Any) -> None:
+        service.pipeline.answers = False
+        answers = asyncio.ensure_future(answer(service))
+        await asyncio.gather(*(call(retrieve, caller) for caller in range(3 * bound)))
+        answers.cancel()
+        ok = service.count("grace_requests_total", code="OK")
+        failed = service.count("grace_request_failures_total", reason="too_many_calls")
+        assert (ok, failed) == (replies[True], refused["too_many_calls"])
+
+    served(use, LimitsConfig(open_calls=bound), front_ends=1)
+    assert set(replies) == {True}
+    assert set(refused) == {"too_many_calls"}
 
 
 def test_relays_are_refused_where_they_could_not_work() -> None:
