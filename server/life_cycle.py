@@ -181,7 +181,7 @@ class Server:
             return None
         try:
             pair = loading.result()
-        except Exception:
+        except Exception:  # whatever it was is counted, and raised on
             self._metrics.loaded("failed")
             raise
         self._metrics.loaded("ok")

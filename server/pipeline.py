@@ -294,7 +294,7 @@ class Pipeline:
         begin = lane.mark()
         try:
             made = function(given.batch)
-        except Exception as error:
+        except Exception as error:  # fails one batch, unless the stage is broken
             if self._failed[stage].broken_by(error, given.bound):
                 raise
             lane.keep(given)

@@ -89,7 +89,7 @@ async def _relay(end: socket.socket) -> int:
     logging.getLogger().handlers[:] = [_LinkLog(relay.link)]
     try:
         await relay.run(end)
-    except ExceptionGroup as group:
+    except ExceptionGroup as group:  # of orders that failed: the server is told, and ends
         for error in group.exceptions:
             logging.getLogger(LOGGER).error("front_end_failed", exc_info=error)
         await asyncio.sleep(0)  # the log's turn

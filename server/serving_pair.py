@@ -59,7 +59,7 @@ def load_pair(
     require_numbered_places(generation, loaded.spec.vocab_sizes, device)
     try:
         model = serving_model(loaded, checkpoint_id(checkpoint), precision, memo_bytes, generation)
-    except Exception as error:
+    except Exception as error:  # too little memory has no type of its own
         fault = shortage(error)
         if fault is None:
             raise

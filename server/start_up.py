@@ -105,7 +105,7 @@ def _loaded(config: ServingConfig, device: torch.device) -> ServingPair:
             config.memo_bytes,
             config.threads.post,
         )
-    except Exception as error:
+    except Exception as error:  # too little memory has no type of its own
         fault = shortage(error)
         if fault is None:
             raise

@@ -1,10 +1,10 @@
 // The border of grace/features.h: a model's inputs behind a handle, a batch of requests a call.
-#include <algorithm>
 #include <limits>
 #include <memory>
 
 #include "grace/abi.h"
 #include "grace/features.h"
+#include "grace/wire_batch.h"
 
 namespace {
 
@@ -100,24 +100,11 @@ GRACE_API int32_t grace_features_read(uint64_t handle, int64_t requests, int64_t
     const Inputs& inputs = inputs_of(handle);
     const grace::features::Rows rows{dense, categorical, bag_offsets, bag_rows, bag_room, events};
     bag_offsets[0] = 0;
-    std::string names;
-    std::string nobody;
-    for (int64_t b = 0; b < size; ++b) {
-      bool read = false;
-      const size_t before = names.size();
-      if (b < requests) {
-        try {
-          inputs.read({messages[b], sizes[b]}, b, rows, names);
-          grace::wire::require_plain(static_cast<int64_t>(names.size()) <= unknown_room);
-          read = true;
-        } catch (const grace::wire::NotPlain&) {
-          names.resize(before);
-        }
-        understood[b] = read;
-        unknown_ends[b] = static_cast<int64_t>(names.size());
-      }
-      if (!read) inputs.read({}, b, rows, nobody);
-    }
-    std::copy(names.begin(), names.end(), unknown);
+    const grace::wire::Batch batch{requests,   size,         messages, sizes,
+                                   understood, unknown_room, unknown,  unknown_ends};
+    grace::wire::read_batch(batch,
+                            [&](grace::wire::Reader message, int64_t row, std::string& names) {
+                              inputs.read(message, row, rows, names);
+                            });
   });
 }

@@ -1,10 +1,9 @@
 // The border of grace/users.h: a schema's users behind a handle, a batch of requests a call.
-#include <algorithm>
-#include <limits>
 #include <memory>
 
 #include "grace/abi.h"
 #include "grace/users.h"
+#include "grace/wire_batch.h"
 
 namespace {
 
@@ -66,24 +65,11 @@ GRACE_API int32_t grace_users_read(uint64_t handle, int64_t requests, int64_t si
     const Users& users = users_of(handle);
     const grace::users::Rows rows{size, bitmask, offsets, hashes, value_offsets, value_ids};
     users.begin(rows);
-    std::string names;
-    std::string nobody;
-    for (int64_t b = 0; b < size; ++b) {
-      bool read = false;
-      const size_t before = names.size();
-      if (b < requests) {
-        try {
-          users.read({messages[b], sizes[b]}, b, rows, names);
-          grace::wire::require_plain(static_cast<int64_t>(names.size()) <= unknown_room);
-          read = true;
-        } catch (const grace::wire::NotPlain&) {
-          names.resize(before);
-        }
-        understood[b] = read;
-        unknown_ends[b] = static_cast<int64_t>(names.size());
-      }
-      if (!read) users.read({}, b, rows, nobody);
-    }
-    std::copy(names.begin(), names.end(), unknown);
+    const grace::wire::Batch batch{requests,   size,         messages, sizes,
+                                   understood, unknown_room, unknown,  unknown_ends};
+    grace::wire::read_batch(batch,
+                            [&](grace::wire::Reader message, int64_t row, std::string& names) {
+                              users.read(message, row, rows, names);
+                            });
   });
 }
