@@ -38,13 +38,13 @@ $(INSTALLED): pyproject.toml setup.py
 	@touch $@
 
 native: $(INSTALLED)  ## compile the C++ library, if it is not current; CUDA=1: the GPU kernels too
-	@$(BIN)/python -m native.build
-	$(if $(CUDA),@$(BIN)/python -m native.build --cuda)
+	@$(BIN)/python -m grace.native.build
+	$(if $(CUDA),@$(BIN)/python -m grace.native.build --cuda)
 
 # Stubs refuse to be loaded by an older grpcio or protobuf than made them: so they are made by an old
 # compiler, which needs an environment of its own, since it takes no new protobuf.
 generate_stubs = $(PROTO_TOOLS)/bin/python -m grpc_tools.protoc -I. \
-  --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) proto/retrieval.proto
+  --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) grace/proto/retrieval.proto
 
 $(PROTO_TOOLS)/.installed: | $(INSTALLED)
 	@mkdir -p build
@@ -58,11 +58,11 @@ proto: $(INSTALLED) $(PROTO_TOOLS)/.installed  ## generate the stubs of proto/re
 fix: $(INSTALLED)  ## repair what a tool can repair: lint, format, generated tables
 	-$(BIN)/ruff check --quiet --fix-only .
 	$(BIN)/ruff format .
-	$(BIN)/python -m configs.settings docs/operations.md
-	$(BIN)/python -m server.metrics_table docs/operations.md
-	$(BIN)/python -m bench.gpu.document docs/performance.md bench/results/h200
-	$(BIN)/python -m bench.build_table docs/building.md
-	$(BIN)/python -m bench.eligibility_tables docs/eligibility.md
+	$(BIN)/python -m grace.configs.settings docs/operations.md
+	$(BIN)/python -m grace.server.observe.metrics_table docs/operations.md
+	$(BIN)/python -m grace.bench.gpu.document docs/performance.md bench/results/h200
+	$(BIN)/python -m grace.bench.build_table docs/building.md
+	$(BIN)/python -m grace.bench.eligibility_tables docs/eligibility.md
 	$(if $(CPP_FILES),$(BIN)/clang-format -i $(CPP_FILES))
 
 check: $(INSTALLED) $(PROTO_TOOLS)/.installed  ## judge lint, format, types, API; writes nothing
@@ -73,7 +73,7 @@ check: $(INSTALLED) $(PROTO_TOOLS)/.installed  ## judge lint, format, types, API
 	$(BIN)/buf lint
 	$(BIN)/buf breaking --against proto/baseline.json
 	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && $(call generate_stubs,"$$fresh") && \
-	for stub in "$$fresh"/proto/*; do \
+	for stub in "$$fresh"/grace/proto/*; do \
 	  cmp -s "$$stub" "proto/$${stub##*/}" || { echo "error: proto/$${stub##*/} is not what" \
 	  "proto/retrieval.proto makes: run make proto" >&2; exit 1; }; \
 	done && echo "stubs checked current"
@@ -94,7 +94,7 @@ test-gpu:  ## build the GPU kernels and run the tests that need a GPU, with GPU_
 	  test $$? = 3 && fault="its torch finds no GPU" || fault="it cannot import torch"; \
 	  echo "error: GPU_PYTHON=$(GPU_PYTHON): $$fault; on a machine with a GPU, name a Python whose" \
 	  "torch finds it: make test-gpu GPU_PYTHON=python3.12" >&2; exit 1; }
-	@$(GPU_PYTHON) -m native.build && $(GPU_PYTHON) -m native.build --cuda
+	@$(GPU_PYTHON) -m grace.native.build && $(GPU_PYTHON) -m grace.native.build --cuda
 	PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" \
 	  $(GPU_PYTHON) -m pytest $(GPU_PYTEST) $(GPU_TESTS) $(PYTEST_ARGS)
 
@@ -105,23 +105,23 @@ soak: native  ## run the tests that take minutes: the service, builds on a Ray c
 # The interpreter is not sanitized: so the run-time is preloaded, after it the C++ library whose
 # exceptions it watches, and what the interpreter leaks is not ours to report.
 sanitize: $(INSTALLED)  ## run the C++ core's tests and fuzz drivers under the sanitizers
-	@$(BIN)/python -m native.build --sanitize --out $(SANITIZED)
+	@$(BIN)/python -m grace.native.build --sanitize --out $(SANITIZED)
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	GRACE_NATIVE_LIBRARY=$(SANITIZED)/libgrace_cpu.so \
 	LD_PRELOAD="$(SANITIZER_RUNTIME)" \
 	  $(BIN)/python -m pytest -p no:xdist -m "not subprocess" tests/native tests/index tests/storage $(PYTEST_ARGS)
-	$(BIN)/python -m native.fuzz --out $(SANITIZED) --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
+	$(BIN)/python -m grace.native.fuzz --out $(SANITIZED) --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
 
 bench: native  ## measure build, eligibility, matching and the server; writes bench/results
-	$(BIN)/python -m bench.build_bench --out $(BENCH_RESULTS)/build.json
-	$(BIN)/python -m bench.eligibility_study --out $(BENCH_RESULTS)/eligibility.json
-	$(BIN)/python -m bench.match_bench --out $(BENCH_RESULTS)/match.json
-	$(BIN)/python -m bench.interpreter_bench --out $(BENCH_RESULTS)/interpreter.json
-	$(BIN)/python -m bench.load.serve_bench --out $(BENCH_RESULTS)/serve.json
-	$(BIN)/python -m bench.load.loop_cost --out $(BENCH_RESULTS)/loop.json
+	$(BIN)/python -m grace.bench.build_bench --out $(BENCH_RESULTS)/build.json
+	$(BIN)/python -m grace.bench.eligibility_study --out $(BENCH_RESULTS)/eligibility.json
+	$(BIN)/python -m grace.bench.match_bench --out $(BENCH_RESULTS)/match.json
+	$(BIN)/python -m grace.bench.interpreter_bench --out $(BENCH_RESULTS)/interpreter.json
+	$(BIN)/python -m grace.bench.load.serve_bench --out $(BENCH_RESULTS)/serve.json
+	$(BIN)/python -m grace.bench.load.loop_cost --out $(BENCH_RESULTS)/loop.json
 
 load: native  ## load on a server of the tiny catalogue, or on ADDRESS with DATA; a page about it
-	$(BIN)/python -m bench.load.sweep --out $(LOAD_OUT) --rates $(RATES) --seconds $(LOAD_SECONDS) \
+	$(BIN)/python -m grace.bench.load.sweep --out $(LOAD_OUT) --rates $(RATES) --seconds $(LOAD_SECONDS) \
 	  $(if $(ADDRESS),--address $(ADDRESS)) $(if $(DATA),--data $(DATA))
 
 demo: native  ## make a catalogue, build it, generate ads for users with a trained model, say why

@@ -18,9 +18,9 @@ class BuildWithNative(build_py):
         super().run()
         if self.editable_mode:
             return
-        out = (Path(self.build_lib) / "native" / "_build").resolve()
+        out = (Path(self.build_lib) / "grace" / "native" / "_build").resolve()
         compiled = subprocess.run(
-            [sys.executable, "-m", "native.build", "--bare", "--out", str(out)],
+            [sys.executable, "-m", "grace.native.build", "--bare", "--out", str(out)],
             cwd=ROOT,
             check=False,
         )

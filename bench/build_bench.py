@@ -1,6 +1,6 @@
 """Measures building a snapshot from Parquet, and loading and verifying it.
 
-    python -m bench.build_bench --out bench/results/cpu-2core/build.json
+    python -m grace.bench.build_bench --out bench/results/cpu-2core/build.json
 
 A row for each size of the catalogue and each kind of matchers. Whatever is measured is a process of
 its own: `grace build` as a user runs it, whose peak memory is then its own, and for each loading a
@@ -21,12 +21,12 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from bench.paper import paper_spec
-from bench.result_file import write_result
-from bench.synth import preset_spec
-from bench.synth.folder import ADS_FILE, TARGETING_FILE
-from index.matchers import MatcherMode
-from index.storage import load_snapshot
+from grace.bench.result_file import write_result
+from grace.catalogues.paper import paper_spec
+from grace.catalogues.synth import preset_spec
+from grace.catalogues.synth.folder import ADS_FILE, TARGETING_FILE
+from grace.index.matchers.matchers import MatcherMode
+from grace.index.storage import load_snapshot
 
 GRACE = Path(sys.executable).with_name("grace")
 LOADS = 3
@@ -78,12 +78,12 @@ def main(arguments: Sequence[str]) -> None:
                 rows.append(asdict(row))
     if options.out is not None:
         told = _without_data(arguments)
-        write_result(options.out, "python -m bench.build_bench", told, rows)
+        write_result(options.out, "python -m grace.bench.build_bench", told, rows)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m bench.build_bench", description=__doc__, allow_abbrev=False
+        prog="python -m grace.bench.build_bench", description=__doc__, allow_abbrev=False
     )
     parser.add_argument("--out", type=Path, help="result file; without it, only print")
     parser.add_argument("--preset", choices=["paper", "small"], default="paper")

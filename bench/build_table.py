@@ -1,6 +1,6 @@
 """The table of docs/building.md: what builds and loads cost, from the result of `build_bench`.
 
-python -m bench.build_table docs/building.md     writes the part between the two marks
+python -m grace.bench.build_table docs/building.md     writes the part between the two marks
 """
 
 import sys
@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.result_tables import RESULTS, made_by, read_result, table
-from configs.marked_text import rewrite
+from grace.bench.result_tables import RESULTS, made_by, read_result, table
+from grace.configs.marked_text import rewrite
 
 __all__ = ["RESULT", "build_table"]
 

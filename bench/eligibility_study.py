@@ -1,6 +1,6 @@
 """Pass rates, fill rates and storage of the matcher modes over the `paper` catalogue.
 
-    python -m bench.eligibility_study --sids 30000000 --users 512 \
+    python -m grace.bench.eligibility_study --sids 30000000 --users 512 \
         --out bench/results/cpu-2core/eligibility.json
 
 Every mode answers the same users with the same generator and the same beams; only what a step
@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bench.paper import (
+from grace.bench.result_file import write_result
+from grace.catalogues.paper import (
     Generator,
     GeneratorKnobs,
     PaperSpec,
@@ -33,14 +34,13 @@ from bench.paper import (
     make_users,
     snapshot_of,
 )
-from bench.paper.draws import Draws
-from bench.result_file import write_result
-from configs.machine import available_cores
-from index.exact import ExactMatcher
-from index.matchers import KWay, MatcherMode, StaticKWay
-from index.snapshot import Snapshot
-from index.summary import IndexSummary, summarize
-from index.users import UserAttributes, UserEncoder, UserRows
+from grace.catalogues.paper.draws import Draws
+from grace.configs.machine import available_cores
+from grace.index.matchers.matchers import KWay, MatcherMode, StaticKWay
+from grace.index.matching.exact import ExactMatcher
+from grace.index.snapshot import Snapshot
+from grace.index.summary import IndexSummary, summarize
+from grace.index.users.user_rows import UserAttributes, UserEncoder, UserRows
 
 _USERS_AT_ONCE = 64
 _BUCKETS = (
@@ -89,7 +89,9 @@ class Outcome:
 
 
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.eligibility_study", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m grace.bench.eligibility_study", description=__doc__
+    )
     parser.add_argument("--out", type=Path, help="result file; without it, only print")
     parser.add_argument("--sids", type=int, default=30_000_000)
     parser.add_argument("--users", type=int, default=512)
@@ -104,7 +106,7 @@ def main(arguments: Sequence[str]) -> None:
         print(json.dumps(row), flush=True)
         rows.append(row)
     if options.out is not None:
-        write_result(options.out, "python -m bench.eligibility_study", arguments, rows)
+        write_result(options.out, "python -m grace.bench.eligibility_study", arguments, rows)
 
 
 def study(

@@ -1,6 +1,6 @@
 """The tables of docs/eligibility.md: what the study measured, beside what the paper says.
 
-python -m bench.eligibility_tables docs/eligibility.md     writes the parts between the marks
+python -m grace.bench.eligibility_tables docs/eligibility.md     writes the parts between the marks
 
 A comparison is `ours / paper` and how they relate, bold where they are further apart than
 calibration aims at: storage by more than 2x, fill by more than 25 %, a rate by more than 2 points.
@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.paper.published import (
+from grace.bench.result_tables import RESULTS, made_by, read_result, table
+from grace.catalogues.paper.published import (
     ADS_PER_SID,
     FILL,
     FIRST_STEP_BEAMS,
@@ -21,8 +22,7 @@ from bench.paper.published import (
     SIDS,
     STORAGE_MB,
 )
-from bench.result_tables import RESULTS, made_by, read_result, table
-from configs.marked_text import rewrite
+from grace.configs.marked_text import rewrite
 
 __all__ = ["RESULT", "eligibility_tables"]
 

@@ -1,6 +1,6 @@
 """Measures what a batch of 16 costs the interpreter beside gRPC, stage by stage, on a CPU.
 
-    python -m bench.interpreter_bench --out bench/results/cpu-2core/interpreter.json
+    python -m grace.bench.interpreter_bench --out bench/results/cpu-2core/interpreter.json
 
 Requests are those of the paper's model at their longest, users have 64 locations. The stages are
 the service's own, as a GPU has them, but for the device's work: what generates draws random leaves.
@@ -26,30 +26,30 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from bench.gpu.catalogue import Catalogue
-from bench.gpu.requests import full_requests
-from bench.gpu.subject import PAPER
-from bench.result_file import write_result
-from configs.generation import BeamProfile, GenerationConfig
-from configs.serving import LimitsConfig
-from index.matchers import MatcherMode
-from index.snapshot import Snapshot
-from kernels import DecodeIndex, UserTensors
-from model.beam_search import Generated
-from model.feature_stage import FastStage
-from model.init import load_model_config, random_model
-from model.input_encoding import InputEncoder
-from model.inputs import FeatureTensors
-from model.prefix_memo import PrefixMemo
-from model.spec import BagInput, EncoderSpec, InterFormerSpec, ModelSpec
-from server.loop_lag import LoopLag
-from server.messages import PendingRequest, RequestBatch, Span
-from server.metrics import Metrics
-from server.requests import read_request
-from server.server_state import ServerState
-from server.serving_model import EngineFacts, ServingModel
-from server.serving_pair import ServingPair, serving_pair
-from server.stages import STAGES
+from grace.bench.gpu.catalogue import Catalogue
+from grace.bench.gpu.requests import full_requests
+from grace.bench.gpu.subject import PAPER
+from grace.bench.result_file import write_result
+from grace.configs.generation import BeamProfile, GenerationConfig
+from grace.configs.serving import LimitsConfig
+from grace.index.matchers.matchers import MatcherMode
+from grace.index.snapshot import Snapshot
+from grace.kernels import DecodeIndex, UserTensors
+from grace.model.checkpoints.init import load_model_config, random_model
+from grace.model.definition.beam_search import Generated
+from grace.model.definition.input_encoding import InputEncoder
+from grace.model.definition.inputs import FeatureTensors
+from grace.model.definition.spec import BagInput, EncoderSpec, InterFormerSpec, ModelSpec
+from grace.model.engine.feature_stage import FastStage
+from grace.model.engine.prefix_memo import PrefixMemo
+from grace.server.engine.serving_model import EngineFacts, ServingModel
+from grace.server.engine.serving_pair import ServingPair, serving_pair
+from grace.server.messages import PendingRequest, RequestBatch, Span
+from grace.server.observe.loop_lag import LoopLag
+from grace.server.observe.metrics import Metrics
+from grace.server.server_state import ServerState
+from grace.server.stages.requests import read_request
+from grace.server.stages.stages import STAGES
 
 BATCH = 16
 BATCHES = 16
@@ -97,7 +97,7 @@ class DrawnLeaves:
 
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m bench.interpreter_bench",
+        prog="python -m grace.bench.interpreter_bench",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str]) -> None:
     rows = [asdict(row) for row in measure(Catalogue(options.sids), options.repetitions)]
     for row in rows:
         print(row)
-    write_result(options.out, "python -m bench.interpreter_bench", arguments, rows)
+    write_result(options.out, "python -m grace.bench.interpreter_bench", arguments, rows)
 
 
 def measure(catalogue: Catalogue, repetitions: int) -> Iterator[Row]:

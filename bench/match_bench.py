@@ -1,6 +1,6 @@
 """Measures expand-and-match: 16 requests of 10,000 generated ads, users with 64 locations.
 
-    python -m bench.match_bench --out bench/results/cpu-2core/match.json
+    python -m grace.bench.match_bench --out bench/results/cpu-2core/match.json
 
 Three kinds of leaves, new random ones in every repetition, so that the index is read from memory
 and not from a warm cache:
@@ -23,19 +23,19 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from bench.result_file import write_result
-from bench.synth import Preset, preset_spec, write_folder
-from index.ads import SidToAds
-from index.builder import BuildSpec, build
-from index.exact import ExactMatcher
-from index.matchers import MatcherMode
-from index.rules import SetRules, TargetingRules
-from index.schema import Attribute, TargetingSchema, TargetSet
-from index.snapshot import Snapshot, SnapshotFacts
-from index.storage import load_snapshot
-from index.trie import SidTrie
-from index.users import UserAttributes, UserEncoder, UserRows
-from index.values import InternedValues
+from grace.bench.result_file import write_result
+from grace.catalogues.synth import Preset, preset_spec, write_folder
+from grace.index.builder import BuildSpec, build
+from grace.index.matchers.matchers import MatcherMode
+from grace.index.matching.ads import SidToAds
+from grace.index.matching.exact import ExactMatcher
+from grace.index.snapshot import Snapshot, SnapshotFacts
+from grace.index.storage import load_snapshot
+from grace.index.targeting.rules import SetRules, TargetingRules
+from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
+from grace.index.trie import SidTrie
+from grace.index.users.user_rows import UserAttributes, UserEncoder, UserRows
+from grace.index.users.values import InternedValues
 
 REQUESTS = 16
 GENERATED = 10_000
@@ -76,7 +76,7 @@ class Row:
 
 
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.match_bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m grace.bench.match_bench", description=__doc__)
     parser.add_argument("--out", type=Path, help="result file; without it, only print")
     parser.add_argument("--sids", type=int, default=3_000_000)
     parser.add_argument("--rules", type=int, default=1_000_000, help="of the scattered arrays")
@@ -103,7 +103,7 @@ def main(arguments: Sequence[str]) -> None:
             print(json.dumps(asdict(row)), flush=True)
             rows.append(asdict(row))
     if options.out is not None:
-        write_result(options.out, "python -m bench.match_bench", arguments, rows)
+        write_result(options.out, "python -m grace.bench.match_bench", arguments, rows)
 
 
 def _measure(

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from configs.machine import available_cores
+from grace.configs.machine import available_cores
 
 __all__ = ["commit", "machine", "write_result"]
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from configs.errors import InputError
+from grace.configs.errors import InputError
 
 __all__ = ["RESULTS", "made_by", "read_result", "table"]
 

@@ -13,8 +13,8 @@ from typing import Any, Self
 
 import yaml
 
-from configs.errors import CallError
-from configs.yaml_loader import read_yaml
+from grace.configs.errors import CallError
+from grace.configs.yaml_loader import read_yaml
 
 __all__ = ["GRACE_SERVE", "RunningServer", "write_server_config"]
 

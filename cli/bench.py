@@ -10,8 +10,8 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from bench.gpu.options import BenchOptions
-    from bench.gpu.results import Row
+    from grace.bench.gpu.options import BenchOptions
+    from grace.bench.gpu.results import Row
 
 __all__ = ["bench"]
 
@@ -61,7 +61,7 @@ def bench(
 
     Example: `grace bench ladder --only D0 --only D3 --add --out bench/results/h200/ladder.json`
     """
-    from bench.gpu.options import BenchOptions, default_precision, device_of
+    from grace.bench.gpu.options import BenchOptions, default_precision, device_of
 
     on = device_of(device)
     options = BenchOptions(
@@ -79,7 +79,7 @@ def bench(
         commit=commit,
         cache=cache,
     )
-    from bench.gpu.run_table import run_table
+    from grace.bench.gpu.run_table import run_table
 
     run_table(options, _measure(table))
 
@@ -87,17 +87,17 @@ def bench(
 def _measure(table: str) -> "Callable[[BenchOptions], Iterator[Row]]":
     """Each table has needs of its own: a server's, Hugging Face's."""
     if table == "attention":
-        from bench.gpu.attention import measure_attention as measure
+        from grace.bench.gpu.attention import measure_attention as measure
     elif table == "gtm":
-        from bench.gpu.gtm import measure_gtm as measure
+        from grace.bench.gpu.gtm import measure_gtm as measure
     elif table == "ladder":
-        from bench.gpu.ladder import measure_ladder as measure
+        from grace.bench.gpu.ladder import measure_ladder as measure
     elif table == "serve":
-        from bench.gpu.serve import measure_serve as measure
+        from grace.bench.gpu.serve import measure_serve as measure
     elif table == "budget":
-        from bench.gpu.budget import measure_budget as measure
+        from grace.bench.gpu.budget import measure_budget as measure
     elif table == "others":
-        from bench.gpu.others import measure_others as measure
+        from grace.bench.gpu.others import measure_others as measure
     else:
-        from bench.gpu.overlap import measure_overlap as measure
+        from grace.bench.gpu.overlap import measure_overlap as measure
     return measure

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.progress import progress_bars
-from cli.ray_token import send_token_if_there
-from configs.errors import InputError
+from grace.cli.progress import progress_bars
+from grace.cli.ray_token import send_token_if_there
+from grace.configs.errors import InputError
 
 __all__ = ["build"]
 
@@ -76,7 +76,7 @@ def build(
 
     Example: `grace build --ads data/ads.parquet --targeting data/targeting.yaml --root snapshots`
     """
-    from index.builder import BuildSpec
+    from grace.index.builder import BuildSpec
 
     if threads is None and ray is not None:
         threads = 1
@@ -125,7 +125,7 @@ def _build(
     spec: Any, shards: int | None, ray: str | None, scratch: Path | None, progress: Any
 ) -> Any:
     """A BuildSpec built as a whole, in shards, or in shards on a cluster."""
-    from index.builder import Sharding, build, build_in_shards
+    from grace.index.builder import Sharding, build, build_in_shards
 
     if ray is None:
         if shards is None:
@@ -133,7 +133,7 @@ def _build(
         return build_in_shards(spec, Sharding(shards, scratch=scratch), progress, _tell)
     send_token_if_there()
     try:
-        from cli.ray_cluster import ray_tasks
+        from grace.cli.ray_cluster import ray_tasks
     except ModuleNotFoundError as error:
         if error.name != "ray":
             raise
@@ -148,7 +148,7 @@ def _tell(sentence: str) -> None:
 
 
 def _mode(name: str) -> Any:
-    from index.matchers import MatcherMode
+    from grace.index.matchers.matchers import MatcherMode
 
     if name not in tuple(MatcherMode):
         raise typer.BadParameter(
@@ -159,7 +159,7 @@ def _mode(name: str) -> Any:
 
 def _k_way(k: str | None, fill_target: float | None, k_max: int | None) -> Any:
     """What the options say; whether it suits the mode, the build decides."""
-    from index.matchers import FILL_UNIT, DynamicKWay, StaticKWay
+    from grace.index.matchers.matchers import FILL_UNIT, DynamicKWay, StaticKWay
 
     widths = _sizes(k, "--k")
     chosen: dict[str, int] = {}

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.progress import progress_bars
-from cli.retrieve import stage_times
-from configs.errors import GraceError, InputError
+from grace.cli.progress import progress_bars
+from grace.cli.retrieve import stage_times
+from grace.configs.errors import GraceError, InputError
 
 if TYPE_CHECKING:
-    from bench.demonstration import DemonstratedAd, Explanation, Outcome
-    from bench.running_server import RunningServer
-    from index.snapshot import Snapshot
+    from grace.bench.running_server import RunningServer
+    from grace.catalogues.demonstration import DemonstratedAd, Explanation, Outcome
+    from grace.index.snapshot import Snapshot
 
 __all__ = ["demo"]
 
@@ -59,9 +59,9 @@ def demo(
         snapshot = _built(folder, force)
 
         # Slow to import: what is refused is refused before.
-        import configs
-        from bench.demonstration import CHECKPOINT, shopper
-        from bench.running_server import GRACE_SERVE, RunningServer, write_server_config
+        from grace import configs
+        from grace.bench.running_server import GRACE_SERVE, RunningServer, write_server_config
+        from grace.catalogues.demonstration import CHECKPOINT, shopper
 
         titles = _titles(folder / "ads.parquet")
         requests = [shopper(snapshot, titles, "running shoes")]
@@ -85,11 +85,11 @@ def demo(
 
 
 def _built(folder: Path, force: bool) -> "Snapshot":
-    from bench.synth import preset_spec, require_room, write_folder
-    from cli.inspect import print_summary
-    from index.builder import BuildSpec, build
-    from index.storage import load_snapshot, verify_snapshot
-    from index.summary import summarize
+    from grace.catalogues.synth import preset_spec, require_room, write_folder
+    from grace.cli.inspect import print_summary
+    from grace.index.builder import BuildSpec, build
+    from grace.index.storage import load_snapshot, verify_snapshot
+    from grace.index.summary import summarize
 
     require_room(folder, force=force)
     _headline("1. A catalogue of ads")
@@ -114,9 +114,9 @@ def _serve(
     titles: Mapping[int, str],
     requests: Sequence[Mapping[str, Any]],
 ) -> None:
-    from bench.demonstration import Demonstration
-    from configs.serving import load_serving_config
-    from server.client import RetrievalClient, request_of_json
+    from grace.catalogues.demonstration import Demonstration
+    from grace.client.client import RetrievalClient, request_of_json
+    from grace.configs.serving import load_serving_config
 
     generation = load_serving_config(config).generation
     demonstration = Demonstration(snapshot, generation.profiles[generation.default_profile])

@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from configs.errors import NativeError
-from configs.machine import available_cores
+from grace.configs.errors import NativeError
+from grace.configs.machine import available_cores
 
 __all__ = ["Finding", "doctor", "examine"]
 
@@ -95,10 +95,10 @@ def _torch() -> Finding:
 
 
 def _native_library() -> Finding:
-    from native.build import read_record
+    from grace.native.build import read_record
 
     try:
-        from native.loader import library_path, load_library
+        from grace.native.loader import library_path, load_library
 
         load_library()
     except NativeError as error:
@@ -113,7 +113,7 @@ def _native_library() -> Finding:
 
 
 def _compiler() -> Finding:
-    from native.build import find_compiler
+    from grace.native.build import find_compiler
 
     try:
         return Finding("C++ compiler", "ok", shutil.which(find_compiler()[0]) or "")
@@ -122,8 +122,8 @@ def _compiler() -> Finding:
 
 
 def _cuda_library() -> Finding:
-    from native.build import CUDA, read_record
-    from native.loader import library_path, load_cuda_library
+    from grace.native.build import CUDA, read_record
+    from grace.native.loader import library_path, load_cuda_library
 
     path = library_path(CUDA)
     if not path.is_file():
@@ -140,7 +140,7 @@ def _cuda_library() -> Finding:
 
 
 def _nvcc() -> Finding:
-    from native.nvcc import find_nvcc
+    from grace.native.nvcc import find_nvcc
 
     try:
         return Finding("nvcc", "ok", find_nvcc()[0])
@@ -149,7 +149,7 @@ def _nvcc() -> Finding:
 
 
 def _gpu() -> Finding:
-    from native.nvcc import LEAST_CAPABILITY
+    from grace.native.nvcc import LEAST_CAPABILITY
 
     need = f"{LEAST_CAPABILITY[0]}.{LEAST_CAPABILITY[1]}"
     try:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cli.progress import progress_bars
+from grace.cli.progress import progress_bars
 
 __all__ = ["import_sids"]
 
@@ -50,8 +50,8 @@ def import_sids(
 
     Example: `grace import-sids Beauty.index.json --out ads.parquet --sid-space beauty-1`
     """
-    from index.importers import ImportSpec
-    from index.importers import import_sids as import_items
+    from grace.index.importers import ImportSpec
+    from grace.index.importers import import_sids as import_items
 
     spec = ImportSpec(
         source=source,

@@ -36,10 +36,10 @@ def import_t5(
 
     Example: `grace import-t5 tiger --out model --sid-space amazon-1 --vocab-sizes 256,256,256,256`
     """
-    from model.checkpoint import save_checkpoint
-    from model.import_t5 import T5Layout, consecutive_offsets
-    from model.import_t5 import import_t5 as import_folder
-    from model.weights_file import DTYPES
+    from grace.model.checkpoints.checkpoint import save_checkpoint
+    from grace.model.checkpoints.import_t5 import T5Layout, consecutive_offsets
+    from grace.model.checkpoints.import_t5 import import_t5 as import_folder
+    from grace.model.checkpoints.weights_file import DTYPES
 
     if dtype not in DTYPES:
         raise typer.BadParameter(

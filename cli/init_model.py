@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.progress import progress_bars
+from grace.cli.progress import progress_bars
 
 __all__ = ["init_model"]
 
@@ -28,9 +28,9 @@ def init_model(
 
     Example: `grace init-model --config configs/paper.yaml --dry-run`
     """
-    from model.init import load_model_config, write_random
-    from model.summary import summarize_model
-    from model.weights_file import DTYPES
+    from grace.model.checkpoints.init import load_model_config, write_random
+    from grace.model.checkpoints.summary import summarize_model
+    from grace.model.checkpoints.weights_file import DTYPES
 
     if dtype not in DTYPES:
         raise typer.BadParameter(

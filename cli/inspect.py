@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from index.summary import IndexSummary
+    from grace.index.summary import IndexSummary
 
 __all__ = ["inspect", "print_summary"]
 
@@ -24,8 +24,8 @@ def inspect(
 
     Example: `grace inspect snapshots`
     """
-    from index.storage import load_snapshot
-    from index.summary import summarize
+    from grace.index.storage import load_snapshot
+    from grace.index.summary import summarize
 
     summary = summarize(load_snapshot(snapshot, version))
     if as_json:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from configs.errors import GraceError, SnapshotError
+from grace.configs.errors import GraceError, SnapshotError
 
 __all__ = ["COMMANDS", "app", "run", "told"]
 
@@ -94,7 +94,7 @@ def told(command: Callable[..., None]) -> Callable[..., None]:
 
 for _command in COMMANDS:
     _name = _command.replace("-", "_")
-    app.command(_command)(told(getattr(import_module(f"cli.{_name}"), _name)))
+    app.command(_command)(told(getattr(import_module(f"grace.cli.{_name}"), _name)))
 
 
 def run() -> None:

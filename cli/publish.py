@@ -19,8 +19,8 @@ def publish(
 
     Example: `grace publish snapshots 41`
     """
-    from index.storage import publish as make_current
-    from index.storage import verify_snapshot
+    from grace.index.storage import publish as make_current
+    from grace.index.storage import verify_snapshot
 
     verify_snapshot(root, version)
     previous = make_current(root, version, on_wait=lambda text: print(text, file=sys.stderr))

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import ray
 from ray.exceptions import AuthenticationError, RayError, RayTaskError
 
-from configs.errors import GraceError, InputError, NativeError, WorkerError
+from grace.configs.errors import GraceError, InputError, NativeError, WorkerError
 
 __all__ = ["LOCAL", "RayTasks", "ray_tasks"]
 

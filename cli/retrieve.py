@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from configs.errors import InputError, RequestError
+from grace.configs.errors import InputError, RequestError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse
+    from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse
 
 __all__ = ["reply_json", "retrieve", "stage_times"]
 
@@ -50,7 +50,7 @@ def retrieve(
 
     Example: `grace retrieve --request demo/requests.jsonl --line 3 --user country=US --sids`
     """
-    from server.client import RetrievalClient
+    from grace.client.client import RetrievalClient
 
     if not math.isfinite(timeout + wait):
         raise InputError("--timeout and --wait: give a number of seconds")
@@ -133,7 +133,7 @@ def _sid(reply: "RetrieveResponse", place: int) -> str:
 
 
 def _message(source: str | None, line: int) -> "RetrieveRequest":
-    from server.client import request_of_json
+    from grace.client.client import request_of_json
 
     if source is None:
         return request_of_json({})

@@ -39,7 +39,7 @@ def serve(
     """
     from dataclasses import replace
 
-    from configs.serving import load_serving_config
+    from grace.configs.serving import load_serving_config
 
     settings = load_serving_config(config, snapshots, checkpoint)
     if port is not None:
@@ -50,7 +50,7 @@ def serve(
         settings = replace(settings, metrics=replace(settings.metrics, port=metrics_port))
     if device is not None:
         settings = replace(settings, device=device)
-    from server.life_cycle import serve as run_server
+    from grace.server.life_cycle import serve as run_server
 
     options = {
         "--port": port,

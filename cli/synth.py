@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cli.progress import progress_bars
+from grace.cli.progress import progress_bars
 
 __all__ = ["synth"]
 
@@ -36,7 +36,7 @@ def synth(
     if preset == "paper":
         _paper(out, sids, seed, force=force, as_json=as_json)
         return
-    from bench.synth import preset_spec, write_folder
+    from grace.catalogues.synth import preset_spec, write_folder
 
     started = time.perf_counter()
     spec = preset_spec(preset, sids, seed)
@@ -56,8 +56,8 @@ def synth(
 
 
 def _paper(out: Path, sids: int | None, seed: int, *, force: bool, as_json: bool) -> None:
-    from bench.paper import paper_spec, write_paper_folder
-    from configs.machine import available_cores
+    from grace.catalogues.paper import paper_spec, write_paper_folder
+    from grace.configs.machine import available_cores
 
     started = time.perf_counter()
     with progress_bars() as progress:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.progress import progress_bars
-from configs.errors import InputError
+from grace.cli.progress import progress_bars
+from grace.configs.errors import InputError
 
 if TYPE_CHECKING:
-    from model.train.run import TrainingReport
+    from grace.model.train.run import TrainingReport
 
 __all__ = ["train"]
 
@@ -41,8 +41,8 @@ def train(
     if steps is not None and epochs is not None:
         raise typer.BadParameter("give --steps or --epochs, not both", param_hint="--epochs")
     draw = _loss_plotter() if plot else None
-    from bench.result_file import write_result
-    from model.train.run import TrainingRun, train_model
+    from grace.bench.result_file import write_result
+    from grace.model.train.run import TrainingRun, train_model
 
     run = TrainingRun(
         data=data,
@@ -69,14 +69,14 @@ def train(
 
 
 def _demonstration() -> Path:
-    import configs
+    from grace import configs
 
     return Path(configs.__file__).parent / "demo.yaml"
 
 
 def _loss_plotter() -> Any:
     try:
-        from model.train.plot import plot_loss
+        from grace.model.train.plot import plot_loss
     except ModuleNotFoundError as error:
         raise InputError(
             f"the loss curve needs {error.name}: pip install 'grace-serving[plots]', or give "

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from configs.errors import SnapshotError
+from grace.configs.errors import SnapshotError
 
 __all__ = ["verify"]
 
@@ -28,7 +28,7 @@ def verify(
 
     Example: `grace verify snapshots --deep`
     """
-    from index.storage import verify_snapshot
+    from grace.index.storage import verify_snapshot
 
     try:
         report = verify_snapshot(path, version, deep=deep)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from configs.errors import ConfigError
+from grace.configs.errors import ConfigError
 
 __all__ = ["BeamProfile", "GenerationConfig"]
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from configs.errors import InputError
+from grace.configs.errors import InputError
 
 __all__ = ["replaced", "rewrite"]
 

@@ -16,8 +16,8 @@ from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from configs.errors import ConfigError
-from configs.yaml_loader import read_yaml
+from grace.configs.errors import ConfigError
+from grace.configs.yaml_loader import read_yaml
 
 __all__ = ["load_section", "read_sections"]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
-from configs.errors import ConfigError
-from configs.generation import GenerationConfig
-from configs.sections import load_section
-from configs.yaml_loader import read_yaml
+from grace.configs.errors import ConfigError
+from grace.configs.generation import GenerationConfig
+from grace.configs.sections import load_section
+from grace.configs.yaml_loader import read_yaml
 
 __all__ = [
     "AdminConfig",

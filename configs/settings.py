@@ -1,6 +1,6 @@
 """The table of all settings in docs/operations.md, made from the configuration sections.
 
-python -m configs.settings docs/operations.md     writes the part between the two marks
+python -m grace.configs.settings docs/operations.md     writes the part between the two marks
 """
 
 import sys
@@ -10,8 +10,8 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from configs.marked_text import rewrite
-from configs.serving import ServingConfig
+from grace.configs.marked_text import rewrite
+from grace.configs.serving import ServingConfig
 
 __all__ = ["settings_document"]
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from configs.errors import ConfigError
+from grace.configs.errors import ConfigError
 
 __all__ = ["TrainingConfig"]
 

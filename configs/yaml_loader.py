@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import yaml
 
-from configs.errors import ConfigError
+from grace.configs.errors import ConfigError
 
 __all__ = ["MAX_BYTES", "MAX_DEPTH", "Value", "parse_yaml", "read_yaml"]
 

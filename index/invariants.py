@@ -1,6 +1,7 @@
 """The deep invariants of a snapshot: what holds for every one that a builder makes rightly.
 
-`index.storage` checks that arrays are safe to use; this checks that they say the right thing, again
+`grace.index.storage` checks that arrays are safe to use; this checks that they say the right
+thing, again
 from the rules of the ads: matcher rows are the OR of what lies below them, nothing is stored twice
 or unused, and ids are given by first use. NumPy alone, in blocks of bounded memory.
 """
@@ -11,18 +12,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from configs.errors import SnapshotError
-from index.bloom import bloom_positions, star_hash, value_hash
-from index.matchers import MatcherMode, NodeMatchers
-from index.partition_invariants import (
+from grace.configs.errors import SnapshotError
+from grace.index.matchers.bloom import bloom_positions, star_hash, value_hash
+from grace.index.matchers.matchers import MatcherMode, NodeMatchers
+from grace.index.matchers.partition_invariants import (
     check_no_empty_partition,
     check_partitions,
     check_sid_partitions,
 )
-from index.rules import SetRules
-from index.schema import RESERVED_VALUE, TargetingSchema, TargetSet
-from index.snapshot import Snapshot
-from index.values import InternedValues
+from grace.index.snapshot import Snapshot
+from grace.index.targeting.rules import SetRules
+from grace.index.targeting.schema import RESERVED_VALUE, TargetingSchema, TargetSet
+from grace.index.users.values import InternedValues
 
 __all__ = ["check_invariants"]
 

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from index.ads import SidToAds
-from index.matchers import MatcherMode, Matchers
-from index.rules import TargetingRules
-from index.schema import TargetingSchema
-from index.trie import SidTrie
-from index.values import InternedValues
+from grace.index.matchers.matchers import MatcherMode, Matchers
+from grace.index.matching.ads import SidToAds
+from grace.index.targeting.rules import TargetingRules
+from grace.index.targeting.schema import TargetingSchema
+from grace.index.trie import SidTrie
+from grace.index.users.values import InternedValues
 
 __all__ = ["Snapshot", "SnapshotFacts", "is_sid_space"]
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from index.matchers import FILL_UNIT, DynamicKWay, KWay, NodeMatchers, StaticKWay
-from index.snapshot import Snapshot
-from index.trie import SidTrie
+from grace.index.matchers.matchers import FILL_UNIT, DynamicKWay, KWay, NodeMatchers, StaticKWay
+from grace.index.snapshot import Snapshot
+from grace.index.trie import SidTrie
 
 __all__ = ["IndexSummary", "LevelSummary", "MatcherSummary", "summarize"]
 

@@ -1,12 +1,13 @@
 """Functions over tensors: every hot operation of generation, its plain torch reference beside it.
 
 `REFERENCE` is the definition of correct on any device; `load_ops(device)` is what a server uses.
-Operations meet in the frozen table `Ops`; the values that cross it are in `kernels.tensors`.
+Operations meet in the frozen table `Ops`; the values that cross it are in
+`grace.kernels.decode.tensors`.
 """
 
-from kernels.admission import AdmissionSlot, ReferenceSlot
-from kernels.ops import REFERENCE, Ops, admission_slot, load_ops
-from kernels.tensors import (
+from grace.kernels.decode.admission import AdmissionSlot, ReferenceSlot
+from grace.kernels.decode.ops import REFERENCE, Ops, admission_slot, load_ops
+from grace.kernels.decode.tensors import (
     NO_BLOCK,
     Beams,
     BloomTensors,

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from kernels.tensors import BloomTensors, QueryTensors
+from grace.kernels.decode.tensors import BloomTensors, QueryTensors
 
 __all__ = ["address", "row_addresses", "set_addresses"]
 

@@ -1,5 +1,7 @@
 """The model: features, encoders, the T5-family decoder, beam search, checkpoints, training.
 
-`model.beam_search` defines generation, top to bottom in one read. A checkpoint is a folder with
-`model.yaml` (`model.spec`) and `model.safetensors` (`model.checkpoint`).
+`grace.model.definition.beam_search` defines generation, top to bottom in one read. A checkpoint
+is a folder with
+`model.yaml` (`grace.model.definition.spec`) and `model.safetensors`
+(`grace.model.checkpoints.checkpoint`).
 """

@@ -1,6 +1,6 @@
 """Compiles a shared library from our sources, unless it is already current.
 
-    python -m native.build [--cuda | --sanitize] [--out DIR]
+    python -m grace.native.build [--cuda | --sanitize] [--out DIR]
 
 There are two, each a `Target`: `CPU` of native/src/*.cpp, and on demand `CUDA` of native/cuda/*.cu.
 
@@ -25,8 +25,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from configs.errors import NativeError
-from native.nvcc import NVCC_FLAGS, NVCC_LINK_FLAGS, find_nvcc
+from grace.configs.errors import NativeError
+from grace.native.nvcc import NVCC_FLAGS, NVCC_LINK_FLAGS, find_nvcc
 
 __all__ = [
     "BUILD_DIR",
@@ -255,7 +255,7 @@ def _lock(directory: Path) -> Iterator[None]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m native.build", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m grace.native.build", description=__doc__)
     parser.add_argument("--out", type=Path, help="where the library goes")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--cuda", action="store_true", help="the GPU kernels, with nvcc")

@@ -1,6 +1,6 @@
 """Runs every fuzz driver of native/tests under the sanitizers, each for a while.
 
-    python -m native.fuzz [--out DIR] [--seconds N] [--seed S]
+    python -m grace.native.fuzz [--out DIR] [--seconds N] [--seed S]
 
 A driver is one file native/tests/fuzz_NAME.cpp with a main() that takes --seconds and --seed. It is
 linked with the library's own sanitized objects, so it may call what Python cannot reach.
@@ -11,14 +11,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from configs.errors import NativeError
-from native.build import BUILD_DIR, ROOT, build_program
+from grace.configs.errors import NativeError
+from grace.native.build import BUILD_DIR, ROOT, build_program
 
 __all__ = ["main"]
 
 
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
-    parser = argparse.ArgumentParser(prog="python -m native.fuzz", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m grace.native.fuzz", description=__doc__)
     parser.add_argument("--out", type=Path, default=BUILD_DIR / "sanitized")
     parser.add_argument("--seconds", type=int, default=20, help="for each driver")
     parser.add_argument("--seed", type=int, default=7)

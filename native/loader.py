@@ -17,8 +17,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from configs.errors import NativeError
-from native.build import BUILD_DIR, CPU, CUDA, Target, source_digest
+from grace.configs.errors import NativeError
+from grace.native.build import BUILD_DIR, CPU, CUDA, Target, source_digest
 
 __all__ = [
     "array_in",

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from sysconfig import get_path
 
-from configs.errors import NativeError
+from grace.configs.errors import NativeError
 
 __all__ = ["LEAST_CAPABILITY", "NVCC_FLAGS", "NVCC_LINK_FLAGS", "find_nvcc"]
 

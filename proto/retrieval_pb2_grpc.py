@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from proto import retrieval_pb2 as proto_dot_retrieval__pb2
+from grace.proto import retrieval_pb2 as grace_dot_proto_dot_retrieval__pb2
 
 GRPC_GENERATED_VERSION = '1.75.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + f' but the generated code in proto/retrieval_pb2_grpc.py depends on'
+        + f' but the generated code in grace/proto/retrieval_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -39,8 +39,8 @@ class AdsRetrievalStub(object):
         """
         self.Retrieve = channel.unary_unary(
                 '/grace.v1.AdsRetrieval/Retrieve',
-                request_serializer=proto_dot_retrieval__pb2.RetrieveRequest.SerializeToString,
-                response_deserializer=proto_dot_retrieval__pb2.RetrieveResponse.FromString,
+                request_serializer=grace_dot_proto_dot_retrieval__pb2.RetrieveRequest.SerializeToString,
+                response_deserializer=grace_dot_proto_dot_retrieval__pb2.RetrieveResponse.FromString,
                 _registered_method=True)
 
 
@@ -63,8 +63,8 @@ def add_AdsRetrievalServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Retrieve': grpc.unary_unary_rpc_method_handler(
                     servicer.Retrieve,
-                    request_deserializer=proto_dot_retrieval__pb2.RetrieveRequest.FromString,
-                    response_serializer=proto_dot_retrieval__pb2.RetrieveResponse.SerializeToString,
+                    request_deserializer=grace_dot_proto_dot_retrieval__pb2.RetrieveRequest.FromString,
+                    response_serializer=grace_dot_proto_dot_retrieval__pb2.RetrieveResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -95,8 +95,8 @@ class AdsRetrieval(object):
             request,
             target,
             '/grace.v1.AdsRetrieval/Retrieve',
-            proto_dot_retrieval__pb2.RetrieveRequest.SerializeToString,
-            proto_dot_retrieval__pb2.RetrieveResponse.FromString,
+            grace_dot_proto_dot_retrieval__pb2.RetrieveRequest.SerializeToString,
+            grace_dot_proto_dot_retrieval__pb2.RetrieveResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -120,8 +120,8 @@ class AdminStub(object):
         """
         self.GetStatus = channel.unary_unary(
                 '/grace.v1.Admin/GetStatus',
-                request_serializer=proto_dot_retrieval__pb2.GetStatusRequest.SerializeToString,
-                response_deserializer=proto_dot_retrieval__pb2.GetStatusResponse.FromString,
+                request_serializer=grace_dot_proto_dot_retrieval__pb2.GetStatusRequest.SerializeToString,
+                response_deserializer=grace_dot_proto_dot_retrieval__pb2.GetStatusResponse.FromString,
                 _registered_method=True)
 
 
@@ -140,8 +140,8 @@ def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
-                    request_deserializer=proto_dot_retrieval__pb2.GetStatusRequest.FromString,
-                    response_serializer=proto_dot_retrieval__pb2.GetStatusResponse.SerializeToString,
+                    request_deserializer=grace_dot_proto_dot_retrieval__pb2.GetStatusRequest.FromString,
+                    response_serializer=grace_dot_proto_dot_retrieval__pb2.GetStatusResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -170,8 +170,8 @@ class Admin(object):
             request,
             target,
             '/grace.v1.Admin/GetStatus',
-            proto_dot_retrieval__pb2.GetStatusRequest.SerializeToString,
-            proto_dot_retrieval__pb2.GetStatusResponse.FromString,
+            grace_dot_proto_dot_retrieval__pb2.GetStatusRequest.SerializeToString,
+            grace_dot_proto_dot_retrieval__pb2.GetStatusResponse.FromString,
             options,
             channel_credentials,
             insecure,

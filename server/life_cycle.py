@@ -26,24 +26,23 @@ import prometheus_client
 import torch
 import uvloop
 
-from configs.errors import ConfigError, DeviceError, GraceError
-from configs.serving import ServingConfig
-from server.admin import Admin
-from server.front_end import FrontEnd
-from server.lanes import lanes_of
-from server.listeners import Listeners
-from server.logs import LOGGER, configure_logs, flush_logs
-from server.loop_lag import LoopLag
-from server.messages import Answer, AnsweredBatch, Failure, Span, StageName
-from server.metrics import Metrics
-from server.pipeline import Pipeline
-from server.request_log import RequestLog
-from server.server_state import Phase, ServerState
-from server.service_times import ServiceTimes
-from server.serving_model import precision_of
-from server.serving_pair import ServingPair
-from server.stages import STAGES, Stages
-from server.start_up import (
+from grace.configs.errors import ConfigError, DeviceError, GraceError
+from grace.configs.serving import ServingConfig
+from grace.server.engine.serving_model import precision_of
+from grace.server.engine.serving_pair import ServingPair
+from grace.server.messages import Answer, AnsweredBatch, Failure, Span, StageName
+from grace.server.observe.logs import LOGGER, configure_logs, flush_logs
+from grace.server.observe.loop_lag import LoopLag
+from grace.server.observe.metrics import Metrics
+from grace.server.observe.request_log import RequestLog
+from grace.server.observe.thread_names import name_this_thread
+from grace.server.observe.timeline import Timeline
+from grace.server.scheduling.lanes import lanes_of
+from grace.server.scheduling.pipeline import Pipeline
+from grace.server.scheduling.service_times import ServiceTimes
+from grace.server.server_state import Phase, ServerState
+from grace.server.stages.stages import STAGES, Stages
+from grace.server.start_up import (
     load_and_warm_up,
     require_device,
     require_distinct_addresses,
@@ -51,8 +50,9 @@ from server.start_up import (
     start_fault,
     synthetic_requests,
 )
-from server.thread_names import name_this_thread
-from server.timeline import Timeline
+from grace.server.transport.admin import Admin
+from grace.server.transport.front_end import FrontEnd
+from grace.server.transport.listeners import Listeners
 
 __all__ = ["serve"]
 

@@ -14,16 +14,16 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from configs.generation import BeamProfile
-from index.exact import MatchCounts
-from index.users import UserRows
-from index.wire_user import WireUser
-from kernels import UserTensors
-from model.feature_stage import BatchInputs
-from model.inputs import FeatureTensors
-from model.wire_features import WireFeatures
-from server.errors import ServiceError
-from server.serving_pair import ServingPair
+from grace.configs.generation import BeamProfile
+from grace.index.matching.exact import MatchCounts
+from grace.index.users.user_rows import UserRows
+from grace.index.users.wire_user import WireUser
+from grace.kernels import UserTensors
+from grace.model.definition.inputs import FeatureTensors
+from grace.model.engine.feature_stage import BatchInputs
+from grace.model.engine.wire_features import WireFeatures
+from grace.server.engine.serving_pair import ServingPair
+from grace.server.errors import ServiceError
 
 __all__ = [
     "Answer",

@@ -3,9 +3,9 @@
 import time
 from enum import IntEnum
 
-from proto.retrieval_pb2 import GetStatusResponse
-from server.pipeline import Pipeline
-from server.serving_pair import ServingPair
+from grace.proto.retrieval_pb2 import GetStatusResponse
+from grace.server.engine.serving_pair import ServingPair
+from grace.server.scheduling.pipeline import Pipeline
 
 __all__ = ["Phase", "ServerState"]
 

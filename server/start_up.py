@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from configs.errors import (
+from grace.configs.errors import (
     CheckpointError,
     ConfigError,
     DeviceError,
@@ -13,15 +13,15 @@ from configs.errors import (
     InputError,
     SnapshotError,
 )
-from configs.serving import ServingConfig
-from kernels import load_ops
-from server.messages import Retrieval
-from server.room import require_numbered_ids, shortage
-from server.service_times import ServiceTimes
-from server.serving_model import precision_of
-from server.serving_pair import ServingPair, load_pair
-from server.stages import Stages
-from server.warm_up import warm_up, warm_up_requests
+from grace.configs.serving import ServingConfig
+from grace.kernels import load_ops
+from grace.server.engine.room import require_numbered_ids, shortage
+from grace.server.engine.serving_model import precision_of
+from grace.server.engine.serving_pair import ServingPair, load_pair
+from grace.server.engine.warm_up import warm_up, warm_up_requests
+from grace.server.messages import Retrieval
+from grace.server.scheduling.service_times import ServiceTimes
+from grace.server.stages.stages import Stages
 
 __all__ = [
     "load_and_warm_up",

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from configs.errors import DeviceError
-from kernels import REFERENCE, AdmissionSlot, Candidates, DecodeIndex, UserTensors
+from grace.configs.errors import DeviceError
+from grace.kernels import REFERENCE, AdmissionSlot, Candidates, DecodeIndex, UserTensors
 
 __all__ = [
     "check_admission",

@@ -21,8 +21,8 @@ from functools import partial
 
 import torch
 
-from bench.gpu.agreement import require_close, require_equal
-from bench.gpu.attention_inputs import (
+from grace.bench.gpu.agreement import require_close, require_equal
+from grace.bench.gpu.attention_inputs import (
     BlockTable,
     CrossInputs,
     SelfInputs,
@@ -31,15 +31,15 @@ from bench.gpu.attention_inputs import (
     searched_tables,
     self_inputs,
 )
-from bench.gpu.attention_variants import cross_variants, self_names, self_variant
-from bench.gpu.clock import Timing, captured, sustained
-from bench.gpu.counters import all_counters
-from bench.gpu.options import BenchOptions
-from bench.gpu.results import Row
-from bench.gpu.subject import Subject, engine_of, random_decoder_alone, subject_of
-from bench.rungs.attention import spread_to_rows as spread
-from kernels import REFERENCE, Ops, load_ops
-from model.fast_weights import PRECISIONS, Precision
+from grace.bench.gpu.attention_variants import cross_variants, self_names, self_variant
+from grace.bench.gpu.clock import Timing, captured, sustained
+from grace.bench.gpu.counters import all_counters
+from grace.bench.gpu.options import BenchOptions
+from grace.bench.gpu.results import Row
+from grace.bench.gpu.subject import Subject, engine_of, random_decoder_alone, subject_of
+from grace.bench.rungs.attention import spread_to_rows as spread
+from grace.kernels import REFERENCE, Ops, load_ops
+from grace.model.engine.fast_weights import PRECISIONS, Precision
 
 __all__ = ["measure_attention"]
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bench.gpu.subject import Engine, Subject, contexts_of
-from bench.rungs.attention import DenseCache
-from bench.rungs.every_token import EveryToken
-from configs.generation import BeamProfile
-from model.fast_search import fast_search
-from model.spec import ModelSpec
+from grace.bench.gpu.subject import Engine, Subject, contexts_of
+from grace.bench.rungs.attention import DenseCache
+from grace.bench.rungs.every_token import EveryToken
+from grace.configs.generation import BeamProfile
+from grace.model.definition.spec import ModelSpec
+from grace.model.engine.fast_search import fast_search
 
 __all__ = [
     "BlockTable",

@@ -7,11 +7,11 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from bench.gpu.attention_inputs import CrossInputs, SelfInputs
-from bench.gpu.clock import captured, sustained
-from bench.rungs.attention import append, beams_as_queries, beams_as_rows, sdpa_over_cache
-from bench.rungs.coalesced_triton import TILES, Tile, attend_fused, coalesced_over_cache
-from kernels import Ops
+from grace.bench.gpu.attention_inputs import CrossInputs, SelfInputs
+from grace.bench.gpu.clock import captured, sustained
+from grace.bench.rungs.attention import append, beams_as_queries, beams_as_rows, sdpa_over_cache
+from grace.bench.rungs.coalesced_triton import TILES, Tile, attend_fused, coalesced_over_cache
+from grace.kernels import Ops
 
 __all__ = ["best_tile", "cross_variants", "self_names", "self_variant"]
 

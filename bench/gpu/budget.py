@@ -17,16 +17,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from bench.gpu.agreement import require_close, require_equal
-from bench.gpu.catalogue import Catalogue
-from bench.gpu.clock import Timing, sustained
-from bench.gpu.decoder_call import DecoderCall
-from bench.gpu.floors import CountingSlot, Counts, Least, counting_ops
-from bench.gpu.found import Found, check_found, plain_found, traced_search
-from bench.gpu.options import BenchOptions
-from bench.gpu.results import Row
-from bench.gpu.rotation import BATCHES, DecoderBatch
-from bench.gpu.subject import (
+from grace.bench.gpu.agreement import require_close, require_equal
+from grace.bench.gpu.catalogue import Catalogue
+from grace.bench.gpu.clock import Timing, sustained
+from grace.bench.gpu.decoder_call import DecoderCall
+from grace.bench.gpu.floors import CountingSlot, Counts, Least, counting_ops
+from grace.bench.gpu.found import Found, check_found, plain_found, traced_search
+from grace.bench.gpu.options import BenchOptions
+from grace.bench.gpu.results import Row
+from grace.bench.gpu.rotation import BATCHES, DecoderBatch
+from grace.bench.gpu.subject import (
     Engine,
     Subject,
     contexts_of,
@@ -34,10 +34,10 @@ from bench.gpu.subject import (
     random_decoder_alone,
     subject_of,
 )
-from bench.gpu.told_products import ADD, TOLD, ToldProducts
-from index.matchers import MatcherMode
-from kernels import AdmissionSlot, DecodeIndex, admission_slot, load_ops
-from model.fast_weights import PRECISIONS, Precision
+from grace.bench.gpu.told_products import ADD, TOLD, ToldProducts
+from grace.index.matchers.matchers import MatcherMode
+from grace.kernels import AdmissionSlot, DecodeIndex, admission_slot, load_ops
+from grace.model.engine.fast_weights import PRECISIONS, Precision
 
 __all__ = ["kind_of_kernel", "measure_budget"]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from bench.gpu.options import BenchOptions
-from bench.paper import (
+from grace.bench.gpu.options import BenchOptions
+from grace.catalogues.paper import (
     PAPER_SIDS,
     PaperCatalogue,
     PaperKnobs,
@@ -21,15 +21,15 @@ from bench.paper import (
     make_users,
     snapshot_of,
 )
-from bench.paper.decode_only import decode_snapshot
-from bench.paper.draws import Draws
-from configs.machine import available_cores
-from index.builder.arrange import Arranged
-from index.matchers import KWay, MatcherMode, StaticKWay
-from index.snapshot import Snapshot
-from index.storage import load_snapshot, publish, write_snapshot
-from index.users import UserAttributes, UserEncoder, UserRows
-from kernels import UserTensors
+from grace.catalogues.paper.decode_only import decode_snapshot
+from grace.catalogues.paper.draws import Draws
+from grace.configs.machine import available_cores
+from grace.index.builder.arrange import Arranged
+from grace.index.matchers.matchers import KWay, MatcherMode, StaticKWay
+from grace.index.snapshot import Snapshot
+from grace.index.storage import load_snapshot, publish, write_snapshot
+from grace.index.users.user_rows import UserAttributes, UserEncoder, UserRows
+from grace.kernels import UserTensors
 
 __all__ = ["SEED", "Catalogue", "catalogue_spec"]
 

@@ -18,8 +18,8 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import torch
 
-from bench.gpu.machine import Draw, PowerMeter
-from bench.gpu.replay import Replay
+from grace.bench.gpu.machine import Draw, PowerMeter
+from grace.bench.gpu.replay import Replay
 
 __all__ = ["Timing", "by_turns", "captured", "sustained", "timed_on_host"]
 

@@ -1,6 +1,6 @@
 """The attention calls whose hardware counters are told, one after another: what ncu runs.
 
-    python -m bench.gpu.counted_call [--tiny]
+    python -m grace.bench.gpu.counted_call [--tiny]
 
 Each comes after a kernel that does nothing but mark it, all between the profiler's marks.
 """
@@ -12,11 +12,11 @@ from functools import partial
 
 import torch
 
-from bench.gpu.attention_inputs import cross_inputs, distinct_table, self_inputs
-from bench.gpu.attention_variants import cross_variants, self_variant
-from bench.gpu.options import BenchOptions
-from bench.gpu.subject import subject_of
-from kernels import load_ops
+from grace.bench.gpu.attention_inputs import cross_inputs, distinct_table, self_inputs
+from grace.bench.gpu.attention_variants import cross_variants, self_variant
+from grace.bench.gpu.options import BenchOptions
+from grace.bench.gpu.subject import subject_of
+from grace.kernels import load_ops
 
 __all__ = ["COUNTED", "MARK", "main"]
 
@@ -34,7 +34,7 @@ MARK = "spin_kernel"
 
 
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.gpu.counted_call")
+    parser = argparse.ArgumentParser(prog="python -m grace.bench.gpu.counted_call")
     parser.add_argument("--tiny", action="store_true")
     given = parser.parse_args(arguments)
     device = torch.device("cuda")

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.gpu.counted_call import COUNTED, MARK
-from bench.gpu.options import BenchOptions
-from bench.gpu.results import Row
+from grace.bench.gpu.counted_call import COUNTED, MARK
+from grace.bench.gpu.options import BenchOptions
+from grace.bench.gpu.results import Row
 
 __all__ = ["all_counters", "counters_of_csv", "find_ncu"]
 
@@ -58,7 +58,7 @@ def _measured(options: BenchOptions) -> tuple[list[dict[str, Any]] | None, str]:
     command = [ncu, "--csv", "--page", "raw", "--profile-from-start", "off"]
     command += ["--target-processes", "all", "--clock-control", "none"]
     command += ["--metrics", ",".join(_METRICS.values())]
-    command += [sys.executable, "-m", "bench.gpu.counted_call"]
+    command += [sys.executable, "-m", "grace.bench.gpu.counted_call"]
     command += ["--tiny"] if options.tiny else []
     try:
         done = subprocess.run(

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import torch
 
-from bench.gpu.found import Found, TracedFound, check_found, traced_search
-from bench.gpu.replay import Replay
-from bench.gpu.rotation import DecoderBatch, Rotation
-from bench.gpu.subject import Engine
-from configs.generation import BeamProfile
-from kernels import AdmissionSlot, DecodeIndex
-from model.fast_weights import Precision
+from grace.bench.gpu.found import Found, TracedFound, check_found, traced_search
+from grace.bench.gpu.replay import Replay
+from grace.bench.gpu.rotation import DecoderBatch, Rotation
+from grace.bench.gpu.subject import Engine
+from grace.configs.generation import BeamProfile
+from grace.kernels import AdmissionSlot, DecodeIndex
+from grace.model.engine.fast_weights import Precision
 
 __all__ = ["DecoderCall"]
 

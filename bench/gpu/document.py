@@ -1,6 +1,6 @@
 """docs/performance.md from the result files: our numbers beside the paper's, and their ratio.
 
-python -m bench.gpu.document docs/performance.md bench/results/h200     between its marks
+python -m grace.bench.gpu.document docs/performance.md bench/results/h200     between its marks
 
 A table whose result file is not there says which command makes it; a number without a file does
 not exist.
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.gpu.document_overlap import overlap_tables
-from bench.gpu.document_plots import PLOTS
-from bench.gpu.document_tables import (
+from grace.bench.gpu.document_overlap import overlap_tables
+from grace.bench.gpu.document_plots import PLOTS
+from grace.bench.gpu.document_tables import (
     attention_tables,
     budget_tables,
     gtm_tables,
@@ -24,8 +24,8 @@ from bench.gpu.document_tables import (
     others_tables,
     serve_tables,
 )
-from bench.gpu.results import Row
-from configs.marked_text import rewrite
+from grace.bench.gpu.results import Row
+from grace.configs.marked_text import rewrite
 
 __all__ = ["NAME", "performance_document", "plots_of"]
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from bench.gpu.document_tables import markdown_table
-from bench.gpu.results import Row
+from grace.bench.gpu.document_tables import markdown_table
+from grace.bench.gpu.results import Row
 
 __all__ = ["overlap_tables"]
 

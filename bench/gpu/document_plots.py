@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bench.gpu.bars import Bar, draw_bars
-from bench.gpu.published import LADDER
-from bench.gpu.results import Row
+from grace.bench.gpu.bars import Bar, draw_bars
+from grace.bench.gpu.published import LADDER
+from grace.bench.gpu.results import Row
 
 __all__ = ["PLOTS", "Plot"]
 

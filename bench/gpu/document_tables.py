@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from bench.gpu.published import (
+from grace.bench.gpu.published import (
     ADMISSION_MS,
     CROSS_ATTENTION_MS,
     LADDER,
     SELF_ATTENTION_COUNTERS,
     SELF_ATTENTION_MS,
 )
-from bench.gpu.results import Row
+from grace.bench.gpu.results import Row
 
 __all__ = [
     "attention_tables",

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from kernels import AdmissionSlot, Beams, Candidates, DecodeIndex, Ops, UserTensors
-from kernels.admit_children import fan_outs
+from grace.kernels import AdmissionSlot, Beams, Candidates, DecodeIndex, Ops, UserTensors
+from grace.kernels.decode.admit_children import fan_outs
 
 __all__ = ["CountingSlot", "Counts", "Least", "counting_ops"]
 

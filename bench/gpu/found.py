@@ -5,20 +5,20 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bench.gpu.agreement import require_close, require_overlap
-from bench.gpu.subject import Engine
-from bench.rungs.dense_search import dense_search
-from bench.rungs.every_token import EveryToken
-from bench.rungs.ladder import L1
-from bench.rungs.weights import RungWeights
-from configs.generation import BeamProfile
-from index.trie import NO_NODE
-from kernels import REFERENCE, AdmissionSlot, Beams, Candidates, DecodeIndex, UserTensors
-from model.beam_search import beam_search
-from model.decoder import Decoder
-from model.fast_search import fast_search
-from model.fast_weights import PRECISIONS, Precision
-from model.inputs import UserContext
+from grace.bench.gpu.agreement import require_close, require_overlap
+from grace.bench.gpu.subject import Engine
+from grace.bench.rungs.dense_search import dense_search
+from grace.bench.rungs.every_token import EveryToken
+from grace.bench.rungs.ladder import L1
+from grace.bench.rungs.weights import RungWeights
+from grace.configs.generation import BeamProfile
+from grace.index.trie import NO_NODE
+from grace.kernels import REFERENCE, AdmissionSlot, Beams, Candidates, DecodeIndex, UserTensors
+from grace.model.definition.beam_search import beam_search
+from grace.model.definition.decoder import Decoder
+from grace.model.definition.inputs import UserContext
+from grace.model.engine.fast_search import fast_search
+from grace.model.engine.fast_weights import PRECISIONS, Precision
 
 __all__ = [
     "LEAST_OVERLAP",

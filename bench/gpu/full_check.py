@@ -11,19 +11,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bench.gpu.agreement import require_equal, require_overlap
-from bench.gpu.found import LEAST_OVERLAP, Found, overlap
-from bench.gpu.full_path import FullPath, RungGeneration, Way
-from configs.errors import DeviceError
-from index.rules import SetRules
-from index.schema import Attribute, TargetSet
-from index.snapshot import Snapshot
-from index.trie import NO_NODE
-from index.users import UserAttributes
-from index.values import InternedValues
-from model.beam_search import leaves_of
-from model.fast_weights import Precision
-from proto.retrieval_pb2 import RetrieveResponse
+from grace.bench.gpu.agreement import require_equal, require_overlap
+from grace.bench.gpu.found import LEAST_OVERLAP, Found, overlap
+from grace.bench.gpu.full_path import FullPath, RungGeneration, Way
+from grace.configs.errors import DeviceError
+from grace.index.snapshot import Snapshot
+from grace.index.targeting.rules import SetRules
+from grace.index.targeting.schema import Attribute, TargetSet
+from grace.index.trie import NO_NODE
+from grace.index.users.user_rows import UserAttributes
+from grace.index.users.values import InternedValues
+from grace.model.definition.beam_search import leaves_of
+from grace.model.engine.fast_weights import Precision
+from grace.proto.retrieval_pb2 import RetrieveResponse
 
 __all__ = ["check_full", "check_reply", "eligible_rules"]
 

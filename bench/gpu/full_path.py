@@ -14,28 +14,30 @@ from time import perf_counter
 
 import torch
 
-from bench.gpu.catalogue import Catalogue
-from bench.gpu.found import Found, TracedFound
-from bench.gpu.replay import Replay
-from bench.gpu.requests import full_requests
-from bench.gpu.rung_runs import RungRun
-from bench.gpu.subject import Engine, Subject
-from configs.generation import BeamProfile, GenerationConfig
-from configs.machine import available_cores
-from configs.serving import LimitsConfig
-from index.exact import ExactMatcher
-from index.snapshot import Snapshot
-from index.users import UserEncoder
-from kernels import DecodeIndex, UserTensors
-from kernels.encoder_ops import load_encoder_ops
-from model.beam_search import Generated, leaves_of
-from model.captured_generation import copy_features, features_of_nobody
-from model.fast_weights import Precision
-from model.feature_stage import FeatureStage, feature_stage_for
-from model.input_encoding import InputEncoder
-from model.inputs import FeatureTensors, SequenceTensors, UserContext
-from model.prefix_memo import PrefixMemo
-from server.messages import (
+from grace.bench.gpu.catalogue import Catalogue
+from grace.bench.gpu.found import Found, TracedFound
+from grace.bench.gpu.replay import Replay
+from grace.bench.gpu.requests import full_requests
+from grace.bench.gpu.rung_runs import RungRun
+from grace.bench.gpu.subject import Engine, Subject
+from grace.configs.generation import BeamProfile, GenerationConfig
+from grace.configs.machine import available_cores
+from grace.configs.serving import LimitsConfig
+from grace.index.matching.exact import ExactMatcher
+from grace.index.snapshot import Snapshot
+from grace.index.users.user_rows import UserEncoder
+from grace.kernels import DecodeIndex, UserTensors
+from grace.kernels.encoder.encoder_ops import load_encoder_ops
+from grace.model.definition.beam_search import Generated, leaves_of
+from grace.model.definition.input_encoding import InputEncoder
+from grace.model.definition.inputs import FeatureTensors, SequenceTensors, UserContext
+from grace.model.engine.captured_generation import copy_features, features_of_nobody
+from grace.model.engine.fast_weights import Precision
+from grace.model.engine.feature_stage import FeatureStage, feature_stage_for
+from grace.model.engine.prefix_memo import PrefixMemo
+from grace.server.engine.serving_model import EngineFacts, ServingModel
+from grace.server.engine.serving_pair import ServingPair
+from grace.server.messages import (
     AnsweredBatch,
     GeneratedBatch,
     PendingRequest,
@@ -44,10 +46,8 @@ from server.messages import (
     Span,
     StageName,
 )
-from server.requests import read_request
-from server.serving_model import EngineFacts, ServingModel
-from server.serving_pair import ServingPair
-from server.stages import STAGES
+from grace.server.stages.requests import read_request
+from grace.server.stages.stages import STAGES
 
 __all__ = ["FullPath", "RungGeneration", "Surroundings", "Way", "measured_requests"]
 

@@ -16,20 +16,20 @@ from itertools import groupby
 
 import torch
 
-from bench.gpu.agreement import (
+from grace.bench.gpu.agreement import (
     check_admission,
     require_candidates,
     require_close,
     require_equal,
 )
-from bench.gpu.catalogue import Catalogue
-from bench.gpu.clock import captured, sustained
-from bench.gpu.options import BenchOptions
-from bench.gpu.recorded import RecordedStep, record
-from bench.gpu.results import Row
-from bench.gpu.rotation import BATCHES
-from bench.gpu.sizes import measure_sizes
-from bench.gpu.subject import (
+from grace.bench.gpu.catalogue import Catalogue
+from grace.bench.gpu.clock import captured, sustained
+from grace.bench.gpu.options import BenchOptions
+from grace.bench.gpu.recorded import RecordedStep, record
+from grace.bench.gpu.results import Row
+from grace.bench.gpu.rotation import BATCHES
+from grace.bench.gpu.sizes import measure_sizes
+from grace.bench.gpu.subject import (
     Engine,
     Subject,
     contexts_of,
@@ -37,9 +37,9 @@ from bench.gpu.subject import (
     random_decoder_alone,
     subject_of,
 )
-from bench.rungs.every_token import EveryToken
-from index.matchers import MatcherMode
-from kernels import (
+from grace.bench.rungs.every_token import EveryToken
+from grace.index.matchers.matchers import MatcherMode
+from grace.kernels import (
     REFERENCE,
     AdmissionSlot,
     Beams,
@@ -48,7 +48,7 @@ from kernels import (
     admission_slot,
     load_ops,
 )
-from model.fast_weights import PRECISIONS
+from grace.model.engine.fast_weights import PRECISIONS
 
 __all__ = ["MODES", "bitmask_only", "measure_gtm"]
 

@@ -19,22 +19,22 @@ from statistics import mean
 
 import torch
 
-from bench.gpu.catalogue import Catalogue
-from bench.gpu.clock import sustained, timed_on_host
-from bench.gpu.found import Found, TracedFound, check_found
-from bench.gpu.full_check import check_full
-from bench.gpu.full_path import FullPath, Surroundings, measured_requests
-from bench.gpu.options import BenchOptions
-from bench.gpu.replay import Replay, give_memory_back
-from bench.gpu.results import Row
-from bench.gpu.rotation import BATCHES, DecoderBatch, Rotation
-from bench.gpu.rung_runs import RungRun, definition_of, expected_of, run_of
-from bench.gpu.subject import Engine, Subject, engine_of, random_weights, subject_of
-from index.matchers import MatcherMode
-from kernels import DecodeIndex, load_ops
-from model.fast_weights import PRECISIONS, Precision
-from model.flops import decoder_flops
-from server.messages import Retrieval
+from grace.bench.gpu.catalogue import Catalogue
+from grace.bench.gpu.clock import sustained, timed_on_host
+from grace.bench.gpu.found import Found, TracedFound, check_found
+from grace.bench.gpu.full_check import check_full
+from grace.bench.gpu.full_path import FullPath, Surroundings, measured_requests
+from grace.bench.gpu.options import BenchOptions
+from grace.bench.gpu.replay import Replay, give_memory_back
+from grace.bench.gpu.results import Row
+from grace.bench.gpu.rotation import BATCHES, DecoderBatch, Rotation
+from grace.bench.gpu.rung_runs import RungRun, definition_of, expected_of, run_of
+from grace.bench.gpu.subject import Engine, Subject, engine_of, random_weights, subject_of
+from grace.index.matchers.matchers import MatcherMode
+from grace.kernels import DecodeIndex, load_ops
+from grace.model.checkpoints.flops import decoder_flops
+from grace.model.engine.fast_weights import PRECISIONS, Precision
+from grace.server.messages import Retrieval
 
 __all__ = ["PEAK_FLOPS", "measure_ladder"]
 

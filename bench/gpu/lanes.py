@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from bench.load.timeline import LANES, Slice
+from grace.bench.load.timeline import LANES, Slice
 
 __all__ = ["draw_lanes"]
 

@@ -11,7 +11,7 @@ from typing import Self
 import pynvml
 import torch
 
-from bench.result_file import machine
+from grace.bench.result_file import machine
 
 __all__ = ["Draw", "PowerMeter", "device_text"]
 

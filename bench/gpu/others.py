@@ -19,11 +19,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from bench.gpu.agreement import require_close, require_equal, require_overlap
-from bench.gpu.catalogue import Catalogue
-from bench.gpu.clock import captured, sustained, timed_on_host
-from bench.gpu.decoder_call import DecoderCall
-from bench.gpu.found import (
+from grace.bench.gpu.agreement import require_close, require_equal, require_overlap
+from grace.bench.gpu.catalogue import Catalogue
+from grace.bench.gpu.clock import captured, sustained, timed_on_host
+from grace.bench.gpu.decoder_call import DecoderCall
+from grace.bench.gpu.found import (
     LEAST_OVERLAP,
     Found,
     free_slot,
@@ -31,12 +31,12 @@ from bench.gpu.found import (
     plain_found,
     plain_found_freely,
 )
-from bench.gpu.options import BenchOptions
-from bench.gpu.recorded import RecordedStep, record
-from bench.gpu.replay import give_memory_back
-from bench.gpu.results import Row
-from bench.gpu.rotation import DecoderBatch
-from bench.gpu.subject import (
+from grace.bench.gpu.options import BenchOptions
+from grace.bench.gpu.recorded import RecordedStep, record
+from grace.bench.gpu.replay import give_memory_back
+from grace.bench.gpu.results import Row
+from grace.bench.gpu.rotation import DecoderBatch
+from grace.bench.gpu.subject import (
     Engine,
     Subject,
     contexts_of,
@@ -44,7 +44,7 @@ from bench.gpu.subject import (
     random_decoder_alone,
     subject_of,
 )
-from bench.rungs.hf_t5 import (
+from grace.bench.rungs.hf_t5 import (
     AllowedTokens,
     HfModel,
     allowed_by_trie,
@@ -53,7 +53,7 @@ from bench.rungs.hf_t5 import (
     plain_generate,
     shared_sequences,
 )
-from bench.rungs.static_mask import (
+from grace.bench.rungs.static_mask import (
     KeptBeams,
     StaticIndex,
     StaticStep,
@@ -62,11 +62,11 @@ from bench.rungs.static_mask import (
     static_log_probabilities,
     static_step,
 )
-from configs.generation import BeamProfile
-from index.snapshot import Snapshot
-from index.trie import NO_NODE
-from kernels import REFERENCE, AdmissionSlot, Beams, DecodeIndex, admission_slot, load_ops
-from model.fast_weights import PRECISIONS
+from grace.configs.generation import BeamProfile
+from grace.index.snapshot import Snapshot
+from grace.index.trie import NO_NODE
+from grace.kernels import REFERENCE, AdmissionSlot, Beams, DecodeIndex, admission_slot, load_ops
+from grace.model.engine.fast_weights import PRECISIONS
 
 __all__ = ["check_kept", "check_static_mask", "measure_others"]
 

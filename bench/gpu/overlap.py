@@ -5,7 +5,8 @@ paper    the paper's decoder with random weights, whose logits have a standard d
 trained  a model that has learnt to foretell over 100,000 SIDs (trained_model.py), with the
          targeting of its catalogue; encoder and decoder both in the precision
 
-Both are compared with the plain loop in float32 (model/beam_search.py), on the same users.
+Both are compared with the plain loop in float32 (model/definition/beam_search.py), on the same
+users.
 `overlap` is the share of its final SIDs that the engine generates too, `top_10` and `top_100` that
 of its best among the engine's best, `step_overlap` that of its live beams after each step. In
 float32 the engine is the same function up to near-ties, or there is no row. `learning` tells how
@@ -21,11 +22,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench.gpu.agreement import require_overlap
-from bench.gpu.catalogue import Catalogue
-from bench.gpu.options import BenchOptions
-from bench.gpu.results import Row
-from bench.gpu.subject import (
+from grace.bench.gpu.agreement import require_overlap
+from grace.bench.gpu.catalogue import Catalogue
+from grace.bench.gpu.options import BenchOptions
+from grace.bench.gpu.results import Row
+from grace.bench.gpu.subject import (
     Engine,
     Subject,
     contexts_of,
@@ -33,19 +34,19 @@ from bench.gpu.subject import (
     random_decoder_alone,
     subject_of,
 )
-from bench.gpu.trained_model import Taught, lesson_of, prepare, teach
-from configs.generation import BeamProfile
-from index.trie import NO_NODE
-from index.users import UserEncoder
-from kernels import REFERENCE, Beams, DecodeIndex, Ops, UserTensors, admission_slot, load_ops
-from kernels.encoder_ops import load_encoder_ops
-from model.beam_search import beam_search
-from model.decoder import Decoder
-from model.fast_search import fast_search
-from model.fast_weights import PRECISIONS, Precision
-from model.inputs import UserContext
-from model.model import Model
-from model.train.evaluate import ABSENT, popularity_ranks, random_recall, recall
+from grace.bench.gpu.trained_model import Taught, lesson_of, prepare, teach
+from grace.configs.generation import BeamProfile
+from grace.index.trie import NO_NODE
+from grace.index.users.user_rows import UserEncoder
+from grace.kernels import REFERENCE, Beams, DecodeIndex, Ops, UserTensors, admission_slot, load_ops
+from grace.kernels.encoder.encoder_ops import load_encoder_ops
+from grace.model.definition.beam_search import beam_search
+from grace.model.definition.decoder import Decoder
+from grace.model.definition.inputs import UserContext
+from grace.model.definition.model import Model
+from grace.model.engine.fast_search import fast_search
+from grace.model.engine.fast_weights import PRECISIONS, Precision
+from grace.model.train.evaluate import ABSENT, popularity_ranks, random_recall, recall
 
 __all__ = ["measure_overlap", "shared"]
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bench.gpu.subject import Engine
-from configs.generation import BeamProfile
-from kernels import AdmissionSlot, Beams, Candidates, DecodeIndex, UserTensors
-from model.fast_search import fast_search
-from model.inputs import UserContext
+from grace.bench.gpu.subject import Engine
+from grace.configs.generation import BeamProfile
+from grace.kernels import AdmissionSlot, Beams, Candidates, DecodeIndex, UserTensors
+from grace.model.definition.inputs import UserContext
+from grace.model.engine.fast_search import fast_search
 
 __all__ = ["RecordedStep", "record"]
 

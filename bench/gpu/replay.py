@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import torch
 
-from model.captured_call import CapturedCall, CaptureMemory
+from grace.model.engine.captured_call import CapturedCall, CaptureMemory
 
 __all__ = ["Replay", "give_memory_back"]
 

@@ -4,9 +4,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from index.users import UserAttributes
-from model.spec import BagInput, CategoricalInput, DenseInput, ModelSpec, SequenceInput
-from proto.retrieval_pb2 import Events, Features, RetrieveRequest
+from grace.index.users.user_rows import UserAttributes
+from grace.model.definition.spec import (
+    BagInput,
+    CategoricalInput,
+    DenseInput,
+    ModelSpec,
+    SequenceInput,
+)
+from grace.proto.retrieval_pb2 import Events, Features, RetrieveRequest
 
 __all__ = ["full_request", "full_requests"]
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
-from bench.gpu.machine import device_text
-from bench.gpu.options import BenchOptions
-from bench.result_file import commit
-from configs.errors import InputError
+from grace.bench.gpu.machine import device_text
+from grace.bench.gpu.options import BenchOptions
+from grace.bench.result_file import commit
+from grace.configs.errors import InputError
 
 __all__ = ["ResultFile", "Row", "read_rows", "row_key"]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels import UserTensors
-from model.inputs import UserContext
+from grace.kernels import UserTensors
+from grace.model.definition.inputs import UserContext
 
 __all__ = ["BATCHES", "DecoderBatch", "Rotation"]
 

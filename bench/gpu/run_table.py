@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from time import perf_counter
 
-from bench.gpu.options import BenchOptions
-from bench.gpu.results import ResultFile, Row
+from grace.bench.gpu.options import BenchOptions
+from grace.bench.gpu.results import ResultFile, Row
 
 __all__ = ["run_table"]
 

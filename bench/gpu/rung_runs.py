@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from bench.gpu.attention_inputs import distinct_table, self_inputs
-from bench.gpu.attention_variants import best_tile
-from bench.gpu.found import (
+from grace.bench.gpu.attention_inputs import distinct_table, self_inputs
+from grace.bench.gpu.attention_variants import best_tile
+from grace.bench.gpu.found import (
     Found,
     TracedFound,
     free_slot,
@@ -16,22 +16,16 @@ from bench.gpu.found import (
     plain_found_freely,
     traced_search,
 )
-from bench.gpu.gtm import bitmask_only
-from bench.gpu.rotation import DecoderBatch
-from bench.gpu.subject import Engine, Subject
-from bench.rungs.coalesced_triton import DEFAULT_TILE, Tile
-from bench.rungs.dense_search import (
-    PLAIN,
-    Pieces,
-    Rung,
-    compiled_pieces,
-    dense_search,
-)
-from bench.rungs.ladder import DENSE_RUNGS, L1, L2, L3, tiled
-from bench.rungs.weights import RungWeights
-from configs.generation import BeamProfile
-from kernels import AdmissionSlot, DecodeIndex, UserTensors, admission_slot
-from model.inputs import UserContext
+from grace.bench.gpu.gtm import bitmask_only
+from grace.bench.gpu.rotation import DecoderBatch
+from grace.bench.gpu.subject import Engine, Subject
+from grace.bench.rungs.coalesced_triton import DEFAULT_TILE, Tile
+from grace.bench.rungs.dense_search import PLAIN, Pieces, Rung, compiled_pieces, dense_search
+from grace.bench.rungs.ladder import DENSE_RUNGS, L1, L2, L3, tiled
+from grace.bench.rungs.weights import RungWeights
+from grace.configs.generation import BeamProfile
+from grace.kernels import AdmissionSlot, DecodeIndex, UserTensors, admission_slot
+from grace.model.definition.inputs import UserContext
 
 __all__ = ["RUNGS", "RungRun", "definition_of", "expected_of", "run_of"]
 

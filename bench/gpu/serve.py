@@ -22,22 +22,22 @@ import torch
 import yaml
 from google.protobuf.json_format import MessageToJson
 
-from bench.gpu.catalogue import Catalogue
-from bench.gpu.lanes import draw_lanes
-from bench.gpu.options import BenchOptions
-from bench.gpu.requests import full_requests
-from bench.gpu.results import Row
-from bench.gpu.subject import Subject, random_weights, subject_of
-from bench.load.client import ClosedLoop, Load, OpenLoop
-from bench.load.client_process import run_in_a_process
-from bench.load.shots import WIRE, write_wire
-from bench.load.thread_times import ThreadWatch
-from bench.load.timeline import busy_share, read_timeline, window, write_window
-from bench.running_server import GRACE_SERVE, RunningServer, write_server_config
-from index.matchers import MatcherMode
-from model.checkpoint import save_checkpoint
-from model.fast_weights import PRECISIONS, Precision
-from model.spec import ModelSpec
+from grace.bench.gpu.catalogue import Catalogue
+from grace.bench.gpu.lanes import draw_lanes
+from grace.bench.gpu.options import BenchOptions
+from grace.bench.gpu.requests import full_requests
+from grace.bench.gpu.results import Row
+from grace.bench.gpu.subject import Subject, random_weights, subject_of
+from grace.bench.load.client import ClosedLoop, Load, OpenLoop
+from grace.bench.load.client_process import run_in_a_process
+from grace.bench.load.shots import WIRE, write_wire
+from grace.bench.load.thread_times import ThreadWatch
+from grace.bench.load.timeline import busy_share, read_timeline, window, write_window
+from grace.bench.running_server import GRACE_SERVE, RunningServer, write_server_config
+from grace.index.matchers.matchers import MatcherMode
+from grace.model.checkpoints.checkpoint import save_checkpoint
+from grace.model.definition.spec import ModelSpec
+from grace.model.engine.fast_weights import PRECISIONS, Precision
 
 __all__ = ["measure_serve", "saturation_row"]
 

@@ -12,20 +12,20 @@ from functools import partial
 
 from torch import Tensor
 
-from bench.gpu.agreement import check_admission
-from bench.gpu.catalogue import Catalogue
-from bench.gpu.clock import by_turns, captured
-from bench.gpu.decoder_call import DecoderCall
-from bench.gpu.found import plain_found
-from bench.gpu.options import BenchOptions
-from bench.gpu.recorded import record
-from bench.gpu.results import Row
-from bench.gpu.rotation import BATCHES, DecoderBatch
-from bench.gpu.subject import Engine, Subject, contexts_of
-from configs.generation import BeamProfile
-from index.matchers import MatcherMode
-from kernels import AdmissionSlot, DecodeIndex, admission_slot
-from model.inputs import UserContext
+from grace.bench.gpu.agreement import check_admission
+from grace.bench.gpu.catalogue import Catalogue
+from grace.bench.gpu.clock import by_turns, captured
+from grace.bench.gpu.decoder_call import DecoderCall
+from grace.bench.gpu.found import plain_found
+from grace.bench.gpu.options import BenchOptions
+from grace.bench.gpu.recorded import record
+from grace.bench.gpu.results import Row
+from grace.bench.gpu.rotation import BATCHES, DecoderBatch
+from grace.bench.gpu.subject import Engine, Subject, contexts_of
+from grace.configs.generation import BeamProfile
+from grace.index.matchers.matchers import MatcherMode
+from grace.kernels import AdmissionSlot, DecodeIndex, admission_slot
+from grace.model.definition.inputs import UserContext
 
 __all__ = ["SIZES", "measure_sizes"]
 

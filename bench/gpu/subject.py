@@ -11,19 +11,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-import configs
-from bench.gpu.catalogue import SEED
-from bench.gpu.options import BenchOptions
-from bench.paper import PAPER_SIDS
-from configs.generation import BeamProfile
-from kernels import Ops
-from model.checkpoint import empty_model
-from model.fast_weights import FastWeights
-from model.init import load_model_config, random_model
-from model.inputs import UserContext
-from model.model import Model
-from model.prefix_memo import PrefixMemo
-from model.spec import (
+from grace import configs
+from grace.bench.gpu.catalogue import SEED
+from grace.bench.gpu.options import BenchOptions
+from grace.catalogues.paper import PAPER_SIDS
+from grace.configs.generation import BeamProfile
+from grace.kernels import Ops
+from grace.model.checkpoints.checkpoint import empty_model
+from grace.model.checkpoints.init import load_model_config, random_model
+from grace.model.definition.inputs import UserContext
+from grace.model.definition.model import Model
+from grace.model.definition.spec import (
     BagInput,
     EncoderSpec,
     InputSpec,
@@ -31,6 +29,8 @@ from model.spec import (
     ModelSpec,
     SequenceInput,
 )
+from grace.model.engine.fast_weights import FastWeights
+from grace.model.engine.prefix_memo import PrefixMemo
 
 __all__ = [
     "Engine",

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.fast_products import Products
+from grace.model.engine.fast_products import Products
 
 __all__ = ["ADD", "INTO", "TOLD", "ToldProducts"]
 

@@ -1,6 +1,7 @@
 """A model that has learnt something, over a catalogue of more than 100,000 SIDs, in two minutes.
 
-People walk through a synthetic catalogue (bench/synth/browsing.py): what they look at next is often
+People walk through a synthetic catalogue (catalogues/synth/browsing.py): what they look at next
+is often
 of the same product line or brand. A model of T5's kind learns it from their histories, in TF32 on a
 GPU; held-out people show how well, beside what everybody is shown by popularity or by chance.
 """
@@ -16,24 +17,24 @@ import numpy as np
 import torch
 from torch.nn.utils import clip_grad_norm_
 
-from bench.gpu.options import BenchOptions
-from bench.synth import CatalogueSpec, make_catalogue, write_folder
-from bench.synth.folder import ADS_FILE, LOG_FILE, TARGETING_FILE
-from bench.synth.users import make_users
-from configs.errors import DeviceError
-from configs.training import TrainingConfig
-from index.builder import BuildSpec, build
-from index.matchers import MatcherMode
-from index.snapshot import Snapshot
-from index.storage import load_snapshot
-from index.users import UserAttributes
-from model.init import random_model
-from model.inputs import ModelInputs
-from model.model import Model
-from model.spec import ModelSpec, parse_spec
-from model.train.batches import HistoryBatches, history_input
-from model.train.interactions import Interactions, read_interactions
-from model.train.loop import learning_rate_at, sequence_loss
+from grace.bench.gpu.options import BenchOptions
+from grace.catalogues.synth import CatalogueSpec, make_catalogue, write_folder
+from grace.catalogues.synth.folder import ADS_FILE, LOG_FILE, TARGETING_FILE
+from grace.catalogues.synth.users import make_users
+from grace.configs.errors import DeviceError
+from grace.configs.training import TrainingConfig
+from grace.index.builder import BuildSpec, build
+from grace.index.matchers.matchers import MatcherMode
+from grace.index.snapshot import Snapshot
+from grace.index.storage import load_snapshot
+from grace.index.users.user_rows import UserAttributes
+from grace.model.checkpoints.init import random_model
+from grace.model.definition.inputs import ModelInputs
+from grace.model.definition.model import Model
+from grace.model.definition.spec import ModelSpec, parse_spec
+from grace.model.train.batches import HistoryBatches, history_input
+from grace.model.train.interactions import Interactions, read_interactions
+from grace.model.train.loop import learning_rate_at, sequence_loss
 
 __all__ = ["Lesson", "Taught", "lesson_of", "prepare", "teach"]
 

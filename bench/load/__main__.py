@@ -1,7 +1,8 @@
 """Open-loop load on a server: calls at a given rate, their latencies and outcomes.
 
-    python -m bench.load --address 127.0.0.1:50051 --data demo/requests.jsonl --rate 50
-    python -m bench.load --data demo/requests.jsonl --rate 50 --out load.json --report load.html
+    python -m grace.bench.load --address 127.0.0.1:50051 --data demo/requests.jsonl --rate 50
+    python -m grace.bench.load --data demo/requests.jsonl --rate 50 --out load.json --report
+    load.html
 
 Arrivals are Poisson and latencies count from when a call was meant to be made. Every connection
 first carries one call that is not counted. The result file is in ghz's JSON schema. A run in which
@@ -18,7 +19,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.progress import Progress
 
-from bench.load.arguments import (
+from grace.bench.load.arguments import (
     MOST_PROCESSES,
     data_file,
     number_of_processes,
@@ -26,12 +27,12 @@ from bench.load.arguments import (
     positive,
     positive_integer,
 )
-from bench.load.calls import LoadRun
-from bench.load.client import ClosedLoop, Load, OpenLoop
-from bench.load.result import invalid_because, load_result, write_load_result
-from bench.load.shots import Shot, read_shots
-from bench.load.team import run_together
-from configs.errors import GraceError, InputError
+from grace.bench.load.calls import LoadRun
+from grace.bench.load.client import ClosedLoop, Load, OpenLoop
+from grace.bench.load.result import invalid_because, load_result, write_load_result
+from grace.bench.load.shots import Shot, read_shots
+from grace.bench.load.team import run_together
+from grace.configs.errors import GraceError, InputError
 
 __all__ = ["main"]
 
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
         + f"{run.warm_up_calls} to warm up not counted"
     )
     if options.report is not None:
-        report = ["-m", "bench.load.report", str(options.out), "--out", str(options.report)]
+        report = ["-m", "grace.bench.load.report", str(options.out), "--out", str(options.report)]
         subprocess.run([sys.executable, *report], check=True)
     if limit := invalid_because(run):
         print(f"error: not a valid run: {limit}", file=sys.stderr)
@@ -99,7 +100,7 @@ def _run(
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m bench.load",
+        prog="python -m grace.bench.load",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

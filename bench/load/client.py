@@ -25,11 +25,11 @@ from typing import TypeAlias
 
 import grpc
 
-from bench.load.arrivals import poisson_arrivals
-from bench.load.calls import Call, LoadRun, ServerTimes, status_name
-from bench.load.shots import Shot
-from configs.errors import InputError
-from proto.retrieval_pb2 import DESCRIPTOR, RetrieveResponse
+from grace.bench.load.arrivals import poisson_arrivals
+from grace.bench.load.calls import Call, LoadRun, ServerTimes, status_name
+from grace.bench.load.shots import Shot
+from grace.configs.errors import InputError
+from grace.proto.retrieval_pb2 import DESCRIPTOR, RetrieveResponse
 
 __all__ = ["FINISH_SECONDS", "ClosedLoop", "Load", "OpenLoop", "Part", "Progress", "run_load"]
 

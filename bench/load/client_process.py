@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bench.load.client import Load, OpenLoop
-from bench.load.result import read_result
-from configs.errors import InputError
+from grace.bench.load.client import Load, OpenLoop
+from grace.bench.load.result import read_result
+from grace.configs.errors import InputError
 
 __all__ = ["run_in_a_process"]
 
@@ -26,7 +26,7 @@ def run_in_a_process(
     `connections` of each of the `processes` that make the load together.
     """
     out.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "bench.load", "--address", address, "--data", str(data)]
+    command = [sys.executable, "-m", "grace.bench.load", "--address", address, "--data", str(data)]
     command += ["--seconds", str(load.seconds), "--connections", str(connections)]
     command += ["--processes", str(processes)]
     if isinstance(load, OpenLoop):

@@ -1,6 +1,6 @@
 """A server whose replies hold as many ads as `max_ads` says, or none if it says 1.
 
-    python -m bench.load.long_replies --config FILE
+    python -m grace.bench.load.long_replies --config FILE
 
 The tiny catalogue has no ten thousand ads for a user. So the last stage, after its real work,
 writes replies of that many from an array; all else is the real server.
@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from configs.serving import load_serving_config
-from proto.retrieval_pb2 import RetrieveResponse
-from server.life_cycle import serve
-from server.messages import AnsweredBatch, GeneratedBatch, Span
-from server.replies import write_reply
-from server.stages import STAGES
+from grace.configs.serving import load_serving_config
+from grace.proto.retrieval_pb2 import RetrieveResponse
+from grace.server.life_cycle import serve
+from grace.server.messages import AnsweredBatch, GeneratedBatch, Span
+from grace.server.stages.replies import write_reply
+from grace.server.stages.stages import STAGES
 
 __all__ = ["main"]
 
@@ -28,7 +28,7 @@ _SCORES = np.linspace(-1, -9, len(_IDS), dtype=np.float32)
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.load.long_replies")
+    parser = argparse.ArgumentParser(prog="python -m grace.bench.load.long_replies")
     parser.add_argument("--config", type=Path, required=True)
     config = load_serving_config(parser.parse_args(arguments).config)
     return serve(config, replace(STAGES, post=_answer))

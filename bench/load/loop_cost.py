@@ -1,6 +1,6 @@
 """What a call costs the event loop, with a reply of many ads and with one of none.
 
-    python -m bench.load.loop_cost --out bench/results/cpu-2core/loop.json
+    python -m grace.bench.load.loop_cost --out bench/results/cpu-2core/loop.json
 
 The loop is the server's main thread, whose time on a processor the kernel counts. So the difference
 holds all that a longer reply makes the loop do, copies into the connection included; and since the
@@ -19,13 +19,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
-from bench.load.client import ClosedLoop
-from bench.load.client_process import run_in_a_process
-from bench.load.shots import read_requests
-from bench.load.tiny_server import TinyServerFiles, write_tiny_server_files
-from bench.result_file import write_result
-from bench.running_server import RunningServer
-from configs.errors import GraceError
+from grace.bench.load.client import ClosedLoop
+from grace.bench.load.client_process import run_in_a_process
+from grace.bench.load.shots import read_requests
+from grace.bench.load.tiny_server import TinyServerFiles, write_tiny_server_files
+from grace.bench.result_file import write_result
+from grace.bench.running_server import RunningServer
+from grace.configs.errors import GraceError
 
 __all__ = ["LoopCost", "main", "measure_loop_cost"]
 
@@ -57,7 +57,7 @@ class LoopCost:
 
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m bench.load.loop_cost",
+        prog="python -m grace.bench.load.loop_cost",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -74,14 +74,14 @@ def main(arguments: Sequence[str]) -> None:
     rows = [asdict(cost) for cost in costs]
     for row in rows:
         print(json.dumps(row))
-    write_result(options.out, "python -m bench.load.loop_cost", arguments, rows)
+    write_result(options.out, "python -m grace.bench.load.loop_cost", arguments, rows)
 
 
 def measure_loop_cost(
     files: TinyServerFiles, front_ends: int, rounds: int, seconds: float
 ) -> LoopCost:
     """Rounds of both kinds by turns, so that a busy machine hurts both."""
-    command = (sys.executable, "-m", "bench.load.long_replies")
+    command = (sys.executable, "-m", "grace.bench.load.long_replies")
     config = files.write_config(f"long{front_ends}.yaml", listen={"front_ends": front_ends})
     log = files.folder / f"long{front_ends}.log"
     with RunningServer((*command, "--config", config), log) as server:

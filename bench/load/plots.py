@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from bench.load.summary import RunSummary
-from bench.load.timeline import LANES, Slice
+from grace.bench.load.summary import RunSummary
+from grace.bench.load.timeline import LANES, Slice
 
 __all__ = ["draw_all", "draw_comparison", "draw_over_time", "draw_timeline"]
 

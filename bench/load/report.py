@@ -1,8 +1,8 @@
 """A page about loads, for people: one HTML file with its pictures in it, and a PNG beside it.
 
-    python -m bench.load.report build/load/rate-*.json --out build/load/report.html
+    python -m grace.bench.load.report build/load/rate-*.json --out build/load/report.html
 
-Reads results of `python -m bench.load` and of ghz (--format json).
+Reads results of `python -m grace.bench.load` and of ghz (--format json).
 """
 
 import argparse
@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from bench.load.arguments import out_file
-from bench.load.client import FINISH_SECONDS
-from bench.load.plots import draw_all, draw_comparison, draw_over_time
-from bench.load.result import LATENESS_LIMIT, LATENESS_SHARE
-from bench.load.summary import RunSummary, read_summary
-from bench.result_file import machine
-from configs.errors import GraceError
+from grace.bench.load.arguments import out_file
+from grace.bench.load.client import FINISH_SECONDS
+from grace.bench.load.plots import draw_all, draw_comparison, draw_over_time
+from grace.bench.load.result import LATENESS_LIMIT, LATENESS_SHARE
+from grace.bench.load.summary import RunSummary, read_summary
+from grace.bench.result_file import machine
+from grace.configs.errors import GraceError
 
 __all__ = ["main", "write_report"]
 
@@ -76,7 +76,7 @@ _STAGES_LEGEND = (
 
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m bench.load.report",
+        prog="python -m grace.bench.load.report",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

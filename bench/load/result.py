@@ -13,8 +13,8 @@ from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any
 
-from bench.load.calls import STAGES, Call, LoadRun
-from bench.load.client import Load, OpenLoop
+from grace.bench.load.calls import STAGES, Call, LoadRun
+from grace.bench.load.client import Load, OpenLoop
 
 __all__ = ["invalid_because", "load_result", "percentile", "read_result", "write_load_result"]
 

@@ -1,6 +1,6 @@
 """Measures `grace serve` with the tiny model on the CPU, client and server on one machine.
 
-    python -m bench.load.serve_bench --out bench/results/cpu-2core/serve.json
+    python -m grace.bench.load.serve_bench --out bench/results/cpu-2core/serve.json
 
 load        latencies and outcomes at offered rates, Poisson arrivals
 overhead    of a request, on the server: total minus queue and stages, by its request log; and what
@@ -18,19 +18,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.load.client import ClosedLoop, Load, OpenLoop
-from bench.load.client_process import run_in_a_process
-from bench.load.plots import draw_timeline
-from bench.load.result import percentile
-from bench.load.shots import read_shots
-from bench.load.timeline import busy_share, read_timeline, window, write_window
-from bench.load.tiny_server import TinyServerFiles, write_tiny_server_files
-from bench.result_file import write_result
-from bench.running_server import GRACE_SERVE, RunningServer
-from configs.errors import GraceError
-from configs.generation import GenerationConfig
-from configs.serving import LimitsConfig, load_serving_config
-from server.requests import read_request
+from grace.bench.load.client import ClosedLoop, Load, OpenLoop
+from grace.bench.load.client_process import run_in_a_process
+from grace.bench.load.plots import draw_timeline
+from grace.bench.load.result import percentile
+from grace.bench.load.shots import read_shots
+from grace.bench.load.timeline import busy_share, read_timeline, window, write_window
+from grace.bench.load.tiny_server import TinyServerFiles, write_tiny_server_files
+from grace.bench.result_file import write_result
+from grace.bench.running_server import GRACE_SERVE, RunningServer
+from grace.configs.errors import GraceError
+from grace.configs.generation import GenerationConfig
+from grace.configs.serving import LimitsConfig, load_serving_config
+from grace.server.stages.requests import read_request
 
 __all__ = ["main"]
 
@@ -45,7 +45,7 @@ WINDOW_SECONDS = 0.3
 
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m bench.load.serve_bench",
+        prog="python -m grace.bench.load.serve_bench",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> None:
         ]
     for row in rows:
         print(json.dumps(row))
-    write_result(options.out, "python -m bench.load.serve_bench", arguments, rows)
+    write_result(options.out, "python -m grace.bench.load.serve_bench", arguments, rows)
 
 
 def _loads(files: TinyServerFiles, rates: Sequence[float], seconds: float) -> list[Row]:

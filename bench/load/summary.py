@@ -6,8 +6,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from bench.load.result import percentile, read_result
-from configs.errors import InputError
+from grace.bench.load.result import percentile, read_result
+from grace.configs.errors import InputError
 
 __all__ = ["Point", "RunSummary", "read_summary"]
 

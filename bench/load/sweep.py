@@ -1,7 +1,8 @@
 """`make load`: a server under several offered loads, and a page about it.
 
-    python -m bench.load.sweep --out build/load
-    python -m bench.load.sweep --out build/load --address 127.0.0.1:50051 --data demo/requests.jsonl
+    python -m grace.bench.load.sweep --out build/load
+    python -m grace.bench.load.sweep --out build/load --address 127.0.0.1:50051 --data
+    demo/requests.jsonl
 
 Without an address, a server of the tiny catalogue is started. ghz makes the calls where it is
 installed, our own client where not.
@@ -16,15 +17,15 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from bench.load.arguments import positive_integer
-from bench.load.client import OpenLoop
-from bench.load.client_process import run_in_a_process
-from bench.load.report import write_report
-from bench.load.shots import write_ghz_data
-from bench.load.summary import read_summary
-from bench.load.tiny_server import write_tiny_server_files
-from bench.running_server import GRACE_SERVE, RunningServer
-from configs.errors import GraceError, InputError
+from grace.bench.load.arguments import positive_integer
+from grace.bench.load.client import OpenLoop
+from grace.bench.load.client_process import run_in_a_process
+from grace.bench.load.report import write_report
+from grace.bench.load.shots import write_ghz_data
+from grace.bench.load.summary import read_summary
+from grace.bench.load.tiny_server import write_tiny_server_files
+from grace.bench.running_server import GRACE_SERVE, RunningServer
+from grace.configs.errors import GraceError, InputError
 
 __all__ = ["main"]
 
@@ -72,7 +73,7 @@ def _load(address: str, data: Path, rate: int, options: argparse.Namespace) -> P
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m bench.load.sweep",
+        prog="python -m grace.bench.load.sweep",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

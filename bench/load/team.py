@@ -13,10 +13,10 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from bench.load.calls import LoadRun
-from bench.load.client import ClosedLoop, Load, Part, Progress, run_load
-from bench.load.shots import Shot
-from configs.errors import GraceError, InputError
+from grace.bench.load.calls import LoadRun
+from grace.bench.load.client import ClosedLoop, Load, Part, Progress, run_load
+from grace.bench.load.shots import Shot
+from grace.configs.errors import GraceError, InputError
 
 __all__ = ["merged", "run_together"]
 

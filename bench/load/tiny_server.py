@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-import configs
-from bench.running_server import write_server_config
-from bench.synth import preset_spec, write_folder
-from index.builder import BuildSpec, build
-from model.init import load_model_config, write_random
+from grace import configs
+from grace.bench.running_server import write_server_config
+from grace.catalogues.synth import preset_spec, write_folder
+from grace.index.builder import BuildSpec, build
+from grace.model.checkpoints.init import load_model_config, write_random
 
 __all__ = ["SEED", "TINY", "TinyServerFiles", "write_tiny_server_files"]
 

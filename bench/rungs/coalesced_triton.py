@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bench.rungs.attention import DenseCache, append
+from grace.bench.rungs.attention import DenseCache, append
 
 __all__ = ["TILES", "Tile", "attend_coalesced", "attend_fused", "coalesced_over_cache"]
 

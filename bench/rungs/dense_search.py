@@ -1,6 +1,7 @@
 """One decoder body for the rungs L0 to L3, whose self-attention cache is dense.
 
-It generates without constraints, which is `model.beam_search` over a catalogue of every SID. Beams
+It generates without constraints, which is `grace.model.definition.beam_search` over a catalogue
+of every SID. Beams
 move by copying their rows of the cache. Matrix products are cuBLAS's; what stands between them is
 in `Pieces`, which a GPU compiles. All of it can be captured: nothing looks at values on the host.
 """
@@ -14,12 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from bench.rungs.attention import DenseCache, spread_to_rows
-from bench.rungs.weights import LayerWeights, RungWeights
-from configs.errors import InputError
-from configs.generation import BeamProfile
-from model.inputs import UserContext
-from model.layers import rms_norm
+from grace.bench.rungs.attention import DenseCache, spread_to_rows
+from grace.bench.rungs.weights import LayerWeights, RungWeights
+from grace.configs.errors import InputError
+from grace.configs.generation import BeamProfile
+from grace.model.definition.inputs import UserContext
+from grace.model.definition.layers import rms_norm
 
 __all__ = [
     "PLAIN",

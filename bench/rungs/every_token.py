@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from kernels import Candidates, DecodeIndex, UserTensors
+from grace.kernels import Candidates, DecodeIndex, UserTensors
 
 __all__ = ["EveryToken"]
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from transformers import GenerationConfig, T5Config, T5ForConditionalGeneration
 from transformers.modeling_outputs import BaseModelOutput
 
-from index.trie import SidTrie
-from model.spec import DecoderSpec
+from grace.index.trie import SidTrie
+from grace.model.definition.spec import DecoderSpec
 
 __all__ = [
     "AllowedTokens",

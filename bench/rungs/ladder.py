@@ -6,14 +6,9 @@ from functools import partial
 
 from torch import Tensor
 
-from bench.rungs.attention import (
-    DenseCache,
-    attend_sdpa,
-    beams_as_queries,
-    beams_as_rows,
-)
-from bench.rungs.coalesced_triton import Tile, attend_coalesced, attend_fused
-from bench.rungs.dense_search import DenseSelfAttention, Rung
+from grace.bench.rungs.attention import DenseCache, attend_sdpa, beams_as_queries, beams_as_rows
+from grace.bench.rungs.coalesced_triton import Tile, attend_coalesced, attend_fused
+from grace.bench.rungs.dense_search import DenseSelfAttention, Rung
 
 __all__ = ["DENSE_RUNGS", "L0", "L1", "L2", "L3", "tiled"]
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kernels import DecodeIndex
+from grace.kernels import DecodeIndex
 
 __all__ = [
     "KeptBeams",

@@ -5,15 +5,15 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from model.decoder import Decoder
-from model.spec import DecoderSpec
+from grace.model.definition.decoder import Decoder
+from grace.model.definition.spec import DecoderSpec
 
 __all__ = ["LayerWeights", "RungWeights"]
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One layer's, named and shaped as in model/decoder.py."""
+    """One layer's, named and shaped as in model/definition/decoder.py."""
 
     self_norm: Tensor
     qkv: Tensor

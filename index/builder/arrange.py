@@ -6,15 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from index.ads import SidToAds
-from index.builder.collect import CollectedAds
-from index.builder.rule_table import RawRules, RawSetRules
-from index.builder.sorting import first_use, order_by_id, order_by_sid
-from index.limits import require_ids
-from index.rules import SetRules, TargetingRules
-from index.trie import SidTrie
-from index.values import InternedValues
-from native.loader import array_in, array_out, declare
+from grace.index.builder.collect import CollectedAds
+from grace.index.builder.rule_table import RawRules, RawSetRules
+from grace.index.builder.sorting import first_use, order_by_id, order_by_sid
+from grace.index.matching.ads import SidToAds
+from grace.index.targeting.limits import require_ids
+from grace.index.targeting.rules import SetRules, TargetingRules
+from grace.index.trie import SidTrie
+from grace.index.users.values import InternedValues
+from grace.native.loader import array_in, array_out, declare
 
 __all__ = ["Arranged", "arrange", "gather_spans", "renumber_rules"]
 

@@ -9,17 +9,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from configs.errors import InputError
-from index.builder.columns import (
+from grace.configs.errors import InputError
+from grace.index.builder.columns import (
     ListColumn,
     ValueCodes,
     attribute_codes,
     list_column,
     list_parts,
 )
-from index.builder.rejects import Reject
-from index.builder.source import UNREADABLE, AdsFile, AdsSource, first_line, rule_columns
-from index.schema import TargetingSchema
+from grace.index.builder.rejects import Reject
+from grace.index.builder.source import UNREADABLE, AdsFile, AdsSource, first_line, rule_columns
+from grace.index.targeting.schema import TargetingSchema
 
 __all__ = ["AdsBatch", "BatchReader", "raw_values"]
 

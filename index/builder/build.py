@@ -8,22 +8,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from configs.errors import InputError
-from configs.machine import available_cores
-from index.builder.arrange import Arranged, arrange
-from index.builder.batches import BATCH_ROWS, BatchReader
-from index.builder.collect import collect_ads
-from index.builder.kway import checked_k_way, k_way_matchers
-from index.builder.peak import peak_memory
-from index.builder.rejects import RejectLog
-from index.builder.source import AdsSource, open_ads
-from index.builder.unions import union_matchers
-from index.limits import MAX_SID_LENGTH, MAX_VOCAB_SIZE
-from index.matchers import KWay, MatcherMode, Matchers
-from index.schema import TargetingSchema, load_schema
-from index.snapshot import Snapshot, SnapshotFacts, is_sid_space
-from index.storage import current_version, next_version, publish, versions, write_snapshot
-from index.storage.folder import OnWait
+from grace.configs.errors import InputError
+from grace.configs.machine import available_cores
+from grace.index.builder.arrange import Arranged, arrange
+from grace.index.builder.batches import BATCH_ROWS, BatchReader
+from grace.index.builder.collect import collect_ads
+from grace.index.builder.kway import checked_k_way, k_way_matchers
+from grace.index.builder.peak import peak_memory
+from grace.index.builder.rejects import RejectLog
+from grace.index.builder.source import AdsSource, open_ads
+from grace.index.builder.unions import union_matchers
+from grace.index.matchers.matchers import KWay, MatcherMode, Matchers
+from grace.index.snapshot import Snapshot, SnapshotFacts, is_sid_space
+from grace.index.storage import current_version, next_version, publish, versions, write_snapshot
+from grace.index.storage.folder import OnWait
+from grace.index.targeting.limits import MAX_SID_LENGTH, MAX_VOCAB_SIZE
+from grace.index.targeting.schema import TargetingSchema, load_schema
 
 __all__ = ["BuildReport", "BuildSpec", "Progress", "build"]
 

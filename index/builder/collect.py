@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from index.builder.batches import AdsBatch, BatchReader, raw_values
-from index.builder.rejects import Reject, RejectLog
-from index.builder.rule_table import FAULTS, REFUSED, RawRules, RuleTable
-from index.builder.sorting import order_by_id
-from index.builder.source import AdsSource, rule_columns
-from index.schema import RESERVED_VALUE, TargetingSchema
+from grace.index.builder.batches import AdsBatch, BatchReader, raw_values
+from grace.index.builder.rejects import Reject, RejectLog
+from grace.index.builder.rule_table import FAULTS, REFUSED, RawRules, RuleTable
+from grace.index.builder.sorting import order_by_id
+from grace.index.builder.source import AdsSource, rule_columns
+from grace.index.targeting.schema import RESERVED_VALUE, TargetingSchema
 
 __all__ = ["CollectedAds", "collect_ads", "repeated_reject", "rule_rejects"]
 

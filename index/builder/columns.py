@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from index.schema import RESERVED_VALUE
+from grace.index.targeting.schema import RESERVED_VALUE
 
 __all__ = ["BAD_VALUE", "ListColumn", "ValueCodes", "attribute_codes", "list_column", "list_parts"]
 

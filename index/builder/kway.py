@@ -11,14 +11,21 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from configs.errors import InputError
-from index.builder.arrange import Arranged
-from index.builder.unions import Advance, join_matchers, union_level
-from index.limits import SEVERAL_SNAPSHOTS, require_ids
-from index.matchers import DynamicKWay, KWay, MatcherMode, Matchers, NodeMatchers, StaticKWay
-from index.schema import TargetingSchema
-from index.trie import SidTrie
-from native.loader import array_in, array_out, declare
+from grace.configs.errors import InputError
+from grace.index.builder.arrange import Arranged
+from grace.index.builder.unions import Advance, join_matchers, union_level
+from grace.index.matchers.matchers import (
+    DynamicKWay,
+    KWay,
+    MatcherMode,
+    Matchers,
+    NodeMatchers,
+    StaticKWay,
+)
+from grace.index.targeting.limits import SEVERAL_SNAPSHOTS, require_ids
+from grace.index.targeting.schema import TargetingSchema
+from grace.index.trie import SidTrie
+from grace.native.loader import array_in, array_out, declare
 
 __all__ = ["checked_k_way", "k_way_matchers", "require_static_ids"]
 

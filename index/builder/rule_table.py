@@ -8,9 +8,9 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
-from index.builder.columns import ListColumn
-from index.schema import TargetingSchema
-from native.loader import array_out, declare
+from grace.index.builder.columns import ListColumn
+from grace.index.targeting.schema import TargetingSchema
+from grace.native.loader import array_out, declare
 
 __all__ = ["FAULTS", "REFUSED", "RawRules", "RawSetRules", "RuleTable"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from native.loader import array_in, array_out, declare
+from grace.native.loader import array_in, array_out, declare
 
 __all__ = ["Renumbering", "first_use", "order_by_id", "order_by_sid"]
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from configs.errors import InputError
-from index.limits import require_ids
-from index.schema import EXCLUDE_SUFFIX, TargetingSchema
-from index.storage.strict_json import shown
+from grace.configs.errors import InputError
+from grace.index.storage.strict_json import shown
+from grace.index.targeting.limits import require_ids
+from grace.index.targeting.schema import EXCLUDE_SUFFIX, TargetingSchema
 
 __all__ = [
     "SID_SPACE_KEY",

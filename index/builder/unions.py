@@ -6,15 +6,15 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from index.ads import SidToAds
-from index.bloom import star_hash, star_rows, value_hash
-from index.builder.arrange import Arranged
-from index.matchers import BloomMatchers, KWay, Matchers, NodeMatchers
-from index.rules import SetRules
-from index.schema import TargetingSchema, TargetSet
-from index.trie import SidTrie
-from index.values import InternedValues
-from native.loader import array_in, array_out, declare
+from grace.index.builder.arrange import Arranged
+from grace.index.matchers.bloom import star_hash, star_rows, value_hash
+from grace.index.matchers.matchers import BloomMatchers, KWay, Matchers, NodeMatchers
+from grace.index.matching.ads import SidToAds
+from grace.index.targeting.rules import SetRules
+from grace.index.targeting.schema import TargetingSchema, TargetSet
+from grace.index.trie import SidTrie
+from grace.index.users.values import InternedValues
+from grace.native.loader import array_in, array_out, declare
 
 __all__ = ["Advance", "join_matchers", "union_level", "union_matchers"]
 

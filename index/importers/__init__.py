@@ -4,7 +4,7 @@ A reader per format yields items and tokens as they stand in the file (`index_js
 `npy`); `collect` judges them, `write` makes the table. What is refused is listed, item by item.
 """
 
-from index.importers.sids import ImportReport, import_sids
-from index.importers.spec import ImportSpec
+from grace.index.importers.sids import ImportReport, import_sids
+from grace.index.importers.spec import ImportSpec
 
 __all__ = ["ImportReport", "ImportSpec", "import_sids"]

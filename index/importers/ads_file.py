@@ -9,12 +9,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from configs.errors import InputError
-from index.builder.source import SID_SPACE_KEY, UNREADABLE, VOCAB_SIZES_KEY, first_line
-from index.importers.collect import CollectedItems
-from index.importers.numbering import IdMap
-from index.importers.rejects import ItemRejects, RejectedItem, brief
-from index.importers.replace_file import replacing
+from grace.configs.errors import InputError
+from grace.index.builder.source import SID_SPACE_KEY, UNREADABLE, VOCAB_SIZES_KEY, first_line
+from grace.index.importers.collect import CollectedItems
+from grace.index.importers.numbering import IdMap
+from grace.index.importers.rejects import ItemRejects, RejectedItem, brief
+from grace.index.importers.replace_file import replacing
 
 __all__ = ["AdsToJoin", "write_items", "write_joined"]
 

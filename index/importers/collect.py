@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from index.importers.items import ItemBatch
-from index.importers.numbering import Numbering
-from index.importers.rejects import ItemRejects, RejectedItem
+from grace.index.importers.items import ItemBatch
+from grace.index.importers.numbering import Numbering
+from grace.index.importers.rejects import ItemRejects, RejectedItem
 
 __all__ = ["CollectedItems", "collect_items", "distinct_sids"]
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from configs.errors import InputError
-from index.importers.items import RawItem
+from grace.configs.errors import InputError
+from grace.index.importers.items import RawItem
 
 __all__ = ["no_constant", "read_index_json"]
 

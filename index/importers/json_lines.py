@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from index.importers.index_json import no_constant
-from index.importers.items import RawItem
-from index.importers.rejects import Fault
-from index.storage.strict_json import shown
+from grace.index.importers.index_json import no_constant
+from grace.index.importers.items import RawItem
+from grace.index.importers.rejects import Fault
+from grace.index.storage.strict_json import shown
 
 __all__ = ["LONGEST_LINE", "lines", "read_json_lines"]
 

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from configs.errors import InputError
-from index.importers.items import BATCH_ITEMS, MAX_TOKEN, ItemBatch
-from index.importers.json_lines import lines
-from index.importers.rejects import RejectedItem
-from index.limits import MAX_SID_LENGTH
-from index.storage.strict_json import shown
+from grace.configs.errors import InputError
+from grace.index.importers.items import BATCH_ITEMS, MAX_TOKEN, ItemBatch
+from grace.index.importers.json_lines import lines
+from grace.index.importers.rejects import RejectedItem
+from grace.index.storage.strict_json import shown
+from grace.index.targeting.limits import MAX_SID_LENGTH
 
 __all__ = ["open_codes", "read_npy"]
 

@@ -17,10 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from configs.errors import InputError
-from index.builder.source import UNREADABLE, first_line
-from index.importers.rejects import Fault, brief
-from index.importers.replace_file import replacing
+from grace.configs.errors import InputError
+from grace.index.builder.source import UNREADABLE, first_line
+from grace.index.importers.rejects import Fault, brief
+from grace.index.importers.replace_file import replacing
 
 __all__ = ["IdMap", "IntegerIds", "Numbering", "map_lock"]
 

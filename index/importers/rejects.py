@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from configs.errors import InputError, RejectedAdsError
-from index.storage.strict_json import shown
+from grace.configs.errors import InputError, RejectedAdsError
+from grace.index.storage.strict_json import shown
 
 __all__ = ["Fault", "ItemRejects", "RejectedItem", "brief"]
 

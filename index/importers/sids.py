@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from configs.errors import InputError
-from index.importers.ads_file import AdsToJoin, write_items, write_joined
-from index.importers.collect import CollectedItems, collect_items, distinct_sids
-from index.importers.index_json import read_index_json
-from index.importers.items import ItemBatch, SidRule, batches
-from index.importers.json_lines import read_json_lines
-from index.importers.npy import open_codes, read_npy
-from index.importers.numbering import IdMap, IntegerIds, map_lock
-from index.importers.rejects import ItemRejects
-from index.importers.spec import ImportSpec, check_spec
+from grace.configs.errors import InputError
+from grace.index.importers.ads_file import AdsToJoin, write_items, write_joined
+from grace.index.importers.collect import CollectedItems, collect_items, distinct_sids
+from grace.index.importers.index_json import read_index_json
+from grace.index.importers.items import ItemBatch, SidRule, batches
+from grace.index.importers.json_lines import read_json_lines
+from grace.index.importers.npy import open_codes, read_npy
+from grace.index.importers.numbering import IdMap, IntegerIds, map_lock
+from grace.index.importers.rejects import ItemRejects
+from grace.index.importers.spec import ImportSpec, check_spec
 
 __all__ = ["ImportReport", "import_sids"]
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import combinations, product
 from pathlib import Path
 
-from configs.errors import InputError
-from index.limits import MAX_SID_LENGTH, MAX_VOCAB_SIZE
-from index.snapshot import is_sid_space
+from grace.configs.errors import InputError
+from grace.index.snapshot import is_sid_space
+from grace.index.targeting.limits import MAX_SID_LENGTH, MAX_VOCAB_SIZE
 
 __all__ = ["JSON_SUFFIXES", "ImportSpec", "check_spec"]
 

@@ -4,10 +4,10 @@ docs/snapshot.md is the format. `write_snapshot` makes a version, `publish` make
 `load_snapshot` gives back only what passed every check, and `verify_snapshot` tells about it.
 """
 
-from index.storage.reader import load_snapshot
-from index.storage.verify import VerifyReport, verify_snapshot
-from index.storage.versions import current_version, next_version, publish, versions
-from index.storage.writer import write_snapshot
+from grace.index.storage.reader import load_snapshot
+from grace.index.storage.verify import VerifyReport, verify_snapshot
+from grace.index.storage.versions import current_version, next_version, publish, versions
+from grace.index.storage.writer import write_snapshot
 
 __all__ = [
     "VerifyReport",

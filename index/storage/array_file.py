@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from configs.errors import SnapshotError
-from index.storage.folder import open_file, write_all
-from index.storage.manifest import FileEntry
-from index.storage.mapped import MappedArray
+from grace.configs.errors import SnapshotError
+from grace.index.storage.folder import open_file, write_all
+from grace.index.storage.manifest import FileEntry
+from grace.index.storage.mapped import MappedArray
 
 __all__ = ["Allocate", "check_size", "digest_file", "plain_memory", "read_array", "write_array"]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from configs.errors import InputError, SnapshotError
+from grace.configs.errors import InputError, SnapshotError
 
 __all__ = [
     "MAX_VERSION",

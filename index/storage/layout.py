@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from configs.errors import SnapshotError
-from index.ads import SidToAds
-from index.matchers import (
+from grace.configs.errors import SnapshotError
+from grace.index.matchers.matchers import (
     BloomMatchers,
     DynamicKWay,
     MatcherMode,
@@ -16,12 +15,13 @@ from index.matchers import (
     NodeMatchers,
     StaticKWay,
 )
-from index.rules import SetRules, TargetingRules
-from index.schema import TargetSet
-from index.snapshot import Snapshot, SnapshotFacts
-from index.storage.manifest import Counts, FileEntry, Manifest, MatcherRows
-from index.trie import SidTrie
-from index.values import InternedValues
+from grace.index.matching.ads import SidToAds
+from grace.index.snapshot import Snapshot, SnapshotFacts
+from grace.index.storage.manifest import Counts, FileEntry, Manifest, MatcherRows
+from grace.index.targeting.rules import SetRules, TargetingRules
+from grace.index.targeting.schema import TargetSet
+from grace.index.trie import SidTrie
+from grace.index.users.values import InternedValues
 
 __all__ = [
     "arrays_of",

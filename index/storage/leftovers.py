@@ -4,7 +4,7 @@ import os
 import shutil
 import stat
 
-from index.storage.folder import names_in
+from grace.index.storage.folder import names_in
 
 __all__ = ["NEW_CURRENT", "PARTIAL", "remove_leftovers", "remove_tree"]
 

@@ -9,14 +9,14 @@ from typing import Any, NoReturn
 
 import xxhash
 
-from configs.errors import ConfigError, SnapshotError
-from configs.sections import load_section
-from index.limits import MAX_ID, MAX_VOCAB_SIZE
-from index.matchers import DynamicKWay, KWay, MatcherMode, StaticKWay
-from index.schema import TargetingSchema
-from index.snapshot import is_sid_space
-from index.storage.folder import MAX_VERSION, version_of_name
-from index.storage.strict_json import parse_object, shown
+from grace.configs.errors import ConfigError, SnapshotError
+from grace.configs.sections import load_section
+from grace.index.matchers.matchers import DynamicKWay, KWay, MatcherMode, StaticKWay
+from grace.index.snapshot import is_sid_space
+from grace.index.storage.folder import MAX_VERSION, version_of_name
+from grace.index.storage.strict_json import parse_object, shown
+from grace.index.targeting.limits import MAX_ID, MAX_VOCAB_SIZE
+from grace.index.targeting.schema import TargetingSchema
 
 __all__ = [
     "FORMAT_VERSION",

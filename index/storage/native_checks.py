@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from native.loader import array_in, array_out, declare
+from grace.native.loader import array_in, array_out, declare
 
 __all__ = [
     "Kind",

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy.typing as npt
 
-from configs.errors import SnapshotError
-from configs.machine import available_cores
-from index.snapshot import Snapshot
-from index.storage.array_file import Allocate, check_size, plain_memory, read_array
-from index.storage.folder import open_folder, open_root, read_small, version_name
-from index.storage.layout import require_expected, snapshot_of
-from index.storage.manifest import MANIFEST, MAX_BYTES, FileEntry, Manifest, parse_manifest
-from index.storage.structure import check_structure
-from index.storage.versions import locate
+from grace.configs.errors import SnapshotError
+from grace.configs.machine import available_cores
+from grace.index.snapshot import Snapshot
+from grace.index.storage.array_file import Allocate, check_size, plain_memory, read_array
+from grace.index.storage.folder import open_folder, open_root, read_small, version_name
+from grace.index.storage.layout import require_expected, snapshot_of
+from grace.index.storage.manifest import MANIFEST, MAX_BYTES, FileEntry, Manifest, parse_manifest
+from grace.index.storage.structure import check_structure
+from grace.index.storage.versions import locate
 
 __all__ = ["OpenVersion", "load_snapshot", "open_snapshot", "read_snapshot"]
 

@@ -2,7 +2,7 @@
 
 The loops are native/src/structure.cpp: each reports the first fault as a kind and a position, and
 here it gets its words. What passes can be walked, decoded and matched without reading out of
-bounds; what only a builder's mistake can make is in `index.invariants`.
+bounds; what only a builder's mistake can make is in `grace.index.invariants`.
 """
 
 from typing import Any
@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from configs.errors import SnapshotError
-from index.ads import SidToAds
-from index.bloom import star_hash
-from index.matchers import BloomMatchers, DynamicKWay, NodeMatchers
-from index.schema import TargetSet
-from index.snapshot import Snapshot
-from index.storage.native_checks import (
+from grace.configs.errors import SnapshotError
+from grace.index.matchers.bloom import star_hash
+from grace.index.matchers.matchers import BloomMatchers, DynamicKWay, NodeMatchers
+from grace.index.matching.ads import SidToAds
+from grace.index.snapshot import Snapshot
+from grace.index.storage.native_checks import (
     Kind,
     find_in_ids,
     find_in_leaf_ads,
@@ -30,8 +29,9 @@ from index.storage.native_checks import (
     find_in_strings,
     find_in_weights,
 )
-from index.trie import SidTrie
-from index.values import InternedValues
+from grace.index.targeting.schema import TargetSet
+from grace.index.trie import SidTrie
+from grace.index.users.values import InternedValues
 
 __all__ = ["check_structure"]
 

@@ -4,15 +4,15 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from configs.errors import SnapshotError
-from configs.machine import available_cores
-from index.invariants import check_invariants
-from index.storage.array_file import digest_file, plain_memory
-from index.storage.folder import names_in
-from index.storage.layout import expected_arrays
-from index.storage.manifest import MANIFEST, Counts
-from index.storage.reader import OpenVersion, open_snapshot, read_snapshot
-from index.storage.versions import current_version
+from grace.configs.errors import SnapshotError
+from grace.configs.machine import available_cores
+from grace.index.invariants import check_invariants
+from grace.index.storage.array_file import digest_file, plain_memory
+from grace.index.storage.folder import names_in
+from grace.index.storage.layout import expected_arrays
+from grace.index.storage.manifest import MANIFEST, Counts
+from grace.index.storage.reader import OpenVersion, open_snapshot, read_snapshot
+from grace.index.storage.versions import current_version
 
 __all__ = ["VerifyReport", "verify_snapshot"]
 

@@ -8,8 +8,8 @@ import os
 import re
 from pathlib import Path
 
-from configs.errors import InputError, SnapshotError
-from index.storage.folder import (
+from grace.configs.errors import InputError, SnapshotError
+from grace.index.storage.folder import (
     MAX_VERSION,
     OnWait,
     open_folder,
@@ -21,7 +21,7 @@ from index.storage.folder import (
     write_all,
     writers_lock,
 )
-from index.storage.leftovers import NEW_CURRENT, remove_leftovers
+from grace.index.storage.leftovers import NEW_CURRENT, remove_leftovers
 
 __all__ = ["CURRENT", "current_version", "locate", "next_version", "publish", "versions"]
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy.typing as npt
 
-from configs.errors import InputError
-from index.snapshot import Snapshot
-from index.storage.array_file import write_array
-from index.storage.folder import (
+from grace.configs.errors import InputError
+from grace.index.snapshot import Snapshot
+from grace.index.storage.array_file import write_array
+from grace.index.storage.folder import (
     OnWait,
     open_folder,
     open_root,
@@ -22,16 +22,10 @@ from index.storage.folder import (
     write_all,
     writers_lock,
 )
-from index.storage.layout import arrays_of, counts_of, matcher_rows_of, require_expected
-from index.storage.leftovers import PARTIAL, remove_leftovers, remove_tree
-from index.storage.manifest import (
-    FORMAT,
-    FORMAT_VERSION,
-    MANIFEST,
-    Manifest,
-    render_manifest,
-)
-from index.storage.versions import next_version, versions
+from grace.index.storage.layout import arrays_of, counts_of, matcher_rows_of, require_expected
+from grace.index.storage.leftovers import PARTIAL, remove_leftovers, remove_tree
+from grace.index.storage.manifest import FORMAT, FORMAT_VERSION, MANIFEST, Manifest, render_manifest
+from grace.index.storage.versions import next_version, versions
 
 __all__ = ["write_snapshot", "write_unsynced"]
 

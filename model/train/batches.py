@@ -7,11 +7,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from configs.errors import ConfigError, InputError
-from model.input_encoding import age_buckets
-from model.inputs import ModelInputs, SequenceEvents
-from model.spec import ModelSpec, SequenceInput
-from model.train.interactions import Interactions
+from grace.configs.errors import ConfigError, InputError
+from grace.model.definition.input_encoding import age_buckets
+from grace.model.definition.inputs import ModelInputs, SequenceEvents
+from grace.model.definition.spec import ModelSpec, SequenceInput
+from grace.model.train.interactions import Interactions
 
 __all__ = ["HistoryBatches", "history_input"]
 

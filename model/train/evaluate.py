@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from configs.generation import BeamProfile
-from kernels import DecodeIndex, UserTensors, load_ops
-from model.beam_search import beam_search
-from model.model import Model
-from model.train.batches import HistoryBatches
-from model.train.interactions import Interactions
+from grace.configs.generation import BeamProfile
+from grace.kernels import DecodeIndex, UserTensors, load_ops
+from grace.model.definition.beam_search import beam_search
+from grace.model.definition.model import Model
+from grace.model.train.batches import HistoryBatches
+from grace.model.train.interactions import Interactions
 
 __all__ = [
     "ABSENT",

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from configs.errors import InputError
-from index.trie import SidTrie
+from grace.configs.errors import InputError
+from grace.index.trie import SidTrie
 
 __all__ = ["Interactions", "read_interactions"]
 

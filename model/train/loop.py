@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import clip_grad_norm_
 
-from configs.errors import ConfigError
-from configs.training import TrainingConfig
-from model.model import Model
-from model.train.batches import HistoryBatches
-from model.train.reproducible import reproducible
+from grace.configs.errors import ConfigError
+from grace.configs.training import TrainingConfig
+from grace.model.definition.model import Model
+from grace.model.train.batches import HistoryBatches
+from grace.model.train.reproducible import reproducible
 
 __all__ = ["Progress", "fit", "learning_rate_at", "sequence_loss"]
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from configs.errors import ConfigError
-from configs.generation import GenerationConfig
-from configs.sections import load_section, read_sections
-from configs.training import TrainingConfig
-from index.snapshot import Snapshot
-from model.spec import ModelSpec, parse_spec
+from grace.configs.errors import ConfigError
+from grace.configs.generation import GenerationConfig
+from grace.configs.sections import load_section, read_sections
+from grace.configs.training import TrainingConfig
+from grace.index.snapshot import Snapshot
+from grace.model.definition.spec import ModelSpec, parse_spec
 
 __all__ = ["Recipe", "load_recipe"]
 

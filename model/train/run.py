@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from configs.errors import InputError
-from configs.generation import BeamProfile
-from configs.training import TrainingConfig
-from index.builder import BuildSpec, build
-from index.matchers import MatcherMode
-from index.snapshot import Snapshot
-from index.storage import load_snapshot
-from kernels import DecodeIndex
-from model.checkpoint import checkpoint_id, load_checkpoint, save_checkpoint
-from model.init import random_model
-from model.train.batches import HistoryBatches, history_input
-from model.train.evaluate import (
+from grace.configs.errors import InputError
+from grace.configs.generation import BeamProfile
+from grace.configs.training import TrainingConfig
+from grace.index.builder import BuildSpec, build
+from grace.index.matchers.matchers import MatcherMode
+from grace.index.snapshot import Snapshot
+from grace.index.storage import load_snapshot
+from grace.kernels import DecodeIndex
+from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint, save_checkpoint
+from grace.model.checkpoints.init import random_model
+from grace.model.train.batches import HistoryBatches, history_input
+from grace.model.train.evaluate import (
     CUTOFFS,
     Skew,
     follower_ranks,
@@ -33,10 +33,10 @@ from model.train.evaluate import (
     recall,
     skew_of,
 )
-from model.train.interactions import Interactions, read_interactions
-from model.train.loop import fit
-from model.train.recipe import load_recipe
-from model.train.reproducible import reproducible
+from grace.model.train.interactions import Interactions, read_interactions
+from grace.model.train.loop import fit
+from grace.model.train.recipe import load_recipe
+from grace.model.train.reproducible import reproducible
 
 __all__ = [
     "ADS_FILE",

@@ -1,5 +1,5 @@
 // What admission reads, by address: written into device memory for each batch, so that a captured
-// graph finds each batch's users and snapshot. kernels/admit_children_cuda.py has the same layout.
+// graph finds each batch's users and snapshot. kernels/decode/admit_children_cuda.py has the same layout.
 #ifndef GRACE_ADMISSION_CUH_
 #define GRACE_ADMISSION_CUH_
 

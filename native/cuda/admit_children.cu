@@ -1,4 +1,4 @@
-// The admitted children of every beam row: kernels/admit_children.py says what they are.
+// The admitted children of every beam row: kernels/decode/admit_children.py says what they are.
 //
 // match_children.cuh says what makes the tests quick. Beam rows share nothing, so unequal fan-outs
 // cost their own warps only: a warp has one row, or several while their children are few.

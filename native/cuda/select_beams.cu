@@ -1,4 +1,4 @@
-// The best candidates of each request: kernels/select_beams.py says which they are.
+// The best candidates of each request: kernels/decode/select_beams.py says which they are.
 //
 // What makes it quick: candidates are never sorted, nor their scores stored. One kernel reads the
 // logits once and leaves the best score of each group of a row's candidates. About the k-th best of

@@ -1,4 +1,4 @@
-// What selection reads and writes; kernels/select_beams_cuda.py has the same layout.
+// What selection reads and writes; kernels/decode/select_beams_cuda.py has the same layout.
 #ifndef GRACE_SELECTION_CUH_
 #define GRACE_SELECTION_CUH_
 

@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #ifndef GRACE_SOURCE_DIGEST
-#error "build through `python -m native.build`, which names the sources' digest"
+#error "build through `python -m grace.native.build`, which names the sources' digest"
 #endif
 
 namespace grace {

@@ -1,4 +1,4 @@
-// The admitted children of every beam row: kernels/admit_children.py says what they are.
+// The admitted children of every beam row: kernels/decode/admit_children.py says what they are.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>

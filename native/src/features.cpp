@@ -22,7 +22,7 @@ constexpr std::string_view kKindNames[] = {"dense", "categorical", "bags", "sequ
 
 int32_t row_number(int64_t row) { return static_cast<int32_t>(row); }
 
-// SplitMix64's finaliser, as in model/input_encoding.py.
+// SplitMix64's finaliser, as in model/definition/input_encoding.py.
 uint64_t mixed(uint64_t id) {
   id += 0x9E3779B97F4A7C15u;
   id = (id ^ (id >> 30)) * 0xBF58476D1CE4E5B9u;

@@ -1,4 +1,4 @@
-// Matched ads to the bytes of grace.v1.RetrieveResponse. server/replies.py is the definition: small
+// Matched ads to the bytes of grace.v1.RetrieveResponse. server/stages/replies.py is the definition: small
 // fields in the order of their numbers, the long ones behind them.
 #include <vector>
 

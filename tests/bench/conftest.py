@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.synth import Catalogue, Written, make_catalogue, preset_spec, write_folder
+from grace.catalogues.synth import Catalogue, Written, make_catalogue, preset_spec, write_folder
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.build_bench import main
-from bench.paper import PaperSpec, write_paper_folder
+from grace.bench.build_bench import main
+from grace.catalogues.paper import PaperSpec, write_paper_folder
 
 pytestmark = pytest.mark.subprocess
 
@@ -20,7 +20,7 @@ def test_every_size_and_kind_of_matchers_has_a_row_that_adds_up(tmp_path: Path) 
     main(["--sids", "1111", "2333", "--out", str(out)])
     result = json.loads(out.read_text())
     assert sorted(result) == ["command", "commit", "machine", "rows"]
-    assert "python -m bench.build_bench --sids 1111 2333" in result["command"]
+    assert "python -m grace.bench.build_bench --sids 1111 2333" in result["command"]
     rows = result["rows"]
     assert [(row["sids"], row["matchers"]) for row in rows] == [
         (sids, matchers) for sids in (1111, 2333) for matchers in ("union", "static", "dynamic")

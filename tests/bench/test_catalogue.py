@@ -6,12 +6,18 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bench.synth import Catalogue, CatalogueSpec, TargetingKnobs, make_catalogue, preset_spec
-from bench.synth.background import OPEN_CAMPAIGN
-from bench.synth.places import COUNTRIES
-from bench.synth.rules import NO_RULE, RuleColumn
-from bench.synth.schema import MAX_REQUEST_VALUES, RULE_COLUMNS, SCHEMA
-from bench.synth.topics import TOPICS
+from grace.catalogues.synth import (
+    Catalogue,
+    CatalogueSpec,
+    TargetingKnobs,
+    make_catalogue,
+    preset_spec,
+)
+from grace.catalogues.synth.background import OPEN_CAMPAIGN
+from grace.catalogues.synth.places import COUNTRIES
+from grace.catalogues.synth.rules import NO_RULE, RuleColumn
+from grace.catalogues.synth.schema import MAX_REQUEST_VALUES, RULE_COLUMNS, SCHEMA
+from grace.catalogues.synth.topics import TOPICS
 
 
 def share_with_rule(catalogue: Catalogue, name: str) -> float:

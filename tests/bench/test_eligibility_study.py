@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from bench.eligibility_study import main
-from index.matchers import MatcherMode
+from grace.bench.eligibility_study import main
+from grace.index.matchers.matchers import MatcherMode
 
 
 @pytest.fixture(scope="module")
@@ -15,7 +15,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     out = tmp_path_factory.mktemp("study") / "results" / "eligibility.json"
     main(["--sids", "7777", "--users", "11", "--out", str(out)])
     result = json.loads(Path(out).read_text())
-    assert "python -m bench.eligibility_study --sids 7777" in result["command"]
+    assert "python -m grace.bench.eligibility_study --sids 7777" in result["command"]
     found: list[dict[str, Any]] = result["rows"]
     return found
 

@@ -10,17 +10,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bench.synth import Catalogue, Written, make_requests, preset_spec, write_folder
-from bench.synth.ads_file import write_ads
-from bench.synth.events import ACTIONS
-from bench.synth.folder import ADS_FILE, LOG_FILE, REQUESTS_FILE, TARGETING_FILE
-from bench.synth.log_file import make_log
-from bench.synth.requests_file import DEVICE_MODELS
-from bench.synth.schema import MAX_REQUEST_VALUES, SCHEMA
-from bench.synth.topics import TOPICS
-from configs.errors import InputError
-from index.builder import BuildSpec, build
-from index.schema import load_schema
+from grace.catalogues.synth import Catalogue, Written, make_requests, preset_spec, write_folder
+from grace.catalogues.synth.ads_file import write_ads
+from grace.catalogues.synth.events import ACTIONS
+from grace.catalogues.synth.folder import ADS_FILE, LOG_FILE, REQUESTS_FILE, TARGETING_FILE
+from grace.catalogues.synth.log_file import make_log
+from grace.catalogues.synth.requests_file import DEVICE_MODELS
+from grace.catalogues.synth.schema import MAX_REQUEST_VALUES, SCHEMA
+from grace.catalogues.synth.topics import TOPICS
+from grace.configs.errors import InputError
+from grace.index.builder import BuildSpec, build
+from grace.index.targeting.schema import load_schema
 from support.oracle import RawAd, eligible
 
 Folder = tuple[Path, Written]

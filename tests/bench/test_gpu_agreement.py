@@ -13,26 +13,26 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.gpu import attention, budget, gtm, ladder, others
-from bench.gpu.attention_variants import self_variant
-from bench.gpu.catalogue import Catalogue
-from bench.gpu.found import Found, check_found
-from bench.gpu.full_check import check_reply, eligible_rules
-from bench.gpu.options import BenchOptions
-from bench.gpu.rotation import DecoderBatch, Rotation
-from bench.gpu.tables import TABLES
-from bench.gpu.told_products import ADD, INTO, ToldProducts
-from bench.rungs.hf_t5 import hf_generate
-from bench.rungs.static_mask import KeptBeams, static_beams, static_step
-from configs.errors import DeviceError
-from index.exact import ExactMatcher
-from index.matchers import MatcherMode
-from index.snapshot import Snapshot
-from index.users import UserEncoder
-from kernels import REFERENCE, UserTensors
-from model.fast_products import PLAIN_PRODUCTS
-from model.inputs import UserContext
-from proto.retrieval_pb2 import Counts, RetrieveResponse
+from grace.bench.gpu import attention, budget, gtm, ladder, others
+from grace.bench.gpu.attention_variants import self_variant
+from grace.bench.gpu.catalogue import Catalogue
+from grace.bench.gpu.found import Found, check_found
+from grace.bench.gpu.full_check import check_reply, eligible_rules
+from grace.bench.gpu.options import BenchOptions
+from grace.bench.gpu.rotation import DecoderBatch, Rotation
+from grace.bench.gpu.tables import TABLES
+from grace.bench.gpu.told_products import ADD, INTO, ToldProducts
+from grace.bench.rungs.hf_t5 import hf_generate
+from grace.bench.rungs.static_mask import KeptBeams, static_beams, static_step
+from grace.configs.errors import DeviceError
+from grace.index.matchers.matchers import MatcherMode
+from grace.index.matching.exact import ExactMatcher
+from grace.index.snapshot import Snapshot
+from grace.index.users.user_rows import UserEncoder
+from grace.kernels import REFERENCE, UserTensors
+from grace.model.definition.inputs import UserContext
+from grace.model.engine.fast_products import PLAIN_PRODUCTS
+from grace.proto.retrieval_pb2 import Counts, RetrieveResponse
 from support.decode_cases import branching_case, decode_case
 from support.oracle import eligible
 
@@ -81,7 +81,7 @@ class StaleRun:
 def test_a_rungs_graphs_are_compared_for_every_batch(
     where: str, fault: str, rung: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"bench.gpu.{where}.Replay", StaleReplay)
+    monkeypatch.setattr(f"grace.bench.gpu.{where}.Replay", StaleReplay)
     with pytest.raises(DeviceError, match=fault.format(rung=rung)):
         list(ladder.measure_ladder(tiny("ladder", rung)))
 
@@ -99,7 +99,7 @@ def test_a_rungs_replies_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_decoder_over_each_size_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.gpu.decoder_call.Replay", StaleReplay)
+    monkeypatch.setattr("grace.bench.gpu.decoder_call.Replay", StaleReplay)
     with pytest.raises(DeviceError, match="the decoder over 2,000 SIDs, batch 1 in fp32"):
         list(gtm.measure_gtm(tiny("gtm", "decoder")))
 
@@ -108,7 +108,7 @@ def test_the_decoder_over_each_size_is_compared(monkeypatch: pytest.MonkeyPatch)
 def test_admission_and_selection_are_compared_for_every_batch(
     part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bench.gpu.gtm.captured", StaleRun)
+    monkeypatch.setattr("grace.bench.gpu.gtm.captured", StaleRun)
     with pytest.raises(DeviceError, match=part.partition(":")[0]):
         list(gtm.measure_gtm(tiny("gtm", part)))
 
@@ -119,10 +119,10 @@ def test_the_budgets_searches_are_compared(monkeypatch: pytest.MonkeyPatch) -> N
 
     wrong = replace(REFERENCE, activate=activate)
     with monkeypatch.context() as patched:
-        patched.setattr("bench.gpu.budget.load_ops", lambda device: wrong)
+        patched.setattr("grace.bench.gpu.budget.load_ops", lambda device: wrong)
         with pytest.raises(DeviceError, match="a search, batch 0 in fp32"):
             list(budget.measure_budget(tiny("budget")))
-    monkeypatch.setattr("bench.gpu.decoder_call.Replay", StaleReplay)
+    monkeypatch.setattr("grace.bench.gpu.decoder_call.Replay", StaleReplay)
     with pytest.raises(DeviceError, match="the decoder, batch 1 in fp32"):
         list(budget.measure_budget(tiny("budget")))
 
@@ -203,7 +203,7 @@ def test_what_a_kernel_writes_into_the_cache_is_compared(monkeypatch: pytest.Mon
     def nothing_written(name: str, *arguments: Any) -> Callable[[], Tensor | None]:
         return (lambda: None) if name == "write" else whole(name, *arguments)
 
-    monkeypatch.setattr("bench.gpu.attention.self_variant", nothing_written)
+    monkeypatch.setattr("grace.bench.gpu.attention.self_variant", nothing_written)
     with pytest.raises(DeviceError, match="self-attention, write, t=0, the cache"):
         list(attention.measure_attention(tiny("attention", "self")))
 

@@ -11,18 +11,18 @@ from time import sleep
 import pytest
 import torch
 
-from bench.gpu.agreement import require_close, require_equal, require_overlap
-from bench.gpu.clock import Timing, by_turns, captured, sustained, timed_on_host
-from bench.gpu.counted_call import COUNTED
-from bench.gpu.counters import all_counters, counters_of_csv, find_ncu
-from bench.gpu.gtm import MODES
-from bench.gpu.machine import Draw
-from bench.gpu.options import BenchOptions, device_of
-from bench.gpu.results import ResultFile, Row, read_rows
-from bench.gpu.run_table import run_table
-from bench.gpu.rung_runs import RUNGS
-from bench.gpu.tables import TABLES
-from configs.errors import DeviceError, InputError
+from grace.bench.gpu.agreement import require_close, require_equal, require_overlap
+from grace.bench.gpu.clock import Timing, by_turns, captured, sustained, timed_on_host
+from grace.bench.gpu.counted_call import COUNTED
+from grace.bench.gpu.counters import all_counters, counters_of_csv, find_ncu
+from grace.bench.gpu.gtm import MODES
+from grace.bench.gpu.machine import Draw
+from grace.bench.gpu.options import BenchOptions, device_of
+from grace.bench.gpu.results import ResultFile, Row, read_rows
+from grace.bench.gpu.run_table import run_table
+from grace.bench.gpu.rung_runs import RUNGS
+from grace.bench.gpu.tables import TABLES
+from grace.configs.errors import DeviceError, InputError
 
 CPU = torch.device("cpu")
 

@@ -13,31 +13,31 @@ import numpy as np
 import pytest
 import torch
 
-from bench.gpu import budget, gtm, ladder, others, serve
-from bench.gpu.attention import measure_attention
-from bench.gpu.attention_inputs import distinct_table, searched_tables, self_inputs
-from bench.gpu.catalogue import Catalogue, catalogue_spec
-from bench.gpu.found import Found, overlap
-from bench.gpu.options import BenchOptions
-from bench.gpu.requests import full_requests
-from bench.gpu.results import Row
-from bench.gpu.rung_runs import RUNGS
-from bench.gpu.subject import (
+from grace.bench.gpu import budget, gtm, ladder, others, serve
+from grace.bench.gpu.attention import measure_attention
+from grace.bench.gpu.attention_inputs import distinct_table, searched_tables, self_inputs
+from grace.bench.gpu.catalogue import Catalogue, catalogue_spec
+from grace.bench.gpu.found import Found, overlap
+from grace.bench.gpu.options import BenchOptions
+from grace.bench.gpu.requests import full_requests
+from grace.bench.gpu.results import Row
+from grace.bench.gpu.rung_runs import RUNGS
+from grace.bench.gpu.subject import (
     PAPER,
     engine_of,
     random_decoder_alone,
     random_weights,
     subject_of,
 )
-from bench.paper import PAPER_SIDS, PaperSpec
-from configs.errors import DeviceError
-from configs.serving import LimitsConfig
-from index.matchers import MatcherMode
-from index.storage.layout import arrays_of
-from kernels import REFERENCE, Ops
-from model.flops import decoder_flops
-from model.init import load_model_config
-from server.requests import read_request
+from grace.catalogues.paper import PAPER_SIDS, PaperSpec
+from grace.configs.errors import DeviceError
+from grace.configs.serving import LimitsConfig
+from grace.index.matchers.matchers import MatcherMode
+from grace.index.storage.layout import arrays_of
+from grace.kernels import REFERENCE, Ops
+from grace.model.checkpoints.flops import decoder_flops
+from grace.model.checkpoints.init import load_model_config
+from grace.server.stages.requests import read_request
 from support.command import run_grace
 
 CPU = torch.device("cpu")
@@ -85,7 +85,7 @@ def test_attention_reads_shared_blocks_once_and_a_dense_cache_whole() -> None:
 
 def test_a_wrong_kernel_gets_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = replace(REFERENCE, cross_attention=lambda queries, *_: queries)
-    monkeypatch.setattr("bench.gpu.attention.load_ops", lambda device: wrong)
+    monkeypatch.setattr("grace.bench.gpu.attention.load_ops", lambda device: wrong)
     with pytest.raises(DeviceError, match="cross-attention, ours: differs from its definition"):
         list(measure_attention(tiny("attention", "cross")))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.interpreter_bench import main
+from grace.bench.interpreter_bench import main
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 import pytest
 
-from bench.synth import Catalogue, make_catalogue, preset_spec
-from bench.synth.folder import ADS_FILE, write_folder
-from bench.synth.log_file import make_log
-from bench.synth.sid_tree import make_sid_tree
-from bench.synth.spec import Stream
-from bench.synth.topics import TOPICS
-from bench.synth.users import make_users
+from grace.catalogues.synth import Catalogue, make_catalogue, preset_spec
+from grace.catalogues.synth.folder import ADS_FILE, write_folder
+from grace.catalogues.synth.log_file import make_log
+from grace.catalogues.synth.sid_tree import make_sid_tree
+from grace.catalogues.synth.spec import Stream
+from grace.catalogues.synth.topics import TOPICS
+from grace.catalogues.synth.users import make_users
 
 
 @pytest.fixture(scope="module")

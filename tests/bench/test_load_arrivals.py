@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bench.load.arrivals import poisson_arrivals
+from grace.bench.load.arrivals import poisson_arrivals
 
 
 def test_equal_seeds_make_equal_arrivals_and_others_do_not() -> None:

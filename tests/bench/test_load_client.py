@@ -8,11 +8,11 @@ from typing import Any
 import grpc
 import pytest
 
-from bench.load.arrivals import poisson_arrivals
-from bench.load.client import ClosedLoop, OpenLoop, run_load
-from bench.load.shots import Shot
-from configs.errors import InputError
-from proto.retrieval_pb2 import RetrieveRequest
+from grace.bench.load.arrivals import poisson_arrivals
+from grace.bench.load.client import ClosedLoop, OpenLoop, run_load
+from grace.bench.load.shots import Shot
+from grace.configs.errors import InputError
+from grace.proto.retrieval_pb2 import RetrieveRequest
 from support.known_server import REPLY, SHOTS, known_server
 
 
@@ -109,7 +109,7 @@ def test_every_connection_carries_a_call_before_the_load_that_is_not_counted() -
 def test_what_becomes_of_the_calls_before_the_load_is_not_counted(
     fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bench.load.client._WARM_UP_SECONDS", 0.3)
+    monkeypatch.setattr("grace.bench.load.client._WARM_UP_SECONDS", 0.3)
     numbers, gate = itertools.count(), threading.Event()
 
     def answer(_: bytes, context: Any) -> bytes:
@@ -174,6 +174,6 @@ def test_calls_under_way_at_the_end_are_withdrawn() -> None:
 
 
 def test_an_address_without_a_server_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.load.client._CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr("grace.bench.load.client._CONNECT_SECONDS", 0.2)
     with pytest.raises(InputError, match=r"127\.0\.0\.1:9: no server answers there"):
         run_load("127.0.0.1:9", SHOTS, ClosedLoop(1, 0.1))

@@ -1,4 +1,5 @@
-"""`python -m bench.load`: its examples work, and what it cannot do it refuses before the load."""
+"""`python -m grace.bench.load`: its examples work, and what it cannot do it refuses before the
+load."""
 
 import json
 import shlex
@@ -13,11 +14,11 @@ from typing import Any
 import grpc
 import pytest
 
-from bench.load import __main__ as command
-from bench.load import sweep
-from bench.load.calls import Call, LoadRun
-from configs.errors import InputError
-from proto.retrieval_pb2 import RetrieveResponse
+from grace.bench.load import __main__ as command
+from grace.bench.load import sweep
+from grace.bench.load.calls import Call, LoadRun
+from grace.configs.errors import InputError
+from grace.proto.retrieval_pb2 import RetrieveResponse
 
 EXAMPLES = [line for line in (command.__doc__ or "").splitlines() if line.startswith("    python")]
 
@@ -113,7 +114,7 @@ def test_a_page_needs_a_result_file(data: Path) -> None:
 def test_what_it_cannot_do_exits_otherwise_than_an_invalid_run(
     arguments: str, fault: str, data: Path, repository: Path
 ) -> None:
-    command = [sys.executable, "-m", "bench.load", "--data", str(data.resolve())]
+    command = [sys.executable, "-m", "grace.bench.load", "--data", str(data.resolve())]
     done = subprocess.run(
         [*command, *arguments.split()], cwd=repository, capture_output=True, text=True, check=False
     )

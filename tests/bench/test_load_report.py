@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from bench.load.calls import Call, LoadRun, ServerTimes
-from bench.load.client import OpenLoop
-from bench.load.report import main
-from bench.load.result import load_result, write_load_result
-from bench.load.summary import read_summary
-from configs.errors import InputError
+from grace.bench.load.calls import Call, LoadRun, ServerTimes
+from grace.bench.load.client import OpenLoop
+from grace.bench.load.report import main
+from grace.bench.load.result import load_result, write_load_result
+from grace.bench.load.summary import read_summary
+from grace.configs.errors import InputError
 
 PNG = b"\x89PNG\r\n"
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.load import sweep
-from bench.load.shots import read_shots, write_ghz_data, write_wire
-from bench.synth import Written
-from configs.errors import InputError
-from proto.retrieval_pb2 import DESCRIPTOR, RetrieveRequest
+from grace.bench.load import sweep
+from grace.bench.load.shots import read_shots, write_ghz_data, write_wire
+from grace.catalogues.synth import Written
+from grace.configs.errors import InputError
+from grace.proto.retrieval_pb2 import DESCRIPTOR, RetrieveRequest
 
 
 def test_synthetic_requests_become_the_messages_that_they_say(

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 import grpc
 import pytest
 
-from bench.load.calls import Call, LoadRun, ServerTimes, status_name
-from bench.load.client import ClosedLoop, OpenLoop
-from bench.load.result import invalid_because, load_result, percentile
+from grace.bench.load.calls import Call, LoadRun, ServerTimes, status_name
+from grace.bench.load.client import ClosedLoop, OpenLoop
+from grace.bench.load.result import invalid_because, load_result, percentile
 
 TIMES = ServerTimes(queue=300, input=100, features=200, generate=3000, post=400)
 LOAD = OpenLoop(rate=63, seconds=3, seed=7)

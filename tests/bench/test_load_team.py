@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from bench.load.arrivals import poisson_arrivals
-from bench.load.calls import Call, LoadRun
-from bench.load.client import ClosedLoop, OpenLoop
-from bench.load.result import load_result, percentile
-from bench.load.team import merged, run_together
-from configs.errors import InputError
-from proto.retrieval_pb2 import RetrieveRequest
+from grace.bench.load.arrivals import poisson_arrivals
+from grace.bench.load.calls import Call, LoadRun
+from grace.bench.load.client import ClosedLoop, OpenLoop
+from grace.bench.load.result import load_result, percentile
+from grace.bench.load.team import merged, run_together
+from grace.configs.errors import InputError
+from grace.proto.retrieval_pb2 import RetrieveRequest
 from support.known_server import REPLY, SHOTS, known_server
 
 BEGAN = datetime(2026, 1, 31, 12, tzinfo=UTC)

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from bench.load.plots import draw_timeline
-from bench.load.timeline import Slice, busy_share, read_timeline, window, write_window
-from configs.generation import BeamProfile
-from server.messages import RequestBatch, Span
-from server.timeline import Timeline
+from grace.bench.load.plots import draw_timeline
+from grace.bench.load.timeline import Slice, busy_share, read_timeline, window, write_window
+from grace.configs.generation import BeamProfile
+from grace.server.messages import RequestBatch, Span
+from grace.server.observe.timeline import Timeline
 
 STARTS = (10.0, 10.1, 10.25)
 

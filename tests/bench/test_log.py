@@ -7,11 +7,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bench.synth import Catalogue, make_catalogue, preset_spec, write_folder
-from bench.synth.browsing import Browsing
-from bench.synth.events import ACTION_IDS, NOW_MS
-from bench.synth.folder import LOG_FILE
-from bench.synth.log_file import FEWEST_EVENTS, MOST_EVENTS, InteractionLog, make_log
+from grace.catalogues.synth import Catalogue, make_catalogue, preset_spec, write_folder
+from grace.catalogues.synth.browsing import Browsing
+from grace.catalogues.synth.events import ACTION_IDS, NOW_MS
+from grace.catalogues.synth.folder import LOG_FILE
+from grace.catalogues.synth.log_file import FEWEST_EVENTS, MOST_EVENTS, InteractionLog, make_log
 from support.training import plain_gini
 
 

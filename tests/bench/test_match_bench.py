@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from bench.match_bench import main
+from grace.bench.match_bench import main
 
 
 def test_the_match_benchmark_writes_rows_that_add_up(tmp_path: Path) -> None:
@@ -11,7 +11,7 @@ def test_the_match_benchmark_writes_rows_that_add_up(tmp_path: Path) -> None:
     main(["--sids", "2111", "--rules", "999", "--repetitions", "2", "--out", str(out)])
     result = json.loads(out.read_text())
     assert sorted(result) == ["command", "commit", "machine", "rows"]
-    assert "python -m bench.match_bench --sids 2111" in result["command"]
+    assert "python -m grace.bench.match_bench --sids 2111" in result["command"]
     assert [row["leaves"] for row in result["rows"][::2]] == ["random", "eligible", "scattered"]
     for row in result["rows"]:
         assert 0 < row["returned"] <= row["matched"] <= row["generated"]

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench.gpu import overlap
-from bench.gpu.options import BenchOptions
-from bench.gpu.overlap import LEAST_IN_FP32, measure_overlap, shared
-from bench.gpu.trained_model import lesson_of, prepare, teach
-from configs.errors import DeviceError
-from kernels import REFERENCE, Beams
+from grace.bench.gpu import overlap
+from grace.bench.gpu.options import BenchOptions
+from grace.bench.gpu.overlap import LEAST_IN_FP32, measure_overlap, shared
+from grace.bench.gpu.trained_model import lesson_of, prepare, teach
+from grace.configs.errors import DeviceError
+from grace.kernels import REFERENCE, Beams
 
 CPU = torch.device("cpu")
 
@@ -92,6 +92,6 @@ def test_an_engine_that_is_another_function_in_float32_gets_no_row(
         return REFERENCE.select_beams(-logits, *arguments, **named)  # type: ignore[arg-type]
 
     wrong = replace(REFERENCE, select_beams=worst_first)
-    monkeypatch.setattr("bench.gpu.overlap.load_ops", lambda device: wrong)
+    monkeypatch.setattr("grace.bench.gpu.overlap.load_ops", lambda device: wrong)
     with pytest.raises(DeviceError, match=r"paper in fp32: .* of the SIDs"):
         list(measure_overlap(options("paper")))

@@ -8,18 +8,18 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from bench.paper import PaperCatalogue, PaperKnobs, PaperSpec, make_paper_catalogue
-from bench.paper.ads_file import write_ads
-from bench.paper.decode_only import decode_snapshot
-from bench.paper.direct import arranged_ads, collected_ads, snapshot_of
-from bench.paper.folder import write_paper_folder
-from bench.paper.schema import SMALL, paper_schema, targeting_yaml
-from bench.paper.users import make_users
-from configs.errors import InputError
-from index.builder import BuildSpec, build
-from index.matchers import DynamicKWay, KWay, MatcherMode, StaticKWay
-from index.schema import load_schema
-from index.storage import load_snapshot
+from grace.catalogues.paper import PaperCatalogue, PaperKnobs, PaperSpec, make_paper_catalogue
+from grace.catalogues.paper.ads_file import write_ads
+from grace.catalogues.paper.decode_only import decode_snapshot
+from grace.catalogues.paper.direct import arranged_ads, collected_ads, snapshot_of
+from grace.catalogues.paper.folder import write_paper_folder
+from grace.catalogues.paper.schema import SMALL, paper_schema, targeting_yaml
+from grace.catalogues.paper.users import make_users
+from grace.configs.errors import InputError
+from grace.index.builder import BuildSpec, build
+from grace.index.matchers.matchers import DynamicKWay, KWay, MatcherMode, StaticKWay
+from grace.index.storage import load_snapshot
+from grace.index.targeting.schema import load_schema
 from support.arrays import assert_same_arrays
 from support.command import run_grace
 

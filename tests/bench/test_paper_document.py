@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.paper import GeneratorKnobs, PaperKnobs
+from grace.catalogues.paper import GeneratorKnobs, PaperKnobs
 
 
 def test_every_knob_is_in_the_document_with_its_value(repository: Path) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bench.paper import (
+from grace.catalogues.paper import (
     Generator,
     GeneratorKnobs,
     PaperSpec,
@@ -15,12 +15,12 @@ from bench.paper import (
     make_users,
     snapshot_of,
 )
-from bench.paper.draws import Draws, Stream, normal_cdf, normal_quantile
-from bench.synth.arrays import BoolArray, Int64Array
-from index.admission import admitted_entries
-from index.matchers import MatcherMode
-from index.snapshot import Snapshot
-from index.users import UserEncoder, UserRows
+from grace.catalogues.paper.draws import Draws, Stream, normal_cdf, normal_quantile
+from grace.catalogues.synth.arrays import BoolArray, Int64Array
+from grace.index.matchers.admission import admitted_entries
+from grace.index.matchers.matchers import MatcherMode
+from grace.index.snapshot import Snapshot
+from grace.index.users.user_rows import UserEncoder, UserRows
 
 BEAMS, NUM_SIDS = (1, 7, 15, 63), 111
 

@@ -8,11 +8,11 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from bench.gpu.bars import Bar, draw_bars
-from bench.gpu.document import NAME, performance_document, plots_of
-from bench.gpu.document_plots import PLOTS
-from bench.gpu.tables import TABLES
-from configs.marked_text import replaced
+from grace.bench.gpu.bars import Bar, draw_bars
+from grace.bench.gpu.document import NAME, performance_document, plots_of
+from grace.bench.gpu.document_plots import PLOTS
+from grace.bench.gpu.tables import TABLES
+from grace.configs.marked_text import replaced
 
 RESULTS = Path("bench") / "results" / "h200"
 

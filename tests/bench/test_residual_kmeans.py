@@ -4,8 +4,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bench.synth.residual_kmeans import residual_codes, seed_centres, settle, told_apart
-from configs.errors import InputError
+from grace.catalogues.synth.residual_kmeans import residual_codes, seed_centres, settle, told_apart
+from grace.configs.errors import InputError
 
 Points = npt.NDArray[np.float64]
 

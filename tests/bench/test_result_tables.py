@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from bench import build_table, eligibility_tables
-from bench.paper import published
-from bench.result_tables import RESULTS, read_result, table
-from configs.errors import InputError
-from configs.marked_text import replaced
-from index.matchers import MatcherMode
+from grace.bench import build_table, eligibility_tables
+from grace.bench.result_tables import RESULTS, read_result, table
+from grace.catalogues.paper import published
+from grace.configs.errors import InputError
+from grace.configs.marked_text import replaced
+from grace.index.matchers.matchers import MatcherMode
 
 BUCKETS = ("<5k", "5k-9.9k", "10k+")
 
@@ -149,7 +149,7 @@ def result() -> dict[str, Any]:
     return {
         "commit": "c0ffee",
         "machine": "63 cores",
-        "command": "python -m bench.eligibility_study",
+        "command": "python -m grace.bench.eligibility_study",
         "rows": [catalogue, *matchers, *passes],
     }
 
@@ -175,7 +175,7 @@ def test_a_bucket_without_ads_tells_the_papers_number_alone(result: dict[str, An
 
 def test_the_index_and_its_levels_stand_beside_the_papers(result: dict[str, Any]) -> None:
     text = eligibility_tables.eligibility_tables(result)["index"]
-    assert text.startswith("Commit c0ffee, 63 cores: `python -m bench.eligibility_study`.\n")
+    assert text.startswith("Commit c0ffee, 63 cores: `python -m grace.bench.eligibility_study`.\n")
     assert behind(text, "SIDs") == ["30,000,000", "30M"]
     assert behind(text, "ads per SID p50/p90/p99") == ["1 / 2 / 12", "1 / 2 / 11"]
     assert behind(text, "words of a bitmask row") == ["7", "7"]

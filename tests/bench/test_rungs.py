@@ -9,18 +9,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.gpu.found import Found, TracedFound, plain_found_freely
-from bench.rungs.attention import DenseCache, attend_sdpa, spread_to_rows
-from bench.rungs.dense_search import DenseGenerated, Rung, dense_search, require_full_contexts
-from bench.rungs.every_token import EveryToken
-from bench.rungs.ladder import DENSE_RUNGS, L0, L1
-from bench.rungs.weights import RungWeights
-from configs.errors import InputError
-from configs.generation import BeamProfile
-from index.trie import NO_NODE
-from kernels import REFERENCE, Beams
-from model.beam_search import beam_search
-from model.inputs import UserContext
+from grace.bench.gpu.found import Found, TracedFound, plain_found_freely
+from grace.bench.rungs.attention import DenseCache, attend_sdpa, spread_to_rows
+from grace.bench.rungs.dense_search import DenseGenerated, Rung, dense_search, require_full_contexts
+from grace.bench.rungs.every_token import EveryToken
+from grace.bench.rungs.ladder import DENSE_RUNGS, L0, L1
+from grace.bench.rungs.weights import RungWeights
+from grace.configs.errors import InputError
+from grace.configs.generation import BeamProfile
+from grace.index.trie import NO_NODE
+from grace.kernels import REFERENCE, Beams
+from grace.model.definition.beam_search import beam_search
+from grace.model.definition.inputs import UserContext
 from support.command import run_python
 from support.rung_cases import RungCase, dense_inputs, expected_sids, rung_case
 
@@ -89,7 +89,7 @@ def test_keys_are_spread_when_the_number_of_beams_changes_and_not_again(
         widths.append(beams)
         return spread_to_rows(keys, beams)
 
-    monkeypatch.setattr("bench.rungs.dense_search.spread_to_rows", counting)
+    monkeypatch.setattr("grace.bench.rungs.dense_search.spread_to_rows", counting)
     case = rung_case(7, profile=BeamProfile((1, 11, 11), 11))
     assert_agree(case, searched(case, L0))
     assert widths == [11] * 2 * 2  # keys and values of both layers

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from bench.rungs.hf_t5 import allowed_by_trie, hf_decoder, hf_generate
-from bench.rungs.static_mask import static_index, static_step
-from index.matchers import MatcherMode
-from model.spec import DecoderSpec
+from grace.bench.rungs.hf_t5 import allowed_by_trie, hf_decoder, hf_generate
+from grace.bench.rungs.static_mask import static_index, static_step
+from grace.index.matchers.matchers import MatcherMode
+from grace.model.definition.spec import DecoderSpec
 from support.decode_cases import DecodeCase, branching_case, decode_case
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-import configs
-from bench.running_server import GRACE_SERVE, RunningServer, write_server_config
-from configs.errors import CallError
-from configs.serving import load_serving_config
+from grace import configs
+from grace.bench.running_server import GRACE_SERVE, RunningServer, write_server_config
+from grace.configs.errors import CallError
+from grace.configs.serving import load_serving_config
 
 pytestmark = pytest.mark.subprocess
 

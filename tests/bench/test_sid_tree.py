@@ -4,11 +4,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bench.synth import Catalogue, CatalogueSpec, make_catalogue, preset_spec
-from bench.synth.sid_tree import apportion, make_sid_tree
-from bench.synth.spec import Stream
-from bench.synth.topics import AUDIENCES_PER_TOPIC, PRODUCTS_PER_TOPIC, TOPICS
-from configs.errors import InputError
+from grace.catalogues.synth import Catalogue, CatalogueSpec, make_catalogue, preset_spec
+from grace.catalogues.synth.sid_tree import apportion, make_sid_tree
+from grace.catalogues.synth.spec import Stream
+from grace.catalogues.synth.topics import AUDIENCES_PER_TOPIC, PRODUCTS_PER_TOPIC, TOPICS
+from grace.configs.errors import InputError
 
 
 def fan_out(sids: npt.NDArray[np.uint16], depth: int) -> npt.NDArray[np.int64]:

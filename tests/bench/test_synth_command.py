@@ -6,8 +6,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from bench.synth import Preset
-from bench.synth.folder import ADS_FILE, LOG_FILE, REQUESTS_FILE, TARGETING_FILE
+from grace.catalogues.synth import Preset
+from grace.catalogues.synth.folder import ADS_FILE, LOG_FILE, REQUESTS_FILE, TARGETING_FILE
 from support.command import run_grace
 
 pytestmark = pytest.mark.subprocess

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from bench.load.thread_times import ThreadTimes, ThreadWatch
+from grace.bench.load.thread_times import ThreadTimes, ThreadWatch
 
 BUSY = """
 import subprocess, sys, threading, time

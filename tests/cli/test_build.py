@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from index.storage.folder import writers_lock
+from grace.index.storage.folder import writers_lock
 from support.command import GRACE, run_grace
 
 pytestmark = pytest.mark.subprocess

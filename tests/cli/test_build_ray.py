@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from index.builder.shards.scratch import SCRATCH
-from index.matchers import MatcherMode
+from grace.index.builder.sharding.scratch import SCRATCH
+from grace.index.matchers.matchers import MatcherMode
 from support.command import plain_environment, run_grace, run_python
 
 pytestmark = [pytest.mark.subprocess, pytest.mark.soak]

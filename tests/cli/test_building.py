@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from index.storage import load_snapshot
+from grace.index.storage import load_snapshot
 from support.command import GRACE, plain_environment, run_grace
 
 pytestmark = pytest.mark.subprocess

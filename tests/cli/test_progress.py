@@ -2,14 +2,14 @@
 
 import pytest
 
-from cli.progress import progress_bars
+from grace.cli.progress import progress_bars
 
 
 def test_a_log_gets_a_line_now_and_then(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = 100.0
-    monkeypatch.setattr("cli.progress.time.monotonic", lambda: now)
+    monkeypatch.setattr("grace.cli.progress.time.monotonic", lambda: now)
     with progress_bars() as progress:
         for second in range(1, 64):
             now = 100.0 + second

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index.storage import current_version, publish
+from grace.index.storage import current_version, publish
 from support.command import run_grace
 from support.forgery import forge_array, make_version, read_array_file
 

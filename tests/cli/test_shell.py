@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from cli import doctor
-from cli.main import COMMANDS, told
-from configs.errors import ConfigError, GraceError, SnapshotError
+from grace.cli import doctor
+from grace.cli.main import COMMANDS, told
+from grace.configs.errors import ConfigError, GraceError, SnapshotError
 from support.command import run_grace, run_python
 
 
@@ -163,7 +163,7 @@ def test_doctor_names_a_missing_native_library_and_its_remedy(tmp_path: Path) ->
 def test_doctor_says_where_the_gpu_kernels_are_built(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("native.loader.library_path", lambda *_: tmp_path / "none.so")
+    monkeypatch.setattr("grace.native.loader.library_path", lambda *_: tmp_path / "none.so")
     (note,) = (f for f in doctor.examine() if f.name == "CUDA kernels")
     assert (note.status, note.found) == ("note", "not built: a GPU needs them")
     assert note.remedy == "`make native CUDA=1`, where nvcc is"

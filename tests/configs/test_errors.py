@@ -2,7 +2,7 @@
 
 import pytest
 
-from configs import errors
+from grace.configs import errors
 
 
 def test_the_drawing_names_every_error_and_its_exit_code() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from configs.errors import ConfigError
-from configs.generation import BeamProfile, GenerationConfig
+from grace.configs.errors import ConfigError
+from grace.configs.generation import BeamProfile, GenerationConfig
 
 
 def of(*beams: int, num_sids: int) -> GenerationConfig:

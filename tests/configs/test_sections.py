@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs.errors import ConfigError
-from configs.sections import load_section
+from grace.configs.errors import ConfigError
+from grace.configs.sections import load_section
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
-from configs.errors import ConfigError
-from configs.serving import ServingConfig, load_serving_config
-from model.init import load_model_config
+from grace.configs.errors import ConfigError
+from grace.configs.serving import ServingConfig, load_serving_config
+from grace.model.checkpoints.init import load_model_config
 
 GENERATION = {"max_batch": 3, "profiles": {"full": {"beams": [1, 7], "num_sids": 5}}}
 LEAST: dict[str, Any] = {"snapshots": "s", "checkpoint": "c", "generation": GENERATION}

@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 import pytest
 
-from configs.errors import InputError
-from configs.marked_text import replaced
-from configs.serving import ServingConfig
-from configs.settings import settings_document
+from grace.configs.errors import InputError
+from grace.configs.marked_text import replaced
+from grace.configs.serving import ServingConfig
+from grace.configs.settings import settings_document
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs.errors import ConfigError
-from configs.yaml_loader import MAX_BYTES, MAX_DEPTH, parse_yaml, read_yaml
+from grace.configs.errors import ConfigError
+from grace.configs.yaml_loader import MAX_BYTES, MAX_DEPTH, parse_yaml, read_yaml
 
 
 def read(text: str) -> Any:

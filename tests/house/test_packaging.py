@@ -31,7 +31,7 @@ def third_party(repository: Path) -> set[str]:
                     modules.update(alias.name.partition(".")[0] for alias in node.names)
                 elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                     modules.add(node.module.partition(".")[0])
-    modules -= {*sys.stdlib_module_names, *layout.LAYERS}
+    modules -= {*sys.stdlib_module_names, "grace"}
     owners = packages_distributions()
     return {
         owner.lower().replace("_", "-")
@@ -40,17 +40,11 @@ def third_party(repository: Path) -> set[str]:
     }
 
 
-def test_the_package_list_is_what_lies_on_disk(repository: Path, pyproject: dict[str, Any]) -> None:
-    listed = pyproject["tool"]["setuptools"]["packages"]
-    assert sorted(listed) == layout.packages_on_disk(repository)
-    assert {name.partition(".")[0] for name in listed} <= set(layout.LAYERS)
-
-
-def test_a_package_missing_from_the_list_would_be_seen(tmp_path: Path) -> None:
-    for name in ("index/__init__.py", "index/deep/trie.py", "docs/conf.py"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    assert layout.packages_on_disk(tmp_path) == ["index", "index.deep"]
+def test_each_top_level_package_has_its_link_in_grace(repository: Path) -> None:
+    links = {
+        file.name: file.readlink() for file in (repository / "grace").iterdir() if file.is_symlink()
+    }
+    assert links == {name: Path("..") / name for name in layout.LAYERS}
 
 
 def test_the_editable_install_puts_no_import_hook_between_reader_and_file(
@@ -60,13 +54,6 @@ def test_the_editable_install_puts_no_import_hook_between_reader_and_file(
     files = [file.name for found in ours for file in found.files or ()]
     assert not [name for name in files if name.startswith("__editable__") and name.endswith(".py")]
     assert Path(sys.modules["support"].__path__[0]).is_relative_to(repository)
-
-
-def test_no_other_distribution_provides_a_package_of_ours() -> None:
-    owners = packages_distributions()
-    strangers = {name: set(owners.get(name, ())) - {"grace-serving"} for name in layout.LAYERS}
-    assert {name: found for name, found in strangers.items() if found} == {}
-    assert not {found.name.lower() for found in distributions()} & set(layout.LAYERS)
 
 
 def test_what_the_product_imports_is_declared_and_the_other_way_round(
@@ -81,5 +68,5 @@ def test_what_the_product_imports_is_declared_and_the_other_way_round(
 
 
 def test_the_command_is_grace_and_python_is_at_least_3_11(pyproject: dict[str, Any]) -> None:
-    assert pyproject["project"]["scripts"] == {"grace": "cli.main:run"}
+    assert pyproject["project"]["scripts"] == {"grace": "grace.cli.main:run"}
     assert pyproject["project"]["requires-python"] == ">=3.11"

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from index.admission import admitted_entries
-from index.bloom import bloom_positions, star_hash, value_hash
-from index.matchers import MatcherMode
-from index.schema import Attribute, TargetingSchema, TargetSet
-from index.snapshot import Snapshot
-from index.trie import NO_NODE
-from index.users import UserAttributes, UserEncoder, UserRows
+from grace.index.matchers.admission import admitted_entries
+from grace.index.matchers.bloom import bloom_positions, star_hash, value_hash
+from grace.index.matchers.matchers import MatcherMode
+from grace.index.snapshot import Snapshot
+from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
+from grace.index.trie import NO_NODE
+from grace.index.users.user_rows import UserAttributes, UserEncoder, UserRows
 from support.oracle import RawAd, eligible_prefixes
 from support.plain_builder import plain_snapshot
 from support.plain_partitions import rows_of_entry

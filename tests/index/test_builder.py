@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from index.builder import BuildReport, BuildSpec, build
-from index.invariants import check_invariants
-from index.matchers import MatcherMode
-from index.snapshot import Snapshot
-from index.storage import current_version, load_snapshot, publish, write_snapshot
+from grace.index.builder import BuildReport, BuildSpec, build
+from grace.index.invariants import check_invariants
+from grace.index.matchers.matchers import MatcherMode
+from grace.index.snapshot import Snapshot
+from grace.index.storage import current_version, load_snapshot, publish, write_snapshot
 from support.ads_parquet import ads_table, write_ads, write_schema
 from support.arrays import assert_same_arrays
 from support.oracle import RawAd

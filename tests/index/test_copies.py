@@ -6,8 +6,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from configs.errors import InputError
-from index.builder.shards.copies import Numbered, Spans, SpanTable, number_spans
+from grace.configs.errors import InputError
+from grace.index.builder.sharding.copies import Numbered, Spans, SpanTable, number_spans
 
 Rows = list[tuple[int, ...]]
 
@@ -46,7 +46,7 @@ def number(tables: Sequence[Rows], block: int, width: int) -> Numbered:
 def test_ids_are_by_first_use_over_all_tables(
     monkeypatch: pytest.MonkeyPatch, seed: int, width: int, budget: int
 ) -> None:
-    monkeypatch.setattr("index.builder.shards.copies.COPIES_BUDGET", budget)
+    monkeypatch.setattr("grace.index.builder.sharding.copies.COPIES_BUDGET", budget)
     rng = np.random.default_rng(seed)
     tables = random_tables(rng, width or 5, width or 0)
     numbered = number(tables, 17, width)

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from configs.errors import InputError
-from index.admission import admitted_entries
-from index.exact import ExactMatcher, MatchedAds
-from index.schema import Attribute, TargetingSchema, TargetSet
-from index.snapshot import Snapshot
-from index.trie import NO_NODE
-from index.users import UserAttributes, UserEncoder, UserRows
+from grace.configs.errors import InputError
+from grace.index.matchers.admission import admitted_entries
+from grace.index.matching.exact import ExactMatcher, MatchedAds
+from grace.index.snapshot import Snapshot
+from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
+from grace.index.trie import NO_NODE
+from grace.index.users.user_rows import UserAttributes, UserEncoder, UserRows
 from support.oracle import RawAd, first_failure
 from support.plain_builder import plain_snapshot
 from support.strategies import Case, cases, random_case, random_schema

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from index.explain import Reason, explain
-from index.schema import Attribute, TargetingSchema, TargetSet
+from grace.index.matching.explain import Reason, explain
+from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from support.oracle import RawAd, eligible
 from support.plain_builder import plain_snapshot
 from support.strategies import Case, cases

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from configs.errors import InputError, RejectedAdsError
-from index.builder import BuildSpec, build
-from index.importers import ImportReport, ImportSpec, import_sids
-from index.schema import Attribute, TargetingSchema
-from index.storage import load_snapshot
+from grace.configs.errors import InputError, RejectedAdsError
+from grace.index.builder import BuildSpec, build
+from grace.index.importers import ImportReport, ImportSpec, import_sids
+from grace.index.storage import load_snapshot
+from grace.index.targeting.schema import Attribute, TargetingSchema
 from support.ads_parquet import write_schema
 
 LETTER = """{"0": ["<a_93>", "<b_85>", "<c_227>", "<d_174>"],

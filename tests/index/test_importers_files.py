@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from configs.errors import InputError
-from index.importers import ImportSpec, import_sids
+from grace.configs.errors import InputError
+from grace.index.importers import ImportSpec, import_sids
 
 ITEMS = '{"item_id": 5, "token_ids": [1, 2]}\n'
 

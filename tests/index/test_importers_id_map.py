@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from configs.errors import InputError
-from index.importers import ImportSpec, import_sids
+from grace.configs.errors import InputError
+from grace.index.importers import ImportSpec, import_sids
 
 ONE_ITEM = '{"0": ["<a_93>", "<b_85>"]}'
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from configs.errors import InputError, RejectedAdsError
-from index.importers import ImportSpec, import_sids
+from grace.configs.errors import InputError, RejectedAdsError
+from grace.index.importers import ImportSpec, import_sids
 
 ITEMS = '{"7": ["<a_1>", "<b_2>"], "5": ["<a_3>", "<b_4>"], "6": ["<a_0>", "<b_0>"]}'
 NAMED = """{"item_id": "B07", "token_ids": [1, 2]}

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs.errors import InputError
-from index.importers import ImportSpec, import_sids
-from index.importers.items import BATCH_ITEMS
+from grace.configs.errors import InputError
+from grace.index.importers import ImportSpec, import_sids
+from grace.index.importers.items import BATCH_ITEMS
 
 
 def silent(step: str, done: int, total: int) -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from configs.errors import InputError
-from index.builder import BuildReport, BuildSpec, build
-from index.builder.kway import checked_k_way
-from index.invariants import check_invariants
-from index.matchers import DynamicKWay, KWay, MatcherMode, StaticKWay
-from index.schema import Attribute, TargetingSchema
-from index.snapshot import Snapshot
-from index.storage import load_snapshot
+from grace.configs.errors import InputError
+from grace.index.builder import BuildReport, BuildSpec, build
+from grace.index.builder.kway import checked_k_way
+from grace.index.invariants import check_invariants
+from grace.index.matchers.matchers import DynamicKWay, KWay, MatcherMode, StaticKWay
+from grace.index.snapshot import Snapshot
+from grace.index.storage import load_snapshot
+from grace.index.targeting.schema import Attribute, TargetingSchema
 from support.ads_parquet import write_ads, write_schema
 from support.arrays import assert_same_arrays
 from support.oracle import RawAd

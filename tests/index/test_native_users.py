@@ -10,13 +10,13 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs.errors import RequestError
-from index.bloom import value_hash
-from index.schema import Attribute, TargetingSchema, TargetSet
-from index.users import DirectUsers, UserEncoder, UserRows
-from index.values import InternedValues
-from index.wire_user import UserLimits, WireUser, split_user
-from proto.retrieval_pb2 import RetrieveRequest, Values
+from grace.configs.errors import RequestError
+from grace.index.matchers.bloom import value_hash
+from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
+from grace.index.users.user_rows import DirectUsers, UserEncoder, UserRows
+from grace.index.users.values import InternedValues
+from grace.index.users.wire_user import UserLimits, WireUser, split_user
+from grace.proto.retrieval_pb2 import RetrieveRequest, Values
 from support.wire_cases import field, varint, with_bytes_changed
 from support.wire_users import random_user_wire, random_value
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from configs.errors import InputError, RejectedAdsError
-from index.builder import BuildSpec, build
-from index.schema import Attribute, TargetingSchema, TargetSet
-from index.storage import load_snapshot
+from grace.configs.errors import InputError, RejectedAdsError
+from grace.index.builder import BuildSpec, build
+from grace.index.storage import load_snapshot
+from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from support.ads_parquet import write_schema
 
 SCHEMA = TargetingSchema(

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from configs.errors import ConfigError
-from index.schema import Attribute, TargetingSchema, load_schema
+from grace.configs.errors import ConfigError
+from grace.index.targeting.schema import Attribute, TargetingSchema, load_schema
 from support.strategies import schemas
 
 GOOD = """

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from configs.errors import InputError, RejectedAdsError
-from index.builder import BuildReport, BuildSpec, Sharding, build, build_in_shards
-from index.builder.shards.scratch import SCRATCH, scratch_folder
-from index.builder.shards.shard import first_token_ranges
-from index.invariants import check_invariants
-from index.matchers import DynamicKWay, KWay, MatcherMode, StaticKWay
-from index.storage import load_snapshot, versions
+from grace.configs.errors import InputError, RejectedAdsError
+from grace.index.builder import BuildReport, BuildSpec, Sharding, build, build_in_shards
+from grace.index.builder.sharding.scratch import SCRATCH, scratch_folder
+from grace.index.builder.sharding.shard import first_token_ranges
+from grace.index.invariants import check_invariants
+from grace.index.matchers.matchers import DynamicKWay, KWay, MatcherMode, StaticKWay
+from grace.index.storage import load_snapshot, versions
 from support.ads_parquet import write_ads, write_schema
 from support.oracle import RawAd
 from support.strategies import Case, random_ads, random_case, random_schema
@@ -109,13 +109,13 @@ def test_tables_told_apart_in_many_parts_and_ids_in_many_ranges_give_the_same_by
     case = wide_case(seed=3, num_ads=777)
     spec = spec_of(tmp_path, case, (case.ads,))
     whole = build(spec, silent)
-    monkeypatch.setattr("index.builder.shards.runs.SAMPLE_STEP", 7)
-    monkeypatch.setattr("index.builder.shards.repeated_ids.RANGE_IDS", 63)
-    monkeypatch.setattr("index.builder.shards.merge.LOOKUP_ADS", 111)
-    monkeypatch.setattr("index.builder.shards.merge.SAMPLE_STEP", 5)
-    monkeypatch.setattr("index.builder.shards.copies.COPIES_BUDGET", 7777)
-    monkeypatch.setattr("index.builder.shards.stored_arrays.BLOCK_BYTES", 511)
-    monkeypatch.setattr("index.builder.shards.join_rules.BLOCK_RULES", 63)
+    monkeypatch.setattr("grace.index.builder.sharding.runs.SAMPLE_STEP", 7)
+    monkeypatch.setattr("grace.index.builder.sharding.repeated_ids.RANGE_IDS", 63)
+    monkeypatch.setattr("grace.index.builder.sharding.merge.LOOKUP_ADS", 111)
+    monkeypatch.setattr("grace.index.builder.sharding.merge.SAMPLE_STEP", 5)
+    monkeypatch.setattr("grace.index.builder.sharding.copies.COPIES_BUDGET", 7777)
+    monkeypatch.setattr("grace.index.builder.sharding.stored_arrays.BLOCK_BYTES", 511)
+    monkeypatch.setattr("grace.index.builder.sharding.join_rules.BLOCK_RULES", 63)
     report = build_in_shards(in_shards(spec), Sharding(3, run_rows=333), silent)
     assert_same_version(report, whole)
 
@@ -163,9 +163,9 @@ def test_repeated_ids_at_the_border_of_two_ranges_are_listed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every id begins a range of ids."""
-    monkeypatch.setattr("index.builder.shards.runs.SAMPLE_STEP", 1)
-    monkeypatch.setattr("index.builder.shards.repeated_ids.SAMPLE_STEP", 1)
-    monkeypatch.setattr("index.builder.shards.repeated_ids.RANGE_IDS", 1)
+    monkeypatch.setattr("grace.index.builder.sharding.runs.SAMPLE_STEP", 1)
+    monkeypatch.setattr("grace.index.builder.sharding.repeated_ids.SAMPLE_STEP", 1)
+    monkeypatch.setattr("grace.index.builder.sharding.repeated_ids.RANGE_IDS", 1)
     case = wide_case(seed=5, num_ads=63)
     ads = [*case.ads, replace(case.ads[7], sid=(0, 0, 0)), case.ads[62]]
     spec = replace(spec_of(tmp_path, case, (ads,)), max_rejects=4)

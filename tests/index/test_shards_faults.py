@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from configs.errors import InputError, SnapshotError
-from index.builder import BuildSpec, Sharding, build, build_in_shards
-from index.builder.kway import require_static_ids
-from index.builder.shards.scratch import SCRATCH, scratch_folder
-from index.builder.shards.shard import build_shard
-from index.matchers import DynamicKWay, MatcherMode, StaticKWay
-from index.storage import current_version, publish, versions
+from grace.configs.errors import InputError, SnapshotError
+from grace.index.builder import BuildSpec, Sharding, build, build_in_shards
+from grace.index.builder.kway import require_static_ids
+from grace.index.builder.sharding.scratch import SCRATCH, scratch_folder
+from grace.index.builder.sharding.shard import build_shard
+from grace.index.matchers.matchers import DynamicKWay, MatcherMode, StaticKWay
+from grace.index.storage import current_version, publish, versions
 from support.ads_parquet import write_ads, write_schema
 from support.strategies import random_ads, random_schema
 
@@ -99,7 +99,7 @@ def test_a_build_in_shards_that_ends_late_does_not_undo_a_newer_publication(
 ) -> None:
     """The other build begins when this one has written its version, and not published it."""
 
-    plain_build = import_module("index.builder.build")
+    plain_build = import_module("grace.index.builder.build")
 
     def publish_late(root: Path, version: int, **options: Any) -> int | None:
         monkeypatch.setattr(plain_build, "publish", publish)
@@ -125,7 +125,7 @@ def test_static_ids_that_do_not_fit_end_either_build_before_its_next_step(
     spec: BuildSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of the shards would fit."""
-    monkeypatch.setattr("index.limits.MAX_ID", 4_999)
+    monkeypatch.setattr("grace.index.targeting.limits.MAX_ID", 4_999)
     steps: list[str] = []
     spec = replace(spec, mode=MatcherMode.STATIC, k_way=StaticKWay((9, 9, 9)))
     for run in (build, lambda *asked: build_in_shards(asked[0], Sharding(9), asked[1])):

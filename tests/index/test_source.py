@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from configs.errors import InputError
-from index.builder import BuildSpec, build
-from index.builder.batches import BatchReader
-from index.builder.source import open_ads
-from index.schema import Attribute, TargetingSchema, TargetSet
+from grace.configs.errors import InputError
+from grace.index.builder import BuildSpec, build
+from grace.index.builder.batches import BatchReader
+from grace.index.builder.source import open_ads
+from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from support.ads_parquet import write_schema
 
 SCHEMA = TargetingSchema(

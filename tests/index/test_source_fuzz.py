@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from configs.errors import InputError
-from index.builder import BuildReport, BuildSpec, build
-from index.invariants import check_invariants
-from index.storage import load_snapshot
+from grace.configs.errors import InputError
+from grace.index.builder import BuildReport, BuildSpec, build
+from grace.index.invariants import check_invariants
+from grace.index.storage import load_snapshot
 from support.ads_parquet import write_schema
 from support.arrays import assert_same_arrays
 from support.fuzzed_tables import (

@@ -5,10 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index.builder.shards.stored_arrays import ArrayWriter, OutputFolder, StoredArray, blocks
-from index.storage.array_file import write_array
-from index.storage.folder import open_root
-from index.storage.mapped import MappedArray
+from grace.index.builder.sharding.stored_arrays import (
+    ArrayWriter,
+    OutputFolder,
+    StoredArray,
+    blocks,
+)
+from grace.index.storage.array_file import write_array
+from grace.index.storage.folder import open_root
+from grace.index.storage.mapped import MappedArray
 
 
 @pytest.mark.parametrize("row", [(), (3,)], ids=["numbers", "rows"])
@@ -38,7 +43,7 @@ def test_rows_of_another_width_are_our_mistake(tmp_path: Path) -> None:
 def test_a_stored_array_reads_as_the_one_that_was_written(
     tmp_path: Path, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("index.builder.shards.stored_arrays.BLOCK_BYTES", 100)
+    monkeypatch.setattr("grace.index.builder.sharding.stored_arrays.BLOCK_BYTES", 100)
     array = np.random.default_rng(2).integers(1 << 40, size=shape)
     with open_root(tmp_path) as folder:
         entry = write_array("rows.npy", array, folder)

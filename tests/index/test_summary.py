@@ -5,9 +5,9 @@ from statistics import mean
 import numpy as np
 import pytest
 
-from index.matchers import DynamicKWay, MatcherMode
-from index.schema import Attribute, TargetingSchema
-from index.summary import summarize
+from grace.index.matchers.matchers import DynamicKWay, MatcherMode
+from grace.index.summary import summarize
+from grace.index.targeting.schema import Attribute, TargetingSchema
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
 from support.strategies import random_case, random_schema

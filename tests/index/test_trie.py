@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from index.schema import TargetingSchema
-from index.trie import NO_NODE, ROOT, SidTrie
+from grace.index.targeting.schema import TargetingSchema
+from grace.index.trie import NO_NODE, ROOT, SidTrie
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
 from support.strategies import random_case

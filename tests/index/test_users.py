@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from configs.errors import RequestError
-from index.bloom import value_hash
-from index.schema import Attribute, TargetingSchema, TargetSet
-from index.users import UserEncoder
-from index.values import InternedValues
+from grace.configs.errors import RequestError
+from grace.index.matchers.bloom import value_hash
+from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
+from grace.index.users.user_rows import UserEncoder
+from grace.index.users.values import InternedValues
 
 SCHEMA = TargetingSchema(
     (Attribute("country", ("US", "NO")), Attribute("gender", ("f", "m", "?"), missing="?")),

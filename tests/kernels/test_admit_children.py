@@ -10,13 +10,13 @@ import torch
 from hypothesis import given
 from torch import Tensor
 
-from index.admission import admitted_entries
-from index.bloom import bloom_positions, star_hash
-from index.matchers import MatcherMode
-from index.trie import NO_NODE, ROOT
-from kernels.admit_children import admit_children_reference, fan_outs
-from kernels.admit_children_cpu import admit_children_cpu
-from kernels.ops import AdmitChildren
+from grace.index.matchers.admission import admitted_entries
+from grace.index.matchers.bloom import bloom_positions, star_hash
+from grace.index.matchers.matchers import MatcherMode
+from grace.index.trie import NO_NODE, ROOT
+from grace.kernels.decode.admit_children import admit_children_reference, fan_outs
+from grace.kernels.decode.admit_children_cpu import admit_children_cpu
+from grace.kernels.decode.ops import AdmitChildren
 from support.decode_cases import (
     DecodeCase,
     branching_case,

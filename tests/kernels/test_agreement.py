@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels import REFERENCE, Candidates, Ops, load_ops
+from grace.kernels import REFERENCE, Candidates, Ops, load_ops
 from support.op_cases import CASES, OpCase, mapped
 
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.cross_attention import cross_attention_reference
+from grace.kernels.decode.cross_attention import cross_attention_reference
 from support.op_cases import cross_inputs, row_scales
 
 

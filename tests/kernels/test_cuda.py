@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from index.matchers import MatcherMode
-from kernels import REFERENCE, Candidates, UserTensors
-from kernels.admit_children_cuda import CudaSlot, admit_children_cuda
-from kernels.select_beams_cuda import select_beams_cuda
+from grace.index.matchers.matchers import MatcherMode
+from grace.kernels import REFERENCE, Candidates, UserTensors
+from grace.kernels.decode.admit_children_cuda import CudaSlot, admit_children_cuda
+from grace.kernels.decode.select_beams_cuda import select_beams_cuda
 from support.decode_cases import branching_case, decode_case, every_sid_case, random_nodes
 from support.emulated_cuda import emulated_cuda
 from support.hard_inputs import full_rows, many_locations_case

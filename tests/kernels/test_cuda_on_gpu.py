@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from index.matchers import MatcherMode
-from kernels import (
+from grace.index.matchers.matchers import MatcherMode
+from grace.kernels import (
     REFERENCE,
     Beams,
     Candidates,
@@ -20,7 +20,7 @@ from kernels import (
     admission_slot,
     load_ops,
 )
-from kernels.admit_children_cuda import CudaSlot
+from grace.kernels.decode.admit_children_cuda import CudaSlot
 from support.decode_cases import branching_case, decode_case, every_sid_case, random_nodes
 from support.hard_inputs import full_rows, many_locations_case
 from support.op_cases import mapped, normal, selection_inputs

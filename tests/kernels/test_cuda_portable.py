@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from kernels import REFERENCE
-from kernels.admit_children_cuda import admit_children_cuda
-from kernels.select_beams_cuda import select_beams_cuda
+from grace.kernels import REFERENCE
+from grace.kernels.decode.admit_children_cuda import admit_children_cuda
+from grace.kernels.decode.select_beams_cuda import select_beams_cuda
 from support.emulated_cuda import PORTABLE, emulated_cuda
 from support.hard_inputs import full_rows
 from support.op_cases import CASES, OpCase

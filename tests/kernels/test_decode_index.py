@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from configs.errors import ConfigError
-from index.matchers import MatcherMode
-from kernels import DecodeIndex
-from kernels.tensors import MOST_SETS_ON_GPU
-from native.build import ROOT
+from grace.configs.errors import ConfigError
+from grace.index.matchers.matchers import MatcherMode
+from grace.kernels import DecodeIndex
+from grace.kernels.decode.tensors import MOST_SETS_ON_GPU
+from grace.native.build import ROOT
 from support.decode_cases import DecodeCase, branching_case, decode_case
 from support.strategies import random_schema
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.encoder_ops import PLAIN_ENCODER, EncoderOps, load_encoder_ops
+from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps, load_encoder_ops
 from support.command import run_python
 
 pytest.importorskip("triton", reason="the extra `gpu` exists on Linux alone")
 
-from kernels import encoder_attention_triton, gates_triton, rms_norm_triton
-from kernels.encoder_ops_cuda import CUDA_ENCODER
+from grace.kernels.encoder import encoder_attention_triton, gates_triton, rms_norm_triton
+from grace.kernels.encoder.encoder_ops_cuda import CUDA_ENCODER
 from support.encoder_cases import INTERFORMER, T5, interformer_spec, t5_spec
 from support.encoder_op_cases import CASES, encoder_calls, encoder_difference
 from support.op_cases import mapped

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from configs.errors import DeviceError
-from kernels.lt_products import LtProducts
-from model.captured_call import CapturedCall, CaptureMemory
+from grace.configs.errors import DeviceError
+from grace.kernels.decode.lt_products import LtProducts
+from grace.model.engine.captured_call import CapturedCall, CaptureMemory
 
 GPU = torch.device("cuda", 0)
 CHOSEN = ((6144, 2048, False), (2048, 512, True))

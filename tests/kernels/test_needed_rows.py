@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs.errors import NativeError
-from index.matchers import MatcherMode, NodeMatchers
-from index.trie import SidTrie
-from kernels import needed_rows as module
-from kernels.needed_rows import NeededRows, needed_rows
+from grace.configs.errors import NativeError
+from grace.index.matchers.matchers import MatcherMode, NodeMatchers
+from grace.index.trie import SidTrie
+from grace.kernels.decode import needed_rows as module
+from grace.kernels.decode.needed_rows import NeededRows, needed_rows
 from support.decode_cases import branching_case, decode_case
 from support.plain_partitions import rows_of_entry
 

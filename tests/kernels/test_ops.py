@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from configs.errors import DeviceError, NativeError
-from kernels import REFERENCE, Ops, load_ops
-from kernels.admit_children_cpu import admit_children_cpu
-from native.loader import load_cuda_library
+from grace.configs.errors import DeviceError, NativeError
+from grace.kernels import REFERENCE, Ops, load_ops
+from grace.kernels.decode.admit_children_cpu import admit_children_cpu
+from grace.native.loader import load_cuda_library
 from support.command import run_python
 
 

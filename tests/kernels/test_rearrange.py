@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from kernels import NO_BLOCK
-from kernels.rearrange import rearrange_reference
+from grace.kernels import NO_BLOCK
+from grace.kernels.decode.rearrange import rearrange_reference
 
 
 @pytest.mark.parametrize("step", range(4), ids=lambda step: f"step={step}")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.row_stable import gelu, linear, matmul, sigmoid
+from grace.kernels.row_stable import gelu, linear, matmul, sigmoid
 
 WIDTHS = [(1, 1), (3, 7), (17, 63), (24, 8), (63, 17), (64, 48), (111, 333), (128, 192)]
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from index.trie import NO_NODE
-from kernels import Beams, Candidates
-from kernels.select_beams import select_beams_reference
+from grace.index.trie import NO_NODE
+from grace.kernels import Beams, Candidates
+from grace.kernels.decode.select_beams import select_beams_reference
 from support.decode_cases import split_rows
 from support.op_cases import selection_inputs, tied_selection_inputs
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels import NO_BLOCK
-from kernels.self_attention import self_attention_reference
+from grace.kernels import NO_BLOCK
+from grace.kernels.decode.self_attention import self_attention_reference
 from support.op_cases import attention_pool, normal, row_scales
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels import REFERENCE
+from grace.kernels import REFERENCE
 from support.command import run_python
 from support.op_cases import normal, row_scales
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="the extra `gpu` exists on Linux alone")
 
-from kernels import (
+from grace.kernels.decode import (
     activate_triton,
     cross_attention_triton,
     rearrange_triton,

@@ -8,18 +8,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from configs.errors import ConfigError
-from configs.generation import BeamProfile
-from index.admission import admitted_entries
-from index.matchers import MatcherMode
-from index.schema import Attribute, TargetingSchema
-from index.snapshot import Snapshot
-from index.trie import NO_NODE
-from index.users import UserAttributes, UserEncoder, UserRows
-from kernels import REFERENCE, Beams, Candidates, DecodeIndex, Ops, UserTensors, load_ops
-from model.beam_search import Generated, beam_search
-from model.decoder import Decoder
-from model.inputs import UserContext
+from grace.configs.errors import ConfigError
+from grace.configs.generation import BeamProfile
+from grace.index.matchers.admission import admitted_entries
+from grace.index.matchers.matchers import MatcherMode
+from grace.index.snapshot import Snapshot
+from grace.index.targeting.schema import Attribute, TargetingSchema
+from grace.index.trie import NO_NODE
+from grace.index.users.user_rows import UserAttributes, UserEncoder, UserRows
+from grace.kernels import REFERENCE, Beams, Candidates, DecodeIndex, Ops, UserTensors, load_ops
+from grace.model.definition.beam_search import Generated, beam_search
+from grace.model.definition.decoder import Decoder
+from grace.model.definition.inputs import UserContext
 from support.models import SMALL_DECODER, random_context, random_decoder, sequence_scores
 from support.oracle import RawAd, eligible
 from support.plain_builder import plain_snapshot

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from configs.errors import ConfigError
-from configs.generation import BeamProfile
-from index.matchers import MatcherMode
-from index.trie import NO_NODE
-from kernels import REFERENCE, DecodeIndex, load_ops
-from model.beam_search import Generated
-from model.captured_generation import CapturedGeneration
-from model.fast_generation import FastGeneration
-from model.fast_weights import Precision
-from model.generation import PlainGeneration
-from model.model import Model
+from grace.configs.errors import ConfigError
+from grace.configs.generation import BeamProfile
+from grace.index.matchers.matchers import MatcherMode
+from grace.index.trie import NO_NODE
+from grace.kernels import REFERENCE, DecodeIndex, load_ops
+from grace.model.definition.beam_search import Generated
+from grace.model.definition.model import Model
+from grace.model.engine.captured_generation import CapturedGeneration
+from grace.model.engine.fast_generation import FastGeneration
+from grace.model.engine.fast_weights import Precision
+from grace.model.engine.generation import PlainGeneration
 from support.fast_cases import ALL_STEPS
 from support.generation_cases import MODELS, PROFILES, Batch, index_of, make_batch, make_model
 from support.op_cases import mapped

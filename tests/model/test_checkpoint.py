@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from configs.errors import CheckpointError, ConfigError, InputError
-from index.schema import TargetingSchema
-from model.checkpoint import (
+from grace.configs.errors import CheckpointError, ConfigError, InputError
+from grace.index.targeting.schema import TargetingSchema
+from grace.model.checkpoints.checkpoint import (
     MODEL_YAML,
     WEIGHTS,
     checkpoint_id,
@@ -22,8 +22,8 @@ from model.checkpoint import (
     require_match,
     save_checkpoint,
 )
-from model.init import random_model, write_random
-from model.spec import CategoricalInput, ModelSpec, SequenceInput, load_spec
+from grace.model.checkpoints.init import random_model, write_random
+from grace.model.definition.spec import CategoricalInput, ModelSpec, SequenceInput, load_spec
 from support.oracle import RawAd
 from support.plain_builder import PLAIN_SID_SPACE, plain_snapshot
 from support.specs import INTERFORMER, T5

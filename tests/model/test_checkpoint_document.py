@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import xxhash
 
-from model.checkpoint import save_checkpoint
-from model.init import random_model
+from grace.model.checkpoints.checkpoint import save_checkpoint
+from grace.model.checkpoints.init import random_model
 from support.specs import T5
 
 

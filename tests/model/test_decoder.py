@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels import REFERENCE
-from model.decoder import Decoder
-from model.inputs import UserContext
-from model.spec import DecoderSpec
+from grace.kernels import REFERENCE
+from grace.model.definition.decoder import Decoder
+from grace.model.definition.inputs import UserContext
+from grace.model.definition.spec import DecoderSpec
 from support.models import random_context, random_decoder
 
 SPECS = {

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from bench.synth import preset_spec, write_folder
-from index.snapshot import Snapshot
-from model.checkpoint import checkpoint_id, load_checkpoint
-from model.train.evaluate import skew_of
-from model.train.interactions import Interactions, read_interactions
-from model.train.recipe import Recipe, load_recipe
-from model.train.run import LOG_FILE, catalogue_of, evaluate
+from grace.catalogues.synth import preset_spec, write_folder
+from grace.index.snapshot import Snapshot
+from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint
+from grace.model.train.evaluate import skew_of
+from grace.model.train.interactions import Interactions, read_interactions
+from grace.model.train.recipe import Recipe, load_recipe
+from grace.model.train.run import LOG_FILE, catalogue_of, evaluate
 
 MOST_BYTES = 3_000_000
 

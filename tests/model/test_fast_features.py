@@ -7,14 +7,20 @@ import numpy as np
 import pytest
 import torch
 
-from model.fast_features import FastFeatures
-from model.feature_lookups import FeatureLookups, LookupEncoder
-from model.feature_stage import FastStage, PlainStage, feature_stage_for
-from model.init import random_model
-from model.input_encoding import InputEncoder, encode_inputs
-from model.inputs import EventSequence, FeatureTensors, RequestFeatures
-from model.one_copy import copied_together, packed
-from model.spec import BagInput, CategoricalInput, DenseInput, ModelSpec, SequenceInput
+from grace.model.checkpoints.init import random_model
+from grace.model.definition.input_encoding import InputEncoder, encode_inputs
+from grace.model.definition.inputs import EventSequence, FeatureTensors, RequestFeatures
+from grace.model.definition.spec import (
+    BagInput,
+    CategoricalInput,
+    DenseInput,
+    ModelSpec,
+    SequenceInput,
+)
+from grace.model.engine.fast_features import FastFeatures
+from grace.model.engine.feature_lookups import FeatureLookups, LookupEncoder
+from grace.model.engine.feature_stage import FastStage, PlainStage, feature_stage_for
+from grace.model.engine.one_copy import copied_together, packed
 from support.encoder_cases import INTERFORMER, T5, random_features
 
 CPU = torch.device("cpu")

@@ -6,18 +6,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from configs.errors import ConfigError
-from configs.generation import BeamProfile, GenerationConfig
-from index.matchers import MatcherMode
-from index.trie import NO_NODE
-from kernels import REFERENCE, UserTensors, load_ops
-from model.beam_search import beam_search
-from model.captured_generation import copy_features, features_of_nobody, one_sid_index
-from model.fast_features import FastFeatures
-from model.fast_generation import FastGeneration
-from model.fast_weights import PRECISIONS, Precision
-from model.feature_lookups import LookupEncoder
-from model.generation import PlainGeneration, generation_for
+from grace.configs.errors import ConfigError
+from grace.configs.generation import BeamProfile, GenerationConfig
+from grace.index.matchers.matchers import MatcherMode
+from grace.index.trie import NO_NODE
+from grace.kernels import REFERENCE, UserTensors, load_ops
+from grace.model.definition.beam_search import beam_search
+from grace.model.engine.captured_generation import copy_features, features_of_nobody, one_sid_index
+from grace.model.engine.fast_features import FastFeatures
+from grace.model.engine.fast_generation import FastGeneration
+from grace.model.engine.fast_weights import PRECISIONS, Precision
+from grace.model.engine.feature_lookups import LookupEncoder
+from grace.model.engine.generation import PlainGeneration, generation_for
 from support.fast_cases import ALL_STEPS
 from support.generation_cases import MODELS, PROFILES, index_of, make_batch, make_model
 from support.op_cases import mapped

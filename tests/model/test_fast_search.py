@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from configs.generation import BeamProfile
-from index.matchers import MatcherMode
-from index.trie import NO_NODE
-from kernels import REFERENCE, load_ops
-from model.beam_search import Generated
-from model.inputs import UserContext
+from grace.configs.generation import BeamProfile
+from grace.index.matchers.matchers import MatcherMode
+from grace.index.trie import NO_NODE
+from grace.kernels import REFERENCE, load_ops
+from grace.model.definition.beam_search import Generated
+from grace.model.definition.inputs import UserContext
 from support.fast_cases import (
     ALL_STEPS,
     DECODERS,

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from kernels import REFERENCE
-from model.fast_weights import FastWeights
-from model.layers import feed_forward, linear, rms_norm
+from grace.kernels import REFERENCE
+from grace.model.definition.layers import feed_forward, linear, rms_norm
+from grace.model.engine.fast_weights import FastWeights
 from support.fast_cases import DECODERS
 from support.models import random_decoder
 

@@ -9,17 +9,18 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from configs.errors import ConfigError
-from configs.generation import BeamProfile, GenerationConfig
-from index.matchers import MatcherMode
-from index.schema import TargetingSchema
-from index.users import UserEncoder
-from kernels import REFERENCE, DecodeIndex, UserTensors
-from model.beam_search import beam_search
-from model.flops import decoder_flops, encoder_flops, paper_gflops
-from model.init import load_model_config, random_model
-from model.inputs import JaggedIds, ModelInputs, SequenceEvents
-from model.spec import (
+from grace.configs.errors import ConfigError
+from grace.configs.generation import BeamProfile, GenerationConfig
+from grace.index.matchers.matchers import MatcherMode
+from grace.index.targeting.schema import TargetingSchema
+from grace.index.users.user_rows import UserEncoder
+from grace.kernels import REFERENCE, DecodeIndex, UserTensors
+from grace.model.checkpoints.flops import decoder_flops, encoder_flops, paper_gflops
+from grace.model.checkpoints.init import load_model_config, random_model
+from grace.model.checkpoints.summary import summarize_model
+from grace.model.definition.beam_search import beam_search
+from grace.model.definition.inputs import JaggedIds, ModelInputs, SequenceEvents
+from grace.model.definition.spec import (
     BagInput,
     CategoricalInput,
     DecoderSpec,
@@ -29,7 +30,6 @@ from model.spec import (
     ModelSpec,
     SequenceInput,
 )
-from model.summary import summarize_model
 from support.command import run_grace
 from support.models import random_context
 from support.oracle import RawAd

@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from configs.errors import CheckpointError, ConfigError, GraceError, InputError
-from model.checkpoint import checkpoint_id, load_checkpoint, save_checkpoint
-from model.import_t5 import T5Layout, consecutive_offsets, import_t5
-from model.model import Model
+from grace.configs.errors import CheckpointError, ConfigError, GraceError, InputError
+from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint, save_checkpoint
+from grace.model.checkpoints.import_t5 import T5Layout, consecutive_offsets, import_t5
+from grace.model.definition.model import Model
 from support.command import run_grace, run_python
 from support.hf_t5 import HfShape, random_t5
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 import yaml
 
-from configs.errors import ConfigError
-from model.checkpoint import checkpoint_id, load_checkpoint
-from model.init import load_model_config, random_model
-from model.spec import DecoderSpec, ModelSpec
+from grace.configs.errors import ConfigError
+from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint
+from grace.model.checkpoints.init import load_model_config, random_model
+from grace.model.definition.spec import DecoderSpec, ModelSpec
 from support.command import run_grace
 from support.models import random_context
 from support.specs import INTERFORMER, T5

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs.errors import RequestError
-from model.features_json import features_of_json
-from model.input_encoding import InputEncoder, age_buckets, bag_rows, encode_inputs
-from model.inputs import AGE_BUCKETS, EventSequence, RequestFeatures
+from grace.configs.errors import RequestError
+from grace.model.definition.features_json import features_of_json
+from grace.model.definition.input_encoding import InputEncoder, age_buckets, bag_rows, encode_inputs
+from grace.model.definition.inputs import AGE_BUCKETS, EventSequence, RequestFeatures
 from support.encoder_cases import INTERFORMER, T5, random_features
 
 INT64 = st.integers(-(2**63), 2**63 - 1)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from model.checkpoint import save_checkpoint
-from model.init import random_model
+from grace.model.checkpoints.checkpoint import save_checkpoint
+from grace.model.checkpoints.init import random_model
 from support.command import run_python
 from support.specs import T5
 

@@ -11,14 +11,14 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs.errors import RequestError
-from model.feature_lookups import FeatureLookups, LookupEncoder
-from model.input_encoding import EncodedRequest, InputEncoder
-from model.inputs import RequestFeatures
-from model.native_lookups import DirectInputs, NativeLookups
-from model.spec import ModelSpec
-from model.wire_features import FeatureLimits, WireFeatures, split_features
-from proto.retrieval_pb2 import Features, RetrieveRequest
+from grace.configs.errors import RequestError
+from grace.model.definition.input_encoding import EncodedRequest, InputEncoder
+from grace.model.definition.inputs import RequestFeatures
+from grace.model.definition.spec import ModelSpec
+from grace.model.engine.feature_lookups import FeatureLookups, LookupEncoder
+from grace.model.engine.native_lookups import DirectInputs, NativeLookups
+from grace.model.engine.wire_features import FeatureLimits, WireFeatures, split_features
+from grace.proto.retrieval_pb2 import Features, RetrieveRequest
 from support.encoder_cases import INTERFORMER, T5, random_features
 from support.wire_cases import field, random_spec, random_wire, varint, with_bytes_changed
 

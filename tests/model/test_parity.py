@@ -10,18 +10,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from configs.generation import BeamProfile
-from index.matchers import MatcherMode
-from index.schema import TargetingSchema
-from index.snapshot import Snapshot
-from index.trie import NO_NODE
-from index.users import UserEncoder
-from kernels import REFERENCE, DecodeIndex, Ops, UserTensors, load_ops
-from model.beam_search import Generated, beam_search
-from model.import_t5 import T5Layout, import_t5
-from model.input_encoding import encode_inputs
-from model.inputs import EventSequence, RequestFeatures, UserContext
-from model.model import Model
+from grace.configs.generation import BeamProfile
+from grace.index.matchers.matchers import MatcherMode
+from grace.index.snapshot import Snapshot
+from grace.index.targeting.schema import TargetingSchema
+from grace.index.trie import NO_NODE
+from grace.index.users.user_rows import UserEncoder
+from grace.kernels import REFERENCE, DecodeIndex, Ops, UserTensors, load_ops
+from grace.model.checkpoints.import_t5 import T5Layout, import_t5
+from grace.model.definition.beam_search import Generated, beam_search
+from grace.model.definition.input_encoding import encode_inputs
+from grace.model.definition.inputs import EventSequence, RequestFeatures, UserContext
+from grace.model.definition.model import Model
 from support.hf_t5 import HfModel, HfShape, Sid, hf_inputs, hf_search, random_t5
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot

@@ -5,11 +5,11 @@ from itertools import product
 import pytest
 import torch
 
-from kernels import REFERENCE
-from model.decoder import Decoder
-from model.fast_weights import FastWeights
-from model.layers import linear, rms_norm
-from model.prefix_memo import PrefixMemo
+from grace.kernels import REFERENCE
+from grace.model.definition.decoder import Decoder
+from grace.model.definition.layers import linear, rms_norm
+from grace.model.engine.fast_weights import FastWeights
+from grace.model.engine.prefix_memo import PrefixMemo
 from support.fast_cases import ALL_STEPS, DECODERS
 from support.models import random_decoder
 
@@ -69,7 +69,7 @@ def test_it_is_the_same_whatever_number_of_rows_is_computed_at_once(
     spec, vocab_sizes = DECODERS["L=4-unequal"]
     weights = FastWeights.of(random_decoder(spec, vocab_sizes, 13, seed=3))
     whole = PrefixMemo.build(weights, torch.float32, ALL_STEPS, REFERENCE)
-    monkeypatch.setattr("model.prefix_memo._ROWS_AT_ONCE", 17)
+    monkeypatch.setattr("grace.model.engine.prefix_memo._ROWS_AT_ONCE", 17)
     parts = PrefixMemo.build(weights, torch.float32, ALL_STEPS, REFERENCE)
     for one, other in zip(whole.states + whole.queries, parts.states + parts.queries, strict=True):
         assert torch.equal(one, other)

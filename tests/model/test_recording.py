@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from configs.generation import BeamProfile
-from index.matchers import MatcherMode
-from kernels import REFERENCE, DecodeIndex, UserTensors, load_ops
-from model import captured_generation
-from model.beam_search import Generated
-from model.captured_call import WARM_UPS, CapturedCall, CaptureMemory
-from model.captured_generation import CapturedGeneration, copy_features
-from model.generation import PlainGeneration
-from model.inputs import FeatureTensors
-from model.model import Model
+from grace.configs.generation import BeamProfile
+from grace.index.matchers.matchers import MatcherMode
+from grace.kernels import REFERENCE, DecodeIndex, UserTensors, load_ops
+from grace.model.definition.beam_search import Generated
+from grace.model.definition.inputs import FeatureTensors
+from grace.model.definition.model import Model
+from grace.model.engine import captured_generation
+from grace.model.engine.captured_call import WARM_UPS, CapturedCall, CaptureMemory
+from grace.model.engine.captured_generation import CapturedGeneration, copy_features
+from grace.model.engine.generation import PlainGeneration
 from support.fast_cases import ALL_STEPS
 from support.generation_cases import MODELS, PROFILES, index_of, make_batch, make_model
 from support.noted_cuda import NotedCuda, ReplayableGeneration, noted_cuda

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from model.checkpoint import checkpoint_id
+from grace.model.checkpoints.checkpoint import checkpoint_id
 from support.command import run_grace
 from support.training import SMALL_RECIPE, write_small_data
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from model.train.evaluate import (
+from grace.model.train.evaluate import (
     ABSENT,
     follower_ranks,
     popularity_ranks,
@@ -11,7 +11,7 @@ from model.train.evaluate import (
     recall,
     skew_of,
 )
-from model.train.interactions import Interactions
+from grace.model.train.interactions import Interactions
 from support.training import plain_gini
 
 

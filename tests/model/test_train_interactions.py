@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from configs.errors import InputError
-from index.snapshot import Snapshot
-from model.train.interactions import Interactions, read_interactions
-from model.train.run import LOG_FILE, catalogue_of
+from grace.configs.errors import InputError
+from grace.index.snapshot import Snapshot
+from grace.model.train.interactions import Interactions, read_interactions
+from grace.model.train.run import LOG_FILE, catalogue_of
 from support.training import write_small_data
 
 Rows = list[dict[str, Any]]

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import ConfigError
-from configs.training import TrainingConfig
-from index.snapshot import Snapshot
-from model.train.recipe import load_recipe
-from model.train.run import catalogue_of
+from grace.configs.errors import ConfigError
+from grace.configs.training import TrainingConfig
+from grace.index.snapshot import Snapshot
+from grace.model.train.recipe import load_recipe
+from grace.model.train.run import catalogue_of
 from support.training import SMALL_RECIPE, write_small_data
 
 

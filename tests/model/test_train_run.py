@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import ConfigError, InputError
-from model.checkpoint import load_checkpoint
-from model.train.run import TrainingRun, train_model
+from grace.configs.errors import ConfigError, InputError
+from grace.model.checkpoints.checkpoint import load_checkpoint
+from grace.model.train.run import TrainingRun, train_model
 from support.training import SMALL_RECIPE, write_small_data
 
 

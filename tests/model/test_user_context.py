@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from model.init import random_model
-from model.input_encoding import encode_inputs
-from model.inputs import EventSequence, Integers, RequestFeatures
-from model.model import Model
-from model.spec import ModelSpec, SequenceInput
+from grace.model.checkpoints.init import random_model
+from grace.model.definition.input_encoding import encode_inputs
+from grace.model.definition.inputs import EventSequence, Integers, RequestFeatures
+from grace.model.definition.model import Model
+from grace.model.definition.spec import ModelSpec, SequenceInput
 from support.encoder_cases import (
     INTERFORMER,
     T5,

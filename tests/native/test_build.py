@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from configs.errors import NativeError
-from native import build as native_build
-from native.build import LIBRARY_NAME, RECORD_NAME, build, read_record, source_digest
-from native.loader import array_in, array_out, declare, open_library
+from grace.configs.errors import NativeError
+from grace.native import build as native_build
+from grace.native.build import LIBRARY_NAME, RECORD_NAME, build, read_record, source_digest
+from grace.native.loader import array_in, array_out, declare, open_library
 
 pytestmark = pytest.mark.subprocess  # each of them runs the compiler
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import NativeError
-from native.build import BUILD_DIR, CUDA, ROOT, build_program, source_digest
-from native.loader import open_library
-from native.nvcc import NVCC_FLAGS, find_nvcc
+from grace.configs.errors import NativeError
+from grace.native.build import BUILD_DIR, CUDA, ROOT, build_program, source_digest
+from grace.native.loader import open_library
+from grace.native.nvcc import NVCC_FLAGS, find_nvcc
 
 pytestmark = pytest.mark.subprocess  # each of them runs a compiler
 
@@ -72,7 +72,7 @@ def test_nvcc_is_looked_for_in_cuda_home_and_its_absence_named(
     monkeypatch.delenv("NVCC", raising=False)
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
-    monkeypatch.setattr("native.nvcc.get_path", lambda _: str(tmp_path / "site"))
+    monkeypatch.setattr("grace.native.nvcc.get_path", lambda _: str(tmp_path / "site"))
     with pytest.raises(NativeError, match=r"no nvcc found: .* pip install nvidia-cuda-nvcc"):
         find_nvcc()
     for place in (tmp_path / "site/nvidia/cu13/bin/nvcc", tmp_path / "bin/nvcc"):

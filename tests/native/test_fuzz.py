@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from native.fuzz import main
+from grace.native.fuzz import main
 
 pytestmark = pytest.mark.subprocess
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import NativeError
-from native.build import BUILD_DIR, source_digest
-from native.loader import (
+from grace.configs.errors import NativeError
+from grace.native.build import BUILD_DIR, source_digest
+from grace.native.loader import (
     declare,
     library_path,
     load_library,

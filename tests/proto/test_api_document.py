@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from google.protobuf.json_format import Parse
 
-from configs.serving import LimitsConfig
-from proto import retrieval_pb2 as wire
-from server.client import request_of_json
-from server.metrics import REASONS
+from grace.client.client import request_of_json
+from grace.configs.serving import LimitsConfig
+from grace.proto import retrieval_pb2 as wire
+from grace.server.observe.metrics import REASONS
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from server.service_times import ServiceTimes
+from grace.server.scheduling.service_times import ServiceTimes
 from support.faults import Faults
 from support.front_ends import WHERE
 from support.pipeline_cases import Clock, Recorder

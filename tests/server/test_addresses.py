@@ -5,8 +5,8 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from configs.errors import ConfigError
-from server.addresses import held_port, require_free
+from grace.configs.errors import ConfigError
+from grace.server.transport.addresses import held_port, require_free
 
 HOST = "127.0.0.1"
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from server.batch_histogram import BatchHistogram
+from grace.server.observe.batch_histogram import BatchHistogram
 
 BOUNDS = (0, 0.5, 1, 63)
 

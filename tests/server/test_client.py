@@ -2,9 +2,9 @@
 
 import pytest
 
-from configs.errors import CallError, InputError
-from proto.retrieval_pb2 import RetrieveRequest
-from server.client import RetrievalClient
+from grace.client.client import RetrievalClient
+from grace.configs.errors import CallError, InputError
+from grace.proto.retrieval_pb2 import RetrieveRequest
 from support.server_process import ServerProcess
 
 

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from model.checkpoint import load_checkpoint
-from model.feature_lookups import FeatureLookups
-from model.feature_stage import FastStage
-from model.native_lookups import DirectInputs
-from model.wire_features import WireFeatures
-from proto.retrieval_pb2 import Features
-from server.input_stage import prepare_inputs
-from server.messages import InputBatch, PendingRequest
-from server.serving_pair import ServingPair
+from grace.model.checkpoints.checkpoint import load_checkpoint
+from grace.model.engine.feature_lookups import FeatureLookups
+from grace.model.engine.feature_stage import FastStage
+from grace.model.engine.native_lookups import DirectInputs
+from grace.model.engine.wire_features import WireFeatures
+from grace.proto.retrieval_pb2 import Features
+from grace.server.engine.serving_pair import ServingPair
+from grace.server.messages import InputBatch, PendingRequest
+from grace.server.stages.input_stage import prepare_inputs
 from support.serving_files import ServingFiles
 from support.stage_cases import load_cpu_pair, request_batch
 

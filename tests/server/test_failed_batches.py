@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from configs.serving import LimitsConfig
-from proto.retrieval_pb2 import RetrieveRequest
-from server.failed_batches import FailedBatches
-from server.requests import read_request
+from grace.configs.serving import LimitsConfig
+from grace.proto.retrieval_pb2 import RetrieveRequest
+from grace.server.scheduling.failed_batches import FailedBatches
+from grace.server.stages.requests import read_request
 from support.pipeline_cases import GENERATION, request_batch, request_of
 
 ERROR = ValueError()

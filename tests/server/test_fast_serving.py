@@ -8,23 +8,24 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.synth import preset_spec, write_folder
-from configs.errors import ConfigError
-from configs.generation import GenerationConfig
-from index.builder import BuildSpec, build
-from kernels import Ops
-from model.checkpoint import load_checkpoint
-from model.fast_generation import FastGeneration
-from model.fast_weights import Precision
-from model.feature_lookups import FeatureLookups
-from model.feature_stage import PlainStage
-from model.generation import PlainGeneration
-from model.model import Model
-from server import input_stage, serving_model
-from server.input_stage import prepare_inputs
-from server.serving_model import EngineFacts, precision_of
-from server.serving_model import serving_model as serving_model_of
-from server.stages import STAGES
+from grace.catalogues.synth import preset_spec, write_folder
+from grace.configs.errors import ConfigError
+from grace.configs.generation import GenerationConfig
+from grace.index.builder import BuildSpec, build
+from grace.kernels import Ops
+from grace.model.checkpoints.checkpoint import load_checkpoint
+from grace.model.definition.model import Model
+from grace.model.engine.fast_generation import FastGeneration
+from grace.model.engine.fast_weights import Precision
+from grace.model.engine.feature_lookups import FeatureLookups
+from grace.model.engine.feature_stage import PlainStage
+from grace.model.engine.generation import PlainGeneration
+from grace.server.engine import serving_model
+from grace.server.engine.serving_model import EngineFacts, precision_of
+from grace.server.engine.serving_model import serving_model as serving_model_of
+from grace.server.stages import input_stage
+from grace.server.stages.input_stage import prepare_inputs
+from grace.server.stages.stages import STAGES
 from support.fast_serving import (
     CPU,
     MEMO_BYTES,

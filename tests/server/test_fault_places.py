@@ -1,6 +1,6 @@
 """What a log says of an exception: its types and places, nothing that it quotes."""
 
-from server.fault_places import places_of
+from grace.server.observe.fault_places import places_of
 
 
 def quote(value: str) -> None:

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from index.builder import BuildSpec, build
+from grace.index.builder import BuildSpec, build
 from support.retrieve_calls import Caller, Outcome, counted_calls, message
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles

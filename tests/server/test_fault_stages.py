@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from server.messages import StageName
+from grace.server.messages import StageName
 from support.faults import STAGE_NAMES, Faults
 from support.health import HealthWatch
 from support.retrieve_calls import Caller, Outcome, counted_calls, message

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 import uvloop
 
-from server.frames import FrameBuffer, Kind, Link, Take
+from grace.server.transport.frames import FrameBuffer, Kind, Link, Take
 from support.served import until
 
 Frame = tuple[int, int, bytes]

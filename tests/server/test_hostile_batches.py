@@ -10,23 +10,23 @@ from time import perf_counter
 import pytest
 import torch
 
-from configs.serving import BatchingConfig, LimitsConfig
-from index.wire_user import WireUser
-from model.checkpoint import load_checkpoint
-from model.feature_lookups import FeatureLookups
-from model.feature_stage import FastStage
-from model.native_lookups import DirectInputs
-from model.wire_features import WireFeatures
-from proto.retrieval_pb2 import Features, RetrieveRequest, RetrieveResponse, Values
-from server.errors import InvalidRequest
-from server.input_stage import prepare_inputs
-from server.lanes import lanes_of
-from server.messages import Answer, Failure, PendingRequest
-from server.pipeline import Pipeline
-from server.requests import read_request
-from server.service_times import ServiceTimes
-from server.serving_pair import ServingPair
-from server.stages import STAGES
+from grace.configs.serving import BatchingConfig, LimitsConfig
+from grace.index.users.wire_user import WireUser
+from grace.model.checkpoints.checkpoint import load_checkpoint
+from grace.model.engine.feature_lookups import FeatureLookups
+from grace.model.engine.feature_stage import FastStage
+from grace.model.engine.native_lookups import DirectInputs
+from grace.model.engine.wire_features import WireFeatures
+from grace.proto.retrieval_pb2 import Features, RetrieveRequest, RetrieveResponse, Values
+from grace.server.engine.serving_pair import ServingPair
+from grace.server.errors import InvalidRequest
+from grace.server.messages import Answer, Failure, PendingRequest
+from grace.server.scheduling.lanes import lanes_of
+from grace.server.scheduling.pipeline import Pipeline
+from grace.server.scheduling.service_times import ServiceTimes
+from grace.server.stages.input_stage import prepare_inputs
+from grace.server.stages.requests import read_request
+from grace.server.stages.stages import STAGES
 from support.fast_serving import CPU, assert_same_answers, fast_cpu_pairs, whole
 from support.hostile_wire import HostileWire
 from support.pipeline_cases import LONG, Recorder, wait_until

@@ -8,8 +8,14 @@ from weakref import ref
 import pytest
 import torch
 
-from server import lanes
-from server.lanes import REFERENCE_SECONDS, DeviceClock, HostLane, StreamLane, lanes_of
+from grace.server.scheduling import lanes
+from grace.server.scheduling.lanes import (
+    REFERENCE_SECONDS,
+    DeviceClock,
+    HostLane,
+    StreamLane,
+    lanes_of,
+)
 from support.pipeline_cases import Clock
 
 GPU = torch.device("cuda:0")

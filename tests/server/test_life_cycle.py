@@ -10,7 +10,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from proto.retrieval_pb2 import GetStatusResponse
+from grace.proto.retrieval_pb2 import GetStatusResponse
 from support.faults import Faults
 from support.front_ends import front_ends
 from support.health import HealthWatch, health, status

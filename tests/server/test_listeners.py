@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 import grpc
 
-from configs.serving import LimitsConfig
-from server.listeners import SETTLE_SECONDS
+from grace.configs.serving import LimitsConfig
+from grace.server.transport.listeners import SETTLE_SECONDS
 from support.front_ends import front_ends
 from support.served import METHOD, Service, reason_of, served, until
 
@@ -80,7 +80,7 @@ def test_a_client_that_reads_no_reply_leaves_places_for_others_and_holds_no_end_
             assert service.count("grace_open_calls") == 100  # of one connection, at most
             assert await retrieve(b"")
             service.state.takes = False
-            with patch("server.listeners._LOG.warning") as told:
+            with patch("grace.server.transport.listeners._LOG.warning") as told:
                 assert await service.listeners.finish_calls(60.0)
         assert told.call_args.kwargs["extra"] == {"event": "replies_unread", "calls": 100}
 
@@ -110,5 +110,5 @@ def test_calls_on_their_way_to_a_server_that_drains_are_refused_with_a_reason(
         assert not finishing.done()
         finishing.cancel()
 
-    with patch("server.listeners.SETTLE_SECONDS", 250 * SETTLE_SECONDS):
+    with patch("grace.server.transport.listeners.SETTLE_SECONDS", 250 * SETTLE_SECONDS):
         served(use, front_ends=front_ends)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.load import sweep
-from bench.load.summary import read_summary
-from configs.errors import InputError
+from grace.bench.load import sweep
+from grace.bench.load.summary import read_summary
+from grace.configs.errors import InputError
 from support.retrieve_calls import Counters, assert_counters_conserve
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
@@ -39,7 +39,7 @@ def test_the_client_s_counts_are_those_of_the_server(
         return healthy_server.metric("grace_request_failures_total", reason=reason)
 
     failed_before = {reason: failures(reason) for reason in reasons}
-    command = [sys.executable, "-m", "bench.load", "--address", healthy_server.address]
+    command = [sys.executable, "-m", "grace.bench.load", "--address", healthy_server.address]
     command += ["--data", str(data), "--rate", "63", "--seconds", "2", "--out", str(out)]
     command += ["--connections", "3"]  # the requests that warm them up are good
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
@@ -60,7 +60,7 @@ def test_the_client_s_counts_are_those_of_the_server(
 
 def test_make_load_starts_a_server_and_writes_the_page(tmp_path: Path) -> None:
     no_ghz = {**os.environ, "PATH": str(tmp_path)}
-    command = [sys.executable, "-m", "bench.load.sweep", "--out", str(tmp_path / "load")]
+    command = [sys.executable, "-m", "grace.bench.load.sweep", "--out", str(tmp_path / "load")]
     command += ["--rates", "21", "63", "--seconds", "1"]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=170, env=no_ghz

@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 import pytest
 
-from server.logs import LOGGER, JsonLines, LineWriter, TextLines
+from grace.server.observe.logs import LOGGER, JsonLines, LineWriter, TextLines
 from support.command import plain_environment, run_python
 
 SECRET = "marker-4711"
@@ -156,7 +156,7 @@ def line_writer() -> tuple[logging.Logger, LineWriter, Sink]:
 
 def test_many_lines_are_one_write_and_a_warning_is_there_at_once() -> None:
     logger, _, sink = line_writer()
-    with patch("server.logs.GATHER_SECONDS", 60.0):
+    with patch("grace.server.observe.logs.GATHER_SECONDS", 60.0):
         for number in range(63):
             logger.info("request", extra={"event": "request", "number": number})
         assert sink.writes == 0
@@ -178,7 +178,10 @@ def test_a_line_is_written_without_anybody_asking() -> None:
 def test_lines_beyond_the_bound_are_lost_and_counted_and_hold_nobody_up() -> None:
     logger, writer, sink = line_writer()
     sink.unblocked.clear()
-    with patch("server.logs.MOST_LINES", 5), patch("server.logs.GATHER_SECONDS", 60.0):
+    with (
+        patch("grace.server.observe.logs.MOST_LINES", 5),
+        patch("grace.server.observe.logs.GATHER_SECONDS", 60.0),
+    ):
         for _ in range(8):
             logger.info("request")
     sink.unblocked.set()
@@ -209,10 +212,10 @@ def test_where_nobody_reads_nobody_waits_for_long(full_pipe: tuple[int, int]) ->
     logger = logging.Logger(LOGGER)
     logger.addHandler(writer)
     logger.warning("first")  # waits in vain
-    with patch("server.logs.WARNING_SECONDS", 1e6):
+    with patch("grace.server.observe.logs.WARNING_SECONDS", 1e6):
         for _ in range(7):
             logger.warning("later")  # would wait for ever
-    with patch("server.logs.FLUSH_SECONDS", 0.05):
+    with patch("grace.server.observe.logs.FLUSH_SECONDS", 0.05):
         writer.flush()
     received = bytearray()
     while received.count(b"\n") < 8:
@@ -220,7 +223,7 @@ def test_where_nobody_reads_nobody_waits_for_long(full_pipe: tuple[int, int]) ->
     entries = [json.loads(line) for line in received.lstrip(b"x").splitlines()]
     assert [entry["event"] for entry in entries] == ["first", *["later"] * 7]
     writer.flush()
-    with patch("server.logs.WARNING_SECONDS", 60.0):
+    with patch("grace.server.observe.logs.WARNING_SECONDS", 60.0):
         logger.warning("is read again")
     assert b"is read again" in os.read(read, 1 << 16)
 

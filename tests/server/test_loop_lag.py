@@ -4,7 +4,7 @@ import asyncio
 import time
 from unittest.mock import patch
 
-from server.loop_lag import LoopLag
+from grace.server.observe.loop_lag import LoopLag
 
 BLOCKED_SECONDS = 0.3
 
@@ -23,5 +23,5 @@ def test_a_loop_that_was_blocked_is_told_as_late_and_later_is_not() -> None:
         watch.cancel()
 
     assert lag.worst() == 0
-    with patch("server.loop_lag._WINDOW_SECONDS", 0.2):
+    with patch("grace.server.observe.loop_lag._WINDOW_SECONDS", 0.2):
         asyncio.run(asyncio.wait_for(block(), 30))

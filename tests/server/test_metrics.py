@@ -13,15 +13,15 @@ import pytest
 import torch
 from prometheus_client import CollectorRegistry
 
-import server.errors
-from configs.marked_text import replaced
-from server.errors import InvalidRequest, ServiceError
-from server.loop_lag import LoopLag
-from server.messages import Span
-from server.metrics import REASONS, Metrics
-from server.metrics_page import MetricsPage
-from server.metrics_table import metrics_table
-from server.server_state import ServerState
+from grace.configs.marked_text import replaced
+from grace.server import errors
+from grace.server.errors import InvalidRequest, ServiceError
+from grace.server.messages import Span
+from grace.server.observe.loop_lag import LoopLag
+from grace.server.observe.metrics import REASONS, Metrics
+from grace.server.observe.metrics_page import MetricsPage
+from grace.server.observe.metrics_table import metrics_table
+from grace.server.server_state import ServerState
 from support.faults import STAGE_NAMES
 from support.retrieve_calls import counted_calls, message
 from support.server_process import ServerProcess, wait_until
@@ -72,7 +72,7 @@ def test_every_end_of_a_call_is_counted_once_and_every_failure_has_a_reason(
 def test_every_status_and_reason_of_the_error_table_is_there_from_the_start(
     metrics: Metrics,
 ) -> None:
-    leaves = [getattr(server.errors, name) for name in server.errors.__all__]
+    leaves = [getattr(errors, name) for name in errors.__all__]
     codes = {leaf.code.name for leaf in leaves if leaf is not ServiceError}
     for code in ("OK", *codes):
         assert value(metrics, "grace_requests_total", code=code) == 0

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from index.exact import HeldAds, MatchedAds
-from index.users import UserEncoder
-from proto.retrieval_pb2 import Counts, RetrieveResponse, Timings
-from server.native_replies import ReplyHeads, write_replies
-from server.replies import write_reply
-from server.serving_pair import ServingPair
+from grace.index.matching.exact import HeldAds, MatchedAds
+from grace.index.users.user_rows import UserEncoder
+from grace.proto.retrieval_pb2 import Counts, RetrieveResponse, Timings
+from grace.server.engine.serving_pair import ServingPair
+from grace.server.stages.native_replies import ReplyHeads, write_replies
+from grace.server.stages.replies import write_reply
 from support.serving_files import ServingFiles
 from support.stage_cases import load_cpu_pair
 

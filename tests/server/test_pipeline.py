@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from server.errors import DeadlineUnmeetable, Draining, Overloaded
-from server.messages import StageName
-from server.service_times import ServiceTimes
-from server.timeline import Timeline
+from grace.server.errors import DeadlineUnmeetable, Draining, Overloaded
+from grace.server.messages import StageName
+from grace.server.observe.timeline import Timeline
+from grace.server.scheduling.service_times import ServiceTimes
 from support.pipeline_cases import (
     LONG,
     Recorder,
@@ -223,7 +223,7 @@ def test_a_prepared_batch_that_nobody_waits_for_is_not_generated(
     told.open("generate")
     told.wait_for("features", "cancelled", "expired")
     assert not pipeline.cancel(batch[0])
-    monkeypatch.setattr("server.pipeline.perf_counter", lambda: in_an_hour)
+    monkeypatch.setattr("grace.server.scheduling.pipeline.perf_counter", lambda: in_an_hour)
     told.open("features")
     recorder.wait_for(running, *batch)
     assert [recorder.reason(each) for each in batch] == ["cancelled", "deadline_exceeded"]

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.errors import ServiceError
-from server.messages import InputBatch, PendingRequest, Priority, RequestBatch, StageName
-from server.pipeline import Pipeline
+from grace.server.errors import ServiceError
+from grace.server.messages import InputBatch, PendingRequest, Priority, RequestBatch, StageName
+from grace.server.scheduling.pipeline import Pipeline
 from support.pipeline_cases import LONG, Recorder, make_pipeline, plain_stages, request_of
 
 CALLERS = 3

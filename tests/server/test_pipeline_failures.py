@@ -7,10 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from server.errors import Draining, InvalidRequest
-from server.failed_batches import FAILURES_OF_A_BROKEN_STAGE
-from server.logs import LOGGER
-from server.messages import (
+from grace.server.errors import Draining, InvalidRequest
+from grace.server.messages import (
     AnsweredBatch,
     Failure,
     GeneratedBatch,
@@ -19,6 +17,8 @@ from server.messages import (
     Span,
     StageName,
 )
+from grace.server.observe.logs import LOGGER
+from grace.server.scheduling.failed_batches import FAILURES_OF_A_BROKEN_STAGE
 from support.pipeline_cases import (
     LONG,
     Recorder,

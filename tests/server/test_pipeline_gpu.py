@@ -16,11 +16,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels import UserTensors
-from model.inputs import FeatureTensors
-from server.hand_off import Carried
-from server.lanes import lanes_of
-from server.messages import (
+from grace.kernels import UserTensors
+from grace.model.definition.inputs import FeatureTensors
+from grace.server.messages import (
     Answer,
     AnsweredBatch,
     FeatureBatch,
@@ -30,8 +28,10 @@ from server.messages import (
     RequestBatch,
     Span,
 )
-from server.pipeline import Pipeline
-from server.stages import Stages
+from grace.server.scheduling.hand_off import Carried
+from grace.server.scheduling.lanes import lanes_of
+from grace.server.scheduling.pipeline import Pipeline
+from grace.server.stages.stages import Stages
 from support.pipeline_cases import (
     GENERATION,
     LONG,

@@ -14,11 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels import UserTensors
-from model.inputs import FeatureTensors
-from server.hand_off import Carried
-from server.logs import LOGGER
-from server.messages import (
+from grace.kernels import UserTensors
+from grace.model.definition.inputs import FeatureTensors
+from grace.server.messages import (
     Answer,
     AnsweredBatch,
     FeatureBatch,
@@ -27,8 +25,10 @@ from server.messages import (
     RequestBatch,
     Span,
 )
-from server.pipeline import Pipeline
-from server.stages import Stages
+from grace.server.observe.logs import LOGGER
+from grace.server.scheduling.hand_off import Carried
+from grace.server.scheduling.pipeline import Pipeline
+from grace.server.stages.stages import Stages
 from support.lazy_device import LazyDevice
 from support.pipeline_cases import (
     LONG,

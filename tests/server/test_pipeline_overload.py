@@ -5,8 +5,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from server.errors import ServiceError
-from server.messages import Answer, Failure, InputBatch, PendingRequest, RequestBatch, StageName
+from grace.server.errors import ServiceError
+from grace.server.messages import (
+    Answer,
+    Failure,
+    InputBatch,
+    PendingRequest,
+    RequestBatch,
+    StageName,
+)
 from support.pipeline_cases import (
     GENERATION,
     LONG,

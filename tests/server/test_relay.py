@@ -14,10 +14,10 @@ from typing import Any, NoReturn
 import grpc
 import pytest
 
-from server.frames import PROTOCOL, TIMES, Kind, Link, Take
-from server.grpc_listener import ListenLimits
-from server.relay import Relay, RelaySettings
-from server.relay_process import _start
+from grace.server.transport.frames import PROTOCOL, TIMES, Kind, Link, Take
+from grace.server.transport.grpc_listener import ListenLimits
+from grace.server.transport.relay import Relay, RelaySettings
+from grace.server.transport.relay_process import _start
 from support.served import METHOD, reason_of, until
 
 pytestmark = pytest.mark.subprocess

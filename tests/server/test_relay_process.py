@@ -18,9 +18,9 @@ from unittest.mock import patch
 import grpc
 import pytest
 
-from configs.serving import LimitsConfig
-from server.frames import PROTOCOL, TIMES, Kind, Link, Take
-from server.relay_process import RelayProcess
+from grace.configs.serving import LimitsConfig
+from grace.server.transport.frames import PROTOCOL, TIMES, Kind, Link, Take
+from grace.server.transport.relay_process import RelayProcess
 from support.served import Service, until
 
 pytestmark = pytest.mark.subprocess
@@ -49,7 +49,7 @@ class Relay:
             ends.append(end.dup())
             return subprocess.Popen([sys.executable, "-c", self._idle], stdin=subprocess.DEVNULL)
 
-        with patch("server.relay_process._start", start):
+        with patch("grace.server.transport.relay_process._start", start):
             made = RelayProcess.started("1 of 1", self.service.front_end, self.service.died.set)
             self.process = await made
         await self.link.connect(ends[0])
@@ -94,7 +94,7 @@ def related(
         finally:
             await relay.close()
 
-    with patch("server.relay_process.REAP_SECONDS", reap_seconds):
+    with patch("grace.server.transport.relay_process.REAP_SECONDS", reap_seconds):
         asyncio.run(asyncio.wait_for(relate(), 60))
 
 
@@ -342,8 +342,8 @@ def test_a_link_that_cannot_be_made_leaves_no_socket_and_no_process() -> None:
         await RelayProcess.started("1 of 1", service.front_end, service.died.set)
 
     with (
-        patch("server.relay_process._start", start),
-        patch("server.frames.Link.connect", connect),
+        patch("grace.server.transport.relay_process._start", start),
+        patch("grace.server.transport.frames.Link.connect", connect),
         pytest.raises(OSError, match="marker"),
     ):
         asyncio.run(use())

@@ -20,11 +20,11 @@ from unittest.mock import patch
 import grpc
 import pytest
 
-from configs.errors import ConfigError
-from configs.serving import LimitsConfig
-from proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse
-from server.messages import Answer
-from server.relay_process import LATE_SECONDS
+from grace.configs.errors import ConfigError
+from grace.configs.serving import LimitsConfig
+from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse
+from grace.server.messages import Answer
+from grace.server.transport.relay_process import LATE_SECONDS
 from support.command import plain_environment
 from support.faults import Faults
 from support.health import HealthWatch, status
@@ -64,7 +64,9 @@ sys.exit(serve(load_serving_config(Path(sys.argv[1]))))
 def relays_of(pid: int) -> list[int]:
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     commands = {int(child): Path(f"/proc/{child}/cmdline").read_bytes() for child in children}
-    return [child for child, command in commands.items() if b"server.relay" in command]
+    return [
+        child for child, command in commands.items() if b"grace.server.transport.relay" in command
+    ]
 
 
 def runs(pid: int) -> bool:
@@ -229,7 +231,7 @@ def test_a_relay_that_hangs_holds_no_end_up_for_ever(caplog: pytest.LogCaptureFi
         assert service.died.is_set(), "calls of it may have been cut"
         assert not runs(relay)
 
-    with patch("server.relay_process.LATE_SECONDS", 0.3):
+    with patch("grace.server.transport.relay_process.LATE_SECONDS", 0.3):
         served(use, front_ends=RELAYS)
     (told,) = [vars(entry)["end"] for entry in caplog.records if entry.message == "front_end_died"]
     assert told == "SIGKILL of the server's own: it did not end in time"

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from proto.retrieval_pb2 import Counts, RetrieveResponse, Timings
-from server.replies import GeneratedSids, write_reply
+from grace.proto.retrieval_pb2 import Counts, RetrieveResponse, Timings
+from grace.server.stages.replies import GeneratedSids, write_reply
 
 
 def head() -> RetrieveResponse:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from configs.errors import RequestError
-from server.client import request_of_json
+from grace.client.client import request_of_json
+from grace.configs.errors import RequestError
 
 
 @pytest.mark.parametrize(

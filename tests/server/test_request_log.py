@@ -6,9 +6,9 @@ from unittest.mock import patch
 
 import pytest
 
-from server.errors import Cancelled
-from server.messages import PendingRequest
-from server.request_log import RequestLog
+from grace.server.errors import Cancelled
+from grace.server.messages import PendingRequest
+from grace.server.observe.request_log import RequestLog
 from support.pipeline_cases import (
     empty_features,
     empty_generated,
@@ -39,7 +39,7 @@ def done(log: RequestLog, request: PendingRequest) -> None:
 def test_the_line_of_a_call_has_its_stages_and_its_waiting() -> None:
     log, request = RequestLog(), request_of()
     done(log, request)
-    with patch("server.request_log._LOG.info") as told:
+    with patch("grace.server.observe.request_log._LOG.info") as told:
         log.write("r7", request, 3.5, None)
     fields = told.call_args.kwargs["extra"]
     assert (fields["request_id"], fields["code"], fields["batch_size"]) == ("r7", "OK", 1)

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from configs.serving import LimitsConfig
-from model.inputs import RequestFeatures
-from proto.retrieval_pb2 import Features, RetrieveRequest
-from server.errors import InvalidRequest
-from server.messages import Retrieval
-from server.requests import read_request
+from grace.configs.serving import LimitsConfig
+from grace.model.definition.inputs import RequestFeatures
+from grace.proto.retrieval_pb2 import Features, RetrieveRequest
+from grace.server.errors import InvalidRequest
+from grace.server.messages import Retrieval
+from grace.server.stages.requests import read_request
 from support.encoder_cases import INTERFORMER
 from support.stage_cases import GENERATION, message_of
 from support.wire_cases import random_wire, varint, with_bytes_changed
@@ -266,7 +266,7 @@ def test_features_left_as_bytes_are_those_that_protobuf_reads(seed: int) -> None
     limits = replace(LIMITS, names=random.choice((5, 20)), values_per_name=random.choice((2, 9)))
     for given_bytes in (message, with_bytes_changed(random, message)):
         got = outcome(given_bytes, limits)
-        with patch("server.requests.split_features", return_value=None):
+        with patch("grace.server.stages.requests.split_features", return_value=None):
             assert got == outcome(given_bytes, limits)
 
 

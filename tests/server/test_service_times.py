@@ -2,7 +2,13 @@
 
 import pytest
 
-from server.service_times import MIN_PATIENCE, REMEMBERED, Horizon, Prediction, ServiceTimes
+from grace.server.scheduling.service_times import (
+    MIN_PATIENCE,
+    REMEMBERED,
+    Horizon,
+    Prediction,
+    ServiceTimes,
+)
 from support.pipeline_cases import Clock, spans_of
 
 IDLE = Horizon()

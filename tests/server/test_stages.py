@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from index.trie import NO_NODE
-from index.users import UserEncoder, UserRows
-from model.input_encoding import EncodedRequest, InputEncoder
-from model.inputs import RequestFeatures
-from proto.retrieval_pb2 import RetrieveResponse
-from server.messages import GeneratedBatch, Span
-from server.serving_pair import ServingPair
-from server.stages import STAGES
+from grace.index.trie import NO_NODE
+from grace.index.users.user_rows import UserEncoder, UserRows
+from grace.model.definition.input_encoding import EncodedRequest, InputEncoder
+from grace.model.definition.inputs import RequestFeatures
+from grace.proto.retrieval_pb2 import RetrieveResponse
+from grace.server.engine.serving_pair import ServingPair
+from grace.server.messages import GeneratedBatch, Span
+from grace.server.stages.stages import STAGES
 from support.oracle import RawAd, eligible
 from support.poisoned_model import POISONED_DEVICE, poisoned_checkpoint, poisoned_request
 from support.serving_files import ServingFiles
@@ -313,7 +313,7 @@ def test_our_own_mistake_with_one_request_is_logged_without_its_values(
         "input",
     )
     assert logged["error"] == kind
-    assert "server/input_stage.py:" in logged["places"]
+    assert "server/stages/input_stage.py:" in logged["places"]
     assert "SECRET" not in repr({**logged, "args": None}) + caplog.text
 
 

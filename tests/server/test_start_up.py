@@ -15,16 +15,16 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from configs.errors import ConfigError, DeviceError, InputError
-from configs.generation import BeamProfile, GenerationConfig
-from configs.serving import LimitsConfig, ServingConfig
-from model.checkpoint import WEIGHTS
-from model.init import write_random
-from server.life_cycle import SWITCH_SECONDS
-from server.room import require_numbered_ids, require_numbered_places
-from server.service_times import ServiceTimes
-from server.stages import STAGES
-from server.start_up import load_and_warm_up, require_device, require_folder_of
+from grace.configs.errors import ConfigError, DeviceError, InputError
+from grace.configs.generation import BeamProfile, GenerationConfig
+from grace.configs.serving import LimitsConfig, ServingConfig
+from grace.model.checkpoints.checkpoint import WEIGHTS
+from grace.model.checkpoints.init import write_random
+from grace.server.engine.room import require_numbered_ids, require_numbered_places
+from grace.server.life_cycle import SWITCH_SECONDS
+from grace.server.scheduling.service_times import ServiceTimes
+from grace.server.stages.stages import STAGES
+from grace.server.start_up import load_and_warm_up, require_device, require_folder_of
 from support.command import plain_environment, run_grace
 from support.pipeline_cases import GENERATION
 from support.serving_files import ServingFiles, model_spec
@@ -240,7 +240,7 @@ def test_what_does_not_fit_into_memory_is_the_users_to_mend_and_other_faults_are
     config = ServingConfig(Path(), Path(), GENERATION)
     times = ServiceTimes()
     with (
-        patch("server.start_up.load_pair", side_effect=error),
+        patch("grace.server.start_up.load_pair", side_effect=error),
         pytest.raises(ConfigError if told else RuntimeError) as caught,
     ):
         load_and_warm_up(config, torch.device("cpu"), STAGES, times, ())
@@ -271,7 +271,7 @@ def test_too_little_memory_for_generation_names_the_settings_that_take_it(
 ) -> None:
     config = ServingConfig(serving_files.snapshots, serving_files.checkpoint, TINY_GENERATION)
     with (
-        patch("server.serving_pair.serving_model", side_effect=error),
+        patch("grace.server.engine.serving_pair.serving_model", side_effect=error),
         pytest.raises(ConfigError) as caught,
     ):
         load_and_warm_up(config, torch.device("cpu"), STAGES, ServiceTimes(), ())
@@ -307,7 +307,7 @@ def test_more_ids_in_a_batch_than_can_be_numbered_are_refused_by_name() -> None:
 def test_a_gpu_that_is_not_there_is_refused_before_it_is_asked_for_anything() -> None:
     with (
         patch.object(torch.cuda, "device_count", return_value=1),
-        patch("server.start_up.load_ops") as load_ops,
+        patch("grace.server.start_up.load_ops") as load_ops,
     ):
         with pytest.raises(DeviceError) as caught:
             require_device("cuda:5")

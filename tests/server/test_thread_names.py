@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from server.thread_names import name_this_thread
+from grace.server.observe.thread_names import name_this_thread
 from support.front_ends import FRONT_ENDS, WHERE
 from support.retrieve_calls import Caller, message
 from support.server_process import ServerProcess

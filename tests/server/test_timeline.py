@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from server.timeline import Timeline
+from grace.server.observe.timeline import Timeline
 from support.pipeline_cases import request_batch, request_of, spans_of
 
 

@@ -7,9 +7,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from configs.serving import BatchingConfig
-from server.messages import PendingRequest
-from server.waiting_line import MOST_FORGOTTEN, MOST_LATE, Departure, WaitingLine, bucket_for
+from grace.configs.serving import BatchingConfig
+from grace.server.messages import PendingRequest
+from grace.server.scheduling.waiting_line import (
+    MOST_FORGOTTEN,
+    MOST_LATE,
+    Departure,
+    WaitingLine,
+    bucket_for,
+)
 from support.pipeline_cases import LONG, request_of, wait_until
 
 BUCKETS = (1, 2, 4, 7)

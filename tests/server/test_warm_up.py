@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from configs.errors import ConfigError, InputError
-from configs.serving import LimitsConfig
-from kernels import load_ops
-from model.checkpoint import load_checkpoint
-from model.fast_generation import FastGeneration
-from model.fast_weights import Precision
-from server.messages import FeatureBatch, GeneratedBatch, InputBatch, RequestBatch, Span
-from server.serving_pair import ServingPair
-from server.stages import STAGES
-from server.warm_up import warm_up, warm_up_requests
+from grace.configs.errors import ConfigError, InputError
+from grace.configs.serving import LimitsConfig
+from grace.kernels import load_ops
+from grace.model.checkpoints.checkpoint import load_checkpoint
+from grace.model.engine.fast_generation import FastGeneration
+from grace.model.engine.fast_weights import Precision
+from grace.server.engine.serving_pair import ServingPair
+from grace.server.engine.warm_up import warm_up, warm_up_requests
+from grace.server.messages import FeatureBatch, GeneratedBatch, InputBatch, RequestBatch, Span
+from grace.server.stages.stages import STAGES
 from support.poisoned_model import poisoned_checkpoint, poisoned_request
 from support.serving_files import ServingFiles
 from support.stage_cases import GENERATION, load_cpu_pair, retrieval_of

@@ -13,23 +13,23 @@ import numpy as np
 import pytest
 import torch
 
-from configs.errors import RequestError
-from configs.serving import LimitsConfig
-from index.schema import Attribute, TargetingSchema, TargetSet
-from index.users import UserEncoder
-from index.values import InternedValues
-from index.wire_user import WireUser
-from model.feature_lookups import LookupEncoder
-from model.input_encoding import EncodedRequest, InputEncoder
-from model.inputs import RequestFeatures
-from model.native_lookups import NativeLookups
-from model.spec import ModelSpec
-from model.wire_features import WireFeatures
-from proto.retrieval_pb2 import Features, RetrieveRequest
-from server import requests
-from server.errors import InvalidRequest
-from server.messages import Retrieval
-from server.requests import read_request
+from grace.configs.errors import RequestError
+from grace.configs.serving import LimitsConfig
+from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
+from grace.index.users.user_rows import UserEncoder
+from grace.index.users.values import InternedValues
+from grace.index.users.wire_user import WireUser
+from grace.model.definition.input_encoding import EncodedRequest, InputEncoder
+from grace.model.definition.inputs import RequestFeatures
+from grace.model.definition.spec import ModelSpec
+from grace.model.engine.feature_lookups import LookupEncoder
+from grace.model.engine.native_lookups import NativeLookups
+from grace.model.engine.wire_features import WireFeatures
+from grace.proto.retrieval_pb2 import Features, RetrieveRequest
+from grace.server.errors import InvalidRequest
+from grace.server.messages import Retrieval
+from grace.server.stages import requests
+from grace.server.stages.requests import read_request
 from support.encoder_cases import INTERFORMER
 from support.hostile_wire import HostileWire
 from support.pipeline_cases import GENERATION

@@ -2,8 +2,8 @@
 
 import pytest
 
-from server.service_times import ServiceTimes
-from server.work_ahead import WorkAhead
+from grace.server.scheduling.service_times import ServiceTimes
+from grace.server.scheduling.work_ahead import WorkAhead
 from support.pipeline_cases import Clock, request_batch, request_of, spans_of
 
 

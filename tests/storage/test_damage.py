@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from configs.errors import SnapshotError
-from index.storage import current_version, load_snapshot, publish, verify_snapshot
-from index.storage.layout import arrays_of
+from grace.configs.errors import SnapshotError
+from grace.index.storage import current_version, load_snapshot, publish, verify_snapshot
+from grace.index.storage.layout import arrays_of
 from support.forgery import make_version, small_snapshot
 
 FILES = sorted(arrays_of(small_snapshot()))

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index.admission import admitted_entries
-from index.matchers import MatcherMode
-from index.schema import TargetingSchema
-from index.storage import publish, write_snapshot
-from index.storage.layout import expected_arrays
-from index.storage.manifest import FORMAT_VERSION, parse_manifest
-from index.users import UserEncoder
+from grace.index.matchers.admission import admitted_entries
+from grace.index.matchers.matchers import MatcherMode
+from grace.index.storage import publish, write_snapshot
+from grace.index.storage.layout import expected_arrays
+from grace.index.storage.manifest import FORMAT_VERSION, parse_manifest
+from grace.index.targeting.schema import TargetingSchema
+from grace.index.users.user_rows import UserEncoder
 from support.forgery import make_version, read_fields
 from support.oracle import eligible
 from support.plain_builder import plain_snapshot

@@ -13,10 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index.matchers import DynamicKWay, KWay, MatcherMode, StaticKWay
-from index.schema import Attribute, TargetingSchema, TargetSet
-from index.snapshot import Snapshot, SnapshotFacts
-from index.storage import current_version, load_snapshot, verify_snapshot, versions, write_snapshot
+from grace.index.matchers.matchers import DynamicKWay, KWay, MatcherMode, StaticKWay
+from grace.index.snapshot import Snapshot, SnapshotFacts
+from grace.index.storage import (
+    current_version,
+    load_snapshot,
+    verify_snapshot,
+    versions,
+    write_snapshot,
+)
+from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from support.oracle import RawAd, Rule
 from support.plain_builder import plain_snapshot
 from support.plain_partitions import rows_of_entry

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from configs.errors import SnapshotError
-from index.matchers import MatcherMode
-from index.snapshot import Snapshot
-from index.storage import load_snapshot, verify_snapshot
-from index.storage.layout import arrays_of
+from grace.configs.errors import SnapshotError
+from grace.index.matchers.matchers import MatcherMode
+from grace.index.snapshot import Snapshot
+from grace.index.storage import load_snapshot, verify_snapshot
+from grace.index.storage.layout import arrays_of
 from support.forgery import (
     forge_array,
     forge_bytes,

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from configs.errors import SnapshotError
-from index.matchers import MatcherMode
-from index.storage import load_snapshot
-from index.storage.manifest import parse_manifest, render_manifest
+from grace.configs.errors import SnapshotError
+from grace.index.matchers.matchers import MatcherMode
+from grace.index.storage import load_snapshot
+from grace.index.storage.manifest import parse_manifest, render_manifest
 from support.forgery import (
     Fields,
     forge_manifest,

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from index.storage import current_version, publish, versions, write_snapshot
-from index.storage.folder import writers_lock
+from grace.index.storage import current_version, publish, versions, write_snapshot
+from grace.index.storage.folder import writers_lock
 from support.forgery import make_version, tiny_snapshot
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from configs.errors import InputError, SnapshotError
-from index.matchers import MatcherMode
-from index.snapshot import Snapshot
-from index.storage import (
+from grace.configs.errors import InputError, SnapshotError
+from grace.index.matchers.matchers import MatcherMode
+from grace.index.snapshot import Snapshot
+from grace.index.storage import (
     current_version,
     load_snapshot,
     next_version,
@@ -22,7 +22,7 @@ from index.storage import (
     versions,
     write_snapshot,
 )
-from index.storage.layout import arrays_of
+from grace.index.storage.layout import arrays_of
 from support.forgery import make_version, read_fields, small_snapshot
 from support.plain_builder import plain_snapshot
 from support.strategies import Case, cases

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from configs.errors import NativeError
-from index.storage.native_checks import (
+from grace.configs.errors import NativeError
+from grace.index.storage.native_checks import (
     Kind,
     find_in_ids,
     find_in_leaf_ads,
@@ -23,7 +23,7 @@ from index.storage.native_checks import (
     find_in_strings,
     find_in_weights,
 )
-from index.values import InternedValues
+from grace.index.users.values import InternedValues
 
 MANY = (1 << 16) * 3 + 63  # enough to be checked in chunks
 THREADS = (1, 2, 5)

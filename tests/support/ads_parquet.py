@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from index.schema import TargetingSchema
+from grace.index.targeting.schema import TargetingSchema
 from support.oracle import NO_RULE, RawAd
 
 __all__ = ["ads_table", "write_ads", "write_schema"]

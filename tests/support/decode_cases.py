@@ -9,12 +9,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from index.matchers import MatcherMode
-from index.schema import TargetingSchema
-from index.snapshot import Snapshot
-from index.trie import NO_NODE, SidTrie
-from index.users import UserEncoder, UserRows
-from kernels import Candidates, DecodeIndex, UserTensors
+from grace.index.matchers.matchers import MatcherMode
+from grace.index.snapshot import Snapshot
+from grace.index.targeting.schema import TargetingSchema
+from grace.index.trie import NO_NODE, SidTrie
+from grace.index.users.user_rows import UserEncoder, UserRows
+from grace.kernels import Candidates, DecodeIndex, UserTensors
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
 from support.strategies import Case, random_ads, random_schema, random_users

@@ -6,9 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from kernels import admit_children_cuda, select_beams_cuda
-from native import loader
-from native.build import BUILD_DIR, CPU, CUDA, ROOT, Target, build, find_compiler, source_digest
+from grace.kernels.decode import admit_children_cuda, select_beams_cuda
+from grace.native import loader
+from grace.native.build import (
+    BUILD_DIR,
+    CPU,
+    CUDA,
+    ROOT,
+    Target,
+    build,
+    find_compiler,
+    source_digest,
+)
 
 __all__ = ["EMULATED", "PORTABLE", "emulated_cuda"]
 

@@ -3,10 +3,10 @@
 import numpy as np
 import torch
 
-from model.input_encoding import encode_inputs
-from model.inputs import EventSequence, RequestFeatures, UserContext
-from model.model import Model
-from model.spec import (
+from grace.model.definition.input_encoding import encode_inputs
+from grace.model.definition.inputs import EventSequence, RequestFeatures, UserContext
+from grace.model.definition.model import Model
+from grace.model.definition.spec import (
     BagInput,
     CategoricalInput,
     DecoderSpec,

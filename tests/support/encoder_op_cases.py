@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.encoder_ops import PLAIN_ENCODER, EncoderOps
-from kernels.encoder_ops_cuda import CUDA_ENCODER
-from model.init import random_model
-from model.input_encoding import encode_inputs
-from model.inputs import FeatureTensors, RequestFeatures
-from model.spec import ModelSpec
+from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
+from grace.kernels.encoder.encoder_ops_cuda import CUDA_ENCODER
+from grace.model.checkpoints.init import random_model
+from grace.model.definition.input_encoding import encode_inputs
+from grace.model.definition.inputs import FeatureTensors, RequestFeatures
+from grace.model.definition.spec import ModelSpec
 from support.encoder_cases import INTERFORMER, T5, random_features
 from support.op_cases import OpCase, mapped, normal
 from support.triton_agreement import Call, difference

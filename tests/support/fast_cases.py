@@ -6,17 +6,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from configs.generation import BeamProfile
-from index.matchers import MatcherMode
-from index.users import UserAttributes, UserEncoder
-from kernels import DecodeIndex, Ops, UserTensors, admission_slot
-from model.beam_search import Generated, beam_search, leaves_of
-from model.decoder import Decoder
-from model.fast_search import fast_search
-from model.fast_weights import FastWeights
-from model.inputs import UserContext
-from model.prefix_memo import PrefixMemo
-from model.spec import DecoderSpec
+from grace.configs.generation import BeamProfile
+from grace.index.matchers.matchers import MatcherMode
+from grace.index.users.user_rows import UserAttributes, UserEncoder
+from grace.kernels import DecodeIndex, Ops, UserTensors, admission_slot
+from grace.model.definition.beam_search import Generated, beam_search, leaves_of
+from grace.model.definition.decoder import Decoder
+from grace.model.definition.inputs import UserContext
+from grace.model.definition.spec import DecoderSpec
+from grace.model.engine.fast_search import fast_search
+from grace.model.engine.fast_weights import FastWeights
+from grace.model.engine.prefix_memo import PrefixMemo
 from support.models import random_context, random_decoder
 from support.op_cases import mapped
 from support.plain_builder import plain_snapshot

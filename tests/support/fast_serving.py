@@ -8,21 +8,21 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from configs.serving import BatchingConfig
-from index.builder import BuildSpec, build
-from index.storage import load_snapshot
-from kernels import load_ops
-from model.checkpoint import load_checkpoint
-from model.fast_generation import FastGeneration
-from model.fast_weights import Precision
-from model.feature_stage import FastStage
-from proto.retrieval_pb2 import RetrieveResponse
-from server.lanes import lanes_of
-from server.messages import Answer, PendingRequest
-from server.pipeline import Pipeline
-from server.service_times import ServiceTimes
-from server.serving_pair import ServingPair, load_pair, serving_pair
-from server.stages import STAGES
+from grace.configs.serving import BatchingConfig
+from grace.index.builder import BuildSpec, build
+from grace.index.storage import load_snapshot
+from grace.kernels import load_ops
+from grace.model.checkpoints.checkpoint import load_checkpoint
+from grace.model.engine.fast_generation import FastGeneration
+from grace.model.engine.fast_weights import Precision
+from grace.model.engine.feature_stage import FastStage
+from grace.proto.retrieval_pb2 import RetrieveResponse
+from grace.server.engine.serving_pair import ServingPair, load_pair, serving_pair
+from grace.server.messages import Answer, PendingRequest
+from grace.server.scheduling.lanes import lanes_of
+from grace.server.scheduling.pipeline import Pipeline
+from grace.server.scheduling.service_times import ServiceTimes
+from grace.server.stages.stages import STAGES
 from support.pipeline_cases import LONG, Recorder
 from support.serving_files import ServingFiles
 from support.stage_cases import GENERATION, JsonRequest, load_cpu_pair, retrieval_of

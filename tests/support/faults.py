@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
-from server.messages import PendingRequest, StageName
-from server.stages import Stages
+from grace.server.messages import PendingRequest, StageName
+from grace.server.stages.stages import Stages
 
 __all__ = ["STAGE_NAMES", "Faults", "StageFaultError", "with_faults"]
 

@@ -9,9 +9,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from configs.serving import load_serving_config
-from server.life_cycle import serve
-from server.stages import STAGES
+from grace.configs.serving import load_serving_config
+from grace.server.life_cycle import serve
+from grace.server.stages.stages import STAGES
 from support.faults import Faults, with_faults
 
 

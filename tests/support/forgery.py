@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from index.matchers import MatcherMode
-from index.schema import Attribute, TargetingSchema, TargetSet
-from index.snapshot import Snapshot
-from index.storage import write_snapshot
+from grace.index.matchers.matchers import MatcherMode
+from grace.index.snapshot import Snapshot
+from grace.index.storage import write_snapshot
+from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
 

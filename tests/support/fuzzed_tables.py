@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
-from index.schema import RESERVED_VALUE, Attribute, TargetingSchema, TargetSet
+from grace.index.targeting.schema import RESERVED_VALUE, Attribute, TargetingSchema, TargetSet
 from support.oracle import RawAd, Rule
 
 __all__ = ["SCHEMA", "VOCAB_SIZES", "Row", "TableFile", "expectation", "table_files", "write_files"]

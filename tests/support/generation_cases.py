@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from configs.generation import BeamProfile
-from index.matchers import MatcherMode
-from index.users import UserEncoder
-from kernels import DecodeIndex, UserTensors
-from model.init import random_model
-from model.input_encoding import encode_inputs
-from model.inputs import FeatureTensors
-from model.model import Model
-from model.spec import DecoderSpec, ModelSpec
+from grace.configs.generation import BeamProfile
+from grace.index.matchers.matchers import MatcherMode
+from grace.index.users.user_rows import UserEncoder
+from grace.kernels import DecodeIndex, UserTensors
+from grace.model.checkpoints.init import random_model
+from grace.model.definition.input_encoding import encode_inputs
+from grace.model.definition.inputs import FeatureTensors
+from grace.model.definition.model import Model
+from grace.model.definition.spec import DecoderSpec, ModelSpec
 from support.encoder_cases import INTERFORMER, T5, random_features
 from support.plain_builder import plain_snapshot
 from support.strategies import random_ads, random_schema, random_users

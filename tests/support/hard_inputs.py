@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from index.matchers import DynamicKWay, KWay, StaticKWay
-from index.schema import Attribute, TargetingSchema, TargetSet
-from kernels import Candidates
+from grace.index.matchers.matchers import DynamicKWay, KWay, StaticKWay
+from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
+from grace.kernels import Candidates
 from support.decode_cases import branching_case
 from support.oracle import RawAd, Rule
 from support.strategies import Case

@@ -7,7 +7,7 @@ from typing import Any, Self
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from proto.retrieval_pb2 import GetStatusResponse
+from grace.proto.retrieval_pb2 import GetStatusResponse
 from support.server_process import PATIENCE_SECONDS, ServerProcess
 
 __all__ = ["HealthWatch", "health", "status"]

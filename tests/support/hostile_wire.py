@@ -9,8 +9,14 @@ import struct
 from collections.abc import Callable, Sequence
 from random import Random
 
-from index.schema import TargetingSchema
-from model.spec import BagInput, CategoricalInput, DenseInput, ModelSpec, SequenceInput
+from grace.index.targeting.schema import TargetingSchema
+from grace.model.definition.spec import (
+    BagInput,
+    CategoricalInput,
+    DenseInput,
+    ModelSpec,
+    SequenceInput,
+)
 from support.wire_cases import field, random_wire, varint, with_bytes_changed
 from support.wire_users import random_user_wire
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from index.storage import (
+from grace.index.storage import (
     current_version,
     next_version,
     publish,

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from bench.load.shots import Shot
-from proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse, Timings
+from grace.bench.load.shots import Shot
+from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse, Timings
 
 __all__ = ["REPLY", "SHOTS", "known_server"]
 

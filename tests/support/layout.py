@@ -23,7 +23,10 @@ __all__ = [
     "wrong_arrows",
 ]
 
-LAYERS = ("proto", "configs", "native", "index", "kernels", "model", "server", "bench", "cli")
+LAYERS = (
+    *("proto", "configs", "native", "index", "kernels", "model", "server", "client"),
+    *("catalogues", "bench", "cli"),
+)
 """A package imports only from those before it."""
 
 MAX_FILE_LINES = 400
@@ -31,8 +34,8 @@ MAX_FUNCTION_LINES = 60
 LOCAL_IMPORTS_ALLOWED = frozenset({"cli"})
 LAZY_IMPORTS = frozenset(
     {
-        ("kernels/ops.py", "kernels.ops_cuda"),
-        ("kernels/encoder_ops.py", "kernels.encoder_ops_cuda"),
+        ("kernels/decode/ops.py", "grace.kernels.decode.ops_cuda"),
+        ("kernels/encoder/encoder_ops.py", "grace.kernels.encoder.encoder_ops_cuda"),
     }
 )
 """The only imports inside a function elsewhere: they keep Triton off a machine without a GPU."""
@@ -47,7 +50,9 @@ def wrong_arrows(root: Path) -> list[str]:
         package = file.relative_to(root).parts[0]
         for node in ast.walk(tree):
             for module in _imported(node):
-                target = module.partition(".")[0]
+                target = module.removeprefix("grace.").partition(".")[0]
+                if module == target and target in LAYERS:
+                    faults.append(_at(root, file, node, f"import grace.{target}, not {target}"))
                 if target in LAYERS and LAYERS.index(target) > LAYERS.index(package):
                     faults.append(_at(root, file, node, f"{package} imports {target}"))
                 if target in ("tests", "support"):
@@ -124,8 +129,9 @@ def borders_without_face(root: Path) -> list[str]:
         for node in ast.walk(tree):
             if not isinstance(node, ast.ImportFrom) or node.level or not node.module:
                 continue
-            if node.module.partition(".")[0] in {*LAYERS} - {package}:
-                offered = _offered(root, node.module)
+            module = node.module.removeprefix("grace.")
+            if module.partition(".")[0] in {*LAYERS} - {package}:
+                offered = _offered(root, module)
                 taken = [alias.name for alias in node.names if alias.name not in offered]
                 faults += [
                     _at(root, file, node, f"{node.module} offers no {name}") for name in taken
@@ -154,7 +160,7 @@ def machine_paths(root: Path, files: list[Path]) -> list[str]:
 
 def packages_on_disk(root: Path) -> list[str]:
     """Every folder with Python files below a top-level package, as a dotted name."""
-    tops = [entry.parent for entry in root.glob("*/__init__.py")]
+    tops = [entry.parent for entry in root.glob("*/__init__.py") if entry.parent.name in LAYERS]
     folders = {file.parent for top in tops for file in top.rglob("*.py")}
     return sorted(".".join(folder.relative_to(root).parts) for folder in folders)
 
@@ -191,6 +197,8 @@ def _imported(node: ast.AST) -> list[str]:
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        if node.module == "grace":
+            return [f"grace.{alias.name}" for alias in node.names]
         return [node.module]
     return []
 

@@ -15,7 +15,7 @@ from time import perf_counter, sleep
 
 from torch import Tensor
 
-from server.lanes import HostLane, Lanes
+from grace.server.scheduling.lanes import HostLane, Lanes
 
 __all__ = ["LazyDevice"]
 

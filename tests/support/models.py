@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from model.decoder import Decoder
-from model.inputs import UserContext
-from model.spec import DecoderSpec
+from grace.model.definition.decoder import Decoder
+from grace.model.definition.inputs import UserContext
+from grace.model.definition.spec import DecoderSpec
 
 __all__ = ["SMALL_DECODER", "random_context", "random_decoder", "sequence_scores"]
 

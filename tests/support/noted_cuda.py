@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from configs.generation import BeamProfile
-from kernels import AdmissionSlot
-from model import captured_call
-from model.fast_generation import FastGeneration
-from model.fast_search import FoundNodes
-from model.inputs import FeatureTensors
+from grace.configs.generation import BeamProfile
+from grace.kernels import AdmissionSlot
+from grace.model.definition.inputs import FeatureTensors
+from grace.model.engine import captured_call
+from grace.model.engine.fast_generation import FastGeneration
+from grace.model.engine.fast_search import FoundNodes
 
 __all__ = ["NotedCuda", "NotedStream", "ReplayableGeneration", "noted_cuda"]
 

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from index.matchers import MatcherMode
-from index.schema import Attribute, TargetingSchema, TargetSet
-from index.trie import NO_NODE
-from kernels import NO_BLOCK, Candidates
+from grace.index.matchers.matchers import MatcherMode
+from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
+from grace.index.trie import NO_NODE
+from grace.kernels import NO_BLOCK, Candidates
 from support import hard_inputs
 from support.decode_cases import branching_case, decode_case, every_sid_case, random_nodes
 from support.strategies import Case, random_schema

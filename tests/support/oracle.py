@@ -6,7 +6,7 @@ Nothing here knows of bits, rows, ids or arrays. Read it top to bottom and judge
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from index.schema import Attribute, TargetingSchema, TargetSet
+from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 
 __all__ = ["NO_RULE", "RawAd", "Rule", "eligible", "eligible_prefixes", "first_failure"]
 

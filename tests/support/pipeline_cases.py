@@ -11,17 +11,17 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from configs.generation import BeamProfile, GenerationConfig
-from configs.serving import BatchingConfig
-from index.exact import MatchCounts
-from index.users import UserEncoder, UserRows
-from index.wire_user import WireUser
-from kernels import UserTensors
-from model.inputs import FeatureTensors, ModelInputs
-from model.wire_features import WireFeatures
-from proto.retrieval_pb2 import Values
-from server.lanes import Lanes, lanes_of
-from server.messages import (
+from grace.configs.generation import BeamProfile, GenerationConfig
+from grace.configs.serving import BatchingConfig
+from grace.index.matching.exact import MatchCounts
+from grace.index.users.user_rows import UserEncoder, UserRows
+from grace.index.users.wire_user import WireUser
+from grace.kernels import UserTensors
+from grace.model.definition.inputs import FeatureTensors, ModelInputs
+from grace.model.engine.wire_features import WireFeatures
+from grace.proto.retrieval_pb2 import Values
+from grace.server.engine.serving_pair import ServingPair
+from grace.server.messages import (
     Answer,
     AnsweredBatch,
     Failure,
@@ -35,11 +35,11 @@ from server.messages import (
     Span,
     StageName,
 )
-from server.pipeline import Pipeline
-from server.service_times import ServiceTimes
-from server.serving_pair import ServingPair
-from server.stages import Stages
-from server.timeline import Timeline
+from grace.server.observe.timeline import Timeline
+from grace.server.scheduling.lanes import Lanes, lanes_of
+from grace.server.scheduling.pipeline import Pipeline
+from grace.server.scheduling.service_times import ServiceTimes
+from grace.server.stages.stages import Stages
 
 __all__ = [
     "GENERATION",

@@ -9,9 +9,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from index.ads import SidToAds
-from index.bloom import bloom_positions, star_hash, value_hash
-from index.matchers import (
+from grace.index.matchers.bloom import bloom_positions, star_hash, value_hash
+from grace.index.matchers.matchers import (
     BloomMatchers,
     DynamicKWay,
     KWay,
@@ -20,11 +19,12 @@ from index.matchers import (
     NodeMatchers,
     StaticKWay,
 )
-from index.rules import SetRules, TargetingRules
-from index.schema import RESERVED_VALUE, Attribute, TargetingSchema, TargetSet
-from index.snapshot import Snapshot, SnapshotFacts
-from index.trie import SidTrie
-from index.values import InternedValues
+from grace.index.matching.ads import SidToAds
+from grace.index.snapshot import Snapshot, SnapshotFacts
+from grace.index.targeting.rules import SetRules, TargetingRules
+from grace.index.targeting.schema import RESERVED_VALUE, Attribute, TargetingSchema, TargetSet
+from grace.index.trie import SidTrie
+from grace.index.users.values import InternedValues
 from support.oracle import NO_RULE, RawAd, Rule
 from support.plain_partitions import plain_k_way, plain_partitions
 

@@ -8,9 +8,15 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from model.input_encoding import EncodedRequest, age_buckets, bag_rows
-from model.inputs import inputs_of_kind
-from model.spec import BagInput, CategoricalInput, DenseInput, ModelSpec, SequenceInput
+from grace.model.definition.input_encoding import EncodedRequest, age_buckets, bag_rows
+from grace.model.definition.inputs import inputs_of_kind
+from grace.model.definition.spec import (
+    BagInput,
+    CategoricalInput,
+    DenseInput,
+    ModelSpec,
+    SequenceInput,
+)
 
 __all__ = ["plain_context"]
 

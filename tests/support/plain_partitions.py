@@ -4,8 +4,15 @@ from fractions import Fraction
 from functools import reduce
 from operator import or_
 
-from index.matchers import FILL_UNIT, DynamicKWay, KWay, MatcherMode, NodeMatchers, StaticKWay
-from index.trie import SidTrie
+from grace.index.matchers.matchers import (
+    FILL_UNIT,
+    DynamicKWay,
+    KWay,
+    MatcherMode,
+    NodeMatchers,
+    StaticKWay,
+)
+from grace.index.trie import SidTrie
 
 __all__ = ["plain_k_way", "plain_partitions", "rows_of_entry"]
 

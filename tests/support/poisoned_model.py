@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from model.checkpoint import save_checkpoint
-from model.init import random_model
+from grace.model.checkpoints.checkpoint import save_checkpoint
+from grace.model.checkpoints.init import random_model
 from support.serving_files import SEED, model_spec
 
 __all__ = ["POISONED_DEVICE", "poisoned_checkpoint", "poisoned_request"]

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 from google.protobuf.json_format import ParseDict
 
-from proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse
+from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse
 from support.server_process import PATIENCE_SECONDS, ServerProcess
 
 __all__ = [

@@ -7,14 +7,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bench.rungs.attention import DenseCache
-from configs.generation import BeamProfile
-from index.matchers import MatcherMode
-from kernels import REFERENCE
-from model.beam_search import beam_search
-from model.decoder import Decoder
-from model.inputs import UserContext
-from model.spec import DecoderSpec, Ffn
+from grace.bench.rungs.attention import DenseCache
+from grace.configs.generation import BeamProfile
+from grace.index.matchers.matchers import MatcherMode
+from grace.kernels import REFERENCE
+from grace.model.definition.beam_search import beam_search
+from grace.model.definition.decoder import Decoder
+from grace.model.definition.inputs import UserContext
+from grace.model.definition.spec import DecoderSpec, Ffn
 from support.decode_cases import DecodeCase, decode_case, every_sid_case
 from support.models import random_context, random_decoder
 

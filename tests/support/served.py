@@ -10,21 +10,21 @@ import grpc
 import pytest
 import torch
 
-from configs.serving import (
+from grace.configs.serving import (
     AdminConfig,
     LimitsConfig,
     ListenConfig,
     MetricsConfig,
     ServingConfig,
 )
-from server.admin import Admin
-from server.front_end import FrontEnd
-from server.listeners import Listeners
-from server.loop_lag import LoopLag
-from server.messages import Answer, PendingRequest
-from server.metrics import Metrics
-from server.pipeline import Pipeline
-from server.server_state import Phase, ServerState
+from grace.server.messages import Answer, PendingRequest
+from grace.server.observe.loop_lag import LoopLag
+from grace.server.observe.metrics import Metrics
+from grace.server.scheduling.pipeline import Pipeline
+from grace.server.server_state import Phase, ServerState
+from grace.server.transport.admin import Admin
+from grace.server.transport.front_end import FrontEnd
+from grace.server.transport.listeners import Listeners
 from support.pipeline_cases import GENERATION
 
 __all__ = ["METHOD", "Service", "reason_of", "served", "until"]
@@ -96,7 +96,7 @@ def served(
     async def serve() -> None:
         service = Service(limits or LimitsConfig(), reply_seconds, front_ends)
         try:
-            with patch("server.listeners._LOG.info") as told:
+            with patch("grace.server.transport.listeners._LOG.info") as told:
                 await service.listeners.open(service.metrics.registry)
             service.address = told.call_args.kwargs["extra"]["retrieve"]
             async with grpc.aio.insecure_channel(service.address) as channel:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.load.tiny_server import SEED, TINY, TinyServerFiles, write_tiny_server_files
-from configs.yaml_loader import read_yaml
-from model.spec import ModelSpec, parse_spec
+from grace.bench.load.tiny_server import SEED, TINY, TinyServerFiles, write_tiny_server_files
+from grace.configs.yaml_loader import read_yaml
+from grace.model.definition.spec import ModelSpec, parse_spec
 
 __all__ = ["SEED", "ServingFiles", "model_spec", "write_serving_files"]
 

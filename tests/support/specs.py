@@ -1,6 +1,6 @@
 """Small model specifications of both kinds, with odd sizes."""
 
-from model.spec import (
+from grace.model.definition.spec import (
     BagInput,
     CategoricalInput,
     DecoderSpec,

@@ -9,16 +9,16 @@ import pyarrow.parquet as pq
 import torch
 from google.protobuf.json_format import ParseDict
 
-from bench.load.tiny_server import TINY
-from configs.generation import GenerationConfig
-from configs.sections import load_section, read_sections
-from configs.serving import LimitsConfig
-from index.schema import TargetingSchema
-from proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse
-from server.messages import AnsweredBatch, PendingRequest, RequestBatch, Retrieval, Span
-from server.requests import read_request
-from server.serving_pair import ServingPair, load_pair
-from server.stages import STAGES, Stages
+from grace.bench.load.tiny_server import TINY
+from grace.configs.generation import GenerationConfig
+from grace.configs.sections import load_section, read_sections
+from grace.configs.serving import LimitsConfig
+from grace.index.targeting.schema import TargetingSchema
+from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse
+from grace.server.engine.serving_pair import ServingPair, load_pair
+from grace.server.messages import AnsweredBatch, PendingRequest, RequestBatch, Retrieval, Span
+from grace.server.stages.requests import read_request
+from grace.server.stages.stages import STAGES, Stages
 from support.oracle import RawAd
 
 __all__ = [

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from index.matchers import KWay
-from index.schema import Attribute, TargetingSchema, TargetSet
-from index.users import UserAttributes
+from grace.index.matchers.matchers import KWay
+from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
+from grace.index.users.user_rows import UserAttributes
 from support.oracle import RawAd, Rule
 
 __all__ = [

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from server.messages import InputBatch, RequestBatch, StageName
-from server.pipeline import Pipeline
-from server.stages import Stages
+from grace.server.messages import InputBatch, RequestBatch, StageName
+from grace.server.scheduling.pipeline import Pipeline
+from grace.server.stages.stages import Stages
 from support.pipeline_cases import (
     LONG,
     Recorder,

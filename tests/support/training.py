@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.synth import CatalogueSpec, write_folder
+from grace.catalogues.synth import CatalogueSpec, write_folder
 
 __all__ = ["SMALL_RECIPE", "plain_gini", "write_small_data"]
 

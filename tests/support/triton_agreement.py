@@ -13,16 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels import REFERENCE
-from kernels.activate_triton import activate_triton
-from kernels.cross_attention_triton import (
+from grace.kernels import REFERENCE
+from grace.kernels.decode.activate_triton import activate_triton
+from grace.kernels.decode.cross_attention_triton import (
     CrossAttentionTiles,
     cross_attention_in_tiles,
     cross_attention_triton,
 )
-from kernels.rearrange_triton import rearrange_triton
-from kernels.row_factors_triton import row_factors_triton
-from kernels.self_attention_triton import (
+from grace.kernels.decode.rearrange_triton import rearrange_triton
+from grace.kernels.decode.row_factors_triton import row_factors_triton
+from grace.kernels.decode.self_attention_triton import (
     SelfAttentionTiles,
     self_attention_in_tiles,
     self_attention_triton,

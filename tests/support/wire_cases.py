@@ -4,8 +4,8 @@ import struct
 from collections.abc import Callable, Sequence
 from random import Random
 
-from model.inputs import inputs_of_kind
-from model.spec import (
+from grace.model.definition.inputs import inputs_of_kind
+from grace.model.definition.spec import (
     BagInput,
     CategoricalInput,
     DenseInput,

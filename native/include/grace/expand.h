@@ -46,7 +46,7 @@ struct SetRules {
   bool missing_passes_exclude;
 };
 
-// The arrays of a verified snapshot; see index/ads.py and index/rules.py. Ordinals fit int32.
+// The arrays of a verified snapshot; see index/matching/ads.py and index/targeting/rules.py. Ordinals fit int32.
 struct Ads {
   int64_t num_leaves;
   int64_t num_ads;

@@ -1,6 +1,6 @@
 // A request's features, grace.v1.Features, from the bytes it came in: checked, then read to the row
-// numbers that model/feature_lookups.py describes. Whatever is not plainly right is left to Python,
-// whose model/input_encoding.py is the definition and has the words for what is wrong.
+// numbers that model/engine/feature_lookups.py describes. Whatever is not plainly right is left to Python,
+// whose model/definition/input_encoding.py is the definition and has the words for what is wrong.
 #ifndef GRACE_FEATURES_H_
 #define GRACE_FEATURES_H_
 

@@ -1,5 +1,5 @@
 // A request's user, the map `user` of grace.v1.RetrieveRequest, from the bytes it came in: checked,
-// then read to the rows that index/users.py describes. Whatever is not plainly right is left to
+// then read to the rows that index/users/user_rows.py describes. Whatever is not plainly right is left to
 // Python, whose UserEncoder.encode is the definition and has the words for what is wrong.
 #ifndef GRACE_USERS_H_
 #define GRACE_USERS_H_

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.load import loop_cost, serve_bench
-from bench.load.client import OpenLoop, run_load
-from bench.load.shots import Shot
+from grace.bench.load import loop_cost, serve_bench
+from grace.bench.load.client import OpenLoop, run_load
+from grace.bench.load.shots import Shot
 from support.front_ends import front_ends
 from support.retrieve_calls import Counters, message
 from support.server_process import ServerProcess, wait_until

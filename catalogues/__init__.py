@@ -1,0 +1,1 @@
+"""Synthetic catalogues, users and interaction logs: demo, tiny, small and paper."""

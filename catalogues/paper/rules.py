@@ -1,0 +1,163 @@
+"""What each rule says: lists of value codes, one column per attribute and set."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from grace.catalogues.paper.campaigns import Campaigns
+from grace.catalogues.paper.draws import Draws, Stream, normal_quantile
+from grace.catalogues.paper.schema import NUM_REGIONS, SMALL
+from grace.catalogues.paper.spec import PaperKnobs
+from grace.catalogues.synth.arrays import (
+    BoolArray,
+    FloatArray,
+    Int64Array,
+    offsets_of,
+    position_in_run,
+)
+from grace.index.builder.columns import ListColumn
+
+__all__ = ["RuleLists", "region_shares"]
+
+_SMALL_BITS = 4  # rule keys of the small attributes: rule << 4 | attribute
+_TRIES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """List i is codes[offsets[i] : offsets[i + 1]]."""
+
+    offsets: Int64Array
+    codes: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class RuleLists:
+    campaigns: Campaigns
+    market: BoolArray  # [first tokens, regions] which regions their ads know
+    packages: Lists  # single regions, then `packages` lists per first token
+    windows: tuple[Lists, ...]  # per small attribute all runs of its values, but the whole
+
+    @staticmethod
+    def of(campaigns: Campaigns) -> "RuleLists":
+        draws, knobs = campaigns.draws, campaigns.knobs
+        firsts = campaigns.tree.level_counts[0]
+        keys = np.arange(firsts * NUM_REGIONS)
+        known = draws.uniform(Stream.MARKET, keys) < knobs.region_in_market
+        market = known.reshape(firsts, NUM_REGIONS)
+        market[:, 0] = True
+        packages = _packages(market, draws, knobs)
+        return RuleLists(campaigns, market, packages, tuple(map(_windows, SMALL.values())))
+
+    def columns(self, rules: Int64Array) -> list[ListColumn]:
+        """Include lists of the given rules: region, the small attributes, location."""
+        campaign = rules // self.campaigns.knobs.variants
+        pair = np.searchsorted(self.campaigns.first, campaign, side="right") - 1
+        small = [self._small(rules, number) for number in range(len(SMALL))]
+        return [self._regions(campaign, pair), *small, self._locations(campaign, pair)]
+
+    def _follows(
+        self, pair: Int64Array, stream: int, campaign: Int64Array, share: float, correlation: float
+    ) -> BoolArray:
+        """True for `share` of the campaigns, more or fewer where the prefix is popular."""
+        latent = correlation * self.campaigns.tree.popularity[pair]
+        latent += np.sqrt(1 - correlation**2) * self.campaigns.draws.normal(stream, campaign)
+        return latent > normal_quantile(1 - share)
+
+    def _regions(self, campaign: Int64Array, pair: Int64Array) -> ListColumn:
+        draws, knobs = self.campaigns.draws, self.campaigns.knobs
+        first = np.searchsorted(self.campaigns.tree.children[1], pair, side="right") - 1
+        wide = self._follows(
+            pair, Stream.REGION_KIND, campaign, knobs.package_share, knobs.package_follows
+        )
+        single = np.full(len(campaign), -1)
+        cumulative = np.cumsum(region_shares(knobs))
+        for attempt in range(_TRIES):  # the first drawn region that the market knows, or the home
+            drawn = draws.uniform(Stream.REGION, campaign * _TRIES + attempt)
+            region = np.minimum(np.searchsorted(cumulative, drawn), NUM_REGIONS - 1)
+            single = np.where((single < 0) & self.market[first, region], region, single)
+        single = np.maximum(single, 0)
+        package = draws.below(Stream.PACKAGE, campaign, knobs.packages)
+        package += NUM_REGIONS + first * knobs.packages
+        return _take(self.packages, np.where(wide, package, single))
+
+    def _small(self, rules: Int64Array, number: int) -> ListColumn:
+        draws, windows = self.campaigns.draws, self.windows[number]
+        keys = rules << _SMALL_BITS | number
+        ruled = draws.uniform(Stream.SMALL_RULE, keys) < self.campaigns.knobs.small_rule
+        window = draws.below(Stream.SMALL_WINDOW, keys, len(windows.offsets) - 1)
+        return _take(windows, np.where(ruled, window, -1))
+
+    def _locations(self, campaign: Int64Array, pair: Int64Array) -> ListColumn:
+        """A list walks the vocabulary in an odd stride: distinct, as its size is a power of two."""
+        draws, knobs = self.campaigns.draws, self.campaigns.knobs
+        located = self._follows(
+            pair, Stream.LOCATED, campaign, knobs.located, knobs.located_follows
+        )
+        count = _geometric(draws.uniform(Stream.LOCATION_COUNT, campaign), knobs.location_mean)
+        count = np.where(located, np.minimum(count, knobs.most_locations), 0)
+        offsets = offsets_of(count)
+        bits = draws.bits(Stream.LOCATION, campaign)
+        start = (bits & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        stride = (bits >> np.uint64(32)).astype(np.int64) | 1
+        walked = np.repeat(start, count) + np.repeat(stride, count) * position_in_run(offsets)
+        codes = walked.astype(np.int64) & (knobs.locations - 1)
+        return ListColumn(offsets, located.astype(np.uint8), codes.astype(np.int32))
+
+
+def region_shares(knobs: PaperKnobs) -> FloatArray:
+    """The population by region: a home region, and a Zipf law over the others."""
+    others = np.arange(1.0, NUM_REGIONS) ** -knobs.region_power
+    shares: FloatArray = np.append(
+        knobs.home_region, (1 - knobs.home_region) * others / others.sum()
+    )
+    return shares
+
+
+def _packages(market: BoolArray, draws: Draws, knobs: PaperKnobs) -> Lists:
+    """Lists of the most populous regions of a market, blurred by noise (Gumbel top-k)."""
+    firsts = len(market)
+    keys = np.arange(firsts * knobs.packages)
+    sizes = _geometric(draws.uniform(Stream.PACKAGE_SIZE, keys), knobs.package_mean)
+    sizes = np.minimum(sizes, np.repeat(market.sum(axis=1), knobs.packages))
+    lists = [np.arange(NUM_REGIONS)]
+    population = np.log(region_shares(knobs))
+    for first in range(firsts):
+        mine = np.arange(first * knobs.packages, (first + 1) * knobs.packages)
+        cells = mine[:, np.newaxis] * NUM_REGIONS + np.arange(NUM_REGIONS)
+        blurred = draws.uniform(Stream.PACKAGE, cells + (1 << 40))
+        blurred = population - knobs.package_noise * np.log(-np.log(blurred + 1e-12) + 1e-12)
+        blurred[:, ~market[first]] = -np.inf
+        least = np.take_along_axis(-np.sort(-blurred, axis=1), sizes[mine, np.newaxis] - 1, axis=1)
+        lists.append(np.nonzero(blurred >= least)[1])
+    offsets = offsets_of(np.concatenate([np.ones(NUM_REGIONS, np.int64), sizes]))
+    return Lists(offsets, np.concatenate(lists).astype(np.int32))
+
+
+def _windows(values: int) -> Lists:
+    """Every run of at least half of an attribute's values, but the whole."""
+    runs = [
+        np.arange(begin, begin + size)
+        for size in range((values + 1) // 2, values)
+        for begin in range(values - size + 1)
+    ]
+    return Lists(
+        offsets_of(np.array([len(run) for run in runs])), np.concatenate(runs).astype(np.int32)
+    )
+
+
+def _geometric(drawn: FloatArray, mean: float) -> Int64Array:
+    """1, 2, 3 .. with the given mean, from uniform draws."""
+    steps: Int64Array = np.floor(np.log1p(-drawn) / np.log1p(-1 / mean)).astype(np.int64)
+    return steps + 1
+
+
+def _take(lists: Lists, chosen: Int64Array) -> ListColumn:
+    """The chosen lists side by side; -1 is no rule."""
+    valid = chosen >= 0
+    chosen = np.maximum(chosen, 0)
+    begin = lists.offsets[chosen]
+    offsets = offsets_of(np.where(valid, lists.offsets[chosen + 1] - begin, 0))
+    places = np.repeat(begin - offsets[:-1], np.diff(offsets)) + np.arange(offsets[-1])
+    return ListColumn(offsets, valid.astype(np.uint8), lists.codes[places])

@@ -1,0 +1,161 @@
+"""The attribute rules of campaigns: countries, ages, genders, devices and languages."""
+
+from typing import get_args
+
+import numpy as np
+
+from grace.catalogues.synth.arrays import BoolArray, FloatArray, Int64Array
+from grace.catalogues.synth.background import Background
+from grace.catalogues.synth.draws import draw_option, draw_share
+from grace.catalogues.synth.places import COUNTRIES, LANGUAGES
+from grace.catalogues.synth.rules import NO_RULE, RuleColumn, listed_column
+from grace.catalogues.synth.schema import AGES, COUNTRY_CODES, DEVICES, GENDERS
+from grace.catalogues.synth.spec import TargetingKnobs
+from grace.catalogues.synth.topics import TOPICS, Lean
+
+_LEANS = get_args(Lean)
+_TOPIC_LEAN = np.array([_LEANS.index(topic.lean) for topic in TOPICS])
+
+_AGE_RANGES = [
+    range(first, last)
+    for first in range(len(AGES))
+    for last in range(first + 1, len(AGES) + 1)
+    if last - first < len(AGES)
+]
+_DEVICE_LISTS = ([0], [0, 1], [2], [1, 2], [3])  # phone, phone and tablet, desktop, ..., tv
+_DEVICE_ODDS = (0.45, 0.25, 0.15, 0.10, 0.05)
+_DEVICE_EXCLUDE_LISTS = ([3], [0], [2, 3])
+_DEVICE_EXCLUDE_ODDS = (0.7, 0.2, 0.1)
+
+
+def attribute_columns(
+    background: Background, knobs: TargetingKnobs, rng: np.random.Generator
+) -> tuple[RuleColumn, ...]:
+    return (
+        *_country_columns(background, knobs, rng),
+        *_age_columns(background, knobs, rng),
+        *_gender_columns(background, knobs, rng),
+        *_device_columns(background, knobs, rng),
+        *_language_columns(background, knobs, rng),
+    )
+
+
+def _choice(has_rule: BoolArray, chosen: Int64Array) -> Int64Array:
+    return np.where(has_rule, chosen, NO_RULE)
+
+
+def _leans(background: Background, *leans: Lean) -> BoolArray:
+    return np.isin(_TOPIC_LEAN[background.topic], [_LEANS.index(lean) for lean in leans])
+
+
+def _country_columns(
+    background: Background, knobs: TargetingKnobs, rng: np.random.Generator
+) -> tuple[RuleColumn, RuleColumn]:
+    """The home country or its market; excluded: a neighbour in that market, or some other country.
+
+    An exclude never names the home country, so include minus exclude is never empty.
+    """
+    home, count = background.country, len(COUNTRIES)
+    located, elsewhere = background.located, background.targeted & ~background.located
+    beside_location = min(knobs.country, knobs.country_if_located * float(located.mean()))
+    has_rule = draw_share(rng, beside_location, _odds(located))
+    has_rule |= draw_share(rng, knobs.country - beside_location, _odds(elsewhere))
+    markets = [[COUNTRY_CODES.index(code) for code in country.market] for country in COUNTRIES]
+    has_market = np.array([len(market) > 1 for market in markets])[home]
+    grouped = has_rule & has_market & (rng.random(len(home)) < knobs.market_group)
+    include = listed_column(
+        "country",
+        COUNTRY_CODES,
+        [[each] for each in range(count)] + markets,
+        _choice(has_rule, np.where(grouped, home + count, home)),
+    )
+    neighbour = np.array([market[-1] for market in markets])[home]
+    other = (home + rng.integers(1, count, size=len(home))) % count
+    excludes = draw_share(rng, knobs.country_exclude, _odds(grouped | (elsewhere & ~has_rule)))
+    exclude = listed_column(
+        "country_exclude",
+        COUNTRY_CODES,
+        [[each] for each in range(count)],
+        _choice(excludes, np.where(grouped, neighbour, other)),
+    )
+    return include, exclude
+
+
+def _age_columns(
+    background: Background, knobs: TargetingKnobs, rng: np.random.Generator
+) -> tuple[RuleColumn, RuleColumn]:
+    """Neighbouring age bands; topics for adults (alcohol, loans) always exclude the youngest."""
+    leaning, adult = _leans(background, "young", "older"), _leans(background, "adult")
+    share = np.where(leaning, knobs.age_if_leaning, knobs.age)
+    has_rule = background.targeted & (rng.random(len(share)) < share)
+    suits: dict[Lean, list[float]] = {
+        "young": [len(ages) * (ages.stop <= 2) for ages in _AGE_RANGES],
+        "older": [len(ages) * (ages.start >= 3) for ages in _AGE_RANGES],
+        "adult": [ages.stop >= 2 for ages in _AGE_RANGES],  # something beside 18-24 stays
+    }
+    odds = [suits.get(lean, [1.0] * len(_AGE_RANGES)) for lean in _LEANS]
+    chosen = draw_option(rng, odds, _TOPIC_LEAN[background.topic])
+    include = listed_column("age", AGES, _AGE_RANGES, _choice(has_rule, chosen))
+    youngest = np.zeros(len(share), np.int64)
+    excludes = _choice(adult & background.targeted, youngest)
+    return include, listed_column("age_exclude", AGES, [[0]], excludes)
+
+
+def _gender_columns(
+    background: Background, knobs: TargetingKnobs, rng: np.random.Generator
+) -> tuple[RuleColumn, RuleColumn]:
+    female, leaning = _leans(background, "female"), _leans(background, "female", "male")
+    size = len(female)
+    share = np.where(leaning, knobs.gender_if_leaning, knobs.gender)
+    has_rule = background.targeted & (rng.random(size) < share)
+    male = np.where(leaning, ~female, rng.random(size) < 0.5).astype(np.int64)
+    or_unknown = rng.random(size) < 0.3
+    include = listed_column(
+        "gender", GENDERS, [[0], [1], [0, 2], [1, 2]], _choice(has_rule, male + 2 * or_unknown)
+    )
+    may_exclude = _odds(background.targeted & ~has_rule)
+    excludes = draw_share(rng, knobs.gender_exclude, may_exclude)
+    exclude = listed_column("gender_exclude", GENDERS, [[1], [0]], _choice(excludes, male))
+    return include, exclude
+
+
+def _device_columns(
+    background: Background, knobs: TargetingKnobs, rng: np.random.Generator
+) -> tuple[RuleColumn, RuleColumn]:
+    targeted = background.targeted
+    everyone = np.zeros(len(targeted), np.int64)
+    has_rule = draw_share(rng, knobs.device, _odds(targeted))
+    chosen = draw_option(rng, [_DEVICE_ODDS], everyone)
+    excludes = draw_share(rng, knobs.device_exclude, _odds(targeted & ~has_rule))
+    excluded = draw_option(rng, [_DEVICE_EXCLUDE_ODDS], everyone)
+    return (
+        listed_column("device", DEVICES, _DEVICE_LISTS, _choice(has_rule, chosen)),
+        listed_column(
+            "device_exclude", DEVICES, _DEVICE_EXCLUDE_LISTS, _choice(excludes, excluded)
+        ),
+    )
+
+
+def _language_columns(
+    background: Background, knobs: TargetingKnobs, rng: np.random.Generator
+) -> tuple[RuleColumn, RuleColumn]:
+    """The language of the home country, often with English."""
+    count, english = len(LANGUAGES), LANGUAGES.index("en")
+    spoken = np.array([LANGUAGES.index(country.language) for country in COUNTRIES])
+    own, targeted = spoken[background.country], background.targeted
+    has_rule = draw_share(rng, knobs.language, _odds(targeted))
+    with_english = (own != english) & (rng.random(len(own)) < 0.4)
+    lists = [[each] for each in range(count)] + [[each, english] for each in range(count)]
+    include = listed_column(
+        "language", LANGUAGES, lists, _choice(has_rule, own + count * with_english)
+    )
+    other = (own + rng.integers(1, count, size=len(own))) % count
+    excludes = draw_share(rng, knobs.language_exclude, _odds(targeted & ~has_rule))
+    exclude = listed_column(
+        "language_exclude", LANGUAGES, [[each] for each in range(count)], _choice(excludes, other)
+    )
+    return include, exclude
+
+
+def _odds(allowed: BoolArray) -> FloatArray:
+    return allowed.astype(np.float64)

@@ -1,0 +1,174 @@
+"""How people move through a catalogue: tastes, sessions, and steps from an item to one like it.
+
+A session opens with one of the person's tastes: a topic, often a favourite brand in it. Every
+further step goes to the same product line, brand, product, topic or family as the item before, or
+opens another session. Within such a group an item is drawn by its popularity, which is Zipf's law
+over the catalogue, and sooner from the person's home country.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from grace.catalogues.synth.arrays import (
+    BoolArray,
+    FloatArray,
+    Int64Array,
+    offsets_of,
+    pick_by_share,
+)
+from grace.catalogues.synth.catalogue import Catalogue
+from grace.catalogues.synth.learned_tokens import TOPIC_FAMILY
+from grace.catalogues.synth.spec import Stream
+from grace.catalogues.synth.topics import PRODUCTS_PER_TOPIC, TOPICS
+
+ZIPF_EXPONENT = 0.8  # of the items' popularity by rank
+MOST_TASTES = 3
+NO_BRAND = -1
+NOTHING = -1  # stands for the item before the first one
+
+_NEW_SESSION = 0.25
+_STEPS = ("line", "brand", "product", "topic", "family")
+_STEP_ODDS = np.array([0.30, 0.25, 0.25, 0.14, 0.06])
+_TASTE_ODDS = np.array([0.6, 0.28, 0.12])  # the first taste is the strongest
+_HAS_FAVOURITE = 0.6  # tastes that have a favourite brand
+_KEEPS_TO_FAVOURITE = 0.7  # sessions of such a taste that open with it
+_TRIES = 3  # draws from a group, of which one at home is preferred
+
+
+@dataclass(frozen=True, slots=True)
+class People:
+    """One row per person; who has fewer tastes repeats the first."""
+
+    home: Int64Array  # [people] country
+    topics: Int64Array  # [people, MOST_TASTES]
+    brands: Int64Array  # [people, MOST_TASTES] the taste's favourite brand, or NO_BRAND
+
+    def __len__(self) -> int:
+        return len(self.home)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shelf:
+    """Items by the group they belong to, to draw from by popularity."""
+
+    group_of: Int64Array  # [items]
+    items: Int64Array  # [items] by group
+    offsets: Int64Array  # [groups + 1] offsets into `items`
+    ends: FloatArray  # [items + 1] popularity before each of `items`, and in all
+
+    @classmethod
+    def of(cls, group_of: Int64Array, popularity: FloatArray) -> "_Shelf":
+        items = np.argsort(group_of, kind="stable")
+        ends = np.concatenate([[0.0], np.cumsum(popularity[items])])
+        return cls(group_of, items, offsets_of(np.bincount(group_of)), ends)
+
+    def draw(self, group: Int64Array, rng: np.random.Generator) -> Int64Array:
+        """_TRIES items of each group; none of the groups is empty.   [n] -> [n, tries]"""
+        first, last = self.offsets[group, np.newaxis], self.offsets[group + 1, np.newaxis] - 1
+        low, high = self.ends[first], self.ends[last + 1]
+        drawn = low + rng.random((len(group), _TRIES)) * (high - low)
+        place = np.searchsorted(self.ends, drawn, side="right") - 1
+        return self.items[np.clip(place, first, last)]
+
+
+@dataclass(frozen=True, slots=True)
+class Browsing:
+    """The process over one catalogue; an item is the index of a SID."""
+
+    country: Int64Array  # [items] home of the item's first ad
+    topic_popularity: FloatArray  # [topics]
+    topic_brands: Int64Array  # [topics + 1] offsets into the brands
+    shelves: dict[str, _Shelf]  # by the names of _STEPS
+
+    @classmethod
+    def over(cls, catalogue: Catalogue) -> "Browsing":
+        tree, rng = catalogue.tree, catalogue.spec.rng(Stream.POPULARITY)
+        popularity = _zipf(catalogue.num_sids)[rng.permutation(catalogue.num_sids)]
+        brand = tree.line_brand[tree.sid_line]
+        topic = tree.brand_topic[brand]
+        groups = {
+            "line": tree.sid_line,
+            "brand": brand,
+            "product": topic * PRODUCTS_PER_TOPIC + tree.line_product[tree.sid_line],
+            "topic": topic,
+            "family": TOPIC_FAMILY[topic],
+        }
+        homes = catalogue.home_cities(np.arange(catalogue.num_sids), catalogue.ad_offsets[:-1])
+        return cls(
+            country=catalogue.places.city_country[homes],
+            topic_popularity=np.bincount(topic, popularity, minlength=len(TOPICS)).astype(float),
+            topic_brands=offsets_of(np.bincount(tree.brand_topic, minlength=len(TOPICS))),
+            shelves={name: _Shelf.of(group, popularity) for name, group in groups.items()},
+        )
+
+    def people(self, size: int, rng: np.random.Generator) -> People:
+        """Tastes by the popularity of topics; at home where an item of the first taste is."""
+        drawn = pick_by_share(rng, self.topic_popularity, size * MOST_TASTES)
+        topics = drawn.reshape(size, MOST_TASTES)
+        tastes = rng.integers(1, MOST_TASTES + 1, (size, 1))
+        topics = np.where(np.arange(MOST_TASTES) < tastes, topics, topics[:, :1])
+        home = self.country[self.shelves["topic"].draw(topics[:, 0], rng)[:, 0]]
+        return self.with_favourites(home, topics, rng)
+
+    def with_favourites(
+        self, home: Int64Array, topics: Int64Array, rng: np.random.Generator
+    ) -> People:
+        """People of given homes and tastes, some of those with a favourite brand."""
+        first, brands = self.topic_brands[topics], np.diff(self.topic_brands)[topics]
+        favourite = first + rng.integers(brands)
+        return People(
+            home, topics, np.where(rng.random(topics.shape) < _HAS_FAVOURITE, favourite, NO_BRAND)
+        )
+
+    def walk(
+        self, people: People, steps: int, rng: np.random.Generator
+    ) -> tuple[Int64Array, BoolArray]:
+        """Items, and which of them open a session.   [people, steps] each"""
+        items = np.empty((len(people), steps), np.int64)
+        opens = rng.random((len(people), steps)) < _NEW_SESSION
+        opens[:, 0] = True
+        nothing = np.full(len(people), NOTHING)
+        items[:, 0] = self._preferred(self._opening(people, rng), nothing, people.home)
+        for step in range(1, steps):
+            before, opening = items[:, step - 1], self._opening(people, rng)
+            tries = np.where(opens[:, step, np.newaxis], opening, self._like(before, rng))
+            items[:, step] = self._preferred(tries, before, people.home)
+            # Small groups may hold one item only; families do not.
+            stuck = np.flatnonzero(items[:, step] == before)
+            family = self.shelves["family"]
+            others = family.draw(family.group_of[before[stuck]], rng)
+            items[stuck, step] = self._preferred(others, before[stuck], people.home[stuck])
+        return items, opens
+
+    def _opening(self, people: People, rng: np.random.Generator) -> Int64Array:
+        """Items that a session may open with.   [people, tries]"""
+        row, taste = np.arange(len(people)), pick_by_share(rng, _TASTE_ODDS, len(people))
+        topic, brand = people.topics[row, taste], people.brands[row, taste]
+        tries = self.shelves["topic"].draw(topic, rng)
+        keeps = (rng.random(len(people)) < _KEEPS_TO_FAVOURITE) & (brand != NO_BRAND)
+        tries[keeps] = self.shelves["brand"].draw(brand[keeps], rng)
+        return tries
+
+    def _like(self, before: Int64Array, rng: np.random.Generator) -> Int64Array:
+        """Items that share something with those before.   [people] -> [people, tries]"""
+        kind = pick_by_share(rng, _STEP_ODDS, len(before))
+        tries = np.empty((len(before), _TRIES), np.int64)
+        for number, name in enumerate(_STEPS):
+            shelf, rows = self.shelves[name], np.flatnonzero(kind == number)
+            tries[rows] = shelf.draw(shelf.group_of[before[rows]], rng)
+        return tries
+
+    def _preferred(self, tries: Int64Array, before: Int64Array, home: Int64Array) -> Int64Array:
+        """A try that is not the item before, if there is one, and at home, if there is one."""
+        another = tries != before[:, np.newaxis]
+        at_home = self.country[tries] == home[:, np.newaxis]
+        best = np.argmax(2 * another + at_home, axis=1)
+        chosen: Int64Array = tries[np.arange(len(tries)), best]
+        return chosen
+
+
+def _zipf(size: int) -> FloatArray:
+    """Shares by rank, not normalised."""
+    ranks = np.arange(1, size + 1, dtype=np.float64)
+    return np.power(ranks, -ZIPF_EXPONENT)

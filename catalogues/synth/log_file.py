@@ -1,0 +1,86 @@
+"""The interaction log as Parquet: one row an event, by user and time; training reads it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from grace.catalogues.synth.arrays import BoolArray, Int64Array, frozen, offsets_of, position_in_run
+from grace.catalogues.synth.browsing import Browsing
+from grace.catalogues.synth.catalogue import Catalogue
+from grace.catalogues.synth.events import ACTION_IDS, ACTION_ODDS, HOUR_MS, MINUTE_MS, NOW_MS
+from grace.catalogues.synth.spec import SID_LENGTH, Stream
+
+FEWEST_EVENTS, MOST_EVENTS = 10, 40  # of a user
+TEST_SHARE = 0.15  # of the users, with all their events
+
+_WITHIN_SESSION_MS = 3 * MINUTE_MS  # mean time between events
+_BETWEEN_SESSIONS_MS = 20 * HOUR_MS
+_QUIET_MS = 72 * HOUR_MS  # mean time since a user's newest event
+
+
+@dataclass(frozen=True, slots=True)
+class InteractionLog:
+    """Users side by side, their events oldest first."""
+
+    offsets: Int64Array  # [users + 1] offsets into the events
+    items: Int64Array  # [events] indices of SIDs
+    times_ms: Int64Array  # [events]
+    actions: Int64Array  # [events]
+    held_out: BoolArray  # [users]
+
+    @property
+    def event_user(self) -> Int64Array:
+        """[events]"""
+        return np.repeat(np.arange(len(self.held_out)), np.diff(self.offsets))
+
+
+def make_log(catalogue: Catalogue) -> InteractionLog:
+    """The interactions of `spec.log_users` people, the same on every call."""
+    users, rng = catalogue.spec.log_users, catalogue.spec.rng(Stream.LOG)
+    browsing = Browsing.over(catalogue)
+    items, opens = browsing.walk(browsing.people(users, rng), MOST_EVENTS, rng)
+    offsets = offsets_of(rng.integers(FEWEST_EVENTS, MOST_EVENTS + 1, users))
+    place = np.repeat(np.arange(users), np.diff(offsets)), position_in_run(offsets)
+    held_out = np.zeros(users, np.bool_)
+    held_out[rng.permutation(users)[: round(users * TEST_SHARE)]] = True
+    return InteractionLog(
+        offsets=offsets,
+        items=frozen(items[place]),
+        times_ms=frozen(_times(offsets, opens[place], rng)),
+        actions=frozen(rng.choice(ACTION_IDS, len(place[0]), p=ACTION_ODDS)),
+        held_out=frozen(held_out),
+    )
+
+
+def write_log(catalogue: Catalogue, path: Path) -> int:
+    """Writes one row per event; returns how many."""
+    log = make_log(catalogue)
+    spec, user = catalogue.spec, log.event_user
+    tokens = catalogue.tree.sids[log.items].reshape(-1)
+    sid_offsets = np.arange(0, len(tokens) + 1, SID_LENGTH, dtype=np.int32)
+    split = pa.array(["train", "test"]).take(pa.array(log.held_out[user].astype(np.int32)))
+    table = pa.table(
+        {
+            "user_id": pa.array(user + 1),
+            "sid": pa.ListArray.from_arrays(pa.array(sid_offsets), pa.array(tokens)),
+            "timestamp_ms": pa.array(log.times_ms),
+            "action": pa.array(log.actions),
+            "split": split,
+        }
+    )
+    vocab_sizes = ",".join(map(str, spec.vocab_sizes))
+    metadata = {"grace.sid_space": spec.sid_space, "grace.vocab_sizes": vocab_sizes}
+    pq.write_table(table.replace_schema_metadata(metadata), path)
+    return len(user)
+
+
+def _times(offsets: Int64Array, opens: BoolArray, rng: np.random.Generator) -> Int64Array:
+    """Ascending within a user, all before NOW_MS."""
+    mean = np.where(opens, _BETWEEN_SESSIONS_MS, _WITHIN_SESSION_MS)
+    elapsed = np.cumsum(1000 + rng.exponential(mean).astype(np.int64))
+    newest = NOW_MS - 1000 - rng.exponential(_QUIET_MS, len(offsets) - 1).astype(np.int64)
+    lag = newest - elapsed[offsets[1:] - 1]
+    return elapsed + np.repeat(lag, np.diff(offsets))

@@ -1,0 +1,105 @@
+"""Semantic IDs as TIGER learns them: k-means on item vectors, then on what each level leaves over.
+
+A level's token is the number of the nearest centre; the next level clusters the residuals, the
+vectors minus their centres. Items that share all learned tokens are told apart by one more token,
+which counts them.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from grace.catalogues.synth.arrays import (
+    FloatArray,
+    Int64Array,
+    offsets_of,
+    pick_by_share,
+    position_in_run,
+)
+from grace.configs.errors import InputError
+
+MAX_ROUNDS = 50  # of Lloyd's algorithm; a few thousand points settle within 20
+
+
+@dataclass(frozen=True, slots=True)
+class Clusters:
+    centres: FloatArray  # [k, dim]
+    labels: Int64Array  # [points]
+
+
+def residual_codes(
+    vectors: FloatArray, sizes: tuple[int, ...], rng: np.random.Generator
+) -> Int64Array:
+    """One token per level, level t below sizes[t].   [items, dim] -> [items, levels]"""
+    residual = vectors
+    codes = np.empty((len(vectors), len(sizes)), np.int64)
+    for level, size in enumerate(sizes):
+        clusters = settle(residual, seed_centres(residual, size, rng))
+        codes[:, level] = clusters.labels
+        residual = residual - clusters.centres[clusters.labels]
+    return codes
+
+
+def told_apart(codes: Int64Array, size: int) -> Int64Array:
+    """The codes with a last token, below `size`: 0, 1, 2.. in item order among equal codes."""
+    _, group, counts = np.unique(codes, axis=0, return_inverse=True, return_counts=True)
+    if counts.max() > size:
+        raise InputError(
+            f"{counts.max()} items have equal learned tokens, but the last position has {size}: "
+            "choose fewer SIDs or a larger vocabulary"
+        )
+    by_group = np.argsort(group.reshape(-1), kind="stable")
+    last = np.empty(len(codes), np.int64)
+    last[by_group] = position_in_run(offsets_of(counts))
+    return np.column_stack([codes, last])
+
+
+def seed_centres(points: FloatArray, k: int, rng: np.random.Generator) -> FloatArray:
+    """k-means++: points drawn in proportion to their squared distance from those drawn before."""
+    if len(points) < k:
+        raise InputError(f"{k} clusters of {len(points)} items: choose more SIDs")
+    chosen = [int(rng.integers(len(points)))]
+    nearest = _squared_distances(points, points[chosen])[:, 0]
+    while len(chosen) < k:
+        # Where all are drawn already, any point is as good as another.
+        shares = nearest if nearest.any() else np.ones(len(points))
+        chosen.append(int(pick_by_share(rng, shares, 1)[0]))
+        nearest = np.minimum(nearest, _squared_distances(points, points[chosen[-1:]])[:, 0])
+    return points[chosen]
+
+
+def settle(points: FloatArray, centres: FloatArray) -> Clusters:
+    """Lloyd's algorithm: labels of the nearest centres, centres as means, until nothing moves.
+
+    Ties go to the lower label. A centre without points moves to the point that is worst served.
+    """
+    labels = np.full(len(points), -1)
+    for _ in range(MAX_ROUNDS):
+        distances = _squared_distances(points, centres)
+        moved = np.argmin(distances, axis=1)
+        if np.array_equal(moved, labels):
+            break
+        labels = moved
+        served = distances[np.arange(len(points)), labels]
+        centres = _means(points, labels, centres, served)
+    return Clusters(centres, labels)
+
+
+def _means(
+    points: FloatArray, labels: Int64Array, centres: FloatArray, served: FloatArray
+) -> FloatArray:
+    counts = np.bincount(labels, minlength=len(centres))
+    sums = np.zeros_like(centres)
+    np.add.at(sums, labels, points)
+    means: FloatArray = sums / np.maximum(counts, 1)[:, np.newaxis]
+    empty = np.flatnonzero(counts == 0)
+    means[empty] = points[np.argsort(-served, kind="stable")[: len(empty)]]
+    return means
+
+
+def _squared_distances(points: FloatArray, centres: FloatArray) -> FloatArray:
+    """[points, centres], one centre at a time: exact zeros, and no order of summation but ours."""
+    distances = np.empty((len(points), len(centres)))
+    for number, centre in enumerate(centres):
+        distances[:, number] = np.square(points - centre).sum(axis=1)
+    return distances

@@ -1,0 +1,168 @@
+"""Who asks for ads: people at home where the catalogue's ads are, with tastes and a history.
+
+Nearly one in two has something that real traffic has and tidy data has not: a country or an
+attribute that the schema does not know, no location, dozens of places, attributes missing, no
+history.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from grace.catalogues.synth.arrays import Int64Array
+from grace.catalogues.synth.catalogue import Catalogue
+from grace.catalogues.synth.histories import Histories, histories_over
+from grace.catalogues.synth.places import COUNTRIES, Places
+from grace.catalogues.synth.schema import AGES, DEVICES, MAX_REQUEST_VALUES
+from grace.catalogues.synth.spec import Stream
+from grace.catalogues.synth.topics import TOPICS, Topic
+from grace.catalogues.synth.words import slug
+
+__all__ = ["Kind", "User", "make_users"]
+
+
+class Kind(StrEnum):
+    ORDINARY = ""
+    ABROAD = "abroad"  # lives in a country that the schema does not know
+    UNPLACED = "unplaced"  # no location at all
+    ANONYMOUS = "anonymous"  # neither age nor gender
+    TRAVELLER = "traveller"  # as many places as a request may name
+    NEWCOMER = "newcomer"  # no history
+    MIGRANT = "migrant"  # two countries and two languages
+    MEMBER = "member"  # an attribute that the schema does not know, and ads seen too often
+
+
+# Every 16 users: the special kinds once each, spread out.
+_KINDS = {
+    1: Kind.TRAVELLER,
+    3: Kind.ABROAD,
+    5: Kind.UNPLACED,
+    7: Kind.ANONYMOUS,
+    9: Kind.MIGRANT,
+    11: Kind.NEWCOMER,
+    13: Kind.MEMBER,
+}
+_ABROAD = ("BR", "pt", "sao-paulo", ("br", "br/sp", "br/sp/sao-paulo"))
+
+_AGE_ODDS = {
+    "young": (0.50, 0.30, 0.10, 0.05, 0.03, 0.02),
+    "older": (0.03, 0.07, 0.15, 0.25, 0.25, 0.25),
+    "adult": (0.02, 0.28, 0.25, 0.20, 0.15, 0.10),
+}
+_USUAL_AGES = (0.18, 0.26, 0.20, 0.15, 0.12, 0.09)
+_DEVICE_ODDS = (0.62, 0.08, 0.25, 0.05)
+_NO_CLICKS = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    name: str  # as in a request id: tastes first, then home
+    kind: Kind
+    attributes: dict[str, tuple[str, ...]]  # attributes and sets; an empty tuple is a missing value
+    device: str  # what the request came from, told to targeting or not
+    hour: int
+    clicks: Int64Array  # indices of SIDs, oldest first
+
+
+def make_users(catalogue: Catalogue) -> list[User]:
+    """`spec.num_users` people, each at home where a random ad of the catalogue is."""
+    rng = catalogue.spec.rng(Stream.USERS)
+    histories = histories_over(catalogue)
+    ads = rng.integers(catalogue.num_ads, size=catalogue.spec.num_users)
+    ad_sids = np.searchsorted(catalogue.ad_offsets, ads, side="right") - 1
+    cities = catalogue.home_cities(ad_sids, ads)
+    first_tastes = catalogue.tree.sid_topic[ad_sids]
+    return [
+        _user(
+            catalogue, histories, _KINDS.get(number % 16, Kind.ORDINARY), int(city), int(taste), rng
+        )
+        for number, (city, taste) in enumerate(zip(cities, first_tastes, strict=True))
+    ]
+
+
+def _user(
+    catalogue: Catalogue,
+    histories: Histories,
+    kind: Kind,
+    city: int,
+    first_taste: int,
+    rng: np.random.Generator,
+) -> User:
+    others = rng.choice(np.unique(catalogue.tree.sid_topic), rng.integers(0, 3))
+    tastes = list(dict.fromkeys([first_taste, *others.tolist()]))
+    topics = [TOPICS[taste] for taste in tastes]
+    home = int(catalogue.places.city_country[city])
+    device = DEVICES[rng.choice(len(DEVICES), p=_DEVICE_ODDS)]
+    attributes = _attributes(kind, home, topics, device, rng)
+    attributes["location"] = _location(kind, catalogue.places, city, rng)
+    attributes["audience"] = _audiences(topics, catalogue.spec.lookalikes, rng)
+    town = _ABROAD[2] if kind is Kind.ABROAD else slug(catalogue.places.city_names[city])
+    parts = [slug(topics[0].name), town, str(kind)]
+    return User(
+        name="-".join(part for part in parts if part),
+        kind=kind,
+        attributes=attributes,
+        device=device,
+        hour=int(rng.integers(24)),
+        clicks=_NO_CLICKS if kind is Kind.NEWCOMER else histories.draw(tastes, home, rng),
+    )
+
+
+def _attributes(
+    kind: Kind, home: int, topics: list[Topic], device: str, rng: np.random.Generator
+) -> dict[str, tuple[str, ...]]:
+    country = COUNTRIES[home]
+    lean = topics[0].lean
+    age = AGES[rng.choice(len(AGES), p=_AGE_ODDS.get(lean, _USUAL_AGES))]
+    gender = lean if lean in ("female", "male") else str(rng.choice(["female", "male"]))
+    attributes: dict[str, tuple[str, ...]] = {
+        "country": (country.code,),
+        "age": (age,),
+        "gender": (gender if rng.random() < 0.9 else "unknown",),
+        "device": (device,) if rng.random() < 0.95 else (),
+        "language": (country.language,),
+    }
+    if kind is Kind.ANONYMOUS:
+        del attributes["age"]
+        attributes["gender"] = ()
+    elif kind is Kind.ABROAD:
+        attributes["country"], attributes["language"] = (_ABROAD[0],), (_ABROAD[1],)
+    elif kind is Kind.MIGRANT:
+        second = COUNTRIES[(home + 1) % len(COUNTRIES)]
+        attributes["country"] = (country.code, second.code)
+        attributes["language"] = tuple(dict.fromkeys((country.language, second.language)))
+    elif kind is Kind.MEMBER:
+        attributes["loyalty"] = ("gold",)
+    return attributes
+
+
+def _location(kind: Kind, places: Places, city: int, rng: np.random.Generator) -> tuple[str, ...]:
+    """Home, from the country down, then places visited."""
+    if kind is Kind.UNPLACED:
+        return ()
+    if kind is Kind.ABROAD:
+        return _ABROAD[3]
+    at_home = places.path(city, int(rng.integers(max(1, places.districts_per_city))))
+    if kind is Kind.TRAVELLER:
+        visited = rng.permutation(len(places.city_names))
+        found = dict.fromkeys(at_home)
+        for other in visited:
+            found.update(dict.fromkeys(places.path(int(other))))
+        return tuple(found)[:MAX_REQUEST_VALUES]
+    country = int(places.city_country[city])
+    cities = places.country_cities
+    visited = rng.integers(cities[country], cities[country + 1], size=rng.integers(0, 4))
+    elsewhere = [place for other in visited for place in places.path(int(other))]
+    return tuple(dict.fromkeys([*at_home, *elsewhere]))
+
+
+def _audiences(topics: list[Topic], lookalikes: int, rng: np.random.Generator) -> tuple[str, ...]:
+    """One interest per taste; for some the purchase behind it, and a few numbered audiences."""
+    found = [f"audience:{slug(str(rng.choice(topic.audiences)))}" for topic in topics]
+    if rng.random() < 0.3:
+        found.append(f"audience:recent-buyers-of-{slug(topics[0].name)}")
+    if lookalikes:
+        numbers = rng.integers(1, lookalikes + 1, size=rng.integers(0, 6))
+        found += [f"audience:lookalike-{number:05}" for number in numbers]
+    return tuple(dict.fromkeys(found)) if rng.random() < 0.85 else ()

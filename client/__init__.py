@@ -1,0 +1,1 @@
+"""Call a GRACE server from Python."""

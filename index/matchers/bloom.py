@@ -1,0 +1,42 @@
+"""Bloom bits of a set's values. The hash is also the query: match.h takes its bits apart."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from grace.index.targeting.schema import RESERVED_VALUE, TargetSet
+
+__all__ = ["bloom_positions", "star_hash", "star_rows", "value_hash", "value_hashes"]
+
+
+def value_hash(value: str, seed: int) -> int:
+    return xxhash.xxh3_64_intdigest(value.encode(), seed)
+
+
+def value_hashes(values: Iterable[str], seed: int) -> npt.NDArray[np.uint64]:
+    """`value_hash` of each, without a Python number for each: a digest is the hash's bytes."""
+    digest = xxhash.xxh3_64_digest
+    together = b"".join([digest(value.encode(), seed) for value in values])
+    return np.frombuffer(together, ">u8").astype(np.uint64)
+
+
+def star_hash(seed: int) -> int:
+    return value_hash(RESERVED_VALUE, seed)
+
+
+def bloom_positions(value_hash: int, target_set: TargetSet) -> tuple[int, ...]:
+    """The bits that a value sets, and that a row must have to contain it."""
+    mask = target_set.bloom_bits - 1
+    return tuple((value_hash >> (16 * i)) & mask for i in range(target_set.bloom_hashes))
+
+
+def star_rows(
+    table: npt.NDArray[np.uint64], target_set: TargetSet, hash_seed: int
+) -> npt.NDArray[np.uint8]:
+    """1 for each Bloom row that contains the reserved element.   [rows, words] -> [rows]"""
+    star = np.ones(len(table), np.uint8)
+    for bit in bloom_positions(star_hash(hash_seed), target_set):
+        star &= ((table[:, bit >> 6] >> np.uint64(bit & 63)) & np.uint64(1)).astype(np.uint8)
+    return star

@@ -1,0 +1,1 @@
+"""From generated SIDs to ads: expansion, exact matching, and why an ad does not match."""

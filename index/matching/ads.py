@@ -1,0 +1,64 @@
+"""SID to ads: which ads stand behind a leaf, their rules and weights."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from grace.configs.errors import InputError
+
+__all__ = ["SidToAds"]
+
+
+@dataclass(frozen=True, slots=True)
+class SidToAds:
+    """An ad's *ordinal* is its place in (SID, ad id) order.
+
+    ad_offsets  int64 [leaves + 1]   ordinals of leaf i: ad_offsets[i] .. [i + 1], at least one
+    ad_ids      int64 [ads]          ascending within a leaf, unique over all
+    ad_rule     int32 [ads]
+    ad_weight   float32 [ads]        finite
+    ad_lookup   int32 [ads]          ordinals in ascending order of ad id
+    """
+
+    ad_offsets: npt.NDArray[np.int64]
+    ad_ids: npt.NDArray[np.int64]
+    ad_rule: npt.NDArray[np.int32]
+    ad_weight: npt.NDArray[np.float32]
+    ad_lookup: npt.NDArray[np.int32]
+
+    @property
+    def num_ads(self) -> int:
+        return len(self.ad_ids)
+
+    def ordinals(self, ad_ids: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """The ordinals of ad ids, -1 for those this snapshot does not have.   [n] -> [n]"""
+        wanted = np.asarray(ad_ids)
+        if wanted.size and wanted.dtype.kind not in "iu":
+            raise InputError(f"ad ids must be integers, got {wanted.dtype}")
+        wanted = wanted.astype(np.int64)
+        at = _lower_bound(self.ad_ids, self.ad_lookup, wanted)
+        found = self.ad_lookup[np.minimum(at, self.num_ads - 1)].astype(np.int64)
+        return np.where((at < self.num_ads) & (self.ad_ids[found] == wanted), found, -1)
+
+    def bitmap(self, ad_ids: npt.ArrayLike) -> npt.NDArray[np.uint64]:
+        """One bit per ordinal, set for the given ids; unknown ones have none.   [ceil(ads / 64)]"""
+        ordinals = self.ordinals(ad_ids)
+        ordinals = ordinals[ordinals >= 0]
+        words = np.zeros(-(-self.num_ads // 64), np.uint64)
+        np.bitwise_or.at(words, ordinals >> 6, np.uint64(1) << (ordinals & 63).astype(np.uint64))
+        return words
+
+
+def _lower_bound(
+    keys: npt.NDArray[np.int64], order: npt.NDArray[np.int32], wanted: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """np.searchsorted(keys[order], wanted), without gathering all keys first."""
+    low = np.zeros(len(wanted), np.int64)
+    high = np.full(len(wanted), len(order), np.int64)
+    while (open_ := low < high).any():
+        middle = (low + high) // 2
+        below = open_ & (keys[order[np.minimum(middle, len(order) - 1)]] < wanted)
+        low = np.where(below, middle + 1, low)
+        high = np.where(open_ & ~below, middle, high)
+    return low

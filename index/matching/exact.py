@@ -1,0 +1,331 @@
+"""Expand and exactly match: from the leaves that beam search found to the ads a user may see.
+
+Every ad behind the leaves is *generated*. It is *matched* if its rule holds exactly for the user,
+on bits and interned values, never on Bloom bits, and it is neither paused nor on the request's deny
+list. The best `max_ads` are *returned*: score descending, then weight descending, then ad id. The
+work is C++ without the interpreter lock, request by request on several threads.
+"""
+
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from ctypes import c_int32, c_int64, c_uint64, c_void_p
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from grace.configs.errors import InputError
+from grace.index.snapshot import Snapshot
+from grace.index.trie import NO_NODE
+from grace.index.users.user_rows import UserRows
+from grace.native.loader import array_in, array_out, declare
+
+__all__ = ["ExactMatcher", "HeldAds", "MatchCounts", "MatchedAds"]
+
+_open = declare(
+    "grace_exact_open",
+    *(c_int32, c_int64, array_in(np.int64)),
+    *(c_int64, array_in(np.int64), array_in(np.int32), array_in(np.float32)),
+    *(c_int64, array_in(np.int32), c_int32, array_in(np.uint64, 2), array_in(np.int32, 2)),
+    array_out(np.uint64),
+)
+_add_set = declare(
+    "grace_exact_add_set",
+    *(c_uint64, c_int64, c_int64),
+    *(array_in(np.int64), array_in(np.int32), array_in(np.int64), array_in(np.int32), c_int32),
+)
+_close = declare("grace_exact_close", c_uint64)
+_match = declare(
+    "grace_exact_match",
+    *(c_uint64, c_int64, array_in(np.int64), array_in(np.int32), array_in(np.float32)),
+    *(array_in(np.uint64, 2), array_in(np.uint8, 2), array_in(np.int64), array_in(np.int32)),
+    *(c_void_p, array_in(np.int64), array_in(np.int64), array_in(np.int64)),
+    *(array_out(np.int64), array_out(np.int64, 2), array_out(np.int64), array_out(np.uint64)),
+)
+_take = declare(
+    "grace_replies_take",
+    *(c_uint64, array_out(np.int64), array_out(np.float32), array_out(np.int32)),
+)
+_drop = declare("grace_replies_drop", c_uint64)
+
+_NOBODY = np.empty(0, np.int64)
+_NO_VALUES = np.empty(0, np.int32)
+_FIXED_COUNTS = 6  # leaves, generated, attributes, paused, denied, matched; then those of sets
+
+
+@dataclass(frozen=True, slots=True)
+class MatchCounts:
+    """What became of each request's ads; each is counted once, by the first test that it failed.
+
+    All int64 [B], and `sets` int64 [B, sets].
+    generated = attributes + sum of sets + paused + denied + matched;  returned <= matched
+    """
+
+    generated: npt.NDArray[np.int64]
+    attributes: npt.NDArray[np.int64]
+    sets: npt.NDArray[np.int64]
+    paused: npt.NDArray[np.int64]
+    denied: npt.NDArray[np.int64]
+    matched: npt.NDArray[np.int64]
+    returned: npt.NDArray[np.int64]
+
+    @property
+    def truncated(self) -> npt.NDArray[np.bool_]:
+        """Which replies `max_ads` cut short.   [B]"""
+        return self.returned < self.matched
+
+
+@dataclass(frozen=True, slots=True)
+class MatchedAds:
+    """The returned ads of B requests, best first.
+
+    offsets         int64 [B + 1]   request b's ads: offsets[b] .. [b + 1]
+    ad_ids          int64 [...]
+    scores          float32 [...]   that of the ad's leaf
+    leaf_positions  int32 [...]     place of the ad's leaf among the request's leaves
+    """
+
+    offsets: npt.NDArray[np.int64]
+    ad_ids: npt.NDArray[np.int64]
+    scores: npt.NDArray[np.float32]
+    leaf_positions: npt.NDArray[np.int32]
+    counts: MatchCounts
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class HeldAds:
+    """The returned ads of B requests, where C++ has put them.
+
+    leaves   int64 [B]       live ones that were given
+    offsets  int64 [B + 1]   request b has offsets[b + 1] - offsets[b] ads
+    replies  what native functions that read them are given
+    """
+
+    leaves: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int64]
+    counts: MatchCounts
+    replies: int
+
+    def taken(self) -> MatchedAds:
+        """Copies of them."""
+        ads = int(self.offsets[-1])
+        ad_ids, scores = np.empty(ads, np.int64), np.empty(ads, np.float32)
+        positions = np.empty(ads, np.int32)
+        _take(self.replies, ad_ids, scores, positions)
+        return MatchedAds(self.offsets, ad_ids, scores, positions, self.counts)
+
+
+class ExactMatcher:
+    """Matches requests against one snapshot, which it keeps alive. Any thread may call it."""
+
+    def __init__(self, snapshot: Snapshot, threads: int) -> None:
+        if threads < 1:
+            raise InputError(f"threads: must be at least 1, got {threads}")
+        self._snapshot = snapshot
+        self._handle = _open_matcher(snapshot, threads)
+        weakref.finalize(self, _close, self._handle).atexit = False
+
+    def match(
+        self,
+        users: UserRows,
+        leaf_offsets: npt.NDArray[np.integer],
+        leaves: npt.NDArray[np.int32],
+        scores: npt.NDArray[np.float32],
+        max_ads: int | Sequence[int] | npt.NDArray[np.integer],
+        paused: npt.NDArray[np.uint64] | None = None,
+        deny: Sequence[npt.ArrayLike] | None = None,
+    ) -> MatchedAds:
+        """
+        leaf_offsets  [B + 1]       request b's leaves: leaf_offsets[b] .. [b + 1]
+        leaves        int32 [n]     leaf numbers, each once per request; NO_NODE is skipped
+        scores        float32 [n]   in any order; NaN only beside NO_NODE
+        max_ads       for all requests, or one per request
+        paused        uint64 [ceil(ads / 64)]   a bit per ordinal (SidToAds.bitmap)
+        deny          per request the ad ids not to return; unknown ones are ignored
+        """
+        with self.held(users, leaf_offsets, leaves, scores, max_ads, paused, deny) as held:
+            return held.taken()
+
+    @contextmanager
+    def held(
+        self,
+        users: UserRows,
+        leaf_offsets: npt.NDArray[np.integer],
+        leaves: npt.NDArray[np.int32],
+        scores: npt.NDArray[np.float32],
+        max_ads: int | Sequence[int] | npt.NDArray[np.integer],
+        paused: npt.NDArray[np.uint64] | None = None,
+        deny: Sequence[npt.ArrayLike] | None = None,
+    ) -> Iterator[HeldAds]:
+        """The same, for as long as the context lasts."""
+        requests, snapshot = len(users), self._snapshot
+        first_leaves = np.ascontiguousarray(leaf_offsets, np.int64)
+        leaves, scores = np.ascontiguousarray(leaves), np.ascontiguousarray(scores)
+        _check_shapes(snapshot, users, first_leaves, leaves, scores)
+        words = _paused_words(paused, snapshot.ads.num_ads)
+        offsets = np.empty(requests + 1, np.int64)
+        counts = np.empty((requests, _FIXED_COUNTS + len(users.sets)), np.int64)
+        fault = np.zeros(2, np.int64)
+        replies = np.zeros(1, np.uint64)
+        _match(
+            *(self._handle, requests, first_leaves, leaves, scores),
+            *(np.ascontiguousarray(users.bitmask), *_user_values(users)),
+            *(None if words is None else words.ctypes.data, *_deny_lists(deny, requests)),
+            *(_limits(max_ads, requests), offsets, counts, fault, replies),
+        )
+        _raise_fault(fault, first_leaves, leaves, snapshot.trie.num_leaves)
+        handle = int(replies[0])
+        try:
+            returned = offsets[1:] - offsets[:-1]
+            yield HeldAds(counts[:, 0], offsets, _counts(counts, returned), handle)
+        finally:
+            _drop(handle)
+
+
+def _open_matcher(snapshot: Snapshot, threads: int) -> int:
+    ads, rules = snapshot.ads, snapshot.rules
+    handle = np.zeros(1, np.uint64)
+    _open(
+        *(threads, snapshot.trie.num_leaves, ads.ad_offsets),
+        *(ads.num_ads, ads.ad_ids, ads.ad_rule, ads.ad_weight),
+        *(rules.num_rules, rules.bitmask, snapshot.schema.words, rules.bitmask_table),
+        *(rules.set_rules, handle),
+    )
+    try:
+        for target_set, set_rules, values in zip(
+            snapshot.schema.sets, rules.sets, snapshot.set_values, strict=True
+        ):
+            _add_set(
+                *(int(handle[0]), set_rules.num_rules, len(values)),
+                *(set_rules.include_offsets, set_rules.include_values),
+                *(set_rules.exclude_offsets, set_rules.exclude_values),
+                target_set.missing_passes_exclude,
+            )
+    except BaseException:
+        _close(int(handle[0]))
+        raise
+    return int(handle[0])
+
+
+def _check_shapes(
+    snapshot: Snapshot,
+    users: UserRows,
+    offsets: npt.NDArray[np.int64],
+    leaves: npt.NDArray[np.int32],
+    scores: npt.NDArray[np.float32],
+) -> None:
+    users.require_encoded_for(snapshot)
+    if leaves.dtype != np.int32 or scores.dtype != np.float32 or leaves.shape != scores.shape:
+        raise InputError(
+            f"leaves and scores must be int32 and float32 of one shape [n], got {leaves.dtype} "
+            f"{list(leaves.shape)} and {scores.dtype} {list(scores.shape)}"
+        )
+    if (
+        offsets.shape != (len(users) + 1,)
+        or offsets[0] != 0
+        or offsets[-1] != len(leaves)
+        or (offsets[1:] < offsets[:-1]).any()
+    ):
+        raise InputError(
+            f"leaf_offsets must ascend from 0 to {len(leaves)}, the number of leaves, and be "
+            f"[requests + 1] = [{len(users) + 1}], got {list(offsets.shape)}: "
+            f"{', '.join(map(str, offsets[:8]))}{', ...' if len(offsets) > 8 else ''}"
+        )
+
+
+def _raise_fault(
+    fault: npt.NDArray[np.int64],
+    offsets: npt.NDArray[np.int64],
+    leaves: npt.NDArray[np.int32],
+    num_leaves: int,
+) -> None:
+    """What the native code found wrong with a leaf: its kind of fault, and the position."""
+    kind, position = fault.tolist()
+    if kind == 0:
+        return
+    request = int(np.searchsorted(offsets, position, side="right")) - 1
+    leaf = f"request {request}, leaf {leaves[position]} at {position - offsets[request]}"
+    raise InputError(
+        {
+            1: f"{leaf}: out of range; the snapshot has leaves 0 to {num_leaves - 1}, "
+            f"and {NO_NODE} stands for none",
+            2: f"{leaf}: its score is not a number",
+            3: f"{leaf}: named a second time; name each leaf once",
+        }[kind]
+    )
+
+
+def _limits(
+    max_ads: int | Sequence[int] | npt.NDArray[np.integer], requests: int
+) -> npt.NDArray[np.int64]:
+    limits = _integers("max_ads", max_ads)
+    if limits.shape not in ((), (requests,)):
+        raise InputError(f"max_ads must be one number or [{requests}], got {list(limits.shape)}")
+    if limits.size and limits.min() < 0:
+        raise InputError(f"max_ads must not be negative, got {limits.min()}")
+    return limits if limits.shape else np.full(requests, limits)
+
+
+def _paused_words(
+    paused: npt.NDArray[np.uint64] | None, num_ads: int
+) -> npt.NDArray[np.uint64] | None:
+    if paused is None:
+        return None
+    words = -(-num_ads // 64)
+    if paused.dtype != np.uint64 or paused.shape != (words,):
+        raise InputError(
+            f"paused must be uint64 [ceil(ads / 64)] = [{words}], got {paused.dtype} "
+            f"{list(paused.shape)}: make it with SidToAds.bitmap"
+        )
+    return np.ascontiguousarray(paused)
+
+
+def _deny_lists(
+    deny: Sequence[npt.ArrayLike] | None, requests: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """As offsets [B + 1] and ad ids."""
+    if deny is not None and len(deny) != requests:
+        raise InputError(f"deny must hold one list per request, {requests}, got {len(deny)}")
+    lists = [_integers("deny", ids).reshape(-1) for ids in deny or ()]
+    offsets = np.zeros(requests + 1, np.int64)
+    if not any(map(len, lists)):
+        return offsets, _NOBODY
+    np.cumsum([len(ids) for ids in lists], out=offsets[1:])
+    return offsets, np.concatenate(lists)
+
+
+def _integers(name: str, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """As int64, never by cutting off a fraction."""
+    array = np.asarray(values)
+    if array.dtype == np.int64:
+        return array
+    if array.size and (array.dtype.kind not in "iu" or array.dtype == np.uint64):
+        raise InputError(f"{name} must be 64-bit integers, got {array.dtype}")
+    return array.astype(np.int64)
+
+
+def _user_values(
+    users: UserRows,
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """Whether there is any value [sets, B]; offsets [sets * B + 1], set by set, and value ids."""
+    present = np.empty((len(users.sets), len(users)), np.uint8)
+    offsets = np.zeros(present.size + 1, np.int64)
+    first, row = 0, 1
+    for any_value, queries in zip(present, users.sets, strict=True):
+        np.not_equal(queries.offsets[1:], queries.offsets[:-1], out=any_value.view(np.bool_))
+        np.add(queries.value_offsets[1:], first, out=offsets[row : row + len(users)])
+        first, row = first + len(queries.value_ids), row + len(users)
+    if len(users.sets) == 1:
+        return present, offsets, np.ascontiguousarray(users.sets[0].value_ids)
+    return present, offsets, np.concatenate([_NO_VALUES, *(q.value_ids for q in users.sets)])
+
+
+def _counts(counts: npt.NDArray[np.int64], returned: npt.NDArray[np.int64]) -> MatchCounts:
+    generated, attributes, paused, denied, matched = counts.T[1:_FIXED_COUNTS]
+    return MatchCounts(
+        generated, attributes, counts[:, _FIXED_COUNTS:], paused, denied, matched, returned
+    )

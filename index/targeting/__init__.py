@@ -1,0 +1,1 @@
+"""Targeting: the schema of attributes and sets, and the rules of ads."""

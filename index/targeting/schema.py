@@ -1,0 +1,232 @@
+"""The targeting schema: which attributes and sets exist, and where their bits lie.
+
+It is written in YAML (`load_schema`), stored inside every snapshot (`to_json`, `from_json`), and is
+the only source of these facts. An *attribute* has few values, each one bit of a packed bitmask; a
+*set* has many, tested by Bloom rows while decoding and exactly afterwards.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from grace.configs.errors import ConfigError
+from grace.configs.sections import load_section
+from grace.configs.yaml_loader import read_yaml
+
+__all__ = ["RESERVED_VALUE", "Attribute", "TargetSet", "TargetingSchema", "load_schema"]
+
+RESERVED_VALUE = "*"
+"""The element of every ad without an include list, and of every request. No rule may name it."""
+
+EXCLUDE_SUFFIX = "_exclude"
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_ADS_COLUMNS = frozenset({"ad_id", "sid", "ad_weight"})
+_MAX_VALUES = 4096
+_MAX_BLOOM_BITS = 1 << 16
+_MAX_BLOOM_HASHES = 4
+_MAX_HASH_SEED = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """`missing` names the listed value that stands for a user without one; None means `other`."""
+
+    name: str
+    values: tuple[str, ...]
+    missing: str | None = None
+    missing_passes_exclude: bool = False
+
+    @property
+    def bits(self) -> int:
+        """One bit per listed value, and the last one, `other`, for all that is not listed."""
+        return len(self.values) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSet:
+    name: str
+    bloom_bits: int
+    bloom_hashes: int
+    max_request_values: int
+    missing_passes_exclude: bool = False
+
+    @property
+    def words(self) -> int:
+        return self.bloom_bits // 64
+
+
+@dataclass(frozen=True)
+class TargetingSchema:
+    attributes: tuple[Attribute, ...]
+    sets: tuple[TargetSet, ...]
+    hash_seed: int
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Attributes, then sets, in declared order."""
+        return (*(a.name for a in self.attributes), *(s.name for s in self.sets))
+
+    @cached_property
+    def first_bits(self) -> tuple[int, ...]:
+        """The first bit of each attribute; its values follow in the order listed, then `other`."""
+        first, at = [], 0
+        for attribute in self.attributes:
+            first.append(at)
+            at += attribute.bits
+        return tuple(first)
+
+    @property
+    def bitmask_bits(self) -> int:
+        return sum(attribute.bits for attribute in self.attributes)
+
+    @property
+    def words(self) -> int:
+        """Words of a bitmask row: at least one, so that a schema without attributes has rows."""
+        return max(1, -(-self.bitmask_bits // 64))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "attributes": [
+                {
+                    "name": attribute.name,
+                    "values": list(attribute.values),
+                    "missing": attribute.missing,
+                    "missing_passes_exclude": attribute.missing_passes_exclude,
+                }
+                for attribute in self.attributes
+            ],
+            "sets": [
+                {
+                    "name": target_set.name,
+                    "bloom_bits": target_set.bloom_bits,
+                    "bloom_hashes": target_set.bloom_hashes,
+                    "max_request_values": target_set.max_request_values,
+                    "missing_passes_exclude": target_set.missing_passes_exclude,
+                }
+                for target_set in self.sets
+            ],
+            "hash_seed": self.hash_seed,
+        }
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> "TargetingSchema":
+        return load_section(TargetingSchema, value, "schema")
+
+
+@dataclass(frozen=True, slots=True)
+class _AttributeSection:
+    values: tuple[str, ...]
+    missing: str | None = None
+    missing_passes_exclude: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _SetSection:
+    bloom_bits: int = 256
+    bloom_hashes: int = 4
+    max_request_values: int = 64
+    missing_passes_exclude: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _TargetingSection:
+    attributes: dict[str, _AttributeSection] = field(default_factory=dict)
+    sets: dict[str, _SetSection] = field(default_factory=dict)
+    hash_seed: int = 0
+
+
+def load_schema(path: Path) -> TargetingSchema:
+    section = load_section(_TargetingSection, read_yaml(path), str(path))
+    try:
+        return _schema(section)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _schema(section: _TargetingSection) -> TargetingSchema:
+    return TargetingSchema(
+        attributes=tuple(
+            Attribute(name, a.values, a.missing, a.missing_passes_exclude)
+            for name, a in section.attributes.items()
+        ),
+        sets=tuple(
+            TargetSet(
+                name, s.bloom_bits, s.bloom_hashes, s.max_request_values, s.missing_passes_exclude
+            )
+            for name, s in section.sets.items()
+        ),
+        hash_seed=section.hash_seed,
+    )
+
+
+def _check(schema: TargetingSchema) -> None:
+    seen: set[str] = set()
+    for name in schema.names:
+        _check_name(name, seen)
+        seen.add(name)
+    for attribute in schema.attributes:
+        _check_attribute(attribute)
+    for target_set in schema.sets:
+        _check_set(target_set)
+    if not 0 <= schema.hash_seed <= _MAX_HASH_SEED:
+        raise ConfigError(f"hash_seed: must be 0 to 2^64 - 1, got {schema.hash_seed}")
+
+
+def _check_name(name: str, seen: set[str]) -> None:
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"targeting name {name!r}: use a lower-case letter, then letters, digits and _, "
+            "63 characters at most"
+        )
+    if name in _ADS_COLUMNS or name.endswith(EXCLUDE_SUFFIX):
+        raise ConfigError(
+            f"targeting name {name!r}: taken by a column of the ads table "
+            f"({', '.join(sorted(_ADS_COLUMNS))}, <name>{EXCLUDE_SUFFIX}); choose another"
+        )
+    if name in seen:
+        raise ConfigError(f"targeting name {name!r}: declared twice, as attribute or set")
+
+
+def _check_attribute(attribute: Attribute) -> None:
+    where = f"attributes.{attribute.name}"
+    if not attribute.values:
+        raise ConfigError(f"{where}.values: list at least one value")
+    if len(attribute.values) > _MAX_VALUES:
+        raise ConfigError(
+            f"{where}.values: {len(attribute.values)} values, at most {_MAX_VALUES}; "
+            "declare it as a set"
+        )
+    value, times = Counter(attribute.values).most_common(1)[0]
+    if times > 1:
+        raise ConfigError(f"{where}.values: {value!r} is listed twice")
+    if "" in attribute.values:
+        raise ConfigError(f"{where}.values: an empty value; name it or remove it")
+    if attribute.missing is not None and attribute.missing not in attribute.values:
+        raise ConfigError(
+            f"{where}.missing: {attribute.missing!r} is not one of its values "
+            f"({', '.join(attribute.values[:8])}{', ...' if len(attribute.values) > 8 else ''})"
+        )
+
+
+def _check_set(target_set: TargetSet) -> None:
+    where = f"sets.{target_set.name}"
+    bits = target_set.bloom_bits
+    if bits < 64 or bits > _MAX_BLOOM_BITS or bits & (bits - 1):
+        raise ConfigError(
+            f"{where}.bloom_bits: must be a power of two from 64 to {_MAX_BLOOM_BITS}, got {bits}"
+        )
+    if not 1 <= target_set.bloom_hashes <= _MAX_BLOOM_HASHES:
+        raise ConfigError(
+            f"{where}.bloom_hashes: must be 1 to {_MAX_BLOOM_HASHES}, got {target_set.bloom_hashes}"
+        )
+    if target_set.max_request_values < 1:
+        raise ConfigError(
+            f"{where}.max_request_values: must be at least 1, got {target_set.max_request_values}"
+        )

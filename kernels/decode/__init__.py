@@ -1,0 +1,1 @@
+"""The operations of the decode loop: a torch reference beside each fast body."""

@@ -1,0 +1,160 @@
+"""Admission: which children of each live beam may lead to an ad that the user is eligible for."""
+
+import torch
+from torch import Tensor
+
+from grace.index.trie import NO_NODE
+from grace.kernels.decode.shapes import require_tensor
+from grace.kernels.decode.tensors import BloomTensors, Candidates, DecodeIndex, UserTensors
+
+__all__ = [
+    "admit_children_reference",
+    "check_admission",
+    "check_admission_shapes",
+    "check_users",
+    "fan_outs",
+]
+
+
+def admit_children_reference(nodes: Tensor, users: UserTensors, index: DecodeIndex) -> Candidates:
+    """The children of every beam's node whose matchers the user of its request passes.
+
+    nodes  int32 [B, M]   internal nodes of the trie, or NO_NODE; beam m of request b is row
+                          b * M + m of the candidates, and is tested for user b
+
+    Child entry j leads to node j + 1. It is admitted if its bitmask row contains the user's, and
+    for each set its Bloom row contains the reserved element or one of the user's values. In the
+    k-way modes an entry has several rows of each kind, and passes a kind if any of them passes. In
+    mode `cd` there are no matchers: every child is admitted. A beam at NO_NODE has no children.
+
+    Request by request, so that memory is bounded by the children of one request's beams.
+    """
+    check_admission(nodes, users, index)
+    counts, entries = [], []
+    for request, beams in enumerate(nodes):
+        rows, children = _children(beams, index)
+        admitted = _passes(children, users, request, index)
+        counts.append(rows[admitted].bincount(minlength=len(beams)))
+        entries.append(children[admitted])
+    ends = torch.cat(counts).cumsum(0)
+    admitted_entries = torch.cat(entries)
+    return Candidates(
+        offsets=torch.cat([ends.new_zeros(1), ends]).int(),
+        tokens=index.csr_tokens[admitted_entries],
+        nodes=admitted_entries.int() + 1,
+    )
+
+
+def check_admission(nodes: Tensor, users: UserTensors, index: DecodeIndex) -> None:
+    """On a GPU this waits for the device: it looks at the nodes."""
+    check_admission_shapes(nodes, users, index)
+    internal = len(index.node_offsets) - 1
+    wrong = (nodes != NO_NODE) & ((nodes < 0) | (nodes >= internal))
+    if wrong.any():
+        request, beam = wrong.nonzero()[0].tolist()
+        raise ValueError(
+            f"nodes[{request}, {beam}] is {int(nodes[request, beam])}: neither an internal node "
+            f"0..{internal - 1} nor {NO_NODE}, a dead beam's"
+        )
+    if index.bitmask_table is None:
+        return
+    for queries in users.sets:
+        if int(queries.offsets[-1]) != len(queries.hashes):
+            raise ValueError(
+                f"offsets of queries must end at {len(queries.hashes)}, the number of hashes, "
+                f"got {int(queries.offsets[-1])}"
+            )
+
+
+def check_admission_shapes(nodes: Tensor, users: UserTensors, index: DecodeIndex) -> None:
+    requests = len(users.bitmask)
+    if nodes.dim() != 2 or len(nodes) != requests or requests == 0:
+        raise ValueError(
+            f"nodes must be [requests, beams] of {requests} users, at least one, "
+            f"got {list(nodes.shape)}"
+        )
+    require_tensor("nodes", nodes, torch.int32, requests=requests, beams=nodes.shape[1])
+    check_users(users, index)
+
+
+def check_users(users: UserTensors, index: DecodeIndex) -> None:
+    """The users are encoded as the snapshot's matchers are."""
+    if index.bitmask_table is None:
+        return
+    requests, words = len(users.bitmask), index.bitmask_table.shape[1]
+    require_tensor("users.bitmask", users.bitmask, torch.int64, requests=requests, words=words)
+    if len(users.sets) != len(index.blooms):
+        raise ValueError(
+            f"users.sets must be as many as the snapshot's, {len(index.blooms)}, "
+            f"got {len(users.sets)}"
+        )
+    for queries in users.sets:
+        require_tensor("offsets of queries", queries.offsets, torch.int32, borders=requests + 1)
+
+
+def fan_outs(nodes: Tensor, index: DecodeIndex) -> Tensor:
+    """How many children each node has; NO_NODE none.   int32 [...] -> int32 [...]"""
+    live = nodes != NO_NODE
+    some_node = nodes.clamp(min=0).long()
+    children = index.node_offsets[some_node + 1] - index.node_offsets[some_node]
+    return torch.where(live, children, 0)
+
+
+def _children(nodes: Tensor, index: DecodeIndex) -> tuple[Tensor, Tensor]:
+    """Every child entry of some nodes, and the place of its parent among them.   [M] -> 2 x [n]"""
+    counts = fan_outs(nodes, index).long()
+    rows = torch.arange(len(nodes), device=nodes.device).repeat_interleave(counts)
+    first_entries = index.node_offsets[nodes.clamp(min=0).long()]
+    first_places = counts.cumsum(0) - counts
+    places = torch.arange(len(rows), device=nodes.device)
+    return rows, first_entries[rows] + places - first_places[rows]
+
+
+def _passes(entries: Tensor, users: UserTensors, request: int, index: DecodeIndex) -> Tensor:
+    """Whether one user passes the matchers of each child entry.   int64 [n] -> bool [n]"""
+    if index.bitmask_index is None or index.bitmask_table is None:
+        return torch.ones_like(entries, dtype=torch.bool)
+    user = users.bitmask[request]
+    owners, ids = _row_ids(entries, index.bitmask_index, index.bitmask_offsets)
+    rows = index.bitmask_table[ids]
+    passes = _any(((rows & user) == user).all(dim=1), owners, len(entries))
+    for bloom, queries in zip(index.blooms, users.sets, strict=True):
+        begin, end = queries.offsets[request : request + 2].tolist()
+        owners, ids = _row_ids(entries, bloom.index, bloom.offsets)
+        found = _contains_any(bloom, ids.long(), queries.hashes[begin:end].tolist())
+        passes &= _any(found, owners, len(entries))
+    return passes
+
+
+def _row_ids(
+    entries: Tensor, index: Tensor, offsets: Tensor | None
+) -> tuple[Tensor | None, Tensor]:
+    """The rows of some entries, and the place of each one's entry; None: one each.   [n]"""
+    if offsets is None:
+        return None, index[entries]
+    first_ids = offsets[entries].long()
+    counts = offsets[entries + 1] - first_ids
+    owners = torch.arange(len(entries), device=entries.device).repeat_interleave(counts)
+    places = torch.arange(len(owners), device=entries.device)
+    begins = counts.cumsum(0) - counts
+    return owners, index[first_ids[owners] + places - begins[owners]]
+
+
+def _any(passes: Tensor, owners: Tensor | None, count: int) -> Tensor:
+    """Whether one of each owner's rows passes.   bool [rows] -> bool [count]"""
+    if owners is None:
+        return passes
+    return owners[passes].bincount(minlength=count) > 0
+
+
+def _contains_any(bloom: BloomTensors, rows: Tensor, hashes: list[int]) -> Tensor:
+    """The Bloom row may hold one of the values, or holds the reserved element."""
+    found = bloom.star[rows] != 0
+    for value in hashes:
+        contains = torch.ones_like(found)
+        for i in range(bloom.hashes):
+            # The hash is signed here; the shift brings copies of the sign, and the mask drops them.
+            bit = (value >> (16 * i)) & (bloom.bits - 1)
+            contains &= (bloom.table[rows, bit >> 6] >> (bit & 63)) & 1 != 0
+        found |= contains
+    return found

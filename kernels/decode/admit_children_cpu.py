@@ -1,0 +1,87 @@
+"""Admission on the CPU: C++ from the header that defines matching, several threads over the rows.
+
+What makes it quick: no interpreter lock, no tensor of all children, and tests that stop at the
+first word or query that decides them. It works on the tensors' own memory.
+"""
+
+import ctypes
+from ctypes import c_int32, c_int64, c_uint32, c_void_p
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from grace.index.matchers.matcher_ids import MatcherIds
+from grace.kernels.addresses import row_addresses, set_addresses
+from grace.kernels.decode.admit_children import check_admission, fan_outs
+from grace.kernels.decode.tensors import Candidates, DecodeIndex, UserTensors
+from grace.native.loader import array_in, array_out, declare
+
+__all__ = ["admit_children_cpu"]
+
+_CPU = torch.device("cpu")
+_CHILDREN_PER_THREAD = 16384  # fewer are tested faster than a thread starts
+
+
+class _SetMatcher(ctypes.Structure):
+    _fields_ = (
+        ("matcher", MatcherIds),
+        ("table", c_void_p),
+        ("star", c_void_p),
+        ("offsets", c_void_p),
+        ("hashes", c_void_p),
+        ("bits", c_uint32),
+        ("hashes_per_value", c_uint32),
+    )
+
+
+_admit_children = declare(
+    "grace_admit_children",
+    *(c_int32, c_int64, c_int64, array_in(np.int32, 2)),
+    *(c_int64, array_in(np.int32), array_in(np.int32)),
+    *(c_void_p, array_in(np.uint64, 2), c_int32, array_in(np.uint64, 2)),
+    *(c_void_p, c_int32),
+    *(array_out(np.int32), c_int64, array_out(np.int32), array_out(np.int32)),
+)
+
+
+def admit_children_cpu(nodes: Tensor, users: UserTensors, index: DecodeIndex) -> Candidates:
+    """As `admit_children_reference`, on up to torch.get_num_threads() threads."""
+    check_admission(nodes, users, index)
+    beams = nodes.contiguous()
+    room = int(fan_outs(beams, index).sum())
+    threads = min(torch.get_num_threads(), 1 + room // _CHILDREN_PER_THREAD)
+    offsets = torch.empty(beams.numel() + 1, dtype=torch.int32)
+    tokens = torch.empty(room, dtype=torch.int32)
+    children = torch.empty(room, dtype=torch.int32)
+    ids, table, words = _bitmasks(index)
+    # In mode `cd` the snapshot has no matchers, whatever sets the users have.
+    sets = [
+        _SetMatcher(
+            matcher=MatcherIds(*row_addresses("bloom", bloom.index, bloom.offsets, _CPU)),
+            **set_addresses(bloom, queries, _CPU),
+        )
+        for bloom, queries in zip(index.blooms, users.sets, strict=False)
+    ]
+    _admit_children(
+        *(threads, *beams.shape, beams.numpy()),
+        *(len(index.node_offsets) - 1, index.node_offsets.numpy(), index.csr_tokens.numpy()),
+        *(ctypes.byref(ids), table, words, _words(users.bitmask)),
+        *((_SetMatcher * len(sets))(*sets), len(sets)),
+        *(offsets.numpy(), room, tokens.numpy(), children.numpy()),
+    )
+    admitted = int(offsets[-1])
+    return Candidates(offsets, tokens[:admitted], children[:admitted])
+
+
+def _bitmasks(index: DecodeIndex) -> tuple[MatcherIds, npt.NDArray[np.uint64], int]:
+    """Row ids, rows and their words; in mode `cd` nothing, and 0 words."""
+    if index.bitmask_index is None or index.bitmask_table is None:
+        return MatcherIds(), np.empty((0, 0), np.uint64), 0
+    ids = MatcherIds(*row_addresses("bitmask", index.bitmask_index, index.bitmask_offsets, _CPU))
+    return ids, _words(index.bitmask_table), index.bitmask_table.shape[1]
+
+
+def _words(tensor: Tensor) -> npt.NDArray[np.uint64]:
+    return tensor.contiguous().numpy().view(np.uint64)

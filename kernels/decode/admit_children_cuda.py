@@ -1,0 +1,201 @@
+"""Admission on a GPU: native/cuda/admit_children.cu, which says what makes it quick.
+
+The kernel learns of users and index from an `Admission` in device memory, so one that was captured
+in a graph finds each batch's. Rows have room for the largest vocabulary: whatever the snapshot, no
+node has more children.
+"""
+
+import ctypes
+from ctypes import c_int32, c_int64, c_uint32, c_void_p
+
+import torch
+from torch import Tensor
+
+from grace.kernels.addresses import address, row_addresses, set_addresses
+from grace.kernels.cuda_stream import current_stream
+from grace.kernels.decode.admit_children import check_admission_shapes, check_users
+from grace.kernels.decode.shapes import require_tensor
+from grace.kernels.decode.tensors import (
+    MOST_SETS_ON_GPU,
+    BloomTensors,
+    Candidates,
+    DecodeIndex,
+    UserTensors,
+)
+from grace.native.loader import declare, load_cuda_library
+
+__all__ = ["CudaSlot", "admit_children_cuda"]
+
+_MOST_TABLED_BITS = 1024
+_MOST_PLACES = 2**31 - 1
+# Lanes that work on a row, by the number of rows from which on; found on an H200.
+_LANES = ((12288, 8), (2049, 32), (0, 128))
+
+
+class _EntryRows(ctypes.Structure):
+    _fields_ = (("ids", c_void_p), ("offsets", c_void_p))
+
+
+class _Set(ctypes.Structure):
+    _fields_ = (
+        ("rows", _EntryRows),
+        ("table", c_void_p),
+        ("star", c_void_p),
+        ("offsets", c_void_p),
+        ("hashes", c_void_p),
+        ("query_tables", c_void_p),
+        ("bits", c_uint32),
+        ("hashes_per_value", c_uint32),
+    )
+
+
+class _Admission(ctypes.Structure):
+    """As native/cuda/admission.cuh has it."""
+
+    _fields_ = (
+        ("node_offsets", c_void_p),
+        ("tokens", c_void_p),
+        ("internal_nodes", c_int64),
+        ("bitmask", _EntryRows),
+        ("bitmask_table", c_void_p),
+        ("users", c_void_p),
+        ("user_words", c_void_p),
+        ("words", c_int64),
+        ("requests", c_int64),
+        ("num_sets", c_int64),
+        ("sets", _Set * MOST_SETS_ON_GPU),
+    )
+
+
+_point_admission = declare(
+    "grace_cuda_point_admission",
+    *(c_void_p, c_int64, c_void_p, c_void_p),
+    library=load_cuda_library,
+)
+_admit_children = declare(
+    "grace_cuda_admit_children",
+    *(c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_int32),
+    *(c_void_p, c_void_p, c_void_p, c_void_p),
+    library=load_cuda_library,
+)
+
+
+def admit_children_cuda(nodes: Tensor, users: UserTensors, index: DecodeIndex) -> Candidates:
+    """As `admit_children_reference`, with room behind each row's candidates. A node that is none of
+    the trie's has no children here: looking at the nodes would wait for the device."""
+    check_admission_shapes(nodes, users, index)
+    slot = CudaSlot()
+    slot.point_at(users, index)
+    return slot.admit_children(nodes)
+
+
+class CudaSlot:
+    """An `AdmissionSlot` whose steps may be captured once it points at some snapshot.
+
+    From then on it takes snapshots of those vocabulary sizes only. It knows what it points at by
+    address alone, and keeps nothing of it: whoever runs a batch keeps that batch's.
+    """
+
+    def __init__(self) -> None:
+        self._vocab_sizes: tuple[int, ...] | None = None
+        self._admission: Tensor | None = None
+        self._work = _WorkSpace()
+
+    def point_at(self, users: UserTensors, index: DecodeIndex) -> None:
+        check_users(users, index)
+        if self._vocab_sizes not in (None, index.vocab_sizes):
+            raise ValueError(
+                f"this slot's steps have vocabulary sizes {self._vocab_sizes}, the snapshot has "
+                f"{index.vocab_sizes}: make another slot"
+            )
+        device = index.node_offsets.device
+        if self._admission is None:
+            size = ctypes.sizeof(_Admission)
+            self._admission = torch.empty(size, dtype=torch.uint8, device=device)
+        value = _admission(users, index, self._work)
+        _point_admission(
+            *(current_stream(device), ctypes.sizeof(value), ctypes.byref(value)),
+            self._admission.data_ptr(),
+        )
+        self._vocab_sizes = index.vocab_sizes
+
+    def admit_children(self, nodes: Tensor, lanes: int | None = None) -> Candidates:
+        """nodes int32 [B, M]. Requests beyond the users that the slot points at have no children.
+
+        lanes  that work on a row, 8, 16, 32 or 128: what is quickest for so many rows if not given
+        """
+        if self._admission is None or self._vocab_sizes is None:
+            raise RuntimeError("the slot points at nothing yet: call point_at before")
+        requests, beams = nodes.shape
+        require_tensor("nodes", nodes, torch.int32, requests=requests, beams=beams)
+        device = self._admission.device
+        rows, room = requests * beams, max(self._vocab_sizes)
+        if rows * room > _MOST_PLACES:
+            raise ValueError(
+                f"{rows} beam rows of {room} tokens are more than int32 can number; "
+                "use fewer requests or beams"
+            )
+        lanes = lanes or next(lanes for least, lanes in _LANES if rows >= least)
+        offsets = torch.empty(rows + 1, dtype=torch.int32, device=device)
+        tokens = torch.empty(rows * room, dtype=torch.int32, device=device)
+        children = torch.empty_like(tokens)
+        counts = torch.empty(rows, dtype=torch.int32, device=device)
+        _admit_children(
+            *(current_stream(device), self._admission.data_ptr()),
+            *(address("nodes", nodes, device, torch.int32), requests, beams, room, lanes),
+            *(offsets.data_ptr(), tokens.data_ptr(), children.data_ptr(), counts.data_ptr()),
+        )
+        return Candidates(offsets, tokens, children, counts)
+
+
+class _WorkSpace:
+    """Device memory that grows when a batch needs more."""
+
+    def __init__(self) -> None:
+        self._words: Tensor | None = None
+
+    def of(self, count: int, device: torch.device) -> int:
+        """The address of so many 64-bit words, for the work of the current stream."""
+        if self._words is None or len(self._words) < count:
+            self._words = torch.empty(count, dtype=torch.int64, device=device)
+        if device.type == "cuda":
+            self._words.record_stream(torch.cuda.current_stream(device))
+        return self._words.data_ptr()
+
+
+def _admission(users: UserTensors, index: DecodeIndex, work: _WorkSpace) -> _Admission:
+    device = index.node_offsets.device
+    requests = len(users.bitmask)
+    admission = _Admission(
+        node_offsets=address("node_offsets", index.node_offsets, device, torch.int32),
+        tokens=address("csr_tokens", index.csr_tokens, device, torch.int32),
+        internal_nodes=len(index.node_offsets) - 1,
+        requests=requests,
+    )
+    if index.bitmask_index is None or index.bitmask_table is None:
+        return admission
+    words = index.bitmask_table.shape[1]
+    assert len(index.blooms) <= MOST_SETS_ON_GPU  # DecodeIndex.of refuses more
+    # Query tables first: their lines must not lie across two of the cache's.
+    tabled = [_tabled_words(bloom, requests) for bloom in index.blooms]
+    begin = work.of(sum(tabled) + requests * (1 + words), device)
+    admission.bitmask = _EntryRows(
+        *row_addresses("bitmask", index.bitmask_index, index.bitmask_offsets, device)
+    )
+    admission.bitmask_table = address("bitmask_table", index.bitmask_table, device, torch.int64)
+    admission.users = address("users.bitmask", users.bitmask, device, torch.int64)
+    admission.user_words = begin + 8 * sum(tabled)
+    admission.words = words
+    admission.num_sets = len(index.blooms)
+    for i, (bloom, queries) in enumerate(zip(index.blooms, users.sets, strict=True)):
+        admission.sets[i] = _Set(
+            rows=_EntryRows(*row_addresses("bloom", bloom.index, bloom.offsets, device)),
+            query_tables=begin + 8 * sum(tabled[:i]) if tabled[i] else 0,
+            **set_addresses(bloom, queries, device),
+        )
+    return admission
+
+
+def _tabled_words(bloom: BloomTensors, requests: int) -> int:
+    """Of [requests, bits / 4, 16] query tables."""
+    return requests * bloom.bits // 4 * 16 if bloom.bits <= _MOST_TABLED_BITS else 0

@@ -1,0 +1,299 @@
+"""Cross-attention on a GPU with beams as queries: keys and values are read once for many beams.
+
+What makes it fast:
+
+* A program keeps the keys and values of one head of one request in shared memory and runs a block
+  of beams after the other through them; the next block's queries are on their way meanwhile.
+* A user context is short, so its scores fit one tile: the softmax needs no second look, and neither
+  scores nor weights leave the registers. Longer contexts, and float32, whose products no tensor
+  core does, go through `_long_context`, block by block with a running maximum.
+* The RMS factor multiplies scores, not queries, and queries of a memo are gathered where they lie.
+
+Sizes that are no powers of two are padded inside the kernel. It assumes d contiguous.
+"""
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from grace.kernels.attention_triton import LOG2_E, add_keys, padded
+from grace.kernels.decode.cross_attention import check_cross_attention
+from grace.kernels.decode.shapes import require_contiguous, require_tensor
+
+__all__ = ["CrossAttentionTiles", "cross_attention_in_tiles", "cross_attention_triton"]
+
+_CONTEXT_BYTES = 131072  # of keys and values that a program keeps; queries need the rest
+_PROGRAMS = 256
+
+
+class CrossAttentionTiles(NamedTuple):
+    """A program does `turns` blocks of `beams` rows, against `keys` keys at a time."""
+
+    beams: int
+    keys: int
+    turns: int
+    warps: int
+    stages: int  # 1: the next queries wait in registers, else in shared memory
+
+
+def cross_attention_triton(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    key_mask: Tensor,
+    scale: float,
+    row_scale: Tensor | None = None,
+    query_rows: Tensor | None = None,
+) -> Tensor:
+    """As `cross_attention_reference`; queries, keys and values of one type."""
+    check_cross_attention(queries, keys, values, key_mask, row_scale, query_rows)
+    rows = len(queries) if query_rows is None else len(query_rows)
+    tiles = _tiles_of(rows // len(keys), keys)
+    return cross_attention_in_tiles(
+        queries, keys, values, key_mask, scale, row_scale, query_rows, tiles
+    )
+
+
+def cross_attention_in_tiles(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    key_mask: Tensor,
+    scale: float,
+    row_scale: Tensor | None,
+    query_rows: Tensor | None,
+    tiles: CrossAttentionTiles,
+) -> Tensor:
+    """The operation, on shapes known to be right, in tiles of the caller's choice."""
+    requests, heads, tokens, d_head = keys.shape
+    require_contiguous(queries=queries, key_mask=key_mask)
+    for name, tensor in (("keys", keys), ("values", values)):
+        require_tensor(
+            name, tensor, queries.dtype, requests=requests, heads=heads, tokens=tokens, d=d_head
+        )
+        if tensor.stride(3) != 1:
+            raise ValueError(f"{name} must be contiguous in d, got strides {list(tensor.stride())}")
+    rows = len(queries) if query_rows is None else len(query_rows)
+    beams = rows // requests
+    out = torch.empty((rows, heads * d_head), dtype=queries.dtype, device=queries.device)
+    if out.numel():
+        whole = tokens <= tiles.keys and queries.dtype != torch.float32
+        kernel = _whole_context if whole else _long_context
+        grid = (triton.cdiv(beams, tiles.beams * tiles.turns), heads, requests)
+        kernel[grid](
+            *(queries, keys, values, key_mask.view(torch.uint8), row_scale, query_rows, out),
+            *(scale * LOG2_E.value, beams, *keys.stride()[:3], *values.stride()[:3]),
+            heads=heads,
+            d_head=d_head,
+            d_pad=padded(d_head),
+            tokens=tokens,
+            block_keys=tiles.keys,
+            block_beams=tiles.beams,
+            turns=tiles.turns,
+            stages=tiles.stages,
+            scaled=row_scale is not None,
+            gathered=query_rows is not None,
+            num_warps=tiles.warps,
+            num_stages=tiles.stages,
+        )
+    return out
+
+
+def _tiles_of(beams: int, keys: Tensor) -> CrossAttentionTiles:
+    requests, heads, tokens, d_head = keys.shape
+    if keys.dtype == torch.float32:
+        return CrossAttentionTiles(16, 32, 1, 4, 1)
+    context = 2 * padded(tokens) * padded(d_head) * keys.element_size()
+    block_beams = min(64, padded(beams))
+    if context > _CONTEXT_BYTES:
+        return CrossAttentionTiles(block_beams, 64, 1, 4, 2)
+    # As many programs as an H200 runs at once, two per SM, each with as many turns as that takes.
+    blocks = triton.cdiv(beams, block_beams)
+    turns = min(blocks, max(1, requests * heads * blocks // _PROGRAMS))
+    return CrossAttentionTiles(block_beams, padded(tokens), turns, 4, 1)
+
+
+@triton.jit
+def _load_queries(
+    p_queries: tl.tensor,
+    p_query_rows: tl.tensor,
+    o_row: tl.tensor,
+    live: tl.tensor,
+    i_head: tl.tensor,
+    heads: tl.constexpr,
+    d_head: tl.constexpr,
+    d_pad: tl.constexpr,
+    gathered: tl.constexpr,
+) -> tl.tensor:
+    """-> [beams, d_pad]"""
+    o_d = tl.arange(0, d_pad)[None, :]
+    o_query = o_row
+    if gathered:
+        o_query = tl.load(p_query_rows + o_row, mask=live, other=0).to(tl.int64)
+    p_query = (p_queries + o_query * (heads * d_head) + i_head * d_head)[:, None]
+    return tl.load(p_query + o_d, mask=live[:, None] & (o_d < d_head), other=0.0)
+
+
+@triton.jit
+def _store_rows(
+    p_out: tl.tensor,
+    mixed: tl.tensor,
+    o_row: tl.tensor,
+    live: tl.tensor,
+    i_head: tl.tensor,
+    heads: tl.constexpr,
+    d_head: tl.constexpr,
+    d_pad: tl.constexpr,
+) -> None:
+    """mixed [beams, d_pad], a head's columns of its rows"""
+    o_d = tl.arange(0, d_pad)[None, :]
+    p_row = (p_out + o_row * (heads * d_head) + i_head * d_head)[:, None]
+    stored = mixed.to(p_out.dtype.element_ty)
+    tl.store(p_row + o_d, stored, mask=live[:, None] & (o_d < d_head))
+
+
+@triton.jit(do_not_specialize=["beams"])
+def _whole_context(
+    p_queries: tl.tensor,
+    p_keys: tl.tensor,
+    p_values: tl.tensor,
+    p_mask: tl.tensor,
+    p_scale: tl.tensor,
+    p_query_rows: tl.tensor,
+    p_out: tl.tensor,
+    scale: tl.tensor,
+    beams: tl.tensor,
+    key_request: tl.tensor,
+    key_head: tl.tensor,
+    key_token: tl.tensor,
+    value_request: tl.tensor,
+    value_head: tl.tensor,
+    value_token: tl.tensor,
+    heads: tl.constexpr,
+    d_head: tl.constexpr,
+    d_pad: tl.constexpr,
+    tokens: tl.constexpr,
+    block_keys: tl.constexpr,
+    block_beams: tl.constexpr,
+    turns: tl.constexpr,
+    stages: tl.constexpr,
+    scaled: tl.constexpr,
+    gathered: tl.constexpr,
+) -> None:
+    i_head = tl.program_id(1).to(tl.int64)
+    i_request = tl.program_id(2).to(tl.int64)
+    o_key = tl.arange(0, block_keys)
+    o_d = tl.arange(0, d_pad)
+    in_head = (o_d < d_head)[None, :]
+    present = (o_key < tokens)[:, None] & in_head  # [keys, d_pad]
+    p_key = p_keys + i_request * key_request + i_head * key_head + o_key[:, None] * key_token
+    p_value = (
+        p_values + i_request * value_request + i_head * value_head + o_key[:, None] * value_token
+    )
+    keys = tl.load(p_key + o_d[None, :], mask=present, other=0.0)
+    values = tl.load(p_value + o_d[None, :], mask=present, other=0.0)
+    counts = tl.load(p_mask + i_request * tokens + o_key, mask=o_key < tokens, other=0) != 0
+    any_key = tl.max(counts.to(tl.int32), axis=0) != 0
+
+    o_first = tl.program_id(0).to(tl.int64) * (turns * block_beams) + tl.arange(0, block_beams)
+    end = tl.minimum(beams, (tl.program_id(0) + 1) * (turns * block_beams))
+    ahead: tl.constexpr = stages == 1
+    if ahead:
+        following = _load_queries(
+            *(p_queries, p_query_rows, i_request * beams + o_first, o_first < end, i_head),
+            *(heads, d_head, d_pad, gathered),
+        )
+    for turn in tl.range(turns, num_stages=stages):
+        o_beam = o_first + turn * block_beams
+        live = o_beam < end
+        o_row = i_request * beams + o_beam
+        if ahead:
+            queries = following
+            following = _load_queries(
+                *(p_queries, p_query_rows, o_row + block_beams, o_beam + block_beams < end),
+                *(i_head, heads, d_head, d_pad, gathered),
+            )
+        else:
+            queries = _load_queries(
+                *(p_queries, p_query_rows, o_row, live, i_head, heads, d_head, d_pad, gathered)
+            )
+        scores = tl.dot(queries, tl.trans(keys))  # [beams, keys]
+        if scaled:
+            scores *= (scale * tl.load(p_scale + o_row, mask=live, other=0.0))[:, None]
+        else:
+            scores *= scale
+        scores = tl.where(counts[None, :], scores, float("-inf"))
+        highest = tl.max(scores, axis=1)
+        highest = tl.where(highest == float("-inf"), 0.0, highest)
+        weights = tl.exp2(scores - highest[:, None])
+        total = tl.sum(weights, axis=1)
+        mixed = tl.dot(weights.to(values.dtype), values)  # [beams, d_pad]
+        mixed = tl.where(any_key, mixed / total[:, None], 0.0)
+        _store_rows(p_out, mixed, o_row, live, i_head, heads, d_head, d_pad)
+
+
+@triton.jit(do_not_specialize=["beams"])
+def _long_context(
+    p_queries: tl.tensor,
+    p_keys: tl.tensor,
+    p_values: tl.tensor,
+    p_mask: tl.tensor,
+    p_scale: tl.tensor,
+    p_query_rows: tl.tensor,
+    p_out: tl.tensor,
+    scale: tl.tensor,
+    beams: tl.tensor,
+    key_request: tl.tensor,
+    key_head: tl.tensor,
+    key_token: tl.tensor,
+    value_request: tl.tensor,
+    value_head: tl.tensor,
+    value_token: tl.tensor,
+    heads: tl.constexpr,
+    d_head: tl.constexpr,
+    d_pad: tl.constexpr,
+    tokens: tl.constexpr,
+    block_keys: tl.constexpr,
+    block_beams: tl.constexpr,
+    turns: tl.constexpr,
+    stages: tl.constexpr,
+    scaled: tl.constexpr,
+    gathered: tl.constexpr,
+) -> None:
+    i_head = tl.program_id(1).to(tl.int64)
+    i_request = tl.program_id(2).to(tl.int64)
+    o_d = tl.arange(0, d_pad)
+    in_head = (o_d < d_head)[None, :]
+    p_key = p_keys + i_request * key_request + i_head * key_head + o_d[None, :]
+    p_value = p_values + i_request * value_request + i_head * value_head + o_d[None, :]
+    for turn in range(turns):
+        i_block = tl.program_id(0).to(tl.int64) * turns + turn
+        o_beam = i_block * block_beams + tl.arange(0, block_beams)
+        live = o_beam < beams
+        o_row = i_request * beams + o_beam
+        queries = _load_queries(
+            *(p_queries, p_query_rows, o_row, live, i_head, heads, d_head, d_pad, gathered)
+        )
+        factor = tl.full((block_beams,), scale, tl.float32)
+        if scaled:
+            factor *= tl.load(p_scale + o_row, mask=live, other=0.0)
+
+        highest = tl.full((block_beams,), float("-inf"), tl.float32)
+        total = tl.zeros((block_beams,), tl.float32)
+        mixed = tl.zeros((block_beams, d_pad), tl.float32)
+        any_key = tl.max(tl.zeros((16,), tl.int32), axis=0)
+        for start in tl.range(0, tokens, block_keys, num_stages=stages):
+            o_key = (start + tl.arange(0, block_keys)).to(tl.int64)
+            present = (o_key < tokens)[:, None] & in_head  # [keys, d_pad]
+            keys = tl.load(p_key + o_key[:, None] * key_token, mask=present, other=0.0)
+            values = tl.load(p_value + o_key[:, None] * value_token, mask=present, other=0.0)
+            counts = tl.load(p_mask + i_request * tokens + o_key, mask=o_key < tokens, other=0)
+            any_key = tl.maximum(any_key, tl.max(counts.to(tl.int32), axis=0))
+            scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * factor[:, None]
+            scores = tl.where(counts[None, :] != 0, scores, float("-inf"))
+            highest, total, mixed = add_keys(scores, values, highest, total, mixed)
+        mixed = tl.where(any_key != 0, mixed / total[:, None], 0.0)
+        _store_rows(p_out, mixed, o_row, live, i_head, heads, d_head, d_pad)

@@ -1,0 +1,75 @@
+"""The rows of k-way matchers that can decide: fewer ids to store on a device, fewer rows to test.
+
+A user who passes a row passes every row that contains it. So an entry does not need a row that
+another of its rows contains, such as that of an empty partition, nor any beside one that contains
+the reserved element, which every user has. Which entries admit whom stays the same.
+"""
+
+import ctypes
+from ctypes import POINTER, c_int32, c_int64, c_void_p
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from grace.configs.errors import ConfigError
+from grace.configs.machine import available_cores
+from grace.index.matchers.matcher_ids import MatcherIds
+from grace.index.matchers.matchers import NodeMatchers
+from grace.index.trie import SidTrie
+from grace.native.loader import array_in, array_out, declare
+
+__all__ = ["NeededRows", "needed_rows"]
+
+_MOST_IDS = 2**31 - 1
+
+_needed_rows = declare(
+    "grace_needed_rows",
+    *(c_int32, c_int64, c_void_p, array_in(np.uint64, 2), c_int32, c_void_p),
+    *(POINTER(c_void_p), POINTER(c_int64)),
+)
+_needed_rows_take = declare(
+    "grace_needed_rows_take", c_void_p, array_out(np.int32), array_out(np.int32)
+)
+_needed_rows_free = declare("grace_needed_rows_free", c_void_p)
+
+
+@dataclass(frozen=True, slots=True)
+class NeededRows:
+    """
+    index    int32 [ids]                the rows of child entries, entry after entry
+    offsets  int32 [child entries + 1]  the ids of entry j are offsets[j] .. offsets[j + 1]; None:
+                                        entry j has id j alone
+    """
+
+    index: npt.NDArray[np.int32]
+    offsets: npt.NDArray[np.int32] | None
+
+
+def needed_rows(
+    rows: NodeMatchers, trie: SidTrie, star: npt.NDArray[np.uint8] | None = None
+) -> NeededRows:
+    """`star` of a set's rows. In mode `union` what the snapshot has, not copied."""
+    if rows.offsets is None and rows.level_widths is None:
+        return NeededRows(rows.index, None)
+    entries, levels = trie.num_entries, None
+    if rows.level_widths is not None:
+        levels = rows.id_levels(trie)
+    matcher = MatcherIds.of(rows.index, rows.offsets, levels)
+    handle, num_ids = c_void_p(), c_int64()
+    _needed_rows(
+        *(available_cores(), entries, ctypes.byref(matcher), rows.table, rows.table.shape[1]),
+        *(None if star is None else star.ctypes.data, handle, num_ids),
+    )
+    try:
+        if num_ids.value > _MOST_IDS:
+            raise ConfigError(
+                f"k-way matchers need {num_ids.value} row ids, at most {_MOST_IDS} can be "
+                "numbered: build with fewer partitions or in mode union"
+            )
+        offsets = np.empty(entries + 1, np.int32)
+        index = np.empty(num_ids.value, np.int32)
+        _needed_rows_take(handle, offsets, index)
+    finally:
+        _needed_rows_free(handle)
+    return NeededRows(index, None if len(index) == entries else offsets)

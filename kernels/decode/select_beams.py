@@ -1,0 +1,107 @@
+"""Selection: the best candidates of each request become its beams of the next step."""
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from grace.index.trie import NO_NODE
+from grace.kernels.decode.shapes import require_tensor
+from grace.kernels.decode.tensors import Beams, Candidates
+
+__all__ = ["check_selection", "select_beams_reference"]
+
+
+def select_beams_reference(
+    logits: Tensor,
+    scores: Tensor,
+    candidates: Candidates,
+    k: int,
+    ordered: bool,
+    row_scale: Tensor | None = None,
+) -> Beams:
+    """Keeps each request's k best candidates by the beam's score + the token's log-probability.
+
+    logits  [B * M, C]      the step's tokens, then rows that only enter the normaliser
+    scores  float32 [B, M]  of the beams
+    row_scale  float32 [B * M]   multiplies the row's logits: an RMS factor not yet applied
+    -> [B, k], all sums in float32
+
+    Ties go to the lower candidate: lower beam row, then lower token. The kept ones stay in the
+    candidates' order, or if `ordered` by score, descending, then in that order. What is missing to
+    k is dead and comes last: score -inf, node NO_NODE, token 0, parent the request's first row.
+
+    A candidate of probability zero (score -inf) is never kept. A request with a candidate whose
+    score is NaN or +inf is corrupt: all its beams are dead, and no other request is touched. One
+    NaN or +inf among a row's logits makes the whole row NaN; the logits of a row without candidates
+    may be anything.
+    """
+    requests, beams = check_selection(logits, scores, candidates, k, row_scale)
+    candidates = candidates.packed()
+    used = candidates.tokens
+    if len(used) and int(used.max()) >= logits.shape[1]:
+        raise ValueError(
+            f"candidates.tokens reach {int(used.max())}, logits have {logits.shape[1]} columns only"
+        )
+    counts = candidates.offsets.diff()
+    rows = torch.arange(len(logits), device=logits.device).repeat_interleave(counts)
+    scaled = logits.float()
+    if row_scale is not None:
+        scaled = scaled * row_scale.unsqueeze(1)
+    log_probabilities = torch.log_softmax(scaled, dim=-1)
+    totals = log_probabilities[rows, candidates.tokens.long()] + scores.flatten()[rows]
+    not_finite = totals.isnan() | totals.isposinf()
+    selected = _dead_beams(requests, beams, k, scores)
+    borders = candidates.offsets[::beams].tolist()
+    for request, (begin, end) in enumerate(pairwise(borders)):
+        if not_finite[begin:end].any():
+            selected.corrupt[request] = True
+            continue
+        kept = begin + _best(totals[begin:end], k, ordered)
+        selected.parents[request, : len(kept)] = rows[kept].int()
+        selected.tokens[request, : len(kept)] = candidates.tokens[kept]
+        selected.nodes[request, : len(kept)] = candidates.nodes[kept]
+        selected.scores[request, : len(kept)] = totals[kept]
+    return selected
+
+
+def _best(totals: Tensor, k: int, ordered: bool) -> Tensor:
+    """The places of the k highest, ties to the lower place.   [n] -> [at most k]"""
+    places = totals.sort(descending=True, stable=True).indices[:k]
+    places = places[totals[places] > -torch.inf]
+    return places if ordered else places.sort().values
+
+
+def _dead_beams(requests: int, beams: int, k: int, scores: Tensor) -> Beams:
+    first_rows = torch.arange(requests, dtype=torch.int32, device=scores.device) * beams
+    parents = first_rows.unsqueeze(1).repeat(1, k)
+    return Beams(
+        parents=parents,
+        tokens=torch.zeros_like(parents),
+        nodes=torch.full_like(parents, NO_NODE),
+        scores=scores.new_full((requests, k), -torch.inf),
+        corrupt=scores.new_zeros(requests, dtype=torch.bool),
+    )
+
+
+def check_selection(
+    logits: Tensor, scores: Tensor, candidates: Candidates, k: int, row_scale: Tensor | None
+) -> tuple[int, int]:
+    """Shapes and types alone: on a GPU nothing here waits for the device. -> requests, beams"""
+    if scores.dim() != 2 or scores.shape[1] == 0:
+        raise ValueError(f"scores must be [requests, beams >= 1], got {list(scores.shape)}")
+    requests, beams = scores.shape
+    rows, count = requests * beams, len(candidates.tokens)
+    width = logits.shape[-1]
+    require_tensor("scores", scores, torch.float32, requests=requests, beams=beams)
+    require_tensor("logits", logits, rows=rows, columns=width)
+    require_tensor("candidates.offsets", candidates.offsets, torch.int32, borders=rows + 1)
+    require_tensor("candidates.tokens", candidates.tokens, torch.int32, candidates=count)
+    require_tensor("candidates.nodes", candidates.nodes, torch.int32, candidates=count)
+    if candidates.counts is not None:
+        require_tensor("candidates.counts", candidates.counts, torch.int32, rows=rows)
+    if row_scale is not None:
+        require_tensor("row_scale", row_scale, torch.float32, rows=rows)
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}")
+    return requests, beams

@@ -1,0 +1,123 @@
+"""Selection on a GPU: native/cuda/select_beams.cu, which says what makes it quick."""
+
+import ctypes
+from ctypes import c_int64, c_void_p
+
+import torch
+from torch import Tensor
+
+from grace.kernels.addresses import address
+from grace.kernels.cuda_stream import current_stream
+from grace.kernels.decode.select_beams import check_selection
+from grace.kernels.decode.shapes import require_contiguous
+from grace.kernels.decode.tensors import Beams, Candidates
+from grace.native.loader import declare, load_cuda_library
+
+__all__ = ["prepare_selection", "select_beams_cuda"]
+
+_LOGIT_KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+_MOST_BEAMS = 65536
+_KEYS_IN_BLOCK = 4096  # what is ranked exactly without memory of its own
+_GROUPS = 32
+
+
+class _Selection(ctypes.Structure):
+    """As native/cuda/selection.cuh has it."""
+
+    _fields_ = (
+        ("logits", c_void_p),
+        ("row_scale", c_void_p),
+        ("scores", c_void_p),
+        ("offsets", c_void_p),
+        ("counts", c_void_p),
+        ("tokens", c_void_p),
+        ("nodes", c_void_p),
+        ("normalisers", c_void_p),
+        ("group_best", c_void_p),
+        ("keys", c_void_p),
+        ("kept_parents", c_void_p),
+        ("kept_tokens", c_void_p),
+        ("kept_nodes", c_void_p),
+        ("kept_scores", c_void_p),
+        ("corrupt", c_void_p),
+        ("requests", c_int64),
+        ("beams", c_int64),
+        ("columns", c_int64),
+        ("logit_kind", c_int64),
+        ("k", c_int64),
+        ("capacity", c_int64),
+        ("ordered", c_int64),
+    )
+
+
+_prepare_selection = declare("grace_cuda_prepare_selection", library=load_cuda_library)
+_select_beams = declare(
+    "grace_cuda_select_beams", c_void_p, c_int64, c_void_p, library=load_cuda_library
+)
+
+
+def prepare_selection(device: torch.device) -> None:
+    """Once for each device, before the first call there and outside of any capture."""
+    with torch.cuda.device(device):
+        _prepare_selection()
+
+
+def select_beams_cuda(
+    logits: Tensor,
+    scores: Tensor,
+    candidates: Candidates,
+    k: int,
+    ordered: bool,
+    row_scale: Tensor | None = None,
+) -> Beams:
+    """As `select_beams_reference`, for up to 65536 beams of up to 65536 candidates each."""
+    requests, beams = check_selection(logits, scores, candidates, k, row_scale)
+    device = logits.device
+    if logits.dtype not in _LOGIT_KINDS:
+        kinds = ", ".join(str(dtype).removeprefix("torch.") for dtype in _LOGIT_KINDS)
+        raise ValueError(f"logits must be one of {kinds}, got {logits.dtype}")
+    require_contiguous(logits=logits)
+    if beams > _MOST_BEAMS:
+        raise ValueError(f"a GPU selects from at most {_MOST_BEAMS} beams, got {beams}")
+
+    def place(dtype: torch.dtype, *shape: int) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=device)
+
+    capacity = max(_KEYS_IN_BLOCK, 2 * k)
+    keys = place(torch.int64, requests, 2, capacity) if capacity > _KEYS_IN_BLOCK else None
+    normalisers = place(torch.float32, requests * beams, 2)
+    group_best = place(torch.float32, requests * beams, _GROUPS)
+    kept = Beams(
+        parents=place(torch.int32, requests, k),
+        tokens=place(torch.int32, requests, k),
+        nodes=place(torch.int32, requests, k),
+        scores=place(torch.float32, requests, k),
+        corrupt=place(torch.bool, requests),
+    )
+    selection = _Selection(
+        logits=address("logits", logits, device, logits.dtype),
+        row_scale=address("row_scale", row_scale, device, torch.float32),
+        scores=address("scores", scores, device, torch.float32),
+        offsets=address("candidates.offsets", candidates.offsets, device, torch.int32),
+        counts=address("candidates.counts", candidates.counts, device, torch.int32),
+        tokens=address("candidates.tokens", candidates.tokens, device, torch.int32),
+        nodes=address("candidates.nodes", candidates.nodes, device, torch.int32),
+        normalisers=normalisers.data_ptr(),
+        group_best=group_best.data_ptr(),
+        keys=0 if keys is None else keys.data_ptr(),
+        kept_parents=kept.parents.data_ptr(),
+        kept_tokens=kept.tokens.data_ptr(),
+        kept_nodes=kept.nodes.data_ptr(),
+        kept_scores=kept.scores.data_ptr(),
+        corrupt=kept.corrupt.data_ptr(),
+        requests=requests,
+        beams=beams,
+        columns=logits.shape[1],
+        logit_kind=_LOGIT_KINDS[logits.dtype],
+        k=k,
+        capacity=capacity,
+        ordered=ordered,
+    )
+    if requests:
+        _select_beams(current_stream(device), ctypes.sizeof(selection), ctypes.byref(selection))
+    return kept

@@ -1,0 +1,224 @@
+"""The values that operations take and return.
+
+Rows are flat and request-major: beam m of request b is row b * M + m. 64-bit words and hashes are
+int64 tensors with the same bits, since torch computes little on uint64; tokens are int32.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from grace.configs.errors import ConfigError
+from grace.index.snapshot import Snapshot
+from grace.index.users.user_rows import UserRows
+from grace.kernels.decode.needed_rows import needed_rows
+
+__all__ = [
+    "MOST_SETS_ON_GPU",
+    "NO_BLOCK",
+    "Beams",
+    "BloomTensors",
+    "Candidates",
+    "DecodeIndex",
+    "QueryTensors",
+    "UserTensors",
+    "on_device",
+]
+
+MOST_SETS_ON_GPU = 8
+"""The targeting sets that its admission has room for: kMostSets of native/cuda/admission.cuh."""
+
+NO_BLOCK = -1
+"""Stands in a block table where a beam has no token yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class BloomTensors:
+    """
+    index    int32 [child entries], or [ids] with offsets
+    table    int64 [rows, bits / 64]
+    star     uint8 [rows]
+    offsets  int32 [child entries + 1]
+    """
+
+    index: Tensor
+    table: Tensor
+    star: Tensor
+    bits: int
+    hashes: int
+    offsets: Tensor | None = None  # None where every entry has one row, as in mode `union`
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeIndex:
+    """A snapshot's trie and matchers on one device; see index/trie.py for the numbering.
+
+    node_offsets   int32 [internal nodes + 1]
+    csr_tokens     int32 [child entries]
+    bitmask_index  int32 [child entries], bitmask_table int64 [rows, words]; None in mode `cd`
+
+    In the k-way modes an entry has several row ids: those of entry j are offsets[j] ..
+    offsets[j + 1], those of the snapshot's that are needed (kernels/decode/needed_rows.py).
+    """
+
+    vocab_sizes: tuple[int, ...]
+    first_leaf: int
+    node_offsets: Tensor
+    csr_tokens: Tensor
+    bitmask_index: Tensor | None
+    bitmask_table: Tensor | None
+    blooms: tuple[BloomTensors, ...]
+    bitmask_offsets: Tensor | None = None  # int32 [child entries + 1], as of a set's rows
+
+    @staticmethod
+    def of(snapshot: Snapshot, device: torch.device) -> "DecodeIndex":
+        """Raises ConfigError for a snapshot that cannot be generated from on such a device."""
+        trie, matchers = snapshot.trie, snapshot.matchers
+        if matchers is not None and device.type == "cuda":
+            _require_few_sets(snapshot, device)
+        index = DecodeIndex(
+            vocab_sizes=trie.vocab_sizes,
+            first_leaf=trie.first_leaf,
+            node_offsets=_tensor(trie.node_offsets, device),
+            csr_tokens=_tensor(trie.csr_tokens.astype(np.int32), device),
+            bitmask_index=None,
+            bitmask_table=None,
+            blooms=(),
+        )
+        if matchers is None:
+            return index
+        needed = needed_rows(matchers.bitmask, trie)
+        blooms = []
+        for target_set, bloom in zip(snapshot.schema.sets, matchers.blooms, strict=True):
+            own = needed_rows(bloom.rows, trie, bloom.star)
+            blooms.append(
+                BloomTensors(
+                    index=_tensor(own.index, device),
+                    table=_words(bloom.rows.table, device),
+                    star=_tensor(bloom.star, device),
+                    bits=target_set.bloom_bits,
+                    hashes=target_set.bloom_hashes,
+                    offsets=None if own.offsets is None else _tensor(own.offsets, device),
+                )
+            )
+        return replace(
+            index,
+            bitmask_index=_tensor(needed.index, device),
+            bitmask_table=_words(matchers.bitmask.table, device),
+            blooms=tuple(blooms),
+            bitmask_offsets=None if needed.offsets is None else _tensor(needed.offsets, device),
+        )
+
+    def without_matchers(self) -> "DecodeIndex":
+        """The same catalogue in mode `cd`: every valid token is admitted."""
+        return replace(
+            self, bitmask_index=None, bitmask_table=None, blooms=(), bitmask_offsets=None
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class QueryTensors:
+    """One set's Bloom queries of B requests.   offsets int32 [B + 1], hashes int64 [...]"""
+
+    offsets: Tensor
+    hashes: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class UserTensors:
+    """
+    bitmask  int64 [B, words]
+    """
+
+    bitmask: Tensor
+    sets: tuple[QueryTensors, ...]
+
+    @staticmethod
+    def of(users: UserRows, device: torch.device) -> "UserTensors":
+        """Without waiting for the copies: what runs later on the same stream sees them."""
+        return UserTensors(
+            on_device(torch.from_numpy(users.bitmask.view(np.int64)), device),
+            tuple(
+                QueryTensors(
+                    on_device(torch.from_numpy(s.offsets), device),
+                    on_device(torch.from_numpy(s.hashes.view(np.int64)), device),
+                )
+                for s in users.sets
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The admitted children of all beam rows, row by row, tokens ascending within a row.
+
+    offsets  int32 [rows + 1]   those of row r: offsets[r] .. offsets[r + 1]
+    tokens   int32 [n]
+    nodes    int32 [n]          the child's node
+    counts   int32 [rows]       if given, offsets bound the room of a row, and only the first
+                                counts[r] places of it are candidates: a captured step knows its
+                                bounds beforehand, and not how many it will admit
+    """
+
+    offsets: Tensor
+    tokens: Tensor
+    nodes: Tensor
+    counts: Tensor | None = None
+
+    def packed(self) -> "Candidates":
+        """The same without room between rows; on a GPU this waits for the device."""
+        if self.counts is None:
+            return self
+        ends = self.counts.cumsum(0, dtype=torch.int32)
+        rows = torch.arange(len(self.counts), device=ends.device)
+        rows = rows.repeat_interleave(self.counts)
+        places = torch.arange(len(rows), device=ends.device) - (ends - self.counts)[rows]
+        kept = self.offsets[rows] + places
+        offsets = torch.cat([ends.new_zeros(1), ends])
+        return Candidates(offsets, self.tokens[kept], self.nodes[kept])
+
+
+@dataclass(frozen=True, slots=True)
+class Beams:
+    """The live prefixes after a step, [B, M] each. A dead beam has score -inf and node NO_NODE.
+
+    parents  int32     the flat row of the step before that a beam continues; any row if dead
+    tokens   int32     the token it appends; 0 if dead
+    nodes    int32
+    scores   float32
+    corrupt  bool [B]  the step's numbers were not finite for this request: all its beams are dead
+    """
+
+    parents: Tensor
+    tokens: Tensor
+    nodes: Tensor
+    scores: Tensor
+    corrupt: Tensor
+
+
+def on_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """A small tensor of the CPU's memory, copied without waiting for the device."""
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor if tensor.device == device else tensor.to(device)
+
+
+def _require_few_sets(snapshot: Snapshot, device: torch.device) -> None:
+    names = [target_set.name for target_set in snapshot.schema.sets]
+    if len(names) > MOST_SETS_ON_GPU:
+        raise ConfigError(
+            f"sets: the snapshot's schema has {len(names)}, {', '.join(names)}; device {device} "
+            f"tests at most {MOST_SETS_ON_GPU} while decoding: build with fewer or in mode cd, "
+            "or use device cpu"
+        )
+
+
+def _tensor(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:
+    return torch.from_numpy(array).to(device)
+
+
+def _words(array: npt.NDArray[np.uint64], device: torch.device) -> Tensor:
+    return _tensor(array.view(np.int64), device)

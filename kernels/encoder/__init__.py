@@ -1,0 +1,1 @@
+"""The operations of the encoder: a torch reference beside each fast body."""

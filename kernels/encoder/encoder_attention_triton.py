@@ -1,0 +1,170 @@
+"""Attention of an encoder on a GPU: one kernel, where scores and weights never leave the SM.
+
+What makes it fast: a program runs a block of queries of one head past the request's keys, block by
+block with a running maximum, on tensor cores. Queries, keys and values are read where the products
+left them, heads side by side, and the result is written as the next product reads it. The key mask
+is read as it is.
+
+Sizes that are no powers of two are padded inside the kernel.
+"""
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from grace.kernels.attention_triton import LOG2_E, add_keys, padded
+from grace.kernels.decode.shapes import require_contiguous
+from grace.kernels.encoder.encoder_attention import check_encoder_attention
+
+__all__ = [
+    "EncoderAttentionTiles",
+    "encoder_attention_in_tiles",
+    "encoder_attention_triton",
+]
+
+
+class EncoderAttentionTiles(NamedTuple):
+    """A program does `queries` queries, against `keys` keys at a time, both powers of two."""
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+
+
+def encoder_attention_triton(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    heads: int,
+    scale: float,
+    key_mask: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """As `encoder_attention_reference`; queries, keys and values contiguous in H * d."""
+    check_encoder_attention(queries, keys, values, heads, key_mask, bias)
+    tiles = _tiles_of(queries, keys, padded(queries.shape[2] // heads))
+    return encoder_attention_in_tiles(queries, keys, values, heads, scale, key_mask, bias, tiles)
+
+
+def encoder_attention_in_tiles(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    heads: int,
+    scale: float,
+    key_mask: Tensor | None,
+    bias: Tensor | None,
+    tiles: EncoderAttentionTiles,
+) -> Tensor:
+    """The operation, on shapes known to be right, in tiles of the caller's choice."""
+    for name, tensor in (("queries", queries), ("keys", keys), ("values", values)):
+        if tensor.stride(2) != 1:
+            raise ValueError(
+                f"{name} must be contiguous in inner, got strides {list(tensor.stride())}"
+            )
+    if key_mask is not None:
+        require_contiguous(key_mask=key_mask)
+    if bias is not None:
+        require_contiguous(bias=bias)
+    (requests, count, inner), tokens = queries.shape, keys.shape[1]
+    out = torch.empty((requests, count, inner), dtype=queries.dtype, device=queries.device)
+    if out.numel():
+        _attend[(triton.cdiv(count, tiles.queries), heads, requests)](
+            *(queries, keys, values, None if key_mask is None else key_mask.view(torch.uint8)),
+            *(bias, out, scale * LOG2_E.value, count, tokens),
+            *(*queries.stride()[:2], *keys.stride()[:2], *values.stride()[:2]),
+            heads=heads,
+            d_head=inner // heads,
+            d_pad=padded(inner // heads),
+            block_queries=tiles.queries,
+            block_keys=tiles.keys,
+            masked=key_mask is not None,
+            biased=bias is not None,
+            num_warps=tiles.warps,
+            num_stages=tiles.stages,
+        )
+    return out
+
+
+def _tiles_of(queries: Tensor, keys: Tensor, d_pad: int) -> EncoderAttentionTiles:
+    """Found on an H200, at 16 requests, 8 heads of 64 and up to 260 tokens."""
+    most_queries, most_keys, warps = 64, 128, 4  # fewer turns than with 64 keys
+    if queries.dtype == torch.float32:
+        most_queries, most_keys = 32, 32  # no tensor cores: what the registers hold
+    elif d_pad > 128:
+        most_keys, warps = 32, 8  # fewer warps could not hold what is mixed
+    elif d_pad > 64:
+        most_keys = 64  # two stages of more leave room for one program on an SM
+    return EncoderAttentionTiles(
+        queries=min(most_queries, padded(queries.shape[1])),
+        keys=min(most_keys, padded(keys.shape[1])),
+        warps=warps,
+        stages=2,
+    )
+
+
+@triton.jit(do_not_specialize=["count", "tokens"])
+def _attend(
+    p_queries: tl.tensor,
+    p_keys: tl.tensor,
+    p_values: tl.tensor,
+    p_mask: tl.tensor,
+    p_bias: tl.tensor,
+    p_out: tl.tensor,
+    scale: tl.tensor,
+    count: tl.tensor,
+    tokens: tl.tensor,
+    query_request: tl.tensor,
+    query_token: tl.tensor,
+    key_request: tl.tensor,
+    key_token: tl.tensor,
+    value_request: tl.tensor,
+    value_token: tl.tensor,
+    heads: tl.constexpr,
+    d_head: tl.constexpr,
+    d_pad: tl.constexpr,
+    block_queries: tl.constexpr,
+    block_keys: tl.constexpr,
+    masked: tl.constexpr,
+    biased: tl.constexpr,
+) -> None:
+    i_head = tl.program_id(1).to(tl.int64)
+    i_request = tl.program_id(2).to(tl.int64)
+    o_d = tl.arange(0, d_pad)
+    in_head = (o_d < d_head)[None, :]
+    o_column = i_head * d_head + o_d[None, :]
+    o_query = tl.program_id(0).to(tl.int64) * block_queries + tl.arange(0, block_queries)
+    live = (o_query < count)[:, None] & in_head  # [queries, d_pad]
+    p_query = p_queries + i_request * query_request + o_query[:, None] * query_token + o_column
+    queries = tl.load(p_query, mask=live, other=0.0)
+    p_key = p_keys + i_request * key_request + o_column
+    p_value = p_values + i_request * value_request + o_column
+
+    highest = tl.full((block_queries,), float("-inf"), tl.float32)
+    total = tl.zeros((block_queries,), tl.float32)
+    mixed = tl.zeros((block_queries, d_pad), tl.float32)
+    for start in tl.range(0, tokens, block_keys):
+        o_key = (start + tl.arange(0, block_keys)).to(tl.int64)
+        there = o_key < tokens
+        present = there[:, None] & in_head  # [keys, d_pad]
+        keys = tl.load(p_key + o_key[:, None] * key_token, mask=present, other=0.0)
+        values = tl.load(p_value + o_key[:, None] * value_token, mask=present, other=0.0)
+        counts = there
+        if masked:
+            counts = tl.load(p_mask + i_request * tokens + o_key, mask=there, other=0) != 0
+        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
+        if biased:
+            o_pair = o_key[None, :] - o_query[:, None] + (count - 1)
+            p_pair = p_bias + i_head * (count + tokens - 1) + o_pair
+            known = (o_query < count)[:, None] & there[None, :]
+            scores += tl.load(p_pair, mask=known, other=0.0).to(tl.float32) * LOG2_E
+        scores = tl.where(counts[None, :], scores, float("-inf"))
+        highest, total, mixed = add_keys(scores, values, highest, total, mixed)
+    # Without any key nothing was added up; what is NaN stays so.
+    mixed = tl.where((total == 0.0)[:, None], 0.0, mixed / total[:, None])
+    p_row = p_out + (i_request * count + o_query[:, None]) * (heads * d_head) + o_column
+    tl.store(p_row, mixed.to(p_out.dtype.element_ty), mask=live)

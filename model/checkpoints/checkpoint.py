@@ -1,0 +1,238 @@
+"""A checkpoint: a folder of two files, which never change once it has its name.
+
+    model.yaml          the model's specification (model.spec)
+    model.safetensors   its weights, one tensor per parameter, named as in the modules
+
+Its id is the first 16 hex digits of the XXH3-128 of both files' XXH3-128 digests, side by side.
+docs/checkpoints.md describes the format and its faults.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+import xxhash
+import yaml
+from torch import Tensor
+
+from grace.configs.errors import CheckpointError, InputError
+from grace.index.snapshot import Snapshot
+from grace.model.checkpoints.weights_file import (
+    PICKLE_REMEDY,
+    TensorEntry,
+    Weights,
+    open_weights,
+    write_weights,
+)
+from grace.model.definition.model import Model
+from grace.model.definition.spec import ModelSpec, load_spec
+
+__all__ = [
+    "MODEL_YAML",
+    "WEIGHTS",
+    "checkpoint_id",
+    "empty_model",
+    "load_checkpoint",
+    "require_match",
+    "save_checkpoint",
+    "write_checkpoint",
+]
+
+MODEL_YAML = "model.yaml"
+WEIGHTS = "model.safetensors"
+
+CPU = torch.device("cpu")
+
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+_ID_DIGITS = 16
+_CHUNK = 1 << 20
+
+
+def save_checkpoint(model: Model, folder: Path) -> str:
+    """Writes the model, whole or not at all, to a folder that is new or empty. Returns its id."""
+    state = model.state_dict()
+    entries = {name: TensorEntry(t.dtype, tuple(t.shape)) for name, t in state.items()}
+    return write_checkpoint(model.spec, entries, state.__getitem__, folder)
+
+
+def write_checkpoint(
+    spec: ModelSpec,
+    entries: Mapping[str, TensorEntry],
+    tensor_of: Callable[[str], Tensor],
+    folder: Path,
+) -> str:
+    """As `save_checkpoint`, from tensors that are made one after the other."""
+    folder = folder.absolute()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder}: is already there; choose a new folder, or remove this one")
+    partial = folder.with_name(f".writing-{folder.name}")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(partial, ignore_errors=True)  # left by a writer that was killed
+        partial.mkdir()
+        _write_yaml(partial / MODEL_YAML, spec)
+        write_weights(partial / WEIGHTS, entries, tensor_of)
+        _sync(partial)
+        partial.rename(folder)
+        _sync(folder.parent)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise InputError(f"{folder}: cannot be written: {error.strerror}") from None
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return checkpoint_id(folder)
+
+
+def load_checkpoint(
+    folder: Path,
+    device: torch.device = CPU,
+    dtype: torch.dtype = torch.float32,
+    features: torch.dtype | None = None,
+) -> Model:
+    """The model, checked: every weight there, of its shape and finite; to be run, not trained.
+
+    features  what the features stage's weights are to be, if not `dtype`: their tables are most of
+              a large model
+    """
+    _require_files(folder)
+    spec = load_spec(folder / MODEL_YAML)
+    with open_weights(folder / WEIGHTS) as weights:
+        _require_layers(folder, spec, weights)
+        model = empty_model(spec, str(folder / MODEL_YAML))
+        shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+        _require_same(weights, shapes)
+        types = {name: features or dtype for name in shapes if name.startswith("features.")}
+        state = {name: weights.read(name, types.get(name, dtype)).to(device) for name in shapes}
+    model.load_state_dict(state, assign=True)
+    return model.eval().requires_grad_(False)
+
+
+def checkpoint_id(folder: Path) -> str:
+    """16 hex digits that stand for the contents of both files."""
+    digest = xxhash.xxh3_128()
+    for name in (MODEL_YAML, WEIGHTS):
+        digest.update(_file_digest(folder / name))
+    return digest.hexdigest()[:_ID_DIGITS]
+
+
+def require_match(spec: ModelSpec, snapshot: Snapshot, folder: Path | None = None) -> None:
+    """A model and a snapshot go together if their SIDs mean the same; errors open with `folder`."""
+    facts, trie = snapshot.facts, snapshot.trie
+    pairs = {
+        "sid_space": (repr(spec.sid_space), repr(facts.sid_space)),
+        "SID length": (spec.sid_length, trie.sid_length),
+        "vocab_sizes": (list(spec.vocab_sizes), list(trie.vocab_sizes)),
+    }
+    for name, (ours, theirs) in pairs.items():
+        if ours != theirs:
+            raise CheckpointError(
+                MODEL_YAML if folder is None else str(folder / MODEL_YAML),
+                f"the model's {name} is {ours}, but snapshot version {facts.version} has {theirs}; "
+                "load a checkpoint and a snapshot of one SID space",
+            )
+
+
+def empty_model(spec: ModelSpec, source: str = MODEL_YAML) -> Model:
+    """The model without memory for its weights: shapes only, on the device `meta`."""
+    try:
+        with torch.device("meta"):
+            return Model(spec)
+    except (RuntimeError, OverflowError, TypeError) as error:
+        fault = str(error).splitlines()[0]
+        raise CheckpointError(source, f"describes tensors that cannot be: {fault}") from None
+
+
+def _require_files(folder: Path) -> None:
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no checkpoint here: expected a folder with {MODEL_YAML}")
+    if not (folder / WEIGHTS).exists():
+        for pattern in _PICKLES:
+            for pickle in sorted(folder.glob(pattern)):
+                raise CheckpointError(str(pickle), PICKLE_REMEDY)
+    for name in (MODEL_YAML, WEIGHTS):
+        if not (folder / name).exists():
+            hint = "; for a Hugging Face T5 folder, run `grace import-t5` first"
+            is_foreign = name == MODEL_YAML and (folder / "config.json").exists()
+            raise CheckpointError(str(folder / name), "missing" + (hint if is_foreign else ""))
+
+
+def _require_layers(folder: Path, spec: ModelSpec, weights: Weights) -> None:
+    """Modules are made one by one even without memory: more of them than weights is no model."""
+    encoder = spec.encoder.t5.layers if spec.encoder.t5 else 0
+    blocks = spec.encoder.interformer.blocks if spec.encoder.interformer else 0
+    asked, there = spec.decoder.layers + encoder + blocks + len(spec.inputs), len(weights.entries)
+    if asked > there:
+        raise CheckpointError(
+            str(folder / MODEL_YAML),
+            f"declares {asked} layers and inputs, but {WEIGHTS} has {there} tensors; the two "
+            "files do not belong together",
+        )
+
+
+def _require_same(weights: Weights, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    path, there = str(weights.path), weights.entries
+    for name, shape in shapes.items():
+        if name not in there:
+            raise CheckpointError(
+                path, f"missing tensor {name!r} {list(shape)}, which {MODEL_YAML} asks for"
+            )
+        if there[name].shape != shape:
+            raise CheckpointError(
+                path,
+                f"tensor {name!r} must be {list(shape)} by {MODEL_YAML}, "
+                f"got {list(there[name].shape)}",
+            )
+    for name in there:
+        if name not in shapes:
+            raise CheckpointError(
+                path, f"unexpected tensor {name!r}: {MODEL_YAML} describes no such weight"
+            )
+
+
+def _file_digest(path: Path) -> bytes:
+    digest = xxhash.xxh3_128()
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+    except OSError as error:
+        raise CheckpointError(str(path), f"cannot be read: {error.strerror}") from None
+    return digest.digest()
+
+
+def _write_yaml(path: Path, spec: ModelSpec) -> None:
+    text = yaml.dump(
+        spec.to_json(), Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=100
+    )
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    """Makes the names in a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what configs.yaml_loader reads back as the same: no aliases, no bare `on` or 1e3."""
+
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002
+        return True
+
+
+def _quoted_unless_a_name(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    plain = text.isidentifier() and text.lower() not in ("null", "true", "false")
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else '"')
+
+
+_Dumper.add_representer(str, _quoted_unless_a_name)
+_Dumper.add_representer(tuple, yaml.SafeDumper.represent_list)

@@ -1,0 +1,107 @@
+"""Random weights: for training to start from, and to measure a model of any shape with.
+
+Every matrix keeps the scale of what it multiplies (standard deviation 1 / sqrt(columns)); queries
+of unscaled scores carry the 1 / sqrt(d_head) in their weights, as T5's do; gains are 1. Decoder
+heads are twice as large, so that logits have a standard deviation near 2 and a beam search has
+something to choose from. A tensor's values follow from the seed, its name and its shape alone.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import xxhash
+from torch import Tensor
+
+from grace.configs.generation import GenerationConfig
+from grace.configs.sections import load_section, read_sections
+from grace.model.checkpoints.checkpoint import empty_model, write_checkpoint
+from grace.model.checkpoints.weights_file import TensorEntry
+from grace.model.definition.model import Model
+from grace.model.definition.spec import ModelSpec, parse_spec
+
+__all__ = ["ModelConfig", "load_model_config", "random_model", "write_random"]
+
+LOGIT_STD = 2.0
+RELATIVE_BIAS_STD = 0.5
+
+_SECTIONS = ("generation", "model")
+_VECTORS = ("queries", "start", "summaries", "tokens")
+"""Learned vectors that enter the residual stream as embeddings do."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """What configs/paper.yaml holds: a model, and how wide it searches."""
+
+    model: ModelSpec
+    generation: GenerationConfig
+
+
+def load_model_config(path: Path) -> ModelConfig:
+    sections = read_sections(path, _SECTIONS)
+    return ModelConfig(
+        parse_spec(sections["model"], f"{path}: model"),
+        load_section(GenerationConfig, sections["generation"], f"{path}: generation"),
+    )
+
+
+def random_model(spec: ModelSpec, seed: int, dtype: torch.dtype = torch.float32) -> Model:
+    """A model on the CPU with random weights, ready to train or to run."""
+    model = empty_model(spec)
+    state = {
+        name: _random_weight(spec, seed, name, tuple(weight.shape)).to(dtype)
+        for name, weight in model.state_dict().items()
+    }
+    model.load_state_dict(state, assign=True)
+    return model
+
+
+def write_random(
+    spec: ModelSpec,
+    folder: Path,
+    seed: int,
+    dtype: torch.dtype,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> str:
+    """Writes `random_model`'s checkpoint with one tensor in memory at a time. Returns its id."""
+    state = empty_model(spec).state_dict()
+    entries = {name: TensorEntry(dtype, tuple(weight.shape)) for name, weight in state.items()}
+    made = 0
+
+    def weight_of(name: str) -> Tensor:
+        nonlocal made
+        made += 1
+        progress(made, len(entries))
+        return _random_weight(spec, seed, name, entries[name].shape).to(dtype)
+
+    return write_checkpoint(spec, entries, weight_of, folder)
+
+
+def _random_weight(spec: ModelSpec, seed: int, name: str, shape: tuple[int, ...]) -> Tensor:
+    if name.endswith("norm"):
+        return torch.ones(shape)
+    rng = np.random.default_rng([seed, xxhash.xxh3_64_intdigest(name.encode())])
+    values = torch.from_numpy(rng.standard_normal(shape, dtype=np.float32))
+    return values.mul_(_scale(spec, name, shape))
+
+
+def _scale(spec: ModelSpec, name: str, shape: tuple[int, ...]) -> float | Tensor:
+    """The standard deviation of a tensor's values, or of each of its rows."""
+    stage, kind = name.partition(".")[0], name.rpartition(".")[2]
+    if name == "decoder.head":
+        return LOGIT_STD / math.sqrt(spec.decoder.d_model)
+    if kind in _VECTORS or kind.startswith("embed"):
+        return 1.0
+    if kind == "bias":
+        return RELATIVE_BIAS_STD
+    scale = 1.0 / math.sqrt(shape[-1])
+    attention = spec.decoder if stage == "decoder" else spec.encoder.t5
+    if kind not in ("qkv", "cross_q") or attention is None or attention.scale_scores:
+        return scale
+    rows = torch.full((shape[0], 1), scale)
+    rows[: attention.heads * attention.d_head] /= math.sqrt(attention.d_head)
+    return rows

@@ -1,0 +1,168 @@
+"""model.safetensors: tensors by name. Every fault is named, and nothing in the file is ever run.
+
+The format is 8 bytes of header length, a JSON header, and the tensors' bytes side by side. Writing
+holds one tensor at a time in memory, so that a model larger than memory can be written.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from grace.configs.errors import CheckpointError
+
+__all__ = [
+    "DTYPES",
+    "PICKLE_REMEDY",
+    "TensorEntry",
+    "Weights",
+    "open_weights",
+    "require_finite",
+    "write_weights",
+]
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+"""What weights are stored as."""
+
+PICKLE_REMEDY = (
+    "a pickle can run any code when it is loaded, so it is refused; where you trust it, convert "
+    "it with safetensors.torch.save_file(torch.load(FILE, weights_only=True), 'model.safetensors')"
+)
+
+_CODES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+_HEADER_AT = 8
+_ALIGNMENT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TensorEntry:
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """An open file: what is in it, and its tensors one by one."""
+
+    path: Path
+    entries: Mapping[str, TensorEntry]
+    _file: Any
+
+    def read(self, name: str, dtype: torch.dtype) -> Tensor:
+        """The tensor on the CPU, its numbers finite both as stored and as `dtype`."""
+        try:
+            stored: Tensor = self._file.get_tensor(name)
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(str(self.path), f"cannot be read: {error}") from None
+        require_finite(self.path, name, stored)
+        # A copy: what the library returns is a map of the file, which lives and dies with it.
+        converted = torch.empty(stored.shape, dtype=dtype).copy_(stored)
+        if not _is_finite(converted):
+            count = int((~converted.isfinite()).sum())
+            raise CheckpointError(
+                str(self.path),
+                f"tensor {name!r} has {count} numbers beyond the range of {_named(dtype)}; load "
+                "it as bfloat16 or float32",
+            )
+        return converted
+
+
+@contextmanager
+def open_weights(path: Path) -> Iterator[Weights]:
+    _refuse_pickle(path)
+    try:
+        with safe_open(path, "pt") as file:
+            yield Weights(path, {name: _entry(path, file, name) for name in file.keys()}, file)  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            str(path), f"not a whole safetensors file ({error}); copy or write it again"
+        ) from None
+
+
+def require_finite(path: Path, name: str, tensor: Tensor) -> None:
+    if not _is_finite(tensor):
+        count = int((~tensor.isfinite()).sum())
+        raise CheckpointError(
+            str(path),
+            f"tensor {name!r} has {count} of {tensor.numel()} numbers NaN or infinite; use a "
+            "checkpoint from before the training diverged",
+        )
+
+
+def write_weights(
+    path: Path, entries: Mapping[str, TensorEntry], tensor_of: Callable[[str], Tensor]
+) -> None:
+    """Writes a new file and syncs it; `tensor_of` is asked for one tensor after the other."""
+    codes = {dtype: code for code, dtype in _CODES.items()}
+    # Wide numbers first: then every tensor is aligned to its own numbers.
+    names = sorted(entries, key=lambda name: (-entries[name].dtype.itemsize, name))
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name in names:
+        entry = entries[name]
+        begin, end = end, end + entry.dtype.itemsize * _count(entry.shape)
+        header[name] = {
+            "dtype": codes[entry.dtype],
+            "shape": list(entry.shape),
+            "data_offsets": [begin, end],
+        }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    with path.open("xb") as file:
+        file.write(len(text).to_bytes(_HEADER_AT, "little") + text)
+        for name in names:
+            tensor = tensor_of(name)
+            found = TensorEntry(tensor.dtype, tuple(tensor.shape))
+            assert found == entries[name], f"{name}: announced {entries[name]}, got {found}"
+            require_finite(path, name, tensor)
+            file.write(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """By its extremes, which NaN passes through: gigabytes are looked at in a second."""
+    if not tensor.numel():
+        return True
+    low, high = tensor.aminmax()
+    return bool(low.isfinite() and high.isfinite())
+
+
+def _refuse_pickle(path: Path) -> None:
+    """A file that was only renamed: torch saves zip archives, and bare pickles before those."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(_HEADER_AT + 1)
+    except OSError as error:
+        raise CheckpointError(str(path), f"cannot be read: {error.strerror}") from None
+    is_safetensors = start[_HEADER_AT:] == b"{"  # header lengths may look like the others' magic
+    is_zip = start.startswith(b"PK\x03\x04")
+    is_pickle = start[:1] == b"\x80" and start[1:2] <= b"\x05"
+    if not is_safetensors and (is_zip or is_pickle):
+        raise CheckpointError(str(path), f"holds a pickle, not safetensors: {PICKLE_REMEDY}")
+
+
+def _entry(path: Path, file: Any, name: str) -> TensorEntry:
+    tensor = file.get_slice(name)
+    code = tensor.get_dtype()
+    if code not in _CODES:
+        raise CheckpointError(
+            str(path),
+            f"tensor {name!r} has dtype {code}, expected one of {', '.join(_CODES)}; convert it",
+        )
+    return TensorEntry(_CODES[code], tuple(tensor.get_shape()))
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    return int(torch.Size(shape).numel())
+
+
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,181 @@
+"""The decoder: T5 family, one token of every beam per step.
+
+Each layer is self-attention over the beam's own prefix, cross-attention over the user context, and
+a feed-forward network, each behind an RMS norm and added to the residual stream. A step's tokens
+have embeddings and head rows of their own. Weights are [out, in]; there are no biases.
+
+    start       [d]                          the input of step 0
+    embed       [L - 1, V, d]                token of step t - 1 -> input of step t
+    head        [L, V + extra, d]            rows V.. only enter the normaliser
+    bias        [H, L]                       self-attention, by distance; shared by the layers
+    final_norm  [d]
+    layers.i.   self_norm [d], qkv [3 * H * dh, d], self_out [d, H * dh],
+                cross_norm [d], cross_q [H * dh, d], cross_k, cross_v [H * dh, d_context],
+                cross_out [d, H * dh],
+                ffn_norm [d], ffn_in [d_ff, d] (gated: [2 * d_ff, d], gate first), ffn_out [d, d_ff]
+
+V is the largest vocabulary; a step with a smaller one ignores the rows beyond it.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from grace.kernels import Ops
+from grace.model.definition.inputs import UserContext
+from grace.model.definition.layers import feed_forward, linear, rms_norm
+from grace.model.definition.spec import DecoderSpec
+
+__all__ = ["CrossCache", "Decoder"]
+
+
+@dataclass(frozen=True, slots=True)
+class CrossCache:
+    """What cross-attention reads, computed once per request.
+
+    keys, values  [B, H, T_ctx, dh] per layer
+    mask          bool [B, T_ctx]
+    """
+
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+    mask: Tensor
+
+
+class DecoderLayer(nn.Module):
+    def __init__(self, spec: DecoderSpec, d_context: int) -> None:
+        super().__init__()
+        d, inner = spec.d_model, spec.heads * spec.d_head
+        hidden = 2 * spec.d_ff if spec.ffn == "gated_gelu" else spec.d_ff
+        self.self_norm = nn.Parameter(torch.ones(d))
+        self.qkv = nn.Parameter(torch.empty(3 * inner, d))
+        self.self_out = nn.Parameter(torch.empty(d, inner))
+        self.cross_norm = nn.Parameter(torch.ones(d))
+        self.cross_q = nn.Parameter(torch.empty(inner, d))
+        self.cross_k = nn.Parameter(torch.empty(inner, d_context))
+        self.cross_v = nn.Parameter(torch.empty(inner, d_context))
+        self.cross_out = nn.Parameter(torch.empty(d, inner))
+        self.ffn_norm = nn.Parameter(torch.ones(d))
+        self.ffn_in = nn.Parameter(torch.empty(hidden, d))
+        self.ffn_out = nn.Parameter(torch.empty(d, spec.d_ff))
+
+
+class Decoder(nn.Module):
+    def __init__(self, spec: DecoderSpec, vocab_sizes: tuple[int, ...], d_context: int) -> None:
+        super().__init__()
+        self.spec = spec
+        self.vocab_sizes = vocab_sizes
+        self.scale = spec.d_head**-0.5 if spec.scale_scores else 1.0
+        length, widest, d = len(vocab_sizes), max(vocab_sizes), spec.d_model
+        self.start = nn.Parameter(torch.empty(d))
+        self.embed = nn.Parameter(torch.empty(length - 1, widest, d))
+        self.extra = spec.extra_head_rows or (0,) * length
+        self.head = nn.Parameter(torch.empty(length, widest + max(self.extra), d))
+        self.bias = nn.Parameter(torch.empty(spec.heads, length))
+        self.final_norm = nn.Parameter(torch.ones(d))
+        self.layers = nn.ModuleList(DecoderLayer(spec, d_context) for _ in range(spec.layers))
+
+    @property
+    def sid_length(self) -> int:
+        return len(self.vocab_sizes)
+
+    def cross_cache(self, context: UserContext) -> CrossCache:
+        """context states [B, T_ctx, d_context] -> keys and values of every layer."""
+        layers = self._layers()
+        return CrossCache(
+            keys=tuple(self._by_head(linear(context.states, x.cross_k)) for x in layers),
+            values=tuple(self._by_head(linear(context.states, x.cross_v)) for x in layers),
+            mask=context.mask,
+        )
+
+    def new_pools(self, blocks: int) -> tuple[Tensor, ...]:
+        """A pool per layer, [blocks, 3, H, dh]: a step's QKV output is its cache."""
+        shape = (blocks, 3, self.spec.heads, self.spec.d_head)
+        return tuple(self.start.new_empty(shape) for _ in self.layers)
+
+    def step(
+        self,
+        step: int,
+        tokens: Tensor,
+        pools: tuple[Tensor, ...],
+        table: Tensor,
+        cross: CrossCache,
+        ops: Ops,
+    ) -> Tensor:
+        """Logits of every beam row over the step's tokens and the extra rows.
+
+        tokens int32 [rows], those that the last step appended; table int32 [rows, L], whose column
+        `step` names the blocks that this step writes. -> [rows, vocab_sizes[step] + extra[step]]
+        """
+        x = self.start.expand(len(tokens), -1) if step == 0 else self.embed[step - 1][tokens]
+        blocks = table[:, step]
+        for layer, pool, keys, values in zip(
+            self._layers(), pools, cross.keys, cross.values, strict=True
+        ):
+            hidden = rms_norm(x, layer.self_norm, self.spec.norm_eps)
+            qkv = linear(hidden, layer.qkv)
+            pool[blocks] = qkv.view(len(tokens), 3, self.spec.heads, self.spec.d_head)
+            attended = ops.self_attention(pool, table, step, self.bias, self.scale)
+            x = x + linear(attended, layer.self_out)
+            hidden = rms_norm(x, layer.cross_norm, self.spec.norm_eps)
+            queries = linear(hidden, layer.cross_q)
+            attended = ops.cross_attention(queries, keys, values, cross.mask, self.scale)
+            x = x + linear(attended, layer.cross_out)
+            x = x + self._feed_forward(layer, x)
+        return self._logits(step, x)
+
+    def sequence_logits(self, context: UserContext, sids: Tensor) -> tuple[Tensor, ...]:
+        """All steps at once for given SIDs, one per context row: what training differentiates.
+
+        sids int64 [B, L] -> per step [B, vocab_sizes[step] + extra[step]]
+        """
+        length = self.sid_length
+        inputs = [self.start.expand(len(sids), -1)]
+        inputs += [self.embed[t][sids[:, t]] for t in range(length - 1)]
+        x = torch.stack(inputs, dim=1)
+        cross = self.cross_cache(context)
+        places = torch.arange(length, device=sids.device)
+        distance = (places[:, None] - places).clamp(min=0)
+        future = places > places[:, None]
+        causal = self.bias[:, distance].masked_fill(future, -torch.inf)
+        # Finite, so that a context without any key has weights to differentiate; they are zeroed.
+        least = torch.finfo(x.dtype).min
+        ignored = torch.zeros_like(cross.mask, dtype=x.dtype).masked_fill(~cross.mask, least)
+        has_key = cross.mask.any(dim=-1)[:, None, None]
+        for layer, keys, values in zip(self._layers(), cross.keys, cross.values, strict=True):
+            hidden = rms_norm(x, layer.self_norm, self.spec.norm_eps)
+            qkv = linear(hidden, layer.qkv).chunk(3, dim=-1)
+            q, k, v = (self._by_head(part) for part in qkv)
+            x = x + linear(self._attend(q, k, v, causal), layer.self_out)
+            hidden = rms_norm(x, layer.cross_norm, self.spec.norm_eps)
+            q = self._by_head(linear(hidden, layer.cross_q))
+            attended = self._attend(q, keys, values, ignored[:, None, None])
+            x = x + linear(attended * has_key, layer.cross_out)
+            x = x + self._feed_forward(layer, x)
+        return tuple(self._logits(t, x[:, t]) for t in range(length))
+
+    def _layers(self) -> tuple[DecoderLayer, ...]:
+        return tuple(layer for layer in self.layers if isinstance(layer, DecoderLayer))
+
+    def _by_head(self, x: Tensor) -> Tensor:
+        """[B, T, H * dh] -> [B, H, T, dh]"""
+        batch, tokens, _ = x.shape
+        heads = x.view(batch, tokens, self.spec.heads, self.spec.d_head)
+        return heads.transpose(1, 2).contiguous()
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+        """[B, H, T, dh] and keys [B, H, S, dh] -> [B, T, H * dh]"""
+        scores = self.scale * (q @ k.transpose(-1, -2)) + bias
+        return (scores.softmax(dim=-1) @ v).transpose(1, 2).flatten(2)
+
+    def _feed_forward(self, layer: DecoderLayer, x: Tensor) -> Tensor:
+        hidden = rms_norm(x, layer.ffn_norm, self.spec.norm_eps)
+        return feed_forward(hidden, layer.ffn_in, layer.ffn_out, self.spec.ffn)
+
+    def _logits(self, step: int, x: Tensor) -> Tensor:
+        vocab, widest, extra = self.vocab_sizes[step], max(self.vocab_sizes), self.extra[step]
+        rows = self.head[step, : widest + extra]
+        if vocab < widest:
+            rows = torch.cat([rows[:vocab], rows[widest:]])
+        return linear(rms_norm(x, self.final_norm, self.spec.norm_eps), rows)

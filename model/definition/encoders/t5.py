@@ -1,0 +1,87 @@
+"""The T5 encoder, so that a Hugging Face T5 encoder stack is exactly representable.
+
+Its parameters, all projections [out, in] and without bias (state dict: `encoder.<name>`):
+
+bias                 [relative_buckets, heads]   by bucket of key position - query position
+layers.i.self_norm   [d_model]
+layers.i.qkv         [3 * heads * d_head, d_model]   q rows, k rows, v rows; each head-major
+layers.i.self_out    [d_model, heads * d_head]
+layers.i.ffn_norm    [d_model]
+layers.i.ffn_in      [d_ff, d_model]; gated: [2 * d_ff, d_model], gate rows first, then linear
+layers.i.ffn_out     [d_model, d_ff]
+final_norm           [d_model]
+
+The token embedding is the features stage's: `features.embed` [num_tokens, d_model].
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
+from grace.model.definition.inputs import FeatureTensors, UserContext
+from grace.model.definition.layers import hidden_units, linear
+from grace.model.definition.spec import T5EncoderSpec
+
+__all__ = ["T5Encoder"]
+
+
+class T5Encoder(nn.Module):
+    def __init__(self, spec: T5EncoderSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.bias = nn.Parameter(torch.empty(spec.relative_buckets, spec.heads))
+        self.layers = nn.ModuleList(T5EncoderLayer(spec) for _ in range(spec.layers))
+        self.final_norm = nn.Parameter(torch.ones(spec.d_model))
+
+    def forward(self, features: FeatureTensors, ops: EncoderOps = PLAIN_ENCODER) -> UserContext:
+        (tokens,) = features.sequences
+        bias = self._bias_by_distance(tokens.mask.shape[1])
+        states = tokens.states.clone()  # a layer may add in place
+        for layer in self.layers:
+            states = layer(states, tokens.mask, bias, ops)
+        states = ops.rms_norm(states, self.final_norm, self.spec.norm_eps)
+        return UserContext(states.masked_fill(~tokens.mask[:, :, None], 0.0), tokens.mask)
+
+    def _bias_by_distance(self, length: int) -> Tensor:
+        """-> [H, 2 * length - 1]: key position - query position from 1 - length to length - 1"""
+        distances = torch.arange(1 - length, length, device=self.bias.device)
+        return self.bias[_buckets(distances, self.spec)].t().contiguous()
+
+
+class T5EncoderLayer(nn.Module):
+    def __init__(self, spec: T5EncoderSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        inner = spec.heads * spec.d_head
+        hidden = spec.d_ff if spec.ffn == "relu" else 2 * spec.d_ff
+        self.scale = spec.d_head**-0.5 if spec.scale_scores else 1.0
+        self.self_norm = nn.Parameter(torch.ones(spec.d_model))
+        self.qkv = nn.Parameter(torch.empty(3 * inner, spec.d_model))
+        self.self_out = nn.Parameter(torch.empty(spec.d_model, inner))
+        self.ffn_norm = nn.Parameter(torch.ones(spec.d_model))
+        self.ffn_in = nn.Parameter(torch.empty(hidden, spec.d_model))
+        self.ffn_out = nn.Parameter(torch.empty(spec.d_model, spec.d_ff))
+
+    def forward(self, states: Tensor, mask: Tensor, bias: Tensor, ops: EncoderOps) -> Tensor:
+        """states [B, T, d], mask bool [B, T], bias [H, 2 * T - 1]"""
+        normed = ops.rms_norm(states, self.self_norm, self.spec.norm_eps)
+        queries, keys, values = linear(normed, self.qkv).chunk(3, dim=-1)
+        attended = ops.attention(queries, keys, values, self.spec.heads, self.scale, mask, bias)
+        states = ops.add_product(states, attended, self.self_out)
+        normed = ops.rms_norm(states, self.ffn_norm, self.spec.norm_eps)
+        hidden = hidden_units(normed, self.ffn_in, self.spec.ffn)
+        return ops.add_product(states, hidden, self.ffn_out)
+
+
+def _buckets(distances: Tensor, spec: T5EncoderSpec) -> Tensor:
+    """Half of the buckets for each direction: small distances one each, then growing as log."""
+    half = spec.relative_buckets // 2
+    exact = half // 2
+    away = distances.abs()
+    growth = torch.log(away.clamp(min=1).float() / exact) / math.log(
+        spec.relative_max_distance / exact
+    )
+    far = (exact + (growth * (half - exact)).long()).clamp(max=half - 1)
+    return torch.where(distances > 0, half, 0) + torch.where(away < exact, away, far)

@@ -1,0 +1,320 @@
+"""Requests to a batch of model inputs: checks, defaults, hashing, and a batch's fixed size.
+
+A bag's id is any 64-bit number. Its row is `splitmix64(id) mod hash_rows`, the finaliser of
+SplitMix64 over the id's two's complement bits: the same everywhere and always, since trained tables
+depend on it.
+
+Of a sequence the last `max_length` events are used, in the order given. An event's age is its
+time's distance from the newest time among those used: times may come in any order, and an event
+that is not used changes nothing.
+"""
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, chain, pairwise
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from grace.configs.errors import RequestError
+from grace.model.definition.inputs import (
+    AGE_BUCKETS,
+    EventSequence,
+    Integers,
+    JaggedIds,
+    ModelInputs,
+    RequestFeatures,
+    SequenceEvents,
+    inputs_of_kind,
+)
+from grace.model.definition.request_values import finite_floats, integers, integers_below
+from grace.model.definition.spec import (
+    BagInput,
+    CategoricalInput,
+    DenseInput,
+    ModelSpec,
+    SequenceInput,
+)
+
+__all__ = [
+    "EncodedEvents",
+    "EncodedInputs",
+    "EncodedRequest",
+    "InputEncoder",
+    "age_buckets",
+    "bag_rows",
+    "encode_inputs",
+]
+
+Int64 = npt.NDArray[np.int64]
+Float32 = npt.NDArray[np.float32]
+
+NO_AGE = -1
+"""Of an event whose request gave no times."""
+
+_LAST_TIME = np.uint64(2**63 - 1)
+
+_FIELDS = {
+    DenseInput: "dense",
+    CategoricalInput: "categorical",
+    BagInput: "bags",
+    SequenceInput: "sequences",
+}
+"""Where a request has the inputs of each kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedEvents:
+    """
+    sids     int64 [n, L]
+    ages_ms  int64 [n]      to the newest event; NO_AGE if the request gave no times
+    side     int64 [n] each
+    """
+
+    sids: Int64
+    ages_ms: Int64
+    side: tuple[Int64, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRequest:
+    """One request's inputs, checked, of each kind in declared order; `ignored` the model lacks."""
+
+    dense: tuple[Float32, ...]
+    categorical: tuple[int, ...]
+    bags: tuple[Int64, ...]
+    sequences: tuple[EncodedEvents, ...]
+    ignored: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedInputs:
+    inputs: ModelInputs
+    ignored: tuple[tuple[str, ...], ...]  # per request: names unknown to the model, with their kind
+
+
+def encode_inputs(
+    spec: ModelSpec, requests: Sequence[RequestFeatures], batch: int | None = None
+) -> EncodedInputs:
+    """A batch of `batch` requests: those given and, behind them, as many empty ones as it takes.
+
+    Raises RequestError, naming the field, for what the model cannot read.
+    """
+    encoder = InputEncoder(spec)
+    encoded = [encoder.encode(request) for request in requests]
+    inputs = encoder.batch(encoded, len(requests) if batch is None else batch)
+    return EncodedInputs(inputs, tuple(request.ignored for request in encoded))
+
+
+@dataclass(frozen=True)
+class InputEncoder:
+    """A server encodes each request as it comes, so that a faulty one never fails a batch."""
+
+    spec: ModelSpec
+
+    def encode(self, request: RequestFeatures) -> EncodedRequest:
+        """Raises RequestError, naming the field."""
+        return EncodedRequest(
+            dense=tuple(
+                _dense(spec, request.dense.get(name, ()), f"features.dense.{name}.values")
+                for name, spec in self._dense
+            ),
+            categorical=tuple(
+                _categorical(
+                    spec, request.categorical.get(name, ()), f"features.categorical.{name}.ids"
+                )
+                for name, spec in self._categorical
+            ),
+            bags=self._bags_of(request.bags),
+            sequences=tuple(
+                self._events(spec, request.sequences.get(name, _NO_EVENTS), name)
+                for name, spec in self._sequences
+            ),
+            ignored=tuple(sorted(self._unknown(request))),
+        )
+
+    def batch(self, requests: Sequence[EncodedRequest], size: int) -> ModelInputs:
+        """Empty requests, all defaults, fill the batch up to `size`."""
+        rows = self.filled_up(requests, size)
+        return ModelInputs(
+            batch=size,
+            dense=tuple(_stack(column) for column in zip(*(r.dense for r in rows), strict=True)),
+            categorical=tuple(
+                torch.tensor(column) for column in zip(*(r.categorical for r in rows), strict=True)
+            ),
+            bags=tuple(
+                JaggedIds(
+                    _offsets(column),
+                    torch.from_numpy(bag_rows(np.concatenate(column), spec.hash_rows)),
+                )
+                for (_, spec), column in zip(
+                    self._bags, zip(*(r.bags for r in rows), strict=True), strict=True
+                )
+            ),
+            sequences=tuple(
+                _join(column) for column in zip(*(r.sequences for r in rows), strict=True)
+            ),
+        )
+
+    def filled_up(self, requests: Sequence[EncodedRequest], size: int) -> list[EncodedRequest]:
+        """With as many empty requests behind them as the batch has places left."""
+        if not 0 < size >= len(requests):
+            raise ValueError(f"a batch of {size} cannot hold {len(requests)} requests")
+        return [*requests, *[self._empty] * (size - len(requests))]
+
+    @cached_property
+    def _dense(self) -> list[tuple[str, DenseInput]]:
+        return inputs_of_kind(self.spec, DenseInput)
+
+    @cached_property
+    def _categorical(self) -> list[tuple[str, CategoricalInput]]:
+        return inputs_of_kind(self.spec, CategoricalInput)
+
+    @cached_property
+    def _bags(self) -> list[tuple[str, BagInput]]:
+        return inputs_of_kind(self.spec, BagInput)
+
+    @cached_property
+    def _sequences(self) -> list[tuple[str, SequenceInput]]:
+        return inputs_of_kind(self.spec, SequenceInput)
+
+    @cached_property
+    def _empty(self) -> EncodedRequest:
+        return self.encode(RequestFeatures())
+
+    def _bags_of(self, given: Mapping[str, Integers]) -> tuple[Int64, ...]:
+        ids: list[Integers] = []
+        for name, spec in self._bags:
+            values = given.get(name, ())
+            ids.append(values if len(values) else list(spec.default))
+        if all(type(each) is list for each in ids):
+            # Parts of one array are made faster than arrays. What is no integer is named below.
+            with suppress(TypeError, OverflowError):
+                whole = np.asarray(array("q", list(chain.from_iterable(ids))))
+                ends = accumulate(map(len, ids), initial=0)
+                return tuple(whole[begin:end] for begin, end in pairwise(ends))
+        return tuple(
+            integers(each, f"features.bags.{name}.ids")
+            for (name, _), each in zip(self._bags, ids, strict=True)
+        )
+
+    def _events(self, spec: SequenceInput, events: EventSequence, name: str) -> EncodedEvents:
+        field, length = f"features.sequences.{name}", self.spec.sid_length
+        tokens = integers(events.sids, f"{field}.sids")
+        if len(tokens) % length:
+            raise RequestError(f"{field}.sids", f"{len(tokens)} tokens, not a multiple of {length}")
+        sids = tokens.reshape(-1, length)
+        integers_below(self.spec.vocab_sizes, sids, f"{field}.sids")
+        times = _per_event(events.timestamps_ms, len(sids), f"{field}.timestamps_ms")
+        # Seen as unsigned, a negative number is larger than any time.
+        if times.view(np.uint64).max(initial=0) > _LAST_TIME:
+            raise RequestError(f"{field}.timestamps_ms", f"{times.min()} is negative")
+        recent = slice(max(0, len(sids) - spec.max_length), None)
+        sids, times = sids[recent], times[recent]
+        side = []
+        for side_name, cardinality in spec.side.items():
+            where = f"{field}.side.{side_name}.ids"
+            ids = _per_event(events.side.get(side_name, ()), len(tokens) // length, where)
+            integers_below((cardinality,), ids[:, None], where)
+            side.append(ids[recent] if len(ids) else np.full(len(sids), cardinality))
+        ages = times.max() - times if len(times) else np.full(len(sids), NO_AGE)
+        return EncodedEvents(sids, ages, tuple(side))
+
+    def _unknown(self, request: RequestFeatures) -> Iterable[str]:
+        given: dict[str, Mapping[str, object]] = {
+            "dense": request.dense,
+            "categorical": request.categorical,
+            "bags": request.bags,
+            "sequences": request.sequences,
+        }
+        for kind, names in given.items():
+            for name in names:
+                declared = self.spec.inputs.get(name)
+                if declared is None:
+                    yield f"{kind}.{name}"
+                elif (right := _FIELDS[type(declared)]) != kind:
+                    raise RequestError(
+                        f"features.{kind}.{name}", f"the model reads it as features.{right}.{name}"
+                    )
+        for name, events in request.sequences.items():
+            sequence = self.spec.inputs.get(name)
+            if isinstance(sequence, SequenceInput):
+                for side in events.side.keys() - sequence.side.keys():
+                    yield f"sequences.{name}.side.{side}"
+
+
+_NO_EVENTS = EventSequence(())
+
+
+def bag_rows(ids: Int64, hash_rows: int | npt.NDArray[np.uint64]) -> Int64:
+    """The table row of each id: SplitMix64's finaliser, modulo the number of rows, which may be
+    another for each."""
+    mixed = ids.view(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return (mixed % np.uint64(hash_rows)).view(np.int64)
+
+
+def age_buckets(ages_ms: Int64) -> Int64:
+    """1 + floor(log2(1 + age)), at most AGE_BUCKETS - 1; 0 for NO_AGE."""
+    _, exponents = np.frexp(ages_ms.astype(np.float64) + 1.0)  # 0 has exponent 0
+    return np.minimum(exponents, AGE_BUCKETS - 1).astype(np.int64)
+
+
+def _dense(spec: DenseInput, values: Sequence[float], field: str) -> Float32:
+    if not len(values):
+        values = spec.default or (0.0,) * spec.size
+    numbers = finite_floats(values, field)
+    if len(numbers) != spec.size:
+        raise RequestError(field, f"{len(numbers)} values, the model takes {spec.size}")
+    return numbers
+
+
+def _categorical(spec: CategoricalInput, values: Integers, field: str) -> int:
+    if len(values) == 0:
+        return spec.default
+    ids = integers(values, field)
+    if len(ids) != 1:
+        raise RequestError(field, f"{len(ids)} ids, the model takes one")
+    (chosen,) = ids.tolist()
+    if not 0 <= chosen < spec.cardinality:
+        raise RequestError(field, f"{chosen} is not one of 0 to {spec.cardinality - 1}")
+    return int(chosen)
+
+
+def _per_event(values: Integers, events: int, field: str) -> Int64:
+    """One for each event, or none at all."""
+    numbers = integers(values, field)
+    if len(numbers) not in (0, events):
+        raise RequestError(
+            field, f"number of values: {len(numbers)}, of events: {events}; send one for each event"
+        )
+    return numbers
+
+
+def _stack(rows: Sequence[Float32]) -> Tensor:
+    return torch.from_numpy(np.stack(rows))
+
+
+def _offsets(rows: Sequence[npt.NDArray[np.generic]]) -> Tensor:
+    return torch.from_numpy(np.cumsum([0, *map(len, rows)], dtype=np.int64))
+
+
+def _join(rows: Sequence[EncodedEvents]) -> SequenceEvents:
+    return SequenceEvents(
+        offsets=_offsets([events.sids for events in rows]),
+        sids=torch.from_numpy(np.concatenate([events.sids for events in rows])),
+        age_buckets=torch.from_numpy(
+            age_buckets(np.concatenate([events.ages_ms for events in rows]))
+        ),
+        side=tuple(
+            torch.from_numpy(np.concatenate(column))
+            for column in zip(*(events.side for events in rows), strict=True)
+        ),
+    )

@@ -1,0 +1,214 @@
+"""Generation as a GPU wants it: the function of `grace.model.definition.beam_search`, organised
+for memory traffic.
+
+* Row factors of RMS norms are computed, never applied: whoever reads a product multiplies by them
+  (`grace.model.engine.fast_weights`).
+* A step's QKV product is its cache: it is written once, into rows of a pool that later steps read
+  in place, and what moves when beams are rearranged is int32 block ids.
+* Layer 0 is a table of blocks, and for the first steps a memo of prefixes
+(`grace.model.engine.prefix_memo`).
+* Every shape follows from the batch size and the beam profile, nothing waits for the device, and
+  users and snapshot are known to the slot alone: so the whole loop can be captured once and
+  replayed for any batch. Nodes come out, not leaves: where leaves begin, the snapshot says.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from grace.configs.generation import BeamProfile
+from grace.kernels import AdmissionSlot, Beams, Ops
+from grace.model.definition.beam_search import root_beams
+from grace.model.definition.decoder import CrossCache
+from grace.model.definition.inputs import UserContext
+from grace.model.engine.fast_products import float_product, product
+from grace.model.engine.fast_weights import FastWeights
+from grace.model.engine.prefix_memo import PrefixMemo
+
+__all__ = ["FoundNodes", "fast_search"]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundNodes:
+    """As `Generated`, with nodes in place of leaves.
+
+    nodes int32 [B, num_sids], scores float32 [B, num_sids], corrupt bool [B]
+    """
+
+    nodes: Tensor
+    scores: Tensor
+    corrupt: Tensor
+
+
+@torch.inference_mode()
+def fast_search(
+    weights: FastWeights,
+    memo: PrefixMemo,
+    context: UserContext,
+    slot: AdmissionSlot,
+    profile: BeamProfile,
+    ops: Ops,
+) -> FoundNodes:
+    batch = len(context.states)
+    decoder = _FastDecoder.of(weights, memo, ops, context, batch * sum(profile.beams))
+    beams = root_beams(batch, context.states.device)
+    prefixes = _no_tokens(weights, batch)
+    corrupt = beams.corrupt
+    first_block = 0
+    for step, width in enumerate(profile.beams):
+        rows = slice(first_block, first_block + batch * width)
+        first_block = rows.stop
+        last = step + 1 == weights.sid_length
+        logits, factors = decoder.step(step, prefixes, rows)
+        candidates = slot.admit_children(beams.nodes)
+        kept = profile.kept_after(step)
+        beams = ops.select_beams(
+            logits, beams.scores, candidates, kept, ordered=last, row_scale=factors
+        )
+        corrupt = corrupt | beams.corrupt
+        if not last:
+            prefixes = decoder.continued(step, prefixes, beams)
+    return FoundNodes(beams.nodes, beams.scores, corrupt)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefixes:
+    """What the beam rows entering a step have behind them.
+
+    tokens   int32 [rows]      appended last
+    numbers  int32 [rows]      the prefixes' numbers in the memo; meaningless beyond its steps
+    first    int32 [rows, L]   blocks in layer 0's table; columns beyond the step say nothing
+    paged    int32 [rows, L]   blocks in the pools of the layers after it, likewise
+    """
+
+    tokens: Tensor
+    numbers: Tensor
+    first: Tensor
+    paged: Tensor
+
+
+def _no_tokens(weights: FastWeights, batch: int) -> _Prefixes:
+    """Block 0 of layer 0 is the start."""
+    none = torch.zeros(batch, dtype=torch.int32, device=weights.device)
+    table = none.new_zeros((batch, weights.sid_length))
+    return _Prefixes(tokens=none, numbers=none, first=table, paged=table.clone())
+
+
+@dataclass(frozen=True, slots=True)
+class _FastDecoder:
+    """One search of a batch.
+
+    pools    [blocks, 3, H, dh] of each layer after the first, written step by step
+    factors  float32 [blocks] of each: the row factor that its q, k and v still lack
+    blocks   int32 [blocks]   their numbers
+    """
+
+    weights: FastWeights
+    memo: PrefixMemo
+    ops: Ops
+    cross: CrossCache
+    pools: tuple[Tensor, ...]
+    factors: tuple[Tensor, ...]
+    blocks: Tensor
+
+    @staticmethod
+    def of(
+        weights: FastWeights, memo: PrefixMemo, ops: Ops, context: UserContext, blocks: int
+    ) -> "_FastDecoder":
+        shape = (blocks, 3, weights.spec.heads, weights.spec.d_head)
+        new = weights.start.new_empty
+        return _FastDecoder(
+            weights=weights,
+            memo=memo,
+            ops=ops,
+            cross=_cross_cache(weights, context),
+            pools=tuple(new(shape) for _ in weights.qkv),
+            factors=tuple(new(blocks, dtype=torch.float32) for _ in weights.qkv),
+            blocks=torch.arange(blocks, dtype=torch.int32, device=weights.device),
+        )
+
+    def step(self, step: int, prefixes: _Prefixes, rows: slice) -> tuple[Tensor, Tensor]:
+        """Logits that lack their row factors, and these; `rows` are the blocks of this step.
+
+        -> float32 [rows, vocab_sizes[step] + extra[step]], float32 [rows]
+        """
+        prefixes.paged[:, step] = self.blocks[rows]
+        x = self._first_layer(step, prefixes)
+        for layer in range(1, len(self.weights.layers)):
+            self._later_layer(layer, step, x, prefixes.paged, rows)
+        return float_product(x, self.weights.heads[step]), self._row_factors(x)
+
+    def continued(self, step: int, prefixes: _Prefixes, beams: Beams) -> _Prefixes:
+        """The prefixes of the beams that a step left."""
+        tokens = beams.tokens.flatten()
+        first = self.ops.rearrange(prefixes.first, beams.parents, step)
+        torch.add(tokens, self.weights.first_block_of(step), out=first[:, step + 1])
+        numbers = tokens
+        if 0 < step < self.memo.steps - 1:
+            before = prefixes.numbers.index_select(0, beams.parents.flatten())
+            numbers = torch.add(tokens, before, alpha=self.weights.vocab_sizes[step])
+        paged = self.ops.rearrange(prefixes.paged, beams.parents, step)
+        return _Prefixes(tokens, numbers, first, paged)
+
+    def _first_layer(self, step: int, prefixes: _Prefixes) -> Tensor:
+        """The residual stream after layer 0.   -> [rows, d]"""
+        weights, layer = self.weights, self.weights.layers[0]
+        if step < self.memo.steps:
+            x = self.memo.states[step].index_select(0, prefixes.numbers)
+            queries, asked, factors = self.memo.queries[step], prefixes.numbers, None
+        else:
+            # The memo always holds step 0, so there is a token before this one.
+            x = weights.embed[step - 1].index_select(0, prefixes.tokens)
+            attended = self.ops.self_attention(
+                weights.first_blocks, prefixes.first, step, weights.bias, weights.scale
+            )
+            weights.products.add(x, attended, layer.self_out)
+            queries, asked, factors = product(x, layer.cross_q), None, self._row_factors(x)
+        self._cross_and_feed_forward(0, x, queries, factors, asked)
+        return x
+
+    def _later_layer(self, index: int, step: int, x: Tensor, table: Tensor, rows: slice) -> None:
+        weights, layer = self.weights, self.weights.layers[index]
+        pool, factors = self.pools[index - 1], self.factors[index - 1]
+        factors[rows] = self._row_factors(x)
+        weights.products.into(x, weights.qkv[index - 1], pool.flatten(1)[rows])
+        attended = self.ops.self_attention(pool, table, step, weights.bias, weights.scale, factors)
+        weights.products.add(x, attended, layer.self_out)
+        row_scale = self._row_factors(x)
+        self._cross_and_feed_forward(index, x, product(x, layer.cross_q), row_scale, None)
+
+    def _cross_and_feed_forward(
+        self,
+        index: int,
+        x: Tensor,
+        queries: Tensor,
+        row_scale: Tensor | None,
+        query_rows: Tensor | None,
+    ) -> None:
+        layer, cross = self.weights.layers[index], self.cross
+        keys, values = cross.keys[index], cross.values[index]
+        attended = self.ops.cross_attention(
+            queries, keys, values, cross.mask, self.weights.scale, row_scale, query_rows
+        )
+        self.weights.products.add(x, attended, layer.cross_out)
+        factors = self._row_factors(x)
+        hidden = self.ops.activate(product(x, layer.ffn_in), factors, self.weights.spec.ffn)
+        self.weights.products.add(x, hidden, layer.ffn_out)
+
+    def _row_factors(self, x: Tensor) -> Tensor:
+        return self.ops.row_factors(x, self.weights.spec.norm_eps)
+
+
+def _cross_cache(weights: FastWeights, context: UserContext) -> CrossCache:
+    """All layers' keys and values from one product, read where it wrote them."""
+    batch, tokens, _ = context.states.shape
+    states = context.states.to(weights.dtype)
+    shape = (batch, tokens, len(weights.layers), 2, weights.spec.heads, weights.spec.d_head)
+    written = product(states.flatten(0, 1), weights.cross_kv).view(shape)
+    by_layer = written.permute(2, 3, 0, 4, 1, 5)  # [layers, 2, B, H, T, dh]
+    return CrossCache(
+        keys=tuple(layer[0] for layer in by_layer),
+        values=tuple(layer[1] for layer in by_layer),
+        mask=context.mask,
+    )

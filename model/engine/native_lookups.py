@@ -1,0 +1,173 @@
+"""A batch's features from wire bytes to look-ups, in one call without the interpreter lock.
+
+The plain way, `grace.model.definition.input_encoding` and `grace.model.engine.feature_lookups`,
+is the definition, and the only
+one that knows what is wrong with a request: what C++ does not understand is left to it.
+"""
+
+import weakref
+from collections.abc import Sequence
+from ctypes import c_char_p, c_int32, c_int64, c_uint64, c_void_p
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from grace.index.users.native_users import UNKNOWN_BYTES, listed_names
+from grace.model.definition.inputs import inputs_of_kind
+from grace.model.definition.spec import (
+    BagInput,
+    CategoricalInput,
+    DenseInput,
+    ModelSpec,
+    SequenceInput,
+)
+from grace.model.engine.feature_lookups import FeatureLookups, event_rows_of, squashed, table_begins
+from grace.model.engine.wire_features import WireFeatures
+from grace.native.loader import array_in, array_out, declare
+
+__all__ = ["DirectInputs", "NativeLookups"]
+
+_open = declare(
+    "grace_features_open",
+    *(c_int64, array_in(np.int64), c_int64, c_int64, c_int32, c_int32),
+    *(c_int64, array_in(np.int32), c_int64, array_in(np.int32), array_out(np.uint64)),
+)
+_add_dense = declare("grace_features_add_dense", c_uint64, c_char_p, c_int64, array_in(np.float32))
+_add_categorical = declare(
+    "grace_features_add_categorical", c_uint64, c_char_p, c_int64, c_int64, c_int64
+)
+_add_bag = declare(
+    "grace_features_add_bag", c_uint64, c_char_p, c_uint64, c_int64, c_int64, array_in(np.int64)
+)
+_add_sequence = declare(
+    "grace_features_add_sequence",
+    *(c_uint64, c_char_p, c_int64, c_int64, c_int64, c_int64, c_int64, array_in(np.int64)),
+)
+_add_side = declare("grace_features_add_side", c_uint64, c_char_p, c_int64, c_int64)
+_close = declare("grace_features_close", c_uint64)
+_read = declare(
+    "grace_features_read",
+    *(c_uint64, c_int64, c_int64, c_void_p, array_in(np.int64)),
+    *(array_out(np.float32, 2), array_out(np.int32, 2), array_out(np.int32)),
+    *(c_int64, array_out(np.int32), array_out(np.int32, 3)),
+    *(array_out(np.bool_), c_int64, array_out(np.uint8), array_out(np.int64)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectInputs:
+    """What C++ made of a batch.
+
+    understood  of each request; one that was not has the row of an empty one
+    ignored     of each request: names that the model lacks, with their kind
+    """
+
+    inputs: FeatureLookups
+    understood: tuple[bool, ...]
+    ignored: tuple[tuple[str, ...], ...]
+
+
+class NativeLookups:
+    """Any thread may call it."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        dense = inputs_of_kind(spec, DenseInput)
+        categorical = inputs_of_kind(spec, CategoricalInput)
+        bags = inputs_of_kind(spec, BagInput)
+        self._numbers = sum(each.size for _, each in dense)
+        self._categorical = len(categorical)
+        self._bags = len(bags)
+        self._default_ids = sum(len(each.default) for _, each in bags)
+        self._places, self._ids, zeros = _event_shape(spec)
+        self._handle = _opened(spec, self._places, self._ids, zeros)
+        weakref.finalize(self, _close, self._handle).atexit = False
+        _declare_single(self._handle, dense, categorical, bags)
+        _declare_sequences(self._handle, spec)
+
+    def read(self, requests: Sequence[WireFeatures], size: int) -> DirectInputs:
+        """In the CPU's memory; empty requests, all defaults, fill the batch up to `size`."""
+        if not 0 < size >= len(requests):
+            raise ValueError(f"a batch of {size} cannot hold {len(requests)} requests")
+        messages = (c_char_p * len(requests))(*[each.content for each in requests])
+        sizes = np.array([len(each.content) for each in requests], np.int64)
+        # Every id sent takes a byte at least.
+        room = int(sizes.sum()) + size * self._default_ids
+        dense = np.empty((size, self._numbers), np.float32)
+        categorical = np.empty((size, self._categorical), np.int32)
+        bag_offsets = np.empty(size * self._bags + 1, np.int32)
+        bag_rows = np.empty(room, np.int32)
+        events = np.empty((size, self._places, self._ids), np.int32)
+        understood = np.empty(len(requests), np.bool_)
+        unknown = np.empty(UNKNOWN_BYTES, np.uint8)
+        unknown_ends = np.empty(len(requests), np.int64)
+        _read(
+            *(self._handle, len(requests), size, messages, sizes),
+            *(dense, categorical, bag_offsets, room, bag_rows, events),
+            *(understood, len(unknown), unknown, unknown_ends),
+        )
+        made = (squashed(dense), categorical, bag_offsets, bag_rows[: bag_offsets[-1]], events)
+        return DirectInputs(
+            inputs=FeatureLookups(*map(torch.from_numpy, made)),
+            understood=tuple(understood.tolist()),
+            ignored=listed_names(unknown, unknown_ends),
+        )
+
+
+def _event_shape(spec: ModelSpec) -> tuple[int, int, int]:
+    """Places of a request, ids of a place, and the row of what is not there."""
+    if spec.encoder.t5 is not None:
+        return spec.context_tokens, 1, spec.encoder.t5.num_tokens
+    sequences, zeros = event_rows_of(spec)
+    sides = max((len(each.side) for each in sequences), default=0)
+    places = sequences[-1].places.stop if sequences else 0
+    return places, 2 + spec.sid_length + sides, zeros
+
+
+def _opened(spec: ModelSpec, places: int, ids: int, zeros: int) -> int:
+    t5 = spec.encoder.t5
+    prefix = () if t5 is None else t5.prefix_tokens
+    suffix = () if t5 is None or t5.eos_token is None else (t5.eos_token,)
+    handle = np.zeros(1, np.uint64)
+    _open(
+        *(spec.sid_length, np.array(spec.vocab_sizes, np.int64), places, ids, zeros),
+        *(t5 is not None, len(prefix), np.array(prefix, np.int32)),
+        *(len(suffix), np.array(suffix, np.int32), handle),
+    )
+    return int(handle[0])
+
+
+def _declare_single(
+    handle: int,
+    dense: Sequence[tuple[str, DenseInput]],
+    categorical: Sequence[tuple[str, CategoricalInput]],
+    bags: Sequence[tuple[str, BagInput]],
+) -> None:
+    for name, number in dense:
+        defaults = np.array(number.default or (0.0,) * number.size, np.float32)
+        _add_dense(handle, name.encode(), number.size, defaults)
+    begins = table_begins([each.cardinality for _, each in categorical]).tolist()
+    for (name, chosen), begin in zip(categorical, begins, strict=True):
+        _add_categorical(handle, name.encode(), chosen.cardinality, chosen.default, begin)
+    begins = table_begins([each.hash_rows for _, each in bags]).tolist()
+    for (name, bag), begin in zip(bags, begins, strict=True):
+        ids = np.array(bag.default, np.int64)
+        _add_bag(handle, name.encode(), bag.hash_rows, begin, len(ids), ids)
+
+
+def _declare_sequences(handle: int, spec: ModelSpec) -> None:
+    sequences = inputs_of_kind(spec, SequenceInput)
+    t5 = spec.encoder.t5
+    if t5 is not None:
+        ((name, history),) = sequences
+        tokens = np.array(t5.token_offsets, np.int64)
+        _add_sequence(handle, name.encode(), history.max_length, 0, 0, 0, len(tokens), tokens)
+        return
+    for (name, sequence), rows in zip(sequences, event_rows_of(spec)[0], strict=True):
+        tokens = np.array(rows.tokens, np.int64)
+        _add_sequence(
+            *(handle, name.encode(), sequence.max_length, rows.places.start),
+            *(rows.age, rows.position, len(tokens), tokens),
+        )
+        for (side, cardinality), begin in zip(sequence.side.items(), rows.side, strict=True):
+            _add_side(handle, side.encode(), cardinality, begin)

@@ -1,0 +1,1 @@
+"""A snapshot and a checkpoint on a device, ready to run."""

@@ -1,0 +1,146 @@
+"""Before readiness: every beam profile and batch size goes through all four stages.
+
+What is slow once (memory, kernels, pages of the tables) is then slow for nobody, and the times that
+the second pass took are what the first requests are planned by.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import cycle, islice
+from pathlib import Path
+from time import perf_counter
+
+import torch
+from google.protobuf.json_format import Parse, ParseError
+
+from grace.configs.errors import ConfigError, InputError
+from grace.configs.generation import GenerationConfig
+from grace.configs.serving import LimitsConfig
+from grace.model.engine.fast_weights import Precision
+from grace.proto.retrieval_pb2 import RetrieveRequest
+from grace.server.engine.serving_pair import ServingPair
+from grace.server.errors import InvalidRequest
+from grace.server.messages import Failure, PendingRequest, RequestBatch, Retrieval, Span, StageName
+from grace.server.stages.requests import read_request
+from grace.server.stages.stages import Stages
+
+__all__ = ["warm_up", "warm_up_requests"]
+
+Observe = Callable[[str, int, tuple[Span, ...]], None]
+
+ROUNDS = 2
+"""The first one pays what is slow once; the last one is observed."""
+
+
+def warm_up_requests(
+    path: Path | None, limits: LimitsConfig, generation: GenerationConfig
+) -> tuple[Retrieval, ...]:
+    """Those of a file of JSON lines in the API's JSON form, or one empty request."""
+    if path is None:
+        return (read_request(b"", limits, generation),)
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not UTF-8 text; write one JSON request a line") from None
+    requests: list[Retrieval] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            message = Parse(line, RetrieveRequest()).SerializeToString()
+            requests.append(read_request(message, limits, generation))
+        except ParseError as error:
+            fault = str(error).splitlines()[0]
+            raise InputError(f"{path}: line {number}: not a request: {fault}") from None
+        except InvalidRequest as error:
+            raise InputError(f"{path}: line {number}: {error.text}") from None
+    if not requests:
+        raise InputError(f"{path}: holds no request; write one JSON request a line")
+    return tuple(requests)
+
+
+def warm_up(
+    stages: Stages,
+    pair: ServingPair,
+    generation: GenerationConfig,
+    requests: Sequence[Retrieval],
+    observe: Observe,
+) -> None:
+    """Raises ConfigError if a request fails: the server would not be ready for it."""
+    for name, profile in generation.profiles.items():
+        for bucket in generation.batch_buckets:
+            for turn in range(ROUNDS):
+                first = turn * bucket % len(requests)
+                now = perf_counter()
+                batch = RequestBatch(
+                    pair=pair,
+                    profile_name=name,
+                    profile=profile,
+                    bucket=bucket,
+                    requests=tuple(
+                        PendingRequest(retrieval, now, float("inf"))
+                        for retrieval in islice(cycle(requests), first, first + bucket)
+                    ),
+                    formed=now,
+                )
+                try:
+                    spans = _run(stages, batch)
+                except (MemoryError, RuntimeError) as error:  # torch's word for too little memory
+                    raise ConfigError(
+                        f"generation.profiles.{name}: a batch of {bucket} cannot be computed here: "
+                        f"{str(error).splitlines()[0]}; give smaller beams or a smaller max_batch"
+                    ) from None
+                if turn + 1 == ROUNDS:
+                    observe(name, bucket, spans)
+
+
+def _run(stages: Stages, batch: RequestBatch) -> tuple[Span, ...]:
+    clock = _Clock(batch.pair.device)
+    prepared = stages.input(batch)
+    precision = batch.pair.model.engine.precision
+    _require_none(prepared.failures, precision)
+    clock.lap("input")
+    features = stages.features(prepared)
+    clock.lap("features")
+    generated = stages.generate(features)
+    clock.lap("generate")
+    answered = stages.post(generated, tuple(clock.spans))
+    _require_none(answered.failures, precision)
+    clock.lap("post")
+    return tuple(clock.spans)
+
+
+class _Clock:
+    """Stages one after another; here, unlike in service, each is waited for."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._begin = perf_counter()
+        self.spans: list[Span] = []
+
+    def lap(self, stage: StageName) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        end = perf_counter()
+        self.spans.append(Span(stage, self._begin, end))
+        self._begin = end
+
+
+def _require_none(failures: Sequence[Failure], precision: Precision) -> None:
+    if not failures:
+        return
+    request, error = failures[0].request.retrieval, failures[0].error
+    if error.reason != "not_finite":
+        fault = error.text
+    elif precision == "fp16":
+        raise ConfigError(
+            "precision: fp16: the model's numbers go beyond its range for warm_up's request "
+            f"{request.request_id!r}; use bf16, which has the range of fp32"
+        )
+    else:
+        fault = "the model's numbers for it are not finite"
+    raise ConfigError(
+        f"warm_up: request {request.request_id!r}: {fault}; "
+        "a server that fails on its own requests is not started"
+    )

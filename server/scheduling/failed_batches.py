@@ -1,0 +1,45 @@
+"""When failed batches mean that a stage is broken, rather than unlucky with one request."""
+
+import pickle
+from dataclasses import replace
+
+import torch
+
+from grace.server.messages import RequestBatch
+
+__all__ = ["FAILURES_OF_A_BROKEN_STAGE", "FailedBatches"]
+
+FAILURES_OF_A_BROKEN_STAGE = 3
+"""In a row."""
+
+DEVICE_ERRORS = (torch.AcceleratorError, torch.cuda.CudaError)
+"""After one of these nothing that the device returns can be trusted."""
+
+
+class FailedBatches:
+    """Those of a stage in a row.
+
+    A request that comes again, say because its caller retries, and is alone in its batch each time,
+    counts once: it may be all that fails, and it must not take one server after the other down.
+    """
+
+    def __init__(self) -> None:
+        self._counted = 0
+        self._alone: set[bytes] = set()
+
+    def broken_by(self, error: Exception, batch: RequestBatch) -> bool:
+        """Whether this batch's failure says that the stage is."""
+        if isinstance(error, DEVICE_ERRORS):
+            return True
+        if len(batch.requests) == 1:
+            content = pickle.dumps(replace(batch.requests[0].retrieval, request_id=""))
+            if content in self._alone:
+                return False
+            self._alone.add(content)
+        self._counted += 1
+        return self._counted >= FAILURES_OF_A_BROKEN_STAGE
+
+    def clear(self) -> None:
+        """After a batch that did not fail."""
+        self._counted = 0
+        self._alone.clear()

@@ -1,0 +1,1 @@
+"""The four stages as pure functions, from request bytes to reply bytes."""

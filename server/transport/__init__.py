@@ -1,0 +1,1 @@
+"""gRPC: listeners, calls, the Admin service, and processes that hold the connections."""

@@ -1,0 +1,113 @@
+"""The Admin service: what operators ask a server."""
+
+import logging
+from importlib.metadata import version
+
+import torch
+
+from grace.configs.serving import ServingConfig
+from grace.model.definition.spec import (
+    BagInput,
+    CategoricalInput,
+    DenseInput,
+    InputSpec,
+    SequenceInput,
+)
+from grace.proto.retrieval_pb2 import (
+    EngineStatus,
+    GetStatusResponse,
+    ModelStatus,
+    ProfileStatus,
+    SnapshotStatus,
+)
+from grace.server.engine.serving_pair import ServingPair
+from grace.server.errors import InternalError
+from grace.server.observe.logs import LOGGER
+from grace.server.server_state import ServerState
+from grace.server.transport.call_context import Context
+
+__all__ = ["Admin"]
+
+_LOG = logging.getLogger(LOGGER)
+_KINDS: dict[type[InputSpec], str] = {
+    DenseInput: "dense",
+    CategoricalInput: "categorical",
+    BagInput: "bag",
+    SequenceInput: "sequence",
+}
+
+
+class Admin:
+    def __init__(self, state: ServerState, config: ServingConfig) -> None:
+        self._state = state
+        self._config = config
+
+    async def get_status(self, message: bytes, context: Context) -> bytes:  # noqa: ARG002
+        """Whatever the request says: it has no fields."""
+        try:
+            return self._status().SerializeToString()
+        except Exception as error:  # noqa: BLE001, the caller must not see its text
+            _LOG.error("call failed", exc_info=error, extra={"event": "call_failed"})
+        failure = InternalError()
+        return await context.abort(failure.code, failure.text, failure.trailers)
+
+    def _status(self) -> GetStatusResponse:
+        state, config = self._state, self._config
+        pair = state.pair
+        return GetStatusResponse(
+            state=state.phase.value,
+            server_version=version("grace-serving"),
+            uptime_seconds=state.uptime_seconds,
+            device=config.device,
+            snapshot=None if pair is None else _snapshot_status(pair),
+            model=None if pair is None else _model_status(pair),
+            engine=None if pair is None else _engine_status(pair),
+            profiles=[
+                ProfileStatus(name=name, beams=profile.beams, num_sids=profile.num_sids)
+                for name, profile in config.generation.profiles.items()
+            ],
+            default_profile=config.generation.default_profile,
+            max_batch=config.generation.max_batch,
+            waiting=state.waiting,
+            max_waiting=config.batching.max_waiting,
+            in_flight=state.in_flight,
+            front_ends=config.listen.front_ends,
+        )
+
+
+def _snapshot_status(pair: ServingPair) -> SnapshotStatus:
+    snapshot = pair.snapshot
+    facts, schema = snapshot.facts, snapshot.schema
+    return SnapshotStatus(
+        version=facts.version,
+        created_at=facts.created_at,
+        sid_space=facts.sid_space,
+        mode=snapshot.mode.value,
+        sids=snapshot.trie.num_leaves,
+        ads=snapshot.ads.num_ads,
+        attributes=[attribute.name for attribute in schema.attributes],
+        sets=[target_set.name for target_set in schema.sets],
+    )
+
+
+def _model_status(pair: ServingPair) -> ModelStatus:
+    spec = pair.model.spec
+    return ModelStatus(
+        checkpoint=pair.checkpoint,
+        encoder="t5" if spec.encoder.t5 is not None else "interformer",
+        vocab_sizes=spec.vocab_sizes,
+        inputs={name: _KINDS[type(kind)] for name, kind in spec.inputs.items()},
+    )
+
+
+def _engine_status(pair: ServingPair) -> EngineStatus:
+    engine, device = pair.model.engine, pair.device
+    return EngineStatus(
+        precision=engine.precision,
+        memo_steps=engine.memo_steps,
+        memo_bytes=engine.memo_bytes,
+        next_memo_bytes=engine.next_memo_bytes,
+        graphs=engine.graphs,
+        capture_seconds=engine.capture_seconds,
+        gpu_memory_bytes=torch.cuda.memory_reserved(device) if device.type == "cuda" else 0,
+    )
