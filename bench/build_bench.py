@@ -169,7 +169,9 @@ def _measure(folder: Path, matchers: MatcherMode) -> Row:
 
 
 def _load_seconds(path: Path) -> float:
-    code = f"from bench.build_bench import print_load_seconds; print_load_seconds({str(path)!r})"
+    code = (
+        f"from grace.bench.build_bench import print_load_seconds; print_load_seconds({str(path)!r})"
+    )
     finished = subprocess.run(
         [sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True
     )

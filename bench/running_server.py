@@ -19,7 +19,7 @@ from grace.configs.yaml_loader import read_yaml
 __all__ = ["GRACE_SERVE", "RunningServer", "write_server_config"]
 
 # Where the command stands depends on the installation; where the package is, Python knows.
-GRACE_SERVE = (sys.executable, "-c", "from cli.main import run; run()", "serve")
+GRACE_SERVE = (sys.executable, "-c", "from grace.cli.main import run; run()", "serve")
 
 START_SECONDS = 120.0
 STOP_SECONDS = 60.0

@@ -135,8 +135,8 @@ def test_dead_beams_without_constraints_have_no_number() -> None:
 
 INTERPRETED = """
 import torch
-from bench.rungs.attention import attend_sdpa
-from bench.rungs.coalesced_triton import Tile, attend_coalesced, attend_fused
+from grace.bench.rungs.attention import attend_sdpa
+from grace.bench.rungs.coalesced_triton import Tile, attend_coalesced, attend_fused
 from support.rung_cases import dense_inputs
 
 for dtype, tolerance in ((torch.float32, 1e-5), (torch.float16, 2e-3)):

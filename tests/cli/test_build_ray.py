@@ -172,8 +172,8 @@ def test_a_damaged_file_is_named_by_the_worker_that_met_it_and_nothing_is_publis
 def test_a_worker_that_dies_or_meets_a_full_or_foreign_disk_is_told_with_its_task() -> None:
     code = """
 import os
-from cli.ray_cluster import ray_tasks
-from configs.errors import WorkerError
+from grace.cli.ray_cluster import ray_tasks
+from grace.configs.errors import WorkerError
 with ray_tasks("local", 1) as tasks:
     for function, task in ((os._exit, 1), (os.mkdir, "/no/such/place")):
         try:

@@ -60,7 +60,7 @@ def test_help_loads_no_heavy_library(arguments: list[str]) -> None:
     code = f"""
 import sys
 from contextlib import suppress
-from cli.main import app
+from grace.cli.main import app
 with suppress(SystemExit):
     app({arguments!r})
 heavy = {{"numpy", "pyarrow", "torch", "grpc", "xxhash", "yaml"}}

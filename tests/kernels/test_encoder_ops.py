@@ -45,7 +45,8 @@ def test_every_operation_has_cases() -> None:
 def test_a_cpu_computes_the_plain_operations_and_loads_no_triton() -> None:
     assert load_encoder_ops(torch.device("cpu")) is PLAIN_ENCODER
     done = run_python(
-        "import sys, torch, model.encoders; from kernels.encoder_ops import load_encoder_ops; "
+        "import sys, torch, grace.model.definition.encoders; "
+        "from grace.kernels.encoder.encoder_ops import load_encoder_ops; "
         "load_encoder_ops(torch.device('cpu')); print('triton' in sys.modules)"
     )
     assert done.stdout == "False\n", done.stderr

@@ -272,7 +272,7 @@ def test_the_command_needs_no_transformers(folder: Path, tmp_path: Path) -> None
     code = f"""
 import sys
 sys.modules["transformers"] = None
-from cli.main import app
+from grace.cli.main import app
 app(["import-t5", {str(folder)!r}, "--out", {str(tmp_path / "m")!r}, "--sid-space", "s",
      "--vocab-sizes", "7,7,7", "--token-offsets", "1,8,15", "--dtype", "bfloat16"])
 """

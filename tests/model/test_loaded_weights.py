@@ -17,7 +17,7 @@ def test_a_loaded_model_does_not_depend_on_its_file_any_more(tmp_path: Path) -> 
     done = run_python(
         "import os, sys, torch\n"
         "from pathlib import Path\n"
-        "from model.checkpoint import load_checkpoint\n"
+        "from grace.model.checkpoints.checkpoint import load_checkpoint\n"
         f"folder = Path({str(tmp_path / 'model')!r})\n"
         "loaded = load_checkpoint(folder)\n"
         "def sums(model):\n"

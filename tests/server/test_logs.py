@@ -116,8 +116,8 @@ def test_a_foreign_record_is_told_without_its_words(formatter: type[logging.Form
 def test_the_configuration_decides_on_form_and_level() -> None:
     code = """
 import logging
-from configs.serving import LogsConfig
-from server.logs import LOGGER, configure_logs
+from grace.configs.serving import LogsConfig
+from grace.server.observe.logs import LOGGER, configure_logs
 for config in (LogsConfig("json", "warning"), LogsConfig("text", "debug")):
     configure_logs(config)
     logging.getLogger(LOGGER).info("quiet")
@@ -232,8 +232,8 @@ def test_where_nobody_reads_nobody_waits_for_long(full_pipe: tuple[int, int]) ->
 def test_a_standard_error_that_does_not_block_loses_nothing() -> None:
     code = """
 import logging, os, sys
-from configs.serving import LogsConfig
-from server.logs import LOGGER, configure_logs, flush_logs
+from grace.configs.serving import LogsConfig
+from grace.server.observe.logs import LOGGER, configure_logs, flush_logs
 os.set_blocking(sys.stderr.fileno(), False)
 configure_logs(LogsConfig("json"))
 for number in range(5000):
@@ -248,8 +248,8 @@ flush_logs()
 def test_a_process_ends_though_nobody_reads_its_log(full_pipe: tuple[int, int]) -> None:
     code = """
 import logging
-from configs.serving import LogsConfig
-from server.logs import LOGGER, configure_logs
+from grace.configs.serving import LogsConfig
+from grace.server.observe.logs import LOGGER, configure_logs
 configure_logs(LogsConfig("json"))
 logging.getLogger(LOGGER).warning("lost")
 raise SystemExit(7)

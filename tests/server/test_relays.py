@@ -42,9 +42,9 @@ ESTABLISHED = "01"
 FIRST_IS_KILLED = """
 import sys
 from pathlib import Path
-from configs.serving import load_serving_config
-from server import relay_process
-from server.life_cycle import serve
+from grace.configs.serving import load_serving_config
+from grace.server.transport import relay_process
+from grace.server.life_cycle import serve
 
 started, _start = [], relay_process._start
 

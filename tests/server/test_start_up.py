@@ -35,8 +35,8 @@ pytestmark = pytest.mark.subprocess
 STARTS = """
 import sys
 from pathlib import Path
-from configs.serving import load_serving_config
-from server.life_cycle import serve
+from grace.configs.serving import load_serving_config
+from grace.server.life_cycle import serve
 
 for line in sys.stdin.read().splitlines():
     code = serve(load_serving_config(Path(line)))
@@ -323,8 +323,8 @@ def test_a_gpu_that_is_not_there_is_refused_before_it_is_asked_for_anything() ->
 EARLY = """
 import os, signal, sys
 from pathlib import Path
-from configs.serving import load_serving_config
-from server import life_cycle
+from grace.configs.serving import load_serving_config
+from grace.server import life_cycle
 
 def stop_and_go_on(config):
     for number in (signal.SIGINT, signal.SIGTERM):
