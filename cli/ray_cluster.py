@@ -74,7 +74,7 @@ def _knock(address: str) -> None:
 
 
 def _slots(threads: int) -> int:
-    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    nodes: list[dict[str, Any]] = ray.nodes()
     cores = [int(node["Resources"].get("CPU", 0)) for node in nodes if node["Alive"]]
     slots = sum(count // threads for count in cores)
     if slots == 0:

@@ -14,6 +14,8 @@ from grace.index.builder.sharding.scratch import SCRATCH
 from grace.index.matchers.matchers import MatcherMode
 from support.command import plain_environment, run_grace, run_python
 
+pytest.importorskip("ray", reason="the extra `ray`, which `make soak` installs")
+
 pytestmark = [pytest.mark.subprocess, pytest.mark.soak]
 
 CLUSTER = """
