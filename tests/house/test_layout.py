@@ -1,4 +1,4 @@
-"""The layout: which package imports which, and the habits that keep the code readable."""
+"""The layout: which package imports which, and limits that keep the code readable."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,11 +21,11 @@ RULES: list[Callable[[Path], list[str]]] = [
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_the_house_keeps(rule: Callable[[Path], list[str]], repository: Path) -> None:
+def test_the_code_keeps_the_rule(rule: Callable[[Path], list[str]], repository: Path) -> None:
     assert rule(repository) == []
 
 
-def test_no_tracked_file_mentions_a_path_of_its_writers_machine(repository: Path) -> None:
+def test_no_tracked_file_mentions_a_path_of_its_author_s_machine(repository: Path) -> None:
     assert layout.machine_paths(repository, layout.tracked_files(repository)) == []
 
 
@@ -53,7 +53,7 @@ Tree = Callable[[str, str], Path]
         ("bench/a.py", "from support.oracle import eligible"),
     ],
 )
-def test_an_arrow_against_the_order_is_found(tree: Tree, file: str, line: str) -> None:
+def test_an_import_against_the_order_is_found(tree: Tree, file: str, line: str) -> None:
     (fault,) = layout.wrong_arrows(tree(file, line))
     assert fault.startswith(f"{file}:")
 
@@ -68,7 +68,7 @@ def test_an_arrow_against_the_order_is_found(tree: Tree, file: str, line: str) -
         ("index/a.py", "from .bench import trie"),
     ],
 )
-def test_an_arrow_along_the_order_passes(tree: Tree, file: str, line: str) -> None:
+def test_an_import_along_the_order_passes(tree: Tree, file: str, line: str) -> None:
     assert layout.wrong_arrows(tree(file, line)) == []
 
 
@@ -140,7 +140,7 @@ def test_a_package_that_does_not_say_what_it_is_for_is_found(tree: Tree) -> None
 
 
 @pytest.mark.parametrize("home", ["home/me", "Users/me", "root", "tmp", "work"])
-def test_a_path_of_the_writers_machine_is_found(tree: Tree, home: str) -> None:
+def test_a_path_of_the_author_s_machine_is_found(tree: Tree, home: str) -> None:
     root = tree("a.md", f"see `/{home}/ads.parquet`")
     assert layout.machine_paths(root, [root / "a.md"])
     root = tree("a.md", f"see docs/{home}/x, ROOT/{home}/x and <out>/{home}/x")
