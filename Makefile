@@ -22,10 +22,10 @@ SANITIZER_RUNTIME = $(foreach name,libasan.so libstdc++.so.6,$(shell $${CXX:-g++
 CPP_FILES = $(shell find native/src native/cuda native/include native/tests -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup native proto fix check test test-gpu soak sanitize bench load demo demo-model
+.PHONY: help setup native proto fix check test test-compile test-gpu soak sanitize bench load demo demo-model
 
 help:  ## print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(INSTALLED)  ## make .venv with the project in it, editable, and the tools below
 
@@ -80,6 +80,9 @@ check: $(INSTALLED) $(PROTO_TOOLS)/.installed  ## judge lint, format, types, API
 
 test: native  ## run the tests (WORKERS=2 PYTEST_ARGS='-k trie')
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+test-compile: native  ## compile checks of the GPU kernels: nvcc and Triton; no GPU needed
+	$(BIN)/python -m pytest -m compile tests/kernels tests/native $(PYTEST_ARGS)
 
 # A machine with a GPU brings its own torch: no environment is made there, and what only the other
 # tests need may be missing, pytest-timeout too, of which pytest's settings speak.

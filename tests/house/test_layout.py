@@ -87,12 +87,10 @@ def test_an_import_that_hides_in_a_function_is_found_outside_cli(tree: Tree, tex
 
 
 def test_only_the_operations_of_a_gpu_are_imported_when_it_is_asked_for(tree: Tree) -> None:
-    lazy = "def f():\n    from grace.kernels.decode.ops_cuda import load_cuda_ops"
-    assert layout.local_imports(tree("kernels/decode/ops.py", lazy)) == []
+    lazy = "def f():\n    from grace.kernels.ops_cuda import CUDA_DECODER"
+    assert layout.local_imports(tree("kernels/load.py", lazy)) == []
     assert layout.local_imports(tree("kernels/other.py", lazy))
-    assert layout.local_imports(
-        tree("kernels/decode/ops.py", lazy.replace("ops_cuda", "rearrange"))
-    )
+    assert layout.local_imports(tree("kernels/load.py", lazy.replace("ops_cuda", "checks")))
 
 
 def test_commands_may_import_inside_functions(tree: Tree) -> None:

@@ -14,9 +14,12 @@ from grace.index.matchers.admission import admitted_entries
 from grace.index.matchers.bloom import bloom_positions, star_hash
 from grace.index.matchers.matchers import MatcherMode
 from grace.index.trie import NO_NODE, ROOT
-from grace.kernels.decode.admit_children import admit_children_reference, fan_outs
+from grace.kernels.decode.admit_children import (
+    AdmitChildren,
+    admit_children_reference,
+    fan_outs,
+)
 from grace.kernels.decode.admit_children_cpu import admit_children_cpu
-from grace.kernels.decode.ops import AdmitChildren
 from support.decode_cases import (
     DecodeCase,
     branching_case,

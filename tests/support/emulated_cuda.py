@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from grace.kernels.decode import admit_children_cuda, select_beams_cuda
 from grace.native import loader
 from grace.native.build import (
     BUILD_DIR,
@@ -54,8 +53,6 @@ def emulated_cuda(target: Target = EMULATED) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRACE_CUDA_LIBRARY", str(library))
         patch.setattr(loader, "source_digest", lambda target=CPU: digest_of(target))
-        for module in (admit_children_cuda, select_beams_cuda):
-            patch.setattr(module, "current_stream", lambda device: 0)
         loader.load_cuda_library.cache_clear()
         yield
     loader.load_cuda_library.cache_clear()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
-from grace.kernels.encoder.encoder_ops_cuda import CUDA_ENCODER
+from grace.kernels.ops_cuda import CUDA_ENCODER
 from grace.model.checkpoints.init import random_model
 from grace.model.definition.input_encoding import encode_inputs
 from grace.model.definition.inputs import FeatureTensors, RequestFeatures

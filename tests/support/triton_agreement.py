@@ -7,6 +7,7 @@ JSON; the interpreter must be chosen before Triton is imported, so it needs a pr
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,17 +15,14 @@ import torch
 from torch import Tensor
 
 from grace.kernels import REFERENCE
-from grace.kernels.decode.activate_triton import activate_triton
 from grace.kernels.decode.cross_attention_triton import (
     CrossAttentionTiles,
-    cross_attention_in_tiles,
     cross_attention_triton,
 )
-from grace.kernels.decode.rearrange_triton import rearrange_triton
-from grace.kernels.decode.row_factors_triton import row_factors_triton
+from grace.kernels.decode.row_factors_triton import activate_triton, row_factors_triton
 from grace.kernels.decode.self_attention_triton import (
     SelfAttentionTiles,
-    self_attention_in_tiles,
+    rearrange_triton,
     self_attention_triton,
 )
 from support.op_cases import (
@@ -81,7 +79,7 @@ def calls(dtypes: tuple[torch.dtype, ...]) -> Iterator[Call]:
         for case in CASES["self_attention"][3:4]:
             yield Call(
                 f"self_attention-{case.name}-{tiles}",
-                _with(self_attention_in_tiles, tiles, missing=6),
+                partial(self_attention_triton, tiles=tiles),
                 REFERENCE.self_attention,
                 case.arguments,
             )
@@ -91,7 +89,7 @@ def calls(dtypes: tuple[torch.dtype, ...]) -> Iterator[Call]:
                 blocks = CrossAttentionTiles(16, keys, turns, 4, stages)
                 yield Call(
                     f"cross_attention-{blocks}-{dtype}",
-                    _with(cross_attention_in_tiles, blocks, missing=7),
+                    partial(cross_attention_triton, tiles=blocks),
                     REFERENCE.cross_attention,
                     _in_type(_many_turns, 3, dtype),
                     blocked=True,
@@ -130,15 +128,6 @@ def _in_type(
         return *(x.to(dtype) for x in made[:payloads]), *made[payloads:]
 
     return converted
-
-
-def _with(body: Callable[..., Tensor], tiles: Any, missing: int) -> Callable[..., Tensor]:
-    """`body` in these tiles; optional arguments that a call leaves out are None."""
-
-    def call(*arguments: Any) -> Tensor:
-        return body(*arguments, *[None] * (missing - len(arguments)), tiles)
-
-    return call
 
 
 def _many_turns(rng: np.random.Generator) -> tuple[Any, ...]:
