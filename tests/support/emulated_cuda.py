@@ -35,7 +35,7 @@ EMULATED = Target(
     flags=lambda: _FLAGS,
     find_compiler=find_compiler,
     link_flags=("-xnone",),
-    command="make native",
+    command="python -m grace.native.build",
 )
 PORTABLE = replace(EMULATED, flags=lambda: (*_FLAGS, "-D__CUDA_ARCH__=800"))
 """The code that GPUs without code of their own run."""
