@@ -1,4 +1,4 @@
-"""The CUDA kernels compiled for the host; native/tests/emulated says what that cannot see."""
+"""The CUDA kernels compiled for the host; native/tests/emulated lists what this cannot test."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,9 +20,9 @@ from grace.native.build import (
 
 __all__ = ["EMULATED", "PORTABLE", "emulated_cuda"]
 
-# No contraction of a * b + c: the kernels name the products that must be rounded.
+# Without contraction of a * b + c: the kernels name the products that must be rounded.
 _FLAGS = (
-    *("-std=c++17", "-O2", "-g", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off"),
+    *("-std=c++17", "-O1", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off"),
     *("-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"),
     *(f"-I{ROOT / 'tests' / 'emulated'}", "-xc++"),
 )
@@ -38,12 +38,12 @@ EMULATED = Target(
     command="python -m grace.native.build",
 )
 PORTABLE = replace(EMULATED, flags=lambda: (*_FLAGS, "-D__CUDA_ARCH__=800"))
-"""The code that GPUs without code of their own run."""
+"""The portable code: every GPU except Hopper runs it."""
 
 
 @contextmanager
 def emulated_cuda(target: Target = EMULATED) -> Iterator[None]:
-    """Within it the operations of the GPU work on tensors of the CPU."""
+    """Within it, the operations of the GPU work on tensors of the CPU."""
     folder = "emulated" if target is EMULATED else "emulated_portable"
     library = build(BUILD_DIR / folder, target=target)
 
