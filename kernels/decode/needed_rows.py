@@ -47,7 +47,10 @@ class NeededRows:
 
 
 def needed_rows(
-    rows: NodeMatchers, trie: SidTrie, star: npt.NDArray[np.uint8] | None = None
+    rows: NodeMatchers,
+    trie: SidTrie,
+    star: npt.NDArray[np.uint8] | None = None,
+    threads: int | None = None,
 ) -> NeededRows:
     """Return the needed rows of one kind, in mode `union` all. `star` is that of a set's rows."""
     if rows.offsets is None and rows.level_widths is None:
@@ -58,7 +61,13 @@ def needed_rows(
     matcher = MatcherIds.of(rows.index, rows.offsets, levels)
     handle, num_ids = c_void_p(), c_int64()
     _needed_rows(
-        *(available_cores(), entries, ctypes.byref(matcher), rows.table, rows.table.shape[1]),
+        *(
+            threads or available_cores(),
+            entries,
+            ctypes.byref(matcher),
+            rows.table,
+            rows.table.shape[1],
+        ),
         *(None if star is None else star.ctypes.data, handle, num_ids),
     )
     try:

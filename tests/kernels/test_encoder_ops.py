@@ -1,8 +1,6 @@
 """The encoder's operations: Triton's agree with plain torch, interpreted on a CPU and on a GPU."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -21,19 +19,9 @@ from grace.kernels.ops_cuda import CUDA_ENCODER
 from support.encoder_cases import INTERFORMER, T5, interformer_spec, t5_spec
 from support.encoder_op_cases import CASES, encoder_calls, encoder_difference
 from support.op_cases import mapped
-from support.triton_agreement import Call, difference
+from support.triton_agreement import Call, difference, poisoned_memory
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-
-
-@contextmanager
-def poisoned_memory() -> Iterator[None]:
-    """Within it, new memory is filled with NaN."""
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(False)
 
 
 def test_every_operation_has_cases() -> None:

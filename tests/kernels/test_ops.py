@@ -70,7 +70,9 @@ def test_a_missing_library_of_kernels_names_the_remedy(
 ) -> None:
     monkeypatch.setenv("GRACE_CUDA_LIBRARY", str(tmp_path / "none.so"))
     load_cuda_library.cache_clear()
-    with pytest.raises(NativeError, match=r"none\.so: .* is missing: run `python -m grace\.native\.build --cuda`$"):
+    with pytest.raises(
+        NativeError, match=r"none\.so: .* is missing: run `python -m grace\.native\.build --cuda`$"
+    ):
         load_cuda_library()
 
 

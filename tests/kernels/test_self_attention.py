@@ -50,7 +50,7 @@ def test_a_row_attends_to_its_own_prefix(step: int, scaled: bool) -> None:
     torch.testing.assert_close(got, plain(pool, table, step, bias, 0.7, factors))
 
 
-def test_the_first_token_attends_to_itself_alone() -> None:
+def test_the_first_token_attends_only_to_itself() -> None:
     rng = np.random.default_rng(1)
     pool, table = attention_pool(rng, 7, 3, 0, heads=2, d_head=3)
     got = self_attention_reference(pool, table, 0, normal(rng, 2, 3), 9.0)
@@ -58,7 +58,7 @@ def test_the_first_token_attends_to_itself_alone() -> None:
 
 
 def test_bias_goes_by_distance_from_the_newest_token() -> None:
-    """With a bias that forbids all distances but one, the value at that distance comes out."""
+    """A bias that forbids all distances but one gives the value at that distance."""
     pool = normal(np.random.default_rng(2), 4, 3, 1, 5)
     table = torch.tensor([[3, 1, 0, 2]], dtype=torch.int32)
     for distance in range(4):
@@ -68,7 +68,7 @@ def test_bias_goes_by_distance_from_the_newest_token() -> None:
         torch.testing.assert_close(got[0], pool[table[0, 3 - distance].long(), 2, 0])
 
 
-def test_a_row_does_not_depend_on_the_rows_beside_it() -> None:
+def test_a_row_does_not_depend_on_other_rows() -> None:
     rng = np.random.default_rng(3)
     pool, table = attention_pool(rng, rows=63, length=3, step=2, heads=2, d_head=8)
     bias = normal(rng, 2, 3)

@@ -1,8 +1,6 @@
 """The Triton bodies agree with their references, interpreted on a CPU and compiled on a GPU."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +16,9 @@ from support.op_cases import normal, row_scales
 pytest.importorskip("triton", reason="the extra `gpu` exists on Linux alone")
 
 from support import triton_agreement
-from support.triton_agreement import TOLERANCE, TRITON, Call
+from support.triton_agreement import TOLERANCE, TRITON, Call, poisoned_memory
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-
-
-@contextmanager
-def poisoned_memory() -> Iterator[None]:
-    """Within it, new memory is filled with NaN; a reference on a GPU must run outside of it."""
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(False)
 
 
 @pytest.mark.subprocess

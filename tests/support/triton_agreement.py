@@ -6,6 +6,7 @@ JSON; the interpreter must be chosen before Triton is imported, so it needs a pr
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -35,7 +36,7 @@ from support.op_cases import (
     row_scales,
 )
 
-__all__ = ["TRITON", "Call", "calls", "difference"]
+__all__ = ["TRITON", "Call", "calls", "difference", "poisoned_memory"]
 
 TRITON: Mapping[str, Callable[..., Tensor]] = {
     "self_attention": self_attention_triton,
@@ -108,6 +109,16 @@ def difference(call: Call, device: str) -> str | None:
         return None
     apart = (got.double() - expected.double()).abs()
     return f"{call.name}: differs by up to {float(apart.nan_to_num(torch.inf).max())}"
+
+
+@contextmanager
+def poisoned_memory() -> Iterator[None]:
+    """Within it, new memory is filled with NaN; a reference on a GPU must run outside of it."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def _moved(tensor: Tensor, device: str) -> Tensor:
