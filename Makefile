@@ -23,10 +23,10 @@ SANITIZER_RUNTIME = $(foreach name,libasan.so libstdc++.so.6,$(shell $${CXX:-g++
 CPP_FILES = $(shell find native/src native/cuda native/include native/tests -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup native proto fix check test test-gpu test-package soak sanitize bench load demo demo-model
+.PHONY: help setup native proto fix check test test-compile test-gpu test-package soak sanitize bench load demo demo-model
 
 help:  ## print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(TOOLS)  ## make .venv with the project in it, editable, and the tools for check and test
 
@@ -94,6 +94,9 @@ check: $(TOOLS) $(PROTO_TOOLS)/.installed  ## check lint, format, types and the 
 
 test: native $(TOOLS)  ## run the tests (WORKERS=2 PYTEST_ARGS='-k trie')
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+test-compile: native $(TOOLS) $(INSTALLED)-nvcc  ## compile the GPU kernels with nvcc and Triton; needs no GPU
+	$(BIN)/python -m pytest -m compile tests/kernels tests/native $(PYTEST_ARGS)
 
 # A machine with a GPU brings its own torch: no environment is made there, and what only the other
 # tests need may be missing, pytest-timeout too, of which pytest's settings speak.

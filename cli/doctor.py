@@ -127,7 +127,7 @@ def _cuda_library() -> Finding:
 
     path = library_path(CUDA)
     if not path.is_file():
-        remedy = f"`{CUDA.command}`, where nvcc is"
+        remedy = f"run `{CUDA.command}` with nvcc"
         return Finding("CUDA kernels", "note", "not built: a GPU needs them", remedy)
     try:
         load_cuda_library()

@@ -1,12 +1,12 @@
-"""Functions over tensors: every hot operation of generation, its plain torch reference beside it.
+"""Functions over tensors: every hot operation of generation, next to its plain torch reference.
 
-`REFERENCE` is the definition of correct on any device; `load_ops(device)` is what a server uses.
-Operations meet in the frozen table `Ops`; the values that cross it are in
-`grace.kernels.decode.tensors`.
+`REFERENCE` is the definition of correct on any device; a server uses `load_ops(device)`. `Ops` is
+the frozen table of the operations, and `grace.kernels.decode.tensors` has the values that they take
+and return. X.py defines an operation; X_cpu.py, X_cuda.py and X_triton.py are its fast bodies.
 """
 
-from grace.kernels.decode.admission import AdmissionSlot, ReferenceSlot
-from grace.kernels.decode.ops import REFERENCE, Ops, admission_slot, load_ops
+from grace.kernels.decode.admit_children import AdmissionSlot, ReferenceSlot
+from grace.kernels.decode.ops import REFERENCE, Ops
 from grace.kernels.decode.tensors import (
     NO_BLOCK,
     Beams,
@@ -17,6 +17,7 @@ from grace.kernels.decode.tensors import (
     UserTensors,
     on_device,
 )
+from grace.kernels.load import admission_slot, load_encoder_ops, load_ops
 
 __all__ = [
     "NO_BLOCK",
@@ -31,6 +32,7 @@ __all__ = [
     "ReferenceSlot",
     "UserTensors",
     "admission_slot",
+    "load_encoder_ops",
     "load_ops",
     "on_device",
 ]

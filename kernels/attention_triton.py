@@ -1,4 +1,4 @@
-"""What the attention kernels share: sizes of tiles, and a softmax in powers of two."""
+"""The parts that attention kernels share: sizes of tiles, and a softmax in powers of two."""
 
 import triton
 import triton.language as tl
@@ -6,11 +6,11 @@ import triton.language as tl
 __all__ = ["LOG2_E", "add_keys", "padded"]
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-"""Scores times this are in powers of two: exp(x) = exp2(x * LOG2_E)."""
+"""The factor that turns scores into powers of two: exp(x) = exp2(x * LOG2_E)."""
 
 
 def padded(size: int) -> int:
-    """Matrix tiles are powers of two, and at least 16."""
+    """Return the size of a matrix tile: a power of two, at least 16."""
     return max(16, int(triton.next_power_of_2(size)))
 
 
@@ -22,7 +22,7 @@ def add_keys(
     total: tl.tensor,
     mixed: tl.tensor,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """The running maximum, sum of weights and weighted sum of values, after another block of keys.
+    """Return the running maximum, sum of weights and weighted sum of values after a block of keys.
 
     scores [queries, keys] in powers of two, -inf where a key does not count; values [keys, d];
     highest and total [queries]; mixed [queries, d]

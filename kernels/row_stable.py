@@ -1,13 +1,12 @@
-"""Operations whose result for a row does not depend on where in a batch the row stands.
+"""Operations that return the same bits for a row wherever in a batch the row is.
 
-A request must get the same bits at any row of its batch. A GPU computes every output element with
-the same instructions; on a CPU three habits of the libraries break that, and are avoided here:
+A GPU computes every output element with the same instructions. On a CPU the libraries do not:
 
-* A matrix product sums in another order for rows that do not begin on a vector's boundary, and for
-  the rows that are left over when threads share the others. So rows begin every 16 floats and come
-  in multiples of 16: zeros are added where a shape is not so already, which costs a copy.
-* A vectorised sigmoid, GELU or SiLU computes the last few elements of a thread's share by a scalar
-  formula that rounds differently. tanh and exp have no such tail, so formulas here use tanh.
+* A matrix product sums rows in another order if they do not begin on a vector's boundary, or if
+  threads cannot share them evenly. So rows are padded with zeros to multiples of 16 floats, and
+  their number to a multiple of 16. Padding costs a copy.
+* A vectorised sigmoid, GELU or SiLU rounds the last few elements of a thread's share differently.
+  tanh and exp do not, so the formulas here use tanh.
 """
 
 import math
@@ -22,7 +21,7 @@ ALIGNMENT = 16  # float32 numbers in a cache line, the widest vector
 
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
-    """x W^T.   x [..., in], weight [out, in] -> [..., out]"""
+    """Return x W^T.   x [..., in], weight [out, in] -> [..., out]"""
     wide = x.shape[-1]
     rows = x.shape[:-1].numel()
     missing_rows, missing = -rows % ALIGNMENT, -wide % ALIGNMENT
@@ -35,7 +34,7 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """A product for every request and head.   a [..., m, k], b [..., k, n] -> [..., m, n]"""
+    """Return the product of every request and head.   [..., m, k], [..., k, n] -> [..., m, n]"""
     inner, outputs = b.shape[-2:]
     missing, missing_outputs = -inner % ALIGNMENT, -outputs % ALIGNMENT
     if a.device.type != "cpu" or not (missing or missing_outputs):
@@ -45,12 +44,12 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
 
 
 def gelu(x: Tensor) -> Tensor:
-    """x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2"""
+    """Return x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2"""
     if x.device.type != "cpu":
         return functional.gelu(x, approximate="tanh")
     return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x.pow(3))))
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """1 / (1 + exp(-x)), as (1 + tanh(x / 2)) / 2"""
+    """Return 1 / (1 + exp(-x)) as (1 + tanh(x / 2)) / 2."""
     return 0.5 * (1.0 + torch.tanh(0.5 * x))

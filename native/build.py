@@ -1,12 +1,13 @@
-"""Compiles a shared library from our sources, unless it is already current.
+"""Compiles a shared library from the package's sources, unless it is already current.
 
     python -m grace.native.build [--cuda | --sanitize] [--out DIR]
 
-There are two, each a `Target`: `CPU` of native/src/*.cpp, and on demand `CUDA` of native/cuda/*.cu.
+There are two, each a `Target`: `CPU` from native/src/*.cpp, and on demand `CUDA` from native/cuda.
+A library goes into the package, or into the user's cache where the package is read-only.
 
-A library carries the digest of its sources, headers and flags; the loader compares it with the
-files on disk, so that a stale library is an error and not a wrong answer. Beside it lies a record
-of how it was built. Objects are kept by content: only what changed is compiled again.
+A library contains the digest of its sources, headers and flags. The loader compares it with the
+files on disk, so a stale library is an error and not a wrong answer. A record next to the library
+says how it was built. Objects are kept by content: only what changed is compiled again.
 """
 
 import argparse
@@ -32,14 +33,14 @@ __all__ = [
     "BUILD_DIR",
     "CPU",
     "CUDA",
-    "LIBRARY_NAME",
-    "RECORD_NAME",
     "ROOT",
     "BuildRecord",
     "Target",
     "base_flags",
     "build",
+    "build_folder",
     "build_program",
+    "built_library",
     "find_compiler",
     "read_record",
     "source_digest",
@@ -47,8 +48,6 @@ __all__ = [
 
 ROOT = Path(__file__).resolve().parent
 BUILD_DIR = ROOT / "_build"
-LIBRARY_NAME = "libgrace_cpu.so"
-RECORD_NAME = "libgrace_cpu.json"
 
 _COMMON_FLAGS = (
     "-std=c++17", "-O3", "-fPIC", "-pthread", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden",
@@ -61,7 +60,7 @@ _SANITIZE_FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class BuildRecord:
-    """What a library was made of and with; equal records mean equal libraries."""
+    """The sources, compiler and flags of a library; equal records mean equal libraries."""
 
     digest: str
     compiler: str
@@ -90,7 +89,7 @@ def find_compiler() -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A library: its name, what it is made of below the root, and with."""
+    """A library: its files, its sources below the root, and how they are compiled."""
 
     library: str
     record: str
@@ -100,19 +99,19 @@ class Target:
     flags: Callable[[], tuple[str, ...]]
     find_compiler: Callable[[], tuple[str, ...]]
     link_flags: tuple[str, ...]
-    command: str  # that makes it
+    command: str  # that builds it
 
 
 CPU = Target(
-    library=LIBRARY_NAME,
-    record=RECORD_NAME,
+    library="libgrace_cpu.so",
+    record="libgrace_cpu.json",
     objects="objects",
     sources=("src/*.cpp",),
     headers=("include/**/*.h", "src/*.h"),
     flags=base_flags,
     find_compiler=find_compiler,
     link_flags=(),
-    command="make native",
+    command="python -m grace.native.build",
 )
 CUDA = Target(
     library="libgrace_cuda.so",
@@ -123,12 +122,12 @@ CUDA = Target(
     flags=lambda: NVCC_FLAGS,
     find_compiler=find_nvcc,
     link_flags=NVCC_LINK_FLAGS,
-    command="make native CUDA=1",
+    command="python -m grace.native.build --cuda",
 )
 
 
 def source_digest(root: Path = ROOT, target: Target = CPU) -> str | None:
-    """The digest of sources, headers and flags, or None where only the library was installed."""
+    """Return the digest of sources, headers and flags; None where there are no sources."""
     sources = _files(root, target.sources)
     if not sources:
         return None
@@ -148,18 +147,55 @@ def read_record(directory: Path, target: Target = CPU) -> BuildRecord | None:
         return None
 
 
+def build_folder(target: Target = CPU, root: Path = ROOT) -> Path:
+    """Return where a library is built: in the package, or for a read-only one in the user's cache.
+
+    The cache has a folder for each digest: versions of the package do not share it.
+    """
+    own = root / BUILD_DIR.name
+    try:
+        own.mkdir(exist_ok=True)
+        if os.access(own, os.W_OK):
+            return own
+    except OSError:
+        pass
+    return _cache_folder(source_digest(root, target))
+
+
+def built_library(target: Target = CPU, root: Path = ROOT) -> Path:
+    """Return the library of the package or, only if that is not current, of the user's cache."""
+    own, digest = root / BUILD_DIR.name, source_digest(root, target)
+    record = read_record(own, target)
+    if digest is None or (record is not None and record.digest == digest):
+        return own / target.library
+    cached = _cache_folder(digest) / target.library
+    return cached if cached.is_file() else own / target.library
+
+
+def _cache_folder(digest: str | None) -> Path:
+    chosen = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    base = chosen if chosen.is_absolute() else Path(os.environ.get("HOME", "/")) / ".cache"
+    return base / "grace-serving" / "native" / (digest or "unknown")
+
+
 def build(
-    out: Path = BUILD_DIR, *, sanitize: bool = False, root: Path = ROOT, target: Target = CPU
+    out: Path | None = None, *, sanitize: bool = False, root: Path = ROOT, target: Target = CPU
 ) -> Path:
-    """Makes the target's library in `out` current and returns its path."""
+    """Make the target's library in `out` (default: `build_folder`) current; return its path."""
     digest = source_digest(root, target)
     if digest is None:
         raise NativeError(f"{root / 'src'}: no C++ sources here; build from a source checkout")
+    out = out or build_folder(target, root)
     flags = (*target.flags(), *(_SANITIZE_FLAGS if sanitize else ()))
     compiler = target.find_compiler()
     record = BuildRecord(digest, _compiler_version(compiler), flags)
     library = out / target.library
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NativeError(
+            f"{out}: cannot be written ({error.strerror}): set XDG_CACHE_HOME to another folder"
+        ) from None
     with _lock(out):
         if library.is_file() and read_record(out, target) == record:
             return library
@@ -173,7 +209,7 @@ def build(
 
 
 def build_program(source: Path, out: Path, *, sanitize: bool = False, root: Path = ROOT) -> Path:
-    """An executable of `source` and the library's objects, in `out` beside the library."""
+    """Build an executable from `source` and the library's objects, next to the library."""
     build(out, sanitize=sanitize, root=root)
     record = read_record(out)
     assert record is not None
@@ -185,17 +221,17 @@ def build_program(source: Path, out: Path, *, sanitize: bool = False, root: Path
 
 
 def _files(root: Path, patterns: tuple[str, ...]) -> list[Path]:
-    """Nothing where none of the first pattern's files is: the others then belong to no library."""
+    """Return the files of all patterns; none if the first pattern matches no file."""
     found = [sorted(root.glob(pattern)) for pattern in patterns]
     return [file for files in found for file in files] if found[0] else []
 
 
 def _compiler_version(compiler: tuple[str, ...]) -> str:
-    """The command and the line of --version that tells: another compiler means another library."""
-    asked = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=False)
-    lines = asked.stdout.splitlines() or [""]
-    told = next((line for line in lines if "release" in line), lines[0])
-    return f"{shlex.join(compiler)}: {told}"
+    """Return the command and its version: another compiler makes another library."""
+    done = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines() or [""]
+    version = next((line for line in lines if "release" in line), lines[0])
+    return f"{shlex.join(compiler)}: {version}"
 
 
 def _compile_all(
@@ -226,7 +262,7 @@ def _compile_all(
 
 
 def _run_into(result: Path, command: list[str]) -> None:
-    """Runs a compiler command that writes `result`, which appears whole or not at all."""
+    """Run a compiler command that writes `result`; a failure leaves no partial file."""
     partial = result.with_name(f"{result.name}.{os.getpid()}.partial")
     done = subprocess.run(
         [*command, "-o", str(partial)], capture_output=True, text=True, check=False
@@ -248,24 +284,24 @@ def _write_atomically(file: Path, text: str) -> None:
 
 @contextmanager
 def _lock(directory: Path) -> Iterator[None]:
-    """One build at a time in a directory: two would delete each other's objects."""
-    with (directory / ".lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    """Allow one build at a time in a directory: two would delete each other's objects."""
+    with (directory / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     parser = argparse.ArgumentParser(prog="python -m grace.native.build", description=__doc__)
-    parser.add_argument("--out", type=Path, help="where the library goes")
+    parser.add_argument("--out", type=Path, help="the library's folder; grace looks elsewhere")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--cuda", action="store_true", help="the GPU kernels, with nvcc")
     kind.add_argument("--sanitize", action="store_true", help="address and undefined behaviour")
-    parser.add_argument("--bare", action="store_true", help="keep no objects: for a wheel")
+    parser.add_argument("--bare", action="store_true", help="keep no objects, as for a wheel")
     chosen = parser.parse_args(arguments)
-    out = chosen.out or (BUILD_DIR / "sanitized" if chosen.sanitize else BUILD_DIR)
     target = CUDA if chosen.cuda else CPU
+    out = chosen.out or build_folder(target, root) / ("sanitized" if chosen.sanitize else "")
     try:
-        library = build(out, sanitize=chosen.sanitize, target=target)
+        library = build(out, sanitize=chosen.sanitize, root=root, target=target)
     except NativeError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

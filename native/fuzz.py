@@ -1,9 +1,9 @@
-"""Runs every fuzz driver of native/tests under the sanitizers, each for a while.
+"""Runs every fuzz driver of native/tests under the sanitizers, each for --seconds.
 
     python -m grace.native.fuzz [--out DIR] [--seconds N] [--seed S]
 
 A driver is one file native/tests/fuzz_NAME.cpp with a main() that takes --seconds and --seed. It is
-linked with the library's own sanitized objects, so it may call what Python cannot reach.
+linked with the library's sanitized objects, so it may call functions that Python cannot reach.
 """
 
 import argparse

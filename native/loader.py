@@ -4,8 +4,8 @@
     _build_trie(tokens, len(tokens), node_offsets)     # raises NativeError on a failure
 
 The environment variables GRACE_NATIVE_LIBRARY and GRACE_CUDA_LIBRARY name another build of the same
-sources, as `make sanitize` does; they are read here and nowhere else. Calls release the interpreter
-lock, but for those of `load_library_with_lock`.
+sources, as in `make sanitize`. Only this module reads them. Calls release the interpreter lock,
+except those of `load_library_with_lock`.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 
 from grace.configs.errors import NativeError
-from grace.native.build import BUILD_DIR, CPU, CUDA, Target, source_digest
+from grace.native.build import CPU, CUDA, Target, built_library, source_digest
 
 __all__ = [
     "array_in",
@@ -36,25 +36,25 @@ _OTHER_BUILDS = {CPU: "GRACE_NATIVE_LIBRARY", CUDA: "GRACE_CUDA_LIBRARY"}
 
 def library_path(target: Target = CPU) -> Path:
     chosen = os.environ.get(_OTHER_BUILDS[target])
-    return Path(chosen) if chosen else BUILD_DIR / target.library
+    return Path(chosen) if chosen else built_library(target)
 
 
 @cache
 def load_library() -> ctypes.CDLL:
-    """The library, checked to be built from the sources on disk where there are any."""
+    """Open the library, if it was built from the sources on disk or there are none."""
     return open_library(library_path(), source_digest())
 
 
 @cache
 def load_library_with_lock() -> ctypes.CDLL:
-    """The same library, whose calls keep the interpreter lock: for those of a few microseconds."""
+    """Open the same library for calls of microseconds, which keep the interpreter lock."""
     load_library()  # checked
     return _typed(ctypes.PyDLL(str(library_path())))
 
 
 @cache
 def load_cuda_library() -> ctypes.CDLL:
-    """The library of GPU kernels, checked likewise. Opening it starts nothing on a GPU."""
+    """Open the library of GPU kernels with the same check. This starts nothing on a GPU."""
     return open_library(library_path(CUDA), source_digest(target=CUDA), CUDA)
 
 
@@ -73,7 +73,7 @@ def open_library(path: Path, digest: str | None, target: Target = CPU) -> ctypes
 
 
 def _typed(library: ctypes.CDLL) -> ctypes.CDLL:
-    """What every library of ours has; to ctypes each opening of it is another library."""
+    """Declare the functions of every library; ctypes needs this for each opening."""
     library.grace_source_digest.restype = ctypes.c_char_p
     library.grace_last_error.restype = ctypes.c_char_p
     return library
@@ -82,14 +82,14 @@ def _typed(library: ctypes.CDLL) -> ctypes.CDLL:
 def declare(
     name: str, *argtypes: Any, library: Callable[[], ctypes.CDLL] = load_library
 ) -> Callable[..., None]:
-    """A native function that returns a status. The library opens at the first call, not before."""
+    """Return a native function that raises its error. Its library opens at the first call."""
 
     @cache
     def bound(opened: ctypes.CDLL) -> Callable[..., int]:
         try:
             function = getattr(opened, name)
         except AttributeError:
-            raise NativeError(f"{name}: no such native function: run `make native`") from None
+            raise NativeError(f"{name}: no such native function: run `{CPU.command}`") from None
         function.argtypes = argtypes
         function.restype = ctypes.c_int32
         return function  # type: ignore[no-any-return]
@@ -106,17 +106,17 @@ def declare(
 
 
 def array_in(dtype: type[np.generic] | np.dtype[Any], ndim: int = 1) -> Any:
-    """The argument type of an array that is only read: C-contiguous, of this dtype and rank."""
+    """Return the argument type of an array that is only read: C-contiguous, this dtype and rank."""
     return _ArrayArgument(np.dtype(dtype), ndim, written=False)
 
 
 def array_out(dtype: type[np.generic] | np.dtype[Any], ndim: int = 1) -> Any:
-    """The argument type of an array that is written in place."""
+    """Return the argument type of an array that is written in place."""
     return _ArrayArgument(np.dtype(dtype), ndim, written=True)
 
 
 class _ArrayArgument:
-    """What np.ctypeslib.ndpointer does, in a third of its time: a batch has dozens of arrays."""
+    """A faster np.ctypeslib.ndpointer: a third of its time, for the dozens of arrays of a batch."""
 
     def __init__(self, dtype: np.dtype[Any], ndim: int, written: bool) -> None:
         self._dtype, self._ndim = dtype, ndim
@@ -125,7 +125,7 @@ class _ArrayArgument:
         )
 
     def from_param(self, given: Any) -> Any:
-        """Called by ctypes. What it returns keeps the array's memory alive until the call ends."""
+        """Convert an argument for ctypes; the result keeps the array alive until the call ends."""
         if (
             type(given) is np.ndarray
             and given.dtype == self._dtype

@@ -1,4 +1,4 @@
-"""Where NVIDIA's compiler is, and how it compiles our kernels."""
+"""Where NVIDIA's compiler is, and how it compiles the GPU kernels."""
 
 import os
 import shlex
@@ -11,9 +11,9 @@ from grace.configs.errors import NativeError
 __all__ = ["LEAST_CAPABILITY", "NVCC_FLAGS", "NVCC_LINK_FLAGS", "find_nvcc"]
 
 LEAST_CAPABILITY = (8, 0)
-"""Of a GPU: Ampere's, the oldest that the portable code below is for."""
+"""The least compute capability of a GPU: Ampere's, the oldest that the portable code supports."""
 
-# Code for Hopper, and for other GPUs since Ampere what their driver compiles at its first launch.
+# Code for Hopper, and portable code that the driver of another GPU compiles at its first launch.
 _GPUS = (
     "-gencode=arch=compute_90a,code=sm_90a", "-gencode=arch=compute_80,code=compute_80",
 )  # fmt: skip
@@ -21,11 +21,11 @@ NVCC_FLAGS = (
     "-std=c++17", "-O3", "-Xcompiler=-fPIC,-Wall,-Wextra,-fvisibility=hidden",
     "-Werror=all-warnings", *_GPUS,
 )  # fmt: skip
-NVCC_LINK_FLAGS = ("-cudart=static",)  # whatever CUDA libraries torch brings
+NVCC_LINK_FLAGS = ("-cudart=static",)  # independent of the CUDA libraries that torch installs
 
 
 def find_nvcc() -> tuple[str, ...]:
-    """NVCC's words, or the first nvcc of PATH, CUDA_HOME, this environment, /usr/local/cuda."""
+    """Return the command of NVCC, or the first nvcc in PATH, CUDA_HOME or this environment."""
     chosen = os.environ.get("NVCC")
     if chosen:
         words = tuple(shlex.split(chosen))

@@ -26,8 +26,7 @@ from grace.configs.serving import LimitsConfig
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
 from grace.index.users.user_rows import UserEncoder
-from grace.kernels import DecodeIndex, UserTensors
-from grace.kernels.encoder.encoder_ops import load_encoder_ops
+from grace.kernels import DecodeIndex, UserTensors, load_encoder_ops
 from grace.model.definition.beam_search import Generated, leaves_of
 from grace.model.definition.input_encoding import InputEncoder
 from grace.model.definition.inputs import FeatureTensors, SequenceTensors, UserContext

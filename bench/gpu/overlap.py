@@ -38,8 +38,16 @@ from grace.bench.gpu.trained_model import Taught, lesson_of, prepare, teach
 from grace.configs.generation import BeamProfile
 from grace.index.trie import NO_NODE
 from grace.index.users.user_rows import UserEncoder
-from grace.kernels import REFERENCE, Beams, DecodeIndex, Ops, UserTensors, admission_slot, load_ops
-from grace.kernels.encoder.encoder_ops import load_encoder_ops
+from grace.kernels import (
+    REFERENCE,
+    Beams,
+    DecodeIndex,
+    Ops,
+    UserTensors,
+    admission_slot,
+    load_encoder_ops,
+    load_ops,
+)
 from grace.model.definition.beam_search import beam_search
 from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import UserContext

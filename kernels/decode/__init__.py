@@ -1,1 +1,1 @@
-"""The operations of the decode loop: a torch reference beside each fast body."""
+"""The operations of the decode loop, each with its torch reference and its fast bodies."""

@@ -1,23 +1,52 @@
-"""Admission: which children of each live beam may lead to an ad that the user is eligible for."""
+"""Admission: which children of each live beam may lead to an ad that the user is eligible for.
+
+A captured generation replays the same launches for every batch, while the users differ and, after
+a swap, the snapshot too. So its steps call an `AdmissionSlot`, which points at the batch's users
+and index before each run.
+"""
+
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from grace.index.trie import NO_NODE
-from grace.kernels.decode.shapes import require_tensor
-from grace.kernels.decode.tensors import BloomTensors, Candidates, DecodeIndex, UserTensors
+from grace.kernels.checks import address, require_tensor
+from grace.kernels.decode.tensors import (
+    BloomTensors,
+    Candidates,
+    DecodeIndex,
+    QueryTensors,
+    UserTensors,
+)
 
 __all__ = [
+    "AdmissionSlot",
+    "AdmitChildren",
+    "ReferenceSlot",
     "admit_children_reference",
     "check_admission",
     "check_admission_shapes",
     "check_users",
     "fan_outs",
+    "row_addresses",
+    "set_addresses",
 ]
+
+AdmitChildren: TypeAlias = Callable[[Tensor, UserTensors, DecodeIndex], Candidates]
+
+
+class AdmissionSlot(Protocol):
+    def point_at(self, users: UserTensors, index: DecodeIndex) -> None:
+        """Serve these from here on, in the order of the current stream; they outlive the runs."""
+
+    def admit_children(self, nodes: Tensor) -> Candidates:
+        """Admit children for what the slot points at when this runs, not when it is captured."""
 
 
 def admit_children_reference(nodes: Tensor, users: UserTensors, index: DecodeIndex) -> Candidates:
-    """The children of every beam's node whose matchers the user of its request passes.
+    """Return the children of every beam's node whose matchers the user of its request passes.
 
     nodes  int32 [B, M]   internal nodes of the trie, or NO_NODE; beam m of request b is row
                           b * M + m of the candidates, and is tested for user b
@@ -27,7 +56,7 @@ def admit_children_reference(nodes: Tensor, users: UserTensors, index: DecodeInd
     k-way modes an entry has several rows of each kind, and passes a kind if any of them passes. In
     mode `cd` there are no matchers: every child is admitted. A beam at NO_NODE has no children.
 
-    Request by request, so that memory is bounded by the children of one request's beams.
+    It works request by request: the children of one request's beams bound its memory.
     """
     check_admission(nodes, users, index)
     counts, entries = [], []
@@ -45,8 +74,25 @@ def admit_children_reference(nodes: Tensor, users: UserTensors, index: DecodeInd
     )
 
 
+class ReferenceSlot:
+    """A slot for any device, whose steps run at once and cannot be captured."""
+
+    def __init__(self, admit_children: AdmitChildren = admit_children_reference) -> None:
+        self._admit_children = admit_children
+        self._users: UserTensors | None = None
+        self._index: DecodeIndex | None = None
+
+    def point_at(self, users: UserTensors, index: DecodeIndex) -> None:
+        self._users, self._index = users, index
+
+    def admit_children(self, nodes: Tensor) -> Candidates:
+        if self._users is None or self._index is None:
+            raise RuntimeError("the slot points at nothing yet: call point_at before")
+        return self._admit_children(nodes, self._users, self._index)
+
+
 def check_admission(nodes: Tensor, users: UserTensors, index: DecodeIndex) -> None:
-    """On a GPU this waits for the device: it looks at the nodes."""
+    """Check the nodes as well; on a GPU this waits for the device."""
     check_admission_shapes(nodes, users, index)
     internal = len(index.node_offsets) - 1
     wrong = (nodes != NO_NODE) & ((nodes < 0) | (nodes >= internal))
@@ -78,7 +124,7 @@ def check_admission_shapes(nodes: Tensor, users: UserTensors, index: DecodeIndex
 
 
 def check_users(users: UserTensors, index: DecodeIndex) -> None:
-    """The users are encoded as the snapshot's matchers are."""
+    """Check that the users are encoded for the snapshot's matchers."""
     if index.bitmask_table is None:
         return
     requests, words = len(users.bitmask), index.bitmask_table.shape[1]
@@ -92,8 +138,32 @@ def check_users(users: UserTensors, index: DecodeIndex) -> None:
         require_tensor("offsets of queries", queries.offsets, torch.int32, borders=requests + 1)
 
 
+def row_addresses(
+    name: str, index: Tensor, offsets: Tensor | None, device: torch.device
+) -> tuple[int, int]:
+    """Return the addresses of a matcher's row ids and of their offsets."""
+    return (
+        address(f"{name} index", index, device, torch.int32),
+        address(f"{name} offsets", offsets, device, torch.int32),
+    )
+
+
+def set_addresses(
+    bloom: BloomTensors, queries: QueryTensors, device: torch.device
+) -> dict[str, int]:
+    """Return what the compiled structures of a set have in common on the CPU and on a GPU."""
+    return {
+        "table": address("bloom table", bloom.table, device, torch.int64),
+        "star": address("bloom star", bloom.star, device, torch.uint8),
+        "offsets": address("offsets of queries", queries.offsets, device, torch.int32),
+        "hashes": address("hashes of queries", queries.hashes, device, torch.int64),
+        "bits": bloom.bits,
+        "hashes_per_value": bloom.hashes,
+    }
+
+
 def fan_outs(nodes: Tensor, index: DecodeIndex) -> Tensor:
-    """How many children each node has; NO_NODE none.   int32 [...] -> int32 [...]"""
+    """Return the number of children of each node, 0 for NO_NODE.   int32 [...] -> int32 [...]"""
     live = nodes != NO_NODE
     some_node = nodes.clamp(min=0).long()
     children = index.node_offsets[some_node + 1] - index.node_offsets[some_node]
@@ -101,7 +171,7 @@ def fan_outs(nodes: Tensor, index: DecodeIndex) -> Tensor:
 
 
 def _children(nodes: Tensor, index: DecodeIndex) -> tuple[Tensor, Tensor]:
-    """Every child entry of some nodes, and the place of its parent among them.   [M] -> 2 x [n]"""
+    """Return all child entries of some nodes: places of their parents, entries.   [M] -> 2 x [n]"""
     counts = fan_outs(nodes, index).long()
     rows = torch.arange(len(nodes), device=nodes.device).repeat_interleave(counts)
     first_entries = index.node_offsets[nodes.clamp(min=0).long()]
@@ -111,7 +181,7 @@ def _children(nodes: Tensor, index: DecodeIndex) -> tuple[Tensor, Tensor]:
 
 
 def _passes(entries: Tensor, users: UserTensors, request: int, index: DecodeIndex) -> Tensor:
-    """Whether one user passes the matchers of each child entry.   int64 [n] -> bool [n]"""
+    """Test one user against the matchers of each child entry.   int64 [n] -> bool [n]"""
     if index.bitmask_index is None or index.bitmask_table is None:
         return torch.ones_like(entries, dtype=torch.bool)
     user = users.bitmask[request]
@@ -129,7 +199,7 @@ def _passes(entries: Tensor, users: UserTensors, request: int, index: DecodeInde
 def _row_ids(
     entries: Tensor, index: Tensor, offsets: Tensor | None
 ) -> tuple[Tensor | None, Tensor]:
-    """The rows of some entries, and the place of each one's entry; None: one each.   [n]"""
+    """Return the rows of some entries, after the place of each one's entry (None: one each)."""
     if offsets is None:
         return None, index[entries]
     first_ids = offsets[entries].long()
@@ -141,19 +211,19 @@ def _row_ids(
 
 
 def _any(passes: Tensor, owners: Tensor | None, count: int) -> Tensor:
-    """Whether one of each owner's rows passes.   bool [rows] -> bool [count]"""
+    """Return whether any row of each owner passes.   bool [rows] -> bool [count]"""
     if owners is None:
         return passes
     return owners[passes].bincount(minlength=count) > 0
 
 
 def _contains_any(bloom: BloomTensors, rows: Tensor, hashes: list[int]) -> Tensor:
-    """The Bloom row may hold one of the values, or holds the reserved element."""
+    """Return whether a Bloom row has the reserved element or may have one of the values."""
     found = bloom.star[rows] != 0
     for value in hashes:
         contains = torch.ones_like(found)
         for i in range(bloom.hashes):
-            # The hash is signed here; the shift brings copies of the sign, and the mask drops them.
+            # The hash is signed: the shift copies its sign, and the mask drops the copies.
             bit = (value >> (16 * i)) & (bloom.bits - 1)
             contains &= (bloom.table[rows, bit >> 6] >> (bit & 63)) & 1 != 0
         found |= contains

@@ -1,7 +1,7 @@
 """Admission on the CPU: C++ from the header that defines matching, several threads over the rows.
 
-What makes it quick: no interpreter lock, no tensor of all children, and tests that stop at the
-first word or query that decides them. It works on the tensors' own memory.
+What makes it quick: it holds no interpreter lock, builds no tensor of all children, stops a test at
+the first word or query that decides it, and reads the tensors in place.
 """
 
 import ctypes
@@ -13,15 +13,19 @@ import torch
 from torch import Tensor
 
 from grace.index.matchers.matcher_ids import MatcherIds
-from grace.kernels.addresses import row_addresses, set_addresses
-from grace.kernels.decode.admit_children import check_admission, fan_outs
+from grace.kernels.decode.admit_children import (
+    check_admission,
+    fan_outs,
+    row_addresses,
+    set_addresses,
+)
 from grace.kernels.decode.tensors import Candidates, DecodeIndex, UserTensors
 from grace.native.loader import array_in, array_out, declare
 
 __all__ = ["admit_children_cpu"]
 
 _CPU = torch.device("cpu")
-_CHILDREN_PER_THREAD = 16384  # fewer are tested faster than a thread starts
+_CHILDREN_PER_THREAD = 16384  # testing fewer takes less time than starting a thread
 
 
 class _SetMatcher(ctypes.Structure):
@@ -47,7 +51,7 @@ _admit_children = declare(
 
 
 def admit_children_cpu(nodes: Tensor, users: UserTensors, index: DecodeIndex) -> Candidates:
-    """As `admit_children_reference`, on up to torch.get_num_threads() threads."""
+    """Compute what `admit_children_reference` does, on up to torch.get_num_threads() threads."""
     check_admission(nodes, users, index)
     beams = nodes.contiguous()
     room = int(fan_outs(beams, index).sum())
@@ -76,7 +80,7 @@ def admit_children_cpu(nodes: Tensor, users: UserTensors, index: DecodeIndex) ->
 
 
 def _bitmasks(index: DecodeIndex) -> tuple[MatcherIds, npt.NDArray[np.uint64], int]:
-    """Row ids, rows and their words; in mode `cd` nothing, and 0 words."""
+    """Return row ids, rows and words per row; in mode `cd` nothing and 0."""
     if index.bitmask_index is None or index.bitmask_table is None:
         return MatcherIds(), np.empty((0, 0), np.uint64), 0
     ids = MatcherIds(*row_addresses("bitmask", index.bitmask_index, index.bitmask_offsets, _CPU))

@@ -1,8 +1,8 @@
 """Admission on a GPU: native/cuda/admit_children.cu, which says what makes it quick.
 
-The kernel learns of users and index from an `Admission` in device memory, so one that was captured
-in a graph finds each batch's. Rows have room for the largest vocabulary: whatever the snapshot, no
-node has more children.
+The kernel reads the addresses of users and index from an `Admission` in device memory, so a
+captured launch finds each batch's. Every row of the result has room for the largest vocabulary: in
+any snapshot, no node has more children.
 """
 
 import ctypes
@@ -11,10 +11,13 @@ from ctypes import c_int32, c_int64, c_uint32, c_void_p
 import torch
 from torch import Tensor
 
-from grace.kernels.addresses import address, row_addresses, set_addresses
-from grace.kernels.cuda_stream import current_stream
-from grace.kernels.decode.admit_children import check_admission_shapes, check_users
-from grace.kernels.decode.shapes import require_tensor
+from grace.kernels.checks import address, current_stream, require_tensor
+from grace.kernels.decode.admit_children import (
+    check_admission_shapes,
+    check_users,
+    row_addresses,
+    set_addresses,
+)
 from grace.kernels.decode.tensors import (
     MOST_SETS_ON_GPU,
     BloomTensors,
@@ -28,7 +31,7 @@ __all__ = ["CudaSlot", "admit_children_cuda"]
 
 _MOST_TABLED_BITS = 1024
 _MOST_PLACES = 2**31 - 1
-# Lanes that work on a row, by the number of rows from which on; found on an H200.
+# (least rows, lanes that work on each row); found on an H200.
 _LANES = ((12288, 8), (2049, 32), (0, 128))
 
 
@@ -50,7 +53,7 @@ class _Set(ctypes.Structure):
 
 
 class _Admission(ctypes.Structure):
-    """As native/cuda/admission.cuh has it."""
+    """The layout of native/cuda/admission.cuh."""
 
     _fields_ = (
         ("node_offsets", c_void_p),
@@ -81,8 +84,10 @@ _admit_children = declare(
 
 
 def admit_children_cuda(nodes: Tensor, users: UserTensors, index: DecodeIndex) -> Candidates:
-    """As `admit_children_reference`, with room behind each row's candidates. A node that is none of
-    the trie's has no children here: looking at the nodes would wait for the device."""
+    """Compute what `admit_children_reference` does, with room after each row's candidates.
+
+    A node that is not in the trie has no children here: a check would wait for the device.
+    """
     check_admission_shapes(nodes, users, index)
     slot = CudaSlot()
     slot.point_at(users, index)
@@ -90,10 +95,10 @@ def admit_children_cuda(nodes: Tensor, users: UserTensors, index: DecodeIndex) -
 
 
 class CudaSlot:
-    """An `AdmissionSlot` whose steps may be captured once it points at some snapshot.
+    """An `AdmissionSlot` whose steps may be captured once it points at a snapshot.
 
-    From then on it takes snapshots of those vocabulary sizes only. It knows what it points at by
-    address alone, and keeps nothing of it: whoever runs a batch keeps that batch's.
+    From then on it accepts only snapshots of the same vocabulary sizes. It has addresses and owns
+    no tensor of a batch: the caller keeps a batch's users and index until the batch has run.
     """
 
     def __init__(self) -> None:
@@ -120,9 +125,9 @@ class CudaSlot:
         self._vocab_sizes = index.vocab_sizes
 
     def admit_children(self, nodes: Tensor, lanes: int | None = None) -> Candidates:
-        """nodes int32 [B, M]. Requests beyond the users that the slot points at have no children.
+        """Admit the children of nodes int32 [B, M]; requests without a user have none.
 
-        lanes  that work on a row, 8, 16, 32 or 128: what is quickest for so many rows if not given
+        lanes  the lanes that work on a row: 8, 16, 32 or 128. None: the quickest for these rows
         """
         if self._admission is None or self._vocab_sizes is None:
             raise RuntimeError("the slot points at nothing yet: call point_at before")
@@ -155,7 +160,7 @@ class _WorkSpace:
         self._words: Tensor | None = None
 
     def of(self, count: int, device: torch.device) -> int:
-        """The address of so many 64-bit words, for the work of the current stream."""
+        """Return the address of `count` 64-bit words for the work of the current stream."""
         if self._words is None or len(self._words) < count:
             self._words = torch.empty(count, dtype=torch.int64, device=device)
         if device.type == "cuda":
@@ -176,7 +181,7 @@ def _admission(users: UserTensors, index: DecodeIndex, work: _WorkSpace) -> _Adm
         return admission
     words = index.bitmask_table.shape[1]
     assert len(index.blooms) <= MOST_SETS_ON_GPU  # DecodeIndex.of refuses more
-    # Query tables first: their lines must not lie across two of the cache's.
+    # Query tables first: each of their lines must lie in one line of the cache.
     tabled = [_tabled_words(bloom, requests) for bloom in index.blooms]
     begin = work.of(sum(tabled) + requests * (1 + words), device)
     admission.bitmask = _EntryRows(
@@ -197,5 +202,5 @@ def _admission(users: UserTensors, index: DecodeIndex, work: _WorkSpace) -> _Adm
 
 
 def _tabled_words(bloom: BloomTensors, requests: int) -> int:
-    """Of [requests, bits / 4, 16] query tables."""
+    """Return the 64-bit words of the query tables [requests, bits / 4, 16]; 0 for too many bits."""
     return requests * bloom.bits // 4 * 16 if bloom.bits <= _MOST_TABLED_BITS else 0

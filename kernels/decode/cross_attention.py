@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from grace.kernels.decode.shapes import require_tensor
+from grace.kernels.checks import require_tensor
 from grace.kernels.row_stable import matmul
 
 __all__ = ["check_cross_attention", "cross_attention_reference"]
@@ -18,15 +18,15 @@ def cross_attention_reference(
     row_scale: Tensor | None = None,
     query_rows: Tensor | None = None,
 ) -> Tensor:
-    """softmax_t(scale * q k_t) v_t over the keys t of the row's request, in float32.
+    """Return softmax_t(scale * q k_t) v_t over the keys t of the row's request.
 
     queries    [B * M, H * d]      row b * M + m is beam m of request b
     keys       [B, H, T, d], values likewise
     key_mask   bool [B, T]         False: the key gets no weight; it must still be finite
     row_scale  float32 [B * M]     multiplies the row's query: an RMS factor not yet applied
-    query_rows int32 [B * M]       if given, queries is [any, H * d] and row r's is that of
-                                   query_rows[r]: queries of a memo are read in place
-    -> [B * M, H * d] in the queries' type; zeros for a request without any key
+    query_rows int32 [B * M]       if given, queries is [any, H * d] and the query of row r is that
+                                   of query_rows[r]: a memo's queries are read in place
+    -> [B * M, H * d] in the queries' type, computed in float32; zeros for a request without any key
     """
     check_cross_attention(queries, keys, values, key_mask, row_scale, query_rows)
     if query_rows is not None:
@@ -36,7 +36,7 @@ def cross_attention_reference(
     q = q.view(requests, -1, heads, d_head).transpose(1, 2)  # [B, H, M, d]
     scores = scale * matmul(q, keys.float().transpose(-1, -2))  # [B, H, M, T]
     ignored = ~key_mask[:, None, None, :]
-    # The least finite number and not -inf: without any key the weights are even, not NaN.
+    # The least finite number, not -inf: without any key the weights are even, not NaN.
     scores = scores.masked_fill(ignored, torch.finfo(scores.dtype).min)
     weights = torch.softmax(scores, dim=-1).masked_fill(ignored, 0.0)
     return matmul(weights, values.float()).transpose(1, 2).reshape(queries.shape).to(queries.dtype)
@@ -50,7 +50,7 @@ def check_cross_attention(
     row_scale: Tensor | None,
     query_rows: Tensor | None,
 ) -> None:
-    """Shapes and types alone: on a GPU nothing here waits for the device."""
+    """Check shapes and types only, so that a GPU is not waited for."""
     if keys.dim() != 4:
         raise ValueError(f"keys must be [requests, heads, tokens, d_head], got {list(keys.shape)}")
     requests, heads, tokens, d_head = keys.shape

@@ -1,15 +1,13 @@
-"""Cross-attention on a GPU with beams as queries: keys and values are read once for many beams.
+"""Cross-attention on a GPU with beams as queries: many beams share one read of keys and values.
 
-What makes it fast:
+* A program keeps the keys and values of one head of one request in shared memory. It takes one
+  block of beams after the other through them, while the queries of the next block load.
+* A user context is short, so its scores fit one tile: the softmax needs one pass, and scores and
+  weights stay in registers. Longer contexts, and float32, which tensor cores do not multiply, go
+  through `_long_context`, block by block with a running maximum.
+* The RMS factor multiplies scores, not queries, and queries of a memo are gathered in place.
 
-* A program keeps the keys and values of one head of one request in shared memory and runs a block
-  of beams after the other through them; the next block's queries are on their way meanwhile.
-* A user context is short, so its scores fit one tile: the softmax needs no second look, and neither
-  scores nor weights leave the registers. Longer contexts, and float32, whose products no tensor
-  core does, go through `_long_context`, block by block with a running maximum.
-* The RMS factor multiplies scores, not queries, and queries of a memo are gathered where they lie.
-
-Sizes that are no powers of two are padded inside the kernel. It assumes d contiguous.
+The kernel pads sizes that are not powers of two. It assumes d contiguous.
 """
 
 from typing import NamedTuple
@@ -20,23 +18,23 @@ import triton.language as tl
 from torch import Tensor
 
 from grace.kernels.attention_triton import LOG2_E, add_keys, padded
+from grace.kernels.checks import require_contiguous, require_tensor
 from grace.kernels.decode.cross_attention import check_cross_attention
-from grace.kernels.decode.shapes import require_contiguous, require_tensor
 
-__all__ = ["CrossAttentionTiles", "cross_attention_in_tiles", "cross_attention_triton"]
+__all__ = ["CrossAttentionTiles", "cross_attention_triton"]
 
-_CONTEXT_BYTES = 131072  # of keys and values that a program keeps; queries need the rest
-_PROGRAMS = 256
+_CONTEXT_BYTES = 131072  # of keys and values in shared memory; queries need the rest
+_PROGRAMS = 256  # that an H200 runs at once, two per SM
 
 
 class CrossAttentionTiles(NamedTuple):
-    """A program does `turns` blocks of `beams` rows, against `keys` keys at a time."""
+    """A program does `turns` blocks of `beams` rows, with `keys` keys at a time."""
 
     beams: int
     keys: int
     turns: int
     warps: int
-    stages: int  # 1: the next queries wait in registers, else in shared memory
+    stages: int  # with 1 the next queries wait in registers, with more in shared memory
 
 
 def cross_attention_triton(
@@ -47,27 +45,10 @@ def cross_attention_triton(
     scale: float,
     row_scale: Tensor | None = None,
     query_rows: Tensor | None = None,
+    tiles: CrossAttentionTiles | None = None,
 ) -> Tensor:
-    """As `cross_attention_reference`; queries, keys and values of one type."""
+    """Compute what `cross_attention_reference` does; queries, keys and values have one type."""
     check_cross_attention(queries, keys, values, key_mask, row_scale, query_rows)
-    rows = len(queries) if query_rows is None else len(query_rows)
-    tiles = _tiles_of(rows // len(keys), keys)
-    return cross_attention_in_tiles(
-        queries, keys, values, key_mask, scale, row_scale, query_rows, tiles
-    )
-
-
-def cross_attention_in_tiles(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    key_mask: Tensor,
-    scale: float,
-    row_scale: Tensor | None,
-    query_rows: Tensor | None,
-    tiles: CrossAttentionTiles,
-) -> Tensor:
-    """The operation, on shapes known to be right, in tiles of the caller's choice."""
     requests, heads, tokens, d_head = keys.shape
     require_contiguous(queries=queries, key_mask=key_mask)
     for name, tensor in (("keys", keys), ("values", values)):
@@ -78,6 +59,7 @@ def cross_attention_in_tiles(
             raise ValueError(f"{name} must be contiguous in d, got strides {list(tensor.stride())}")
     rows = len(queries) if query_rows is None else len(query_rows)
     beams = rows // requests
+    tiles = tiles or _tiles_of(beams, keys)
     out = torch.empty((rows, heads * d_head), dtype=queries.dtype, device=queries.device)
     if out.numel():
         whole = tokens <= tiles.keys and queries.dtype != torch.float32
@@ -110,7 +92,7 @@ def _tiles_of(beams: int, keys: Tensor) -> CrossAttentionTiles:
     block_beams = min(64, padded(beams))
     if context > _CONTEXT_BYTES:
         return CrossAttentionTiles(block_beams, 64, 1, 4, 2)
-    # As many programs as an H200 runs at once, two per SM, each with as many turns as that takes.
+    # Every program runs at once, with as many turns as that takes.
     blocks = triton.cdiv(beams, block_beams)
     turns = min(blocks, max(1, requests * heads * blocks // _PROGRAMS))
     return CrossAttentionTiles(block_beams, padded(tokens), turns, 4, 1)

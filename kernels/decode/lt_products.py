@@ -1,18 +1,10 @@
-"""Matrix products on a GPU by algorithms of cuBLAS that its own choice passes over.
+"""Matrix products on a GPU by algorithms that cuBLAS offers but does not choose itself.
 
 At the decoder's largest sizes a GPU is at its power limit, where a product's time is its energy.
-For two shapes of the paper's decoder another tile than cuBLAS chooses costs less:
-
-* q, k and v, 2048 -> 6144: tiles of 176 x 128 cut 16384 rows into 33.9 waves over 132 SMs, those of
-  128 x 256 into 23.3, whose last is mostly idle.
-* The second of the feed-forward, 512 -> 2048, added to the residual: with so few terms to sum it
-  waits for the residual's memory, and small tiles have more of it on its way.
-
-Together that is about 2 % of the decoder's time and energy. Found on an H200 with cuBLAS 13.0 among
-130 settings of tile, cluster, swizzle and custom option for each of the decoder's shapes; for the
-others nothing is better than what cuBLAS chooses. An algorithm is taken if cuBLAS offers it for the
-shape; every other product is left to torch. All sum in float32, in an order that depends on the
-shape alone.
+Two shapes of the paper's decoder cost less with other tiles: about 2 % of its time and energy.
+`_CHOSEN` has the best of 130 settings per shape on an H200 with cuBLAS 13.0; for the other shapes
+the choice of cuBLAS is the best. An algorithm is used if cuBLAS offers it for the shape; torch
+computes every other product. All sum in float32, in an order that depends only on the shape.
 """
 
 import ctypes
@@ -40,7 +32,7 @@ __all__ = ["LtProducts"]
 
 _LEAST_ROWS = 4096
 _OFFERED = 32  # algorithms that cuBLAS is asked for
-_ALIGNMENT = 256  # of addresses, in bytes: what it expects of them unless told otherwise
+_ALIGNMENT = 256  # of addresses, in bytes: cuBLAS expects it by default
 _WORKSPACE = 32 << 20
 _SMS = 132
 
@@ -65,7 +57,11 @@ class _Product:
     adds: bool
 
 
-# (outs, inner, adds): (tile, cluster). cuBLAS counts in columns: a tile is of outs x rows.
+# (outs, inner, adds): (tile, cluster). cuBLAS counts in columns: a tile has outs x rows.
+# q, k and v: tiles of 176 x 128 cut 16384 rows into 33.9 waves over 132 SMs, those of 128 x 256
+# into 23.3, whose last is mostly idle.
+# The second product of the feed-forward, added to the residual: with so few terms to sum it waits
+# for the residual's memory, and small tiles have more of it in flight.
 _CHOSEN: Mapping[tuple[int, int, bool], tuple[int, int]] = {
     (6144, 2048, False): (_TILE_176X128, _CLUSTER_1X2),
     (2048, 512, True): (_TILE_128X128, _CLUSTER_2X1),
@@ -88,7 +84,7 @@ class _Offer(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """One product: what the call takes besides addresses."""
+    """The arguments of one product except its addresses."""
 
     desc: c_void_p
     weight: c_void_p
@@ -99,8 +95,10 @@ class _Plan:
 
 
 class LtProducts:
-    """Of 16-bit rows on one device; one at a time on the GPU, since they share what they work in:
-    whoever has weights in this form has its own, and runs one batch after another."""
+    """Products of 16-bit rows on one device, which share a workspace.
+
+    So only one runs on the GPU at a time: every owner of weights has its own `LtProducts`.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -114,24 +112,24 @@ class LtProducts:
 
     @staticmethod
     def fit(device: torch.device, dtype: torch.dtype) -> bool:
-        """Whether anything was found for such rows on such a GPU."""
+        """Return whether `_CHOSEN` is for such rows on such a GPU."""
         if device.type != "cuda" or dtype not in _TYPES:
             return False
         properties = torch.cuda.get_device_properties(device)
         return (properties.major, properties.multi_processor_count) == (9, _SMS)
 
     def into(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
-        """out [rows, outs] = x [rows, inner] W^T, written where it stays.   weight [outs, inner]"""
+        """Write out [rows, outs] = x [rows, inner] W^T in place.   weight [outs, inner]"""
         if not self._run(x, weight, out, adds=False):
             torch.mm(x, weight.t(), out=out)
 
     def add(self, residual: Tensor, x: Tensor, weight: Tensor) -> None:
-        """residual += x W^T, in place."""
+        """Add x W^T to the residual in place."""
         if not self._run(x, weight, residual, adds=True):
             residual.addmm_(x, weight.t())
 
     def chosen(self, rows: int, outs: int, inner: int, dtype: torch.dtype, adds: bool) -> bool:
-        """Whether such a product is computed by an algorithm of this file's."""
+        """Return whether an algorithm of this file computes such a product."""
         return self._plan(_Product(rows, outs, inner, dtype, adds)) is not None
 
     def _run(self, x: Tensor, weight: Tensor, out: Tensor, adds: bool) -> bool:
@@ -163,7 +161,7 @@ class LtProducts:
         return self._plans[product]
 
     def _made_plan(self, product: _Product, wanted: tuple[int, int]) -> _Plan | None:
-        """To cuBLAS, whose matrices are columns: out^T [outs, rows] = (W^T)^T x^T."""
+        """Plan out^T [outs, rows] = (W^T)^T x^T: the matrices of cuBLAS are columns."""
         transposed = c_int32(1)
         desc = self._create(
             *("cublasLtMatmulDescCreate", "cublasLtMatmulDescDestroy"),
@@ -217,7 +215,7 @@ class LtProducts:
         return value.value
 
     def _create(self, create: str, destroy: str, *arguments: object) -> c_void_p:
-        """What lives as long as this object."""
+        """Create a cuBLAS object that lives as long as this one."""
         made = c_void_p()
         self._call(create, byref(made), *arguments)
         self._made.append((destroy, made))
@@ -233,7 +231,7 @@ class LtProducts:
 
 
 def _open() -> ctypes.CDLL:
-    """The library that torch itself uses."""
+    """Open the library that torch itself uses."""
     name = f"libcublasLt.so.{(torch.version.cuda or '').split('.')[0]}"
     try:
         return ctypes.CDLL(name)

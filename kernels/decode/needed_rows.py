@@ -1,8 +1,8 @@
 """The rows of k-way matchers that can decide: fewer ids to store on a device, fewer rows to test.
 
 A user who passes a row passes every row that contains it. So an entry does not need a row that
-another of its rows contains, such as that of an empty partition, nor any beside one that contains
-the reserved element, which every user has. Which entries admit whom stays the same.
+another of its rows contains, such as the row of an empty partition. And a row with the reserved
+element, which every user has, is the only row that its entry needs. Admission stays the same.
 """
 
 import ctypes
@@ -39,7 +39,7 @@ class NeededRows:
     """
     index    int32 [ids]                the rows of child entries, entry after entry
     offsets  int32 [child entries + 1]  the ids of entry j are offsets[j] .. offsets[j + 1]; None:
-                                        entry j has id j alone
+                                        entry j has only id j
     """
 
     index: npt.NDArray[np.int32]
@@ -47,9 +47,12 @@ class NeededRows:
 
 
 def needed_rows(
-    rows: NodeMatchers, trie: SidTrie, star: npt.NDArray[np.uint8] | None = None
+    rows: NodeMatchers,
+    trie: SidTrie,
+    star: npt.NDArray[np.uint8] | None = None,
+    threads: int | None = None,
 ) -> NeededRows:
-    """`star` of a set's rows. In mode `union` what the snapshot has, not copied."""
+    """Return the needed rows of one kind, in mode `union` all. `star` is that of a set's rows."""
     if rows.offsets is None and rows.level_widths is None:
         return NeededRows(rows.index, None)
     entries, levels = trie.num_entries, None
@@ -58,7 +61,13 @@ def needed_rows(
     matcher = MatcherIds.of(rows.index, rows.offsets, levels)
     handle, num_ids = c_void_p(), c_int64()
     _needed_rows(
-        *(available_cores(), entries, ctypes.byref(matcher), rows.table, rows.table.shape[1]),
+        *(
+            threads or available_cores(),
+            entries,
+            ctypes.byref(matcher),
+            rows.table,
+            rows.table.shape[1],
+        ),
         *(None if star is None else star.ctypes.data, handle, num_ids),
     )
     try:

@@ -1,17 +1,20 @@
-"""The factor of an RMS norm, carried beside the rows instead of being applied to them."""
+"""RMS norms as factors of rows: computed once, and applied by the operation that reads the product.
+
+A linear map commutes with the factor: rms_norm(x) W = factor * (x diag(gain) W). So the weights
+contain the gain, and rows are never normalised in memory.
+"""
 
 import torch
 from torch import Tensor
 
-__all__ = ["check_row_factors", "row_factors_reference"]
+from grace.kernels.checks import require_tensor
+from grace.kernels.row_stable import gelu
+
+__all__ = ["activate_reference", "check_activation", "check_row_factors", "row_factors_reference"]
 
 
 def row_factors_reference(x: Tensor, eps: float) -> Tensor:
-    """1 / sqrt(mean(x_r^2) + eps) of every row, sums in float32.   [rows, d] -> float32 [rows]
-
-    A linear map commutes with it: rms_norm(x) W = factor * (x diag(gain) W). So the gain goes into
-    the weights once, and the factor to whoever reads the product.
-    """
+    """Return 1 / sqrt(mean(x_r^2) + eps) of every row, in float32.   [rows, d] -> [rows]"""
     check_row_factors(x)
     return torch.rsqrt(x.float().square().mean(dim=1) + eps)
 
@@ -19,3 +22,29 @@ def row_factors_reference(x: Tensor, eps: float) -> Tensor:
 def check_row_factors(x: Tensor) -> None:
     if x.dim() != 2:
         raise ValueError(f"x must be [rows, d], got {list(x.shape)}")
+
+
+def activate_reference(hidden: Tensor, row_scale: Tensor, ffn: str) -> Tensor:
+    """Return the hidden rows of a feed-forward network whose input was not normalised yet.
+
+    They are relu(r h), or gelu(r h_gate) * (r h_value) with the gate first, in float32.
+
+    hidden     [rows, d_ff] for "relu", [rows, 2 * d_ff] for "gated_gelu"
+    row_scale  float32 [rows]   r: an RMS factor not yet applied
+    -> [rows, d_ff] in hidden's type
+    """
+    check_activation(hidden, row_scale, ffn)
+    scaled = hidden.float() * row_scale.unsqueeze(1)
+    if ffn == "relu":
+        return torch.relu(scaled).to(hidden.dtype)
+    gate, value = scaled.chunk(2, dim=1)
+    return (gelu(gate) * value).to(hidden.dtype)
+
+
+def check_activation(hidden: Tensor, row_scale: Tensor, ffn: str) -> None:
+    if hidden.dim() != 2:
+        raise ValueError(f"hidden must be [rows, d_ff], got {list(hidden.shape)}")
+    rows, wide = hidden.shape
+    require_tensor("row_scale", row_scale, torch.float32, rows=rows)
+    if ffn != "relu" and (ffn != "gated_gelu" or wide % 2):
+        raise ValueError(f"ffn must be relu, or gated_gelu of an even width, got {ffn} of {wide}")

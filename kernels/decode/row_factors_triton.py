@@ -1,49 +1,56 @@
-"""The factors of RMS norms on a GPU: a row is read once, in 16-byte loads, and never written.
+"""RMS factors on a GPU, and the activation that applies them: one pass over memory each.
 
-What makes it fast: programs of a few rows with 2 to 4 loads per thread, all issued before the first
-product, and a sum that leaves the warp once. A row longer than a tile is read in turns.
+What makes it fast: every element is read once, in 16-byte loads, and only the activation writes
+rows. A program computes the factors of a few rows with 2 to 4 loads per thread, issues them all
+before the first product, and sums across warps once. A row longer than a tile is read in turns.
 """
-
-from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from grace.kernels.decode.row_factors import check_row_factors
-from grace.kernels.decode.shapes import require_contiguous
+from grace.kernels.checks import require_contiguous
+from grace.kernels.decode.row_factors import check_activation, check_row_factors
 
-__all__ = ["RowFactorTiles", "row_factors_in_tiles", "row_factors_triton"]
+__all__ = ["activate_triton", "row_factors_triton"]
 
-
-class RowFactorTiles(NamedTuple):
-    """A program computes `rows` rows, `columns` at a time, both powers of two."""
-
-    rows: int
-    columns: int
-    warps: int
+_FACTOR_TILE = 4096  # elements that a program reads at a time
+_ACTIVATION_TILE = 2048  # elements that a program writes
 
 
 def row_factors_triton(x: Tensor, eps: float) -> Tensor:
-    """As `row_factors_reference`."""
+    """Compute what `row_factors_reference` does."""
     check_row_factors(x)
-    columns = min(4096, triton.next_power_of_2(max(1, x.shape[1])))
-    return row_factors_in_tiles(x, eps, RowFactorTiles(max(1, 4096 // columns), columns, 4))
-
-
-def row_factors_in_tiles(x: Tensor, eps: float, tiles: RowFactorTiles) -> Tensor:
-    """The operation in tiles of the caller's choice."""
     require_contiguous(x=x)
     rows, d = x.shape
     out = torch.empty(rows, dtype=torch.float32, device=x.device)
     if rows:
-        _factors[(triton.cdiv(rows, tiles.rows),)](
-            *(x, out, rows, eps),
-            d=d,
-            block_rows=tiles.rows,
-            block_d=tiles.columns,
-            num_warps=tiles.warps,
+        columns = min(_FACTOR_TILE, triton.next_power_of_2(max(1, d)))
+        block_rows = _FACTOR_TILE // columns
+        _factors[(triton.cdiv(rows, block_rows),)](
+            *(x, out, rows, eps), d=d, block_rows=block_rows, block_d=columns, num_warps=4
+        )
+    return out
+
+
+def activate_triton(hidden: Tensor, row_scale: Tensor, ffn: str) -> Tensor:
+    """Compute what `activate_reference` does."""
+    check_activation(hidden, row_scale, ffn)
+    require_contiguous(hidden=hidden, row_scale=row_scale)
+    gated = ffn == "gated_gelu"
+    rows, wide = len(hidden), hidden.shape[1] // (2 if gated else 1)
+    out = torch.empty((rows, wide), dtype=hidden.dtype, device=hidden.device)
+    if out.numel():
+        columns = min(512, triton.next_power_of_2(wide))
+        block_rows = _ACTIVATION_TILE // columns
+        _activate[(triton.cdiv(rows, block_rows), triton.cdiv(wide, columns))](
+            *(hidden, row_scale, out, rows),
+            wide=wide,
+            gated=gated,
+            block_rows=block_rows,
+            block_columns=columns,
+            num_warps=4,
         )
     return out
 
@@ -68,3 +75,32 @@ def _factors(
         squares += x.to(tl.float32) * x.to(tl.float32)
     factor = tl.rsqrt(tl.sum(squares, axis=1) / d + eps)
     tl.store(p_out + o_row, factor, mask=live)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _activate(
+    p_hidden: tl.tensor,
+    p_scale: tl.tensor,
+    p_out: tl.tensor,
+    rows: tl.tensor,
+    wide: tl.constexpr,
+    gated: tl.constexpr,
+    block_rows: tl.constexpr,
+    block_columns: tl.constexpr,
+) -> None:
+    o_row = tl.program_id(0).to(tl.int64) * block_rows + tl.arange(0, block_rows)
+    o_column = tl.program_id(1) * block_columns + tl.arange(0, block_columns)
+    live = o_row < rows
+    inside = live[:, None] & (o_column < wide)[None, :]
+    factor = tl.load(p_scale + o_row, mask=live, other=0.0)[:, None]
+    p_row = p_hidden + o_row[:, None] * ((1 + gated) * wide) + o_column[None, :]
+    x = tl.load(p_row, mask=inside, other=0.0).to(tl.float32) * factor
+    if gated:
+        value = tl.load(p_row + wide, mask=inside, other=0.0).to(tl.float32) * factor
+        # x (1 + tanh(u)) / 2 = x / (1 + exp(-2u)), without tanh and its cancellation.
+        twice = 1.5957691216057308 * (x + 0.044715 * x * x * x)  # 2 sqrt(2 / pi)
+        result = x / (1.0 + tl.exp(-twice)) * value
+    else:
+        result = tl.where(x < 0.0, 0.0, x)  # NaN stays NaN, which a maximum would hide
+    p_result = p_out + o_row[:, None] * wide + o_column[None, :]
+    tl.store(p_result, result.to(p_out.dtype.element_ty), mask=inside)

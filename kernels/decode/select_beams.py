@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from grace.index.trie import NO_NODE
-from grace.kernels.decode.shapes import require_tensor
+from grace.kernels.checks import require_tensor
 from grace.kernels.decode.tensors import Beams, Candidates
 
 __all__ = ["check_selection", "select_beams_reference"]
@@ -20,21 +20,22 @@ def select_beams_reference(
     ordered: bool,
     row_scale: Tensor | None = None,
 ) -> Beams:
-    """Keeps each request's k best candidates by the beam's score + the token's log-probability.
+    """Keep each request's k best candidates by the beam's score + the token's log-probability.
 
-    logits  [B * M, C]      the step's tokens, then rows that only enter the normaliser
-    scores  float32 [B, M]  of the beams
-    row_scale  float32 [B * M]   multiplies the row's logits: an RMS factor not yet applied
+    logits     [B * M, C]       the step's tokens, then columns that only enter the normaliser
+    scores     float32 [B, M]   of the beams
+    row_scale  float32 [B * M]  multiplies the row's logits: an RMS factor not yet applied
     -> [B, k], all sums in float32
 
-    Ties go to the lower candidate: lower beam row, then lower token. The kept ones stay in the
-    candidates' order, or if `ordered` by score, descending, then in that order. What is missing to
-    k is dead and comes last: score -inf, node NO_NODE, token 0, parent the request's first row.
+    Ties go to the lower candidate: lower beam row, then lower token. The beams keep the candidates'
+    order; if `ordered`, they are sorted by score, descending, and ties keep that order. A request
+    with fewer than k candidates gets dead beams at the end: score -inf, node NO_NODE, token 0, and
+    the request's first row as parent.
 
     A candidate of probability zero (score -inf) is never kept. A request with a candidate whose
-    score is NaN or +inf is corrupt: all its beams are dead, and no other request is touched. One
-    NaN or +inf among a row's logits makes the whole row NaN; the logits of a row without candidates
-    may be anything.
+    score is NaN or +inf is corrupt: all its beams are dead, and other requests are not affected.
+    One NaN or +inf among a row's logits makes the whole row NaN; the logits of a row without
+    candidates may be anything.
     """
     requests, beams = check_selection(logits, scores, candidates, k, row_scale)
     candidates = candidates.packed()
@@ -66,7 +67,7 @@ def select_beams_reference(
 
 
 def _best(totals: Tensor, k: int, ordered: bool) -> Tensor:
-    """The places of the k highest, ties to the lower place.   [n] -> [at most k]"""
+    """Return the places of the k highest; ties go to the lower place.   [n] -> [at most k]"""
     places = totals.sort(descending=True, stable=True).indices[:k]
     places = places[totals[places] > -torch.inf]
     return places if ordered else places.sort().values
@@ -87,7 +88,7 @@ def _dead_beams(requests: int, beams: int, k: int, scores: Tensor) -> Beams:
 def check_selection(
     logits: Tensor, scores: Tensor, candidates: Candidates, k: int, row_scale: Tensor | None
 ) -> tuple[int, int]:
-    """Shapes and types alone: on a GPU nothing here waits for the device. -> requests, beams"""
+    """Check shapes and types only, so that a GPU is not waited for. -> requests, beams"""
     if scores.dim() != 2 or scores.shape[1] == 0:
         raise ValueError(f"scores must be [requests, beams >= 1], got {list(scores.shape)}")
     requests, beams = scores.shape

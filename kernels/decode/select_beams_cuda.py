@@ -6,10 +6,8 @@ from ctypes import c_int64, c_void_p
 import torch
 from torch import Tensor
 
-from grace.kernels.addresses import address
-from grace.kernels.cuda_stream import current_stream
+from grace.kernels.checks import address, current_stream, require_contiguous
 from grace.kernels.decode.select_beams import check_selection
-from grace.kernels.decode.shapes import require_contiguous
 from grace.kernels.decode.tensors import Beams, Candidates
 from grace.native.loader import declare, load_cuda_library
 
@@ -17,12 +15,12 @@ __all__ = ["prepare_selection", "select_beams_cuda"]
 
 _LOGIT_KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 _MOST_BEAMS = 65536
-_KEYS_IN_BLOCK = 4096  # what is ranked exactly without memory of its own
+_KEYS_IN_BLOCK = 4096  # that are ranked exactly in a block's memory
 _GROUPS = 32
 
 
 class _Selection(ctypes.Structure):
-    """As native/cuda/selection.cuh has it."""
+    """The layout of native/cuda/selection.cuh."""
 
     _fields_ = (
         ("logits", c_void_p),
@@ -57,7 +55,7 @@ _select_beams = declare(
 
 
 def prepare_selection(device: torch.device) -> None:
-    """Once for each device, before the first call there and outside of any capture."""
+    """Prepare a device, once, before its first selection and outside of any capture."""
     with torch.cuda.device(device):
         _prepare_selection()
 
@@ -70,7 +68,7 @@ def select_beams_cuda(
     ordered: bool,
     row_scale: Tensor | None = None,
 ) -> Beams:
-    """As `select_beams_reference`, for up to 65536 beams of up to 65536 candidates each."""
+    """Compute what `select_beams_reference` does, for up to 65536 beams of 65536 candidates."""
     requests, beams = check_selection(logits, scores, candidates, k, row_scale)
     device = logits.device
     if logits.dtype not in _LOGIT_KINDS:

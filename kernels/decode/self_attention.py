@@ -1,11 +1,21 @@
-"""Self-attention of one new token per beam over the beam's own prefix, paged."""
+"""Self-attention of one new token per beam over the beam's own prefix, and its block table.
+
+The keys and values of a token are one block of the pool. A row of the table lists the blocks of
+its prefix, so a beam search moves block ids and never keys or values.
+"""
 
 import torch
 from torch import Tensor
 
-from grace.kernels.decode.shapes import require_tensor
+from grace.kernels.checks import require_tensor
+from grace.kernels.decode.tensors import NO_BLOCK
 
-__all__ = ["check_self_attention", "self_attention_reference"]
+__all__ = [
+    "check_rearrange",
+    "check_self_attention",
+    "rearrange_reference",
+    "self_attention_reference",
+]
 
 
 def self_attention_reference(
@@ -16,16 +26,17 @@ def self_attention_reference(
     scale: float,
     row_scale: Tensor | None = None,
 ) -> Tensor:
-    """softmax_j(scale * q k_j + bias[h, step - j]) v_j over a row's prefix j = 0..step, in float32.
+    """Return softmax_j(scale * q k_j + bias[h, step - j]) v_j over a row's prefix j = 0..step.
 
     pool       [blocks, 3, H, d]   q, k, v of one token of one beam row
     table      int32 [rows, L]     block of a row's token j; columns beyond `step` are not read
     bias       [H, L]              by distance
     row_scale  float32 [blocks]    multiplies the block's q, k and v: an RMS factor not yet applied
-    -> [rows, H * d] in the pool's type; q of a row is that of its block at `step`
+    -> [rows, H * d] in the pool's type, computed in float32; q of a row is that of its block at
+       `step`
     """
     check_self_attention(pool, table, step, bias, row_scale)
-    _check_blocks(table[:, : step + 1], len(pool))
+    _require_ids("table", table[:, : step + 1], len(pool), "block")
     blocks = table[:, : step + 1].long()
     qkv = pool[blocks].float()  # [rows, step + 1, 3, H, d]
     if row_scale is not None:
@@ -33,7 +44,7 @@ def self_attention_reference(
     query, keys, values = qkv[:, step:, 0], qkv[:, :, 1], qkv[:, :, 2]
     by_position = bias[:, : step + 1].float().flip(1).T  # [step + 1, H]
     scores = scale * (query * keys).sum(dim=-1) + by_position
-    # Over the last axis: over another one, the last heads of a thread's share round otherwise.
+    # A softmax over another axis than the last rounds a thread's last heads differently.
     by_head = scores.transpose(1, 2).contiguous()
     weights = torch.softmax(by_head, dim=-1).transpose(1, 2)  # [rows, step + 1, H]
     return (weights.unsqueeze(-1) * values).sum(dim=1).flatten(1).to(pool.dtype)
@@ -42,7 +53,7 @@ def self_attention_reference(
 def check_self_attention(
     pool: Tensor, table: Tensor, step: int, bias: Tensor, row_scale: Tensor | None
 ) -> None:
-    """Shapes and types alone: on a GPU nothing here waits for the device."""
+    """Check shapes and types only, so that a GPU is not waited for."""
     if pool.dim() != 4 or pool.shape[1] != 3:
         raise ValueError(f"pool must be [blocks, 3, heads, d_head], got {list(pool.shape)}")
     if table.dim() != 2:
@@ -57,10 +68,38 @@ def check_self_attention(
         raise ValueError(f"step must be 0..{length - 1}, got {step}")
 
 
-def _check_blocks(prefix: Tensor, num_blocks: int) -> None:
-    wrong = (prefix < 0) | (prefix >= num_blocks)
+def rearrange_reference(table: Tensor, parents: Tensor, step: int) -> Tensor:
+    """Return the table of new rows: row i continues row parents[i] and takes its blocks 0..step.
+
+    table    int32 [rows, L]
+    parents  int32 [B, k]   rows of `table`
+    -> int32 [B * k, L], NO_BLOCK at the positions after `step`
+    """
+    check_rearrange(table, parents, step)
+    _require_ids("parents", parents, len(table), "row")
+    new = table.new_full((parents.numel(), table.shape[1]), NO_BLOCK)
+    new[:, : step + 1] = table[parents.flatten().long(), : step + 1]
+    return new
+
+
+def check_rearrange(table: Tensor, parents: Tensor, step: int) -> None:
+    """Check shapes and types only, so that a GPU is not waited for."""
+    if table.dim() != 2:
+        raise ValueError(f"table must be [rows, sid_length], got {list(table.shape)}")
+    if parents.dim() != 2:
+        raise ValueError(f"parents must be [requests, beams], got {list(parents.shape)}")
+    rows, length = table.shape
+    requests, beams = parents.shape
+    require_tensor("table", table, torch.int32, rows=rows, sid_length=length)
+    require_tensor("parents", parents, torch.int32, requests=requests, beams=beams)
+    if not 0 <= step < length:
+        raise ValueError(f"step must be 0..{length - 1}, got {step}")
+
+
+def _require_ids(name: str, ids: Tensor, count: int, noun: str) -> None:
+    wrong = (ids < 0) | (ids >= count)
     if wrong.any():
         row, column = wrong.nonzero()[0].tolist()
         raise ValueError(
-            f"table[{row}, {column}] is {int(prefix[row, column])}: not a block 0..{num_blocks - 1}"
+            f"{name}[{row}, {column}] is {int(ids[row, column])}: not a {noun} 0..{count - 1}"
         )

@@ -1,18 +1,12 @@
-"""Self-attention over the paged prefix on a GPU: the QKV rows are read where the GEMM wrote them.
+"""Self-attention over the paged prefix on a GPU, and the gather that rearranges its block table.
 
-One query over at most 8 keys has nothing for a tensor core to do: the kernel is as fast as its
-reads. What makes it fast:
+The kernel is bound by its reads: one query over at most 8 keys leaves a tensor core idle.
 
 * Nothing is copied: a block id is the row of a step's QKV output, and 8 neighbouring elements of a
-  head are one 16-byte load. All loads of a program are issued before the first product.
-* Rows next to each other continue the same parents, so a program has several rows of a few heads:
-  what siblings share is read from the L1 cache, and the L2's bandwidth, the next limit after the
-  memory's, goes to what differs.
-* A program of 8 elements per thread leaves room for so many threads on an SM that their loads in
-  flight hide the table's latency.
-
-It assumes a contiguous pool, and ids that are blocks wherever `step` reaches: nothing is looked up
-on the host.
+  head are one 16-byte load. A program issues all its loads before the first product.
+* Neighbouring rows continue the same parents. A program has several rows of a few heads, so
+  siblings share reads through the L1 cache, which leaves the L2's bandwidth to what differs.
+* 8 elements per thread leave room for enough threads to hide the latency of reading the table.
 """
 
 from typing import NamedTuple
@@ -22,14 +16,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from grace.kernels.decode.self_attention import check_self_attention
-from grace.kernels.decode.shapes import require_contiguous
+from grace.kernels.checks import require_contiguous
+from grace.kernels.decode.self_attention import check_rearrange, check_self_attention
+from grace.kernels.decode.tensors import NO_BLOCK
 
-__all__ = ["SelfAttentionTiles", "self_attention_in_tiles", "self_attention_triton"]
+__all__ = ["SelfAttentionTiles", "rearrange_triton", "self_attention_triton"]
+
+_REARRANGED_ROWS = 128  # of a program
 
 
 class SelfAttentionTiles(NamedTuple):
-    """A program computes `rows` x `heads`, both powers of two, with so many warps."""
+    """A program computes `rows` x `heads`, both powers of two, with `warps` warps."""
 
     rows: int
     heads: int
@@ -43,28 +40,15 @@ def self_attention_triton(
     bias: Tensor,
     scale: float,
     row_scale: Tensor | None = None,
+    tiles: SelfAttentionTiles | None = None,
 ) -> Tensor:
-    """As `self_attention_reference`, for d_head up to 256 and any pool type."""
+    """Compute what `self_attention_reference` does, for d_head up to 256 and any pool type."""
     check_self_attention(pool, table, step, bias, row_scale)
-    _, _, heads, d_head = pool.shape
-    shared = len(pool) < len(table)
-    tiles = _tiles_of(step, shared, heads, triton.next_power_of_2(d_head))
-    return self_attention_in_tiles(pool, table, step, bias, scale, row_scale, tiles)
-
-
-def self_attention_in_tiles(
-    pool: Tensor,
-    table: Tensor,
-    step: int,
-    bias: Tensor,
-    scale: float,
-    row_scale: Tensor | None,
-    tiles: SelfAttentionTiles,
-) -> Tensor:
-    """The operation, on shapes known to be right, in tiles of the caller's choice."""
     require_contiguous(pool=pool, table=table, bias=bias)
     rows, length = table.shape
     _, _, heads, d_head = pool.shape
+    d_pad = triton.next_power_of_2(d_head)
+    tiles = tiles or _tiles_of(step, len(pool) < rows, heads, d_pad)
     out = torch.empty((rows, heads * d_head), dtype=pool.dtype, device=pool.device)
     if out.numel():
         grid = (triton.cdiv(rows, tiles.rows), triton.cdiv(heads, tiles.heads))
@@ -74,7 +58,7 @@ def self_attention_in_tiles(
             step=step,
             heads=heads,
             d_head=d_head,
-            d_pad=triton.next_power_of_2(d_head),
+            d_pad=d_pad,
             block_rows=tiles.rows,
             block_heads=tiles.heads,
             scaled=row_scale is not None,
@@ -83,11 +67,32 @@ def self_attention_in_tiles(
     return out
 
 
-def _tiles_of(step: int, shared: bool, heads: int, d_pad: int) -> SelfAttentionTiles:
-    """8 elements per thread; the rest was found on an H200, at 16 heads of 128 in bfloat16.
+def rearrange_triton(table: Tensor, parents: Tensor, step: int) -> Tensor:
+    """Compute what `rearrange_reference` does; parents are rows of the table, unchecked here.
 
-    Small programs read long prefixes fastest. Short ones, and those of a pool of fewer blocks than
-    rows (layer 0's table), want more heads of a row side by side.
+    It is one gather, whose launch is most of its time.
+    """
+    check_rearrange(table, parents, step)
+    require_contiguous(table=table, parents=parents)
+    rows, length = parents.numel(), table.shape[1]
+    new = torch.empty((rows, length), dtype=torch.int32, device=table.device)
+    if rows:
+        _gather[(triton.cdiv(rows, _REARRANGED_ROWS),)](
+            *(table, parents, new, rows),
+            step=step,
+            length=length,
+            length_pad=triton.next_power_of_2(length),
+            block_rows=_REARRANGED_ROWS,
+            no_block=NO_BLOCK,
+        )
+    return new
+
+
+def _tiles_of(step: int, shared: bool, heads: int, d_pad: int) -> SelfAttentionTiles:
+    """Give a thread 8 elements; the rest was found on an H200, at 16 heads of 128 in bfloat16.
+
+    Small programs read long prefixes fastest. Short prefixes, and a pool with fewer blocks than
+    rows (layer 0's table), are faster with more heads of a row in one program.
     """
     wide = shared or step < 2
     block_heads = min(4, triton.next_power_of_2(heads)) if wide else 1
@@ -159,3 +164,28 @@ def _attend(
     mixed = mixed / total[:, None]
     p_rows = (p_out + o_row * (heads * d_head) + o_head * d_head)[:, None] + o_d[None, :]
     tl.store(p_rows, mixed.to(p_out.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _gather(
+    p_table: tl.tensor,
+    p_parents: tl.tensor,
+    p_new: tl.tensor,
+    rows: tl.tensor,
+    step: tl.constexpr,
+    length: tl.constexpr,
+    length_pad: tl.constexpr,
+    block_rows: tl.constexpr,
+    no_block: tl.constexpr,
+) -> None:
+    o_row = tl.program_id(0).to(tl.int64) * block_rows + tl.arange(0, block_rows)
+    o_position = tl.arange(0, length_pad)[None, :]
+    live = o_row < rows
+    parent = tl.load(p_parents + o_row, mask=live, other=0).to(tl.int64)
+    blocks = tl.load(
+        p_table + parent[:, None] * length + o_position,
+        mask=live[:, None] & (o_position <= step),
+        other=no_block,
+    )
+    p_rows = p_new + o_row[:, None] * length + o_position
+    tl.store(p_rows, blocks, mask=live[:, None] & (o_position < length))

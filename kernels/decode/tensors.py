@@ -29,15 +29,16 @@ __all__ = [
 ]
 
 MOST_SETS_ON_GPU = 8
-"""The targeting sets that its admission has room for: kMostSets of native/cuda/admission.cuh."""
+"""The most targeting sets that admission on a GPU tests: kMostSets of native/cuda/admission.cuh."""
 
 NO_BLOCK = -1
-"""Stands in a block table where a beam has no token yet."""
+"""The entry of a block table where a beam has no token yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class BloomTensors:
-    """
+    """One set's Bloom rows.
+
     index    int32 [child entries], or [ids] with offsets
     table    int64 [rows, bits / 64]
     star     uint8 [rows]
@@ -60,8 +61,8 @@ class DecodeIndex:
     csr_tokens     int32 [child entries]
     bitmask_index  int32 [child entries], bitmask_table int64 [rows, words]; None in mode `cd`
 
-    In the k-way modes an entry has several row ids: those of entry j are offsets[j] ..
-    offsets[j + 1], those of the snapshot's that are needed (kernels/decode/needed_rows.py).
+    In the k-way modes an entry has several row ids: entry j has offsets[j] .. offsets[j + 1]. They
+    are the rows of the snapshot that can decide (kernels/decode/needed_rows.py).
     """
 
     vocab_sizes: tuple[int, ...]
@@ -71,11 +72,11 @@ class DecodeIndex:
     bitmask_index: Tensor | None
     bitmask_table: Tensor | None
     blooms: tuple[BloomTensors, ...]
-    bitmask_offsets: Tensor | None = None  # int32 [child entries + 1], as of a set's rows
+    bitmask_offsets: Tensor | None = None  # int32 [child entries + 1], like a set's offsets
 
     @staticmethod
     def of(snapshot: Snapshot, device: torch.device) -> "DecodeIndex":
-        """Raises ConfigError for a snapshot that cannot be generated from on such a device."""
+        """Copy a snapshot to a device; raise ConfigError if the device cannot decode with it."""
         trie, matchers = snapshot.trie, snapshot.matchers
         if matchers is not None and device.type == "cuda":
             _require_few_sets(snapshot, device)
@@ -113,7 +114,7 @@ class DecodeIndex:
         )
 
     def without_matchers(self) -> "DecodeIndex":
-        """The same catalogue in mode `cd`: every valid token is admitted."""
+        """Return the same catalogue in mode `cd`: every valid token is admitted."""
         return replace(
             self, bitmask_index=None, bitmask_table=None, blooms=(), bitmask_offsets=None
         )
@@ -129,16 +130,14 @@ class QueryTensors:
 
 @dataclass(frozen=True, slots=True)
 class UserTensors:
-    """
-    bitmask  int64 [B, words]
-    """
+    """The user rows of B requests.   bitmask int64 [B, words]"""
 
     bitmask: Tensor
     sets: tuple[QueryTensors, ...]
 
     @staticmethod
     def of(users: UserRows, device: torch.device) -> "UserTensors":
-        """Without waiting for the copies: what runs later on the same stream sees them."""
+        """Copy without waiting: work queued later on the same stream sees the copies."""
         return UserTensors(
             on_device(torch.from_numpy(users.bitmask.view(np.int64)), device),
             tuple(
@@ -155,12 +154,11 @@ class UserTensors:
 class Candidates:
     """The admitted children of all beam rows, row by row, tokens ascending within a row.
 
-    offsets  int32 [rows + 1]   those of row r: offsets[r] .. offsets[r + 1]
+    offsets  int32 [rows + 1]   row r has the places offsets[r] .. offsets[r + 1]
     tokens   int32 [n]
     nodes    int32 [n]          the child's node
-    counts   int32 [rows]       if given, offsets bound the room of a row, and only the first
-                                counts[r] places of it are candidates: a captured step knows its
-                                bounds beforehand, and not how many it will admit
+    counts   int32 [rows]       if given, only the first counts[r] places of row r are candidates: a
+                                captured step knows its room in advance, not how many it admits
     """
 
     offsets: Tensor
@@ -169,7 +167,7 @@ class Candidates:
     counts: Tensor | None = None
 
     def packed(self) -> "Candidates":
-        """The same without room between rows; on a GPU this waits for the device."""
+        """Return the same without room between rows; on a GPU this waits for the device."""
         if self.counts is None:
             return self
         ends = self.counts.cumsum(0, dtype=torch.int32)
@@ -185,11 +183,11 @@ class Candidates:
 class Beams:
     """The live prefixes after a step, [B, M] each. A dead beam has score -inf and node NO_NODE.
 
-    parents  int32     the flat row of the step before that a beam continues; any row if dead
+    parents  int32     the flat row of the previous step that a beam continues; any row if dead
     tokens   int32     the token it appends; 0 if dead
     nodes    int32
     scores   float32
-    corrupt  bool [B]  the step's numbers were not finite for this request: all its beams are dead
+    corrupt  bool [B]  the request's numbers were not finite, so all its beams are dead
     """
 
     parents: Tensor
@@ -200,7 +198,7 @@ class Beams:
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """A small tensor of the CPU's memory, copied without waiting for the device."""
+    """Copy a small tensor from the CPU's memory without waiting for the device."""
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor if tensor.device == device else tensor.to(device)

@@ -1,1 +1,1 @@
-"""The operations of the encoder: a torch reference beside each fast body."""
+"""The operations of the encoder, each with its torch reference and its fast body."""

@@ -1,9 +1,9 @@
-"""Attention of an encoder: a request's tokens as queries, and its own tokens or others as keys."""
+"""Attention in an encoder: a request's tokens are queries; the same or other tokens are keys."""
 
 import torch
 from torch import Tensor
 
-from grace.kernels.decode.shapes import require_tensor
+from grace.kernels.checks import require_tensor
 from grace.kernels.row_stable import matmul
 
 __all__ = ["check_encoder_attention", "encoder_attention_reference"]
@@ -18,9 +18,9 @@ def encoder_attention_reference(
     key_mask: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """softmax_j(scale * q_i k_j + bias[h, j - i]) v_j over the keys j of the query's request.
+    """Return softmax_j(scale * q_i k_j + bias[h, j - i]) v_j over the keys j of a query's request.
 
-    queries   [B, Q, H * d]       each head's d columns side by side
+    queries   [B, Q, H * d]       each head's d columns together
     keys      [B, K, H * d]       values likewise
     key_mask  bool [B, K]         False: the key gets no weight; it must still be finite. None: all
     bias      [H, Q + K - 1]      by distance, from 1 - Q to K - 1. None: none
@@ -35,7 +35,7 @@ def encoder_attention_reference(
         weights = torch.softmax(scores, dim=-1)
     else:
         ignored = ~key_mask[:, None, None, :]
-        # The least finite number and not -inf: without any key the weights are even, not NaN.
+        # The least finite number, not -inf: without any key the weights are even, not NaN.
         scores = scores.masked_fill(ignored, torch.finfo(scores.dtype).min)
         weights = torch.softmax(scores, dim=-1).masked_fill(ignored, 0.0)
     return matmul(weights, v).transpose(1, 2).reshape(queries.shape).to(queries.dtype)
@@ -49,7 +49,7 @@ def check_encoder_attention(
     key_mask: Tensor | None,
     bias: Tensor | None,
 ) -> None:
-    """Shapes and types alone: on a GPU nothing here waits for the device."""
+    """Check shapes and types only, so that a GPU is not waited for."""
     if queries.dim() != 3 or keys.dim() != 3:
         shapes = f"{list(queries.shape)} and {list(keys.shape)}"
         raise ValueError(f"queries and keys must be [requests, tokens, inner], got {shapes}")

@@ -1,11 +1,9 @@
-"""Attention of an encoder on a GPU: one kernel, where scores and weights never leave the SM.
+"""Attention in an encoder on a GPU: one kernel, whose scores and weights never leave the SM.
 
-What makes it fast: a program runs a block of queries of one head past the request's keys, block by
-block with a running maximum, on tensor cores. Queries, keys and values are read where the products
-left them, heads side by side, and the result is written as the next product reads it. The key mask
-is read as it is.
-
-Sizes that are no powers of two are padded inside the kernel.
+What makes it fast: a program takes a block of queries of one head through the request's keys, block
+by block with a running maximum, on tensor cores. It reads queries, keys and values in place, in the
+layout of the products before it, and writes the layout that the next product reads. The kernel pads
+sizes that are not powers of two.
 """
 
 from typing import NamedTuple
@@ -16,18 +14,14 @@ import triton.language as tl
 from torch import Tensor
 
 from grace.kernels.attention_triton import LOG2_E, add_keys, padded
-from grace.kernels.decode.shapes import require_contiguous
+from grace.kernels.checks import require_contiguous
 from grace.kernels.encoder.encoder_attention import check_encoder_attention
 
-__all__ = [
-    "EncoderAttentionTiles",
-    "encoder_attention_in_tiles",
-    "encoder_attention_triton",
-]
+__all__ = ["encoder_attention_triton"]
 
 
-class EncoderAttentionTiles(NamedTuple):
-    """A program does `queries` queries, against `keys` keys at a time, both powers of two."""
+class _Tiles(NamedTuple):
+    """A program does `queries` queries, with `keys` keys at a time, both powers of two."""
 
     queries: int
     keys: int
@@ -44,23 +38,8 @@ def encoder_attention_triton(
     key_mask: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """As `encoder_attention_reference`; queries, keys and values contiguous in H * d."""
+    """Compute what `encoder_attention_reference` does; rows are contiguous in H * d."""
     check_encoder_attention(queries, keys, values, heads, key_mask, bias)
-    tiles = _tiles_of(queries, keys, padded(queries.shape[2] // heads))
-    return encoder_attention_in_tiles(queries, keys, values, heads, scale, key_mask, bias, tiles)
-
-
-def encoder_attention_in_tiles(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    heads: int,
-    scale: float,
-    key_mask: Tensor | None,
-    bias: Tensor | None,
-    tiles: EncoderAttentionTiles,
-) -> Tensor:
-    """The operation, on shapes known to be right, in tiles of the caller's choice."""
     for name, tensor in (("queries", queries), ("keys", keys), ("values", values)):
         if tensor.stride(2) != 1:
             raise ValueError(
@@ -71,6 +50,7 @@ def encoder_attention_in_tiles(
     if bias is not None:
         require_contiguous(bias=bias)
     (requests, count, inner), tokens = queries.shape, keys.shape[1]
+    tiles = _tiles_of(queries, keys, padded(inner // heads))
     out = torch.empty((requests, count, inner), dtype=queries.dtype, device=queries.device)
     if out.numel():
         _attend[(triton.cdiv(count, tiles.queries), heads, requests)](
@@ -90,16 +70,16 @@ def encoder_attention_in_tiles(
     return out
 
 
-def _tiles_of(queries: Tensor, keys: Tensor, d_pad: int) -> EncoderAttentionTiles:
-    """Found on an H200, at 16 requests, 8 heads of 64 and up to 260 tokens."""
-    most_queries, most_keys, warps = 64, 128, 4  # fewer turns than with 64 keys
+def _tiles_of(queries: Tensor, keys: Tensor, d_pad: int) -> _Tiles:
+    """Return what was fastest on an H200 for 16 requests, 8 heads of 64 and up to 260 tokens."""
+    most_queries, most_keys, warps = 64, 128, 4  # fewer turns than with 64
     if queries.dtype == torch.float32:
         most_queries, most_keys = 32, 32  # no tensor cores: what the registers hold
     elif d_pad > 128:
-        most_keys, warps = 32, 8  # fewer warps could not hold what is mixed
+        most_keys, warps = 32, 8  # fewer warps could not hold the sums
     elif d_pad > 64:
-        most_keys = 64  # two stages of more leave room for one program on an SM
-    return EncoderAttentionTiles(
+        most_keys = 64  # with more, two stages leave room for one program per SM
+    return _Tiles(
         queries=min(most_queries, padded(queries.shape[1])),
         keys=min(most_keys, padded(keys.shape[1])),
         warps=warps,
@@ -164,7 +144,7 @@ def _attend(
             scores += tl.load(p_pair, mask=known, other=0.0).to(tl.float32) * LOG2_E
         scores = tl.where(counts[None, :], scores, float("-inf"))
         highest, total, mixed = add_keys(scores, values, highest, total, mixed)
-    # Without any key nothing was added up; what is NaN stays so.
+    # A request without any key has a total of 0; NaN stays NaN.
     mixed = tl.where((total == 0.0)[:, None], 0.0, mixed / total[:, None])
     p_row = p_out + (i_request * count + o_query[:, None]) * (heads * d_head) + o_column
     tl.store(p_row, mixed.to(p_out.dtype.element_ty), mask=live)

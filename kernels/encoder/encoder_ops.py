@@ -1,25 +1,23 @@
-"""The table of an encoder's operations: an encoder is given one, and says what it computes once.
+"""The table of an encoder's operations, and its plain torch bodies for any device and for training.
 
-`PLAIN_ENCODER` is plain torch, for any device and for training. A faster table may overwrite what
-`add_product` adds to.
+A faster table may overwrite what `add_product` adds to.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from grace.kernels.encoder.encoder_attention import encoder_attention_reference
-from grace.kernels.encoder.gates import gate_reference, open_hidden_reference
-from grace.kernels.encoder.rms_norm import rms_norm_reference
+from grace.kernels.encoder.norm_and_gates import (
+    gate_reference,
+    open_hidden_reference,
+    rms_norm_reference,
+)
 from grace.kernels.row_stable import linear
 
-__all__ = ["PLAIN_ENCODER", "EncoderOps", "add_product_reference", "load_encoder_ops"]
-
-
-class RmsNorm(Protocol):
-    def __call__(self, x: Tensor, gain: Tensor, eps: float) -> Tensor: ...
+__all__ = ["PLAIN_ENCODER", "EncoderOps", "add_product_reference"]
 
 
 class EncoderAttention(Protocol):
@@ -35,30 +33,22 @@ class EncoderAttention(Protocol):
     ) -> Tensor: ...
 
 
-class AddProduct(Protocol):
-    def __call__(self, x: Tensor, hidden: Tensor, weight: Tensor) -> Tensor: ...
-
-
-class Gate(Protocol):
-    def __call__(self, x: Tensor, opening: Tensor) -> Tensor: ...
-
-
-class OpenHidden(Protocol):
-    def __call__(self, hidden: Tensor, openings: Tensor) -> Tensor: ...
-
-
 @dataclass(frozen=True, slots=True)
 class EncoderOps:
-    rms_norm: RmsNorm
+    """One implementation of each operation; its `..._reference` says what it computes."""
+
+    rms_norm: Callable[[Tensor, Tensor, float], Tensor]  # (x, gain, eps)
     attention: EncoderAttention
-    add_product: AddProduct
-    gate: Gate
-    open_hidden: OpenHidden
+    add_product: Callable[[Tensor, Tensor, Tensor], Tensor]  # (x, hidden, weight)
+    gate: Callable[[Tensor, Tensor], Tensor]  # (x, opening)
+    open_hidden: Callable[[Tensor, Tensor], Tensor]  # (hidden, openings)
 
 
 def add_product_reference(x: Tensor, hidden: Tensor, weight: Tensor) -> Tensor:
-    """x + hidden W^T, x [..., out], hidden [..., in], weight [out, in]. Do not read x afterwards:
-    a faster body returns the sum in its place."""
+    """Return x + hidden W^T.   x [..., out], hidden [..., in], weight [out, in]
+
+    The caller must not read x afterwards: a faster body returns the sum in its place.
+    """
     return x + linear(hidden, weight)
 
 
@@ -69,12 +59,3 @@ PLAIN_ENCODER = EncoderOps(
     gate=gate_reference,
     open_hidden=open_hidden_reference,
 )
-
-
-def load_encoder_ops(device: torch.device) -> EncoderOps:
-    """The fastest for inference on a device. On a GPU they need Triton, as `load_ops` says."""
-    if device.type != "cuda":
-        return PLAIN_ENCODER
-    from grace.kernels.encoder.encoder_ops_cuda import CUDA_ENCODER  # a CPU needs no Triton  # noqa: PLC0415
-
-    return CUDA_ENCODER

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from grace.kernels.encoder.rms_norm import rms_norm_reference as rms_norm
+from grace.kernels.encoder.norm_and_gates import rms_norm_reference as rms_norm
 from grace.kernels.row_stable import gelu, linear
 from grace.model.definition.spec import Ffn
 

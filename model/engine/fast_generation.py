@@ -9,8 +9,14 @@ import torch
 
 from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile
-from grace.kernels import AdmissionSlot, DecodeIndex, Ops, UserTensors, admission_slot
-from grace.kernels.encoder.encoder_ops import load_encoder_ops
+from grace.kernels import (
+    AdmissionSlot,
+    DecodeIndex,
+    Ops,
+    UserTensors,
+    admission_slot,
+    load_encoder_ops,
+)
 from grace.model.definition.beam_search import Generated, leaves_of, require_together
 from grace.model.definition.inputs import FeatureTensors, SequenceTensors
 from grace.model.definition.model import Model

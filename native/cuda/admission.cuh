@@ -1,5 +1,6 @@
-// What admission reads, by address: written into device memory for each batch, so that a captured
-// graph finds each batch's users and snapshot. kernels/decode/admit_children_cuda.py has the same layout.
+// The addresses that admission reads. They are written into device memory for each batch, so that a
+// captured graph finds the batch's users and snapshot. kernels/decode/admit_children_cuda.py has
+// the same layout.
 #ifndef GRACE_ADMISSION_CUH_
 #define GRACE_ADMISSION_CUH_
 
@@ -9,8 +10,8 @@ namespace grace {
 
 constexpr int kMostSets = 8;
 
-// The table rows of child entries: those of entry j are ids[offsets[j]] .. ids[offsets[j + 1]], at
-// least one; without offsets ids[j] alone.
+// The table rows of child entries: entry j has ids[offsets[j]] .. ids[offsets[j + 1]], at least
+// one. Without offsets, it has only ids[j].
 struct EntryRows {
   const int32_t* ids;
   const int32_t* offsets;
@@ -22,7 +23,7 @@ struct AdmissionSet {
   const uint8_t* star;     // [rows]
   const int32_t* offsets;  // [requests + 1]: request b's hashes are offsets[b] .. offsets[b + 1]
   const uint64_t* hashes;
-  uint64_t* query_tables;  // [requests, bits / 4, 16] of bloom_tables.h, or null: bits too many
+  uint64_t* query_tables;  // [requests, bits / 4, 16] of bloom_tables.h, or null for too many bits
   uint32_t bits;
   uint32_t hashes_per_value;
 };
@@ -34,8 +35,9 @@ struct Admission {
   EntryRows bitmask;
   const uint64_t* bitmask_table;  // [rows, words]
   const uint64_t* users;          // [requests, words]
-  int32_t* user_words;  // [requests, 1 + words]: how many words a user has bits in, and which
-  int64_t words;        // 0: there are no bitmask matchers, as in mode `cd`
+  int32_t*
+      user_words;  // [requests, 1 + words]: the number of words with bits of the user, and which
+  int64_t words;   // 0 without bitmask matchers, as in mode `cd`
   int64_t requests;
   int64_t num_sets;
   AdmissionSet sets[kMostSets];

@@ -1,17 +1,19 @@
-// The admitted children of every beam row: kernels/decode/admit_children.py says what they are.
+// The admitted children of every beam row, which kernels/decode/admit_children.py defines.
 //
-// match_children.cuh says what makes the tests quick. Beam rows share nothing, so unequal fan-outs
-// cost their own warps only: a warp has one row, or several while their children are few.
+// match_children.cuh explains what makes the tests quick. Beam rows share nothing, so a large
+// fan-out costs only its own warps. A warp has one row, or several while their children are few.
 #include <cstdint>
 
 #include "admission.cuh"
 #include "grace/abi.h"
+#include "grace/bloom_tables.h"
 #include "launch.cuh"
 #include "match_children.cuh"
 
 namespace {
 
 using grace::Admission;
+using grace::AdmissionSet;
 using grace::BeamRow;
 using grace::in_device_memory;
 using grace::kAllLanes;
@@ -21,8 +23,42 @@ using grace::kWarp;
 using grace::test_children;
 using grace::Waiting;
 
+constexpr int kPointBlock = 256;   // threads of a block that prepares a batch
 constexpr int kRowBlock = 128;     // threads of a block that works on one row
-constexpr int kSharedBlock = 256;  // threads of a block whose warps have rows of their own
+constexpr int kSharedBlock = 256;  // threads of a block whose warps have their own rows
+
+// Points a slot at a batch: copies the addresses, and prepares once what every step reads of its
+// users. The addresses are the launch's argument, so host memory may change before the launch runs.
+// Blocks [requests, 1 + sets, slices]: y = 0 lists users' words, y = 1 + s fills the tables of set
+// s.
+__global__ void __launch_bounds__(kPointBlock) point(Admission from, Admission* to) {
+  const int64_t request = blockIdx.x;
+  if (blockIdx.y == 0) {
+    if (blockIdx.z != 0 || threadIdx.x != 0) return;
+    if (request == 0) *to = from;
+    if (from.words == 0 || request >= from.requests) return;
+    int32_t* words = from.user_words + request * (1 + from.words);
+    int32_t used = 0;
+    for (int64_t w = 0; w < from.words; ++w) {
+      if (from.users[request * from.words + w] != 0) words[1 + used++] = static_cast<int32_t>(w);
+    }
+    words[0] = used;
+    return;
+  }
+  if (request >= from.requests) return;
+  const AdmissionSet& set = from.sets[blockIdx.y - 1];
+  const int64_t first = set.offsets[request];
+  const int64_t count = set.offsets[request + 1] - first;
+  const int64_t entries = grace::bloom_table_entries(set.bits);
+  if (set.query_tables == nullptr || count > grace::kTabledQueries) return;
+  for (int64_t at = blockIdx.z * blockDim.x + threadIdx.x; at < entries;
+       at += int64_t{gridDim.z} * blockDim.x) {
+    set.query_tables[request * entries + at] =
+        grace::bloom_table_entry(set.hashes + first, count, {set.bits, set.hashes_per_value},
+                                 static_cast<uint32_t>(at / grace::kNibbleValues),
+                                 static_cast<uint32_t>(at % grace::kNibbleValues));
+  }
+}
 
 struct Outputs {
   int32_t* offsets;   // [rows + 1]
@@ -32,7 +68,8 @@ struct Outputs {
   int32_t room;
 };
 
-// Writes what passes, in order, from place `next` of the row's room on; returns the next free one.
+// Writes the children that pass, in order, from place `next` of the row's room; returns the next
+// free place.
 template <int kLanes>
 __device__ int32_t write_children(const Admission& at, uint32_t first, int32_t next,
                                   uint32_t passes, int32_t begin, const Outputs& out) {
@@ -60,8 +97,8 @@ __device__ void close_row(int32_t row, int32_t rows, int32_t count, const Output
   if (row + 1 == rows) out.offsets[rows] = rows * out.room;
 }
 
-// A row by some lanes of each warp that these share; all lanes of the warp together, which may have
-// rows of their own.
+// Admits the children of a row with kLanes lanes of a warp. All lanes of the warp call this
+// together; each group of kLanes may have its own row.
 template <int kLanes>
 __device__ void admit_row(const Admission& at, const BeamRow& beam, int32_t row, int32_t rows,
                           Waiting& waiting, const Outputs& out) {
@@ -75,8 +112,8 @@ __device__ void admit_row(const Admission& at, const BeamRow& beam, int32_t row,
   if (lane % kLanes == 0 && row < rows) close_row(row, rows, count, out);
 }
 
-// kLanes lanes of a warp per row; but where one of the warp's rows has more children than they take
-// at once, all of its lanes for one row after the other.
+// Uses kLanes lanes of a warp per row. If one of the warp's rows has more children than they take
+// at once, all lanes of the warp take one row after the other.
 template <int kLanes>
 __global__ void __launch_bounds__(kSharedBlock, 4)
     admit_with_lanes(const Admission* __restrict__ slot, const int32_t* __restrict__ nodes,
@@ -99,7 +136,7 @@ __global__ void __launch_bounds__(kSharedBlock, 4)
   }
 }
 
-// A block per row: for few rows.
+// Uses a block per row, which is for few rows.
 __global__ void __launch_bounds__(kRowBlock, 8)
     admit_with_block(const Admission* __restrict__ slot, const int32_t* __restrict__ nodes,
                      int32_t rows, int32_t beams, Outputs out) {
@@ -157,9 +194,33 @@ void launch_block(void* stream, const Admission* slot, const int32_t* nodes, int
 
 }  // namespace
 
-// Row r has its answer at r * room, counts[r] of them; offsets are filled with r * room.
-//   lanes  that work on a row of few children: 8, 16, 32, or 128 for a block; any is right for any
-//          fan-out
+// Points a slot at a batch. `bytes` is the caller's size of an Admission; `to` is device memory for
+// one.
+GRACE_API int32_t grace_cuda_point_admission(void* stream, int64_t bytes, const Admission* from,
+                                             Admission* to) {
+  return grace::guarded([&] {
+    grace::require(bytes == sizeof(Admission), "point_admission: another layout of Admission");
+    grace::require(from->num_sets <= grace::kMostSets, "point_admission: more than 8 sets");
+    uint32_t most_bits = 64;
+    for (int64_t s = 0; s < from->num_sets; ++s) {
+      const AdmissionSet& set = from->sets[s];
+      grace::require(set.query_tables == nullptr || set.bits <= grace::kTabledBits,
+                     "point_admission: tables for too many bits");
+      if (set.query_tables != nullptr && set.bits > most_bits) most_bits = set.bits;
+    }
+    grace::LaunchShape shape{};
+    shape.blocks = dim3(static_cast<unsigned>(from->requests > 0 ? from->requests : 1),
+                        static_cast<unsigned>(1 + from->num_sets),
+                        static_cast<unsigned>(grace::bloom_table_entries(most_bits) / kPointBlock));
+    shape.threads = kPointBlock;
+    grace::launch("point_admission", stream, shape, point, *from, to);
+  });
+}
+
+// Row r has counts[r] children, from place r * room on; offsets[r] becomes r * room.
+//   lanes  the lanes that work on a row of few children: 8, 16, 32, or 128 for a block. Any value
+//   is
+//          right for any fan-out.
 GRACE_API int32_t grace_cuda_admit_children(void* stream, const Admission* slot,
                                             const int32_t* nodes, int64_t requests, int64_t beams,
                                             int64_t room, int32_t lanes, int32_t* offsets,

@@ -1,19 +1,19 @@
-// Sorts distinct keys with one block of 1,024 threads. Where their first halves spread well, into
-// buckets, in each of which a key's rank is counted; else runs of a warp by shuffles, then merges
-// in which every key finds its rank among the other run's by bisection.
+// Sorts distinct keys with one block of 1,024 threads. If the first halves of the keys spread well,
+// they go into buckets, and each key counts its rank in its bucket. Otherwise warps sort runs by
+// shuffles, and merges follow in which every key finds its rank in the other run by bisection.
 #ifndef GRACE_BLOCK_SORT_CUH_
 #define GRACE_BLOCK_SORT_CUH_
 
 #include <cstdint>
 
-#include "block_sum.cuh"
+#include "cluster.cuh"
 #include "launch.cuh"
 
 namespace grace {
 
 constexpr int kSortBlock = 1024;
-constexpr int kBucketBits = 11;  // two buckets of each thread
-constexpr int kBucketKeys = 4;   // of a thread, at most; more are merged
+constexpr int kBucketBits = 11;  // two buckets for each thread
+constexpr int kBucketKeys = 4;   // the most keys of a thread; more are merged
 constexpr uint32_t kCrowded = 64;
 
 struct Buckets {
@@ -24,7 +24,7 @@ struct Buckets {
   uint32_t highest[kWarp];
 };
 
-// The keys of a warp, ascending by lane.
+// Sorts the keys of a warp; returns this lane's, ascending by lane.
 __device__ inline uint64_t sort_warp(uint64_t key) {
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
@@ -39,7 +39,7 @@ __device__ inline uint64_t sort_warp(uint64_t key) {
   return key;
 }
 
-// How many of ascending keys are less.
+// Returns the number of ascending keys that are less.
 __device__ inline int32_t rank_among(const uint64_t* keys, int32_t count, uint64_t key) {
   int32_t low = 0;
   while (count > 0) {
@@ -74,7 +74,7 @@ __device__ inline uint64_t* merge_sort(uint64_t* keys, uint64_t* spare, int32_t 
   return keys;
 }
 
-// Sorts in place; false, and nothing done, if too many keys would share a bucket.
+// Sorts in place. Returns false, and changes nothing, if too many keys would share a bucket.
 __device__ inline bool bucket_sort(uint64_t* keys, uint64_t* spare, int32_t count,
                                    Buckets& buckets) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -130,7 +130,7 @@ __device__ inline bool bucket_sort(uint64_t* keys, uint64_t* spare, int32_t coun
   return true;
 }
 
-// Sorts `count` keys of `keys`; `spare` has room for as many. Returns where they then are.
+// Sorts `count` keys; `spare` has room for as many. Returns the one of both that has the result.
 __device__ inline uint64_t* sort_block(uint64_t* keys, uint64_t* spare, int32_t count,
                                        Buckets& buckets) {
   if (count <= kBucketKeys * kSortBlock && bucket_sort(keys, spare, count, buckets)) return keys;

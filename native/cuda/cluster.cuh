@@ -1,5 +1,7 @@
-// Blocks that reach each other's memory: a thread block cluster in code compiled for GPUs that have
-// clusters, elsewhere a block by itself. A launch must ask which code it starts.
+// Work that threads share: sums over a block, and blocks that read each other's memory.
+//
+// Code compiled for GPUs with thread block clusters uses them; in other code a cluster is one
+// block. A launch must ask which code it starts.
 #ifndef GRACE_CLUSTER_CUH_
 #define GRACE_CLUSTER_CUH_
 
@@ -7,10 +9,43 @@
 
 #include <cstdint>
 
+#include "launch.cuh"
+
 namespace grace {
 
-constexpr uint32_t kMostBlocks = 4;  // of a cluster
+constexpr uint32_t kMostBlocks = 4;  // in a cluster
 constexpr int kClusterCode = 90;  // the least cudaFuncAttributes::ptxVersion of code with clusters
+
+struct BlockSums {
+  uint32_t warps[kWarp];
+};
+
+struct Sums {
+  uint32_t before;  // the sum over the threads before this one
+  uint32_t total;
+};
+
+__device__ inline uint32_t sum_until_lane(uint32_t value) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int apart = 1; apart < kWarp; apart *= 2) {
+    const uint32_t lower = __shfl_up_sync(kAllLanes, value, apart);
+    if (lane >= apart) value += lower;
+  }
+  return value;
+}
+
+// All threads of a block of 1,024 call this together. Two uses of the same memory need a barrier
+// between them.
+__device__ inline Sums sums_of_block(uint32_t own, BlockSums& memory) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const uint32_t until = sum_until_lane(own);
+  if (lane == kWarp - 1) memory.warps[warp] = until;
+  __syncthreads();
+  const uint32_t warps = sum_until_lane(memory.warps[lane]);
+  const uint32_t earlier = __shfl_sync(kAllLanes, warps, warp > 0 ? warp - 1 : 0);
+  return {until - own + (warp > 0 ? earlier : 0), __shfl_sync(kAllLanes, warps, kWarp - 1)};
+}
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
@@ -22,7 +57,8 @@ __device__ inline uint32_t cluster_size() {
   return cooperative_groups::this_cluster().num_blocks();
 }
 
-// What any block wrote before, to its own memory, another's or the device's, all see after it.
+// After it, every block sees what any block wrote before: to its own memory, another block's or the
+// device's.
 __device__ inline void cluster_barrier() { cooperative_groups::this_cluster().sync(); }
 
 // The same object in the memory of another block of the cluster.

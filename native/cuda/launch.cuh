@@ -1,4 +1,4 @@
-// What the kernels' launchers share.
+// The parts that all kernels and their launchers share.
 #ifndef GRACE_LAUNCH_CUH_
 #define GRACE_LAUNCH_CUH_
 
@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <string>
 
-// The tests run the kernels on the host, where a block's memory comes from elsewhere.
+// The tests run the kernels on the host, where a block's memory has another source.
 #ifndef GRACE_BLOCK_MEMORY
 #define GRACE_BLOCK_MEMORY(name) extern __shared__ __align__(16) unsigned char name[]
 #endif
@@ -18,8 +18,8 @@ namespace grace {
 constexpr uint32_t kAllLanes = 0xffffffffu;
 constexpr int kWarp = 32;
 
-// An address that was itself read from memory: without this, the compiler must expect any memory
-// behind it, and reads it the slow way.
+// Marks an address that was itself read from memory. Otherwise the compiler must expect it to be in
+// any kind of memory, and reads it the slow way.
 template <typename T>
 __device__ inline T* in_device_memory(T* address) {
   __builtin_assume(__isGlobal(address));
@@ -36,7 +36,7 @@ struct LaunchShape {
   dim3 blocks;
   unsigned threads;
   size_t block_memory = 0;
-  unsigned cluster = 1;  // blocks that share their memories; more than 1: see cluster.cuh
+  unsigned cluster = 1;  // blocks that share their memories (cluster.cuh)
 };
 
 template <typename... Parameters, typename... Arguments>

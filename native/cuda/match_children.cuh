@@ -1,10 +1,11 @@
-// Which of a warp's children pass the matchers of their users: cheap tests first (the user's own
-// words of a bitmask row, then the stored answer for the reserved element), a Bloom row in one pass
-// for all of a user's queries, and only for the children that nothing cheaper decides, packed into
-// full warps. Several children of a lane are in flight at once. Where a child has several rows
-// (k-way), its first is tested as if it were alone, which decides nearly all; then the lanes share
-// out the other rows of the children that are still undecided: one each first, more as children
-// drop out.
+// Tests which of a warp's children pass the matchers of their users.
+//
+// Cheap tests come first: the words of a bitmask row in which the user has bits, then the stored
+// answer for the reserved element. Children that these do not decide are packed into full warps,
+// and one pass over a Bloom row tests all of a user's queries. Each lane has several children in
+// flight. If a child has several rows (k-way), its first row is tested alone, which decides nearly
+// all. Then the lanes share the other rows of the undecided children: one row per child at first,
+// more as children drop out.
 #ifndef GRACE_MATCH_CHILDREN_CUH_
 #define GRACE_MATCH_CHILDREN_CUH_
 
@@ -17,7 +18,7 @@
 
 namespace grace {
 
-constexpr int kInFlight = 4;  // children of a lane at a time
+constexpr int kInFlight = 4;  // children per lane at a time
 constexpr int kPerWarp = kInFlight * kWarp;
 constexpr int kWarpBits = 5;
 constexpr int32_t kNoId = -1;
@@ -28,8 +29,8 @@ struct BeamRow {
   int32_t request;
 };
 
-// Children of a warp that wait for a test: the row to test and the place in the warp's round. With
-// several rows each: where the next row's id stands, and how many there are from it on.
+// Children of a warp that wait for a test: the row to test, and the child's place in the warp's
+// round. For children of several rows: the place of the next row's id, and the number of rows left.
 struct Waiting {
   int32_t next[kPerWarp];
   int32_t left[kPerWarp];
@@ -37,11 +38,11 @@ struct Waiting {
   uint8_t found[kPerWarp];
 };
 
-// What a row asks of a set: its request's queries.
+// The queries of one request for one set.
 struct Queries {
   const uint64_t* hashes;
   int64_t count;
-  const uint64_t* tables;  // null: test the hashes one by one
+  const uint64_t* tables;  // null if the hashes are tested one by one
 };
 
 __device__ inline BeamRow beam_row(const Admission& at, const int32_t* nodes, uint32_t row,
@@ -83,7 +84,7 @@ __device__ inline bool row_holds_any(const AdmissionSet& set, int64_t id, const 
   return held != 0;
 }
 
-// Enlists the children of all lanes for which `waits` has a bit; returns how many there are.
+// Enlists the children of all lanes for which `waits` has a bit; returns their number.
 template <typename Enlist>
 __device__ int enlist(uint32_t waits, Waiting& waiting, const Enlist& enlist_at) {
   const int lane = threadIdx.x % kWarp;
@@ -103,7 +104,7 @@ __device__ int enlist(uint32_t waits, Waiting& waiting, const Enlist& enlist_at)
   return total;
 }
 
-// Drops who is decided, and who has no more rows than the `each` just tested.
+// Drops children that are decided, or have no more rows than the `each` just tested.
 __device__ inline int still_undecided(Waiting& waiting, int total, int each) {
   const int lane = threadIdx.x % kWarp;
   int kept = 0;
@@ -135,8 +136,8 @@ __device__ T picked(const T (&values)[kInFlight], int which) {
   return value;
 }
 
-// The first row of each of a lane's children, which are first, first + kStride, ..: bit u of
-// `asked` is the u-th.
+// Reads the first row of each of a lane's children, which are first, first + kStride, ..: the u-th
+// if bit u of `asked` is set.
 template <int kStride>
 __device__ void first_rows(const EntryRows& rows, uint32_t first, uint32_t asked,
                            int32_t (&ids)[kInFlight]) {
@@ -157,8 +158,9 @@ __device__ void first_rows(const EntryRows& rows, uint32_t first, uint32_t asked
   for (int u = 0; u < kInFlight; ++u) ids[u] = (asked >> u & 1) != 0 ? all_ids[ids[u]] : 0;
 }
 
-// Those of `undecided` of whom some row after the first holds(id, request, peek(id, request)). What
-// peek reads is asked of several rows at once. All lanes together.
+// Returns the `undecided` children for which holds(id, request, peek(id, request)) is true of some
+// row after the first. The reads of peek are in flight for several rows at once. All lanes call it
+// together.
 template <int kStride, typename Peek, typename Holds>
 __device__ uint32_t later_row_holds(const EntryRows& rows, const BeamRow& beam, uint32_t first,
                                     Waiting& waiting, uint32_t undecided, const Peek& peek,
@@ -185,7 +187,7 @@ __device__ uint32_t later_row_holds(const EntryRows& rows, const BeamRow& beam, 
   });
 #pragma unroll 1
   while (total > 0) {
-    // Lanes side by side test rows of one child, as many as there are lanes for each.
+    // Neighbouring lanes test rows of one child, as many as there are lanes for each.
     const int each_bits = total < kWarp ? kWarpBits - (kWarp - __clz(total - 1)) : 0;
     const int each = 1 << each_bits, tests = total << each_bits;
 #pragma unroll 1
@@ -236,7 +238,7 @@ __device__ uint32_t test_bitmasks(const Admission& at, const BeamRow& beam, uint
   const uint64_t* rows[kInFlight];
 #pragma unroll
   for (int u = 0; u < kInFlight; ++u) rows[u] = table + int64_t{ids[u]} * at.words;
-  // A word in which the user has no bit contains all of them.
+  // A word in which the user has no bit always passes.
   const uint64_t* user_row = all_users + int64_t{beam.request} * at.words;
   const int32_t* words = all_used + int64_t{beam.request} * (1 + at.words);
   const int32_t used = passes != 0 ? words[0] : 0;
@@ -271,7 +273,7 @@ __device__ uint32_t test_bitmasks(const Admission& at, const BeamRow& beam, uint
              });
 }
 
-// All lanes of a warp together; each has a beam row, and children, of its own.
+// All lanes of a warp call this together; each has its own beam row and children.
 template <int kStride>
 __device__ uint32_t test_set(const AdmissionSet& set, const BeamRow& beam, uint32_t first,
                              Waiting& waiting, uint32_t passes) {

@@ -1,6 +1,7 @@
-// The first of selection's two kernels: a warp per beam row finds the row's normaliser, and the
-// best score of each of its 32 groups of candidates: those whose places are alike modulo 32. A row
-// without candidates is not read. NaN stands for a group with a score that is not a number or +inf.
+// The first of selection's two kernels. A warp per beam row finds the row's normaliser, and the
+// best score of each of its 32 groups of candidates: a group has the places that are equal
+// modulo 32. A row without candidates is not read. A group with a score that is NaN or +inf gets
+// NaN.
 #ifndef GRACE_SCORE_ROWS_CUH_
 #define GRACE_SCORE_ROWS_CUH_
 
@@ -12,9 +13,9 @@ namespace grace {
 
 constexpr int kGroups = kWarp;
 constexpr int kScoreBlock = 128;
-constexpr int kScoreBlocks = 10;  // of a multiprocessor, at least
-constexpr int kEarly = 4;         // candidates of a lane at a time
-constexpr int kCached = 16;       // logits of a lane that stay in registers: rows of up to 512
+constexpr int kScoreBlocks = 10;  // the least number per multiprocessor
+constexpr int kEarly = 4;         // candidates per lane at a time
+constexpr int kCached = 16;       // logits per lane that stay in registers: rows of up to 512
 
 template <typename Reduce>
 __device__ float reduce_warp(float value, Reduce reduce) {
@@ -25,10 +26,10 @@ __device__ float reduce_warp(float value, Reduce reduce) {
   return value;
 }
 
-// How a warp reads its row: in a loop, or all at once into registers, by one or by four logits.
+// How a warp reads its row: in a loop, or at once into registers, one or four logits per read.
 enum class Reading { kLoop, kOnes, kFours };
 
-// The largest logit, and the log of the sum of all relative to it.
+// Returns the largest logit, and the log of the sum of all relative to it.
 template <Reading kReading, typename Logit>
 __device__ float2 normaliser(const ScoredRow<Logit>& row, int64_t columns) {
   const int lane = threadIdx.x % kWarp;
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(kScoreBlock, kScoreBlocks) score_rows(Selectio
   float best = -INFINITY;
   if (count > 0) {
     ScoredRow<Logit> row(from, index);
-    // Asked for together with the logits, before anything is computed.
+    // These reads start together with the logits', before anything is computed.
     int32_t tokens[kEarly];
 #pragma unroll
     for (int i = 0; i < kEarly; ++i) {

@@ -1,21 +1,21 @@
-// The best candidates of each request: kernels/decode/select_beams.py says which they are.
+// The best candidates of each request, which kernels/decode/select_beams.py defines.
 //
-// What makes it quick: candidates are never sorted, nor their scores stored. One kernel reads the
-// logits once and leaves the best score of each group of a row's candidates. About the k-th best of
-// those bounds the k-th best candidate from below, closely: one histogram finds it. Only groups
-// that reach it are looked at again, by the cluster of blocks whose first one then ranks the few
-// candidates above the bound exactly, in buckets. Where they are not few (one row has all the best,
-// many are equal) histograms over the candidates lower their number, whatever they are. Most of the
-// time is latency: every wait is for many reads at once, and barriers are few.
+// What makes it quick: it neither sorts all candidates nor stores their scores. One kernel reads
+// the logits once and writes the best score of each group of a row's candidates. About the k-th
+// best of these is a close lower bound of the k-th best candidate, and one histogram finds it. A
+// cluster of blocks reads only the groups that reach the bound again, and its first block ranks the
+// few candidates above the bound exactly, in buckets. If they are not few, because one row has all
+// the best or many are equal, histograms over the candidates reduce them. Most of the time is
+// latency, so every wait is for many reads at once, and barriers are few.
 #include <cstdint>
 
 #include "block_sort.cuh"
 #include "cluster.cuh"
 #include "grace/abi.h"
 #include "launch.cuh"
-#include "narrow.cuh"
 #include "score_rows.cuh"
 #include "selection.cuh"
+#include "threshold.cuh"
 
 namespace {
 
@@ -26,25 +26,25 @@ using grace::kSelectBlock;
 using grace::kWarp;
 using grace::Selection;
 
-constexpr int kDeep = 4;  // groups of a thread at a time
+constexpr int kDeep = 4;  // groups per thread at a time
 constexpr int kTile = kDeep * kSelectBlock;
-constexpr int kTeam = 4;                  // lanes that look at one group's candidates
-constexpr int kAtOnce = 4;                // candidates of a lane at a time
-constexpr int64_t kKeysInBlock = 4096;    // what a block's memory holds, twice
-constexpr int64_t kBeamsOfOneBlock = 64;  // fewer do not keep a cluster busy
+constexpr int kTeam = 4;                  // lanes that read one group's candidates
+constexpr int kAtOnce = 4;                // candidates per lane at a time
+constexpr int64_t kKeysInBlock = 4096;    // a block's memory has room for twice as many
+constexpr int64_t kBeamsOfOneBlock = 64;  // up to this many do not keep a cluster busy
 
 struct Memory {
   union {
     grace::Histogram histogram;
-    grace::Buckets buckets;  // once there is nothing to narrow
+    grace::Buckets buckets;  // once the threshold is known
   };
   int32_t reaching[kTile];  // groups of the tile that reach the limit
   int32_t num_reaching;
-  int32_t gathered;  // the first block's: keys of the request so far
-  int32_t corrupt;   // the first block's
+  int32_t gathered;  // in the first block: keys of the request so far
+  int32_t corrupt;   // in the first block
 };
 
-// Some candidates of a lane, by their keys: kTeam * kGroups places apart.
+// The keys of some candidates of a lane, kTeam * kGroups places apart.
 struct Found {
   uint32_t scores[kAtOnce];
   uint32_t first;  // place of the first
@@ -56,8 +56,8 @@ struct Found {
 
 __device__ uint32_t lowest_of(uint64_t limit) { return static_cast<uint32_t>(limit >> 32); }
 
-// Calls visit(tile, best) for this block's share of the groups: best[i] is that of group
-// tile + i * kSelectBlock + threadIdx.x; -inf where there is none. It may be NaN.
+// Calls visit(tile, best) for this block's share of the groups. best[i] is the best score of group
+// tile + i * kSelectBlock + threadIdx.x, or -inf if there is no such group. It may be NaN.
 template <typename Visit>
 __device__ void for_each_tile(const Selection& from, int64_t request, const Visit& visit) {
   const int groups = static_cast<int>(from.beams) * kGroups;
@@ -77,7 +77,7 @@ __device__ void for_each_tile(const Selection& from, int64_t request, const Visi
 }
 
 // Calls visit(reaching, found) with all lanes of a warp together, for the candidates of this
-// block's share: bit i of `reaching` says that key i of this lane is at most `limit`.
+// block's share. Bit i of `reaching` is set if key i of this lane is at most `limit`.
 template <typename Logit, typename Visit>
 __device__ void for_each_candidate(const Selection& from, int64_t request, uint64_t limit,
                                    Memory& memory, const Visit& visit) {
@@ -123,8 +123,8 @@ __device__ void for_each_candidate(const Selection& from, int64_t request, uint6
   });
 }
 
-// Appends the keys up to `limit` to the request's, in any order; returns how many there are, of
-// which only the first `capacity` are written.
+// Appends the keys up to `limit` to the request's, in any order. Returns their number; only the
+// first `capacity` of them are written.
 template <typename Logit>
 __device__ int32_t gather(const Selection& from, int64_t request, uint64_t limit, Memory& memory,
                           uint64_t* keys) {
@@ -156,8 +156,8 @@ __device__ int32_t gather(const Selection& from, int64_t request, uint64_t limit
   return *gathered;
 }
 
-// A limit that about k groups reach, and so at least k candidates; `finite` turns false if a group
-// has a score that is not.
+// Returns a limit that about k groups reach, and so at least k candidates. `finite` becomes false
+// if a group has a score that is not finite.
 __device__ uint64_t bound_by_groups(const Selection& from, int64_t request, Memory& memory,
                                     bool& finite) {
   constexpr int kAbove = 64 - grace::kWindowBits;
@@ -176,12 +176,12 @@ __device__ uint64_t bound_by_groups(const Selection& from, int64_t request, Memo
     });
   };
   const uint64_t limit =
-      grace::narrow(memory.histogram, k, k + k / 4, grace::kDigitBits, for_each_group);
+      grace::find_threshold(memory.histogram, k, k + k / 4, grace::kDigitBits, for_each_group);
   const uint32_t key = grace::key_of_window(static_cast<uint32_t>(limit >> kAbove));
-  return uint64_t{key} << 32 | 0xffffffffu;  // every candidate of such a score, wherever it is
+  return uint64_t{key} << 32 | 0xffffffffu;  // every candidate of such a score, at any place
 }
 
-// One that at least k candidates reach, and at most as many as can be ranked.
+// Returns a limit that at least k candidates reach, and at most as many as can be ranked.
 template <typename Logit>
 __device__ uint64_t limit_by_candidates(const Selection& from, int64_t request, uint64_t bound,
                                         Memory& memory) {
@@ -194,11 +194,11 @@ __device__ uint64_t limit_by_candidates(const Selection& from, int64_t request, 
                                 }
                               });
   };
-  return grace::narrow(memory.histogram, static_cast<uint32_t>(from.k),
-                       static_cast<uint32_t>(from.capacity), 64, for_each_key);
+  return grace::find_threshold(memory.histogram, static_cast<uint32_t>(from.k),
+                               static_cast<uint32_t>(from.capacity), 64, for_each_key);
 }
 
-// The kept ones from `keys`, which has `count`, then dead beams. One block.
+// Writes the best of `count` keys, then dead beams. One block calls this.
 __device__ void write_beams(const Selection& from, int64_t request, bool corrupt, uint64_t* keys,
                             uint64_t* spare, int32_t count, grace::Buckets& buckets) {
   if (corrupt) count = 0;
@@ -241,7 +241,7 @@ template <typename Logit>
 __device__ void select_request(const Selection& from, int64_t request, Memory& memory,
                                uint64_t* keys, uint64_t* own_keys) {
   if (threadIdx.x == 0) memory.gathered = memory.corrupt = 0;
-  // narrow() has a barrier of the cluster, behind which all may write to the first block.
+  // find_threshold() has a barrier of the cluster: after it, all may write to the first block.
   bool finite = true;
   const uint64_t bound = bound_by_groups(from, request, memory, finite);
   if (!finite) *in_first_block(&memory.corrupt) = 1;
@@ -256,7 +256,7 @@ __device__ void select_request(const Selection& from, int64_t request, Memory& m
     write_beams(from, request, memory.corrupt != 0, own_keys, own_keys + from.capacity, count,
                 memory.buckets);
   }
-  grace::cluster_barrier();  // the first block's memory is there until all have read it
+  grace::cluster_barrier();  // the first block's memory must exist until all blocks have read it
 }
 
 template <typename Logit>
@@ -283,8 +283,8 @@ void allow_memory() {
                     "select_beams: block memory");
 }
 
-// Whether the code that this device runs was compiled for clusters. Not whether the device has
-// them: a GPU newer than the library runs the portable code, in which a block is by itself.
+// Returns whether the code that this device runs was compiled for clusters, not whether the device
+// has them: a GPU newer than the library runs the portable code, without clusters.
 template <typename Logit>
 bool in_clusters() {
   const void* kernel = reinterpret_cast<const void*>(&select_beams<Logit>);
@@ -317,7 +317,7 @@ void launch_select(void* stream, const Selection& from) {
 
 }  // namespace
 
-// Before the first call on a device, and not while a graph is captured.
+// Call it before the first selection on a device, and not while a graph is captured.
 GRACE_API int32_t grace_cuda_prepare_selection() {
   return grace::guarded([&] {
     allow_memory<float>();

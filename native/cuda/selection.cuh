@@ -1,4 +1,5 @@
-// What selection reads and writes; kernels/decode/select_beams_cuda.py has the same layout.
+// The tensors that selection reads and writes; kernels/decode/select_beams_cuda.py has the same
+// layout.
 #ifndef GRACE_SELECTION_CUH_
 #define GRACE_SELECTION_CUH_
 
@@ -17,13 +18,13 @@ struct Selection {
   const float* row_scale;  // [rows], or null
   const float* scores;     // [rows]
   const int32_t* offsets;  // [rows + 1]
-  const int32_t* counts;   // [rows], or null: all between two offsets are candidates
+  const int32_t* counts;   // [rows], or null if all places between two offsets are candidates
   const int32_t* tokens;
   const int32_t* nodes;
-  float2* normalisers;    // [rows], work space: the largest logit, and the log of the sum behind it
+  float2* normalisers;    // [rows], work space: the largest logit, and the log of the relative sum
   float* group_best;      // [rows, 32], work space
-  uint64_t* keys;         // [requests, 2, capacity], work space, or null: in a block's memory
-  int32_t* kept_parents;  // [requests, k], likewise the next three
+  uint64_t* keys;         // [requests, 2, capacity], work space, or null to use a block's memory
+  int32_t* kept_parents;  // [requests, k], like the next three
   int32_t* kept_tokens;
   int32_t* kept_nodes;
   float* kept_scores;
@@ -47,7 +48,7 @@ __device__ inline float as_float(Bfloat16 value) {
 }
 __device__ inline float as_float(__half value) { return __half2float(value); }
 
-// A beam row with candidates, and what makes their scores.
+// A beam row with candidates, and the terms of their scores.
 template <typename Logit>
 struct ScoredRow {
   const Logit* logits;
@@ -66,7 +67,8 @@ struct ScoredRow {
     return __fmul_rn(as_float(logits[column]), scale);
   }
 
-  // Logits column .. column + 3, if they are there; the address is aligned to four.
+  // Reads logits column .. column + 3, or -inf if they are not there; the address is aligned to
+  // four.
   __device__ void four_logits(int64_t column, bool there, float* found) const {
     struct alignas(4 * sizeof(Logit)) Four {
       Logit values[4];
@@ -79,13 +81,13 @@ struct ScoredRow {
     for (int i = 0; i < 4; ++i) found[i] = __fmul_rn(as_float(four.values[i]), scale);
   }
 
-  // Computed again wherever it is needed, with the same rounding each time.
+  // It is computed wherever it is needed, with the same rounding each time.
   __device__ float total_of(int32_t token) const {
     const float above = __fsub_rn(logit(token), highest);
     return __fadd_rn(__fsub_rn(above, log_sum), score);
   }
 
-  // Those of the candidates place, place + stride, .. below `count`; -inf beyond.
+  // Returns the totals of the candidates place, place + stride, .. below `count`, and -inf beyond.
   template <int kAtOnce>
   __device__ void totals(int32_t place, int32_t stride, int32_t count,
                          float (&found)[kAtOnce]) const {

@@ -1,4 +1,4 @@
-// The admitted children of every beam row: kernels/decode/admit_children.py says what they are.
+// The admitted children of every beam row, which kernels/decode/admit_children.py defines.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -30,7 +30,7 @@ struct Index {
   const int32_t* tokens;
   const GraceMatcherIds* bitmask;
   const uint64_t* bitmask_table;
-  int32_t words;  // 0: there are no bitmask matchers
+  int32_t words;  // 0 without bitmask matchers
   const GraceSetMatcher* sets;
   int32_t num_sets;
 };
@@ -52,7 +52,7 @@ bool admits(const Index& index, int64_t entry, const uint64_t* user, int64_t req
   return true;
 }
 
-// Where each row's children would begin if all were admitted, and behind the last row their number.
+// Returns where each row's children begin if all are admitted, and after the last row their number.
 std::vector<int64_t> full_offsets(const int32_t* nodes, int64_t rows, const int32_t* node_offsets,
                                   int64_t internal_nodes) {
   std::vector<int64_t> starts(static_cast<size_t>(rows) + 1, 0);
@@ -69,10 +69,10 @@ std::vector<int64_t> full_offsets(const int32_t* nodes, int64_t rows, const int3
 }  // namespace
 
 // Rows are requests * beams, request-major.
-//   users     uint64 [requests, words]; words 0: no bitmask matchers, as in mode `cd`
+//   users     uint64 [requests, words]; words is 0 without bitmask matchers, as in mode `cd`
 //   offsets   int32 [rows + 1], filled
-//   tokens    int32 [room], children likewise: the first offsets[rows] are the answer, the rest is
-//             work space; room is at least the number of children of all rows
+//   tokens    int32 [room], like children: the first offsets[rows] are the answer, the rest is work
+//             space; room is at least the number of children of all rows
 GRACE_API int32_t grace_admit_children(int32_t threads, int64_t requests, int64_t beams,
                                        const int32_t* nodes, int64_t internal_nodes,
                                        const int32_t* node_offsets, const int32_t* csr_tokens,

@@ -1,8 +1,8 @@
-// Of the rows that a child entry's k-way matcher has, those that can decide alone.
+// The rows of a child entry's k-way matcher that can decide.
 //
-// A user who passes a row passes every row that contains it. So within an entry a row that another
-// contains is never needed, empty partitions least of all; and where a row contains the reserved
-// element, which every user has, no other row is.
+// A user who passes a row passes every row that contains it. So an entry never needs a row that
+// another of its rows contains, such as that of an empty partition. If a row contains the reserved
+// element, which every user has, the entry needs no other row.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -15,8 +15,8 @@
 namespace {
 
 constexpr int64_t kEntriesPerTask = 1 << 14;
-// A row is compared with so many, the first that stay: all that matchers have in practice. What is
-// kept beyond them costs time at worst.
+// A row is compared with the first kept rows, up to this number. Matchers have fewer in practice,
+// and an unneeded row that is kept costs only time.
 constexpr size_t kMostCompared = 64;
 
 struct Rows {
@@ -24,7 +24,7 @@ struct Rows {
   const uint8_t* star;  // null: bitmask rows
   int32_t words;
 
-  // Whether all bits of `row` are bits of `other`; of no row more is read than needed.
+  // Returns whether all bits of `row` are bits of `other`.
   bool contained(int32_t row, int32_t other) const {
     const uint64_t* bits = table + int64_t{row} * words;
     const uint64_t* others = table + int64_t{other} * words;
@@ -44,7 +44,7 @@ struct Needed {
   std::vector<Task> tasks;
 };
 
-// Appends those of an entry's rows.
+// Appends the needed rows of an entry.
 void keep(const Rows& rows, const int32_t* ids, int64_t count, std::vector<int32_t>& kept) {
   const size_t begin = kept.size();
   if (rows.star != nullptr) {
@@ -68,8 +68,8 @@ void keep(const Rows& rows, const int32_t* ids, int64_t count, std::vector<int32
 
 }  // namespace
 
-// `star` uint8 [rows] of a set's rows, or null. `needed` receives a handle for
-// grace_needed_rows_take, num_ids how many ids there are to take.
+// `star` is uint8 [rows] of a set's rows, or null. `needed` receives a handle for
+// grace_needed_rows_take, and num_ids the number of ids to take.
 GRACE_API int32_t grace_needed_rows(int32_t threads, int64_t entries,
                                     const GraceMatcherIds* matcher, const uint64_t* table,
                                     int32_t words, const uint8_t* star, void** needed,

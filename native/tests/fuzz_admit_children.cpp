@@ -1,4 +1,4 @@
-// Random tries, matchers and beams for the admission of children, judged by slow code over bits.
+// Random tries, matchers and beams for the admission of children, checked by slow code over bits.
 //
 // Buffers are exact-size heap blocks, so that the sanitizers see every read beyond them.
 #include <algorithm>
@@ -43,7 +43,7 @@ std::vector<T> block(int64_t size) {
   return values;
 }
 
-// The row ids of child entries in one of the three modes, and each entry's by themselves.
+// The row ids of child entries in one of the three modes, and the ids of each entry.
 struct Ids {
   std::vector<int32_t> index, offsets;
   std::vector<GraceIdLevel> levels;
@@ -238,7 +238,7 @@ void check_answer(Random& random, const Case& c) {
   }
 }
 
-// A node that is none of the trie's, or one place too few for the children.
+// Checks that a node outside of the trie, or one place too few for the children, is refused.
 void check_refusal(Random& random, Case c) {
   const int64_t children = num_children(c);
   if (children > 0) EXPECT(Answer(c, 2, children - 1).status != 0);

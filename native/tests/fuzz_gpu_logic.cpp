@@ -1,4 +1,4 @@
-// What the GPU's kernels compute by tables and integer keys, against the definitions.
+// The tables and integer keys of the GPU's kernels, against the definitions.
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -35,7 +35,7 @@ std::vector<uint64_t> tables_of(const std::vector<uint64_t>& queries, grace::Blo
   return tables;
 }
 
-void tables_answer_as_queries_do(Random& random) {
+void tables_and_queries_agree(Random& random) {
   const grace::BloomShape shape{uint32_t{64} << below(random, 5),
                                 static_cast<uint32_t>(1 + below(random, 4))};
   std::vector<uint64_t> queries(static_cast<size_t>(below(random, 65)));
@@ -43,7 +43,7 @@ void tables_answer_as_queries_do(Random& random) {
   const std::vector<uint64_t> tables = tables_of(queries, shape);
   for (int row_number = 0; row_number < 63; ++row_number) {
     std::vector<uint64_t> row = random_words(random, shape.bits / 64, below(random, 9));
-    // A row that surely holds one of them, then one that lacks a bit of it.
+    // A row that contains one of them, or all but one of its bits.
     const size_t some = static_cast<size_t>(below(random, 1 + queries.size()));
     if (some < queries.size() && chance(random, 50)) {
       for (uint32_t i = 0; i < shape.hashes; ++i) {
@@ -61,8 +61,8 @@ void tables_answer_as_queries_do(Random& random) {
   }
 }
 
-// Every row of 8 bits' width of a table, and every pair of bits that a query may ask for there.
-void small_rows_are_answered_exactly() {
+// Tests every row of 8 bits, and every pair of bits that a query may have there.
+void small_rows_are_exact() {
   const grace::BloomShape shape{64, 2};
   for (uint64_t first = 0; first < 8; ++first) {
     for (uint64_t second = 0; second < 8; ++second) {
@@ -103,7 +103,7 @@ void keys_sort_as_scores_do(Random& random) {
   EXPECT(grace::candidate_key(key, 0xffffffffu) < grace::candidate_key(key + 1, 0));
 }
 
-// The window keeps the order, and the last key of a place is one of that place.
+// Windows keep the order of keys, and the last key of a window is in that window.
 void windows_keep_the_order(Random& random) {
   for (int i = 0; i < 1000; ++i) {
     const uint32_t one = grace::score_key(random_score(random));
@@ -119,9 +119,9 @@ void windows_keep_the_order(Random& random) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  small_rows_are_answered_exactly();
+  small_rows_are_exact();
   return fuzz::run("gpu_logic", argc, argv, [](Random& random) {
-    tables_answer_as_queries_do(random);
+    tables_and_queries_agree(random);
     keys_sort_as_scores_do(random);
     windows_keep_the_order(random);
   });

@@ -1,4 +1,4 @@
-// Random k-way matchers whose needed rows are judged by their definition, row against row.
+// Random k-way matchers, whose needed rows are checked by their definition, row against row.
 //
 // Buffers are exact-size heap blocks, so that the sanitizers see every read beyond them.
 #include <algorithm>

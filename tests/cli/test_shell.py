@@ -156,7 +156,7 @@ def test_doctor_names_a_missing_native_library_and_its_remedy(tmp_path: Path) ->
     (fault,) = (f for f in json.loads(done.stdout)["findings"] if f["status"] == "fault")
     assert fault["name"] == "native library"
     assert fault["found"] == f"{missing}: native library is missing"
-    assert fault["remedy"] == "run `make native`"
+    assert fault["remedy"] == "run `python -m grace.native.build`"
 
 
 def test_doctor_says_how_to_build_the_gpu_kernels(
@@ -165,7 +165,7 @@ def test_doctor_says_how_to_build_the_gpu_kernels(
     monkeypatch.setattr("grace.native.loader.library_path", lambda *_: tmp_path / "none.so")
     (note,) = (f for f in doctor.examine() if f.name == "CUDA kernels")
     assert (note.status, note.found) == ("note", "not built: a GPU needs them")
-    assert note.remedy == "`make native CUDA=1`, where nvcc is"
+    assert note.remedy == "run `python -m grace.native.build --cuda` with nvcc"
 
 
 def test_doctor_calls_a_missing_package_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:

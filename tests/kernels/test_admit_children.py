@@ -1,4 +1,4 @@
-"""Admission of children: both bodies against tests on plain integers, and against raw sets."""
+"""Admission of children: the reference and C++ against plain integers, and against raw sets."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,9 +14,12 @@ from grace.index.matchers.admission import admitted_entries
 from grace.index.matchers.bloom import bloom_positions, star_hash
 from grace.index.matchers.matchers import MatcherMode
 from grace.index.trie import NO_NODE, ROOT
-from grace.kernels.decode.admit_children import admit_children_reference, fan_outs
+from grace.kernels.decode.admit_children import (
+    AdmitChildren,
+    admit_children_reference,
+    fan_outs,
+)
 from grace.kernels.decode.admit_children_cpu import admit_children_cpu
-from grace.kernels.decode.ops import AdmitChildren
 from support.decode_cases import (
     DecodeCase,
     branching_case,
@@ -149,7 +152,7 @@ def test_one_beam_at_the_root_of_a_full_vocabulary(admit: AdmitChildren) -> None
 
 
 @bodies
-def test_a_users_answers_do_not_depend_on_its_place_in_the_batch(admit: AdmitChildren) -> None:
+def test_a_user_s_candidates_do_not_depend_on_its_place_in_the_batch(admit: AdmitChildren) -> None:
     rng = np.random.default_rng(3)
     made = decode_case(branching_case(rng, 63, 5))
     nodes = random_nodes(rng, made.snapshot.trie, 5, 7)
@@ -161,15 +164,17 @@ def test_a_users_answers_do_not_depend_on_its_place_in_the_batch(admit: AdmitChi
     ]
 
 
-def test_any_number_of_threads_admits_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_number_of_threads_admits_the_same() -> None:
     rng = np.random.default_rng(4)
     made = decode_case(every_sid_case(rng, (37, 111), 7))
     nodes = random_nodes(rng, made.snapshot.trie, 7, 63, 0.1)
     answers = []
+    before = torch.get_num_threads()
     for threads in (1, 2, 7):
-        monkeypatch.setattr(torch, "get_num_threads", lambda: threads)  # noqa: B023
+        torch.set_num_threads(threads)
         answers.append(admit_children_cpu(nodes, made.users, made.index))
-    assert int(fan_outs(nodes, made.index).sum()) > 2 * 16384  # so that there is work for three
+    torch.set_num_threads(before)
+    assert int(fan_outs(nodes, made.index).sum()) > 2 * 16384  # work for three threads
     for other in answers[1:]:
         assert torch.equal(other.offsets, answers[0].offsets)
         assert torch.equal(other.tokens, answers[0].tokens)

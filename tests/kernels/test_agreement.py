@@ -1,6 +1,6 @@
-"""Every implementation of every operation agrees with the reference, on every case there is.
+"""Every implementation of every operation agrees with the reference in every case.
 
-The test walks the fields of Ops: an operation that is added there fails here until it has cases.
+The test walks the fields of Ops: a new operation fails here until it has cases.
 Integers are equal; floats differ by no more than their type's tolerance.
 """
 
@@ -29,7 +29,7 @@ CALLS = [
 
 @pytest.fixture(autouse=True)
 def poisoned_outputs() -> Iterator[None]:
-    """Memory comes filled with NaN and the largest integers: what is not written shows."""
+    """New memory is filled with NaN and the largest integers: what is not written is visible."""
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)

@@ -1,4 +1,4 @@
-"""Cross-attention with beams as queries against its formula, written out over lists."""
+"""Cross-attention with beams as queries against its formula over lists."""
 
 import math
 from typing import Any
@@ -68,7 +68,7 @@ def test_a_request_without_any_key_gets_zeros() -> None:
     assert (got[7:] != 0).all()
 
 
-def test_what_masked_keys_hold_changes_nothing() -> None:
+def test_values_of_masked_keys_change_nothing() -> None:
     queries, keys, values, mask = cross_inputs(np.random.default_rng(2), 3, 5, 2, 11, 3)
     before = cross_attention_reference(queries, keys, values, mask, 1.0)
     for tensor in (keys, values):
@@ -83,7 +83,7 @@ def test_what_masked_keys_hold_changes_nothing() -> None:
 def test_a_request_gets_the_same_bits_at_any_place_of_a_batch(
     requests: int, beams: int, heads: int, tokens: int, d_head: int
 ) -> None:
-    """Plain matrix products do not keep this on a CPU for such shapes."""
+    """Plain matrix products on a CPU fail this for such shapes."""
     rng = np.random.default_rng(3)
     queries, keys, values, mask = cross_inputs(rng, requests, beams, heads, tokens, d_head)
     whole = cross_attention_reference(queries, keys, values, mask, 1.0).view(requests, beams, -1)

@@ -1,10 +1,11 @@
 """The CUDA kernels on the host, against the references: every case, every launch shape.
 
-The same on a GPU is test_agreement.py, and what only a GPU shows is test_cuda_on_gpu.py.
+test_agreement.py does the same on a GPU, and test_cuda_on_gpu.py tests what needs one.
 """
 
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,17 @@ import torch
 from torch import Tensor
 
 from grace.index.matchers.matchers import MatcherMode
-from grace.kernels import REFERENCE, Candidates, UserTensors
+from grace.kernels import REFERENCE, UserTensors
 from grace.kernels.decode.admit_children_cuda import CudaSlot, admit_children_cuda
 from grace.kernels.decode.select_beams_cuda import select_beams_cuda
-from support.decode_cases import branching_case, decode_case, every_sid_case, random_nodes
+from support.decode_cases import (
+    assert_same_beams,
+    assert_same_candidates,
+    branching_case,
+    decode_case,
+    every_sid_case,
+    random_nodes,
+)
 from support.emulated_cuda import emulated_cuda
 from support.hard_inputs import full_rows, many_locations_case
 from support.op_cases import CASES, OpCase, mapped, selection_inputs
@@ -38,13 +46,6 @@ def poisoned_outputs() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
-def assert_same(got: Candidates, expected: Candidates) -> None:
-    got, expected = got.packed(), expected.packed()
-    assert torch.equal(got.offsets, expected.offsets)
-    assert torch.equal(got.tokens, expected.tokens)
-    assert torch.equal(got.nodes, expected.nodes)
-
-
 def arguments_of(case: OpCase) -> tuple[Any, ...]:
     return case.arguments(np.random.default_rng(7))
 
@@ -55,16 +56,16 @@ def test_any_lanes_admit_what_the_reference_admits(case: OpCase, lanes: int) -> 
     nodes, users, index = arguments_of(case)
     slot = CudaSlot()
     slot.point_at(users, index)
-    assert_same(slot.admit_children(nodes, lanes), REFERENCE.admit_children(nodes, users, index))
+    assert_same_candidates(
+        slot.admit_children(nodes, lanes), REFERENCE.admit_children(nodes, users, index)
+    )
 
 
 @pytest.mark.parametrize("case", CASES["select_beams"], ids=lambda case: case.name)
 def test_the_kernel_selects_what_the_reference_selects(case: OpCase) -> None:
     arguments = arguments_of(case)
     got, expected = select_beams_cuda(*arguments), REFERENCE.select_beams(*arguments)
-    for name in ("parents", "tokens", "nodes", "corrupt"):
-        assert torch.equal(getattr(got, name), getattr(expected, name)), name
-    torch.testing.assert_close(got.scores, expected.scores, rtol=1e-5, atol=1e-5)
+    assert_same_beams(got, expected)
 
 
 @pytest.mark.parametrize("columns", [63, 512, 513, 1111])
@@ -78,24 +79,22 @@ def test_rows_of_any_width_and_type_are_normalised_alike(dtype: torch.dtype, col
 
 @pytest.mark.parametrize("ordered", [False, True], ids=["in-order", "ordered"])
 @pytest.mark.parametrize("above", [-300, 0, 300])
-def test_of_more_beams_than_a_cluster_sees_at_once_the_best_are_kept(
+def test_the_best_are_kept_of_more_beams_than_a_cluster_reads_at_once(
     above: int, ordered: bool
 ) -> None:
-    """Wherever the scores lie: where log-probabilities are, far below them, and above zero."""
+    """The scores are in the range of log-probabilities, far below it, and above zero."""
     rng = np.random.default_rng(11)
     logits = np.tile(rng.permutation(9).astype(np.float32) / 1024, (1111, 1))
     scores = above - rng.permutation(1111).astype(np.float32)[None] / 64
     candidates = full_rows(1, 1111, 9, 9)
     arguments = (torch.from_numpy(logits), torch.from_numpy(scores), candidates, 703, ordered)
     got, expected = select_beams_cuda(*arguments), REFERENCE.select_beams(*arguments)
-    for name in ("parents", "tokens", "nodes"):
-        assert torch.equal(getattr(got, name), getattr(expected, name)), name
-    torch.testing.assert_close(got.scores, expected.scores, rtol=1e-5, atol=1e-5)
+    assert_same_beams(got, expected)
 
 
 @pytest.mark.parametrize("value", [-torch.inf, torch.nan, torch.inf])
-def test_logits_that_are_not_finite_mean_the_same(value: float) -> None:
-    """In a row of its own, in one candidate of another, and in a column that is none."""
+def test_logits_that_are_not_finite_have_the_same_effect(value: float) -> None:
+    """In all of a row, in one candidate of another, and in a column that is no candidate."""
     logits, scores, _, _, _ = selection_inputs(np.random.default_rng(4), 5, 11, 63, 60, 37, True)
     logits[3], logits[14, 5], logits[25, 62] = value, value, value
     arguments = (logits, scores, full_rows(5, 11, 63, 60), 37, True)
@@ -104,8 +103,8 @@ def test_logits_that_are_not_finite_mean_the_same(value: float) -> None:
     assert torch.equal(got.nodes, expected.nodes)
 
 
-def test_the_same_slot_answers_for_whatever_it_points_at() -> None:
-    """Snapshots of other sizes, modes, words and sets, and batches of other users, in turn."""
+def test_a_slot_serves_one_snapshot_and_batch_after_another() -> None:
+    """The snapshots differ in size, mode, words and sets, and the batches in users."""
     rng = np.random.default_rng(5)
     slot = CudaSlot()
     for mode in (*MatcherMode, *MatcherMode):
@@ -113,11 +112,11 @@ def test_the_same_slot_answers_for_whatever_it_points_at() -> None:
         slot.point_at(made.users, made.index)
         nodes = random_nodes(rng, made.snapshot.trie, 5, 7)
         expected = REFERENCE.admit_children(nodes, made.users, made.index)
-        assert_same(slot.admit_children(nodes), expected)
+        assert_same_candidates(slot.admit_children(nodes), expected)
 
 
 def test_a_request_without_a_user_has_no_children() -> None:
-    """A graph of a larger bucket runs whatever the slot points at."""
+    """A graph of a larger bucket also runs for fewer users."""
     made = decode_case(branching_case(np.random.default_rng(6), 63, 3))
     slot = CudaSlot()
     slot.point_at(made.users, made.index)
@@ -138,7 +137,7 @@ def test_a_node_of_another_trie_has_no_children() -> None:
     assert candidates.counts.tolist() == [0, 0, 0]
 
 
-def test_a_slot_keeps_to_its_vocabulary_and_points_somewhere_first() -> None:
+def test_a_slot_refuses_another_vocabulary_and_steps_before_it_points_at_a_snapshot() -> None:
     slot = CudaSlot()
     with pytest.raises(RuntimeError, match="points at nothing yet"):
         slot.admit_children(torch.zeros((1, 1), dtype=torch.int32))
@@ -152,7 +151,7 @@ def test_a_slot_keeps_to_its_vocabulary_and_points_somewhere_first() -> None:
 
 
 def test_a_slot_keeps_no_snapshot_alive() -> None:
-    """Gigabytes, which are to be freed with the last batch that is bound to them."""
+    """A snapshot has gigabytes, which must be free after the last batch that uses them."""
     made = decode_case(branching_case(np.random.default_rng(5), 63, 3), MatcherMode.UNION)
     users, index = mapped((made.users, made.index), torch.clone)
     slot = CudaSlot()
@@ -173,7 +172,7 @@ def strided(tensor: Tensor) -> Tensor:
     return tensor.repeat_interleave(2, dim=-1)[..., ::2]
 
 
-def test_what_a_kernel_cannot_read_as_an_array_is_refused() -> None:
+def test_a_tensor_that_a_kernel_cannot_read_as_an_array_is_refused() -> None:
     nodes, users, index = arguments_of(CASES["admit_children"][0])
     with pytest.raises(ValueError, match=r"nodes must be contiguous torch\.int32"):
         admit_children_cuda(strided(nodes), users, index)
@@ -187,7 +186,6 @@ def test_what_a_kernel_cannot_read_as_an_array_is_refused() -> None:
 def test_more_room_than_can_be_numbered_is_refused() -> None:
     made = decode_case(every_sid_case(np.random.default_rng(10), (3,), 1), MatcherMode.CD)
     slot = CudaSlot()
-    slot.point_at(made.users, made.index)
-    slot._vocab_sizes = (65535,)
+    slot.point_at(made.users, replace(made.index, vocab_sizes=(65535,)))
     with pytest.raises(ValueError, match="32769 beam rows of 65535 tokens are more than int32"):
         slot.admit_children(torch.zeros((1, 32769), dtype=torch.int32))

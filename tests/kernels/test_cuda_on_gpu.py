@@ -1,4 +1,4 @@
-"""What of the CUDA operations only a GPU shows: capture, replay, and a snapshot swapped between."""
+"""The CUDA operations on a GPU: capture, replay, and a snapshot swapped in between."""
 
 import json
 from dataclasses import dataclass
@@ -12,8 +12,6 @@ from torch import Tensor
 from grace.index.matchers.matchers import MatcherMode
 from grace.kernels import (
     REFERENCE,
-    Beams,
-    Candidates,
     DecodeIndex,
     Ops,
     UserTensors,
@@ -21,7 +19,14 @@ from grace.kernels import (
     load_ops,
 )
 from grace.kernels.decode.admit_children_cuda import CudaSlot
-from support.decode_cases import branching_case, decode_case, every_sid_case, random_nodes
+from support.decode_cases import (
+    assert_same_beams,
+    assert_same_candidates,
+    branching_case,
+    decode_case,
+    every_sid_case,
+    random_nodes,
+)
 from support.hard_inputs import full_rows, many_locations_case
 from support.op_cases import mapped, normal, selection_inputs
 from support.strategies import Case
@@ -51,17 +56,10 @@ def batch_of(rng: np.random.Generator, case: Case, mode: MatcherMode) -> Batch:
 
 
 def batches(rng: np.random.Generator) -> list[Batch]:
-    """Of all modes, with 0 to 3 sets, 1 to 65 words, and users with up to 200 locations."""
+    """Batches of all modes, with 0 to 3 sets, 1 to 65 words, and users with up to 200 locations."""
     made = [batch_of(rng, branching_case(rng, 63, REQUESTS), mode) for mode in MatcherMode]
     made += [batch_of(rng, many_locations_case(rng), mode) for mode in MatcherMode]
     return made
-
-
-def assert_same(got: Candidates, expected: Candidates) -> None:
-    got, expected = got.packed(), expected.packed()
-    assert torch.equal(got.offsets, expected.offsets)
-    assert torch.equal(got.tokens, expected.tokens)
-    assert torch.equal(got.nodes, expected.nodes)
 
 
 def cuda_slot(ops: Ops) -> CudaSlot:
@@ -71,7 +69,7 @@ def cuda_slot(ops: Ops) -> CudaSlot:
 
 
 @pytest.mark.parametrize("lanes", [8, 16, 32, 128])
-def test_a_captured_admission_answers_for_what_the_slot_points_at_now(ops: Ops, lanes: int) -> None:
+def test_a_captured_admission_uses_the_batch_that_the_slot_points_at(ops: Ops, lanes: int) -> None:
     rng = np.random.default_rng(1)
     made = batches(rng)
     slot = cuda_slot(ops)
@@ -86,11 +84,11 @@ def test_a_captured_admission_answers_for_what_the_slot_points_at_now(ops: Ops, 
         nodes.copy_(batch.nodes)
         graph.replay()
         expected = REFERENCE.admit_children(batch.nodes, batch.users, batch.index)
-        assert_same(candidates, expected)
+        assert_same_candidates(candidates, expected)
 
 
-def test_a_slot_pointed_ahead_of_the_device_keeps_batches_apart(ops: Ops) -> None:
-    """Nothing waits between the batches: the host is done before the GPU begins."""
+def test_a_slot_that_the_host_points_ahead_of_the_device_keeps_batches_apart(ops: Ops) -> None:
+    """The host is done with all batches before the GPU begins."""
     made = batches(np.random.default_rng(2))
     slot = cuda_slot(ops)
     torch.cuda._sleep(20_000_000)  # type: ignore[no-untyped-call]
@@ -99,11 +97,13 @@ def test_a_slot_pointed_ahead_of_the_device_keeps_batches_apart(ops: Ops) -> Non
         slot.point_at(batch.users, batch.index)
         answers.append(slot.admit_children(batch.nodes))
     for batch, answer in zip(made, answers, strict=True):
-        assert_same(answer, REFERENCE.admit_children(batch.nodes, batch.users, batch.index))
+        assert_same_candidates(
+            answer, REFERENCE.admit_children(batch.nodes, batch.users, batch.index)
+        )
 
 
 @pytest.mark.parametrize("ordered", [False, True], ids=["in-order", "ordered"])
-def test_a_captured_selection_selects_from_what_is_there_now(ops: Ops, ordered: bool) -> None:
+def test_a_captured_selection_reads_its_inputs_at_each_replay(ops: Ops, ordered: bool) -> None:
     rng = np.random.default_rng(3)
     logits, scores, candidates, k, _ = mapped(
         selection_inputs(rng, 5, 63, 111, 100, 257, ordered), lambda x: x.to(GPU)
@@ -119,13 +119,7 @@ def test_a_captured_selection_selects_from_what_is_there_now(ops: Ops, ordered: 
         logits.copy_(new_logits)
         scores.copy_(new_scores)
         graph.replay()
-        assert_agree(beams, REFERENCE.select_beams(logits, scores, candidates, k, ordered))
-
-
-def assert_agree(got: Beams, expected: Beams) -> None:
-    for name in ("parents", "tokens", "nodes", "corrupt"):
-        assert torch.equal(getattr(got, name), getattr(expected, name)), name
-    torch.testing.assert_close(got.scores, expected.scores, rtol=1e-5, atol=1e-5)
+        assert_same_beams(beams, REFERENCE.select_beams(logits, scores, candidates, k, ordered))
 
 
 def test_admission_and_selection_agree_with_a_thousand_beams_of_full_fan_out(ops: Ops) -> None:
@@ -134,7 +128,7 @@ def test_admission_and_selection_agree_with_a_thousand_beams_of_full_fan_out(ops
     users, index = mapped((made.users, made.index), lambda x: x.to(GPU))
     nodes = torch.zeros((3, 1024), dtype=torch.int32, device=GPU)  # the root, over and over
     candidates = ops.admit_children(nodes, users, index)
-    assert_same(candidates, REFERENCE.admit_children(nodes, users, index))
+    assert_same_candidates(candidates, REFERENCE.admit_children(nodes, users, index))
     logits, scores = normal(rng, 1, 512).repeat(3072, 1).to(GPU), normal(rng, 3, 1024).to(GPU)
     scores[1] = 0  # a request of ties by the thousand
     for k, ordered in ((1024, False), (1024, True), (5001, True), (1, True)):
@@ -159,11 +153,11 @@ def test_one_request_with_numbers_that_are_not_finite_harms_no_other(ops: Ops) -
         assert torch.equal(beams.scores[request], clean.scores[request])
 
 
-@pytest.mark.filterwarnings("ignore")  # the profiler's own
+@pytest.mark.filterwarnings("ignore")  # of the profiler
 def test_a_request_of_many_beams_has_a_cluster_on_hopper_and_a_block_elsewhere(
     ops: Ops, tmp_path: Path
 ) -> None:
-    """The library has code of its own for compute capability 9.0 alone."""
+    """The library has Hopper code for compute capability 9.0 only."""
     logits, scores = torch.zeros((3 * 111, 63), device=GPU), torch.zeros((3, 111), device=GPU)
     candidates = mapped(full_rows(3, 111, 63, 60), lambda x: x.to(GPU))
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]

@@ -1,4 +1,4 @@
-"""What of a snapshot a device takes, and what it refuses before a request could ask for it."""
+"""The part of a snapshot that a device gets, and the snapshots that it refuses at loading."""
 
 from dataclasses import replace
 
@@ -42,7 +42,7 @@ def test_a_gpu_takes_as_many_sets_as_it_tests() -> None:
     assert DecodeIndex.of(case_of_sets(9, MatcherMode.CD).snapshot, device).blooms == ()
 
 
-def test_the_limit_is_that_of_the_kernels() -> None:
+def test_the_limit_is_the_same_in_the_kernels() -> None:
     header = (ROOT / "cuda" / "admission.cuh").read_text()
     assert f"constexpr int kMostSets = {MOST_SETS_ON_GPU};" in header
 

@@ -1,4 +1,4 @@
-"""Products by chosen algorithms of cuBLAS: the same numbers, in a graph too, where it is meant."""
+"""Products by chosen algorithms of cuBLAS: the same numbers, in a graph too, on their GPU."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ CHOSEN = ((6144, 2048, False), (2048, 512, True))
 @pytest.fixture(scope="module")
 def products() -> LtProducts:
     if not LtProducts.fit(GPU, torch.bfloat16):
-        pytest.skip("algorithms were chosen for another GPU")
+        pytest.skip("the algorithms were chosen for another GPU")
     return LtProducts(GPU)
 
 
@@ -44,7 +44,7 @@ def run(products: LtProducts, x: Tensor, weight: Tensor, residual: Tensor, *, ad
     return out
 
 
-def test_nothing_is_chosen_without_such_a_gpu() -> None:
+def test_no_algorithm_is_chosen_without_such_a_gpu() -> None:
     assert not LtProducts.fit(torch.device("cpu"), torch.bfloat16)
     if not torch.cuda.is_available():
         with pytest.raises(DeviceError, match=r"^libcublasLt\.so\.\d*, which torch uses, cannot"):
@@ -67,7 +67,7 @@ def test_the_chosen_algorithms_agree_with_the_definition(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("outs", "inner", "adds"), CHOSEN)
-def test_they_are_offered_for_the_papers_decoder(
+def test_cublas_offers_the_chosen_algorithms_for_the_papers_decoder(
     products: LtProducts, outs: int, inner: int, adds: bool
 ) -> None:
     for rows in (8192, 16384):
@@ -84,7 +84,7 @@ def test_they_are_offered_for_the_papers_decoder(
         (8192, 512, 2048, False),
     ],
 )
-def test_what_nothing_was_chosen_for_is_torchs(
+def test_torch_computes_the_other_products(
     products: LtProducts, rows: int, outs: int, inner: int, adds: bool
 ) -> None:
     assert not products.chosen(rows, outs, inner, torch.bfloat16, adds)
@@ -96,7 +96,7 @@ def test_what_nothing_was_chosen_for_is_torchs(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("outs", "inner", "adds"), CHOSEN)
-def test_rows_that_begin_anywhere_are_multiplied_too(
+def test_rows_at_any_address_are_multiplied(
     products: LtProducts, outs: int, inner: int, adds: bool
 ) -> None:
     x, weight, residual = operands(4099, outs, inner)
@@ -108,7 +108,7 @@ def test_rows_that_begin_anywhere_are_multiplied_too(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("outs", "inner", "adds"), CHOSEN)
-def test_a_graph_replays_them_on_new_rows(
+def test_a_graph_replays_the_products_on_new_rows(
     products: LtProducts, outs: int, inner: int, adds: bool
 ) -> None:
     x, weight, residual = operands(8192, outs, inner)

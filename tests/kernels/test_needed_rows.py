@@ -1,4 +1,4 @@
-"""The needed rows of k-way matchers: as few as can decide, and they decide alike."""
+"""The needed rows of k-way matchers: as few as can decide, with the same decisions."""
 
 from itertools import pairwise
 
@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from grace.configs.errors import NativeError
 from grace.index.matchers.matchers import MatcherMode, NodeMatchers
 from grace.index.trie import SidTrie
-from grace.kernels.decode import needed_rows as module
 from grace.kernels.decode.needed_rows import NeededRows, needed_rows
 from support.decode_cases import branching_case, decode_case
 from support.plain_partitions import rows_of_entry
@@ -76,7 +75,9 @@ def test_a_row_is_needed_if_no_other_of_its_entry_contains_it(data: st.DataObjec
 
 
 @pytest.mark.parametrize("mode", [MatcherMode.STATIC, MatcherMode.DYNAMIC])
-def test_of_a_snapshot_only_its_own_rows_remain_and_empty_partitions_go(mode: MatcherMode) -> None:
+def test_a_snapshot_keeps_only_rows_of_its_entries_and_no_empty_partitions(
+    mode: MatcherMode,
+) -> None:
     made = decode_case(branching_case(np.random.default_rng(1), 111, 1), mode)
     matchers, trie = made.snapshot.matchers, made.snapshot.trie
     assert matchers is not None
@@ -95,7 +96,7 @@ def test_of_a_snapshot_only_its_own_rows_remain_and_empty_partitions_go(mode: Ma
     assert fewer > 0
 
 
-def test_without_partitions_the_snapshots_ids_are_taken_as_they_are() -> None:
+def test_without_partitions_the_ids_are_those_of_the_snapshot() -> None:
     made = decode_case(branching_case(np.random.default_rng(2), 63, 1))
     assert made.snapshot.matchers is not None
     rows = made.snapshot.matchers.bitmask
@@ -111,20 +112,17 @@ def test_where_every_entry_needs_one_row_there_are_no_offsets() -> None:
     assert needed.index.tolist() == [1, 1, 2]
 
 
-def test_any_number_of_threads_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_number_of_threads_finds_the_same() -> None:
     rng = np.random.default_rng(3)
     table = [int(x) for x in rng.integers(1 << 9, size=63)]
     rows = [[int(i) for i in rng.integers(63, size=rng.integers(1, 6))] for _ in range(40_001)]
     matchers, trie = jagged(rows, table)
-    found = []
-    for threads in (1, 2, 7):
-        monkeypatch.setattr(module, "available_cores", lambda: threads)  # noqa: B023
-        found.append(ids_of(needed_rows(matchers, trie)))
+    found = [ids_of(needed_rows(matchers, trie, threads=threads)) for threads in (1, 2, 7)]
     assert found[0] == [plain(each, table, [0] * 63) for each in rows]
     assert found[1:] == found[:1] * 2
 
 
-def test_among_more_rows_than_are_compared_none_that_decides_is_lost() -> None:
+def test_no_row_that_decides_is_lost_among_more_rows_than_are_compared() -> None:
     table = [1 << i for i in range(63)] + [(1 << 63) | 1 << i for i in range(63)]
     ids = list(range(126))
     matchers, trie = jagged([ids + ids], table)

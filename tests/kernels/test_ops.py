@@ -1,7 +1,5 @@
-"""The table of operations: what is chosen for a device, and what is refused."""
+"""The table of operations: the choice for a device, and what is refused."""
 
-import re
-import sys
 from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
 
@@ -47,14 +45,24 @@ def test_a_gpu_older_than_the_kernels_is_refused_before_any_runs(
     )
 
 
-def test_a_gpu_without_triton_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [
-        *filter(re.compile(r"triton|kernels\.\w+_triton|kernels\.ops_cuda").match, sys.modules)
-    ]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "triton", None)
-    with pytest.raises(DeviceError, match=r"^device cuda: .* pip install 'grace-serving\[gpu\]'$"):
-        load_ops(torch.device("cuda"))
+@pytest.mark.subprocess
+def test_a_cpu_start_loads_no_triton_and_a_gpu_without_it_names_what_to_install() -> None:
+    done = run_python(
+        "import sys, torch, grace.model.definition.encoders\n"
+        "from grace.kernels import load_encoder_ops, load_ops\n"
+        "load_ops(torch.device('cpu')), load_encoder_ops(torch.device('cpu'))\n"
+        "print([name for name in sys.modules if name.startswith('triton')])\n"
+        "sys.modules['triton'] = None\n"
+        "for load in (load_ops, load_encoder_ops):\n"
+        "    try:\n"
+        "        load(torch.device('cuda'))\n"
+        "    except Exception as error:\n"
+        "        print(f'{type(error).__name__}: {error}')\n"
+    )
+    refused = (
+        "DeviceError: device cuda: its operations need Triton: pip install 'grace-serving[gpu]'\n"
+    )
+    assert done.stdout == "[]\n" + 2 * refused, done.stderr
 
 
 def test_a_missing_library_of_kernels_names_the_remedy(
@@ -62,20 +70,13 @@ def test_a_missing_library_of_kernels_names_the_remedy(
 ) -> None:
     monkeypatch.setenv("GRACE_CUDA_LIBRARY", str(tmp_path / "none.so"))
     load_cuda_library.cache_clear()
-    with pytest.raises(NativeError, match=r"none\.so: .* is missing: run `make native CUDA=1`$"):
+    with pytest.raises(
+        NativeError, match=r"none\.so: .* is missing: run `python -m grace\.native\.build --cuda`$"
+    ):
         load_cuda_library()
 
 
-@pytest.mark.subprocess
-def test_a_cpu_start_loads_no_triton() -> None:
-    done = run_python(
-        "import sys, kernels, torch; kernels.load_ops(torch.device('cpu')); "
-        "print(sorted(m for m in sys.modules if 'triton' in m.split('.')[0]))"
-    )
-    assert done.stdout == "[]\n"
-
-
-def test_an_engine_is_a_table_that_nobody_changes() -> None:
+def test_a_table_of_operations_cannot_be_changed() -> None:
     with pytest.raises(FrozenInstanceError):
         REFERENCE.rearrange = REFERENCE.rearrange  # type: ignore[misc]
     assert all(callable(getattr(REFERENCE, field.name)) for field in fields(Ops))

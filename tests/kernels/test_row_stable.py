@@ -1,4 +1,4 @@
-"""A row's result has the same bits wherever in a batch it stands."""
+"""A row's result has the same bits wherever in a batch the row is."""
 
 from collections.abc import Callable, Iterator
 
@@ -58,7 +58,7 @@ def test_an_activation_is_the_same_at_every_place(activation: Callable[[Tensor],
             assert_same_everywhere(activation(value.expand(count).contiguous()))
 
 
-def test_the_activations_are_torchs() -> None:
+def test_the_activations_agree_with_torch() -> None:
     x = 3 * random(1111)
     torch.testing.assert_close(gelu(x), functional.gelu(x, approximate="tanh"))
     torch.testing.assert_close(sigmoid(x), torch.sigmoid(x))
@@ -68,7 +68,7 @@ def test_no_rows_give_no_rows() -> None:
     assert linear(torch.zeros(0, 7), torch.zeros(5, 7)).shape == (0, 5)
 
 
-def test_gradients_pass_through_what_is_padded() -> None:
+def test_gradients_pass_through_padding() -> None:
     x, weight = random(3, 7).requires_grad_(), random(5, 7).requires_grad_()
     ours = torch.autograd.grad(linear(x, weight).square().sum(), [x, weight])
     plain = torch.autograd.grad(functional.linear(x, weight).square().sum(), [x, weight])

@@ -21,7 +21,7 @@ ordering = pytest.mark.parametrize("ordered", [False, True], ids=["in-order", "o
 def plain(
     logits: Tensor, scores: Tensor, candidates: Candidates, k: int, ordered: bool
 ) -> list[list[tuple[int, int, int, float]]]:
-    """Per request the kept (parent, token, node, score), dead ones at the end."""
+    """Return the kept (parent, token, node, score) of each request, dead ones at the end."""
     requests, beams = scores.shape
     rows = split_rows(candidates)
     kept = []
@@ -84,7 +84,7 @@ def candidates_of(children: list[list[int]]) -> Candidates:
     return Candidates(torch.from_numpy(offsets), tokens, nodes)
 
 
-def test_the_defined_order_in_small() -> None:
+def test_the_defined_order_in_a_small_example() -> None:
     inputs = one_request([[0.0, 5.0, 3.0], [0.0, 5.0, 3.0]], [[0, 1, 2], [1, 2]])
     assert select_beams_reference(*inputs, 3, False).nodes.tolist() == [[1, 2, 101]]
     assert select_beams_reference(*inputs, 3, True).nodes.tolist() == [[1, 101, 2]]
@@ -141,7 +141,7 @@ def test_low_precision_logits_are_summed_in_float32(dtype: torch.dtype) -> None:
 
 @ordering
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.parametrize("column", [1, 62], ids=["of-a-candidate", "of-none"])
+@pytest.mark.parametrize("column", [1, 62], ids=["candidate", "no-candidate"])
 def test_a_corrupt_logit_kills_its_request_and_no_other(
     column: int, value: float, ordered: bool
 ) -> None:
@@ -182,7 +182,7 @@ def parts_of(beams: Beams) -> tuple[Tensor, ...]:
     return beams.parents, beams.tokens, beams.nodes, beams.scores
 
 
-def test_rows_without_candidates_may_hold_anything() -> None:
+def test_rows_without_candidates_may_have_any_logits() -> None:
     logits, scores, candidates = one_request([[math.nan] * 2, [0.0, 1.0]], [[], [0, 1]])
     scores[0, 0] = -math.inf
     beams = select_beams_reference(logits, scores, candidates, 2, True)

@@ -1,4 +1,4 @@
-"""Paged self-attention against its formula, written out over lists."""
+"""Paged self-attention against its formula over lists, and the rearrangement of its block table."""
 
 import math
 from typing import Any
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from grace.kernels import NO_BLOCK
-from grace.kernels.decode.self_attention import self_attention_reference
+from grace.kernels.decode.self_attention import rearrange_reference, self_attention_reference
 from support.op_cases import attention_pool, normal, row_scales
 
 
@@ -50,7 +50,7 @@ def test_a_row_attends_to_its_own_prefix(step: int, scaled: bool) -> None:
     torch.testing.assert_close(got, plain(pool, table, step, bias, 0.7, factors))
 
 
-def test_the_first_token_attends_to_itself_alone() -> None:
+def test_the_first_token_attends_only_to_itself() -> None:
     rng = np.random.default_rng(1)
     pool, table = attention_pool(rng, 7, 3, 0, heads=2, d_head=3)
     got = self_attention_reference(pool, table, 0, normal(rng, 2, 3), 9.0)
@@ -58,7 +58,7 @@ def test_the_first_token_attends_to_itself_alone() -> None:
 
 
 def test_bias_goes_by_distance_from_the_newest_token() -> None:
-    """With a bias that forbids all distances but one, the value at that distance comes out."""
+    """A bias that forbids all distances but one gives the value at that distance."""
     pool = normal(np.random.default_rng(2), 4, 3, 1, 5)
     table = torch.tensor([[3, 1, 0, 2]], dtype=torch.int32)
     for distance in range(4):
@@ -68,7 +68,7 @@ def test_bias_goes_by_distance_from_the_newest_token() -> None:
         torch.testing.assert_close(got[0], pool[table[0, 3 - distance].long(), 2, 0])
 
 
-def test_a_row_does_not_depend_on_the_rows_beside_it() -> None:
+def test_a_row_does_not_depend_on_other_rows() -> None:
     rng = np.random.default_rng(3)
     pool, table = attention_pool(rng, rows=63, length=3, step=2, heads=2, d_head=8)
     bias = normal(rng, 2, 3)
@@ -111,7 +111,7 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], message: str) -> N
 @pytest.mark.parametrize("heads", [3, 16, 20])
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_a_request_gets_the_same_bits_at_every_row(heads: int, threads: int) -> None:
-    """Five equal requests of 37 rows, each with blocks of its own."""
+    """Five equal requests of 37 rows, each with own blocks."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -124,3 +124,37 @@ def test_a_request_gets_the_same_bits_at_every_row(heads: int, threads: int) -> 
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(request, found[0]) for request in found)
+
+
+@pytest.mark.parametrize("step", range(4), ids=lambda step: f"step={step}")
+def test_a_new_row_has_its_parents_blocks_up_to_the_step(step: int) -> None:
+    rng = np.random.default_rng(step)
+    table = torch.from_numpy(rng.integers(1000, size=(33, 4), dtype=np.int32))
+    parents = torch.from_numpy(rng.integers(33, size=(3, 7), dtype=np.int32))
+    old = table.tolist()
+    expected = [
+        [old[parent][j] if j <= step else NO_BLOCK for j in range(4)]
+        for request in parents.tolist()
+        for parent in request
+    ]
+    got = rearrange_reference(table, parents, step)
+    assert got.tolist() == expected
+    assert got.dtype == torch.int32
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"table": torch.zeros(4, dtype=torch.int32)}, r"table must be \[rows, sid_length\], got"),
+        ({"parents": torch.zeros(4, dtype=torch.int32)}, r"parents must be \[requests, beams\], g"),
+        ({"parents": torch.zeros(1, 4)}, "parents must be int32, got float32"),
+        ({"parents": torch.tensor([[0, 5]]).int()}, r"parents\[0, 1\] is 5: not a row 0\.\.4"),
+        ({"parents": torch.tensor([[0], [-1]]).int()}, r"parents\[1, 0\] is -1: not a row"),
+        ({"step": 3}, r"step must be 0\.\.2, got 3"),
+    ],
+)
+def test_a_rearrangement_that_does_not_fit_is_refused(change: dict[str, Any], message: str) -> None:
+    arguments: dict[str, Any] = {"table": torch.zeros(5, 3, dtype=torch.int32), "step": 1}
+    arguments["parents"] = torch.zeros(1, 2, dtype=torch.int32)
+    with pytest.raises(ValueError, match=message):
+        rearrange_reference(**{**arguments, **change})

@@ -11,8 +11,15 @@ import numpy as np
 import pytest
 
 from grace.configs.errors import NativeError
-from grace.native import build as native_build
-from grace.native.build import LIBRARY_NAME, RECORD_NAME, build, read_record, source_digest
+from grace.native.build import (
+    CPU,
+    build,
+    build_folder,
+    built_library,
+    main,
+    read_record,
+    source_digest,
+)
 from grace.native.loader import array_in, array_out, declare, open_library
 
 pytestmark = pytest.mark.subprocess  # each of them runs the compiler
@@ -27,47 +34,69 @@ API int twice(const int* in, int count, int* out) {
   return count % 2;
 }
 """
+LIBRARY = CPU.library
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A package of two sources and a header, built into its folder `out`. Tests change copies."""
+    root = tmp_path_factory.mktemp("package")
+    (root / "src").mkdir()
+    (root / "include" / "grace").mkdir(parents=True)
+    (root / "src" / "abi.cpp").write_text(SOURCE)
+    (root / "src" / "other.cpp").write_text("int other() { return 63; }\n")
+    (root / "include" / "grace" / "twice.h").write_text("#define TWO 2\n")
+    build(root / "out", root=root)
+    return root
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    (tmp_path / "src").mkdir()
-    (tmp_path / "include" / "grace").mkdir(parents=True)
-    (tmp_path / "src" / "abi.cpp").write_text(SOURCE)
-    (tmp_path / "src" / "other.cpp").write_text("int other() { return 63; }\n")
-    (tmp_path / "include" / "grace" / "twice.h").write_text("#define TWO 2\n")
-    return tmp_path
+def root(built: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(built, tmp_path / "package"))
 
 
 @pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the files that the compiler wrote, as they are written."""
-    written: list[str] = []
-    run = native_build._run_into
+def written(root: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """Return the files that the compiler, another one than before, wrote since the last call."""
+    log, compiler = root / "log", root / "logging-compiler"
+    compiler.write_text(
+        f'#!/bin/sh\nfor file; do :; done\n[ "$file" = --version ] || basename "$file" >> {log}\n'
+        'exec g++ "$@"\n'
+    )
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
 
-    def recorded(result: Path, command: list[str]) -> None:
-        run(result, command)
-        written.append(result.name.partition(".")[0])
+    def files() -> list[str]:
+        names = log.read_text().splitlines() if log.exists() else []
+        log.unlink(missing_ok=True)
+        return sorted(name.partition(".")[0] for name in names)
 
-    monkeypatch.setattr(native_build, "_run_into", recorded)
-    return written
+    build(root / "out", root=root)
+    assert files() == ["abi", "libgrace_cpu", "other"]  # another compiler makes another library
+    return files
 
 
-def test_a_library_says_the_digest_of_its_sources(root: Path) -> None:
-    library = build(root / "out", root=root)
+def test_a_library_reports_the_digest_of_its_sources(root: Path) -> None:
     digest = source_digest(root)
     assert digest
-    assert open_library(library, digest).grace_source_digest() == digest.encode()
+    library = open_library(root / "out" / LIBRARY, digest)
+    assert library.grace_source_digest() == digest.encode()
     record = read_record(root / "out")
     assert record is not None
     assert record.digest == digest
     assert "-O3" in record.flags
 
 
-def test_a_declared_function_fills_arrays_and_raises_what_the_library_says(root: Path) -> None:
-    library = open_library(build(root / "out", root=root), source_digest(root))
+@pytest.fixture
+def twice(built: Path) -> Callable[..., None]:
+    library = open_library(built / "out" / LIBRARY, source_digest(built))
     signature = (array_in(np.int32), c_int32, array_out(np.int32))
-    twice = declare("twice", *signature, library=lambda: library)
+    return declare("twice", *signature, library=lambda: library)
+
+
+def test_a_declared_function_fills_arrays_and_raises_the_library_s_error(
+    twice: Callable[..., None],
+) -> None:
     out = np.full(4, -1, np.int32)
     twice(np.arange(4, dtype=np.int32), 4, out)
     assert out.tolist() == [0, 2, 4, 6]
@@ -86,45 +115,37 @@ def test_a_declared_function_fills_arrays_and_raises_what_the_library_says(root:
     ],
     ids=["dtype", "stride", "rank", "list", "none"],
 )
-def test_an_array_that_does_not_fit_never_reaches_the_library(root: Path, wrong: object) -> None:
-    library = open_library(build(root / "out", root=root), None)
-    twice = declare(
-        "twice", array_in(np.int32), c_int32, array_out(np.int32), library=lambda: library
-    )
+def test_an_array_that_does_not_fit_never_reaches_the_library(
+    twice: Callable[..., None], wrong: object
+) -> None:
     with pytest.raises(ctypes.ArgumentError):
         twice(wrong, 4, np.zeros(4, np.int32))
 
 
-def test_an_array_that_must_not_be_written_is_no_output(root: Path) -> None:
-    library = open_library(build(root / "out", root=root), None)
-    twice = declare(
-        "twice", array_in(np.int32), c_int32, array_out(np.int32), library=lambda: library
-    )
+def test_an_array_that_must_not_be_written_is_no_output(twice: Callable[..., None]) -> None:
     out = np.zeros(4, np.int32)
     out.flags.writeable = False
     with pytest.raises(ctypes.ArgumentError):
         twice(np.zeros(4, np.int32), 4, out)
 
 
-def test_a_current_library_is_not_built_again(root: Path, compiled: list[str]) -> None:
+def test_only_what_changed_is_compiled_again(root: Path, written: Callable[[], list[str]]) -> None:
     build(root / "out", root=root)
-    assert sorted(compiled) == ["abi", "libgrace_cpu", "other"]
-    compiled.clear()
-    build(root / "out", root=root)
-    assert compiled == []
-
-
-def test_only_what_changed_is_compiled_again(root: Path, compiled: list[str]) -> None:
-    build(root / "out", root=root)
-    compiled.clear()
+    assert written() == []
     (root / "src" / "other.cpp").write_text("int other() { return 111; }\n")
     build(root / "out", root=root)
-    assert sorted(compiled) == ["abi", "libgrace_cpu", "other"]  # abi.cpp holds the digest
-    compiled.clear()
+    assert written() == ["abi", "libgrace_cpu", "other"]  # abi.cpp holds the digest
     (root / "src" / "new.cpp").write_text("int fresh() { return 1; }\n")
     build(root / "out", root=root)
-    assert sorted(compiled) == ["abi", "libgrace_cpu", "new"]
+    assert written() == ["abi", "libgrace_cpu", "new"]
     assert len(list((root / "out" / "objects").iterdir())) == 3
+
+
+def test_a_damaged_record_means_a_new_library(root: Path, written: Callable[[], list[str]]) -> None:
+    for record in ("", "[]", "{}", json.dumps({"digest": "0"})):
+        (root / "out" / CPU.record).write_text(record)
+        build(root / "out", root=root)
+        assert written() == ["libgrace_cpu"]
 
 
 Change = Callable[[Path], object]
@@ -139,35 +160,15 @@ CHANGES: dict[str, Change] = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 def test_a_library_older_than_its_sources_is_refused(root: Path, change: Change) -> None:
-    library = build(root / "out", root=root)
     change(root)
-    with pytest.raises(NativeError, match="native library is older than its sources: run `make n"):
-        open_library(library, source_digest(root))
+    with pytest.raises(NativeError, match=r"older than its sources: run `python -m grace\.native"):
+        open_library(root / "out" / LIBRARY, source_digest(root))
 
 
-def test_another_compiler_means_another_library(
-    root: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build(root / "out", root=root)
-    compiled.clear()
-    monkeypatch.setenv("CXX", "g++ -DOTHER")
-    build(root / "out", root=root)
-    assert len(compiled) == 3
-
-
-@pytest.mark.parametrize("record", ["", "[]", "{}", json.dumps({"digest": "0"})])
-def test_a_damaged_record_means_a_new_build(root: Path, compiled: list[str], record: str) -> None:
-    build(root / "out", root=root)
-    compiled.clear()
-    (root / "out" / RECORD_NAME).write_text(record)
-    build(root / "out", root=root)
-    assert compiled == ["libgrace_cpu"]
-
-
-def test_a_failed_compilation_says_what_the_compiler_said_and_keeps_the_old_library(
+def test_a_failed_compilation_shows_the_compiler_s_error_and_keeps_the_old_library(
     root: Path,
 ) -> None:
-    library = build(root / "out", root=root)
+    library = root / "out" / LIBRARY
     before = library.read_bytes()
     (root / "src" / "other.cpp").write_text("int other() { int unused; return 1; }\n")
     with pytest.raises(NativeError, match=r"(?s)the C\+\+ compiler failed.*unused"):
@@ -180,7 +181,7 @@ def test_without_a_compiler_the_error_names_the_package_to_install(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setenv("PATH", "")
     with pytest.raises(NativeError, match=r"no C\+\+ compiler found .* install one .*: g\+\+;"):
         build(root / "out", root=root)
     monkeypatch.setenv("CXX", "no-such-compiler -m64")
@@ -191,10 +192,9 @@ def test_without_a_compiler_the_error_names_the_package_to_install(
 def test_a_folder_without_sources_cannot_be_built_but_its_library_can_be_used(
     root: Path,
 ) -> None:
-    library = build(root / "out", root=root)
     shutil.rmtree(root / "src")
     assert source_digest(root) is None
-    open_library(library, source_digest(root))
+    open_library(root / "out" / LIBRARY, source_digest(root))
     with pytest.raises(NativeError, match="no C\\+\\+ sources here"):
         build(root / "out", root=root)
 
@@ -202,19 +202,70 @@ def test_a_folder_without_sources_cannot_be_built_but_its_library_can_be_used(
 def test_a_source_that_changes_during_the_build_fails_it(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = native_build._run_into
-
-    def meddling(result: Path, command: list[str]) -> None:
-        run(result, command)
-        (root / "src" / "other.cpp").write_text("int other() { return 0; }\n")
-
-    monkeypatch.setattr(native_build, "_run_into", meddling)
+    compiler = root / "changing-compiler"
+    source = root / "src" / "other.cpp"
+    compiler.write_text(f'#!/bin/sh\ng++ "$@" && echo "int other();" > {source}\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    source.write_text("int other() { return 5; }\n")
     with pytest.raises(NativeError, match="changed during their build: run it again"):
-        build(root / "out", root=root)
-    assert not (root / "out" / LIBRARY_NAME).exists()
+        build(root / "new", root=root)
+    assert not (root / "new" / LIBRARY).exists()
 
 
-def test_a_bare_build_leaves_only_the_library_and_its_record(tmp_path: Path) -> None:
-    assert native_build.main(["--bare", "--out", str(tmp_path / "out")]) == 0
-    left = {file.name for file in (tmp_path / "out").iterdir()}
-    assert left == {LIBRARY_NAME, RECORD_NAME}
+def test_a_bare_build_leaves_only_the_library_and_its_record(root: Path) -> None:
+    assert main(["--bare", "--out", str(root / "new")], root) == 0
+    left = {file.name for file in (root / "new").iterdir()}
+    assert left == {LIBRARY, CPU.record}
+
+
+@pytest.fixture
+def cache(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+    return root / "cache" / "grace-serving" / "native"
+
+
+def test_a_package_that_can_be_written_contains_its_library(root: Path, cache: Path) -> None:
+    library = build(root=root)
+    assert library == built_library(root=root) == root / "_build" / LIBRARY
+    assert not cache.exists()
+
+
+def test_a_package_that_cannot_be_written_has_its_library_in_the_user_s_cache(
+    root: Path, cache: Path
+) -> None:
+    (root / "_build").write_text("a file is in the way of the folder")
+    assert built_library(root=root) == root / "_build" / LIBRARY  # an error names this place
+    library = build(root=root)
+    assert library == built_library(root=root) == cache / str(source_digest(root)) / LIBRARY
+    open_library(library, source_digest(root))
+
+
+def test_the_cache_replaces_an_outdated_library_of_the_package(root: Path, cache: Path) -> None:
+    own = build(root=root)
+    (root / "src" / "other.cpp").write_text("int other() { return 9; }\n")
+    assert built_library(root=root) == own  # outdated, but there is no other
+    digest = source_digest(root)
+    cached = build(cache / str(digest), root=root)
+    assert built_library(root=root) == cached
+    open_library(cached, digest)
+
+
+def test_the_cache_is_below_the_home_folder_unless_xdg_names_an_absolute_one(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "_build").write_text("a file is in the way of the folder")
+    monkeypatch.setenv("HOME", str(root / "home"))
+    for xdg in ("", "relative/cache"):
+        monkeypatch.setenv("XDG_CACHE_HOME", xdg)
+        below = build_folder(root=root).relative_to(root / "home")
+        assert below.as_posix() == f".cache/grace-serving/native/{source_digest(root)}"
+
+
+def test_a_cache_that_cannot_be_written_is_named(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "_build").write_text("a file is in the way of the folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(root / "_build"))
+    with pytest.raises(NativeError, match=r"cannot be written \(.*\): set XDG_CACHE_HOME"):
+        build(root=root)

@@ -13,14 +13,12 @@ from grace.native.build import BUILD_DIR, CUDA, ROOT, build_program, source_dige
 from grace.native.loader import open_library
 from grace.native.nvcc import NVCC_FLAGS, find_nvcc
 
-pytestmark = pytest.mark.subprocess  # each of them runs a compiler
-
 SOURCES = sorted((ROOT / "cuda").glob("*.cu"))
 
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What ptxas says of each source, compiled for Hopper."""
+    """The report of ptxas about each source, compiled for Hopper."""
     try:
         nvcc = find_nvcc()
     except NativeError as error:
@@ -41,6 +39,8 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         return dict(zip([s.name for s in SOURCES], pool.map(compiled, SOURCES), strict=True))
 
 
+@pytest.mark.compile
+@pytest.mark.subprocess
 def test_no_kernel_spills_on_hopper(reports: dict[str, str]) -> None:
     assert set(reports) == {source.name for source in SOURCES}
     for name, report in reports.items():
@@ -49,6 +49,7 @@ def test_no_kernel_spills_on_hopper(reports: dict[str, str]) -> None:
         assert set(kernels) == {("0", "0", "0")}, name
 
 
+@pytest.mark.subprocess
 def test_the_gpus_tables_and_keys_mean_what_the_definitions_say() -> None:
     driver = ROOT / "tests" / "fuzz_gpu_logic.cpp"
     program = build_program(driver, BUILD_DIR)
@@ -60,13 +61,13 @@ def test_the_gpus_tables_and_keys_mean_what_the_definitions_say() -> None:
     assert re.match(r"gpu_logic: \d+ cases", done.stdout)
 
 
-def test_an_nvcc_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_nvcc_that_does_not_exist_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NVCC", "no-such-nvcc -v")
     with pytest.raises(NativeError, match=r"^NVCC=no-such-nvcc -v: no such compiler; unset NVCC"):
         find_nvcc()
 
 
-def test_nvcc_is_looked_for_in_cuda_home_and_its_absence_named(
+def test_nvcc_is_found_in_cuda_home_and_its_absence_names_a_remedy(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("NVCC", raising=False)
@@ -83,12 +84,12 @@ def test_nvcc_is_looked_for_in_cuda_home_and_its_absence_named(
 
 
 def test_a_library_of_the_cpu_is_not_taken_for_the_gpus(tmp_path: Path) -> None:
-    with pytest.raises(NativeError, match=r"is missing: run `make native CUDA=1`$"):
+    with pytest.raises(NativeError, match=r"is missing: run `python -m .*build --cuda`$"):
         open_library(tmp_path / "none.so", source_digest(target=CUDA), CUDA)
-    with pytest.raises(NativeError, match=r"older than its sources: run `make native CUDA=1`$"):
+    with pytest.raises(NativeError, match=r"older than its sources: run `python -m .* --cuda`$"):
         open_library(BUILD_DIR / "libgrace_cpu.so", source_digest(target=CUDA), CUDA)
 
 
-def test_the_kernels_are_of_other_sources_than_the_cpus() -> None:
+def test_the_gpu_library_has_other_sources_than_the_cpu_library() -> None:
     assert source_digest(target=CUDA) != source_digest()
-    assert ctypes.sizeof(ctypes.c_void_p) == 8  # what the layouts shared with the kernels assume
+    assert ctypes.sizeof(ctypes.c_void_p) == 8  # the layouts shared with the kernels assume it

@@ -31,7 +31,7 @@ def test_the_environment_may_name_another_build(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_missing_library_names_its_file_and_the_remedy(tmp_path: Path) -> None:
     missing = tmp_path / "libgrace_cpu.so"
-    with pytest.raises(NativeError, match=r"libgrace_cpu\.so: native library is missing: run `ma"):
+    with pytest.raises(NativeError, match=r"libgrace_cpu\.so: native library is missing: run `py"):
         open_library(missing, None)
 
 
@@ -42,7 +42,7 @@ def test_a_file_that_is_no_library_is_refused(tmp_path: Path) -> None:
         open_library(file, None)
 
 
-def test_a_library_of_somebody_else_is_refused() -> None:
+def test_a_foreign_library_is_refused() -> None:
     strangers = [
         Path(line.split()[-1]) for line in Path("/proc/self/maps").read_text().splitlines()
     ]
@@ -52,7 +52,7 @@ def test_a_library_of_somebody_else_is_refused() -> None:
 
 
 def test_a_stale_library_is_refused() -> None:
-    with pytest.raises(NativeError, match="older than its sources: run `make native`"):
+    with pytest.raises(NativeError, match=r"older than its sources: run `python -m .*build`$"):
         open_library(library_path(), "0" * 32)
 
 
@@ -63,7 +63,7 @@ def test_declaring_a_function_opens_nothing_until_it_is_called() -> None:
 
 
 @pytest.mark.parametrize("library", [load_library, load_library_with_lock])
-def test_a_function_s_own_words_are_in_the_error(library: Callable[[], ctypes.CDLL]) -> None:
+def test_an_error_contains_the_function_s_own_text(library: Callable[[], ctypes.CDLL]) -> None:
     new = declare(
         "grace_copies_new", ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, library=library
     )
@@ -76,5 +76,5 @@ def test_short_calls_may_keep_the_interpreter_lock() -> None:
     assert isinstance(quick, ctypes.PyDLL)
     assert quick._handle == load_library()._handle
     call = declare("grace_order_by_sid_of_nothing", library=load_library_with_lock)
-    with pytest.raises(NativeError, match="no such native function: run `make native`"):
+    with pytest.raises(NativeError, match=r"no such native function: run `python -m .*build`$"):
         call()

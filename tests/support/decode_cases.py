@@ -1,4 +1,4 @@
-"""Catalogues, users and beams to ask the admission operation about."""
+"""Catalogues, users and beams for tests of the decode operations, and what equal results are."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +14,15 @@ from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import NO_NODE, SidTrie
 from grace.index.users.user_rows import UserEncoder, UserRows
-from grace.kernels import Candidates, DecodeIndex, UserTensors
+from grace.kernels import Beams, Candidates, DecodeIndex, UserTensors
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
 from support.strategies import Case, random_ads, random_schema, random_users
 
 __all__ = [
     "DecodeCase",
+    "assert_same_beams",
+    "assert_same_candidates",
     "branching_case",
     "decode_case",
     "every_sid_case",
@@ -93,3 +95,17 @@ def split_rows(candidates: Candidates) -> list[list[tuple[int, int]]]:
     offsets = candidates.offsets.tolist()
     assert (offsets[0], offsets[-1]) == (0, len(pairs))
     return [pairs[a:b] for a, b in pairwise(offsets)]
+
+
+def assert_same_candidates(got: Candidates, expected: Candidates) -> None:
+    got, expected = got.packed(), expected.packed()
+    assert torch.equal(got.offsets, expected.offsets)
+    assert torch.equal(got.tokens, expected.tokens)
+    assert torch.equal(got.nodes, expected.nodes)
+
+
+def assert_same_beams(got: Beams, expected: Beams) -> None:
+    """Require equal beams in the same order, whose scores differ by rounding only."""
+    for name in ("parents", "tokens", "nodes", "corrupt"):
+        assert torch.equal(getattr(got, name), getattr(expected, name)), name
+    torch.testing.assert_close(got.scores, expected.scores, rtol=1e-5, atol=1e-5)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
-from grace.kernels.encoder.encoder_ops_cuda import CUDA_ENCODER
+from grace.kernels.ops_cuda import CUDA_ENCODER
 from grace.model.checkpoints.init import random_model
 from grace.model.definition.input_encoding import encode_inputs
 from grace.model.definition.inputs import FeatureTensors, RequestFeatures
@@ -28,7 +28,7 @@ __all__ = ["CASES", "encoder_calls", "encoder_difference"]
 
 
 def encoder_calls(dtypes: tuple[torch.dtype, ...]) -> Iterator[Call]:
-    """Every case of every operation in every type."""
+    """Yield every case of every operation in every type."""
     for field in fields(EncoderOps):
         for case in CASES[field.name]:
             for dtype in dtypes:
@@ -43,7 +43,7 @@ def encoder_calls(dtypes: tuple[torch.dtype, ...]) -> Iterator[Call]:
 def _in_type(
     arguments: Callable[[np.random.Generator], tuple[Any, ...]], dtype: torch.dtype
 ) -> Callable[[np.random.Generator], tuple[Any, ...]]:
-    """With floats in that type; a slice stays the slice of a wider tensor."""
+    """Cast floats to that type; a slice stays a slice of a wider tensor."""
 
     def cast(value: Any) -> Any:
         if not isinstance(value, Tensor) or not value.is_floating_point():
@@ -87,7 +87,7 @@ def _attended(
 
 
 def _attended_not_finite(rng: np.random.Generator) -> tuple[Any, ...]:
-    """A query of one request and a value of another; the others must not notice."""
+    """A query of one request and a value of another are NaN; the other requests may not change."""
     q, k, v = (normal(rng, 4, 9, 10) for _ in "qkv")
     q[1, 3, 2], v[3, 8, 9] = torch.nan, torch.nan
     return q, k, v, 2, 0.5
@@ -151,12 +151,14 @@ CASES: Mapping[str, tuple[OpCase, ...]] = {
 
 
 def encoder_difference(spec: ModelSpec, device: str, dtype: torch.dtype) -> float:
-    """How far the user context of an encoder with the faster table is from the plain one's on a
-    CPU in float32; infinite if it wrote to the features."""
+    """Return how far the user context of the faster table is from the plain one's in float32.
+
+    It is infinite if the encoder wrote to its features.
+    """
     rng = np.random.default_rng(11)
-    requests = [random_features(spec, rng) for _ in range(4)]
+    requests = [random_features(spec, rng) for _ in range(3)]
     model = random_model(spec, seed=3).requires_grad_(False)
-    inputs = encode_inputs(spec, [requests[0], RequestFeatures(), *requests[1:]], 7).inputs
+    inputs = encode_inputs(spec, [requests[0], RequestFeatures(), *requests[1:]], 5).inputs
     with torch.inference_mode():
         features = model.features(inputs)
         expected = model.encoder(features)
@@ -186,7 +188,7 @@ if __name__ == "__main__":
         name: encoder_difference(spec, "cpu", torch.float32)
         for name, spec in (("interformer", INTERFORMER), ("t5", T5))
     }
-    # The interpreter multiplies bfloat16 matrices wrongly: float16 stands in for it.
+    # The interpreter multiplies bfloat16 matrices wrongly, so float16 replaces it.
     calls = list(encoder_calls((torch.float32, torch.float16)))
     found = [difference(call, "cpu") for call in calls]
     print(

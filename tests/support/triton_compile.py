@@ -1,12 +1,12 @@
-"""Compiles for sm_90, without a GPU, what an operation's launcher would launch."""
+"""Compile for sm_90, without a GPU, the kernel that an operation would launch."""
 
 import re
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -32,7 +32,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Compiled:
-    """`launch` is its grid; `kernel` is what triton.compile returns."""
+    """The grid of a launch, and the kernel that triton.compile returned for it."""
 
     grid: tuple[int, ...]
     kernel: Any
@@ -51,7 +51,7 @@ class Compiled:
 
     @cached_property
     def resources(self) -> dict[str, int]:
-        """REG, STACK, LOCAL and others, per thread; what spills has a stack."""
+        """REG, STACK, LOCAL and others, per thread; a kernel that spills has a stack."""
         with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
             file.write(self.kernel.asm["cubin"])
             file.flush()
@@ -68,7 +68,7 @@ class Compiled:
 
 
 class _Recorder:
-    """Stands in for a kernel and keeps how it was launched."""
+    """A fake kernel that records its launches."""
 
     def __init__(self) -> None:
         self.launches: list[tuple[tuple[int, ...], tuple[Any, ...], dict[str, Any]]] = []
@@ -77,16 +77,15 @@ class _Recorder:
         return lambda *args, **named: self.launches.append((grid, args, named))
 
 
-def compiled_launch(
-    monkeypatch: pytest.MonkeyPatch, module: ModuleType, launch: Callable[[], object]
-) -> Compiled:
-    """The one kernel of `module` that `launch` runs; its tensors may be on the device `meta`."""
+def compiled_launch(body: Callable[..., Tensor], *arguments: Any) -> Compiled:
+    """Compile the one kernel that `body` launches for these arguments, of the device `meta`."""
+    module = sys.modules[body.__module__]
     kernels = {name: x for name, x in vars(module).items() if isinstance(x, JITFunction)}
     recorders = {name: _Recorder() for name in kernels}
-    for name, recorder in recorders.items():
-        monkeypatch.setattr(module, name, recorder)
-    launch()
-    monkeypatch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, recorder in recorders.items():
+            patch.setattr(module, name, recorder)
+        body(*arguments)
     ((name, recorder),) = [pair for pair in recorders.items() if pair[1].launches]
     ((grid, args, named),) = recorder.launches
     return Compiled(grid, _compile(kernels[name], args, named))

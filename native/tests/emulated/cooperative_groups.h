@@ -1,4 +1,4 @@
-// Thread block clusters, as far as the kernels use them: see cuda_runtime.h here.
+// Thread block clusters: the part that the kernels use; see cuda_runtime.h here.
 #ifndef GRACE_EMULATED_COOPERATIVE_GROUPS_H_
 #define GRACE_EMULATED_COOPERATIVE_GROUPS_H_
 

@@ -1,4 +1,4 @@
-// Half precision, as far as the kernels use it: see cuda_runtime.h here.
+// Half precision: the part that the kernels use; see cuda_runtime.h here.
 #ifndef GRACE_EMULATED_CUDA_FP16_H_
 #define GRACE_EMULATED_CUDA_FP16_H_
 

@@ -1,11 +1,11 @@
-// CUDA on the host, as far as our kernels use it, so that tests run them without a GPU.
+// The part of CUDA that the kernels use, on the host, so that tests run them without a GPU.
 //
-// Every thread of a cluster of blocks is a fiber, and one fiber runs at a time, until it waits at a
-// barrier or for its warp. So atomics need nothing, and a kernel is right here only if its barriers
-// are where they must be: launches alternate between running the fibers forwards and backwards, and
-// block memory starts out poisoned. Blocks that wait for each other in vain end the program.
-// What this cannot see: memory order between blocks, and whether a launch is possible. With
-// __CUDA_ARCH__ defined it runs the code of such a GPU, otherwise that of the newest.
+// Every thread of a cluster of blocks is a fiber. One fiber runs at a time, until it waits at a
+// barrier or for its warp, so atomics are plain code. A missing barrier gives wrong results:
+// launches alternate between running the fibers forwards and backwards, and block memory is
+// poisoned at first. Threads that wait for each other forever end the program. This cannot test
+// memory order between blocks, nor whether a GPU accepts a launch. With __CUDA_ARCH__ defined it
+// runs the code of such a GPU, otherwise that of the newest.
 #ifndef GRACE_EMULATED_CUDA_RUNTIME_H_
 #define GRACE_EMULATED_CUDA_RUNTIME_H_
 
@@ -54,7 +54,7 @@ constexpr int kArchitecture = __CUDA_ARCH__;
 constexpr int kArchitecture = 900;
 #endif
 
-inline int64_t progress = 0;  // barriers passed, fibers ended
+inline int64_t progress = 0;  // the number of barriers passed and fibers ended
 [[noreturn]] void fail(const char* what);
 void yield();
 
@@ -211,7 +211,7 @@ inline void run_grid(dim3 grid, unsigned threads, size_t memory, unsigned cluste
   }
 }
 
-// Every lane's value, once all lanes of the warp have given theirs.
+// Returns the values of all lanes, once each lane of the warp has given its value.
 template <typename T>
 const uint64_t* exchange(T value) {
   const unsigned lane = self->thread % 32;

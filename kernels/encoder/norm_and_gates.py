@@ -1,22 +1,40 @@
-"""Gates of an encoder: what is let through, element by element."""
+"""The RMS norm and the gates of an encoder's tokens."""
 
 import torch
 from torch import Tensor
 
-from grace.kernels.decode.shapes import require_tensor
+from grace.kernels.checks import require_tensor
 from grace.kernels.row_stable import sigmoid
 
-__all__ = ["check_gate", "check_open_hidden", "gate_reference", "open_hidden_reference"]
+__all__ = [
+    "check_gate",
+    "check_open_hidden",
+    "check_rms_norm",
+    "gate_reference",
+    "open_hidden_reference",
+    "rms_norm_reference",
+]
+
+
+def rms_norm_reference(x: Tensor, gain: Tensor, eps: float) -> Tensor:
+    """Return x / sqrt(mean(x^2) + eps) * gain, the mean in float32.   [..., d], [d] -> [..., d]"""
+    check_rms_norm(x, gain)
+    square = x.to(torch.float32).square().mean(dim=-1, keepdim=True)
+    return (x * torch.rsqrt(square + eps)).to(gain.dtype) * gain
+
+
+def check_rms_norm(x: Tensor, gain: Tensor) -> None:
+    require_tensor("gain", gain, d=x.shape[-1])
 
 
 def gate_reference(x: Tensor, opening: Tensor) -> Tensor:
-    """x * sigmoid(opening).   [B, T, d] both -> [B, T, d]"""
+    """Return x * sigmoid(opening).   both [B, T, d] -> [B, T, d]"""
     check_gate(x, opening)
     return x * sigmoid(opening)
 
 
 def open_hidden_reference(hidden: Tensor, openings: Tensor) -> Tensor:
-    """relu(hidden) * 2 sigmoid(openings), a request's openings for all its tokens.
+    """Return relu(hidden) * 2 sigmoid(openings); the tokens of a request share its openings.
 
     hidden [B, T, d_ff], openings [B, d_ff] -> [B, T, d_ff]
     """

@@ -1,33 +1,32 @@
-// A threshold by histogram: which keys are among the lowest `want` of a cluster's, digit by digit.
-#ifndef GRACE_NARROW_CUH_
-#define GRACE_NARROW_CUH_
+// A threshold by histograms: it separates the lowest `want` keys of a cluster, digit by digit.
+#ifndef GRACE_THRESHOLD_CUH_
+#define GRACE_THRESHOLD_CUH_
 
 #include <cstdint>
 
-#include "block_sum.cuh"
 #include "cluster.cuh"
 #include "launch.cuh"
 
 namespace grace {
 
 constexpr int kDigitBits = 11;
-constexpr int kDigits = 1 << kDigitBits;  // two of each thread
+constexpr int kDigits = 1 << kDigitBits;  // two for each thread
 constexpr int kSelectBlock = 1024;
 static_assert(kDigits == 2 * kSelectBlock);
 
 struct FoundDigit {
   uint32_t before;  // keys with a lower digit than the one found
-  uint32_t inside;  // those with it
+  uint32_t inside;  // keys with it
   uint32_t digit;
 };
 
 struct Histogram {
-  uint2 counts[2][kSelectBlock];  // in turn: other blocks may still read the one before
+  uint2 counts[2][kSelectBlock];  // used in turn: other blocks may still read the previous one
   BlockSums sums;
   FoundDigit found;
 };
 
-// This thread's two digits, as all blocks of the cluster counted them.
+// Returns the counts of this thread's two digits in all blocks of the cluster.
 __device__ inline uint2 counts_of_cluster(uint2* own) {
   uint2 total = make_uint2(0, 0);
   uint2 counts[kMostBlocks];
@@ -43,13 +42,14 @@ __device__ inline uint2 counts_of_cluster(uint2* own) {
   return total;
 }
 
-// An inclusive limit that keeps at least the `want` lowest keys, or all where there are fewer. It
-// keeps at most `enough` (>= want), unless keys that share all their first `most_bits` prevent it.
+// Returns an inclusive limit that keeps at least the `want` lowest keys, or all if there are fewer.
+// It keeps at most `enough` (>= want) keys, unless too many share their first `most_bits` bits.
 // for_each(visit) calls visit(key) for every key of this block's share, with any lanes active. All
-// threads of the cluster call this together, and meet at least once; there are less than 2^32 keys.
+// threads of the cluster call this together, and meet at a barrier of the cluster at least once.
+// There are less than 2^32 keys.
 template <typename ForEach>
-__device__ uint64_t narrow(Histogram& histogram, uint32_t want, uint32_t enough, int most_bits,
-                           const ForEach& for_each) {
+__device__ uint64_t find_threshold(Histogram& histogram, uint32_t want, uint32_t enough,
+                                   int most_bits, const ForEach& for_each) {
   uint64_t prefix = 0;
   int done = 0;
   while (true) {
@@ -84,4 +84,4 @@ __device__ uint64_t narrow(Histogram& histogram, uint32_t want, uint32_t enough,
 
 }  // namespace grace
 
-#endif  // GRACE_NARROW_CUH_
+#endif  // GRACE_THRESHOLD_CUH_

@@ -1,0 +1,49 @@
+"""The checks at an operation's border, and what compiled code takes in place of a tensor.
+
+A tensor has the shape, type and layout that the operation expects, or the error prints both.
+"""
+
+import torch
+from torch import Tensor
+
+__all__ = ["address", "current_stream", "require_contiguous", "require_tensor"]
+
+
+def require_tensor(
+    name: str, tensor: Tensor, dtype: torch.dtype | None = None, **axes: int
+) -> None:
+    """`axes` name the expected sizes in order: rows=7, sid_length=3. Without a dtype, any fits."""
+    if tensor.shape != tuple(axes.values()):
+        raise ValueError(
+            f"{name} must be [{', '.join(axes)}] = {list(axes.values())}, got {list(tensor.shape)}"
+        )
+    if dtype is not None and tensor.dtype != dtype:
+        raise ValueError(f"{name} must be {_short(dtype)}, got {_short(tensor.dtype)}")
+
+
+def require_contiguous(**tensors: Tensor) -> None:
+    """Refuse other layouts where a body computes addresses: a copy would cost what it saves."""
+    for name, tensor in tensors.items():
+        if not tensor.is_contiguous():
+            raise ValueError(f"{name} must be contiguous, got strides {list(tensor.stride())}")
+
+
+def address(name: str, tensor: Tensor | None, device: torch.device, dtype: torch.dtype) -> int:
+    """Return the address of a tensor that compiled code reads as an array; 0 for None."""
+    if tensor is None:
+        return 0
+    if tensor.dtype != dtype or tensor.device != device or not tensor.is_contiguous():
+        raise ValueError(
+            f"{name} must be contiguous {dtype} on {device}, got {tensor.dtype} on "
+            f"{tensor.device}, strides {list(tensor.stride())}"
+        )
+    return tensor.data_ptr()
+
+
+def current_stream(device: torch.device) -> int:
+    """Return the CUDA stream that a launch goes to; 0, the default one, for a CPU's tensors."""
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,73 @@
+"""Chooses the operations for a device, once at start-up. What is missing fails here, not later.
+
+`_cuda_tables` has the only import inside a function: the operations of a GPU need Triton, which a
+machine without a GPU does not install.
+"""
+
+from dataclasses import replace
+
+import torch
+
+from grace.configs.errors import DeviceError
+from grace.kernels.decode.admit_children import AdmissionSlot, ReferenceSlot
+from grace.kernels.decode.admit_children_cpu import admit_children_cpu
+from grace.kernels.decode.admit_children_cuda import CudaSlot, admit_children_cuda
+from grace.kernels.decode.ops import REFERENCE, Ops
+from grace.kernels.decode.select_beams_cuda import prepare_selection
+from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
+from grace.native.nvcc import LEAST_CAPABILITY
+
+__all__ = ["admission_slot", "load_encoder_ops", "load_ops"]
+
+
+def load_ops(device: torch.device) -> Ops:
+    """Return the decoder's fastest operations on a device, ready to run there."""
+    if device.type == "cpu":
+        return replace(REFERENCE, admit_children=admit_children_cpu)
+    if device.type != "cuda":
+        raise DeviceError(
+            f"device {device}: this version has no {device.type.upper()} operations; use device cpu"
+        )
+    decoder, _ = _cuda_tables(device)
+    if not torch.cuda.is_available():
+        raise DeviceError(f"device {device}: torch finds no GPU on this machine; use device cpu")
+    _require_capability(device)
+    prepare_selection(device)
+    return decoder
+
+
+def load_encoder_ops(device: torch.device) -> EncoderOps:
+    """Return the encoder's fastest operations for inference on a device."""
+    if device.type != "cuda":
+        return PLAIN_ENCODER
+    _, encoder = _cuda_tables(device)
+    return encoder
+
+
+def admission_slot(ops: Ops) -> AdmissionSlot:
+    """Return a slot for one generation at a time, which admits children as `ops` does."""
+    if ops.admit_children is admit_children_cuda:
+        return CudaSlot()
+    return ReferenceSlot(ops.admit_children)
+
+
+def _cuda_tables(device: torch.device) -> tuple[Ops, EncoderOps]:
+    try:
+        from grace.kernels.ops_cuda import CUDA_DECODER, CUDA_ENCODER  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name != "triton":
+            raise
+        raise DeviceError(
+            f"device {device}: its operations need Triton: pip install 'grace-serving[gpu]'"
+        ) from None
+    return CUDA_DECODER, CUDA_ENCODER
+
+
+def _require_capability(device: torch.device) -> None:
+    found = torch.cuda.get_device_capability(device)
+    if found < LEAST_CAPABILITY:
+        raise DeviceError(
+            f"device {device}: {torch.cuda.get_device_name(device)} has compute capability "
+            f"{found[0]}.{found[1]}, the kernels need {LEAST_CAPABILITY[0]}.{LEAST_CAPABILITY[1]} "
+            "or more; use another GPU, or device cpu"
+        )

@@ -1,0 +1,48 @@
+"""The tables of operations for an NVIDIA GPU. They need Triton, so only `load.py` imports them."""
+
+from torch import Tensor
+
+from grace.kernels.checks import require_contiguous
+from grace.kernels.decode.admit_children_cuda import admit_children_cuda
+from grace.kernels.decode.cross_attention_triton import cross_attention_triton
+from grace.kernels.decode.ops import Ops
+from grace.kernels.decode.row_factors_triton import activate_triton, row_factors_triton
+from grace.kernels.decode.select_beams_cuda import select_beams_cuda
+from grace.kernels.decode.self_attention_triton import rearrange_triton, self_attention_triton
+from grace.kernels.encoder.encoder_attention_triton import encoder_attention_triton
+from grace.kernels.encoder.encoder_ops import EncoderOps
+from grace.kernels.encoder.norm_and_gates_triton import (
+    gate_triton,
+    open_hidden_triton,
+    rms_norm_triton,
+)
+
+__all__ = ["CUDA_DECODER", "CUDA_ENCODER", "add_product_in_place"]
+
+
+def add_product_in_place(x: Tensor, hidden: Tensor, weight: Tensor) -> Tensor:
+    """Compute what `add_product_reference` does with x as the product's accumulator.
+
+    Adding thus needs no pass over memory.
+    """
+    require_contiguous(x=x)
+    x.view(-1, x.shape[-1]).addmm_(hidden.reshape(-1, hidden.shape[-1]), weight.t())
+    return x
+
+
+CUDA_DECODER = Ops(
+    self_attention=self_attention_triton,
+    cross_attention=cross_attention_triton,
+    row_factors=row_factors_triton,
+    activate=activate_triton,
+    admit_children=admit_children_cuda,
+    select_beams=select_beams_cuda,
+    rearrange=rearrange_triton,
+)
+CUDA_ENCODER = EncoderOps(
+    rms_norm=rms_norm_triton,
+    attention=encoder_attention_triton,
+    add_product=add_product_in_place,
+    gate=gate_triton,
+    open_hidden=open_hidden_triton,
+)
