@@ -14,10 +14,8 @@ from grace.index.trie import NO_NODE
 from grace.kernels import REFERENCE, DecodeIndex, load_ops
 from grace.model.definition.beam_search import Generated
 from grace.model.definition.model import Model
-from grace.model.engine.captured_generation import CapturedGeneration
-from grace.model.engine.fast_generation import FastGeneration
-from grace.model.engine.fast_weights import Precision
-from grace.model.engine.generation import PlainGeneration
+from grace.model.engine.decode_weights import Precision
+from grace.model.engine.generation import FastGeneration, GraphGeneration, PlainGeneration
 from support.fast_cases import ALL_STEPS
 from support.generation_cases import MODELS, PROFILES, Batch, index_of, make_batch, make_model
 from support.op_cases import mapped
@@ -35,14 +33,14 @@ class Both:
 
     model: Model
     eager: FastGeneration
-    captured: CapturedGeneration
+    captured: GraphGeneration
     plain_model: Model
 
     @staticmethod
     def of(kind: str, precision: Precision = "fp32") -> "Both":
         model = make_model(kind, GPU)
         eager = FastGeneration(model, load_ops(GPU), precision, ALL_STEPS)
-        captured = CapturedGeneration(model, eager, BUCKETS, PROFILES)
+        captured = GraphGeneration(model, eager, BUCKETS, PROFILES)
         return Both(model, eager, captured, make_model(kind, CPU))
 
     def batch(self, seed: int, requests: int, bucket: int) -> Batch:

@@ -12,8 +12,7 @@ from grace.index.snapshot import Snapshot
 from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint
 from grace.model.train.evaluate import skew_of
 from grace.model.train.interactions import Interactions, read_interactions
-from grace.model.train.recipe import Recipe, load_recipe
-from grace.model.train.run import LOG_FILE, catalogue_of, evaluate
+from grace.model.train.run import LOG_FILE, Recipe, catalogue_of, evaluate, load_recipe
 
 MOST_BYTES = 3_000_000
 

@@ -12,12 +12,17 @@ from grace.index.matchers.matchers import MatcherMode
 from grace.index.trie import NO_NODE
 from grace.kernels import REFERENCE, UserTensors, load_ops
 from grace.model.definition.beam_search import beam_search
-from grace.model.engine.captured_generation import copy_features, features_of_nobody, one_sid_index
+from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.model.engine.fast_features import FastFeatures
-from grace.model.engine.fast_generation import FastGeneration
-from grace.model.engine.fast_weights import PRECISIONS, Precision
 from grace.model.engine.feature_lookups import LookupEncoder
-from grace.model.engine.generation import PlainGeneration, generation_for
+from grace.model.engine.generation import (
+    FastGeneration,
+    PlainGeneration,
+    copy_features,
+    empty_features,
+    generation_for,
+    one_sid_index,
+)
 from support.fast_cases import ALL_STEPS
 from support.generation_cases import MODELS, PROFILES, index_of, make_batch, make_model
 from support.op_cases import mapped
@@ -133,7 +138,7 @@ def test_a_cpu_serves_float32_and_says_so(precision: str) -> None:
 @pytest.mark.parametrize("kind", MODELS)
 def test_features_of_nobody_have_the_shapes_of_every_batch(kind: str) -> None:
     model = make_model(kind, CPU)
-    place = features_of_nobody(model, 5, torch.bfloat16)
+    place = empty_features(model, 5, torch.bfloat16)
     source = make_batch(model, 3, 2, 5, CPU).features
     with torch.inference_mode():
         copy_features(source, place)
@@ -153,7 +158,7 @@ def test_no_place_is_a_view_of_a_weight() -> None:
     model = type(model)(replace(spec, inputs=sequences))
     for weight in model.parameters():
         torch.nn.init.ones_(weight)
-    place = features_of_nobody(model, 3, torch.float32)
+    place = empty_features(model, 3, torch.float32)
     assert place.non_sequence is not None
     with torch.inference_mode():
         place.non_sequence[1] = 7
@@ -163,7 +168,7 @@ def test_no_place_is_a_view_of_a_weight() -> None:
 
 def test_features_of_another_batch_size_or_model_are_refused() -> None:
     t5, interformer = (make_model(kind, CPU) for kind in ("t5", "interformer"))
-    place = features_of_nobody(interformer, 4, torch.float32)
+    place = empty_features(interformer, 4, torch.float32)
     with pytest.raises(ValueError, match=r"features.non_sequence must be \[4, 5, 21\], got \[1, "):
         copy_features(make_batch(interformer, 1, 1, 1, CPU).features, place)
     with pytest.raises(ValueError, match="must be those of the model"):

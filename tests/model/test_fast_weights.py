@@ -5,7 +5,7 @@ import torch
 
 from grace.kernels import REFERENCE
 from grace.model.definition.layers import feed_forward, linear, rms_norm
-from grace.model.engine.fast_weights import FastWeights
+from grace.model.engine.decode_weights import FastWeights
 from support.fast_cases import DECODERS
 from support.models import random_decoder
 

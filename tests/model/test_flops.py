@@ -15,9 +15,13 @@ from grace.index.matchers.matchers import MatcherMode
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import REFERENCE, DecodeIndex, UserTensors
-from grace.model.checkpoints.flops import decoder_flops, encoder_flops, paper_gflops
 from grace.model.checkpoints.init import load_model_config, random_model
-from grace.model.checkpoints.summary import summarize_model
+from grace.model.checkpoints.model_cost import (
+    decoder_flops,
+    encoder_flops,
+    paper_gflops,
+    summarize_model,
+)
 from grace.model.definition.beam_search import beam_search
 from grace.model.definition.inputs import JaggedIds, ModelInputs, SequenceEvents
 from grace.model.definition.spec import (

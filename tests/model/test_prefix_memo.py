@@ -8,7 +8,7 @@ import torch
 from grace.kernels import REFERENCE
 from grace.model.definition.decoder import Decoder
 from grace.model.definition.layers import linear, rms_norm
-from grace.model.engine.fast_weights import FastWeights
+from grace.model.engine.decode_weights import FastWeights
 from grace.model.engine.prefix_memo import PrefixMemo
 from support.fast_cases import ALL_STEPS, DECODERS
 from support.models import random_decoder

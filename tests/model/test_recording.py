@@ -14,10 +14,9 @@ from grace.kernels import REFERENCE, DecodeIndex, UserTensors, load_ops
 from grace.model.definition.beam_search import Generated
 from grace.model.definition.inputs import FeatureTensors
 from grace.model.definition.model import Model
-from grace.model.engine import captured_generation
-from grace.model.engine.captured_call import WARM_UPS, CapturedCall, CaptureMemory
-from grace.model.engine.captured_generation import CapturedGeneration, copy_features
-from grace.model.engine.generation import PlainGeneration
+from grace.model.engine import generation as captured_generation
+from grace.model.engine.cuda_graphs import WARM_UPS, GraphedCall, GraphMemory
+from grace.model.engine.generation import GraphGeneration, PlainGeneration, copy_features
 from support.fast_cases import ALL_STEPS
 from support.generation_cases import MODELS, PROFILES, index_of, make_batch, make_model
 from support.noted_cuda import NotedCuda, ReplayableGeneration, noted_cuda
@@ -37,14 +36,14 @@ def cuda() -> Iterator[NotedCuda]:
 @dataclass(frozen=True)
 class Recorded:
     model: Model
-    generation: CapturedGeneration
+    generation: GraphGeneration
 
     @staticmethod
     def of(cuda: NotedCuda, kind: str = "interformer") -> "Recorded":
         model = make_model(kind, CPU)
         eager = ReplayableGeneration(model, load_ops(CPU), "fp32", ALL_STEPS)
         eager.cuda = cuda
-        recorded = Recorded(model, CapturedGeneration(model, eager, (1, 4), PROFILES))
+        recorded = Recorded(model, GraphGeneration(model, eager, (1, 4), PROFILES))
         cuda.taken()
         return recorded
 
@@ -152,7 +151,7 @@ def test_what_the_warm_up_took_is_free_before_the_recording_begins(cuda: NotedCu
     def run() -> None:
         cuda.notes.append("run")
 
-    CapturedCall(run, CaptureMemory(CPU)).replay()
+    GraphedCall(run, GraphMemory(CPU)).replay()
     assert cuda.taken() == [
         *("B waits for A", *["run"] * WARM_UPS, "all wait for B", "cache emptied"),
         *("recording begins", "run", "recording ends", "A waits for B", "replay"),
@@ -168,21 +167,21 @@ def test_a_recording_that_fails_is_ended(cuda: NotedCuda) -> None:
             raise RuntimeError("not while a graph is recorded")
 
     with pytest.raises(RuntimeError, match="not while a graph"):
-        CapturedCall(run, CaptureMemory(CPU))
+        GraphedCall(run, GraphMemory(CPU))
     assert cuda.taken()[-2:] == ["recording begins", "recording ends"]
 
 
 def test_graphs_that_may_run_at_the_same_time_have_streams_of_their_own(cuda: NotedCuda) -> None:
     """And with them what cuBLAS works in; checkpoints that are gone give theirs back."""
     run: Callable[[], int] = lambda: 7  # noqa: E731
-    serving = CapturedCall(run, CaptureMemory(CPU))
+    serving = GraphedCall(run, GraphMemory(CPU))
     seen = set()
     for _ in range(9):
-        memory = CaptureMemory(CPU)
+        memory = GraphMemory(CPU)
         seen.add(memory.stream)
-        call = CapturedCall(run, memory)
+        call = GraphedCall(run, memory)
         del memory
-        assert CaptureMemory(CPU).stream not in seen, "a graph keeps the stream it was recorded on"
+        assert GraphMemory(CPU).stream not in seen, "a graph keeps the stream it was recorded on"
         del call
     gc.collect()
     assert len(seen) == 1

@@ -12,13 +12,10 @@ from grace.configs.errors import ConfigError
 from grace.configs.training import TrainingConfig
 from grace.kernels import DecodeIndex
 from grace.model.checkpoints.init import random_model
-from grace.model.train.batches import HistoryBatches, history_input
 from grace.model.train.evaluate import ABSENT, model_ranks
-from grace.model.train.interactions import read_interactions
-from grace.model.train.loop import fit, learning_rate_at, sequence_loss
-from grace.model.train.recipe import Recipe, load_recipe
-from grace.model.train.reproducible import reproducible
-from grace.model.train.run import LOG_FILE, catalogue_of
+from grace.model.train.interactions import HistoryBatches, history_input, read_interactions
+from grace.model.train.loop import fit, learning_rate_at, reproducible, sequence_loss
+from grace.model.train.run import LOG_FILE, Recipe, catalogue_of, load_recipe
 from support.models import SMALL_DECODER, random_context, random_decoder, sequence_scores
 from support.training import SMALL_RECIPE, write_small_data
 

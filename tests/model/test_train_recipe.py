@@ -7,8 +7,7 @@ import pytest
 from grace.configs.errors import ConfigError
 from grace.configs.training import TrainingConfig
 from grace.index.snapshot import Snapshot
-from grace.model.train.recipe import load_recipe
-from grace.model.train.run import catalogue_of
+from grace.model.train.run import catalogue_of, load_recipe
 from support.training import SMALL_RECIPE, write_small_data
 
 

@@ -11,9 +11,9 @@ import torch
 from grace.configs.generation import BeamProfile
 from grace.kernels import AdmissionSlot
 from grace.model.definition.inputs import FeatureTensors
-from grace.model.engine import captured_call
-from grace.model.engine.fast_generation import FastGeneration
-from grace.model.engine.fast_search import FoundNodes
+from grace.model.engine import cuda_graphs
+from grace.model.engine.decode_loop import FoundNodes
+from grace.model.engine.generation import FastGeneration
 
 __all__ = ["NotedCuda", "NotedStream", "ReplayableGeneration", "noted_cuda"]
 
@@ -105,7 +105,7 @@ def noted_cuda() -> Iterator[NotedCuda]:
             "stream": on,
         }.items():
             patch.setattr(torch.cuda, name, fake)
-        patch.setattr(captured_call, "_idle_streams", {})
+        patch.setattr(cuda_graphs, "_idle_streams", {})
         yield cuda
 
 

@@ -1,6 +1,7 @@
-"""The T5 encoder, so that a Hugging Face T5 encoder stack is exactly representable.
+"""The T5 encoder: it can represent the encoder stack of a Hugging Face T5 exactly.
 
-Its parameters, all projections [out, in] and without bias (state dict: `encoder.<name>`):
+It reads a history of SIDs as tokens, as TIGER does. Its parameters (state dict: `encoder.<name>`)
+are projections [out, in] without bias:
 
 bias                 [relative_buckets, heads]   by bucket of key position - query position
 layers.i.self_norm   [d_model]
@@ -11,7 +12,7 @@ layers.i.ffn_in      [d_ff, d_model]; gated: [2 * d_ff, d_model], gate rows firs
 layers.i.ffn_out     [d_model, d_ff]
 final_norm           [d_model]
 
-The token embedding is the features stage's: `features.embed` [num_tokens, d_model].
+The features stage owns the token embedding: `features.embed` [num_tokens, d_model].
 """
 
 import math
@@ -20,11 +21,21 @@ import torch
 from torch import Tensor, nn
 
 from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
+from grace.kernels.row_stable import gelu, linear
 from grace.model.definition.inputs import FeatureTensors, UserContext
-from grace.model.definition.layers import hidden_units, linear
-from grace.model.definition.spec import T5EncoderSpec
+from grace.model.definition.spec import Ffn, T5EncoderSpec
 
-__all__ = ["T5Encoder"]
+__all__ = ["T5Encoder", "hidden_units"]
+
+
+def hidden_units(x: Tensor, weight_in: Tensor, ffn: Ffn) -> Tensor:
+    """The hidden units of the T5 family's feed-forward network: relu(x W_in), or for
+    `gated_gelu` gelu(x W_gate) * x W_linear, with gelu in its tanh form."""
+    hidden = linear(x, weight_in)
+    if ffn == "relu":
+        return torch.relu(hidden)
+    gate, value = hidden.chunk(2, dim=-1)
+    return gelu(gate) * value
 
 
 class T5Encoder(nn.Module):
@@ -45,7 +56,7 @@ class T5Encoder(nn.Module):
         return UserContext(states.masked_fill(~tokens.mask[:, :, None], 0.0), tokens.mask)
 
     def _bias_by_distance(self, length: int) -> Tensor:
-        """-> [H, 2 * length - 1]: key position - query position from 1 - length to length - 1"""
+        """Return [H, 2 * length - 1]: the bias of each distance, key position - query position."""
         distances = torch.arange(1 - length, length, device=self.bias.device)
         return self.bias[_buckets(distances, self.spec)].t().contiguous()
 
@@ -76,7 +87,8 @@ class T5EncoderLayer(nn.Module):
 
 
 def _buckets(distances: Tensor, spec: T5EncoderSpec) -> Tensor:
-    """Half of the buckets for each direction: small distances one each, then growing as log."""
+    """Return the bucket of each distance. Each direction has half of the buckets: one for each
+    small distance, then ranges that grow logarithmically."""
     half = spec.relative_buckets // 2
     exact = half // 2
     away = distances.abs()
