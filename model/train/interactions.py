@@ -217,21 +217,20 @@ def _sids(path: Path, table: pa.Table, sid_length: int) -> Int64:
 
 
 def _leaves(path: Path, sids: Int64, trie: SidTrie) -> Int64:
-    """Return the leaf of every SID. Each level looks the token up among the node's children."""
-    nodes = np.zeros(len(sids), np.int64)
-    num_tokens = max(trie.vocab_sizes)
-    parents = np.repeat(np.arange(trie.num_internal), np.diff(trie.node_offsets))
-    entry_keys = parents * num_tokens + trie.csr_tokens  # ascending: entries are in node order
-    for position in range(trie.sid_length):
-        tokens = sids[:, position]
-        keys = nodes * num_tokens + tokens
-        entries = np.minimum(np.searchsorted(entry_keys, keys), len(entry_keys) - 1)
-        strange = (entry_keys[entries] != keys) | (tokens < 0) | (tokens >= num_tokens)
-        if strange.any():
-            row = int(np.argmax(strange))
-            raise InputError(
-                f"{path}: row {row}: SID {sids[row].tolist()} is not in the catalogue; "
-                "log and ads must be of one SID space"
-            )
-        nodes = entries + 1
-    return nodes - trie.first_leaf
+    """Return the leaf of every SID: leaves are in SID order."""
+    known, given = _sortable(trie.sids(np.arange(trie.num_leaves))), _sortable(sids)
+    leaves = np.minimum(np.searchsorted(known, given), len(known) - 1)
+    beyond = (sids < 0) | (sids >= trie.vocab_sizes)
+    strange = (known[leaves] != given) | beyond.any(axis=1)
+    if strange.any():
+        row = int(np.argmax(strange))
+        raise InputError(
+            f"{path}: row {row}: SID {sids[row].tolist()} is not in the catalogue; "
+            "log and ads must be of one SID space"
+        )
+    return leaves
+
+
+def _sortable(sids: npt.NDArray[np.integer]) -> npt.NDArray[np.bytes_]:
+    """Return SIDs [n, L] as strings of bytes [n] in the same order."""
+    return np.ascontiguousarray(sids, dtype=">u2").view(f"S{2 * sids.shape[1]}")[:, 0]

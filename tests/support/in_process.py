@@ -1,0 +1,16 @@
+"""Runs `grace` in this process, which is quicker than a process of its own: torch is loaded."""
+
+from pathlib import Path
+
+from click.testing import Result
+from typer.testing import CliRunner
+
+from grace.cli.main import app
+
+__all__ = ["invoke_grace"]
+
+
+def invoke_grace(*arguments: str | Path) -> Result:
+    """Run a command. The result has `exit_code`, `stdout` and `stderr`."""
+    environment = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
+    return CliRunner(env=environment).invoke(app, list(map(str, arguments)))
