@@ -1,4 +1,4 @@
-"""The InterFormer encoder once more, from the formulas of docs/model.md.
+"""The InterFormer encoder in NumPy, from the formulas of docs/model.md: an oracle for tests.
 
 One request, only the events that are there, float64 NumPy: no batch, no padding, no mask.
 """
