@@ -9,7 +9,7 @@ import gc
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 
@@ -20,8 +20,6 @@ T = TypeVar("T")
 WARM_UPS = 3
 """Runs before the recording: while it records, no kernel may load, tune or make a workspace."""
 
-_idle_streams: dict[torch.device, list[torch.cuda.Stream]] = {}
-
 
 class GraphMemory:
     """The stream and the memory pool that graphs share which never run at the same time.
@@ -31,10 +29,12 @@ class GraphMemory:
     stream while it lives, and later ones reuse it.
     """
 
+    idle_streams: ClassVar[dict[torch.device, list[torch.cuda.Stream]]] = {}
+
     def __init__(self, device: torch.device) -> None:
         gc.collect()  # graphs in reference cycles still hold large amounts of memory
         numbered = torch.empty(0, device=device).device  # `cuda` -> `cuda:0`, say
-        idle = _idle_streams.setdefault(numbered, [])
+        idle = self.idle_streams.setdefault(numbered, [])
         self.stream: torch.cuda.Stream
         try:
             self.stream = idle.pop()
