@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from grace.configs.errors import CheckpointError, ConfigError, InputError
+from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import TargetingSchema
 from grace.model.checkpoints.checkpoint import (
     MODEL_YAML,
@@ -28,13 +29,13 @@ from grace.model.checkpoints.checkpoint import (
 from grace.model.checkpoints.init import random_model, write_random
 from grace.model.checkpoints.weights_file import DTYPES
 from grace.model.definition.spec import CategoricalInput, ModelSpec, SequenceInput, load_spec
+from support.generation_cases import MODELS
 from support.oracle import RawAd
 from support.plain_builder import PLAIN_SID_SPACE, plain_snapshot
-from support.specs import INTERFORMER, T5
 
-SPECS = {"t5": T5, "interformer": INTERFORMER}
+T5, INTERFORMER = MODELS["t5"], MODELS["interformer"]
 Tensors = dict[str, Tensor]
-EVERY_SPEC = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+EVERY_SPEC = pytest.mark.parametrize("spec", MODELS.values(), ids=MODELS)
 
 
 @pytest.fixture
@@ -132,7 +133,7 @@ def test_the_id_depends_on_the_contents_alone(folder: Path, tmp_path: Path) -> N
     assert len(first) == 16
     assert save_checkpoint(random_model(T5, seed=3), tmp_path / "again") == first
     assert save_checkpoint(random_model(T5, seed=4), tmp_path / "other") != first
-    renamed = (folder / MODEL_YAML).read_text().replace(PLAIN_SID_SPACE, "plain-2")
+    renamed = (folder / MODEL_YAML).read_text().replace("sid_space: test", "sid_space: other")
     (folder / MODEL_YAML).write_text(renamed)
     assert checkpoint_id(folder) != first
 
@@ -153,7 +154,7 @@ def test_a_failed_write_leaves_nothing_and_the_next_one_removes_the_rest_of_a_ki
     (rest / WEIGHTS).write_bytes(b"half")
     with torch.no_grad():
         model.decoder.start[7] = torch.nan
-    with pytest.raises(CheckpointError, match=r"'decoder.start' has 1 of 21 numbers NaN"):
+    with pytest.raises(CheckpointError, match=r"'decoder.start' has 1 of 24 numbers NaN"):
         save_checkpoint(model, tmp_path / "m")
     assert list(tmp_path.iterdir()) == []
     rest.mkdir()
@@ -170,17 +171,17 @@ def rows(name: str, count: int, value: float) -> Callable[[Tensors], None]:
     [
         (
             lambda tensors: tensors.pop("decoder.layers.1.cross_k"),
-            "missing tensor 'decoder.layers.1.cross_k' [15, 21]",
+            "missing tensor 'decoder.layers.1.cross_k' [24, 21]",
         ),
         (lambda tensors: tensors.update(extra=torch.zeros(3)), "unexpected tensor 'extra'"),
         (
             lambda tensors: tensors.update({"decoder.head": torch.zeros(3, 7, 21)}),
-            "tensor 'decoder.head' must be [3, 25, 21] by model.yaml, got [3, 7, 21]",
+            "tensor 'decoder.head' must be [3, 18, 24] by model.yaml, got [3, 7, 21]",
         ),
         *(
             (
                 rows("features.embed", 11, value),
-                "tensor 'features.embed' has 11 of 525 numbers NaN or infinite",
+                "tensor 'features.embed' has 11 of 630 numbers NaN or infinite",
             )
             for value in (torch.nan, torch.inf, -torch.inf)
         ),
@@ -301,8 +302,8 @@ def test_a_folder_of_another_kind_is_refused(folder: Path, tmp_path: Path) -> No
     ("written", "hostile", "fault"),
     [
         ("layers: 2", "layers: 1000000000", "declares 2000000001 layers and inputs"),
-        ("d_ff: 33", "d_ff: 1000000000000000000", "describes tensors that cannot be"),
-        ("d_ff: 33", "d_ff: 1000000000000000000000", "describes tensors that cannot be"),
+        ("d_ff: 40", "d_ff: 1000000000000000000", "describes tensors that cannot be"),
+        ("d_ff: 40", "d_ff: 1000000000000000000000", "describes tensors that cannot be"),
     ],
 )
 def test_sizes_that_no_model_has_are_refused_at_once(
@@ -350,30 +351,28 @@ def test_a_key_of_a_newer_model_yaml_is_named(folder: Path) -> None:
         load_checkpoint(folder)
 
 
-AD = RawAd(ad_id=1, sid=(1, 2, 3), rules={})
+PLAIN = replace(T5, sid_space=PLAIN_SID_SPACE)
 
 
 @pytest.mark.parametrize(
     ("spec", "vocab_sizes", "fault"),
     [
-        (
-            replace(T5, sid_space="plain-2"),
-            (7, 7, 7),
-            "the model's sid_space is 'plain-2', but snapshot version 1 has 'plain-1'",
-        ),
-        (T5, (7, 7, 7, 7), "the model's SID length is 3, but snapshot version 1 has 4"),
-        (T5, (7, 7, 8), r"vocab_sizes is \[7, 7, 7\], but snapshot version 1 has \[7, 7, 8\]"),
+        (T5, (7, 5, 11), "the model's sid_space is 'test', but snapshot version 1 has 'plain-1'"),
+        (PLAIN, (7, 5, 11, 7), "the model's SID length is 3, but snapshot version 1 has 4"),
+        (PLAIN, (7, 5, 8), r"vocab_sizes is \[7, 5, 11\], but snapshot version 1 has \[7, 5, 8\]"),
     ],
     ids=["sid_space", "length", "vocabulary"],
 )
 def test_a_model_and_a_snapshot_of_different_sids_are_refused(
     spec: ModelSpec, vocab_sizes: tuple[int, ...], fault: str
 ) -> None:
-    ad = replace(AD, sid=(1,) * len(vocab_sizes))
-    schema = TargetingSchema((), (), hash_seed=1)
+    def snapshot(vocab_sizes: tuple[int, ...]) -> Snapshot:
+        ads = [RawAd(ad_id=1, sid=(1,) * len(vocab_sizes), rules={})]
+        return plain_snapshot(TargetingSchema((), (), hash_seed=1), vocab_sizes, ads)
+
     with pytest.raises(CheckpointError, match=fault):
-        require_match(spec, plain_snapshot(schema, vocab_sizes, [ad]))
-    require_match(T5, plain_snapshot(schema, T5.vocab_sizes, [AD]))
+        require_match(spec, snapshot(vocab_sizes))
+    require_match(PLAIN, snapshot(T5.vocab_sizes))
 
 
 @EVERY_SPEC

@@ -24,7 +24,7 @@ from grace.model.train.interactions import (
     read_interactions,
 )
 from grace.model.train.run import LOG_FILE
-from support.specs import INTERFORMER
+from support.encoder_cases import INTERFORMER
 
 Rows = list[dict[str, Any]]
 
