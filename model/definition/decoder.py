@@ -2,19 +2,7 @@
 
 A layer is self-attention over the beam's own prefix, cross-attention over the user context, and a
 feed-forward network. Each of the three reads an RMS norm of the residual stream and adds to the
-stream. Every step has its own embeddings and head rows. Weights are [out, in], without biases:
-
-    start       [d]                 the input of step 0
-    embed       [L - 1, V, d]       the token of step t - 1 -> the input of step t
-    head        [L, V + extra, d]   the rows from V on only enter the normaliser
-    bias        [H, L]              of self-attention, by distance; all layers share it
-    final_norm  [d]
-    layers.i.   self_norm [d], qkv [3 * H * dh, d], self_out [d, H * dh],
-                cross_norm [d], cross_q [H * dh, d], cross_k, cross_v [H * dh, d_context],
-                cross_out [d, H * dh],
-                ffn_norm [d], ffn_in [d_ff, d] (gated: [2 * d_ff, d], gate first), ffn_out [d, d_ff]
-
-V is the largest vocabulary; a step with a smaller one ignores the rows beyond it.
+stream. Every step has its own embeddings and head rows.
 """
 
 from dataclasses import dataclass
@@ -64,6 +52,20 @@ class DecoderLayer(nn.Module):
 
 
 class Decoder(nn.Module):
+    """Weights are [out, in], without biases; V is the largest vocabulary, I = heads * d_head.
+
+    start       [d]                 the input of step 0
+    embed       [L - 1, V, d]       the token of step t - 1 -> the input of step t
+    head        [L, V + extra, d]   the rows from V on only enter the normaliser
+    bias        [H, L]              of self-attention, by distance; all layers share it
+    final_norm  [d]
+    layers.i.   self_norm [d], qkv [3 * I, d], self_out [d, I], cross_norm [d], cross_q [I, d],
+                cross_k, cross_v [I, d_context], cross_out [d, I],
+                ffn_norm [d], ffn_in [d_ff, d] (gated: [2 * d_ff, d], gate first), ffn_out [d, d_ff]
+
+    A step with a smaller vocabulary ignores the rows beyond it.
+    """
+
     def __init__(self, spec: DecoderSpec, vocab_sizes: tuple[int, ...], d_context: int) -> None:
         super().__init__()
         self.spec = spec
@@ -85,11 +87,9 @@ class Decoder(nn.Module):
     def cross_cache(self, context: UserContext) -> CrossCache:
         """Return every layer's keys and values of context states [B, T_ctx, d_context]."""
         layers = self._layers()
-        return CrossCache(
-            keys=tuple(self._by_head(linear(context.states, x.cross_k)) for x in layers),
-            values=tuple(self._by_head(linear(context.states, x.cross_v)) for x in layers),
-            mask=context.mask,
-        )
+        keys = tuple(self._by_head(linear(context.states, x.cross_k)) for x in layers)
+        values = tuple(self._by_head(linear(context.states, x.cross_v)) for x in layers)
+        return CrossCache(keys, values, context.mask)
 
     def new_pools(self, blocks: int) -> tuple[Tensor, ...]:
         """Return a pool [blocks, 3, H, dh] per layer: a step's QKV product is its KV cache."""

@@ -1,13 +1,8 @@
 """The InterFormer encoder: it reads every kind of input and returns `context_tokens` vectors.
 
-A request is N non-sequence tokens X and, for each sequence i, events E_i and m summary tokens S_i:
-
-    u     = gate_out(attend(queries, X))       what the user's other inputs say, [m, d]
-    E, S  = sequences.i: attend within [S_i + u; E_i], then a feed-forward whose units u scales
-    X     = attend(X, [X; gate_in(S_1); gate_in(S_2); ...]), then a feed-forward
-
-in every block. At the end, learned queries attend over everything. docs/model.md has the formulas,
-and says which choices are the paper's. A layer may add to `x` in place: use what it returns.
+A request is N non-sequence tokens X and, for each sequence i, events E_i and m summary tokens S_i.
+In a block they exchange summaries, which gates thin out; at the end, learned queries attend over
+everything. docs/model.md has the formulas, and says which choices are the paper's.
 """
 
 import torch
@@ -71,7 +66,11 @@ class InterFormerEncoder(nn.Module):
 
 
 class InterFormerBlock(nn.Module):
-    """A sequence is [B, m + T, d] here: its summary tokens, then its events.
+    """One exchange between X and the sequences, which are [B, m + T, d]: summaries, then events.
+
+    u     = gate_out(attend(queries, X))       what the user's other inputs say, [m, d]
+    E, S  = sequences.i: attend within [S_i + u; E_i], then a feed-forward whose units u scales
+    X     = attend(X, [X; gate_in(S_1); gate_in(S_2); ...]), then a feed-forward
 
     Summary tokens are always keys, so attention within an empty sequence is no special case.
     """
@@ -120,7 +119,10 @@ class SequenceLayer(nn.Module):
 
 
 class Attention(nn.Module):
-    """x + W_out softmax(q k / sqrt(d_head)) v, with q of norm(x), and k and v of norm(memory)."""
+    """x + W_out softmax(q k / sqrt(d_head)) v, with q of norm(x), and k and v of norm(memory).
+
+    This layer, and the feed-forward ones, may write into `x`: use what they return.
+    """
 
     def __init__(self, spec: InterFormerSpec) -> None:
         super().__init__()

@@ -1,15 +1,10 @@
-"""model.yaml: everything about a model except its weights.
+"""model.yaml: everything about a model except its weights. docs/model.md explains every key.
 
-sid_space: synth-demo-1
-vocab_sizes: [64, 64, 64, 64]
-inputs:
-  hour:   {kind: dense}
-  device: {kind: categorical, cardinality: 40}
-  pages:  {kind: bag, hash_rows: 1000000}
-  clicks: {kind: sequence, max_length: 256, side: {action: 8}}
-encoder:
-  interformer: {blocks: 3, d_model: 512, heads: 8, d_ff: 1024, context_tokens: 128}
+inputs:  {hour: {kind: dense}, clicks: {kind: sequence, max_length: 256, side: {action: 8}}}
+encoder: {interformer: {blocks: 3, d_model: 512, heads: 8, d_ff: 1024, context_tokens: 128}}
 decoder: {layers: 3, d_model: 2048, heads: 16, d_head: 128, d_ff: 512}
+
+and `sid_space` and `vocab_sizes`, which must be the snapshot's.
 """
 
 import math

@@ -1,18 +1,7 @@
 """The T5 encoder: it can represent the encoder stack of a Hugging Face T5 exactly.
 
-It reads a history of SIDs as tokens, as TIGER does. Its parameters (state dict: `encoder.<name>`)
-are projections [out, in] without bias:
-
-bias                 [relative_buckets, heads]   by bucket of key position - query position
-layers.i.self_norm   [d_model]
-layers.i.qkv         [3 * heads * d_head, d_model]   q rows, k rows, v rows; each head-major
-layers.i.self_out    [d_model, heads * d_head]
-layers.i.ffn_norm    [d_model]
-layers.i.ffn_in      [d_ff, d_model]; gated: [2 * d_ff, d_model], gate rows first, then linear
-layers.i.ffn_out     [d_model, d_ff]
-final_norm           [d_model]
-
-The features stage owns the token embedding: `features.embed` [num_tokens, d_model].
+It reads a history of SIDs as tokens, as TIGER does. The features stage owns the embedding of the
+tokens: `features.embed` [num_tokens, d_model].
 """
 
 import math
@@ -39,6 +28,16 @@ def hidden_units(x: Tensor, weight_in: Tensor, ffn: Ffn) -> Tensor:
 
 
 class T5Encoder(nn.Module):
+    """Its projections are [out, in], without bias; I = heads * d_head.
+
+    bias        [relative_buckets, heads]   by bucket of key position - query position
+    final_norm  [d_model]
+    layers.i.   self_norm [d_model], qkv [3 * I, d_model] (q, k, v; each head-major),
+                self_out [d_model, I], ffn_norm [d_model],
+                ffn_in [d_ff, d_model] (gated: [2 * d_ff, d_model], gate first),
+                ffn_out [d_model, d_ff]
+    """
+
     def __init__(self, spec: T5EncoderSpec) -> None:
         super().__init__()
         self.spec = spec

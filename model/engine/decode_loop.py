@@ -1,12 +1,11 @@
 """The fast decode loop: the function of `grace.model.definition.beam_search` with less traffic.
 
-* Row factors of RMS norms are computed but never applied: the reader of a product multiplies by
-  them (`decode_weights`).
-* A step's QKV product is its KV cache. It is written once, into rows of a pool that later steps
-  read in place. When beams are rearranged, only int32 block ids move.
+* Row factors of RMS norms are not applied: the reader of a product multiplies by them.
+* A step's QKV product is its KV cache, written once into rows of a pool that later steps read in
+  place. When beams are rearranged, only int32 block ids move.
 * Layer 0 is a table of blocks, and for the first steps a memo of prefixes (`prefix_memo`).
-* Every shape follows from batch size and beam profile, and only the slot knows users and snapshot.
-  So a CUDA graph of the loop serves any batch. It returns nodes: only a snapshot knows its leaves.
+* Shapes follow from batch size and beam profile, and only the slot knows users and snapshot. So a
+  CUDA graph of the loop serves any batch. It returns nodes: only a snapshot knows its leaves.
 """
 
 from dataclasses import dataclass

@@ -2,11 +2,10 @@
 
 An RMS norm is a gain per column and a factor per row, and both commute with a linear map. So the
 weight after a norm absorbs its gain, in float32 and before any cast. The row factors accompany the
-rows, and the reader of a product applies them.
+rows, and the reader of a product applies them. Weights stay [out, in], as x W^T reads them.
 
 Layer 0 sees only the embedding of the last token, so its q, k and v are a table with one block per
-token: block 0 is the start, block 1 + t * V + token the token appended at step t. Weights stay
-[out, in], contiguous in `in`, as x W^T reads them.
+token: block 0 is the start, block 1 + t * V + token the token appended at step t.
 """
 
 from collections.abc import Iterator, Mapping
