@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from grace.catalogues.synth import preset_spec, write_folder
 from grace.index.snapshot import Snapshot
 from grace.model.train.interactions import Interactions, read_interactions
 from grace.model.train.run import LOG_FILE, catalogue_of
@@ -37,3 +38,11 @@ def training_catalogue(training_folder: Path) -> Snapshot:
 @pytest.fixture(scope="session")
 def training_log(training_folder: Path, training_catalogue: Snapshot) -> Interactions:
     return read_interactions(training_folder / LOG_FILE, training_catalogue.trie, ("action",))
+
+
+@pytest.fixture(scope="session")
+def demo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demonstration's catalogue, users and log."""
+    folder = tmp_path_factory.mktemp("demo")
+    write_folder(preset_spec("demo", seed=1), folder)
+    return folder

@@ -287,7 +287,12 @@ def test_only_the_last_step_orders_its_beams_by_score() -> None:
     decoder = random_decoder(SMALL_DECODER, (5, 5, 5), D_CONTEXT, 12)
     context = random_context(2, 5, D_CONTEXT, 12)
     kept: list[Beams] = []
-    ops = observed(lambda beams: kept.append(beams) or beams)  # type: ignore[func-returns-value]
+
+    def keep(beams: Beams) -> Beams:
+        kept.append(beams)
+        return beams
+
+    ops = observed(keep)
     search(decoder, context, snapshot, [{}, {}], BeamProfile((1, 4, 9), 25), ops)
     for beams in kept[:-1]:
         assert beams.nodes.diff(dim=1).gt(0).all()

@@ -162,8 +162,8 @@ def test_a_failed_write_leaves_nothing_and_the_next_one_removes_the_rest_of_a_ki
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
-def rows(name: str, count: int, value: float) -> Callable[[Tensors], None]:
-    return lambda tensors: tensors[name].flatten()[:count].fill_(value) is None
+def first_numbers(name: str, count: int, value: float) -> Callable[[Tensors], object]:
+    return lambda tensors: tensors[name].flatten()[:count].fill_(value)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def rows(name: str, count: int, value: float) -> Callable[[Tensors], None]:
         ),
         *(
             (
-                rows("features.embed", 11, value),
+                first_numbers("features.embed", 11, value),
                 "tensor 'features.embed' has 11 of 630 numbers NaN or infinite",
             )
             for value in (torch.nan, torch.inf, -torch.inf)
@@ -202,7 +202,7 @@ def test_a_faulty_tensor_is_named(
 
 
 def test_numbers_beyond_the_range_of_the_loaded_type_are_refused(folder: Path) -> None:
-    spoil(folder, rows("decoder.start", 3, 1e6))
+    spoil(folder, first_numbers("decoder.start", 3, 1e6))
     assert load_checkpoint(folder).decoder.start[0] == 1e6
     fault = refusal(folder, torch.float16)
     assert "tensor 'decoder.start' has 3 numbers beyond the range of float16" in fault

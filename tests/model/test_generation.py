@@ -119,9 +119,8 @@ def test_a_snapshot_of_other_sids_and_a_precision_without_a_gpu_are_refused() ->
     index = replace(index_of(model, 1, MatcherMode.CD, CPU), vocab_sizes=(7, 5, 12))
     with pytest.raises(ConfigError, match=r"\(7, 5, 11\), the snapshot's are \(7, 5, 12\)"):
         fast.generate(batch.features, batch.users, index, PROFILES[0])
-    for precision in ("bf16", "fp16"):
-        with pytest.raises(ConfigError, match=f"^precision: {precision} needs a GPU; on device"):
-            generation_for(model, OPS, precision, 0, CONFIG)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^precision: bf16 needs a GPU; on device"):
+        generation_for(model, OPS, "bf16", 0, CONFIG)
 
 
 @pytest.mark.parametrize("kind", MODELS)

@@ -89,12 +89,12 @@ def test_training_users_give_all_examples_and_held_out_users_their_newest_event(
     assert log.transitions().tolist() == [list(pair) for pair in pairs]
 
 
-def one(name: str, value: object) -> Callable[[Rows], None]:
+def one(name: str, value: object) -> Callable[[Rows], object]:
     return lambda rows: rows[7].update({name: value})
 
 
-def every(name: str, value: object) -> Callable[[Rows], None]:
-    return lambda rows: [row.update({name: value}) for row in rows] and None
+def every(name: str, value: object) -> Callable[[Rows], object]:
+    return lambda rows: [row.update({name: value}) for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def every(name: str, value: object) -> Callable[[Rows], None]:
     ],
 )
 def test_a_fault_is_named(
-    fault: Callable[[Rows], None],
+    fault: Callable[[Rows], object],
     message: str,
     rows: Rows,
     training_catalogue: Snapshot,
