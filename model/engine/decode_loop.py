@@ -98,7 +98,7 @@ class _FastDecoder:
     """The state of one batch's search.
 
     pools    [blocks, 3, H, dh] of each layer after the first, written step by step
-    factors  float32 [blocks] of each pool: the row factors that its q, k and v still lack
+    factors  float32 [blocks] of each pool: the row factors that attention applies to its q, k and v
     blocks   int32 [blocks]   the blocks' numbers
     """
 

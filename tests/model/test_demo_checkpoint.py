@@ -1,6 +1,8 @@
 """The committed demonstration model, evaluated again on a new copy of its catalogue and log."""
 
 import json
+import re
+import runpy
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint
 from grace.model.train.evaluate import evaluate, skew_of
 from grace.model.train.interactions import Interactions, read_interactions
 from grace.model.train.run import LOG_FILE, Recipe, catalogue_of, load_recipe
+from support.in_process import invoke_grace
 
 MOST_BYTES = 3_000_000
 
@@ -94,3 +97,22 @@ def test_the_document_shows_these_numbers(repository: Path, metrics: dict[str, A
     assert f"{metrics['weights']:,} weights" in text
     config = metrics["config"]
     assert f"{config['steps']:,} steps of {config['batch']} examples" in text
+
+
+def test_the_program_of_the_page_on_models_finds_ads_with_it(
+    checkpoint: Path,
+    demo_folder: Path,
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    files = ("--ads", demo_folder / "ads.parquet", "--targeting", demo_folder / "targeting.yaml")
+    assert invoke_grace("build", *files, "--root", demo_folder / "snapshots").exit_code == 0
+    page = (repository / "docs" / "model.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(demo_folder)
+    Path("checkpoint").symlink_to(checkpoint)
+    Path("program.py").write_text(program)
+    capsys.readouterr()
+    runpy.run_path("program.py")
+    assert re.match(r"\[(\d+ *){5,}", capsys.readouterr().out)

@@ -1,4 +1,4 @@
-"""Runs `grace` in this process, which is quicker than a process of its own: torch is loaded."""
+"""Runs `grace` in this process, which saves loading torch again."""
 
 from pathlib import Path
 
