@@ -16,25 +16,38 @@ BENCH_RESULTS ?= bench/results/cpu-$(shell getconf _NPROCESSORS_ONLN)core
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+TOOLS := .venv/.installed-dev
 PROTO_TOOLS := build/grpcio-tools-1.75.1
 SANITIZED := $(CURDIR)/native/_build/sanitized
 SANITIZER_RUNTIME = $(foreach name,libasan.so libstdc++.so.6,$(shell $${CXX:-g++} -print-file-name=$(name)))
 CPP_FILES = $(shell find native/src native/cuda native/include native/tests -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup native proto fix check test test-gpu soak sanitize bench load demo demo-model
+.PHONY: help setup native proto fix check test test-gpu test-package soak sanitize bench load demo demo-model
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(INSTALLED)  ## make .venv with the project in it, editable, and the tools below
+setup: $(TOOLS)  ## make .venv with the project in it, editable, and the tools for check and test
+
+# Each target installs only what it needs: the project, or an extra of pyproject.toml on top of it.
+list_names = import re, sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+  extra = sys.argv[1:]; lines = p["optional-dependencies"][extra[0]] if extra else p["dependencies"]; \
+  print("installing into .venv:", ", ".join(sorted({re.split("[<>=;]", line)[0] for line in lines})), \
+  "(the first time takes some minutes)", flush=True)
+pip_install = $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
 $(INSTALLED): pyproject.toml setup.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo \
 	  "error: $(PYTHON) is missing or older than Python 3.11: run make PYTHON=python3.11" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@echo "installing the project and its tools into .venv: some minutes"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -c '$(list_names)'
+	@$(pip_install) .
+	@touch $@
+
+$(INSTALLED)-%: $(INSTALLED)
+	@$(BIN)/python -c '$(list_names)' $*
+	@$(pip_install) '.[$*]'
 	@touch $@
 
 native: $(INSTALLED)  ## compile the C++ library, if it is not current; CUDA=1: the GPU kernels too
@@ -47,15 +60,16 @@ generate_stubs = $(PROTO_TOOLS)/bin/python -m grpc_tools.protoc -I. \
   --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) grace/proto/retrieval.proto
 
 $(PROTO_TOOLS)/.installed: | $(INSTALLED)
+	@echo "installing into $(PROTO_TOOLS): grpcio-tools"
 	@mkdir -p build
-	$(BIN)/python -m venv --clear $(PROTO_TOOLS)
-	$(PROTO_TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check grpcio-tools==1.75.1
+	@$(BIN)/python -m venv --clear $(PROTO_TOOLS)
+	@$(PROTO_TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check grpcio-tools==1.75.1
 	@touch $@
 
 proto: $(INSTALLED) $(PROTO_TOOLS)/.installed  ## generate the stubs of proto/retrieval.proto again
 	$(call generate_stubs,.)
 
-fix: $(INSTALLED)  ## repair what a tool can repair: lint, format, generated tables
+fix: $(TOOLS)  ## fix what a tool can fix: lint, format, generated tables
 	-$(BIN)/ruff check --quiet --fix-only .
 	$(BIN)/ruff format .
 	$(BIN)/python -m grace.configs.settings docs/operations.md
@@ -65,7 +79,7 @@ fix: $(INSTALLED)  ## repair what a tool can repair: lint, format, generated tab
 	$(BIN)/python -m grace.bench.eligibility_tables docs/eligibility.md
 	$(if $(CPP_FILES),$(BIN)/clang-format -i $(CPP_FILES))
 
-check: $(INSTALLED) $(PROTO_TOOLS)/.installed  ## judge lint, format, types, API; writes nothing
+check: $(TOOLS) $(PROTO_TOOLS)/.installed  ## check lint, format, types and the API; writes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(if $(CPP_FILES),$(BIN)/clang-format --dry-run --Werror $(CPP_FILES))
@@ -78,7 +92,7 @@ check: $(INSTALLED) $(PROTO_TOOLS)/.installed  ## judge lint, format, types, API
 	  "proto/retrieval.proto makes: run make proto" >&2; exit 1; }; \
 	done && echo "stubs checked current"
 
-test: native  ## run the tests (WORKERS=2 PYTEST_ARGS='-k trie')
+test: native $(TOOLS)  ## run the tests (WORKERS=2 PYTEST_ARGS='-k trie')
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 # A machine with a GPU brings its own torch: no environment is made there, and what only the other
@@ -98,13 +112,16 @@ test-gpu:  ## build the GPU kernels and run the tests that need a GPU, with GPU_
 	PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" \
 	  $(GPU_PYTHON) -m pytest $(GPU_PYTEST) $(GPU_TESTS) $(PYTEST_ARGS)
 
-soak: native  ## run the tests that take minutes: the service, builds on a Ray cluster
+test-package: $(TOOLS)  ## build wheel and sdist, install them beside strangers of the same names
+	$(BIN)/python -m pytest -m package --timeout 1800 tests/package $(PYTEST_ARGS)
+
+soak: native $(TOOLS) $(INSTALLED)-ray  ## run the tests that take minutes: the service, builds on a Ray cluster
 	$(BIN)/python -m pytest -m soak --timeout 3600 tests/server/soak \
 	  tests/server/test_wire_readers.py tests/cli/test_build_ray.py $(PYTEST_ARGS)
 
 # The interpreter is not sanitized: so the run-time is preloaded, after it the C++ library whose
 # exceptions it watches, and what the interpreter leaks is not ours to report.
-sanitize: $(INSTALLED)  ## run the C++ core's tests and fuzz drivers under the sanitizers
+sanitize: $(TOOLS)  ## run the C++ core's tests and fuzz drivers under the sanitizers
 	@$(BIN)/python -m grace.native.build --sanitize --out $(SANITIZED)
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	GRACE_NATIVE_LIBRARY=$(SANITIZED)/libgrace_cpu.so \
@@ -112,7 +129,7 @@ sanitize: $(INSTALLED)  ## run the C++ core's tests and fuzz drivers under the s
 	  $(BIN)/python -m pytest -p no:xdist -m "not subprocess" tests/native tests/index tests/storage $(PYTEST_ARGS)
 	$(BIN)/python -m grace.native.fuzz --out $(SANITIZED) --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
 
-bench: native  ## measure build, eligibility, matching and the server; writes bench/results
+bench: native $(INSTALLED)-plots  ## measure build, eligibility, matching and the server; writes bench/results
 	$(BIN)/python -m grace.bench.build_bench --out $(BENCH_RESULTS)/build.json
 	$(BIN)/python -m grace.bench.eligibility_study --out $(BENCH_RESULTS)/eligibility.json
 	$(BIN)/python -m grace.bench.match_bench --out $(BENCH_RESULTS)/match.json
@@ -120,14 +137,14 @@ bench: native  ## measure build, eligibility, matching and the server; writes be
 	$(BIN)/python -m grace.bench.load.serve_bench --out $(BENCH_RESULTS)/serve.json
 	$(BIN)/python -m grace.bench.load.loop_cost --out $(BENCH_RESULTS)/loop.json
 
-load: native  ## load on a server of the tiny catalogue, or on ADDRESS with DATA; a page about it
+load: native $(INSTALLED)-plots  ## load a server of the tiny catalogue, or ADDRESS with DATA, and write a report
 	$(BIN)/python -m grace.bench.load.sweep --out $(LOAD_OUT) --rates $(RATES) --seconds $(LOAD_SECONDS) \
 	  $(if $(ADDRESS),--address $(ADDRESS)) $(if $(DATA),--data $(DATA))
 
-demo: native  ## make a catalogue, build it, generate ads for users with a trained model, say why
+demo: native  ## make a catalogue, serve it, retrieve ads for users and explain them
 	@$(BIN)/grace demo
 
-demo-model: native  ## train the demonstration model again, minutes; writes model/demo
+demo-model: native $(INSTALLED)-plots  ## train the demonstration model again, minutes; writes model/demo
 	rm -rf build/demo build/demo-model
 	$(BIN)/grace synth --preset demo --seed 1 --out build/demo
 	$(BIN)/grace train --data build/demo --out build/demo-model --seed 1

@@ -43,7 +43,7 @@ def build(
     ] = None,
     version: Annotated[int | None, typer.Option(help="Default: one above the latest.")] = None,
     updates_watermark: Annotated[
-        int, typer.Option(help="Ad updates up to this sequence number are in the table.")
+        int, typer.Option(help="Stored in the manifest for live ad updates, which are planned.")
     ] = 0,
     max_rejects: Annotated[
         int, typer.Option(min=0, help="Build without this many faulty ads.")
@@ -59,8 +59,8 @@ def build(
         int | None,
         typer.Option(
             min=1,
-            help="Build so many ranges of first tokens one by one: less memory, the same bytes; "
-            "never more than first tokens. Default with --ray: as many as it runs at once.",
+            help="Build N ranges of first tokens one by one: less memory, the same bytes. N is at "
+            "most the number of first tokens. Default with --ray: as many as it runs at once.",
         ),
     ] = None,
     ray: Annotated[
@@ -81,7 +81,7 @@ def build(
     if threads is None and ray is not None:
         threads = 1
     if scratch is not None and shards is None and ray is None:
-        raise typer.BadParameter("give --shards or --ray, too", param_hint="--scratch")
+        raise typer.BadParameter("give --shards or --ray as well", param_hint="--scratch")
     chosen: dict[str, Any] = {} if threads is None else {"threads": threads}
     spec = BuildSpec(
         ads=tuple(ads),
@@ -112,7 +112,8 @@ def build(
         f"peak memory {report.peak_memory_bytes / 1e9:.2f} GB"
     )
     if report.ignored_columns:
-        print(f"columns without meaning here, ignored: {', '.join(report.ignored_columns)}")
+        names = ", ".join(report.ignored_columns)
+        print(f"ignored columns, which targeting.yaml does not name: {names}")
     if report.shards is not None and report.shards < (shards or 0):
         built = f"{report.shards} shard{'s' if report.shards > 1 else ''}"
         print(f"{built} and not {shards}: the ads of one first token stay together")
@@ -124,13 +125,13 @@ def build(
 def _build(
     spec: Any, shards: int | None, ray: str | None, scratch: Path | None, progress: Any
 ) -> Any:
-    """A BuildSpec built as a whole, in shards, or in shards on a cluster."""
+    """Build the whole catalogue at once, in shards, or in shards on a cluster."""
     from grace.index.builder import Sharding, build, build_in_shards
 
     if ray is None:
         if shards is None:
-            return build(spec, progress, _tell)
-        return build_in_shards(spec, Sharding(shards, scratch=scratch), progress, _tell)
+            return build(spec, progress, _note)
+        return build_in_shards(spec, Sharding(shards, scratch=scratch), progress, _note)
     send_token_if_there()
     try:
         from grace.cli.ray_cluster import ray_tasks
@@ -140,10 +141,10 @@ def _build(
         raise InputError("--ray needs Ray: pip install 'grace-serving[ray]'") from None
     with ray_tasks(ray, spec.threads) as tasks:
         sharding = Sharding(shards or tasks.slots, tasks, scratch)
-        return build_in_shards(spec, sharding, progress, _tell)
+        return build_in_shards(spec, sharding, progress, _note)
 
 
-def _tell(sentence: str) -> None:
+def _note(sentence: str) -> None:
     print(sentence, file=sys.stderr)
 
 
@@ -158,7 +159,7 @@ def _mode(name: str) -> Any:
 
 
 def _k_way(k: str | None, fill_target: float | None, k_max: int | None) -> Any:
-    """What the options say; whether it suits the mode, the build decides."""
+    """Return the k-way settings of the options; the build checks that they suit the mode."""
     from grace.index.matchers.matchers import FILL_UNIT, DynamicKWay, StaticKWay
 
     widths = _sizes(k, "--k")

@@ -1,4 +1,4 @@
-"""`grace doctor`: what this machine has, and what of it is broken."""
+"""`grace doctor`: check what this machine has, and report what is broken."""
 
 import json
 import os
@@ -158,7 +158,7 @@ def _gpu() -> Finding:
     except FileNotFoundError:
         return Finding("GPU", "note", "none found: everything runs on the CPU")
     except (OSError, subprocess.SubprocessError) as error:
-        return Finding("GPU", "note", f"nvidia-smi does not tell: {error}", "mend the driver")
+        return Finding("GPU", "note", f"nvidia-smi failed: {error}", "reinstall the driver")
     found, older = [], []
     for row in listed.stdout.splitlines():
         name, _, capability = map(str.strip, row.rpartition(","))
@@ -172,7 +172,7 @@ def _gpu() -> Finding:
 
 
 def _reaches(capability: str, least: tuple[int, int]) -> bool:
-    """capability: as 9.0; anything else reaches nothing."""
+    """Compare a capability such as 9.0 with the least; any other text is below it."""
     major, _, minor = capability.partition(".")
     return major.isdigit() and minor.isdigit() and (int(major), int(minor)) >= least
 

@@ -1,4 +1,4 @@
-"""`grace inspect`: what a snapshot holds."""
+"""`grace inspect`: print what a snapshot holds."""
 
 import json
 from collections.abc import Iterator
@@ -63,15 +63,15 @@ def _lines(summary: "IndexSummary") -> Iterator[str]:
     yield f"64-bit words of a matcher row: {words}"
     parts = ", ".join(f"{name.replace('_', ' ')} {_size(n)}" for name, n in summary.bytes.items())
     yield f"{_size(sum(summary.bytes.values()))} in memory: {parts}"
-    yield f"ad updates applied up to sequence number {summary.updates_watermark}"
+    yield f"updates_watermark {summary.updates_watermark} (for live ad updates, which are planned)"
 
 
 def _mode(summary: "IndexSummary") -> str:
     settings = summary.k_way or {}
     if "widths" in settings:
         return f"{summary.mode}, partitions per token {','.join(map(str, settings['widths']))}"
-    told = (f"{name.replace('_', ' ')} {value:g}" for name, value in settings.items())
-    return ", ".join((summary.mode, *told))
+    shown = (f"{name.replace('_', ' ')} {value:g}" for name, value in settings.items())
+    return ", ".join((summary.mode, *shown))
 
 
 def _levels(summary: "IndexSummary") -> "Table":

@@ -1,8 +1,8 @@
-"""`grace`: the table of commands and what becomes of their errors.
+"""The `grace` command: the table of its sub-commands, and how it reports their errors.
 
-The command `a-name` is the function `a_name` of cli/a_name.py, annotated for typer; its docstring
-is its help and has an example. To add one, write the file and add its name to COMMANDS, which is
-also the order of `grace --help`: as a newcomer needs them.
+The command `a-name` is the function `a_name` of cli/a_name.py, annotated for typer. Its docstring
+is its help and ends with an example. To add a command, write the file and add its name to COMMANDS;
+`grace --help` lists the commands in that order.
 """
 
 import sys
@@ -16,7 +16,7 @@ import typer
 
 from grace.configs.errors import GraceError, SnapshotError
 
-__all__ = ["COMMANDS", "app", "run", "told"]
+__all__ = ["COMMANDS", "app", "report_errors", "run"]
 
 COMMANDS = (
     "demo",
@@ -66,8 +66,8 @@ def grace(
     pass
 
 
-def told(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, with errors its user can act on as one line and an exit code."""
+def report_errors(command: Callable[..., None]) -> Callable[..., None]:
+    """Wrap a command: print an error that its user can act on as one line, then exit."""
 
     @wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> None:
@@ -94,7 +94,7 @@ def told(command: Callable[..., None]) -> Callable[..., None]:
 
 for _command in COMMANDS:
     _name = _command.replace("-", "_")
-    app.command(_command)(told(getattr(import_module(f"grace.cli.{_name}"), _name)))
+    app.command(_command)(report_errors(getattr(import_module(f"grace.cli.{_name}"), _name)))
 
 
 def run() -> None:

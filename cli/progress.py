@@ -1,6 +1,6 @@
-"""Long work tells on standard error how far it is: bars where a person watches, else lines.
+"""Progress on standard error: bars on a terminal, otherwise a line every 20 s.
 
-A line comes every 20 s, so that a log shows that the work goes on and short work stays silent.
+So a log shows that long work goes on, and short work stays silent.
 """
 
 import time
@@ -16,13 +16,14 @@ from rich.progress import (
     TaskID,
     TextColumn,
     TimeElapsedColumn,
+    TimeRemainingColumn,
 )
 
 __all__ = ["ShowProgress", "progress_bars"]
 
 
 class ShowProgress(Protocol):
-    """`latest` is what the step says of itself, such as the loss."""
+    """`latest` is a step's own text, such as the loss."""
 
     def __call__(self, step: str, done: int, total: int, latest: str = "", /) -> None: ...
 
@@ -43,6 +44,7 @@ def progress_bars() -> Iterator[ShowProgress]:
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TimeRemainingColumn(),
         TextColumn("{task.fields[latest]}"),
         console=console,
     ) as bars:
@@ -57,13 +59,13 @@ def progress_bars() -> Iterator[ShowProgress]:
 
 def _lines(console: Console) -> ShowProgress:
     begin = time.monotonic()
-    told = begin
+    last_line = begin
 
     def progress(step: str, done: int, total: int, latest: str = "", /) -> None:
-        nonlocal told
+        nonlocal last_line
         now = time.monotonic()
-        if now - told >= _LINE_SECONDS:
-            told = now
+        if now - last_line >= _LINE_SECONDS:
+            last_line = now
             line = f"{step}: {done:,} of {total:,}{latest and f', {latest}'}, {now - begin:.0f} s"
             console.print(line, highlight=False, markup=False, soft_wrap=True)
 

@@ -15,7 +15,9 @@ def publish(
     version: Annotated[int, typer.Argument(help="One of its versions; an older one rolls back.")],
     as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
 ) -> None:
-    """Verify a version, then make it current for every reader of the root, forward or back.
+    """Verify a version, then make it the current one, forward or back.
+
+    A running server keeps the version that it started with.
 
     Example: `grace publish snapshots 41`
     """
@@ -27,7 +29,7 @@ def publish(
     if as_json:
         print(json.dumps({"root": str(root), "from": previous, "to": version}, indent=2))
     elif previous is None:
-        print(f"{root}: {version} is current; none was before")
+        print(f"{root}: {version} is current; there was no current version")
     else:
         back = " (back)" if version < previous else ""
         print(f"{root}: {previous} -> {version}{back}")

@@ -1,4 +1,4 @@
-"""Runs the tasks of a sharded build on a Ray cluster. The one module that needs Ray, an extra."""
+"""The tasks of a sharded build on a Ray cluster. Only this module needs Ray, an extra."""
 
 import socket
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -15,19 +15,18 @@ from grace.configs.errors import GraceError, InputError, NativeError, WorkerErro
 __all__ = ["LOCAL", "RayTasks", "ray_tasks"]
 
 LOCAL = "local"
-"""The address that starts a cluster on this machine, for this build alone."""
+"""The address that starts a cluster on this machine for one build."""
 
 _LESS_MEMORY = "give more --shards, or more --threads so that fewer tasks share a machine"
 _START = f"start one with `ray start --head`, or give `{LOCAL}`"
 _PROVE = (
-    "something answers there: if the cluster asks for a token, the same one must be in "
-    "~/.ray/auth_token (or RAY_AUTH_TOKEN) here as on its first machine, and RAY_AUTH_MODE be "
-    "token or not set"
+    "a server answers there: if the cluster asks for a token, copy ~/.ray/auth_token (or "
+    "RAY_AUTH_TOKEN) from its first machine, and unset RAY_AUTH_MODE or set it to token"
 )
 _DISTRIBUTION = "grace-serving"
 _LOCAL_STORE_BYTES = 1 << 28  # results name files and hold few numbers
 _KNOCK_SECONDS = 10
-_WAIT_SECONDS = 20  # for tasks to end that nobody waits for
+_WAIT_SECONDS = 20  # for cancelled tasks to end
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -35,7 +34,7 @@ Result = TypeVar("Result")
 
 @contextmanager
 def ray_tasks(address: str, threads: int) -> Iterator["RayTasks"]:
-    """Every task takes `threads` cores of one machine of the cluster."""
+    """Run tasks on a cluster; each takes `threads` cores of one machine."""
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address == LOCAL:
         quiet |= {"include_dashboard": False, "object_store_memory": _LOCAL_STORE_BYTES}
@@ -49,8 +48,8 @@ def ray_tasks(address: str, threads: int) -> Iterator["RayTasks"]:
 def _join(address: str, options: Mapping[str, Any]) -> None:
     if "://" in address:
         raise InputError(
-            f"--ray {address}: is an address of Ray's client; run the build on a machine of the "
-            "cluster, and give HOST:PORT as `ray start --head` printed it, mostly of port 6379"
+            f"--ray {address}: an address of Ray's client; run the build on a machine of the "
+            "cluster and give the HOST:PORT that `ray start --head` printed, usually port 6379"
         )
     refused = f"--ray {address}: cannot join a cluster there"
     try:
@@ -60,21 +59,21 @@ def _join(address: str, options: Mapping[str, Any]) -> None:
     try:
         ray.init(address=address, **options)
     except (AuthenticationError, ConnectionError) as error:
-        # Ray says no more than that it failed where a cluster refuses this machine's token.
+        # Ray reports only a failure where a cluster refuses this machine's token.
         raise InputError(f"{refused} ({_first_sentence(error)}); {_PROVE}") from None
     except (OSError, RuntimeError, ValueError) as error:
         raise InputError(f"{refused} ({_first_line(error)}); {_START}") from None
 
 
 def _knock(address: str) -> None:
-    """Ray would wait for minutes where nobody listens."""
+    """Fail within seconds if no server listens; Ray would wait for minutes."""
     host, _, port = address.rpartition(":")
     if host:
         socket.create_connection((host, int(port)), _KNOCK_SECONDS).close()
 
 
 def _slots(threads: int) -> int:
-    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    nodes: list[dict[str, Any]] = ray.nodes()
     cores = [int(node["Resources"].get("CPU", 0)) for node in nodes if node["Alive"]]
     slots = sum(count // threads for count in cores)
     if slots == 0:
@@ -91,7 +90,7 @@ class _Refused:
 
 
 def _attempt(function: Callable[[Task], Result], task: Task, of_version: str) -> Result | _Refused:
-    """On the worker. Errors with a message for their reader come back as they are."""
+    """Run a task on the worker; return an error whose message is for the user."""
     installed = version(_DISTRIBUTION)
     if installed != of_version:
         fault = f"a worker has {_DISTRIBUTION} {installed}, this build is of {of_version}"
@@ -100,7 +99,7 @@ def _attempt(function: Callable[[Task], Result], task: Task, of_version: str) ->
         return function(task)
     except (InputError, NativeError) as error:
         return _Refused(error)
-    except GraceError as error:  # others do not travel between processes
+    except GraceError as error:  # the others cannot be pickled
         return _Refused(WorkerError(f"{task}: {error}"))
     except OSError as error:
         fault = f"{task}: {error} on {socket.gethostname()}"
@@ -137,7 +136,7 @@ class RayTasks:
 def _result(task: Any, reference: Any) -> Any:
     try:
         result = ray.get(reference)
-    except RayTaskError:  # a mistake of ours, with its traceback
+    except RayTaskError:  # our own mistake keeps its traceback
         raise
     except RayError as error:
         raise WorkerError(

@@ -1,4 +1,4 @@
-"""`grace retrieve`: one request to a running server, and what came back."""
+"""`grace retrieve`: send one request to a running server and print the reply."""
 
 import json
 import math
@@ -42,7 +42,7 @@ def retrieve(
     sids: Annotated[bool, typer.Option("--sids", help="Show each ad's SID.")] = False,
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds for the reply.")] = 10.0,
     wait: Annotated[
-        float, typer.Option(min=0.0, help="Seconds for the server to become ready, before.")
+        float, typer.Option(min=0.0, help="Seconds to wait until the server is ready.")
     ] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
 ) -> None:
@@ -76,7 +76,7 @@ def retrieve(
 
 
 def reply_json(reply: "RetrieveResponse") -> dict[str, Any]:
-    """Protobuf's JSON form, with the .proto file's names, and with zeros."""
+    """Return protobuf's JSON form, with the names of the .proto file, zeros included."""
     from google.protobuf.json_format import MessageToDict
 
     return MessageToDict(
@@ -85,7 +85,7 @@ def reply_json(reply: "RetrieveResponse") -> dict[str, Any]:
 
 
 def stage_times(reply: "RetrieveResponse") -> str:
-    """The server's own clock, in milliseconds."""
+    """Format the reply's stage times, in milliseconds."""
     times = ((stage, getattr(reply.timings, f"{stage}_us") / 1e3) for stage in STAGES)
     return ", ".join(f"{stage} {ms:.1f}" for stage, ms in times) + " ms"
 
@@ -146,13 +146,13 @@ def _message(source: str | None, line: int) -> "RetrieveRequest":
 
 
 def _json_request(text: str, name: str, line: int) -> tuple[Any, str]:
-    """One request over any number of lines, or one of JSON lines; and its place, for errors."""
+    """Return the request, and where it is, for errors. The text is one request or JSON lines."""
     lines = text.split("\n")
     filled = [number for number, part in enumerate(lines, start=1) if part.strip()]
     are_json_lines = len(filled) > 1 and _is_json(lines[filled[0] - 1])
     last = filled[-1] if are_json_lines else 1
     if line > last:
-        raise InputError(f"{name}: --line {line}: the last request is that of line {last}")
+        raise InputError(f"{name}: --line {line}: the last request is on line {last}")
     if not are_json_lines:
         return _parsed(text, name), name
     if line not in filled:
@@ -189,12 +189,12 @@ def _text(source: str, name: str) -> str:
 
 
 def _user_values(assignments: Sequence[str]) -> dict[str, list[str]]:
-    """name=value of each; `name=` says that the name is missing."""
+    """Collect the values of each name; `name=` means that the name has no value."""
     user: dict[str, list[str]] = {}
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         if not name or not equals:
-            raise InputError(f"--user {assignment}: write NAME=VALUE, say country=US")
+            raise InputError(f"--user {assignment}: write NAME=VALUE, such as country=US")
         values = user.setdefault(name, [])
         values += [value] if value else []
     return user

@@ -1,4 +1,4 @@
-"""`grace serve`: the online service."""
+"""`grace serve`: run the online service."""
 
 from pathlib import Path
 from typing import Annotated
@@ -30,10 +30,9 @@ def serve(
         Path | None, typer.Option(help="At the end, write a trace of the last batches here.")
     ] = None,
 ) -> None:
-    """Answer Retrieve over gRPC until SIGTERM or Ctrl-C: generate the ads each user may see.
+    """Serve Retrieve, health, reflection, Admin and metrics until SIGTERM or Ctrl-C.
 
-    Health, reflection, the Admin service and metrics are part of it. `--snapshots` and
-    `--checkpoint` are needed where the YAML does not name them.
+    Give `--snapshots` and `--checkpoint` unless the YAML names them.
 
     Example: `grace serve --config configs/serve.yaml --snapshots snapshots --checkpoint model/demo`
     """

@@ -1,4 +1,4 @@
-"""`grace train`: a small model, from a log of interactions."""
+"""`grace train`: train a small model on a log of interactions."""
 
 import json
 from pathlib import Path
@@ -26,13 +26,13 @@ def train(
     ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Instead of the YAML's.")] = None,
     epochs: Annotated[
-        float | None, typer.Option(min=0, help="As steps, in passes over the log.")
+        float | None, typer.Option(min=0, help="Like --steps, in passes over the log.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Equal seeds make equal weights here.")] = 1,
     plot: Annotated[bool, typer.Option(help="Draw the loss curve, loss.png.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
 ) -> None:
-    """Train a model to foretell what users click next, and measure how well it does.
+    """Train a model to predict what users click next, and measure its recall.
 
     Writes a checkpoint, `metrics.json` with recall@k on held-out users, and `loss.png`.
 

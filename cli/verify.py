@@ -1,4 +1,4 @@
-"""`grace verify`: is this snapshot whole, and what is in it."""
+"""`grace verify`: check that a snapshot is whole, and print what it holds."""
 
 import json
 import sys
@@ -16,11 +16,13 @@ __all__ = ["verify"]
 def verify(
     path: Annotated[Path, typer.Argument(metavar="ROOT", help="A snapshot root, or ROOT/VERSION.")],
     version: Annotated[
-        int | None, typer.Option(help="The version to look at; by default the current one.", min=1)
+        int | None, typer.Option(help="Default: the current version.", min=1)
     ] = None,
     deep: Annotated[
         bool,
-        typer.Option("--deep", help="Derive all matchers and ids again from the ads' rules."),
+        typer.Option(
+            "--deep", help="Derive all matchers and ids from the ads' rules again, and compare."
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
 ) -> None:

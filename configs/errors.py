@@ -1,12 +1,12 @@
-"""The one exception tree; what a command exits with stands beside each leaf.
+"""The exception tree, with the exit code of a command at the end of each line.
 
-GraceError                 the message is for its reader: the thing, the value, the remedy
+GraceError                 the message names the thing, the value and the remedy
 ├── ConfigError            a configuration or schema file, with the key's path               2
 ├── InputError             a command's or a build's input: ads, arguments, folders           2
 │   └── RejectedAdsError   more ads refused than --max-rejects allows                        2
 ├── RequestError           one request's user attributes or features, with the field's path  2
 ├── SnapshotError          a damaged, hostile or newer snapshot, with the file and the fault 1
-├── CheckpointError        a damaged checkpoint, or another than the snapshot's, likewise    1
+├── CheckpointError        a damaged checkpoint, or one that does not fit the snapshot       1
 ├── NativeError            the native library is missing, stale, or reports a failure        1
 ├── WorkerError            a task of a distributed build whose worker or machine failed      1
 ├── DeviceError            a device that this version cannot compute on                      1
@@ -33,7 +33,7 @@ __all__ = [
 
 
 class GraceError(Exception):
-    """A failure that its reader can act on. Only subclasses are raised."""
+    """A failure that the user can act on. Code raises only its subclasses."""
 
     exit_code = 1
 
@@ -67,7 +67,7 @@ class SnapshotError(GraceError):
         self.folder = folder
 
     def within(self, folder: Path) -> "SnapshotError":
-        """The same error, its file told with its folder."""
+        """Return the same error with the folder of its file."""
         return SnapshotError(self.file, self.fault, folder)
 
 
@@ -93,8 +93,8 @@ class DeviceError(GraceError):
 class CallError(GraceError):
     def __init__(self, code: str, reason: str, text: str) -> None:
         super().__init__(f"{code} ({reason}): {text}" if reason else f"{code}: {text}")
-        self.code = code  # gRPC's name of the status
-        self.reason = reason  # the server's, or empty where another than it answered
+        self.code = code  # the name of the gRPC status
+        self.reason = reason  # from our server; empty if another server answered
         self.text = text
 
 

@@ -1,4 +1,4 @@
-"""How much a generation step may keep: named beam profiles."""
+"""Named beam profiles: how many beams each generation step keeps."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -15,8 +15,8 @@ MAX_BEAMS = 65_536
 class BeamProfile:
     """How wide generation searches."""
 
-    beams: Annotated[tuple[int, ...], "live beams entering each step, the first of them 1"]
-    num_sids: Annotated[int, "SIDs that come out, at most"]
+    beams: Annotated[tuple[int, ...], "live beams that enter each step; the first is 1"]
+    num_sids: Annotated[int, "SIDs that generation returns at most"]
 
     def __post_init__(self) -> None:
         if not self.beams or self.beams[0] != 1:
@@ -32,15 +32,15 @@ class BeamProfile:
             )
 
     def kept_after(self, step: int) -> int:
-        """How many beams a step leaves: those of the next step, or at the last one the SIDs."""
+        """Return the beams that the next step gets, or after the last step the SIDs."""
         return self.num_sids if step + 1 == len(self.beams) else self.beams[step + 1]
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationConfig:
-    """What is computed at once, and the beam profiles that a request may name."""
+    """The largest batch, and the beam profiles that a request may name."""
 
-    max_batch: Annotated[int, "requests that are computed together at most"]
+    max_batch: Annotated[int, "the largest number of requests in a batch"]
     profiles: Annotated[dict[str, BeamProfile], "beam profiles by name"]
     default_profile: Annotated[str, "the profile of a request that names none"] = "full"
 
@@ -54,7 +54,7 @@ class GenerationConfig:
             )
 
     def require_steps(self, sid_length: int) -> None:
-        """Every profile has a number of beams for each of a SID's positions."""
+        """Check that every profile has one number of beams per position of a SID."""
         for name, profile in self.profiles.items():
             if len(profile.beams) != sid_length:
                 raise ConfigError(
@@ -63,7 +63,7 @@ class GenerationConfig:
                 )
 
     def require_vocabulary(self, vocab_sizes: tuple[int, ...]) -> None:
-        """No profile keeps more beams than those before can be continued to."""
+        """Check that no profile keeps more beams than its earlier beams can continue to."""
         for name, profile in self.profiles.items():
             most = 1
             for step, size in enumerate(vocab_sizes):
@@ -72,12 +72,12 @@ class GenerationConfig:
                     kept = "num_sids" if step + 1 == len(vocab_sizes) else f"beams[{step + 1}]"
                     raise ConfigError(
                         f"generation.profiles.{name}.{kept}: {profile.kept_after(step)}, but the "
-                        f"beams before have {most} continuations at most; give no more"
+                        f"earlier beams have at most {most} continuations; give at most that number"
                     )
 
     @property
     def batch_buckets(self) -> tuple[int, ...]:
-        """Batch sizes that are computed: powers of two, and the largest."""
+        """Return the batch sizes that the engine computes: powers of two, and the largest."""
         sizes, size = [], 1
         while size < self.max_batch:
             sizes.append(size)

@@ -1,4 +1,4 @@
-"""What this machine gives to a process."""
+"""The resources of this machine."""
 
 import os
 
@@ -6,7 +6,7 @@ __all__ = ["available_cores"]
 
 
 def available_cores() -> int:
-    """The cores this process may use, which in a container are fewer than the machine has."""
+    """Return the number of cores this process may use; a container may have fewer than its host."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

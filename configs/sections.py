@@ -1,12 +1,13 @@
-"""Fills frozen dataclasses from plain values, and refuses what does not fit, with its path.
+"""Fill frozen dataclasses from plain values; refuse what does not fit, with its path.
 
     decoder: unknown key 'layer'; known: heads, layers
     decoder: missing key 'heads'
     decoder.heads: expected an integer, got 'four' (a string)
 
-Fields may be str, int, float (an integer will do), bool, Literal, Path, another frozen dataclass,
-`X | None`, tuple[X, ...], tuple[X, Y] and dict[str, X] (or Mapping). A field with a default may be
-absent. A ConfigError or ValueError from `__post_init__` comes out with the section's path.
+Fields may be str, int, float (also given as an integer), bool, Literal, Path, another frozen
+dataclass, `X | None`, tuple[X, ...], tuple[X, Y] and dict[str, X] (or Mapping).
+A field with a default may be absent. A ConfigError or ValueError from `__post_init__` gets the
+section's path.
 """
 
 import math
@@ -27,7 +28,7 @@ _SCALARS = {str: "a string", int: "an integer", float: "a number", bool: "true o
 
 
 def load_section(cls: type[Section], values: Mapping[str, Any], source: str = "") -> Section:
-    """The section that `values` describe; errors open with `source`, say the file they are from."""
+    """Return the section that `values` describe. Errors open with `source`, such as a file name."""
     try:
         return _section(cls, values, "")
     except ConfigError as error:
@@ -35,7 +36,7 @@ def load_section(cls: type[Section], values: Mapping[str, Any], source: str = ""
 
 
 def read_sections(path: Path, names: tuple[str, ...]) -> dict[str, Mapping[str, Any]]:
-    """The top-level sections of a YAML file: these, all of them and no other."""
+    """Return the top-level sections of a YAML file, which must be exactly `names`."""
     values = read_yaml(path)
     for name in values:
         if name not in names:
@@ -44,7 +45,7 @@ def read_sections(path: Path, names: tuple[str, ...]) -> dict[str, Mapping[str, 
     for name in names:
         section = values.get(name)
         if not isinstance(section, Mapping):
-            raise ConfigError(f"{path}: section {name!r} is missing; write its keys below it")
+            raise ConfigError(f"{path}: section {name!r} is missing; add it with its keys")
         sections[name] = section
     return sections
 

@@ -1,6 +1,6 @@
-"""How a server runs: its configuration file, section by section, with every default.
+"""A server's configuration file, section by section, with every default.
 
-The text beside a setting is its meaning in docs/operations.md, which is generated from here.
+The text in each `Annotated` is the meaning that docs/operations.md prints: `make fix` copies it.
 """
 
 from dataclasses import dataclass, field
@@ -36,20 +36,21 @@ MAX_MEMO_BYTES = 1 << 50
 
 @dataclass(frozen=True, slots=True)
 class ListenConfig:
-    """Where clients reach the server, and how it leaves."""
+    """Where clients reach the server, and how it shuts down."""
 
     host: Annotated[str, "address that Retrieve, health and reflection listen on"] = "127.0.0.1"
     port: Annotated[int, "0 takes a free port, which the log names"] = 50051
     reflection: Annotated[bool, "answer gRPC reflection, which grpcurl and ghz use"] = True
     front_ends: Annotated[
-        int, "processes that hold clients' connections, beside the server's; 0: it does so itself"
+        int, "processes that hold client connections for the server; 0: it holds them itself"
     ] = 0
     linger_seconds: Annotated[
-        float, "after SIGTERM: how long calls are still taken while health says NOT_SERVING"
+        float,
+        "after SIGTERM: seconds during which health says NOT_SERVING and calls are still taken",
     ] = 1.0
-    drain_seconds: Annotated[float, "then: how long calls under way may take to finish"] = 20.0
+    drain_seconds: Annotated[float, "then: seconds for calls under way to finish"] = 20.0
     reply_seconds: Annotated[
-        float, "and no longer than this is waited for callers who do not read their replies"
+        float, "seconds after which a caller who does not read its reply no longer delays the drain"
     ] = 10.0
 
     def __post_init__(self) -> None:
@@ -61,7 +62,7 @@ class ListenConfig:
 
 @dataclass(frozen=True, slots=True)
 class AdminConfig:
-    """Where operators reach the server. It discloses the catalogue: keep it on loopback."""
+    """Where operators reach the server. Admin discloses the catalogue: keep it on loopback."""
 
     host: Annotated[str, "address of the Admin service"] = "127.0.0.1"
     port: Annotated[int, "0 takes a free port, which the log names"] = 50052
@@ -83,10 +84,10 @@ class MetricsConfig:
 
 @dataclass(frozen=True, slots=True)
 class BatchingConfig:
-    """Requests wait here until a batch of them can start."""
+    """How requests wait and form batches."""
 
     max_waiting: Annotated[int, "requests that may wait; one more is refused at once"] = 256
-    max_wait_ms: Annotated[float, "how long a batch may be held back to fill"] = 0.0
+    max_wait_ms: Annotated[float, "milliseconds that a batch may wait to fill"] = 0.0
 
     def __post_init__(self) -> None:
         _require_within(1, 65_536, max_waiting=self.max_waiting)
@@ -95,7 +96,7 @@ class BatchingConfig:
 
 @dataclass(frozen=True, slots=True)
 class LimitsConfig:
-    """What one request may ask for. A request beyond a limit is refused, never cut."""
+    """Limits of one request. A request beyond a limit is refused, never cut."""
 
     max_ads: Annotated[int, "largest max_ads"] = 10_000
     default_max_ads: Annotated[int, "max_ads of a request that gives none"] = 500
@@ -105,14 +106,14 @@ class LimitsConfig:
     ] = 1 << 18
     request_id_bytes: Annotated[int, "UTF-8 size of request_id"] = 128
     names: Annotated[
-        int, "attributes and sets in user; likewise inputs in features, side ones included"
+        int, "attributes and sets in user; also inputs in features, side inputs included"
     ] = 256
-    user_values: Annotated[int, "values of all attributes and sets in user together"] = 4096
+    user_values: Annotated[int, "values of all attributes and sets in user, in total"] = 4096
     values_per_name: Annotated[int, "values of one attribute or set, ids of one bag"] = 4096
     value_bytes: Annotated[int, "UTF-8 size of a name or a value"] = 1024
     events: Annotated[int, "events in one sequence"] = 16_384
     open_calls: Annotated[
-        int, "calls at once, those whose callers do not read their replies included"
+        int, "calls open at once, including those whose callers do not read their replies"
     ] = 4096
 
     def __post_init__(self) -> None:
@@ -131,7 +132,7 @@ class LimitsConfig:
 
 @dataclass(frozen=True, slots=True)
 class ThreadsConfig:
-    """Beside these, each stage has one thread, and so has the event loop."""
+    """Threads in addition to one per stage and one for the event loop."""
 
     torch: Annotated[int, "threads of torch's operations on the CPU"] = 1
     post: Annotated[int, "threads that match a batch's ads"] = 2
@@ -142,32 +143,34 @@ class ThreadsConfig:
 
 @dataclass(frozen=True, slots=True)
 class LogsConfig:
-    """To standard error. Never in a log: attribute values, features, SIDs."""
+    """The log on standard error. It never holds attribute values, features or SIDs."""
 
-    format: Annotated[Literal["text", "json"], "for people, or one JSON object a line"] = "text"
-    level: Annotated[Literal["debug", "info", "warning", "error"], "the least that is told"] = (
-        "info"
+    format: Annotated[Literal["text", "json"], "text for people, or one JSON object a line"] = (
+        "text"
     )
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"], "the lowest level that is written"
+    ] = "info"
     requests: Annotated[bool, "a line for every request: id, code, reason, timings"] = False
 
 
 @dataclass(frozen=True, slots=True)
 class ServingConfig:
-    """A server's configuration file. The command line may give the two folders instead."""
+    """A server's configuration file. The command line may replace the two folders."""
 
     snapshots: Annotated[Path, "folder that holds snapshot versions and CURRENT"]
     checkpoint: Annotated[Path, "folder of model.yaml and model.safetensors"]
     generation: Annotated[GenerationConfig, "beam profiles and the largest batch"]
-    device: Annotated[str, "what torch computes on: cpu, or cuda:0"] = "cpu"
+    device: Annotated[str, "the device that torch computes on: cpu, or cuda:0"] = "cpu"
     precision: Annotated[
         PrecisionSetting,
-        "what the model is computed in; auto: fp32 on a CPU, which does no other, bf16 on a GPU",
+        "the model's number format; auto: fp32 on a CPU, which has no other, bf16 on a GPU",
     ] = "auto"
     memo_bytes: Annotated[
-        int, "at most so much of a GPU's memory for what the first steps compute of every prefix"
+        int, "most GPU memory for the memo of what the first steps compute for every prefix"
     ] = 4 << 30
     warm_up: Annotated[
-        Path | None, "requests as JSON lines to warm up with; empty ones if not given"
+        Path | None, "requests to warm up with, as JSON lines; without it, empty requests"
     ] = None
     listen: ListenConfig = field(default_factory=ListenConfig)
     admin: AdminConfig = field(default_factory=AdminConfig)
@@ -184,13 +187,13 @@ class ServingConfig:
 def load_serving_config(
     path: Path, snapshots: Path | None = None, checkpoint: Path | None = None
 ) -> ServingConfig:
-    """The file's configuration; the two folders replace those that it names, if given."""
+    """Read the file; a folder given here replaces the one that it names."""
     values = dict(read_yaml(path))
     for name, folder in (("snapshots", snapshots), ("checkpoint", checkpoint)):
         if folder is not None:
             values[name] = str(folder)
         elif name not in values:
-            raise ConfigError(f"{path}: missing key {name!r}; write it, or give --{name}")
+            raise ConfigError(f"{path}: missing key {name!r}; add it, or give --{name}")
     return load_section(ServingConfig, values, str(path))
 
 

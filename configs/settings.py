@@ -1,6 +1,6 @@
-"""The table of all settings in docs/operations.md, made from the configuration sections.
+"""Write the table of all settings in docs/operations.md from the configuration sections.
 
-python -m grace.configs.settings docs/operations.md     writes the part between the two marks
+python -m grace.configs.settings docs/operations.md
 """
 
 import sys
@@ -19,7 +19,7 @@ _NAMES = {str: "text", int: "integer", float: "number", bool: "true or false", P
 
 
 def settings_document(section: type) -> str:
-    """Markdown: the settings of the file's top level, then a table for each section below it."""
+    """Return Markdown: the top-level settings, then a table for each section."""
     return "\n".join(_tables(section, "")).strip() + "\n"
 
 
@@ -51,7 +51,7 @@ def _meaning(hint: Any) -> tuple[Any, str]:
 
 
 def _section_below(hint: Any) -> type | None:
-    """The section that a field holds, or holds by name."""
+    """Return the section that a field holds, directly or as the values of a mapping."""
     if is_dataclass(hint):
         return hint if isinstance(hint, type) else None
     if get_origin(hint) in (dict, Mapping):

@@ -1,4 +1,4 @@
-"""How a model is trained: one section of a training configuration."""
+"""The `training` section of a training configuration."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ class TrainingConfig:
     warmup_steps: int = 50
     weight_decay: float = 0.01  # of matrices; gains of norms and biases have none
     clip_norm: float = 1.0
-    threads: int = 1  # a small model gains little from more, and other numbers add up otherwise
+    threads: int = 1  # more help a small model little, and change the order of sums
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "threads"):

@@ -2,7 +2,7 @@
 
     NO, yes, on        strings (YAML 1.1 reads booleans); only true and false are booleans
     12:30, 1_000       strings (YAML 1.1 reads integers)
-    010                a string: neither 8 nor 10 is what everybody means; 0o10 and 0x8 are integers
+    010                a string, since readers disagree on 8 or 10; 0o10 and 0x8 are integers
     2024-01-31         a string
 
 Refused, with file and line: a key written twice, anchors, aliases and tags, a second document, keys
@@ -36,7 +36,7 @@ _NOT_FINITE = re.compile(r"([-+]?)\.(inf|Inf|INF)|(\.nan|\.NaN|\.NAN)")
 
 
 def read_yaml(path: Path) -> dict[str, Value]:
-    """The mapping that the file holds."""
+    """Read the mapping in a file."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
@@ -53,7 +53,7 @@ def read_yaml(path: Path) -> dict[str, Value]:
 
 
 def parse_yaml(text: str, name: str) -> dict[str, Value]:
-    """The mapping that `text` holds; `name` stands for the text in errors."""
+    """Parse the mapping in `text`; errors call it `name`."""
     try:
         return _Reader(name, yaml.parse(text, Loader=yaml.SafeLoader)).document()
     except yaml.MarkedYAMLError as error:

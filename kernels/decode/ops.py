@@ -114,7 +114,7 @@ def load_ops(device: torch.device) -> Ops:
 
 def _cuda_ops(device: torch.device) -> Ops:
     try:
-        from grace.kernels.decode.ops_cuda import load_cuda_ops  # a CPU needs no Triton
+        from grace.kernels.decode.ops_cuda import load_cuda_ops  # a CPU needs no Triton  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if error.name != "triton":
             raise

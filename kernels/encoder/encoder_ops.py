@@ -75,6 +75,6 @@ def load_encoder_ops(device: torch.device) -> EncoderOps:
     """The fastest for inference on a device. On a GPU they need Triton, as `load_ops` says."""
     if device.type != "cuda":
         return PLAIN_ENCODER
-    from grace.kernels.encoder.encoder_ops_cuda import CUDA_ENCODER  # a CPU needs no Triton
+    from grace.kernels.encoder.encoder_ops_cuda import CUDA_ENCODER  # a CPU needs no Triton  # noqa: PLC0415
 
     return CUDA_ENCODER

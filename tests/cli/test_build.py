@@ -51,11 +51,11 @@ def test_the_json_summary_is_all_that_goes_to_standard_output(
 def test_inspect_prints_the_index_summary_and_json(catalogue: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     assert build(catalogue, root)[0] == 0
-    told = run_grace("inspect", root)
-    assert told.returncode == 0
+    shown = run_grace("inspect", root)
+    assert shown.returncode == 0
     for text in ("333 SIDs", "p50/p90/p99/max", "mean fill", "row ids", "kB", "location", "p3"):
-        assert text in told.stdout
-    assert "empty partitions" not in told.stdout
+        assert text in shown.stdout
+    assert "empty partitions" not in shown.stdout
     summary = json.loads(run_grace("inspect", root, "--json").stdout)
     assert summary["sids"] == 333
     assert [level["position"] for level in summary["levels"]] == [0, 1, 2, 3]
@@ -91,8 +91,8 @@ def test_k_way_matchers_are_built_verified_and_inspected(
     assert (code, err) == (0, ""), out
     manifest = json.loads((root / f"{1:020d}" / "MANIFEST.json").read_bytes())
     assert {key: manifest["matchers"][key] for key in facts} == facts
-    told = run_grace("verify", root, "--deep")
-    assert told.returncode == 0, told.stderr
+    shown = run_grace("verify", root, "--deep")
+    assert shown.returncode == 0, shown.stderr
     summary = json.loads(run_grace("inspect", root, "--json").stdout)
     assert summary["mode"] == options[0]
     words = run_grace("inspect", root).stdout
@@ -157,7 +157,7 @@ def test_refused_ads_end_the_build_unless_allowed(catalogue: Path, tmp_path: Pat
     assert "2 ads refused, listed in" in out
 
 
-def test_more_shards_than_first_tokens_are_told_to_be_fewer(
+def test_a_build_reports_when_it_makes_fewer_shards_than_asked(
     catalogue: Path, tmp_path: Path
 ) -> None:
     tokens = len({sid[0] for sid in pq.read_table(catalogue / "ads.parquet")["sid"].to_pylist()})
@@ -168,7 +168,7 @@ def test_more_shards_than_first_tokens_are_told_to_be_fewer(
     assert "shards and not" not in out
 
 
-def test_a_build_that_waits_for_another_command_says_so(catalogue: Path, tmp_path: Path) -> None:
+def test_a_build_says_that_it_waits_for_another_command(catalogue: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     inputs = ("--ads", catalogue / "ads.parquet", "--targeting", catalogue / "targeting.yaml")
     with writers_lock(root):
@@ -176,7 +176,7 @@ def test_a_build_that_waits_for_another_command_says_so(catalogue: Path, tmp_pat
             [GRACE, "build", *inputs, "--root", root], stderr=subprocess.PIPE, text=True
         )
         assert waiting.stderr is not None
-        told = waiting.stderr.readline()
+        shown = waiting.stderr.readline()
     _, rest = waiting.communicate(timeout=60)
-    assert told.startswith(f"waiting for the lock of {root}")
+    assert shown.startswith(f"waiting for the lock of {root}")
     assert (waiting.returncode, rest) == (0, "")

@@ -14,6 +14,8 @@ from grace.index.builder.sharding.scratch import SCRATCH
 from grace.index.matchers.matchers import MatcherMode
 from support.command import plain_environment, run_grace, run_python
 
+pytest.importorskip("ray", reason="the extra `ray`, which `make soak` installs")
+
 pytestmark = [pytest.mark.subprocess, pytest.mark.soak]
 
 CLUSTER = """
@@ -154,7 +156,7 @@ def test_shards_without_a_cluster_build_the_same_bytes(tmp_path: Path, catalogue
     assert arrays(tmp_path / "shards") == arrays(tmp_path / "whole")
 
 
-def test_a_damaged_file_is_named_by_the_worker_that_met_it_and_nothing_is_published(
+def test_a_worker_names_the_damaged_file_and_nothing_is_published(
     tmp_path: Path, catalogue: Path, cluster: str
 ) -> None:
     for name in ("one", "two"):
@@ -169,7 +171,7 @@ def test_a_damaged_file_is_named_by_the_worker_that_met_it_and_nothing_is_publis
     assert not list((tmp_path / "root").glob(f"{SCRATCH}*"))
 
 
-def test_a_worker_that_dies_or_meets_a_full_or_foreign_disk_is_told_with_its_task() -> None:
+def test_an_error_names_the_task_whose_worker_died_or_met_a_full_or_foreign_disk() -> None:
     code = """
 import os
 from grace.cli.ray_cluster import ray_tasks
@@ -179,19 +181,19 @@ with ray_tasks("local", 1) as tasks:
         try:
             list(tasks(function, [task]))
         except WorkerError as error:
-            print(f"told: {error}")
+            print(f"shown: {error}")
 """
     done = run_python(code)
-    told = [line for line in done.stdout.splitlines() if line.startswith("told: ")]
-    assert len(told) == 2, done.stderr
-    assert told[0].startswith("told: 1: its worker failed (WorkerCrashedError")
-    assert "--shards" in told[0]
-    assert "/no/such/place" in told[1]
-    assert "--scratch" in told[1]
+    shown = [line for line in done.stdout.splitlines() if line.startswith("shown: ")]
+    assert len(shown) == 2, done.stderr
+    assert shown[0].startswith("shown: 1: its worker failed (WorkerCrashedError")
+    assert "--shards" in shown[0]
+    assert "/no/such/place" in shown[1]
+    assert "--scratch" in shown[1]
 
 
 @pytest.mark.parametrize(("option", "value"), [("--ray", "127.0.0.1:1"), ("--threads", "99")])
-def test_a_cluster_that_cannot_be_joined_or_is_too_small_is_told_by_its_option(
+def test_an_error_about_the_cluster_names_the_option(
     tmp_path: Path, catalogue: Path, cluster: str, option: str, value: str
 ) -> None:
     chosen = {"--ray": cluster, option: value}
@@ -212,18 +214,18 @@ def test_a_cluster_that_ray_start_made_is_joined_with_its_token(
     assert arrays(tmp_path / "ray") == arrays(tmp_path / "whole")
 
 
-def test_a_cluster_that_refuses_our_token_is_told_with_what_it_asks_for(
+def test_an_error_about_a_refused_token_names_the_file_to_copy(
     tmp_path: Path, catalogue: Path, started: Started
 ) -> None:
     for home in ({"HOME": str(tmp_path)}, {"HOME": str(tmp_path), "RAY_AUTH_TOKEN": "11" * 32}):
         done = build(catalogue, tmp_path / "root", "--ray", started.address, env=home)
         assert done.returncode == 2
-        *_, told = done.stderr.splitlines()  # after what Ray says of each attempt
-        assert told.startswith(f"error: --ray {started.address}: cannot join")
-        assert "~/.ray/auth_token" in told
+        *_, shown = done.stderr.splitlines()  # after what Ray says of each attempt
+        assert shown.startswith(f"error: --ray {started.address}: cannot join")
+        assert "~/.ray/auth_token" in shown
 
 
-def test_an_address_of_the_ray_client_is_refused_with_the_one_to_give(
+def test_an_address_of_the_ray_client_is_refused_with_a_remedy(
     tmp_path: Path, catalogue: Path
 ) -> None:
     done = build(catalogue, tmp_path / "root", "--ray", "ray://127.0.0.1:10001")
@@ -232,7 +234,7 @@ def test_an_address_of_the_ray_client_is_refused_with_the_one_to_give(
     assert "HOST:PORT" in done.stderr
 
 
-def test_without_ray_the_extra_is_named(tmp_path: Path, catalogue: Path) -> None:
+def test_without_ray_the_error_names_the_extra(tmp_path: Path, catalogue: Path) -> None:
     absent = tmp_path / "ray" / "__init__.py"
     absent.parent.mkdir()
     absent.write_text("raise ModuleNotFoundError('as if absent', name='ray')")

@@ -1,4 +1,4 @@
-"""What docs/building.md tells teams to run does what it says."""
+"""The commands of docs/building.md do what it says."""
 
 import fcntl
 import json
@@ -61,7 +61,7 @@ def versions(root: Path) -> list[int]:
     return sorted(int(path.name) for path in root.iterdir() if path.name.isdigit())
 
 
-def test_the_hourly_script_publishes_keeps_what_it_is_told_and_goes_back(
+def test_the_hourly_script_publishes_keeps_versions_and_goes_back(
     hourly: Path, catalogue: Path, tmp_path: Path
 ) -> None:
     root = tmp_path / "snapshots"
@@ -83,13 +83,13 @@ def test_the_hourly_script_publishes_no_table_that_lost_its_ads(
     pq.write_table(table, ads)
     assert run(hourly, ads, root) == (0, "")
     pq.write_table(table.slice(0, table.num_rows // 2), ads)
-    code, told = run(hourly, ads, root)
+    code, shown = run(hourly, ads, root)
     assert code == 1
-    assert told.endswith("not published\n")
+    assert shown.endswith("not published\n")
     assert (root / "CURRENT").read_text() == f"{1:020d}\n"
     pq.write_table(table.drop_columns("sid"), ads)
-    code, told = run(hourly, ads, root)
-    assert (code, told.count("\n")) == (2, 1)
+    code, shown = run(hourly, ads, root)
+    assert (code, shown.count("\n")) == (2, 1)
     assert versions(root) == [1]
 
 
@@ -98,12 +98,12 @@ def test_the_hourly_script_passes_options_on_and_takes_a_root_with_a_slash(
 ) -> None:
     ads = tmp_path / "ads.parquet"
     (tmp_path / "targeting.yaml").write_bytes((catalogue / "targeting.yaml").read_bytes())
-    told = pq.read_table(catalogue / "ads.parquet")
-    pq.write_table(told.replace_schema_metadata({}), ads)
+    shown = pq.read_table(catalogue / "ads.parquet")
+    pq.write_table(shown.replace_schema_metadata({}), ads)
     root = tmp_path / "snapshots"
     code, error = run(hourly, ads, root)
     assert (code, "pass --sid-space" in error) == (2, True)
-    sizes = told.schema.metadata[b"grace.vocab_sizes"].decode()
+    sizes = shown.schema.metadata[b"grace.vocab_sizes"].decode()
     options = ("--sid-space", "shop 7", "--vocab-sizes", sizes)
     for _ in range(2):  # a refused hour in between leaves no trace
         assert run(hourly, ads, f"{root}/", *options) == (0, "")
@@ -127,7 +127,7 @@ def test_the_hourly_script_cleans_up_after_an_hour_that_failed(
 
 
 @pytest.mark.parametrize("moves", [True, False], ids=["after", "before"])
-def test_a_publish_that_fails_never_costs_the_version_that_is_current(
+def test_a_failed_publish_leaves_the_current_version(
     hourly: Path, catalogue: Path, tmp_path: Path, moves: bool
 ) -> None:
     root = tmp_path / "snapshots"
@@ -143,7 +143,7 @@ def test_a_publish_that_fails_never_costs_the_version_that_is_current(
     assert int((root / "CURRENT").read_text()) == max(versions(root))
 
 
-def test_the_hourly_script_tells_of_each_hour_it_skips_and_fails_when_a_build_runs_too_long(
+def test_the_hourly_script_reports_skipped_hours_and_fails_when_a_build_runs_too_long(
     hourly: Path, catalogue: Path, tmp_path: Path
 ) -> None:
     root = tmp_path / "snapshots"
@@ -151,8 +151,8 @@ def test_the_hourly_script_tells_of_each_hour_it_skips_and_fails_when_a_build_ru
     (root / ".hourly.since").write_text(f"{int(time.time()) - 63 * 60}\n")
     with (root / ".hourly.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        code, told = run(hourly, catalogue / "ads.parquet", root)
-        assert (code, told) == (0, "skipped: the build before has been running for 63 minutes\n")
+        code, shown = run(hourly, catalogue / "ads.parquet", root)
+        assert (code, shown) == (0, "skipped: the build before has been running for 63 minutes\n")
         assert run(hourly, catalogue / "ads.parquet", root, LATE_MINUTES="63")[0] == 1
     assert not versions(root)
 
@@ -222,8 +222,8 @@ def test_the_sizing_table_adds_up_to_the_bytes_of_a_snapshot(
         "value": 8 * len(values),
         "byte of a value": sum(len(text.encode()) for text in values),
     }
-    told = re.findall(r"^\| ([\w ,]+) \| (\d+)( [WB][ +\d]*)? \| `", document, re.MULTILINE)
-    assert [per for per, *_ in told] == list(expected)
+    shown = re.findall(r"^\| ([\w ,]+) \| (\d+)( [WB][ +\d]*)? \| `", document, re.MULTILINE)
+    assert [per for per, *_ in shown] == list(expected)
     ends = 8 * (1 + 2 * len(sets) + len(sets)) + 4  # the last of each array of offsets
     arrays = [np.load(file) for file in (tmp_path / f"{1:020d}").glob("*.npy")]
     assert sum(array.nbytes for array in arrays) == sum(expected.values()) + ends

@@ -18,7 +18,7 @@ def index(tmp_path: Path) -> Path:
     return tmp_path / "Shop.index.json"
 
 
-def test_an_import_is_told_and_builds(index: Path, tmp_path: Path) -> None:
+def test_an_import_prints_a_summary_and_its_table_builds(index: Path, tmp_path: Path) -> None:
     ads, options = tmp_path / "ads.parquet", ("--sid-space", "shop-1", "--vocab-sizes", "16,16")
     done = run_grace("import-sids", index, "--out", ads, *options)
     assert (done.returncode, done.stderr) == (0, "")
@@ -31,7 +31,7 @@ def test_an_import_is_told_and_builds(index: Path, tmp_path: Path) -> None:
     assert "3 SIDs, 3 ads" in done.stdout
 
 
-def test_what_was_refused_is_counted_and_listed(index: Path, tmp_path: Path) -> None:
+def test_refused_items_are_counted_and_listed(index: Path, tmp_path: Path) -> None:
     index.write_text(json.dumps({**INDEX, "B01": ["<a_1>", "<b_2>"], "4": ["<a_1>"]}))
     command = ("import-sids", index, "--out", tmp_path / "ads.parquet", "--sid-space", "s")
     done = run_grace(*command)
@@ -48,7 +48,7 @@ def test_what_was_refused_is_counted_and_listed(index: Path, tmp_path: Path) -> 
     assert Path(report["reject_file"]).read_text().count("\n") == 2
 
 
-def test_sizes_that_are_none_are_a_usage_error(index: Path, tmp_path: Path) -> None:
+def test_sizes_that_are_not_numbers_are_a_usage_error(index: Path, tmp_path: Path) -> None:
     options = ("--out", tmp_path / "a.parquet", "--sid-space", "s", "--vocab-sizes", "many")
     done = run_grace("import-sids", index, *options)
     assert done.returncode == 2

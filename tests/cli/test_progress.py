@@ -1,11 +1,11 @@
-"""Where nobody watches, long work tells now and then how far it is, and short work nothing."""
+"""Without a terminal, long work prints a line every 20 s and short work prints nothing."""
 
 import pytest
 
 from grace.cli.progress import progress_bars
 
 
-def test_a_log_gets_a_line_now_and_then(
+def test_a_log_gets_a_line_every_20_seconds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = 100.0

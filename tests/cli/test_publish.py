@@ -28,7 +28,7 @@ def break_rules(root: Path, version: int) -> None:
     forge_array(path, "ad_rule.npy", array)
 
 
-def test_verify_tells_what_is_there(root: Path) -> None:
+def test_verify_prints_what_a_snapshot_holds(root: Path) -> None:
     done = run_grace("verify", root)
     assert (done.returncode, done.stderr) == (0, "")
     assert "version 1, current, 30 arrays" in done.stdout
@@ -94,10 +94,13 @@ def test_publish_moves_current_forward_and_back(root: Path) -> None:
     assert json.loads(done.stdout) == {"root": str(root), "from": 1, "to": 2}
 
 
-def test_the_first_publish_says_that_there_was_none(tmp_path: Path) -> None:
+def test_the_first_publish_says_that_there_was_no_current_version(tmp_path: Path) -> None:
     make_version(tmp_path, 111)
     done = run_grace("publish", tmp_path, "111")
-    assert (done.returncode, done.stdout) == (0, f"{tmp_path}: 111 is current; none was before\n")
+    assert (done.returncode, done.stdout) == (
+        0,
+        f"{tmp_path}: 111 is current; there was no current version\n",
+    )
 
 
 def test_a_damaged_version_is_never_published(root: Path) -> None:
@@ -109,6 +112,6 @@ def test_a_damaged_version_is_never_published(root: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["3", "0", "-1", "latest"])
-def test_a_version_that_is_not_there_is_bad_input(version: str, root: Path) -> None:
+def test_a_missing_version_is_bad_input(version: str, root: Path) -> None:
     assert run_grace("publish", root, "--", version).returncode == 2
     assert current_version(root) == 1

@@ -1,4 +1,4 @@
-"""`grace retrieve` against a real server: what it sends, what it shows, and every mistake."""
+"""`grace retrieve` against a real server: its output, and every mistake of its user."""
 
 import json
 import math
@@ -61,7 +61,7 @@ def test_json_is_the_reply_and_the_time_it_took(address: str, requests: Path) ->
     assert reply["total_ms"] * 1000 > reply["timings"]["generate_us"] > 0
 
 
-def test_options_go_before_what_the_file_says(address: str, tmp_path: Path, requests: Path) -> None:
+def test_options_override_the_file(address: str, tmp_path: Path, requests: Path) -> None:
     request = json.loads(requests.read_text(encoding="utf-8").splitlines()[2])
     file = tmp_path / "request.json"
     file.write_text(json.dumps({**request, "maxAds": 3, "max_ads": 3}, indent=2))
@@ -74,7 +74,7 @@ def test_options_go_before_what_the_file_says(address: str, tmp_path: Path, requ
     assert len(reply["ad_ids"]) <= 3
 
 
-def test_without_a_file_a_user_with_nothing_but_a_country_gets_ads(address: str) -> None:
+def test_without_a_file_a_user_with_only_a_country_gets_ads(address: str) -> None:
     done = run_grace("retrieve", "--address", address, "--user", "country=US")
     assert (done.returncode, done.stderr) == (0, "")
     assert re.search(r"[1-9]\d* returned", done.stdout)
@@ -113,7 +113,7 @@ def test_a_mistake_is_one_line(
         ("1" * 9999, "no JSON request: a number is too long, or lists are nested too deep"),
     ],
 )
-def test_a_request_that_is_none_never_leaves_and_is_told_with_its_file(
+def test_a_text_that_is_no_request_is_refused_with_its_file_before_any_call(
     text: str, error: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "request.json"
@@ -129,12 +129,10 @@ def test_a_request_that_is_none_never_leaves_and_is_told_with_its_file(
         ("1", ", line 1: user.country.values[0]: expected text, got 3"),
         ("2", ": --line 2: that line is empty; name another"),
         ("3", ": no JSON request: Expecting value at line 3, column 13"),
-        ("4", ": --line 4: the last request is that of line 3"),
+        ("4", ": --line 4: the last request is on line 3"),
     ],
 )
-def test_faults_of_json_lines_are_told_with_their_line(
-    line: str, error: str, tmp_path: Path
-) -> None:
+def test_an_error_in_json_lines_names_the_line(line: str, error: str, tmp_path: Path) -> None:
     file = tmp_path / "requests.jsonl"
     file.write_text('{"user": {"country": {"values": [3]}}}\n\n{"max_ads": }\n')
     done = run_grace("retrieve", "--request", file, "--line", line)
@@ -142,13 +140,13 @@ def test_faults_of_json_lines_are_told_with_their_line(
     assert done.stderr == f"error: {file}{error}\n"
 
 
-def test_a_line_that_the_file_does_not_have_is_named(requests: Path) -> None:
+def test_an_error_names_a_line_that_the_file_does_not_have(requests: Path) -> None:
     done = run_grace("retrieve", "--request", requests, "--line", "1000")
     assert done.returncode == 2
-    assert re.search(r"--line 1000: the last request is that of line \d+", done.stderr)
+    assert re.search(r"--line 1000: the last request is on line \d+", done.stderr)
 
 
-def test_who_asks_for_another_catalogue_is_told_and_it_is_the_request_s_fault(
+def test_a_request_for_another_catalogue_is_an_invalid_request(
     address: str, tmp_path: Path
 ) -> None:
     (tmp_path / "request.json").write_text('{"sid_space": "another"}')
@@ -157,7 +155,7 @@ def test_who_asks_for_another_catalogue_is_told_and_it_is_the_request_s_fault(
     assert done.stderr.startswith("error: FAILED_PRECONDITION (wrong_sid_space): sid_space: ")
 
 
-def test_names_without_a_use_are_told_as_such(address: str) -> None:
+def test_the_reply_lists_names_without_a_use(address: str) -> None:
     done = run_grace("retrieve", "--address", address, "--user", "shoe_size=44")
     assert (done.returncode, done.stderr) == (0, "")
     assert "not used by this catalogue and model: shoe_size\n" in done.stdout

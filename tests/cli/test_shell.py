@@ -1,4 +1,4 @@
-"""The shell of `grace`: its table, its help, its errors and its exit codes."""
+"""The `grace` command: its table, help, errors and exit codes; `grace doctor`."""
 
 import ast
 import json
@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from grace.cli import doctor
-from grace.cli.main import COMMANDS, told
+from grace.cli.main import COMMANDS, app, report_errors
 from grace.configs.errors import ConfigError, GraceError, SnapshotError
 from support.command import run_grace, run_python
 
@@ -24,7 +25,7 @@ def defines_its_name(file: Path) -> bool:
 EVERY_COMMAND = pytest.mark.parametrize("command", COMMANDS)
 
 
-def test_the_table_is_the_command_files_on_disk(repository: Path) -> None:
+def test_every_command_file_is_in_the_table(repository: Path) -> None:
     on_disk = {file.stem for file in (repository / "cli").glob("*.py") if defines_its_name(file)}
     assert sorted(command.replace("-", "_") for command in COMMANDS) == sorted(on_disk)
 
@@ -46,24 +47,22 @@ def test_help_lists_every_command_in_the_tables_order() -> None:
 
 
 @EVERY_COMMAND
-@pytest.mark.subprocess
 def test_help_of_every_command_has_an_example(command: str) -> None:
-    done = run_grace(command, "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "Example" in done.stdout
-    assert f"grace {command}" in done.stdout.partition("Example")[2]
+    done = CliRunner().invoke(app, [command, "--help"])
+    assert done.exit_code == 0
+    assert f"grace {command}" in done.output.partition("Example")[2]
 
 
-@pytest.mark.parametrize("arguments", [["--help"], *([name, "--help"] for name in COMMANDS)])
 @pytest.mark.subprocess
-def test_help_loads_no_heavy_library(arguments: list[str]) -> None:
-    code = f"""
+def test_help_loads_no_heavy_library() -> None:
+    code = """
 import sys
 from contextlib import suppress
-from grace.cli.main import app
-with suppress(SystemExit):
-    app({arguments!r})
-heavy = {{"numpy", "pyarrow", "torch", "grpc", "xxhash", "yaml"}}
+from grace.cli.main import COMMANDS, app
+for arguments in ([], *([name] for name in COMMANDS)):
+    with suppress(SystemExit):
+        app([*arguments, "--help"])
+heavy = {"numpy", "pyarrow", "torch", "grpc", "xxhash", "yaml"}
 print("loaded", sorted(heavy & set(sys.modules)))
 """
     done = run_python(code)
@@ -101,7 +100,7 @@ def test_an_error_for_the_user_is_one_line_and_its_exit_code(
         raise error
 
     with pytest.raises(typer.Exit) as caught:
-        told(failing)()
+        report_errors(failing)()
     assert caught.value.exit_code == code
     remedy = "; build or publish another version" if isinstance(error, SnapshotError) else ""
     assert capsys.readouterr() == ("", f"error: {error}{remedy}\n")
@@ -114,7 +113,7 @@ def test_an_error_of_the_system_is_one_line_with_its_file(
         (tmp_path / "gone").read_text()
 
     with pytest.raises(typer.Exit) as caught:
-        told(failing)()
+        report_errors(failing)()
     assert caught.value.exit_code == 1
     assert capsys.readouterr() == ("", f"error: {tmp_path}/gone: No such file or directory\n")
 
@@ -124,16 +123,16 @@ def test_an_interrupt_exits_as_a_shell_reports_it() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(typer.Exit) as caught:
-        told(interrupted)()
+        report_errors(interrupted)()
     assert caught.value.exit_code == 130
 
 
-def test_a_fault_of_ours_keeps_its_traceback() -> None:
+def test_a_programming_error_keeps_its_traceback() -> None:
     def broken() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        told(broken)()
+        report_errors(broken)()
 
 
 @pytest.mark.subprocess
@@ -160,7 +159,7 @@ def test_doctor_names_a_missing_native_library_and_its_remedy(tmp_path: Path) ->
     assert fault["remedy"] == "run `make native`"
 
 
-def test_doctor_says_where_the_gpu_kernels_are_built(
+def test_doctor_says_how_to_build_the_gpu_kernels(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("grace.native.loader.library_path", lambda *_: tmp_path / "none.so")
@@ -177,7 +176,7 @@ def test_doctor_calls_a_missing_package_a_fault(monkeypatch: pytest.MonkeyPatch)
 
 
 def gpu_found(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> doctor.Finding:
-    """What is told of a GPU where such a script is nvidia-smi."""
+    """What is shown of a GPU where such a script is nvidia-smi."""
     tool = folder / "nvidia-smi"
     tool.write_text(f"#!/bin/sh\n{script}\n")
     tool.chmod(0o755)
@@ -186,12 +185,12 @@ def gpu_found(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> doc
     return finding
 
 
-def test_doctor_tells_each_gpu_its_capability_and_what_is_needed(
+def test_doctor_prints_the_capability_of_each_gpu_and_the_least_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    told = gpu_found(monkeypatch, tmp_path, 'echo "NVIDIA H200, 9.0"; echo "NVIDIA A100, 8.0"')
-    assert (told.status, told.remedy) == ("ok", "")
-    assert told.found == (
+    shown = gpu_found(monkeypatch, tmp_path, 'echo "NVIDIA H200, 9.0"; echo "NVIDIA A100, 8.0"')
+    assert (shown.status, shown.remedy) == ("ok", "")
+    assert shown.found == (
         "NVIDIA H200, compute capability 9.0 (needed: 8.0); "
         "NVIDIA A100, compute capability 8.0 (needed: 8.0)"
     )
@@ -202,19 +201,19 @@ def test_doctor_says_which_gpu_is_too_old(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capability: str
 ) -> None:
     script = f'echo "NVIDIA B200, 10.0"; echo "Tesla T4, {capability}"'
-    told = gpu_found(monkeypatch, tmp_path, script)
-    assert told.status == "note"
-    assert f"Tesla T4, compute capability {capability} (needed: 8.0)" in told.found
-    assert told.remedy == "use another GPU than Tesla T4, or device cpu"
+    shown = gpu_found(monkeypatch, tmp_path, script)
+    assert shown.status == "note"
+    assert f"Tesla T4, compute capability {capability} (needed: 8.0)" in shown.found
+    assert shown.remedy == "use another GPU than Tesla T4, or device cpu"
 
 
-def test_doctor_does_not_take_a_driver_that_fails_for_none(
+def test_doctor_reports_a_driver_that_fails(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    told = gpu_found(monkeypatch, tmp_path, "exit 9")
-    assert told.status == "note"
-    assert told.found.startswith("nvidia-smi does not tell: ")
-    assert "exit status 9" in told.found
+    shown = gpu_found(monkeypatch, tmp_path, "exit 9")
+    assert shown.status == "note"
+    assert shown.found.startswith("nvidia-smi failed: ")
+    assert "exit status 9" in shown.found
 
 
 @pytest.mark.subprocess

@@ -1,4 +1,4 @@
-"""The exception tree: what a command exits with, and that the drawing is the tree."""
+"""The exception tree: its drawing is true, and errors open with their place."""
 
 import pytest
 

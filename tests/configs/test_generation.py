@@ -1,4 +1,4 @@
-"""Beam profiles, and what a model's vocabulary allows of them."""
+"""Beam profiles, and the bounds that a vocabulary sets them."""
 
 import pytest
 
@@ -18,9 +18,18 @@ def test_a_profile_as_wide_as_its_vocabulary_fits() -> None:
 @pytest.mark.parametrize(
     ("config", "fault"),
     [
-        (of(1, 8, 8, num_sids=8), r"full\.beams\[1\]: 8, but the beams before have 7 contin"),
-        (of(1, 5, 56, num_sids=8), r"full\.beams\[2\]: 56, but the beams before have 55 contin"),
-        (of(1, 5, 5, num_sids=16), r"full\.num_sids: 16, but the beams before have 15 contin"),
+        (
+            of(1, 8, 8, num_sids=8),
+            r"full\.beams\[1\]: 8, but the earlier beams have at most 7 contin",
+        ),
+        (
+            of(1, 5, 56, num_sids=8),
+            r"full\.beams\[2\]: 56, but the earlier beams have at most 55 contin",
+        ),
+        (
+            of(1, 5, 5, num_sids=16),
+            r"full\.num_sids: 16, but the earlier beams have at most 15 contin",
+        ),
     ],
     ids=["first-step", "second-step", "sids"],
 )
@@ -31,7 +40,7 @@ def test_a_profile_wider_than_the_beams_before_it_can_fill_is_refused(
         config.require_vocabulary((7, 11, 3))
 
 
-def test_what_no_machine_computes_is_refused() -> None:
+def test_beams_and_batches_beyond_the_bounds_are_refused() -> None:
     of(1, 65_536, num_sids=65_536)
     for beams, num_sids in (((1, 65_537), 1), ((1, 1), 65_537)):
         with pytest.raises(ConfigError, match="beams and num_sids must be at most 65536, got"):

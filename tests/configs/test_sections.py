@@ -1,4 +1,4 @@
-"""Sections: plain values in, a frozen dataclass or a fault with its path out."""
+"""Sections: plain values become a frozen dataclass, or an error with its path."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -108,7 +108,9 @@ def test_an_absent_key_takes_its_default_and_an_optional_one_may_be_nothing() ->
         ([], "expected keys with values, got a list of 0"),
     ],
 )
-def test_an_unknown_or_missing_key_is_told_with_its_path(values: object, message: str) -> None:
+def test_an_error_about_an_unknown_or_missing_key_has_its_path(
+    values: object, message: str
+) -> None:
     assert fault(values).startswith(message)
 
 
@@ -145,13 +147,13 @@ def test_an_unknown_or_missing_key_is_told_with_its_path(values: object, message
         ("name", 10**99, "name: expected a string, got 1000000"),
     ],
 )
-def test_a_wrong_value_is_told_with_its_path(key: str, value: object, message: str) -> None:
+def test_an_error_about_a_wrong_value_has_its_path(key: str, value: object, message: str) -> None:
     found = fault({"decoder": DECODER, key: value})
     assert found.startswith(message)
     assert len(found) < 150
 
 
-def test_the_source_stands_before_the_path() -> None:
+def test_an_error_opens_with_the_source_and_then_the_path() -> None:
     assert fault({"decoder": {}}, "model.yaml") == "model.yaml: decoder: missing key 'heads'"
 
 

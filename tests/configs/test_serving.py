@@ -20,21 +20,21 @@ def load(tmp_path: Path, values: dict[str, Any], **folders: Path) -> ServingConf
     return load_serving_config(path, **folders)
 
 
-def test_everything_but_what_must_be_given_has_a_default(tmp_path: Path) -> None:
+def test_every_optional_setting_has_a_default(tmp_path: Path) -> None:
     config = load(tmp_path, LEAST)
     assert (config.snapshots, config.checkpoint) == (Path("s"), Path("c"))
     assert (config.device, config.listen.port, config.batching.max_wait_ms) == ("cpu", 50051, 0.0)
     assert (config.precision, config.memo_bytes) == ("auto", 4 << 30)
 
 
-def test_folders_of_the_command_line_replace_those_of_the_file(tmp_path: Path) -> None:
+def test_folders_of_the_command_line_replace_the_folders_of_the_file(tmp_path: Path) -> None:
     config = load(tmp_path, LEAST, snapshots=Path("mine"))
     assert (config.snapshots, config.checkpoint) == (Path("mine"), Path("c"))
 
 
-def test_a_folder_that_nobody_gives_is_asked_for(tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error_that_names_the_option(tmp_path: Path) -> None:
     values = {"generation": GENERATION}
-    with pytest.raises(ConfigError, match="missing key 'checkpoint'; write it, or give --check"):
+    with pytest.raises(ConfigError, match="missing key 'checkpoint'; add it, or give --check"):
         load(tmp_path, values, snapshots=Path("mine"))
 
 
@@ -42,7 +42,7 @@ def test_a_folder_that_nobody_gives_is_asked_for(tmp_path: Path) -> None:
     ("name", "device", "precision"),
     [("serve.yaml", "cpu", "auto"), ("serve-h200.yaml", "cuda:0", "bf16")],
 )
-def test_the_shipped_files_are_whole_but_for_their_folders(
+def test_the_shipped_files_lack_nothing_but_their_folders(
     repository: Path, name: str, device: str, precision: str
 ) -> None:
     config = load_serving_config(repository / "configs" / name, Path("s"), Path("c"))
@@ -50,7 +50,7 @@ def test_the_shipped_files_are_whole_but_for_their_folders(
     assert (config.device, config.precision) == (device, precision)
 
 
-def test_the_server_of_the_paper_s_model_searches_as_wide_as_the_paper_s(repository: Path) -> None:
+def test_the_h200_configuration_has_the_beams_of_the_paper(repository: Path) -> None:
     folder = repository / "configs"
     config = load_serving_config(folder / "serve-h200.yaml", Path("s"), Path("c"))
     assert config.generation == load_model_config(folder / "paper.yaml").generation
@@ -81,7 +81,7 @@ def test_the_server_of_the_paper_s_model_searches_as_wide_as_the_paper_s(reposit
         ("logs", "format", "xml", "logs.format: expected one of text, json, got 'xml'"),
     ],
 )
-def test_what_cannot_be_is_refused_by_its_path(
+def test_an_impossible_setting_is_refused_by_its_path(
     tmp_path: Path, section: str, key: str, value: Any, fault: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:
@@ -97,7 +97,7 @@ def test_what_cannot_be_is_refused_by_its_path(
         ("memo_bytes", 1 << 51, "memo_bytes: must be at most 1125899906842624, got"),
     ],
 )
-def test_a_setting_of_no_section_is_refused_by_its_name(
+def test_an_impossible_top_level_setting_is_refused_by_its_name(
     tmp_path: Path, key: str, value: Any, fault: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:

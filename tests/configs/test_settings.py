@@ -1,4 +1,4 @@
-"""docs/operations.md tells every setting as the sections declare it."""
+"""docs/operations.md lists every setting as the sections declare it."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_every_setting_says_what_it_means() -> None:
     assert [row for row in rows if row.split("|")[4].strip() == ""] == []
 
 
-def test_sections_are_told_by_path_with_types_and_defaults() -> None:
+def test_the_table_lists_sections_by_path_with_types_and_defaults() -> None:
     text = settings_document(Outer)
     assert "| `folder` | path | required | where |" in text
     assert "| `limit` | integer, or none | none | how many |" in text
@@ -51,5 +51,5 @@ def test_sections_are_told_by_path_with_types_and_defaults() -> None:
 
 
 def test_a_document_without_marks_is_refused() -> None:
-    with pytest.raises(InputError, match="has no marks"):
+    with pytest.raises(InputError, match="no marks"):
         replaced("# Operations\n", "settings", "| setting |")

@@ -1,4 +1,4 @@
-"""Strict YAML: what is read as what, and what is refused."""
+"""Strict YAML: which text becomes which value, and which text is refused."""
 
 import json
 from contextlib import suppress
@@ -32,7 +32,7 @@ def fault(text: str) -> str:
         *("00", "0b11", "0o8", "1e", ".", "1.2.3", "2024-01-31", "18-24", "65+", "<<", "=", "a/b"),
     ],
 )
-def test_what_only_looks_like_another_type_stays_text(text: str) -> None:
+def test_text_that_looks_like_another_type_stays_text(text: str) -> None:
     assert read(f"key: {text}") == {"key": text}
 
 

@@ -1,4 +1,4 @@
-"""What CONTRIBUTING, the Makefile, CI and the hooks say of each other is true."""
+"""CONTRIBUTING, the Makefile, CI and the hooks agree."""
 
 import os
 import re
@@ -52,7 +52,7 @@ def test_plain_make_prints_every_target(repository: Path, targets: list[str]) ->
     [((), "its torch finds no GPU"), (("-S",), "it cannot import torch")],
     ids=["no GPU", "no torch"],
 )
-def test_tests_for_a_gpu_are_refused_in_one_line_where_there_is_none(
+def test_make_test_gpu_fails_in_one_line_where_there_is_no_gpu(
     repository: Path, options: tuple[str, ...], fault: str
 ) -> None:
     outside = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
@@ -66,25 +66,27 @@ def test_tests_for_a_gpu_are_refused_in_one_line_where_there_is_none(
         check=False,
     )
     assert done.returncode == 2
-    told, made = done.stderr.splitlines()
-    assert told.startswith(f"error: GPU_PYTHON={python}: {fault}; ")
-    assert "make test-gpu GPU_PYTHON=" in told
+    shown, made = done.stderr.splitlines()
+    assert shown.startswith(f"error: GPU_PYTHON={python}: {fault}; ")
+    assert "make test-gpu GPU_PYTHON=" in shown
     assert made.startswith("make: ***")
     assert not done.stdout, "nothing is built or tested"
 
 
-def test_contributing_tells_every_target(contributing: str, targets: list[str]) -> None:
-    told = first_column(contributing, "target")
-    assert told == [f"`make {target}`" for target in targets if target != "help"]
+def test_contributing_lists_every_target(contributing: str, targets: list[str]) -> None:
+    shown = first_column(contributing, "target")
+    assert shown == [f"`make {target}`" for target in targets if target != "help"]
 
 
-def test_contributing_tells_why_for_every_dependency(repository: Path, contributing: str) -> None:
+def test_contributing_gives_a_reason_for_every_dependency(
+    repository: Path, contributing: str
+) -> None:
     project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
     names = [re.split(r"[<>=]", line)[0] for line in project["dependencies"]]
     assert first_column(contributing, "dependency") == sorted(names)
 
 
-def test_contributing_tells_the_packages_in_their_order(
+def test_contributing_lists_the_packages_in_their_order(
     repository: Path, contributing: str
 ) -> None:
     (listed,) = re.findall(r"only from those before it: (.*?)\. ", contributing, re.DOTALL)

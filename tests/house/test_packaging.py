@@ -1,4 +1,4 @@
-"""One distribution, with every package in it and no stranger of the same name beside it."""
+"""The distribution: its links, its dependencies, its command."""
 
 import ast
 import sys
@@ -56,7 +56,7 @@ def test_the_editable_install_puts_no_import_hook_between_reader_and_file(
     assert Path(sys.modules["support"].__path__[0]).is_relative_to(repository)
 
 
-def test_what_the_product_imports_is_declared_and_the_other_way_round(
+def test_the_declared_dependencies_are_the_imported_ones(
     third_party: set[str], pyproject: dict[str, Any]
 ) -> None:
     project = pyproject["project"]

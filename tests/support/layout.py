@@ -1,4 +1,4 @@
-"""The rules of the house that no linter knows. Each returns its findings as `file:line: fault`."""
+"""Rules of the layout that no linter has. Each returns its findings as `file:line: fault`."""
 
 import ast
 import re
@@ -13,13 +13,10 @@ __all__ = [
     "borders_without_face",
     "boundless_functions",
     "inits_below_tests",
-    "local_imports",
     "long_files",
     "machine_paths",
     "packages_on_disk",
     "tracked_files",
-    "undocumented_packages",
-    "unsorted_faces",
     "wrong_arrows",
 ]
 
@@ -31,14 +28,6 @@ LAYERS = (
 
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
-LOCAL_IMPORTS_ALLOWED = frozenset({"cli"})
-LAZY_IMPORTS = frozenset(
-    {
-        ("kernels/decode/ops.py", "grace.kernels.decode.ops_cuda"),
-        ("kernels/encoder/encoder_ops.py", "grace.kernels.encoder.encoder_ops_cuda"),
-    }
-)
-"""The only imports inside a function elsewhere: they keep Triton off a machine without a GPU."""
 
 _HOMES = ("work", "root", "home", "Users", "tmp", "mnt")
 _MACHINE_PATH = re.compile(rb"(?<![\w.>}$)/-])/(?:%s)/" % "|".join(_HOMES).encode())
@@ -51,35 +40,12 @@ def wrong_arrows(root: Path) -> list[str]:
         for node in ast.walk(tree):
             for module in _imported(node):
                 target = module.removeprefix("grace.").partition(".")[0]
-                if module == target and target in LAYERS:
+                if not module.startswith("grace.") and target in LAYERS:
                     faults.append(_at(root, file, node, f"import grace.{target}, not {target}"))
                 if target in LAYERS and LAYERS.index(target) > LAYERS.index(package):
                     faults.append(_at(root, file, node, f"{package} imports {target}"))
                 if target in ("tests", "support"):
                     faults.append(_at(root, file, node, f"{package} imports test code"))
-    return faults
-
-
-def local_imports(root: Path) -> list[str]:
-    """Imports inside functions, and imports by name, which no reader and no tool can follow."""
-    faults = []
-    for file, tree in _product(root):
-        if file.relative_to(root).parts[0] in LOCAL_IMPORTS_ALLOWED:
-            continue
-        for function in _functions(tree):
-            faults += [
-                _at(root, file, node, f"import inside {function.name}()")
-                for node in ast.walk(function)
-                if isinstance(node, ast.Import | ast.ImportFrom)
-                and (file.relative_to(root).as_posix(), *_imported(node)) not in LAZY_IMPORTS
-            ]
-        for node in ast.walk(tree):
-            name = getattr(node, "attr", getattr(node, "id", ""))
-            if isinstance(node, ast.Attribute | ast.Name) and name in (
-                "import_module",
-                "__import__",
-            ):
-                faults.append(_at(root, file, node, f"import through {name}"))
     return faults
 
 
@@ -92,7 +58,7 @@ def long_files(root: Path) -> list[str]:
 
 
 def boundless_functions(root: Path) -> list[str]:
-    """Bodies too long for a screen; a signature may be, where it lists a command's options."""
+    """Find bodies too long for a screen. A long signature may list a command's options."""
     faults = []
     for file in _python_files(root):
         for function in _functions(ast.parse(file.read_text())):
@@ -104,25 +70,15 @@ def boundless_functions(root: Path) -> list[str]:
 
 
 def inits_below_tests(root: Path) -> list[str]:
-    """An `__init__.py` there would make tests/index shadow index."""
+    """Find `__init__.py` files in tests, which would make test folders packages."""
     return sorted(
-        f"{file.relative_to(root)}:1: shadows a package of the product"
+        f"{file.relative_to(root)}:1: makes a test folder a package"
         for file in (root / "tests").rglob("__init__.py")
     )
 
 
-def unsorted_faces(root: Path) -> list[str]:
-    """Constants, then classes, then functions: ruff's order, which `make fix` makes."""
-    faults = []
-    for file, tree in _product(root):
-        names = _face(tree)
-        if names != sorted(set(names), key=_rank):
-            faults.append(_at(root, file, tree, "__all__ is not sorted and unique"))
-    return faults
-
-
 def borders_without_face(root: Path) -> list[str]:
-    """Names that one package takes from another although no `__all__` offers them."""
+    """Find names that one package imports from another without their being in its `__all__`."""
     faults = []
     for file, tree in _product(root):
         package = file.relative_to(root).parts[0]
@@ -139,16 +95,8 @@ def borders_without_face(root: Path) -> list[str]:
     return faults
 
 
-def undocumented_packages(root: Path) -> list[str]:
-    return [
-        f"{file.relative_to(root)}:1: does not say what the package is for"
-        for file, tree in _product(root)
-        if file.name == "__init__.py" and not ast.get_docstring(tree)
-    ]
-
-
 def machine_paths(root: Path, files: list[Path]) -> list[str]:
-    """Absolute paths of whoever wrote the file: they mean nothing to its reader."""
+    """Find absolute paths of the author's machine, which mean nothing to a reader."""
     faults = []
     for file in files:
         for number, line in enumerate(file.read_bytes().splitlines(), 1):
@@ -166,7 +114,7 @@ def packages_on_disk(root: Path) -> list[str]:
 
 
 def tracked_files(root: Path) -> list[Path]:
-    """Files that git tracks or would track. Skips the test outside a checkout."""
+    """Return the files that git tracks or would track. Skip the test outside a checkout."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
         listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
@@ -204,7 +152,7 @@ def _imported(node: ast.AST) -> list[str]:
 
 
 def _face(tree: ast.Module) -> list[str]:
-    """What `__all__` lists, or nothing."""
+    """Return the names in `__all__`, if there is one."""
     for node in tree.body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
@@ -213,7 +161,7 @@ def _face(tree: ast.Module) -> list[str]:
 
 
 def _offered(root: Path, module: str) -> set[str]:
-    """The names of a module's face, and the modules below a package."""
+    """Return the names in a module's `__all__`, and the modules below a package."""
     at = root.joinpath(*module.split("."))
     if module.endswith("_pb2"):  # generated, without __all__: its messages are what it offers
         messages = ast.parse(at.with_suffix(".pyi").read_text()).body
@@ -222,10 +170,6 @@ def _offered(root: Path, module: str) -> set[str]:
     file = at / "__init__.py" if at.is_dir() else at.with_suffix(".py")
     face = _face(ast.parse(file.read_text())) if file.is_file() else []
     return {*face, *(below.stem for below in at.glob("*"))}
-
-
-def _rank(name: str) -> tuple[int, str]:
-    return (0 if name.isupper() else 1 if name[:1].isupper() else 2), name
 
 
 def _at(root: Path, file: Path, node: ast.AST, fault: str) -> str:

@@ -1,0 +1,113 @@
+"""A user installs a wheel or an sdist next to other projects that own `proto` and `kernels`."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from support import layout
+from support.command import plain_environment
+
+pytestmark = [pytest.mark.package, pytest.mark.subprocess]
+
+STRANGERS = ("proto-plus", "kernels")
+"""Distributions whose import packages are `proto` and `kernels`."""
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    done = subprocess.run(
+        list(map(str, command)),
+        cwd=cwd,
+        env=plain_environment(PYTHONPATH=""),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def clone(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that git tracks or would track: no build output, no environment."""
+    target = tmp_path_factory.mktemp("clone")
+    listed = run("git", "ls-files", "-z", "-co", "--exclude-standard", cwd=repository)
+    for name in filter(None, listed.split("\0")):
+        if (repository / name).exists():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(repository / name, target / name, follow_symlinks=False)
+    return target
+
+
+@pytest.fixture(scope="module")
+def sdist(clone: Path) -> Path:
+    run(sys.executable, "-m", "build", "--sdist", "--no-isolation", cwd=clone)
+    (made,) = (clone / "dist").glob("*.tar.gz")
+    return made
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that the sdist makes, as pip makes it."""
+    folder = tmp_path_factory.mktemp("unpacked")
+    with tarfile.open(sdist) as packed:
+        packed.extractall(folder, filter="data")
+    (source,) = folder.iterdir()
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", cwd=source)
+    (made,) = (source / "dist").glob("*.whl")
+    return made
+
+
+def product_files(repository: Path) -> set[str]:
+    """The files of the packages that an installed `grace` needs, as `grace/...`."""
+    kinds = {".py", ".pyi", ".proto", ".yaml", ".safetensors", ".cpp", ".h", ".cu", ".cuh"}
+    return {
+        f"grace/{name}"
+        for file in layout.tracked_files(repository)
+        if (name := file.relative_to(repository).as_posix()).partition("/")[0] in layout.LAYERS
+        and file.suffix in kinds
+        and not name.startswith("native/tests/")
+    }
+
+
+def test_the_sdist_has_every_file_of_the_product(sdist: Path, repository: Path) -> None:
+    with tarfile.open(sdist) as packed:
+        names = {name.partition("/")[2] for name in packed.getnames()}
+    assert product_files(repository) - names == set()
+
+
+def test_the_wheel_has_every_file_and_installs_grace_alone(wheel: Path, repository: Path) -> None:
+    with zipfile.ZipFile(wheel) as packed:
+        names = set(packed.namelist())
+    assert product_files(repository) - names == set()
+    assert "grace/native/_build/libgrace_cpu.so" in names
+    tops = {name.partition("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"grace"}
+
+
+@pytest.mark.parametrize("order", ["grace first", "grace last"])
+def test_the_demo_runs_from_any_folder_next_to_proto_plus_and_kernels(
+    wheel: Path, order: str, tmp_path: Path
+) -> None:
+    environment = tmp_path / "environment"
+    run(sys.executable, "-m", "venv", environment, cwd=tmp_path)
+    python = environment / "bin" / "python"
+    ours: list[tuple[str | Path, ...]] = [(wheel,)]
+    theirs: list[tuple[str | Path, ...]] = [STRANGERS]
+    for packages in ours + theirs if order == "grace first" else theirs + ours:
+        run(python, "-m", "pip", "install", "--quiet", *packages, cwd=tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    for name in ("configs", "server", "native"):  # a user's own folders
+        (elsewhere / name).mkdir(parents=True)
+        (elsewhere / name / "__init__.py").write_text("raise ImportError('not of grace')\n")
+    shown = run(environment / "bin" / "grace", "demo", "--users", "1", cwd=elsewhere)
+    assert "ended with exit code 0" in shown
+    code = "import proto, kernels, grace.cli.main; print(proto.__file__, kernels.__file__)"
+    files = run(python, "-P", "-c", code, cwd=elsewhere).split()
+    assert [Path(file).is_relative_to(environment) for file in files] == [True, True]
+    assert os.fspath(elsewhere) not in "".join(files)
