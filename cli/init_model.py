@@ -29,7 +29,7 @@ def init_model(
     Example: `grace init-model --config configs/paper.yaml --dry-run`
     """
     from grace.model.checkpoints.init import load_model_config, write_random
-    from grace.model.checkpoints.summary import summarize_model
+    from grace.model.checkpoints.model_cost import summarize_model
     from grace.model.checkpoints.weights_file import DTYPES
 
     if dtype not in DTYPES:

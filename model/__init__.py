@@ -1,7 +1,7 @@
-"""The model: features, encoders, the T5-family decoder, beam search, checkpoints, training.
+"""The model: what it is, how a GPU runs it, how it is stored, and how it is trained.
 
-`grace.model.definition.beam_search` defines generation, top to bottom in one read. A checkpoint
-is a folder with
-`model.yaml` (`grace.model.definition.spec`) and `model.safetensors`
-(`grace.model.checkpoints.checkpoint`).
+definition    features, encoders, decoder and beam search in plain torch: what is correct
+engine        the same functions, organised for a GPU and recorded as CUDA graphs
+checkpoints   model.yaml and model.safetensors: read, write, import, initialise
+train         small models from a log of interactions
 """

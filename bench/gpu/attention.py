@@ -39,7 +39,7 @@ from grace.bench.gpu.results import Row
 from grace.bench.gpu.subject import Subject, engine_of, random_decoder_alone, subject_of
 from grace.bench.rungs.attention import spread_to_rows as spread
 from grace.kernels import REFERENCE, Ops, load_ops
-from grace.model.engine.fast_weights import PRECISIONS, Precision
+from grace.model.engine.decode_weights import PRECISIONS, Precision
 
 __all__ = ["measure_attention"]
 

@@ -10,7 +10,7 @@ from grace.bench.rungs.attention import DenseCache
 from grace.bench.rungs.every_token import EveryToken
 from grace.configs.generation import BeamProfile
 from grace.model.definition.spec import ModelSpec
-from grace.model.engine.fast_search import fast_search
+from grace.model.engine.decode_loop import fast_search
 
 __all__ = [
     "BlockTable",

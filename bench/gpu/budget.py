@@ -37,7 +37,7 @@ from grace.bench.gpu.subject import (
 from grace.bench.gpu.told_products import ADD, TOLD, ToldProducts
 from grace.index.matchers.matchers import MatcherMode
 from grace.kernels import AdmissionSlot, DecodeIndex, admission_slot, load_ops
-from grace.model.engine.fast_weights import PRECISIONS, Precision
+from grace.model.engine.decode_weights import PRECISIONS, Precision
 
 __all__ = ["kind_of_kernel", "measure_budget"]
 

@@ -10,7 +10,7 @@ from grace.bench.gpu.rotation import DecoderBatch, Rotation
 from grace.bench.gpu.subject import Engine
 from grace.configs.generation import BeamProfile
 from grace.kernels import AdmissionSlot, DecodeIndex
-from grace.model.engine.fast_weights import Precision
+from grace.model.engine.decode_weights import Precision
 
 __all__ = ["DecoderCall"]
 

@@ -17,8 +17,8 @@ from grace.kernels import REFERENCE, AdmissionSlot, Beams, Candidates, DecodeInd
 from grace.model.definition.beam_search import beam_search
 from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import UserContext
-from grace.model.engine.fast_search import fast_search
-from grace.model.engine.fast_weights import PRECISIONS, Precision
+from grace.model.engine.decode_loop import fast_search
+from grace.model.engine.decode_weights import PRECISIONS, Precision
 
 __all__ = [
     "LEAST_OVERLAP",

@@ -22,7 +22,7 @@ from grace.index.trie import NO_NODE
 from grace.index.users.user_rows import UserAttributes
 from grace.index.users.values import InternedValues
 from grace.model.definition.beam_search import leaves_of
-from grace.model.engine.fast_weights import Precision
+from grace.model.engine.decode_weights import Precision
 from grace.proto.retrieval_pb2 import RetrieveResponse
 
 __all__ = ["check_full", "check_reply", "eligible_rules"]

@@ -30,9 +30,9 @@ from grace.kernels import DecodeIndex, UserTensors, load_encoder_ops
 from grace.model.definition.beam_search import Generated, leaves_of
 from grace.model.definition.input_encoding import InputEncoder
 from grace.model.definition.inputs import FeatureTensors, SequenceTensors, UserContext
-from grace.model.engine.captured_generation import copy_features, features_of_nobody
-from grace.model.engine.fast_weights import Precision
+from grace.model.engine.decode_weights import Precision
 from grace.model.engine.feature_stage import FeatureStage, feature_stage_for
+from grace.model.engine.generation import copy_features, empty_features
 from grace.model.engine.prefix_memo import PrefixMemo
 from grace.server.engine.serving_model import EngineFacts, ServingModel
 from grace.server.engine.serving_pair import ServingPair
@@ -74,7 +74,7 @@ class Surroundings:
         self.users = UserEncoder(snapshot.schema, snapshot.set_values)
         self.matcher = ExactMatcher(snapshot, min(_MATCH_THREADS, available_cores()))
         self.stage: FeatureStage = feature_stage_for(model, dtype)
-        self.nobody = features_of_nobody(model, subject.batch, dtype)
+        self.nobody = empty_features(model, subject.batch, dtype)
 
     @torch.inference_mode()
     def plain_context(self, requests: Sequence[Retrieval]) -> UserContext:

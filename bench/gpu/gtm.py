@@ -48,7 +48,7 @@ from grace.kernels import (
     admission_slot,
     load_ops,
 )
-from grace.model.engine.fast_weights import PRECISIONS
+from grace.model.engine.decode_weights import PRECISIONS
 
 __all__ = ["MODES", "bitmask_only", "measure_gtm"]
 

@@ -32,8 +32,8 @@ from grace.bench.gpu.rung_runs import RungRun, definition_of, expected_of, run_o
 from grace.bench.gpu.subject import Engine, Subject, engine_of, random_weights, subject_of
 from grace.index.matchers.matchers import MatcherMode
 from grace.kernels import DecodeIndex, load_ops
-from grace.model.checkpoints.flops import decoder_flops
-from grace.model.engine.fast_weights import PRECISIONS, Precision
+from grace.model.checkpoints.model_cost import decoder_flops
+from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.server.messages import Retrieval
 
 __all__ = ["PEAK_FLOPS", "measure_ladder"]

@@ -10,7 +10,7 @@ import torch
 from grace.bench.gpu.tables import TABLES, Several, Table
 from grace.bench.result_file import commit
 from grace.configs.errors import InputError
-from grace.model.engine.fast_weights import PRECISIONS, Precision
+from grace.model.engine.decode_weights import PRECISIONS, Precision
 
 __all__ = ["BenchOptions", "default_precision", "device_of"]
 

@@ -66,7 +66,7 @@ from grace.configs.generation import BeamProfile
 from grace.index.snapshot import Snapshot
 from grace.index.trie import NO_NODE
 from grace.kernels import REFERENCE, AdmissionSlot, Beams, DecodeIndex, admission_slot, load_ops
-from grace.model.engine.fast_weights import PRECISIONS
+from grace.model.engine.decode_weights import PRECISIONS
 
 __all__ = ["check_kept", "check_static_mask", "measure_others"]
 

@@ -52,8 +52,8 @@ from grace.model.definition.beam_search import beam_search
 from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import UserContext
 from grace.model.definition.model import Model
-from grace.model.engine.fast_search import fast_search
-from grace.model.engine.fast_weights import PRECISIONS, Precision
+from grace.model.engine.decode_loop import fast_search
+from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.model.train.evaluate import ABSENT, popularity_ranks, random_recall, recall
 
 __all__ = ["measure_overlap", "shared"]

@@ -9,7 +9,7 @@ from grace.bench.gpu.subject import Engine
 from grace.configs.generation import BeamProfile
 from grace.kernels import AdmissionSlot, Beams, Candidates, DecodeIndex, UserTensors
 from grace.model.definition.inputs import UserContext
-from grace.model.engine.fast_search import fast_search
+from grace.model.engine.decode_loop import fast_search
 
 __all__ = ["RecordedStep", "record"]
 

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import torch
 
-from grace.model.engine.captured_call import CapturedCall, CaptureMemory
+from grace.model.engine.cuda_graphs import GraphedCall, GraphMemory
 
 __all__ = ["Replay", "give_memory_back"]
 
@@ -26,7 +26,7 @@ class Replay(Generic[T]):
 
     def __init__(self, function: Callable[[], T], device: torch.device) -> None:
         self._function = function
-        self._graph: CapturedCall[T] | None = None
+        self._graph: GraphedCall[T] | None = None
         if device.type != "cuda":
             return
 
@@ -37,7 +37,7 @@ class Replay(Generic[T]):
             return result
 
         give_memory_back(device)
-        self._graph = CapturedCall(run, CaptureMemory(device))
+        self._graph = GraphedCall(run, GraphMemory(device))
 
     def __call__(self) -> T:
         if self._graph is None:

@@ -37,7 +37,7 @@ from grace.bench.running_server import GRACE_SERVE, RunningServer, write_server_
 from grace.index.matchers.matchers import MatcherMode
 from grace.model.checkpoints.checkpoint import save_checkpoint
 from grace.model.definition.spec import ModelSpec
-from grace.model.engine.fast_weights import PRECISIONS, Precision
+from grace.model.engine.decode_weights import PRECISIONS, Precision
 
 __all__ = ["measure_serve", "saturation_row"]
 

@@ -29,7 +29,7 @@ from grace.model.definition.spec import (
     ModelSpec,
     SequenceInput,
 )
-from grace.model.engine.fast_weights import FastWeights
+from grace.model.engine.decode_weights import FastWeights
 from grace.model.engine.prefix_memo import PrefixMemo
 
 __all__ = [

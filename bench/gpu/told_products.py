@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grace.model.engine.fast_products import Products
+from grace.model.engine.decode_weights import Products
 
 __all__ = ["ADD", "INTO", "TOLD", "ToldProducts"]
 

@@ -32,8 +32,12 @@ from grace.model.checkpoints.init import random_model
 from grace.model.definition.inputs import ModelInputs
 from grace.model.definition.model import Model
 from grace.model.definition.spec import ModelSpec, parse_spec
-from grace.model.train.batches import HistoryBatches, history_input
-from grace.model.train.interactions import Interactions, read_interactions
+from grace.model.train.interactions import (
+    HistoryBatches,
+    Interactions,
+    history_input,
+    read_interactions,
+)
 from grace.model.train.loop import learning_rate_at, sequence_loss
 
 __all__ = ["Lesson", "Taught", "lesson_of", "prepare", "teach"]

@@ -19,8 +19,8 @@ from grace.bench.rungs.attention import DenseCache, spread_to_rows
 from grace.bench.rungs.weights import LayerWeights, RungWeights
 from grace.configs.errors import InputError
 from grace.configs.generation import BeamProfile
+from grace.kernels.encoder.norm_and_gates import rms_norm_reference as rms_norm
 from grace.model.definition.inputs import UserContext
-from grace.model.definition.layers import rms_norm
 
 __all__ = [
     "PLAIN",

@@ -1,9 +1,8 @@
-"""A checkpoint: a folder of two files, which never change once it has its name.
+"""A checkpoint: a folder of two files that never change after the folder has its name.
 
-    model.yaml          the model's specification (model.spec)
-    model.safetensors   its weights, one tensor per parameter, named as in the modules
+    model.yaml          the model's specification (`grace.model.definition.spec`)
+    model.safetensors   its weights, one tensor per parameter, with the modules' names
 
-Its id is the first 16 hex digits of the XXH3-128 of both files' XXH3-128 digests, side by side.
 docs/checkpoints.md describes the format and its faults.
 """
 
@@ -51,7 +50,7 @@ _CHUNK = 1 << 20
 
 
 def save_checkpoint(model: Model, folder: Path) -> str:
-    """Writes the model, whole or not at all, to a folder that is new or empty. Returns its id."""
+    """Write the model to a new or empty folder, whole or not at all. Return its id."""
     state = model.state_dict()
     entries = {name: TensorEntry(t.dtype, tuple(t.shape)) for name, t in state.items()}
     return write_checkpoint(model.spec, entries, state.__getitem__, folder)
@@ -63,14 +62,14 @@ def write_checkpoint(
     tensor_of: Callable[[str], Tensor],
     folder: Path,
 ) -> str:
-    """As `save_checkpoint`, from tensors that are made one after the other."""
+    """Do what `save_checkpoint` does, with one tensor in memory at a time."""
     folder = folder.absolute()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder}: is already there; choose a new folder, or remove this one")
     partial = folder.with_name(f".writing-{folder.name}")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(partial, ignore_errors=True)  # left by a writer that was killed
+        shutil.rmtree(partial, ignore_errors=True)  # from a writer that was killed
         partial.mkdir()
         _write_yaml(partial / MODEL_YAML, spec)
         write_weights(partial / WEIGHTS, entries, tensor_of)
@@ -92,10 +91,10 @@ def load_checkpoint(
     dtype: torch.dtype = torch.float32,
     features: torch.dtype | None = None,
 ) -> Model:
-    """The model, checked: every weight there, of its shape and finite; to be run, not trained.
+    """Read and check a model for inference: every weight is there, of its shape, and finite.
 
-    features  what the features stage's weights are to be, if not `dtype`: their tables are most of
-              a large model
+    features  the type of the features stage's weights, if not `dtype`: their tables are most of a
+              large model
     """
     _require_files(folder)
     spec = load_spec(folder / MODEL_YAML)
@@ -111,7 +110,7 @@ def load_checkpoint(
 
 
 def checkpoint_id(folder: Path) -> str:
-    """16 hex digits that stand for the contents of both files."""
+    """Return 16 hex digits of the XXH3-128 of both files' XXH3-128 digests."""
     digest = xxhash.xxh3_128()
     for name in (MODEL_YAML, WEIGHTS):
         digest.update(_file_digest(folder / name))
@@ -119,7 +118,7 @@ def checkpoint_id(folder: Path) -> str:
 
 
 def require_match(spec: ModelSpec, snapshot: Snapshot, folder: Path | None = None) -> None:
-    """A model and a snapshot go together if their SIDs mean the same; errors open with `folder`."""
+    """Check that the SIDs of a model and a snapshot mean the same. Errors start with `folder`."""
     facts, trie = snapshot.facts, snapshot.trie
     pairs = {
         "sid_space": (repr(spec.sid_space), repr(facts.sid_space)),
@@ -136,7 +135,7 @@ def require_match(spec: ModelSpec, snapshot: Snapshot, folder: Path | None = Non
 
 
 def empty_model(spec: ModelSpec, source: str = MODEL_YAML) -> Model:
-    """The model without memory for its weights: shapes only, on the device `meta`."""
+    """Return the model without memory for its weights, on the device `meta`."""
     try:
         with torch.device("meta"):
             return Model(spec)
@@ -160,7 +159,7 @@ def _require_files(folder: Path) -> None:
 
 
 def _require_layers(folder: Path, spec: ModelSpec, weights: Weights) -> None:
-    """Modules are made one by one even without memory: more of them than weights is no model."""
+    """Refuse a huge number of layers before creating them: each takes time even without memory."""
     encoder = spec.encoder.t5.layers if spec.encoder.t5 else 0
     blocks = spec.encoder.interformer.blocks if spec.encoder.interformer else 0
     asked, there = spec.decoder.layers + encoder + blocks + len(spec.inputs), len(weights.entries)
@@ -214,7 +213,7 @@ def _write_yaml(path: Path, spec: ModelSpec) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Makes the names in a folder survive a power cut."""
+    """Sync a folder, so that the names in it survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -223,7 +222,7 @@ def _sync(folder: Path) -> None:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes what configs.yaml_loader reads back as the same: no aliases, no bare `on` or 1e3."""
+    """Write what `configs.yaml_loader` reads back unchanged: no aliases, no bare `on` or 1e3."""
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002
         return True

@@ -1,8 +1,8 @@
-"""From a Hugging Face T5 folder (TIGER's kind) to a model with the same scores.
+"""Import a Hugging Face T5 folder, as TIGER uses it, as a model with the same scores.
 
 TIGER gives every position of a SID its own range of one shared vocabulary. Here each step has its
-own embeddings and head; the vocabulary's other rows become the head's extra rows, which only enter
-the normaliser, so log-probabilities stay those of the softmax over the whole vocabulary.
+own embeddings and head. The vocabulary's other rows become the head's extra rows, which only enter
+the normaliser. So log-probabilities stay those of the softmax over the whole vocabulary.
 """
 
 import math
@@ -31,9 +31,9 @@ __all__ = ["T5Layout", "consecutive_offsets", "import_t5"]
 
 @dataclass(frozen=True, slots=True)
 class T5Layout:
-    """What a T5 folder does not say: which tokens are SIDs, and where the history comes from.
+    """Facts that a T5 folder lacks: which tokens are SIDs, and where the history comes from.
 
-    The token of value v at SID position t is token_offsets[t] + v.
+    Value v at SID position t is token token_offsets[t] + v.
     """
 
     sid_space: str
@@ -46,12 +46,12 @@ class T5Layout:
 
 
 def consecutive_offsets(vocab_sizes: tuple[int, ...], first_token: int) -> tuple[int, ...]:
-    """Each position's tokens right behind those of the one before it."""
+    """Return offsets that put each position's tokens right after those of the one before it."""
     return tuple(accumulate(vocab_sizes[:-1], initial=first_token))
 
 
 def import_t5(folder: Path, layout: T5Layout) -> Model:
-    """The model in float32, on the CPU."""
+    """Return the model in float32, on the CPU."""
     config = read_config(folder)
     _require_layout(folder, config, layout)
     spec = _spec(config, layout)
@@ -146,12 +146,12 @@ def _decoder(tensors: T5Tensors, config: T5Config, sid_length: int) -> dict[str,
 
 
 def _vocabulary(tensors: T5Tensors, config: T5Config, layout: T5Layout) -> dict[str, Tensor]:
-    """The shared vocabulary, divided among the steps."""
+    """Divide the shared vocabulary among the steps."""
     shape = (config.vocab_size, config.d_model)
     embed = tensors.take_tied("decoder.embed_tokens.weight", "shared.weight", *shape)
     history = tensors.take_tied("encoder.embed_tokens.weight", "shared.weight", *shape)
-    # A file that says untied must bring its head. One that says tied may: transformers lets the
-    # weights decide, since its newer versions write "tied" for every T5.
+    # A file that says untied must have a head. A file that says tied may have one: newer versions
+    # of transformers write "tied" for every T5 and let the weights decide.
     tied_to = "lm_head.weight" if config.tie_word_embeddings is False else "shared.weight"
     head = tensors.take_tied("lm_head.weight", tied_to, *shape) * config.head_scale
     length, widest = len(layout.vocab_sizes), max(layout.vocab_sizes)
@@ -174,7 +174,7 @@ def _vocabulary(tensors: T5Tensors, config: T5Config, layout: T5Layout) -> dict[
 
 
 def _bias(tensors: T5Tensors, config: T5Config, stack: str) -> Tensor:
-    """By bucket and head; the first layer's, which the others share."""
+    """Return the first layer's bias by bucket and head. The other layers share it."""
     return tensors.take(
         f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
         config.relative_attention_num_buckets,
@@ -220,13 +220,13 @@ def _feed_forward(
 
 
 def _causal_buckets(length: int, config: T5Config) -> Tensor:
-    """The bucket of each distance back, 0 .. length - 1: one each while small, then by log."""
+    """Return the buckets of the distances back, 0 to length - 1: see `t5_encoder`."""
     buckets, furthest = (
         config.relative_attention_num_buckets,
         config.relative_attention_max_distance,
     )
     exact, distance = buckets // 2, torch.arange(length)
-    # In float32, operation by operation as in transformers: rounding decides at buckets' borders.
+    # The same float32 operations as in transformers: at the borders of buckets, rounding decides.
     growth = torch.log(distance.clamp(min=1).float() / exact) / math.log(furthest / exact)
     far = (exact + (growth * (buckets - exact)).long()).clamp(max=buckets - 1)
     return torch.where(distance < exact, distance, far)

@@ -1,9 +1,9 @@
-"""Random weights: for training to start from, and to measure a model of any shape with.
+"""Random weights, to start training from and to measure models of any shape.
 
-Every matrix keeps the scale of what it multiplies (standard deviation 1 / sqrt(columns)); queries
-of unscaled scores carry the 1 / sqrt(d_head) in their weights, as T5's do; gains are 1. Decoder
-heads are twice as large, so that logits have a standard deviation near 2 and a beam search has
-something to choose from. A tensor's values follow from the seed, its name and its shape alone.
+A matrix keeps the scale of its input: its standard deviation is 1 / sqrt(columns). If attention
+scores are not scaled, the weights of the queries contain the factor 1 / sqrt(d_head), as T5's do.
+Gains are 1. Decoder heads are twice as large: logits then have a standard deviation near 2, and a
+beam search has a choice. A tensor's values depend on the seed, its name and its shape only.
 """
 
 import math
@@ -30,12 +30,12 @@ RELATIVE_BIAS_STD = 0.5
 
 _SECTIONS = ("generation", "model")
 _VECTORS = ("queries", "start", "summaries", "tokens")
-"""Learned vectors that enter the residual stream as embeddings do."""
+"""Learned vectors that enter the residual stream, like embeddings."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """What configs/paper.yaml holds: a model, and how wide it searches."""
+    """A model and its beam profiles, as in configs/paper.yaml."""
 
     model: ModelSpec
     generation: GenerationConfig
@@ -50,7 +50,7 @@ def load_model_config(path: Path) -> ModelConfig:
 
 
 def random_model(spec: ModelSpec, seed: int, dtype: torch.dtype = torch.float32) -> Model:
-    """A model on the CPU with random weights, ready to train or to run."""
+    """Return a model with random weights on the CPU, ready to train or run."""
     model = empty_model(spec)
     state = {
         name: _random_weight(spec, seed, name, tuple(weight.shape)).to(dtype)
@@ -67,7 +67,7 @@ def write_random(
     dtype: torch.dtype,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> str:
-    """Writes `random_model`'s checkpoint with one tensor in memory at a time. Returns its id."""
+    """Write `random_model`'s checkpoint with one tensor in memory at a time. Return its id."""
     state = empty_model(spec).state_dict()
     entries = {name: TensorEntry(dtype, tuple(weight.shape)) for name, weight in state.items()}
     made = 0
@@ -90,7 +90,7 @@ def _random_weight(spec: ModelSpec, seed: int, name: str, shape: tuple[int, ...]
 
 
 def _scale(spec: ModelSpec, name: str, shape: tuple[int, ...]) -> float | Tensor:
-    """The standard deviation of a tensor's values, or of each of its rows."""
+    """Return the standard deviation of a tensor's values, or of each of its rows."""
     stage, kind = name.partition(".")[0], name.rpartition(".")[2]
     if name == "decoder.head":
         return LOGIT_STD / math.sqrt(spec.decoder.d_model)

@@ -1,7 +1,7 @@
-"""A Hugging Face T5 folder, read without `transformers`: its configuration and its tensors by name.
+"""Read a Hugging Face T5 folder without `transformers`: its configuration and its tensors by name.
 
-Read are config.json, generation_config.json and safetensors weights, sharded or not. What asks for
-another function than ours is refused by name. Dropout is not looked at: it is only for training.
+It reads config.json, generation_config.json and safetensors weights, sharded or not. It refuses by
+name every setting that GRACE's T5 does not compute. Dropout is for training only and is ignored.
 """
 
 import json
@@ -31,11 +31,11 @@ _FFNS: dict[str, tuple[Ffn, str]] = {
     "relu": ("relu", "relu"),
     "gated-gelu": ("gated_gelu", "gelu_new"),
 }
-_NEEDLESS = frozenset(
+_OPTIONAL = frozenset(
     {
-        # In old files; transformers does not read it either.
+        # Old files have it; transformers ignores it too.
         "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
-        # Only a source to tie to, where each of the three tied tensors has been written out.
+        # Unused where the file contains each of the three tensors that are tied to it.
         "shared.weight",
     }
 )
@@ -43,7 +43,7 @@ _NEEDLESS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class T5Config:
-    """The keys of config.json that make a difference to what is computed, with T5's defaults."""
+    """The keys of config.json that affect the model's function, with T5's defaults."""
 
     model_type: str
     vocab_size: int
@@ -79,7 +79,7 @@ class T5Config:
 
     @property
     def head_scale(self) -> float:
-        """T5 scales what enters a tied head. Newer files say so; in older ones being tied does."""
+        """T5 scales the input of a tied head. Only newer files have a key for that."""
         scaled = self.scale_decoder_outputs
         if scaled is None:
             scaled = self.tie_word_embeddings is not False
@@ -87,18 +87,18 @@ class T5Config:
 
 
 class T5Tensors:
-    """The folder's tensors by name, of the shapes asked for; it knows which nobody asked for."""
+    """The folder's tensors by name. It checks their shapes, and knows which ones are unused."""
 
     def __init__(self, folder: Path, files: Iterable[Weights]) -> None:
         self._folder = folder
         self._owners = {name: file for file in files for name in file.entries}
-        self._unused = set(self._owners) - _NEEDLESS
+        self._unused = set(self._owners) - _OPTIONAL
 
     def __contains__(self, name: str) -> bool:
         return name in self._owners
 
     def take(self, name: str, *shape: int) -> Tensor:
-        """In float32, on the CPU."""
+        """Return a tensor in float32, on the CPU."""
         if name not in self._owners:
             raise CheckpointError(
                 str(self._folder), f"missing tensor {name!r} {list(shape)}, which {CONFIG} asks for"
@@ -112,7 +112,7 @@ class T5Tensors:
         return file.read(name, torch.float32)
 
     def take_tied(self, name: str, source: str, *shape: int) -> Tensor:
-        """`name` where the folder has it, else the tensor that it is tied to."""
+        """Return `name` if the folder has it, else the tensor that it is tied to."""
         return self.take(name if name in self else source, *shape)
 
     def require_all_used(self) -> None:
@@ -124,7 +124,7 @@ class T5Tensors:
 
 
 def read_config(folder: Path) -> T5Config:
-    """Its `decoder_start_token_id` is what `generate` begins with, and never None."""
+    """Read and check config.json. Its `decoder_start_token_id` is what `generate` starts with."""
     if not folder.is_dir():
         raise InputError(f"{folder}: no Hugging Face folder here: expected one with {CONFIG}")
     path = folder / CONFIG
@@ -162,7 +162,7 @@ def _require_supported(path: Path, config: T5Config) -> None:
             f"{path}: feed_forward_proj: {config.feed_forward_proj!r} is not supported; "
             f"supported are {', '.join(_FFNS)}"
         )
-    # transformers lets these two overrule feed_forward_proj.
+    # In transformers, these two override feed_forward_proj.
     ffn, activation = _FFNS[config.feed_forward_proj]
     for key, implied in (("dense_act_fn", activation), ("is_gated_act", ffn == "gated_gelu")):
         written = getattr(config, key)

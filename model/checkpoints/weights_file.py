@@ -1,7 +1,7 @@
-"""model.safetensors: tensors by name. Every fault is named, and nothing in the file is ever run.
+"""model.safetensors: tensors by name. Errors name every fault, and no code in a file ever runs.
 
-The format is 8 bytes of header length, a JSON header, and the tensors' bytes side by side. Writing
-holds one tensor at a time in memory, so that a model larger than memory can be written.
+The format is 8 bytes of header length, a JSON header, and the bytes of one tensor after another.
+The writer holds one tensor in memory at a time, so it can write models larger than memory.
 """
 
 import json
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-"""What weights are stored as."""
+"""The types of stored weights."""
 
 PICKLE_REMEDY = (
     "a pickle can run any code when it is loaded, so it is refused; where you trust it, convert "
@@ -49,20 +49,20 @@ class TensorEntry:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """An open file: what is in it, and its tensors one by one."""
+    """An open file, from which tensors are read one by one."""
 
     path: Path
     entries: Mapping[str, TensorEntry]
     _file: Any
 
     def read(self, name: str, dtype: torch.dtype) -> Tensor:
-        """The tensor on the CPU, its numbers finite both as stored and as `dtype`."""
+        """Read a tensor to the CPU. Its numbers are finite as stored and as `dtype`."""
         try:
             stored: Tensor = self._file.get_tensor(name)
         except (OSError, SafetensorError) as error:
             raise CheckpointError(str(self.path), f"cannot be read: {error}") from None
         require_finite(self.path, name, stored)
-        # A copy: what the library returns is a map of the file, which lives and dies with it.
+        # A copy: the library returns a memory map, which is invalid when the file is truncated.
         converted = torch.empty(stored.shape, dtype=dtype).copy_(stored)
         if not _is_finite(converted):
             count = int((~converted.isfinite()).sum())
@@ -99,9 +99,9 @@ def require_finite(path: Path, name: str, tensor: Tensor) -> None:
 def write_weights(
     path: Path, entries: Mapping[str, TensorEntry], tensor_of: Callable[[str], Tensor]
 ) -> None:
-    """Writes a new file and syncs it; `tensor_of` is asked for one tensor after the other."""
+    """Write a new file and sync it. `tensor_of` makes one tensor after another."""
     codes = {dtype: code for code, dtype in _CODES.items()}
-    # Wide numbers first: then every tensor is aligned to its own numbers.
+    # Wide numbers come first, so that every tensor is aligned to the size of its numbers.
     names = sorted(entries, key=lambda name: (-entries[name].dtype.itemsize, name))
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
@@ -128,7 +128,7 @@ def write_weights(
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    """By its extremes, which NaN passes through: gigabytes are looked at in a second."""
+    """Check the extremes, which are NaN if any number is: this is fast for gigabytes too."""
     if not tensor.numel():
         return True
     low, high = tensor.aminmax()
@@ -136,13 +136,13 @@ def _is_finite(tensor: Tensor) -> bool:
 
 
 def _refuse_pickle(path: Path) -> None:
-    """A file that was only renamed: torch saves zip archives, and bare pickles before those."""
+    """Refuse a renamed pickle: torch saves zip archives, and older versions bare pickles."""
     try:
         with path.open("rb") as file:
             start = file.read(_HEADER_AT + 1)
     except OSError as error:
         raise CheckpointError(str(path), f"cannot be read: {error.strerror}") from None
-    is_safetensors = start[_HEADER_AT:] == b"{"  # header lengths may look like the others' magic
+    is_safetensors = start[_HEADER_AT:] == b"{"  # a header length may look like the others' magic
     is_zip = start.startswith(b"PK\x03\x04")
     is_pickle = start[:1] == b"\x80" and start[1:2] <= b"\x05"
     if not is_safetensors and (is_zip or is_pickle):

@@ -1,17 +1,12 @@
-"""Generation, defined. Every faster engine computes this function.
+"""Generation, defined: every faster engine computes this function.
 
-At each step, every live beam row yields logits over the step's tokens. Its score for a token is its
-own score plus the token's log-probability. Only tokens are kept that continue the row's prefix in
-the catalogue and are admitted for the user; of those the best remain, ties going to the lower beam
-row, then the lower token. New beam rows keep the order of the rows and tokens they come from, so
-children of one parent stay adjacent; only the last step orders by score.
-
-Where fewer tokens are admitted than beams are wanted, the rest is dead: score -inf and no node. A
-dead beam has no children, so it never comes back, and a user for whom nothing is eligible gets no
-SIDs at all.
-
-Where the numbers of a request are not finite, its order means nothing: it is corrupt, all its beams
-die, and the other requests of the batch go on as if it were not there.
+At each step, a live beam row has logits over the step's tokens. A token's score is the row's score
+plus the token's log-probability. A token is a candidate if it continues the row's prefix in the
+catalogue and is admitted for the user. The best candidates become the new beam rows; ties go to the
+lower beam row, then the lower token. New rows keep the order of their candidates, so children of
+one parent stay adjacent; only the last step sorts by score. Missing beams are dead: they have score
+-inf and no node, and never come back. A request whose numbers are not finite is corrupt: all its
+beams die, and the other requests of the batch do not notice.
 """
 
 from dataclasses import dataclass
@@ -31,11 +26,11 @@ __all__ = ["Generated", "beam_search", "leaves_of", "require_together", "root_be
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """The SIDs of B requests, best first; dead ones NO_NODE with score -inf, at the end.
+    """The SIDs of B requests, best first. Dead ones come last: NO_NODE with score -inf.
 
-    leaves  int32 [B, num_sids]     leaf numbers: leaf i is the i-th SID of the snapshot
-    scores  float32 [B, num_sids]   the SID's log-probability
-    corrupt bool [B]                at some step the model's numbers were not finite: no SID is live
+    leaves   int32 [B, num_sids]     leaf numbers: leaf i is the i-th SID of the snapshot
+    scores   float32 [B, num_sids]   log-probabilities of the SIDs
+    corrupt  bool [B]                the model's numbers were not finite at some step: no live SID
     """
 
     leaves: Tensor
@@ -43,7 +38,7 @@ class Generated:
     corrupt: Tensor
 
     def require_finite(self) -> None:
-        """For work that has no use for a part of its requests."""
+        """Raise if any request is corrupt, for callers that need all of them."""
         if self.corrupt.any():
             request = int(self.corrupt.nonzero()[0])
             raise ValueError(
@@ -65,7 +60,7 @@ def beam_search(
     _require_users(users, context)
     batch = len(context.states)
     cross = decoder.cross_cache(context)
-    # One block per token of every beam row: blocks are never reused, so prefixes can be shared.
+    # Every token of every beam row gets its own block, so beams can share the blocks of a prefix.
     pools = decoder.new_pools(batch * sum(profile.beams))
     beams = root_beams(batch, context.states.device)
     table = beams.nodes.new_zeros((batch, decoder.sid_length))
@@ -86,12 +81,12 @@ def beam_search(
 
 
 def leaves_of(nodes: Tensor, index: DecodeIndex) -> Tensor:
-    """The numbers of nodes of the last level among the leaves; NO_NODE stays."""
+    """Return the leaf numbers of nodes of the last level; NO_NODE stays."""
     return (nodes - index.first_leaf).masked_fill(nodes == NO_NODE, NO_NODE)
 
 
 def root_beams(batch: int, device: torch.device) -> Beams:
-    """One beam per request, at the empty prefix; it continues nothing and appended no token."""
+    """Return one beam per request: the empty prefix."""
     none = torch.zeros((batch, 1), dtype=torch.int32, device=device)
     return Beams(
         parents=none,
@@ -105,7 +100,7 @@ def root_beams(batch: int, device: torch.device) -> Beams:
 def require_together(
     vocab_sizes: tuple[int, ...], index: DecodeIndex, profile: BeamProfile
 ) -> None:
-    """A model's vocabulary, a snapshot and a beam profile are for SIDs of one kind."""
+    """Check that a model, a snapshot and a beam profile are for the same kind of SIDs."""
     if vocab_sizes != index.vocab_sizes:
         raise ConfigError(
             f"the model's vocabulary sizes are {vocab_sizes}, the snapshot's are "
@@ -121,6 +116,6 @@ def require_together(
 def _require_users(users: UserTensors, context: UserContext) -> None:
     if len(users.bitmask) != len(context.states):
         raise ValueError(
-            f"users must be of {len(context.states)} requests, as the user context, "
-            f"got {len(users.bitmask)}"
+            f"users: {len(users.bitmask)} rows, but the user context has {len(context.states)} "
+            "requests: give both for the same batch"
         )

@@ -1,20 +1,8 @@
-"""The decoder: T5 family, one token of every beam per step.
+"""The decoder, of the T5 family: each step appends one token to every beam.
 
-Each layer is self-attention over the beam's own prefix, cross-attention over the user context, and
-a feed-forward network, each behind an RMS norm and added to the residual stream. A step's tokens
-have embeddings and head rows of their own. Weights are [out, in]; there are no biases.
-
-    start       [d]                          the input of step 0
-    embed       [L - 1, V, d]                token of step t - 1 -> input of step t
-    head        [L, V + extra, d]            rows V.. only enter the normaliser
-    bias        [H, L]                       self-attention, by distance; shared by the layers
-    final_norm  [d]
-    layers.i.   self_norm [d], qkv [3 * H * dh, d], self_out [d, H * dh],
-                cross_norm [d], cross_q [H * dh, d], cross_k, cross_v [H * dh, d_context],
-                cross_out [d, H * dh],
-                ffn_norm [d], ffn_in [d_ff, d] (gated: [2 * d_ff, d], gate first), ffn_out [d, d_ff]
-
-V is the largest vocabulary; a step with a smaller one ignores the rows beyond it.
+A layer is self-attention over the beam's own prefix, cross-attention over the user context, and a
+feed-forward network. Each of the three reads an RMS norm of the residual stream and adds to the
+stream. Every step has its own embeddings and head rows.
 """
 
 from dataclasses import dataclass
@@ -23,16 +11,18 @@ import torch
 from torch import Tensor, nn
 
 from grace.kernels import Ops
+from grace.kernels.encoder.norm_and_gates import rms_norm_reference as rms_norm
+from grace.kernels.row_stable import linear
 from grace.model.definition.inputs import UserContext
-from grace.model.definition.layers import feed_forward, linear, rms_norm
 from grace.model.definition.spec import DecoderSpec
+from grace.model.definition.t5_encoder import hidden_units
 
 __all__ = ["CrossCache", "Decoder"]
 
 
 @dataclass(frozen=True, slots=True)
 class CrossCache:
-    """What cross-attention reads, computed once per request.
+    """The keys and values of cross-attention, computed once per request.
 
     keys, values  [B, H, T_ctx, dh] per layer
     mask          bool [B, T_ctx]
@@ -62,6 +52,20 @@ class DecoderLayer(nn.Module):
 
 
 class Decoder(nn.Module):
+    """Weights are [out, in], without biases; V is the largest vocabulary, I = heads * d_head.
+
+    start       [d]                 the input of step 0
+    embed       [L - 1, V, d]       the token of step t - 1 -> the input of step t
+    head        [L, V + extra, d]   the rows from V on only enter the normaliser
+    bias        [H, L]              of self-attention, by distance; all layers share it
+    final_norm  [d]
+    layers.i.   self_norm [d], qkv [3 * I, d], self_out [d, I], cross_norm [d], cross_q [I, d],
+                cross_k, cross_v [I, d_context], cross_out [d, I],
+                ffn_norm [d], ffn_in [d_ff, d] (gated: [2 * d_ff, d], gate first), ffn_out [d, d_ff]
+
+    A step with a smaller vocabulary ignores the rows beyond it.
+    """
+
     def __init__(self, spec: DecoderSpec, vocab_sizes: tuple[int, ...], d_context: int) -> None:
         super().__init__()
         self.spec = spec
@@ -81,16 +85,14 @@ class Decoder(nn.Module):
         return len(self.vocab_sizes)
 
     def cross_cache(self, context: UserContext) -> CrossCache:
-        """context states [B, T_ctx, d_context] -> keys and values of every layer."""
+        """Return every layer's keys and values of context states [B, T_ctx, d_context]."""
         layers = self._layers()
-        return CrossCache(
-            keys=tuple(self._by_head(linear(context.states, x.cross_k)) for x in layers),
-            values=tuple(self._by_head(linear(context.states, x.cross_v)) for x in layers),
-            mask=context.mask,
-        )
+        keys = tuple(self._by_head(linear(context.states, x.cross_k)) for x in layers)
+        values = tuple(self._by_head(linear(context.states, x.cross_v)) for x in layers)
+        return CrossCache(keys, values, context.mask)
 
     def new_pools(self, blocks: int) -> tuple[Tensor, ...]:
-        """A pool per layer, [blocks, 3, H, dh]: a step's QKV output is its cache."""
+        """Return a pool [blocks, 3, H, dh] per layer: a step's QKV product is its KV cache."""
         shape = (blocks, 3, self.spec.heads, self.spec.d_head)
         return tuple(self.start.new_empty(shape) for _ in self.layers)
 
@@ -103,10 +105,11 @@ class Decoder(nn.Module):
         cross: CrossCache,
         ops: Ops,
     ) -> Tensor:
-        """Logits of every beam row over the step's tokens and the extra rows.
+        """Return the logits of every beam row over the step's tokens and the extra rows.
 
-        tokens int32 [rows], those that the last step appended; table int32 [rows, L], whose column
-        `step` names the blocks that this step writes. -> [rows, vocab_sizes[step] + extra[step]]
+        tokens  int32 [rows]      the tokens that the last step appended
+        table   int32 [rows, L]   column `step` names the blocks that this step writes
+        ->      [rows, vocab_sizes[step] + extra[step]]
         """
         x = self.start.expand(len(tokens), -1) if step == 0 else self.embed[step - 1][tokens]
         blocks = table[:, step]
@@ -122,13 +125,13 @@ class Decoder(nn.Module):
             queries = linear(hidden, layer.cross_q)
             attended = ops.cross_attention(queries, keys, values, cross.mask, self.scale)
             x = x + linear(attended, layer.cross_out)
-            x = x + self._feed_forward(layer, x)
+            x = self._feed_forward(layer, x)
         return self._logits(step, x)
 
     def sequence_logits(self, context: UserContext, sids: Tensor) -> tuple[Tensor, ...]:
-        """All steps at once for given SIDs, one per context row: what training differentiates.
+        """Return the logits of all steps for one given SID per context row. Training uses this.
 
-        sids int64 [B, L] -> per step [B, vocab_sizes[step] + extra[step]]
+        sids int64 [B, L] -> for each step [B, vocab_sizes[step] + extra[step]]
         """
         length = self.sid_length
         inputs = [self.start.expand(len(sids), -1)]
@@ -139,7 +142,7 @@ class Decoder(nn.Module):
         distance = (places[:, None] - places).clamp(min=0)
         future = places > places[:, None]
         causal = self.bias[:, distance].masked_fill(future, -torch.inf)
-        # Finite, so that a context without any key has weights to differentiate; they are zeroed.
+        # Not -inf: without any key the softmax would be NaN. `has_key` zeroes such rows.
         least = torch.finfo(x.dtype).min
         ignored = torch.zeros_like(cross.mask, dtype=x.dtype).masked_fill(~cross.mask, least)
         has_key = cross.mask.any(dim=-1)[:, None, None]
@@ -152,7 +155,7 @@ class Decoder(nn.Module):
             q = self._by_head(linear(hidden, layer.cross_q))
             attended = self._attend(q, keys, values, ignored[:, None, None])
             x = x + linear(attended * has_key, layer.cross_out)
-            x = x + self._feed_forward(layer, x)
+            x = self._feed_forward(layer, x)
         return tuple(self._logits(t, x[:, t]) for t in range(length))
 
     def _layers(self) -> tuple[DecoderLayer, ...]:
@@ -171,7 +174,7 @@ class Decoder(nn.Module):
 
     def _feed_forward(self, layer: DecoderLayer, x: Tensor) -> Tensor:
         hidden = rms_norm(x, layer.ffn_norm, self.spec.norm_eps)
-        return feed_forward(hidden, layer.ffn_in, layer.ffn_out, self.spec.ffn)
+        return x + linear(hidden_units(hidden, layer.ffn_in, self.spec.ffn), layer.ffn_out)
 
     def _logits(self, step: int, x: Tensor) -> Tensor:
         vocab, widest, extra = self.vocab_sizes[step], max(self.vocab_sizes), self.extra[step]

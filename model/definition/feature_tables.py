@@ -1,4 +1,4 @@
-"""One module for each kind of input, all rows alike, with w = bag_dim and d = d_model:
+"""The embeddings of each kind of input of an InterFormer model, with w = bag_dim, d = d_model:
 
 dense_<name>        weight [w, size], bias [w]
 categorical_<name>  embed [cardinality, w]
@@ -21,7 +21,7 @@ __all__ = ["BagTable", "CategoricalTable", "DenseTable", "SequenceTable"]
 
 
 class DenseTable(nn.Module):
-    """W sign(x) log(1 + |x|) + b: counts and rates of any size stay in reach, none are lost."""
+    """W sign(x) log(1 + |x|) + b: numbers of every magnitude stay distinct and small."""
 
     def __init__(self, spec: DenseInput, width: int) -> None:
         super().__init__()
@@ -45,21 +45,21 @@ class CategoricalTable(nn.Module):
 
 
 class BagTable(nn.Module):
-    """The mean of the embeddings of a request's ids; zeros without any."""
+    """The mean of the embeddings of a request's ids; zeros if it has none."""
 
     def __init__(self, spec: BagInput, width: int) -> None:
         super().__init__()
         self.embed = nn.Parameter(torch.empty(spec.hash_rows, width))
 
     def forward(self, ids: JaggedIds) -> Tensor:
-        """-> [B, w]"""
+        """Return [B, w]."""
         return functional.embedding_bag(
             ids.values, self.embed, ids.offsets, mode="mean", include_last_offset=True
         )
 
 
 class SequenceTable(nn.Module):
-    """An event is the sum of its embeddings: of its tokens, its age, its position, its side ids."""
+    """An event becomes the sum of the embeddings of its tokens, age, position and side ids."""
 
     def __init__(self, spec: SequenceInput, vocab_sizes: tuple[int, ...], d_model: int) -> None:
         super().__init__()

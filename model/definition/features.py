@@ -1,15 +1,12 @@
-"""The features stage: a batch's inputs to the vectors that an encoder starts from.
+"""The features stage: it turns a batch's inputs into the vectors that an encoder starts from.
 
 T5Features:
     embed    [num_tokens, d_model]
 
-InterFormerFeatures, of N inputs that are no sequences, with w = bag_dim and d = d_model:
-    tables.<kind>_<name>.   model/definition/feature_tables.py
+InterFormerFeatures, with N inputs that are not sequences, w = bag_dim and d = d_model:
+    tables.<kind>_<name>.   see `feature_tables`
     project  [non_sequence_tokens * d, N * w]   if N > 0
-    tokens   [non_sequence_tokens, d]   added to what is projected
-
-Look-ups and sums run over jagged values, so nothing is computed for padding. Products run on shapes
-that depend on the batch size alone, so that a request's bits do not depend on its neighbours.
+    tokens   [non_sequence_tokens, d]           added to the projection
 """
 
 import torch
@@ -41,7 +38,7 @@ __all__ = ["InterFormerFeatures", "T5Features"]
 
 
 class T5Features(nn.Module):
-    """Prefix tokens, the history's tokens, end of sequence; packed, so that all padding is last."""
+    """Prefix tokens, the history's tokens, then end of sequence. All padding comes last."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
@@ -57,7 +54,7 @@ class T5Features(nn.Module):
         return FeatureTensors(non_sequence=None, sequences=(SequenceTensors(states, mask),))
 
     def _tokens(self, inputs: ModelInputs) -> tuple[Tensor, Tensor]:
-        """-> tokens int64 [B, T_ctx], mask bool [B, T_ctx]"""
+        """Return tokens int64 [B, T_ctx] and their mask, bool [B, T_ctx]."""
         (events,) = inputs.sequences
         prefix, eos = self.spec.prefix_tokens, self.spec.eos_token
         sid_length = len(self.spec.token_offsets)
@@ -77,7 +74,11 @@ class T5Features(nn.Module):
 
 
 class InterFormerFeatures(nn.Module):
-    """Non-sequence inputs to a fixed number of tokens; every event to the sum of its embeddings."""
+    """Non-sequence inputs become a fixed number of tokens, and every event one vector.
+
+    Look-ups and sums run over jagged values, so padding costs nothing. The product's shape depends
+    on the batch size alone, so a request's bits do not depend on its neighbours.
+    """
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
@@ -116,7 +117,7 @@ class InterFormerFeatures(nn.Module):
         )
 
     def _non_sequence(self, vectors: list[Tensor], batch: int) -> Tensor:
-        """A [B, w] of each input -> [B, tokens, d]"""
+        """[B, w] of each input -> [B, tokens, d]"""
         if self.project is None:
             return self.tokens.expand(batch, -1, -1)
         projected = linear(torch.cat(vectors, dim=1), self.project)

@@ -1,8 +1,8 @@
-"""The values that cross the model's stages, from a request's features to the user context.
+"""The values that pass between the model's stages, from a request's features to the user context.
 
-Inputs are jagged: values of all requests side by side, with offsets. The features stage spreads
-sequences to their declared maximum, so that every later shape depends on the batch size alone and a
-request's numbers never depend on its neighbours.
+Inputs are jagged: they hold the values of all requests one after another, with offsets. The
+features stage pads sequences to their declared maximum. Every later shape then depends on the
+batch size alone, so a request's numbers never depend on its neighbours.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,24 +42,24 @@ Integers: TypeAlias = Sequence[int] | npt.NDArray[np.int64]
 Kind = TypeVar("Kind", DenseInput, CategoricalInput, BagInput, SequenceInput)
 
 AGE_BUCKETS = 44
-"""No time, and the powers of two of milliseconds: the last bucket begins at 2^42 ms, 139 years."""
+"""Bucket 0 is "no time"; the others are powers of two of milliseconds, up to 2^42 ms, 139 years."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventSequence:
-    """One user's events, oldest first. `sids` is flat: sid_length tokens per event.
+    """One user's events in the caller's order, oldest first: times do not reorder them.
 
-    The order is the one given: times do not reorder events.
+    `sids` is flat, with sid_length tokens per event.
     """
 
     sids: Integers
-    timestamps_ms: Integers = ()  # one per event, or none at all
+    timestamps_ms: Integers = ()  # one per event, or empty
     side: Mapping[str, Integers] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class RequestFeatures:
-    """The features of one request as plain values; what is absent takes its declared default."""
+    """The features of one request as plain values. Absent inputs take their declared defaults."""
 
     dense: Mapping[str, Sequence[float]] = field(default_factory=dict)
     categorical: Mapping[str, Integers] = field(default_factory=dict)
@@ -69,7 +69,8 @@ class RequestFeatures:
 
 @dataclass(frozen=True, slots=True)
 class JaggedIds:
-    """
+    """The ids of B requests.
+
     offsets  int64 [B + 1]
     values   int64 [n]
     """
@@ -83,12 +84,13 @@ class JaggedIds:
 
 @dataclass(frozen=True, slots=True)
 class SequenceEvents:
-    """
-    offsets      int64 [B + 1]   events of request b, at most max_length, oldest first
+    """One event sequence of B requests, each with at most max_length events, oldest first.
+
+    offsets      int64 [B + 1]
     sids         int64 [n, L]
-    age_buckets  int64 [n]       0 without a time, else 1 + floor(log2(1 + ms to the newest event)),
-                                 at most AGE_BUCKETS - 1
-    side         int64 [n] each, in declared order; its cardinality stands for a missing one
+    age_buckets  int64 [n]   0 without a time, else 1 + floor(log2(1 + ms to the newest event)),
+                             at most AGE_BUCKETS - 1
+    side         int64 [n] each, in declared order; a missing id is the side's cardinality
     """
 
     offsets: Tensor
@@ -105,7 +107,7 @@ class SequenceEvents:
         )
 
     def rows_and_places(self) -> tuple[Tensor, Tensor]:
-        """Of each event: its request, and how many events of that request come before it."""
+        """Return each event's request, and the number of that request's earlier events."""
         events, batch = len(self.sids), len(self.offsets) - 1
         requests = torch.arange(batch, device=self.offsets.device)
         rows = torch.repeat_interleave(requests, self.offsets.diff(), output_size=events)
@@ -114,9 +116,10 @@ class SequenceEvents:
 
 @dataclass(frozen=True, slots=True)
 class ModelInputs:
-    """A batch, inputs of each kind in declared order.
+    """The inputs of a batch, those of each kind in declared order.
 
-    dense float32 [B, size] each; categorical int64 [B] each
+    dense        float32 [B, size] each
+    categorical  int64 [B] each
     """
 
     batch: int
@@ -126,7 +129,7 @@ class ModelInputs:
     sequences: tuple[SequenceEvents, ...]
 
     def to(self, device: torch.device) -> "ModelInputs":
-        """Without waiting for the copies: what runs later on the same stream sees them."""
+        """Start the copies without waiting: later work on the same stream sees them."""
         return ModelInputs(
             self.batch,
             tuple(on_device(numbers, device) for numbers in self.dense),
@@ -138,7 +141,8 @@ class ModelInputs:
 
 @dataclass(frozen=True, slots=True)
 class SequenceTensors:
-    """
+    """One event sequence of a batch, padded.
+
     states  float [B, max_length, d]
     mask    bool [B, max_length]   True where there is an event
     """
@@ -149,9 +153,9 @@ class SequenceTensors:
 
 @dataclass(frozen=True, slots=True)
 class FeatureTensors:
-    """What the features stage hands to the encoder.
+    """The output of the features stage, which the encoder reads.
 
-    non_sequence  float [B, tokens, d], None for an encoder that has none (t5)
+    non_sequence  float [B, tokens, d]; None for the t5 encoder, which has none
     """
 
     non_sequence: Tensor | None
@@ -160,9 +164,10 @@ class FeatureTensors:
 
 @dataclass(frozen=True, slots=True)
 class UserContext:
-    """
+    """The output of the encoder, which cross-attention reads.
+
     states  float [B, T_ctx, d]
-    mask    bool [B, T_ctx]   False keys are not attended to
+    mask    bool [B, T_ctx]   cross-attention ignores keys that are False
     """
 
     states: Tensor
@@ -170,5 +175,5 @@ class UserContext:
 
 
 def inputs_of_kind(spec: ModelSpec, kind: type[Kind]) -> list[tuple[str, Kind]]:
-    """The declared inputs of one kind, with their names, in the order that batches have."""
+    """Return the declared inputs of one kind with their names, in the order of every batch."""
     return [(name, value) for name, value in spec.inputs.items() if isinstance(value, kind)]

@@ -1,18 +1,19 @@
-"""A model: three modules, run one after another by the service's stages."""
+"""A whole model: features, encoder and decoder. The service's stages run them one by one."""
 
 from torch import nn
 
 from grace.model.definition.decoder import Decoder
-from grace.model.definition.encoders import InterFormerEncoder, T5Encoder
 from grace.model.definition.features import InterFormerFeatures, T5Features
 from grace.model.definition.inputs import ModelInputs, UserContext
+from grace.model.definition.interformer import InterFormerEncoder
 from grace.model.definition.spec import ModelSpec
+from grace.model.definition.t5_encoder import T5Encoder
 
 __all__ = ["Model"]
 
 
 class Model(nn.Module):
-    """Its state dict is model.safetensors: features.*, encoder.*, decoder.*."""
+    """Its state dict names the tensors of model.safetensors: features.*, encoder.*, decoder.*."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()

@@ -1,15 +1,10 @@
-"""model.yaml: everything about a model that is not a weight.
+"""model.yaml: everything about a model except its weights. docs/model.md explains every key.
 
-sid_space: synth-demo-1
-vocab_sizes: [64, 64, 64, 64]
-inputs:
-  hour:   {kind: dense}
-  device: {kind: categorical, cardinality: 40}
-  pages:  {kind: bag, hash_rows: 1000000}
-  clicks: {kind: sequence, max_length: 256, side: {action: 8}}
-encoder:
-  interformer: {blocks: 3, d_model: 512, heads: 8, d_ff: 1024, context_tokens: 128}
+inputs:  {hour: {kind: dense}, clicks: {kind: sequence, max_length: 256, side: {action: 8}}}
+encoder: {interformer: {blocks: 3, d_model: 512, heads: 8, d_ff: 1024, context_tokens: 128}}
 decoder: {layers: 3, d_model: 2048, heads: 16, d_head: 128, d_ff: 512}
+
+and `sid_space` and `vocab_sizes`, which must be the snapshot's.
 """
 
 import math
@@ -40,14 +35,14 @@ __all__ = [
     "parse_spec",
 ]
 
-MAX_HISTORY = 1 << 14  # events of a t5 history
+MAX_HISTORY = 1 << 14  # events: in a t5 history, every token attends to every other
 
 Ffn = Literal["relu", "gated_gelu"]
 
 
 @dataclass(frozen=True, slots=True)
 class DenseInput:
-    """`size` numbers; `default` where a request has none, zeros if not given."""
+    """`size` numbers. A request without them gets `default`, or zeros if that is empty."""
 
     size: int = 1
     default: tuple[float, ...] = ()
@@ -55,7 +50,7 @@ class DenseInput:
 
 @dataclass(frozen=True, slots=True)
 class CategoricalInput:
-    """One id of 0 .. cardinality - 1."""
+    """One id from 0 to cardinality - 1."""
 
     cardinality: int
     default: int = 0
@@ -63,7 +58,7 @@ class CategoricalInput:
 
 @dataclass(frozen=True, slots=True)
 class BagInput:
-    """Any number of 64-bit ids, hashed to `hash_rows` rows; `default` where a request has none."""
+    """64-bit ids, hashed to `hash_rows` rows. A request without any gets `default`."""
 
     hash_rows: int
     default: tuple[int, ...] = ()
@@ -71,9 +66,9 @@ class BagInput:
 
 @dataclass(frozen=True, slots=True)
 class SequenceInput:
-    """Events, oldest first: a SID each, an optional time, and side ids with their cardinalities.
+    """Events, oldest first. Each has a SID, an optional time, and side ids with cardinalities.
 
-    The most recent `max_length` are used. A request without events has an empty sequence.
+    The model reads the `max_length` most recent events.
     """
 
     max_length: int
@@ -92,9 +87,9 @@ _KINDS: dict[str, type[InputSpec]] = {
 
 @dataclass(frozen=True, slots=True)
 class T5EncoderSpec:
-    """TIGER's: the history's SIDs as tokens of one vocabulary of `num_tokens`.
+    """TIGER's encoder: it reads the history's SIDs as tokens of one vocabulary of `num_tokens`.
 
-    The token of value v at SID position t is token_offsets[t] + v. `prefix_tokens` come before the
+    Value v at SID position t is token token_offsets[t] + v. `prefix_tokens` come before the
     history, `eos_token` after it.
     """
 
@@ -117,7 +112,7 @@ class T5EncoderSpec:
 
 @dataclass(frozen=True, slots=True)
 class InterFormerSpec:
-    """The paper's: non-sequence tokens and event sequences that exchange summaries."""
+    """The paper's encoder: non-sequence tokens and event sequences that exchange summaries."""
 
     blocks: int
     d_model: int
@@ -132,7 +127,7 @@ class InterFormerSpec:
 
 @dataclass(frozen=True, slots=True)
 class EncoderSpec:
-    """Exactly one of the two."""
+    """Exactly one of the two is given."""
 
     t5: T5EncoderSpec | None = None
     interformer: InterFormerSpec | None = None
@@ -140,7 +135,7 @@ class EncoderSpec:
 
 @dataclass(frozen=True, slots=True)
 class DecoderSpec:
-    """The T5 family. `extra_head_rows` of each step are logits that only enter its normaliser."""
+    """A decoder of the T5 family. A step's `extra_head_rows` only enter its normaliser."""
 
     layers: int
     d_model: int
@@ -170,7 +165,7 @@ class ModelSpec:
 
     @property
     def context_tokens(self) -> int:
-        """T_ctx: as many for every request; a key mask tells which are there."""
+        """T_ctx, the same for every request. A key mask marks the tokens that a request has."""
         t5, interformer = self.encoder.t5, self.encoder.interformer
         if interformer is not None:
             return interformer.context_tokens
@@ -187,7 +182,7 @@ class ModelSpec:
         return encoder.d_model
 
     def to_json(self) -> dict[str, Any]:
-        """What `parse_spec` reads back as the same."""
+        """Return the values that `parse_spec` turns into an equal specification."""
         kinds = {cls: kind for kind, cls in _KINDS.items()}
         inputs = {n: {"kind": kinds[type(i)], **asdict(i)} for n, i in self.inputs.items()}
         encoder = {name: value for name, value in asdict(self.encoder).items() if value}
@@ -201,8 +196,8 @@ class ModelSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rest:
-    """model.yaml without its inputs, whose kinds are told apart apart."""
+class _SpecWithoutInputs:
+    """The sections of model.yaml that have one type each; an input's type depends on its kind."""
 
     sid_space: str
     vocab_sizes: tuple[int, ...]
@@ -215,11 +210,11 @@ def load_spec(path: Path) -> ModelSpec:
 
 
 def parse_spec(values: Mapping[str, Any], source: str) -> ModelSpec:
-    """The specification in `values`; errors open with `source`."""
+    """Return the checked specification in `values`. Errors start with `source`."""
     written = dict(values)
     inputs = written.pop("inputs", None)
     try:
-        rest = load_section(_Rest, written)
+        rest = load_section(_SpecWithoutInputs, written)
         return ModelSpec(
             rest.sid_space, rest.vocab_sizes, _inputs(inputs), rest.encoder, rest.decoder
         )
@@ -243,95 +238,89 @@ def _inputs(written: Any) -> dict[str, InputSpec]:
 
 
 def _check(spec: ModelSpec) -> None:
+    sizes, extra = spec.vocab_sizes, spec.decoder.extra_head_rows
     if not is_sid_space(spec.sid_space):
         raise ConfigError(
             f"sid_space: expected 1 to 255 printable characters, got {spec.sid_space[:80]!r}"
         )
-    sizes = spec.vocab_sizes
     if not sizes or not 1 <= min(sizes) <= max(sizes) <= MAX_VOCAB_SIZE:
         raise ConfigError(
             f"vocab_sizes: expected sizes of 1 to {MAX_VOCAB_SIZE}, one per position, "
             f"got {list(sizes)}"
         )
-    extra = spec.decoder.extra_head_rows
     if extra and (len(extra) != len(sizes) or min(extra) < 0):
         raise ConfigError(
             f"decoder.extra_head_rows: expected {len(sizes)} numbers, 0 or more, got {list(extra)}"
         )
     for name, value in spec.inputs.items():
-        _check_input(f"inputs.{name}", value)
-        for inner in (name, *(value.side if isinstance(value, SequenceInput) else ())):
-            if not inner or "." in inner:
-                raise ConfigError(f"inputs.{name}: a name is not empty and has no dot: {inner!r}")
+        _check_input(name, value)
+    _check_sizes("decoder", spec.decoder)
     t5, interformer = spec.encoder.t5, spec.encoder.interformer
-    if (t5 is None) == (interformer is None):
-        raise ConfigError("encoder: exactly one of t5, interformer")
-    for where, section in (
-        ("decoder", spec.decoder),
-        ("encoder.t5", t5),
-        ("encoder.interformer", interformer),
-    ):
-        if section is not None:
-            _check_sizes(where, section)
-    if t5 is not None:
+    if t5 is not None and interformer is None:
+        _check_sizes("encoder.t5", t5)
         _check_t5(spec, t5)
-    elif interformer is not None and interformer.d_model % interformer.heads:
-        raise ConfigError(
-            f"encoder.interformer: d_model {interformer.d_model} is not a multiple of "
-            f"{interformer.heads} heads"
-        )
+    elif interformer is not None and t5 is None:
+        _check_sizes("encoder.interformer", interformer)
+        if interformer.d_model % interformer.heads:
+            raise ConfigError(
+                f"encoder.interformer: d_model {interformer.d_model} is not a multiple of "
+                f"{interformer.heads} heads"
+            )
+    else:
+        raise ConfigError("encoder: exactly one of t5, interformer")
 
 
 def _check_sizes(where: str, section: DecoderSpec | T5EncoderSpec | InterFormerSpec) -> None:
-    """Every number of a section is a size, but for these."""
-    fields = asdict(section)
-    least = {"relative_buckets": 4}
-    for name, value in fields.items():
+    """Every integer of a section is a size, except for `eos_token`."""
+    for name, value in asdict(section).items():
         if name == "norm_eps":
             if value <= 0:
                 raise ConfigError(f"{where}.norm_eps: must be above 0, got {value}")
-        elif type(value) is int and name != "eos_token" and value < least.get(name, 1):
-            raise ConfigError(f"{where}.{name}: must be at least {least.get(name, 1)}, got {value}")
-    if isinstance(section, T5EncoderSpec):
-        half = section.relative_buckets // 2  # of the buckets for each direction
-        if section.relative_max_distance <= half // 2:
-            raise ConfigError(
-                f"{where}.relative_max_distance: must be above {half // 2} with "
-                f"{section.relative_buckets} relative_buckets, got {section.relative_max_distance}"
-            )
+        elif type(value) is int and name != "eos_token":
+            _check_at_least(4 if name == "relative_buckets" else 1, f"{where}.{name}", value)
 
 
-def _check_input(where: str, value: InputSpec) -> None:
-    if isinstance(value, DenseInput):
-        _check_positive(where, asdict(value), ("size",))
-        if value.default and len(value.default) != value.size:
-            raise ConfigError(f"{where}.default: expected {value.size} numbers")
-        if not all(map(math.isfinite, value.default)):
-            raise ConfigError(f"{where}.default: must be finite, got {list(value.default)}")
-    elif isinstance(value, CategoricalInput):
-        _check_positive(where, asdict(value), ("cardinality",))
-        if not 0 <= value.default < value.cardinality:
-            raise ConfigError(f"{where}.default: must be 0 to {value.cardinality - 1}")
-    elif isinstance(value, BagInput):
-        _check_positive(where, asdict(value), ("hash_rows",))
-        if any(not -(2**63) <= bag_id < 2**63 for bag_id in value.default):
-            raise ConfigError(
-                f"{where}.default: ids are 64-bit integers, got {list(value.default)}"
-            )
-    else:
-        _check_positive(where, asdict(value), ("max_length",))
-        _check_positive(f"{where}.side", value.side, tuple(value.side))
+def _check_input(name: str, value: InputSpec) -> None:
+    where = f"inputs.{name}"
+    for each in (name, *(value.side if isinstance(value, SequenceInput) else ())):
+        if not each or "." in each:
+            raise ConfigError(f"{where}: a name is not empty and has no dot: {each!r}")
+    match value:
+        case DenseInput(size, default):
+            _check_at_least(1, f"{where}.size", size)
+            if default and len(default) != size:
+                raise ConfigError(f"{where}.default: expected {size} numbers")
+            if not all(map(math.isfinite, default)):
+                raise ConfigError(f"{where}.default: must be finite, got {list(default)}")
+        case CategoricalInput(cardinality, chosen):
+            _check_at_least(1, f"{where}.cardinality", cardinality)
+            if not 0 <= chosen < cardinality:
+                raise ConfigError(f"{where}.default: must be 0 to {cardinality - 1}")
+        case BagInput(hash_rows, ids):
+            _check_at_least(1, f"{where}.hash_rows", hash_rows)
+            if any(not -(2**63) <= bag_id < 2**63 for bag_id in ids):
+                raise ConfigError(f"{where}.default: ids are 64-bit integers, got {list(ids)}")
+        case SequenceInput(max_length, side):
+            _check_at_least(1, f"{where}.max_length", max_length)
+            for side_name, cardinality in side.items():
+                _check_at_least(1, f"{where}.side.{side_name}", cardinality)
 
 
 def _check_t5(spec: ModelSpec, t5: T5EncoderSpec) -> None:
+    quarter = t5.relative_buckets // 4  # half of the buckets for each direction, half of them exact
+    if t5.relative_max_distance <= quarter:
+        raise ConfigError(
+            f"encoder.t5.relative_max_distance: must be above {quarter} with "
+            f"{t5.relative_buckets} relative_buckets, got {t5.relative_max_distance}"
+        )
     history = spec.inputs.get(t5.history)
-    if isinstance(history, SequenceInput) and history.max_length > MAX_HISTORY:
+    if not isinstance(history, SequenceInput):
+        raise ConfigError(f"encoder.t5.history: {t5.history!r} is not an input of kind sequence")
+    if history.max_length > MAX_HISTORY:
         raise ConfigError(
             f"inputs.{t5.history}.max_length: at most {MAX_HISTORY} for t5, whose every token is "
             f"attended to, got {history.max_length}"
         )
-    if not isinstance(history, SequenceInput):
-        raise ConfigError(f"encoder.t5.history: {t5.history!r} is not an input of kind sequence")
     if history.side:
         raise ConfigError(
             f"inputs.{t5.history}.side: t5 reads the SIDs of its history only; remove it, or use "
@@ -355,7 +344,6 @@ def _check_t5(spec: ModelSpec, t5: T5EncoderSpec) -> None:
         )
 
 
-def _check_positive(where: str, fields: Mapping[str, Any], names: tuple[str, ...]) -> None:
-    for name in names:
-        if fields[name] < 1:
-            raise ConfigError(f"{where}.{name}: must be at least 1, got {fields[name]}")
+def _check_at_least(least: int, where: str, value: int) -> None:
+    if value < least:
+        raise ConfigError(f"{where}: must be at least {least}, got {value}")

@@ -1,29 +1,58 @@
-"""What the generate stage calls: features in, SIDs out, however they are computed.
+"""Generation for the generate stage: features in, SIDs out, in one of three ways.
 
-A batch has as many rows as one of the configuration's batch buckets; requests have the first rows
-and the others are empty users, so that every shape is known beforehand.
+`PlainGeneration` is the definition, on any device. `FastGeneration` runs the encoder and the fast
+loop in one precision, one operation after the other. `GraphGeneration` records it as CUDA graphs.
+
+A batch has as many rows as one of the configuration's batch buckets. Requests have the first rows
+and empty users the others, so every shape is known beforehand.
 """
 
+import copy
+from collections.abc import Collection, Iterable
+from threading import Lock
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile, GenerationConfig
-from grace.kernels import DecodeIndex, Ops, UserTensors
-from grace.model.definition.beam_search import Generated, beam_search
-from grace.model.definition.inputs import FeatureTensors
+from grace.kernels import (
+    AdmissionSlot,
+    DecodeIndex,
+    Ops,
+    UserTensors,
+    admission_slot,
+    load_encoder_ops,
+)
+from grace.model.definition.beam_search import (
+    Generated,
+    beam_search,
+    leaves_of,
+    require_together,
+)
+from grace.model.definition.input_encoding import InputEncoder
+from grace.model.definition.inputs import FeatureTensors, SequenceTensors
 from grace.model.definition.model import Model
-from grace.model.engine.captured_generation import CapturedGeneration
-from grace.model.engine.fast_generation import FastGeneration
-from grace.model.engine.fast_weights import Precision
+from grace.model.engine.cuda_graphs import GraphedCall, GraphMemory
+from grace.model.engine.decode_loop import FoundNodes, fast_search
+from grace.model.engine.decode_weights import PRECISIONS, FastWeights, Precision
 from grace.model.engine.prefix_memo import PrefixMemo
 
-__all__ = ["Generation", "PlainGeneration", "generation_for"]
+__all__ = [
+    "FastGeneration",
+    "Generation",
+    "GraphGeneration",
+    "PlainGeneration",
+    "copy_features",
+    "empty_features",
+    "generation_for",
+    "one_sid_index",
+]
 
 
 class Generation(Protocol):
-    """Of one checkpoint, for any snapshot of its SID space."""
+    """Generation with one checkpoint, for any snapshot of its SID space."""
 
     @property
     def memo(self) -> PrefixMemo | None:
@@ -36,12 +65,27 @@ class Generation(Protocol):
         index: DecodeIndex,
         profile: BeamProfile,
     ) -> Generated:
-        """On the current stream, without waiting for it. What a batch was made of must live until
-        the stream has come so far; what is returned is the caller's own."""
+        """Generate on the current stream, without waiting for it.
+
+        The arguments must live until the stream has done the work. The caller owns the result.
+        """
+
+
+def generation_for(
+    model: Model, ops: Ops, precision: Precision, memo_bytes: int, config: GenerationConfig
+) -> Generation:
+    """Return the fastest generation for the model's device. On a GPU, record all its graphs."""
+    device = model.decoder.start.device
+    if device.type == "cuda":
+        fast = FastGeneration(model, ops, precision, memo_bytes)
+        return GraphGeneration(model, fast, config.batch_buckets, config.profiles.values())
+    if precision != "fp32":
+        raise ConfigError(f"precision: {precision} needs a GPU; on device {device} use fp32")
+    return PlainGeneration(model, ops)
 
 
 class PlainGeneration:
-    """The definition, run as it is: on a CPU, or as what faster ones are compared with."""
+    """The definition: for a CPU, and to compare the others with."""
 
     memo: PrefixMemo | None = None
 
@@ -61,14 +105,197 @@ class PlainGeneration:
         return beam_search(self._model.decoder, context, users, index, profile, self._ops)
 
 
-def generation_for(
-    model: Model, ops: Ops, precision: Precision, memo_bytes: int, config: GenerationConfig
-) -> Generation:
-    """The fastest there is where the model is; on a GPU every bucket and profile is recorded."""
+class FastGeneration:
+    """It copies the model's weights, which are in float32, and keeps the copies on their device.
+
+    Products share a workspace. So only one batch runs at a time, here or in graphs of this object.
+    """
+
+    def __init__(self, model: Model, ops: Ops, precision: Precision, memo_bytes: int) -> None:
+        folded = FastWeights.of(model.decoder)
+        dtype = PRECISIONS[precision]
+        self.dtype = dtype
+        self.device = folded.device
+        self.vocab_sizes = folded.vocab_sizes
+        self.ops = ops
+        self.memo = PrefixMemo.build(folded, dtype, memo_bytes, ops)
+        self._weights = folded.to(self.device, dtype)
+        self._encoder_ops = load_encoder_ops(self.device)
+        self._encoder = copy.deepcopy(model.encoder).to(dtype).eval().requires_grad_(False)
+        if dtype != torch.float32:
+            self._require_range(precision)
+
+    @torch.inference_mode()
+    def search(
+        self, features: FeatureTensors, slot: AdmissionSlot, profile: BeamProfile
+    ) -> FoundNodes:
+        """Search for the slot's users and snapshot; `features` are in this object's precision."""
+        context = self._encoder(features, self._encoder_ops)
+        return fast_search(self._weights, self.memo, context, slot, profile, self.ops)
+
+    @torch.inference_mode()
+    def generate(
+        self,
+        features: FeatureTensors,
+        users: UserTensors,
+        index: DecodeIndex,
+        profile: BeamProfile,
+    ) -> Generated:
+        require_together(self.vocab_sizes, index, profile)
+        slot = admission_slot(self.ops)
+        slot.point_at(users, index)
+        found = self.search(_cast(features, self.dtype), slot, profile)
+        return Generated(leaves_of(found.nodes, index), found.scores, found.corrupt)
+
+    def _require_range(self, precision: Precision) -> None:
+        """Refuse weights that the precision cannot hold: infinities would corrupt requests."""
+        named = [
+            *((f"decoder's {name}", weight) for name, weight in self._weights.named_tensors()),
+            *((f"encoder's {name}", weight) for name, weight in self._encoder.named_parameters()),
+            *((f"memo of step {step}", x) for step, x in enumerate(self.memo.states)),
+            *((f"memo of step {step}", x) for step, x in enumerate(self.memo.queries)),
+        ]
+        for name, tensor in named:
+            if tensor.numel() and not all(x.isfinite() for x in torch.aminmax(tensor)):
+                raise ConfigError(
+                    f"precision: {precision} holds no number beyond "
+                    f"{torch.finfo(tensor.dtype).max:.5g}, which the {name} has; use "
+                    f"{'bf16 or fp32' if precision == 'fp16' else 'fp32'}"
+                )
+
+
+class GraphGeneration:
+    """One CUDA graph of `FastGeneration.search` per batch bucket and beam profile.
+
+    Before a replay, a batch's features are copied to the graph's inputs and the admission slot
+    points at its users and snapshot; after it, the results are copied out. So no graph holds an
+    address of a snapshot. All graphs share memory, slot and inputs: one batch runs at a time.
+    Batches of any thread and stream wait for each other on the GPU. A generation shares nothing
+    with others, so a new checkpoint or snapshot warms up while others serve.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        fast: FastGeneration,
+        buckets: Collection[int],
+        profiles: Iterable[BeamProfile],
+    ) -> None:
+        """Record all graphs, which takes seconds. Other threads may use the GPU meanwhile."""
+        self._fast = fast
+        self._slot = admission_slot(fast.ops)
+        self._memory = GraphMemory(fast.device)
+        self._lock = Lock()
+        self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._inputs: dict[int, FeatureTensors] = {}
+        self._calls: dict[tuple[int, BeamProfile], GraphedCall[FoundNodes]] = {}
+        index = one_sid_index(fast.vocab_sizes, fast.device)
+        widest_first = sorted(set(profiles), key=lambda profile: -sum(profile.beams))
+        for profile in widest_first:
+            require_together(fast.vocab_sizes, index, profile)
+        for bucket in sorted(set(buckets), reverse=True):
+            features = empty_features(model, bucket, fast.dtype)
+            self._inputs[bucket] = features
+            bitmask = torch.zeros((bucket, 1), dtype=torch.int64, device=fast.device)
+            self._slot.point_at(UserTensors(bitmask, ()), index)
+            for profile in widest_first:
+                self._calls[bucket, profile] = self._record(features, profile)
+        self._done.record(torch.cuda.current_stream(fast.device))
+
+    @property
+    def memo(self) -> PrefixMemo:
+        return self._fast.memo
+
+    @torch.inference_mode()
+    def generate(
+        self,
+        features: FeatureTensors,
+        users: UserTensors,
+        index: DecodeIndex,
+        profile: BeamProfile,
+    ) -> Generated:
+        require_together(self._fast.vocab_sizes, index, profile)
+        bucket = len(users.bitmask)
+        call = self._calls.get((bucket, profile))
+        if call is None:
+            raise ConfigError(
+                f"a batch of {bucket} with beams {list(profile.beams)} was not captured: buckets "
+                f"{sorted(self._inputs)}; give the profile when generation is made"
+            )
+        with self._lock:
+            stream = torch.cuda.current_stream(self._fast.device)
+            stream.wait_event(self._done)
+            try:
+                self._slot.point_at(users, index)
+                copy_features(features, self._inputs[bucket])
+                call.replay()
+                found = call.result
+                return Generated(
+                    leaves_of(found.nodes, index), found.scores.clone(), found.corrupt.clone()
+                )
+            finally:  # the next batch waits for whatever this one has queued
+                self._done.record(stream)
+
+    def _record(self, features: FeatureTensors, profile: BeamProfile) -> GraphedCall[FoundNodes]:
+        return GraphedCall(lambda: self._fast.search(features, self._slot, profile), self._memory)
+
+
+def empty_features(model: Model, batch: int, dtype: torch.dtype) -> FeatureTensors:
+    """Return the features of requests without inputs: every batch of this size has their shapes."""
     device = model.decoder.start.device
-    if device.type == "cuda":
-        eager = FastGeneration(model, ops, precision, memo_bytes)
-        return CapturedGeneration(model, eager, config.batch_buckets, config.profiles.values())
-    if precision != "fp32":
-        raise ConfigError(f"precision: {precision} needs a GPU; on device {device} use fp32")
-    return PlainGeneration(model, ops)
+    inputs = InputEncoder(model.spec).batch([], batch).to(device)
+    with torch.inference_mode():
+        features = _cast(model.features(inputs), dtype)
+        single = features.non_sequence
+        return FeatureTensors(
+            None if single is None else _copy(single),
+            tuple(SequenceTensors(_copy(s.states), s.mask) for s in features.sequences),
+        )
+
+
+def copy_features(source: FeatureTensors, target: FeatureTensors) -> None:
+    """Copy a batch's features into memory of the same shapes, with a cast, without waiting."""
+    if (source.non_sequence is None) != (target.non_sequence is None) or len(
+        source.sequences
+    ) != len(target.sequences):
+        raise ValueError("features must be those of the model that generation was made for")
+    pairs: list[tuple[str, Tensor, Tensor]] = []
+    if source.non_sequence is not None and target.non_sequence is not None:
+        pairs.append(("features.non_sequence", source.non_sequence, target.non_sequence))
+    for i, (given, kept) in enumerate(zip(source.sequences, target.sequences, strict=True)):
+        pairs.append((f"features.sequences[{i}].states", given.states, kept.states))
+        pairs.append((f"features.sequences[{i}].mask", given.mask, kept.mask))
+    for name, one, other in pairs:
+        if one.shape != other.shape:  # a copy would broadcast one row to all
+            raise ValueError(f"{name} must be {list(other.shape)}, got {list(one.shape)}")
+    # One call: every call releases the interpreter's lock and may wait to get it back.
+    torch._foreach_copy_(
+        [kept for _, _, kept in pairs], [given for _, given, _ in pairs], non_blocking=True
+    )
+
+
+def one_sid_index(vocab_sizes: tuple[int, ...], device: torch.device) -> DecodeIndex:
+    """Return a catalogue of one SID without matchers, to record with before a snapshot is there."""
+    length = len(vocab_sizes)
+    return DecodeIndex(
+        vocab_sizes=vocab_sizes,
+        first_leaf=length,
+        node_offsets=torch.arange(length + 1, dtype=torch.int32, device=device),
+        csr_tokens=torch.zeros(length, dtype=torch.int32, device=device),
+        bitmask_index=None,
+        bitmask_table=None,
+        blooms=(),
+    )
+
+
+def _cast(features: FeatureTensors, dtype: torch.dtype) -> FeatureTensors:
+    single = features.non_sequence
+    return FeatureTensors(
+        None if single is None else single.to(dtype),
+        tuple(SequenceTensors(s.states.to(dtype), s.mask) for s in features.sequences),
+    )
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """Return own memory: features without inputs may be views of a weight."""
+    return tensor.clone(memory_format=torch.contiguous_format)

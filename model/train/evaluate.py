@@ -1,27 +1,30 @@
-"""How well a model foretells the newest event of users it has not seen, beside simple rules.
+"""How well a model predicts the newest event of held-out users, compared with simple rules.
 
-A recommender is judged by the rank it gives to the true SID, from 0; recall@k is the share of users
-whose rank is below k. A rule that does not list the true SID at all gives it the rank ABSENT.
+A recommender ranks the true SID of each user, from 0; recall@k is the share of users whose rank is
+below k. A true SID that a recommender does not list has the rank ABSENT.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from grace.configs.generation import BeamProfile
+from grace.index.snapshot import Snapshot
 from grace.kernels import DecodeIndex, UserTensors, load_ops
+from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.definition.beam_search import beam_search
 from grace.model.definition.model import Model
-from grace.model.train.batches import HistoryBatches
-from grace.model.train.interactions import Interactions
+from grace.model.train.interactions import HistoryBatches, Interactions, history_input
+from grace.model.train.loop import reproducible
 
 __all__ = [
     "ABSENT",
-    "CUTOFFS",
     "Skew",
+    "evaluate",
     "follower_ranks",
     "model_ranks",
     "popularity_ranks",
@@ -31,7 +34,7 @@ __all__ = [
 ]
 
 Int64 = npt.NDArray[np.int64]
-Progress = Callable[[int, int], None]  # (users done, users in all)
+Progress = Callable[[str, int, int, str], None]  # (what, done, in all, details)
 
 CUTOFFS = (1, 5, 10, 50)
 ABSENT = np.iinfo(np.int64).max
@@ -41,11 +44,50 @@ _USERS_PER_BATCH = 64
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """How unevenly events fall on SIDs."""
+    """How unevenly events are distributed over SIDs.
 
-    gini: float  # 0: all alike; towards 1: one SID has everything
-    top_1_percent_share: float  # of the events, on the most popular SIDs
+    gini                   0 if all SIDs have equally many, towards 1 if one SID has all
+    top_<p>_percent_share  the share of the events on the p % most popular SIDs
+    """
+
+    gini: float
+    top_1_percent_share: float
     top_10_percent_share: float
+
+
+def evaluate(
+    checkpoint: Path,
+    catalogue: Snapshot,
+    log: Interactions,
+    profile: BeamProfile,
+    progress: Progress,
+) -> dict[str, dict[int, float]]:
+    """Return the recall of held-out users' newest events, by recommender and cut-off.
+
+    The recommenders are the checkpoint's model in the product's own beam search, and three rules:
+    `followers`, `popularity` and `random`.
+    """
+    model = load_checkpoint(checkpoint)
+    batches = HistoryBatches(log, history_input(model.spec))
+    events = log.last_events()
+    index = DecodeIndex.of(catalogue, torch.device("cpu"))
+    with reproducible():
+        generated = model_ranks(
+            model,
+            index,
+            batches,
+            events,
+            profile,
+            lambda done, total: progress("evaluate", done, total, ""),
+        )
+    counts = log.leaf_counts(catalogue.trie.num_leaves)
+    within = tuple(k for k in CUTOFFS if k <= profile.num_sids)
+    return {
+        "model": recall(generated, within),
+        "followers": recall(follower_ranks(log, events)),
+        "popularity": recall(popularity_ranks(counts, log.leaves[events])),
+        "random": random_recall(catalogue.trie.num_leaves),
+    }
 
 
 def recall(ranks: Int64, cutoffs: Sequence[int] = CUTOFFS) -> dict[int, float]:
@@ -53,19 +95,19 @@ def recall(ranks: Int64, cutoffs: Sequence[int] = CUTOFFS) -> dict[int, float]:
 
 
 def random_recall(num_leaves: int, cutoffs: Sequence[int] = CUTOFFS) -> dict[int, float]:
-    """What k different SIDs, drawn blindly, reach on average."""
+    """Return the expected recall of k distinct SIDs drawn at random."""
     return {k: min(k / num_leaves, 1.0) for k in cutoffs}
 
 
 def popularity_ranks(counts: Int64, truth: Int64) -> Int64:
-    """Everybody is shown what training users met most; ties in SID order.   [users]"""
+    """Rank by how often training users met a SID, ties in SID order.   -> [users]"""
     rank = np.empty(len(counts), np.int64)
     rank[np.argsort(-counts, kind="stable")] = np.arange(len(counts))
     return rank[truth]
 
 
 def follower_ranks(log: Interactions, events: Int64) -> Int64:
-    """Everybody is shown what training users met most right after the same SID.   [users]"""
+    """Rank by how often a SID came right after the user's last one in training.   -> [users]"""
     pairs, counts = np.unique(log.transitions(), axis=0, return_counts=True)
     order = np.lexsort((pairs[:, 1], -counts, pairs[:, 0]))
     before, after = pairs[order].T
@@ -85,18 +127,18 @@ def model_ranks(
     batches: HistoryBatches,
     events: Int64,
     profile: BeamProfile,
-    progress: Progress,
+    progress: Callable[[int, int], None],
 ) -> Int64:
-    """Everybody is shown what the product's own beam search generates.   [users]"""
+    """Rank in the order that the product's own beam search generates.   -> [users]"""
     ops = load_ops(index.csr_tokens.device)
     ranks = np.full(len(events), ABSENT)
     for start in range(0, len(events), _USERS_PER_BATCH):
         rows = events[start : start + _USERS_PER_BATCH]
         with torch.inference_mode():
             context = model.user_context(batches.inputs(rows))
-        generated = beam_search(
-            model.decoder, context, _anybody(len(rows), index), index, profile, ops
-        )
+        # The index has no matchers, so nothing reads the users' rows.
+        users = UserTensors(index.csr_tokens.new_zeros((len(rows), 0), dtype=torch.int64), ())
+        generated = beam_search(model.decoder, context, users, index, profile, ops)
         generated.require_finite()
         is_true = generated.leaves.numpy() == batches.log.leaves[rows, np.newaxis]
         user, rank = np.nonzero(is_true)
@@ -119,8 +161,3 @@ def skew_of(counts: Int64) -> Skew:
 def _share_of_top(ascending: Int64, share: float) -> float:
     top = max(1, round(share * len(ascending)))
     return float(ascending[-top:].sum() / ascending.sum())
-
-
-def _anybody(users: int, index: DecodeIndex) -> UserTensors:
-    """User rows for an index without matchers, which looks at none."""
-    return UserTensors(index.csr_tokens.new_zeros((users, 0), dtype=torch.int64), ())

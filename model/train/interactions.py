@@ -1,4 +1,4 @@
-"""The interaction log in memory: who met which SID when, in users' order of time."""
+"""The log of interactions: which user met which SID when, and batches of their histories."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,11 +8,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
+from torch import Tensor
 
-from grace.configs.errors import InputError
+from grace.configs.errors import ConfigError, InputError
 from grace.index.trie import SidTrie
+from grace.model.definition.input_encoding import age_buckets
+from grace.model.definition.inputs import ModelInputs, SequenceEvents
+from grace.model.definition.spec import ModelSpec, SequenceInput
 
-__all__ = ["Interactions", "read_interactions"]
+__all__ = ["HistoryBatches", "Interactions", "history_input", "read_interactions"]
 
 Int64 = npt.NDArray[np.int64]
 
@@ -21,7 +26,7 @@ _SPLITS = ("train", "test")
 
 @dataclass(frozen=True, slots=True)
 class Interactions:
-    """Events of all users side by side, each user's oldest first.
+    """The events of all users, one user after another, oldest first.
 
     offsets   int64 [users + 1]
     user_ids  int64 [users]
@@ -45,29 +50,90 @@ class Interactions:
         return np.repeat(np.arange(len(self.user_ids)), np.diff(self.offsets))
 
     def examples(self) -> Int64:
-        """Events of training users: each is one thing to foretell. A user's first one too, from
-        nothing, so that a model knows what to say to a newcomer."""
+        """Return the events of training users: a model learns to predict each of them.
+
+        A user's first event is one too: from it a model learns what to offer a newcomer.
+        """
         return np.flatnonzero(~self.held_out[self.event_user])
 
     def last_events(self) -> Int64:
-        """The newest event of every held-out user who has an older one."""
+        """Return the newest event of every held-out user who has an older one."""
         long_enough = self.held_out & (np.diff(self.offsets) > 1)
         return self.offsets[1:][long_enough] - 1
 
     def leaf_counts(self, num_leaves: int) -> Int64:
-        """How often training users met each leaf.   [num_leaves]"""
+        """Return how often training users met each leaf, [num_leaves]."""
         counts: Int64 = np.bincount(self.leaves[self.examples()], minlength=num_leaves)
         return counts
 
     def transitions(self) -> Int64:
-        """Leaves that followed each other in the histories of training users.   [pairs, 2]"""
+        """Return successive leaves in the histories of training users, [pairs, 2]."""
         events = self.examples()
         events = events[events > self.offsets[self.event_user[events]]]
         return np.column_stack([self.leaves[events - 1], self.leaves[events]])
 
 
+@dataclass(frozen=True, slots=True)
+class HistoryBatches:
+    """Batches of the histories before given events, each of at most `max_length` events."""
+
+    log: Interactions
+    history: SequenceInput
+
+    def __post_init__(self) -> None:
+        for name, cardinality in self.history.side.items():
+            low, high = int(self.log.side[name].min()), int(self.log.side[name].max())
+            if low < 0 or high >= cardinality:
+                raise InputError(
+                    f"the log's column {name!r} has ids {low} to {high}, but the model's side "
+                    f"input is declared for 0 to {cardinality - 1}; declare {high + 1} or more"
+                )
+
+    def inputs(self, events: Int64) -> ModelInputs:
+        """Return the history before each of `events`, int64 [B]. A user's first event has none."""
+        log = self.log
+        user_start = log.offsets[np.searchsorted(log.offsets, events, side="right") - 1]
+        begin = np.maximum(user_start, events - self.history.max_length)
+        counts = events - begin
+        offsets = np.concatenate([[0], np.cumsum(counts)])
+        rows = np.repeat(begin - offsets[:-1], counts) + np.arange(offsets[-1])
+        newest = np.repeat(log.times_ms[events - 1], counts)
+        return ModelInputs(
+            batch=len(events),
+            dense=(),
+            categorical=(),
+            bags=(),
+            sequences=(
+                SequenceEvents(
+                    offsets=torch.from_numpy(offsets),
+                    sids=torch.from_numpy(log.sids[rows]),
+                    age_buckets=torch.from_numpy(age_buckets(newest - log.times_ms[rows])),
+                    side=tuple(
+                        torch.from_numpy(log.side[name][rows]) for name in self.history.side
+                    ),
+                ),
+            ),
+        )
+
+    def targets(self, events: Int64) -> Tensor:
+        """Return the SIDs of `events`, int64 [B, L]."""
+        return torch.from_numpy(self.log.sids[events])
+
+
+def history_input(spec: ModelSpec) -> SequenceInput:
+    """Return the model's only input. A log can train no model that has other inputs."""
+    first, *others = spec.inputs.items()
+    extra = others if isinstance(first[1], SequenceInput) else [first]
+    if extra or not isinstance(first[1], SequenceInput):
+        raise ConfigError(
+            f"model.inputs.{extra[0][0]}: an interaction log has one sequence of events and "
+            "nothing else; remove the input"
+        )
+    return first[1]
+
+
 def read_interactions(path: Path, trie: SidTrie, side: Sequence[str] = ()) -> Interactions:
-    """The log over a catalogue; `side` names the columns of ids to read besides."""
+    """Read a log over a catalogue's SIDs, with the columns of ids that `side` names."""
     table = _read_table(path, side)
     columns = {name: _integers(path, table, name) for name in ("user_id", "timestamp_ms", *side)}
     order = np.lexsort((columns["timestamp_ms"], columns["user_id"]))
@@ -151,21 +217,20 @@ def _sids(path: Path, table: pa.Table, sid_length: int) -> Int64:
 
 
 def _leaves(path: Path, sids: Int64, trie: SidTrie) -> Int64:
-    """The leaf of every SID, found level by level among its parent's children."""
-    nodes = np.zeros(len(sids), np.int64)
-    num_tokens = max(trie.vocab_sizes)
-    parents = np.repeat(np.arange(trie.num_internal), np.diff(trie.node_offsets))
-    entry_keys = parents * num_tokens + trie.csr_tokens  # ascending: entries are in node order
-    for position in range(trie.sid_length):
-        tokens = sids[:, position]
-        keys = nodes * num_tokens + tokens
-        entries = np.minimum(np.searchsorted(entry_keys, keys), len(entry_keys) - 1)
-        strange = (entry_keys[entries] != keys) | (tokens < 0) | (tokens >= num_tokens)
-        if strange.any():
-            row = int(np.argmax(strange))
-            raise InputError(
-                f"{path}: row {row}: SID {sids[row].tolist()} is not in the catalogue; "
-                "log and ads must be of one SID space"
-            )
-        nodes = entries + 1
-    return nodes - trie.first_leaf
+    """Return the leaf of every SID: leaves are in SID order."""
+    known, given = _sortable(trie.sids(np.arange(trie.num_leaves))), _sortable(sids)
+    leaves = np.minimum(np.searchsorted(known, given), len(known) - 1)
+    beyond = (sids < 0) | (sids >= trie.vocab_sizes)
+    strange = (known[leaves] != given) | beyond.any(axis=1)
+    if strange.any():
+        row = int(np.argmax(strange))
+        raise InputError(
+            f"{path}: row {row}: SID {sids[row].tolist()} is not in the catalogue; "
+            "log and ads must be of one SID space"
+        )
+    return leaves
+
+
+def _sortable(sids: npt.NDArray[np.integer]) -> npt.NDArray[np.bytes_]:
+    """Return SIDs [n, L] as strings of bytes [n] in the same order."""
+    return np.ascontiguousarray(sids, dtype=">u2").view(f"S{2 * sids.shape[1]}")[:, 0]

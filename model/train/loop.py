@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +14,9 @@ from torch.nn.utils import clip_grad_norm_
 from grace.configs.errors import ConfigError
 from grace.configs.training import TrainingConfig
 from grace.model.definition.model import Model
-from grace.model.train.batches import HistoryBatches
-from grace.model.train.reproducible import reproducible
+from grace.model.train.interactions import HistoryBatches
 
-__all__ = ["Progress", "fit", "learning_rate_at", "sequence_loss"]
+__all__ = ["fit", "learning_rate_at", "reproducible", "sequence_loss"]
 
 Int64 = npt.NDArray[np.int64]
 Progress = Callable[[int, int, float], None]  # (steps done, steps in all, loss of the last one)
@@ -25,9 +25,9 @@ Progress = Callable[[int, int, float], None]  # (steps done, steps in all, loss 
 def fit(
     model: Model, batches: HistoryBatches, config: TrainingConfig, seed: int, progress: Progress
 ) -> list[float]:
-    """Trains the model in place; the loss of every step.
+    """Train the model in place, and return the loss of every step.
 
-    Equal seeds make equal weights on one machine; another processor adds up in another order.
+    Equal seeds give equal weights on one machine. Another processor may add in another order.
     """
     optimizer = torch.optim.AdamW(_groups(model, config.weight_decay), betas=(0.9, 0.98))
     order = _endless(batches.log.examples(), config.batch, np.random.default_rng(seed))
@@ -57,7 +57,7 @@ def fit(
 
 
 def sequence_loss(logits: tuple[Tensor, ...], targets: Tensor) -> Tensor:
-    """-log p(SID): over the positions, the sum of the cross-entropies; over the batch, the mean.
+    """Return -log p(SID), a sum of cross-entropies over the positions; the batch's mean.
 
     logits per position [B, C_t], targets int64 [B, L]
     """
@@ -66,11 +66,27 @@ def sequence_loss(logits: tuple[Tensor, ...], targets: Tensor) -> Tensor:
 
 
 def learning_rate_at(step: int, config: TrainingConfig) -> float:
-    """Rises in a line to the configured rate, then falls as half a cosine."""
+    """Return a rate that rises linearly to the configured one, then falls as half a cosine."""
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
     done = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
     return config.learning_rate * (1 + math.cos(math.pi * done)) / 2
+
+
+@contextmanager
+def reproducible(threads: int = 1) -> Iterator[None]:
+    """Make sums add up in one order on every run.
+
+    Both settings of torch affect the whole process, so the end of the context restores them.
+    """
+    before = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
+    torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        torch.set_num_threads(before[1])
 
 
 def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
@@ -83,7 +99,7 @@ def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
 
 
 def _endless(examples: Int64, size: int, rng: np.random.Generator) -> Iterator[Int64]:
-    """Batches of one shuffle after another; what is left of a shuffle opens the next batch."""
+    """Yield batches from one shuffle after another; a batch may span two shuffles."""
     waiting = examples[:0]
     while True:
         while len(waiting) < size:

@@ -1,4 +1,4 @@
-"""The loss curve as a picture. The one module that needs matplotlib, the extra `plots`."""
+"""The loss curve as a picture. Only this module needs matplotlib, from the extra `plots`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,13 +9,13 @@ from matplotlib.figure import Figure
 
 __all__ = ["plot_loss"]
 
-_SMOOTHED_OVER = 40  # parts of the curve that one average spans
+_WINDOWS = 40  # in the whole curve; the running mean spans one
 
 
 def plot_loss(losses: Sequence[float], title: str, path: Path) -> None:
-    """A PNG of the loss by step: every step, and its running mean."""
+    """Write a PNG of the loss of every step and its running mean."""
     values = np.array(losses)
-    window = max(1, len(values) // _SMOOTHED_OVER)
+    window = max(1, len(values) // _WINDOWS)
     smooth = np.convolve(values, np.full(window, 1 / window), mode="valid")
     figure = Figure(figsize=(7, 4), layout="constrained")
     FigureCanvasAgg(figure)

@@ -1,51 +1,45 @@
-"""From a folder of data to a checkpoint, and how well it retrieves: what `grace train` does."""
+"""`grace train`: from a folder of data and a recipe to a checkpoint and its recall.
+
+A recipe is a YAML file with three sections:
+
+model:      like model.yaml; sid_space and vocab_sizes may be left out, then they are the data's
+training:   {steps: 1500, batch: 256, ...}
+generation: {max_batch: 16, profiles: {full: {beams: [1, 64, 64, 64], num_sids: 64}}}
+"""
 
 import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from grace.configs.errors import InputError
-from grace.configs.generation import BeamProfile
+from grace.configs.errors import ConfigError, InputError
+from grace.configs.generation import BeamProfile, GenerationConfig
+from grace.configs.sections import load_section, read_sections
 from grace.configs.training import TrainingConfig
 from grace.index.builder import BuildSpec, build
 from grace.index.matchers.matchers import MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot
-from grace.kernels import DecodeIndex
-from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint, save_checkpoint
+from grace.model.checkpoints.checkpoint import checkpoint_id, save_checkpoint
 from grace.model.checkpoints.init import random_model
-from grace.model.train.batches import HistoryBatches, history_input
-from grace.model.train.evaluate import (
-    CUTOFFS,
-    Skew,
-    follower_ranks,
-    model_ranks,
-    popularity_ranks,
-    random_recall,
-    recall,
-    skew_of,
-)
-from grace.model.train.interactions import Interactions, read_interactions
+from grace.model.definition.spec import ModelSpec, parse_spec
+from grace.model.train.evaluate import Skew, evaluate, skew_of
+from grace.model.train.interactions import HistoryBatches, history_input, read_interactions
 from grace.model.train.loop import fit
-from grace.model.train.recipe import load_recipe
-from grace.model.train.reproducible import reproducible
 
 __all__ = [
-    "ADS_FILE",
     "LOG_FILE",
-    "TARGETING_FILE",
+    "Recipe",
     "TrainingReport",
     "TrainingRun",
     "catalogue_of",
-    "evaluate",
+    "load_recipe",
     "train_model",
 ]
 
@@ -53,14 +47,22 @@ ADS_FILE = "ads.parquet"
 TARGETING_FILE = "targeting.yaml"
 LOG_FILE = "interactions.parquet"
 
-Progress = Callable[[str, int, int, str], None]  # (what, done, in all, the latest of it)
+Progress = Callable[[str, int, int, str], None]  # (what, done, in all, details)
 
-_FINAL_SHARE = 0.05  # of the steps, whose mean loss is the final one
+_SECTIONS = ("model", "training", "generation")
+_FINAL_SHARE = 0.05  # the final loss is the mean over this share of the steps, the last ones
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    model: ModelSpec
+    training: TrainingConfig
+    generation: GenerationConfig
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
-    """What to train and where to put it. `steps` and `epochs` override the configuration's."""
+    """The input and output of a run. `steps` and `epochs` override the recipe's length."""
 
     data: Path
     out: Path
@@ -72,7 +74,7 @@ class TrainingRun:
 
 @dataclass(frozen=True, slots=True)
 class TrainingReport:
-    """`recall` by recommender, then by cut-off; model.train.evaluate says what each one shows."""
+    """What a run did. `recall` is by recommender, then by cut-off: see `evaluate`."""
 
     checkpoint: str
     sid_space: str
@@ -91,7 +93,7 @@ class TrainingReport:
 
     @property
     def final_loss(self) -> float:
-        """Mean over the last steps."""
+        """The mean loss of the last steps."""
         last = max(1, round(_FINAL_SHARE * len(self.losses)))
         return float(np.mean(self.losses[-last:]))
 
@@ -106,7 +108,7 @@ class TrainingReport:
 
 
 def train_model(run: TrainingRun, progress: Progress) -> TrainingReport:
-    """Writes the checkpoint, and judges it as it is on disk."""
+    """Train a model, write its checkpoint, and evaluate the checkpoint as read back from disk."""
     if run.out.exists() and (not run.out.is_dir() or any(run.out.iterdir())):
         raise InputError(f"--out {run.out} is already there; choose a new folder, or remove it")
     with _partial_folder(run.out) as partial:
@@ -117,7 +119,7 @@ def train_model(run: TrainingRun, progress: Progress) -> TrainingReport:
 
 @contextmanager
 def _partial_folder(out: Path) -> Iterator[Path]:
-    """A new folder beside `out`, so that a run that ends early leaves nothing under its name."""
+    """Make a temporary folder next to `out`, so that a run that fails leaves no `out`."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         made = tempfile.TemporaryDirectory(prefix=".grace-train-", dir=out.parent)
@@ -165,40 +167,32 @@ def _train(run: TrainingRun, out: Path, progress: Progress) -> TrainingReport:
     )
 
 
-def evaluate(
-    checkpoint: Path,
-    catalogue: Snapshot,
-    log: Interactions,
-    profile: BeamProfile,
-    progress: Progress,
-) -> dict[str, dict[int, float]]:
-    """Recall of the newest event of held-out users, by recommender and cut-off."""
-    model = load_checkpoint(checkpoint)
-    batches = HistoryBatches(log, history_input(model.spec))
-    events = log.last_events()
-    index = DecodeIndex.of(catalogue, torch.device("cpu"))
-    with reproducible():
-        generated = model_ranks(
-            model,
-            index,
-            batches,
-            events,
-            profile,
-            lambda done, total: progress("evaluate", done, total, ""),
-        )
-    counts = log.leaf_counts(catalogue.trie.num_leaves)
-    within = tuple(k for k in CUTOFFS if k <= profile.num_sids)
-    return {
-        "model": recall(generated, within),
-        "followers": recall(follower_ranks(log, events)),
-        "popularity": recall(popularity_ranks(counts, log.leaves[events])),
-        "random": random_recall(catalogue.trie.num_leaves),
+def load_recipe(path: Path, catalogue: Snapshot) -> Recipe:
+    """Read and check a recipe for the SIDs of a catalogue."""
+    sections = read_sections(path, _SECTIONS)
+    facts: dict[str, Any] = {
+        "sid_space": catalogue.facts.sid_space,
+        "vocab_sizes": list(catalogue.trie.vocab_sizes),
     }
+    model = {**facts, **sections["model"]}
+    for name, fact in facts.items():
+        if model[name] != fact:
+            raise ConfigError(
+                f"{path}: model.{name} is {model[name]}, the data's is {fact}; leave it out, or "
+                "train on other data"
+            )
+    spec = parse_spec(model, f"{path}: model")
+    generation = load_section(GenerationConfig, sections["generation"], f"{path}: generation")
+    try:
+        generation.require_steps(spec.sid_length)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    training = load_section(TrainingConfig, sections["training"], f"{path}: training")
+    return Recipe(spec, training, generation)
 
 
 def catalogue_of(data: Path) -> Snapshot:
-    """The SIDs of a folder's ads, as a snapshot without matchers: whom ads are for does not matter
-    to what users do next."""
+    """Build a snapshot of the folder's ads without matchers: training ignores targeting."""
     with tempfile.TemporaryDirectory(prefix="grace-train-") as root:
         spec = BuildSpec(
             ads=(data / ADS_FILE,),
@@ -211,15 +205,13 @@ def catalogue_of(data: Path) -> Snapshot:
 
 
 def _with_steps(config: TrainingConfig, run: TrainingRun, examples: int) -> TrainingConfig:
-    """The configuration with the run's length; the warm-up keeps its share."""
+    """Return the configuration with the run's length. A warm-up takes at most a tenth of it."""
     steps = run.steps
     if run.epochs is not None:
         steps = math.ceil(run.epochs * examples / config.batch)
     if steps is None:
         return config
-    values = asdict(config)
-    values["warmup_steps"] = min(config.warmup_steps, steps // 10)
-    return TrainingConfig(**{**values, "steps": steps})
+    return replace(config, steps=steps, warmup_steps=min(config.warmup_steps, steps // 10))
 
 
 def _rounded(values: dict[Any, float]) -> dict[Any, float]:

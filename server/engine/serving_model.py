@@ -13,7 +13,7 @@ from grace.kernels import load_ops
 from grace.model.definition.input_encoding import InputEncoder
 from grace.model.definition.model import Model
 from grace.model.definition.spec import ModelSpec
-from grace.model.engine.fast_weights import PRECISIONS, Precision
+from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.model.engine.feature_stage import FeatureStage, feature_stage_for
 from grace.model.engine.generation import Generation, generation_for
 from grace.model.engine.prefix_memo import PrefixMemo

@@ -13,7 +13,7 @@ from grace.index.storage import load_snapshot
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import DecodeIndex
 from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint, require_match
-from grace.model.engine.fast_weights import PRECISIONS, Precision
+from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.server.engine.room import require_numbered_places, shortage
 from grace.server.engine.serving_model import ServingModel, serving_model
 

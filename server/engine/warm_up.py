@@ -15,7 +15,7 @@ from google.protobuf.json_format import Parse, ParseError
 from grace.configs.errors import ConfigError, InputError
 from grace.configs.generation import GenerationConfig
 from grace.configs.serving import LimitsConfig
-from grace.model.engine.fast_weights import Precision
+from grace.model.engine.decode_weights import Precision
 from grace.proto.retrieval_pb2 import RetrieveRequest
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import InvalidRequest

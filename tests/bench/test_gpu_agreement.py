@@ -31,7 +31,7 @@ from grace.index.snapshot import Snapshot
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import REFERENCE, UserTensors
 from grace.model.definition.inputs import UserContext
-from grace.model.engine.fast_products import PLAIN_PRODUCTS
+from grace.model.engine.decode_weights import PLAIN_PRODUCTS
 from grace.proto.retrieval_pb2 import Counts, RetrieveResponse
 from support.decode_cases import branching_case, decode_case
 from support.oracle import eligible

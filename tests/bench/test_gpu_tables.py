@@ -35,8 +35,8 @@ from grace.configs.serving import LimitsConfig
 from grace.index.matchers.matchers import MatcherMode
 from grace.index.storage.layout import arrays_of
 from grace.kernels import REFERENCE, Ops
-from grace.model.checkpoints.flops import decoder_flops
 from grace.model.checkpoints.init import load_model_config
+from grace.model.checkpoints.model_cost import decoder_flops
 from grace.server.stages.requests import read_request
 from support.command import run_grace
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from grace.configs.errors import DeviceError
 from grace.kernels.decode.lt_products import LtProducts
-from grace.model.engine.captured_call import CapturedCall, CaptureMemory
+from grace.model.engine.cuda_graphs import GraphedCall, GraphMemory
 
 GPU = torch.device("cuda", 0)
 CHOSEN = ((6144, 2048, False), (2048, 512, True))
@@ -112,7 +112,7 @@ def test_a_graph_replays_the_products_on_new_rows(
     products: LtProducts, outs: int, inner: int, adds: bool
 ) -> None:
     x, weight, residual = operands(8192, outs, inner)
-    call = CapturedCall(lambda: run(products, x, weight, residual, adds=adds), CaptureMemory(GPU))
+    call = GraphedCall(lambda: run(products, x, weight, residual, adds=adds), GraphMemory(GPU))
     x.copy_(x.roll(7, dims=0))
     call.replay()
     assert torch.equal(call.result, run(products, x, weight, residual, adds=adds))

@@ -1,19 +1,20 @@
-"""The committed demonstration model, judged again on a catalogue and a log made anew."""
+"""The committed demonstration model, evaluated again on a new copy of its catalogue and log."""
 
 import json
+import re
+import runpy
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from grace.catalogues.synth import preset_spec, write_folder
 from grace.index.snapshot import Snapshot
 from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint
-from grace.model.train.evaluate import skew_of
+from grace.model.train.evaluate import evaluate, skew_of
 from grace.model.train.interactions import Interactions, read_interactions
-from grace.model.train.recipe import Recipe, load_recipe
-from grace.model.train.run import LOG_FILE, catalogue_of, evaluate
+from grace.model.train.run import LOG_FILE, Recipe, catalogue_of, load_recipe
+from support.in_process import invoke_grace
 
 MOST_BYTES = 3_000_000
 
@@ -31,20 +32,13 @@ def metrics(checkpoint: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("demo")
-    write_folder(preset_spec("demo", seed=1), folder)
-    return folder
+def catalogue(demo_folder: Path) -> Snapshot:
+    return catalogue_of(demo_folder)
 
 
 @pytest.fixture(scope="module")
-def catalogue(data: Path) -> Snapshot:
-    return catalogue_of(data)
-
-
-@pytest.fixture(scope="module")
-def log(data: Path, catalogue: Snapshot) -> Interactions:
-    return read_interactions(data / LOG_FILE, catalogue.trie)
+def log(demo_folder: Path, catalogue: Snapshot) -> Interactions:
+    return read_interactions(demo_folder / LOG_FILE, catalogue.trie)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +70,7 @@ def test_its_metrics_are_of_these_weights_and_this_log(
     assert top == pytest.approx(skew.top_1_percent_share, abs=1e-4)
 
 
-def test_its_recall_at_10_is_over_three_times_popularitys(
+def test_its_recall_is_that_of_its_metrics_and_three_times_popularitys(
     checkpoint: Path,
     metrics: dict[str, Any],
     recipe: Recipe,
@@ -88,11 +82,11 @@ def test_its_recall_at_10_is_over_three_times_popularitys(
     assert found["model"][10] >= 3 * found["popularity"][10]
     for name, row in found.items():
         for k, value in row.items():
-            # Scores in another order of addition may swap near-ties of a few users.
+            # Another order of addition may swap near-ties of a few users.
             assert metrics["recall"][name][str(k)] == pytest.approx(value, abs=0.01), (name, k)
 
 
-def test_the_document_tells_these_numbers(repository: Path, metrics: dict[str, Any]) -> None:
+def test_the_document_shows_these_numbers(repository: Path, metrics: dict[str, Any]) -> None:
     text = (repository / "docs" / "training.md").read_text()
     for name, row in metrics["recall"].items():
         cells = " | ".join(f"{100 * row[k]:.1f} %" for k in ("1", "5", "10", "50"))
@@ -103,3 +97,22 @@ def test_the_document_tells_these_numbers(repository: Path, metrics: dict[str, A
     assert f"{metrics['weights']:,} weights" in text
     config = metrics["config"]
     assert f"{config['steps']:,} steps of {config['batch']} examples" in text
+
+
+def test_the_program_of_the_page_on_models_finds_ads_with_it(
+    checkpoint: Path,
+    demo_folder: Path,
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    files = ("--ads", demo_folder / "ads.parquet", "--targeting", demo_folder / "targeting.yaml")
+    assert invoke_grace("build", *files, "--root", demo_folder / "snapshots").exit_code == 0
+    page = (repository / "docs" / "model.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(demo_folder)
+    Path("checkpoint").symlink_to(checkpoint)
+    Path("program.py").write_text(program)
+    capsys.readouterr()
+    runpy.run_path("program.py")
+    assert re.match(r"\[(\d+ *){5,}", capsys.readouterr().out)

@@ -1,6 +1,7 @@
-"""Importing Hugging Face T5 folders: the layouts that are read, and those refused by name."""
+"""Importing Hugging Face T5 folders: layouts that it reads, and faults that it refuses by name."""
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,18 +16,24 @@ from grace.configs.errors import CheckpointError, ConfigError, GraceError, Input
 from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint, save_checkpoint
 from grace.model.checkpoints.import_t5 import T5Layout, consecutive_offsets, import_t5
 from grace.model.definition.model import Model
-from support.command import run_grace, run_python
-from support.hf_t5 import HfShape, random_t5
+from support.in_process import invoke_grace
+from support.t5_folders import T5Shape, write_t5
 
-SHAPE = HfShape((7,) * 3, layers=1)
+SHAPE = T5Shape((7,) * 3, layers=1)
 LAYOUT = T5Layout("plain-1", SHAPE.vocab_sizes, SHAPE.offsets, max_history=3)
 
 Tensors = dict[str, Tensor]
 
 
+@pytest.fixture(autouse=True)
+def no_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The import does not need the package: importing it fails here."""
+    monkeypatch.setitem(sys.modules, "transformers", None)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    random_t5(SHAPE, tmp_path / "hf", seed=1)
+    write_t5(SHAPE, tmp_path / "hf", seed=1)
     return tmp_path / "hf"
 
 
@@ -37,7 +44,7 @@ def edit_config(folder: Path, changes: dict[str, Any], name: str = "config.json"
     (folder / name).write_text(json.dumps(kept))
 
 
-def edit_weights(folder: Path, change: Callable[[Tensors], None]) -> None:
+def edit_weights(folder: Path, change: Callable[[Tensors], object]) -> None:
     tensors = load_file(folder / "model.safetensors")
     change(tensors)
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
@@ -69,15 +76,15 @@ def test_the_vocabulary_is_divided_among_the_steps(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_half_precision_files_are_read_as_what_they_say(dtype: torch.dtype, tmp_path: Path) -> None:
-    theirs = random_t5(SHAPE, tmp_path / "half", seed=1, dtype=dtype)
+def test_half_precision_files_are_read(dtype: torch.dtype, tmp_path: Path) -> None:
+    theirs = write_t5(SHAPE, tmp_path / "half", seed=1, dtype=dtype)
     ours = import_t5(tmp_path / "half", LAYOUT)
-    assert torch.equal(ours.decoder.start, theirs.shared.weight[0].float())
+    assert torch.equal(ours.decoder.start, theirs["shared.weight"][0].float())
 
 
 def test_sharded_weights_are_the_same_weights(folder: Path, tmp_path: Path) -> None:
-    random_t5(SHAPE, tmp_path / "sharded", seed=1, max_shard_size="10KB")
-    assert len(list((tmp_path / "sharded").glob("*.safetensors"))) > 2
+    write_t5(SHAPE, tmp_path / "sharded", seed=1, shards=3)
+    assert len(list((tmp_path / "sharded").glob("*.safetensors"))) == 3
     assert_equal(import_t5(tmp_path / "sharded", LAYOUT), import_t5(folder, LAYOUT))
 
 
@@ -95,17 +102,17 @@ def test_tied_weights_may_all_be_written_out(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("tied", [True, False, None])
-def test_files_before_transformers_5_say_by_being_tied_that_the_head_is_scaled(
+def test_before_transformers_5_a_tied_head_is_a_scaled_head(
     tied: bool | None, tmp_path: Path
 ) -> None:
     shape = replace(SHAPE, tied=False, scaled=tied is not False)
-    random_t5(shape, tmp_path, seed=1)
+    write_t5(shape, tmp_path, seed=1)
     expected = import_t5(tmp_path, LAYOUT)
     edit_config(tmp_path, {"scale_decoder_outputs": None, "tie_word_embeddings": tied})
     assert_equal(import_t5(tmp_path, LAYOUT), expected)
 
 
-def test_the_generation_config_goes_before_the_config(folder: Path) -> None:
+def test_the_generation_config_overrides_the_config(folder: Path) -> None:
     edit_config(folder, {"decoder_start_token_id": 0}, "generation_config.json")
     edit_config(folder, {"decoder_start_token_id": 3})
     shared = load_file(folder / "model.safetensors")["shared.weight"]
@@ -140,7 +147,7 @@ def test_an_imported_model_is_saved_and_loaded(folder: Path, tmp_path: Path) -> 
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_another_function_than_ours_is_refused_by_name(
+def test_a_config_of_another_function_is_refused_by_name(
     changes: dict[str, Any], fault: str, folder: Path
 ) -> None:
     (folder / "generation_config.json").unlink()
@@ -156,51 +163,42 @@ def test_a_config_that_is_no_json_object_is_refused(text: str, folder: Path) -> 
     assert refusal(folder, ConfigError).startswith(str(folder / "config.json"))
 
 
-def removed(name: str) -> Callable[[Tensors], None]:
-    def change(tensors: Tensors) -> None:
-        del tensors[name]
-
-    return change
+def without(name: str) -> Callable[[Tensors], object]:
+    return lambda tensors: tensors.pop(name)
 
 
-def test_a_missing_tensor_is_named(folder: Path) -> None:
-    edit_weights(folder, removed("decoder.block.0.layer.1.EncDecAttention.k.weight"))
-    assert "missing tensor 'decoder.block.0.layer.1.EncDecAttention.k.weight' [24, 24]" in refusal(
-        folder, CheckpointError
-    )
+@pytest.mark.parametrize(
+    ("config", "weights", "fault"),
+    [
+        (
+            {},
+            without("decoder.block.0.layer.1.EncDecAttention.k.weight"),
+            "missing tensor 'decoder.block.0.layer.1.EncDecAttention.k.weight' [24, 24]",
+        ),
+        ({"tie_word_embeddings": False}, None, "missing tensor 'lm_head.weight'"),
+        ({}, lambda x: x.update(user=torch.zeros(3)), "unexpected tensor 'user'"),
+        (
+            {},
+            lambda x: x.update({"encoder.block.1.layer.1.layer_norm.weight": torch.ones(24)}),
+            "unexpected tensor 'encoder.block.1",
+        ),
+        ({"d_ff": 41}, None, "wi.weight' must be [41, 24] by config.json, got [40, 24]"),
+        (
+            {},
+            lambda x: x["shared.weight"][2, :5].fill_(torch.nan),
+            "'shared.weight' has 5 of 600 numbers NaN",
+        ),
+    ],
+)
+def test_weights_that_do_not_fit_the_config_are_named(
+    config: dict[str, Any], weights: Callable[[Tensors], object] | None, fault: str, folder: Path
+) -> None:
+    edit_config(folder, config)
+    edit_weights(folder, weights or len)
+    assert fault in refusal(folder, GraceError)
 
 
-def test_a_config_that_says_untied_needs_a_head(folder: Path) -> None:
-    edit_config(folder, {"tie_word_embeddings": False})
-    assert "missing tensor 'lm_head.weight'" in refusal(folder, CheckpointError)
-
-
-def test_a_tensor_that_no_t5_has_is_named(folder: Path) -> None:
-    edit_weights(folder, lambda tensors: tensors.update(user_embedding=torch.zeros(3)))
-    assert "unexpected tensor 'user_embedding'" in refusal(folder, CheckpointError)
-
-
-def test_layers_beyond_those_of_the_config_are_named(tmp_path: Path) -> None:
-    random_t5(replace(SHAPE, layers=2), tmp_path, seed=1)
-    edit_config(tmp_path, {"num_layers": 1})
-    assert "unexpected tensor 'encoder.block.1" in refusal(tmp_path, CheckpointError)
-
-
-def test_a_shape_other_than_the_configs_is_printed_beside_it(folder: Path) -> None:
-    edit_config(folder, {"d_ff": 41})
-    fault = refusal(folder, CheckpointError)
-    assert "wi.weight' must be [41, 24] by config.json, got [40, 24]" in fault
-
-
-def test_weights_that_are_no_numbers_are_counted(folder: Path) -> None:
-    def change(tensors: Tensors) -> None:
-        tensors["shared.weight"][2, :5] = torch.nan
-
-    edit_weights(folder, change)
-    assert "'shared.weight' has 5 of 600 numbers NaN" in refusal(folder, CheckpointError)
-
-
-def test_pickled_weights_are_refused_with_the_way_out(folder: Path) -> None:
+def test_pickled_weights_are_refused_with_the_remedy(folder: Path) -> None:
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
     fault = refusal(folder, CheckpointError)
@@ -218,14 +216,11 @@ def test_an_index_that_leaves_its_folder_is_refused(weight_map: Any, folder: Pat
     assert "weight_map: expected names of files in this folder" in refusal(folder, CheckpointError)
 
 
-def test_a_missing_shard_is_named(tmp_path: Path) -> None:
-    random_t5(SHAPE, tmp_path, seed=1, max_shard_size="10KB")
+def test_a_missing_shard_or_folder_is_named(tmp_path: Path) -> None:
+    write_t5(SHAPE, tmp_path, seed=1, shards=3)
     shard = sorted(tmp_path.glob("*.safetensors"))[1]
     shard.unlink()
     assert str(shard) in refusal(tmp_path, CheckpointError)
-
-
-def test_a_folder_that_is_none_is_an_input_error(tmp_path: Path) -> None:
     refusal(tmp_path / "nothing", InputError)
 
 
@@ -253,29 +248,17 @@ def test_consecutive_offsets_follow_the_first_token() -> None:
     assert consecutive_offsets((63,), 5) == (5,)
 
 
-@pytest.mark.subprocess
 def test_the_command_writes_the_checkpoint_that_it_prints(folder: Path, tmp_path: Path) -> None:
     options = ["--sid-space", "plain-1", "--vocab-sizes", "7,7,7", "--max-history", "3"]
-    done = run_grace("import-t5", folder, "--out", tmp_path / "model", *options, "--json")
-    assert (done.returncode, done.stderr) == (0, "")
+    done = invoke_grace("import-t5", folder, "--out", tmp_path / "model", *options, "--json")
+    assert (done.exit_code, done.stderr) == (0, "")
     printed = json.loads(done.stdout)
     assert printed["checkpoint"] == checkpoint_id(tmp_path / "model")
     assert_equal(load_checkpoint(tmp_path / "model"), import_t5(folder, LAYOUT))
-    again = run_grace("import-t5", folder, "--out", tmp_path / "model", *options)
-    assert again.returncode == 2
+    again = invoke_grace("import-t5", folder, "--out", tmp_path / "model", *options)
+    assert again.exit_code == 2
     assert again.stderr.startswith("error: ")
     assert "is already there" in again.stderr
-
-
-@pytest.mark.subprocess
-def test_the_command_needs_no_transformers(folder: Path, tmp_path: Path) -> None:
-    code = f"""
-import sys
-sys.modules["transformers"] = None
-from grace.cli.main import app
-app(["import-t5", {str(folder)!r}, "--out", {str(tmp_path / "m")!r}, "--sid-space", "s",
-     "--vocab-sizes", "7,7,7", "--token-offsets", "1,8,15", "--dtype", "bfloat16"])
-"""
-    done = run_python(code)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "SID space s, tokens of position 0, 1, ... from (1, 8, 15)" in done.stdout
+    offsets = ["--token-offsets", "1,8,15", "--dtype", "bfloat16"]
+    done = invoke_grace("import-t5", folder, "--out", tmp_path / "m", *options, *offsets)
+    assert "SID space plain-1, tokens of position 0, 1, ... from (1, 8, 15)" in done.stdout

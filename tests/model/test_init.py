@@ -1,4 +1,4 @@
-"""Random models: sane scales, strict configurations, and the command that writes them."""
+"""Random models: the scale of their logits, strict configurations, and `grace init-model`."""
 
 import json
 from dataclasses import replace
@@ -12,9 +12,12 @@ from grace.configs.errors import ConfigError
 from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint
 from grace.model.checkpoints.init import load_model_config, random_model
 from grace.model.definition.spec import DecoderSpec, ModelSpec
-from support.command import run_grace
+from support.encoder_cases import INTERFORMER
+from support.generation_cases import MODELS
+from support.in_process import invoke_grace
 from support.models import random_context
-from support.specs import INTERFORMER, T5
+
+T5 = MODELS["t5"]
 
 DECODERS = {
     "unscaled": DecoderSpec(layers=3, d_model=63, heads=3, d_head=21, d_ff=111),
@@ -37,8 +40,8 @@ def test_logits_of_a_random_model_have_a_standard_deviation_near_2(decoder: Deco
             assert 1.5 <= logits.std().item() <= 2.5
 
 
-@pytest.mark.parametrize("spec", [T5, INTERFORMER], ids=["t5", "interformer"])
-def test_every_weight_is_drawn_but_for_gains(spec: ModelSpec) -> None:
+@pytest.mark.parametrize("spec", MODELS.values(), ids=MODELS)
+def test_gains_are_one_and_every_other_weight_is_random(spec: ModelSpec) -> None:
     for name, weight in random_model(spec, seed=1).named_parameters():
         if name.endswith("norm"):
             assert torch.equal(weight, torch.ones_like(weight)), name
@@ -83,28 +86,22 @@ def test_a_configuration_is_read_back(config: Path) -> None:
         ("max_batch", "batch", "generation: unknown key 'batch'"),
         ("d_model", "width", "model: .*unknown key 'width'"),
         ("model:\n", "model: 3\nx:\n", "unknown key 'x'"),
+        (None, "generation: {}\n", "section 'model' is missing"),
     ],
 )
-def test_an_unknown_key_is_named_with_its_path(
-    old: str, new: str, fault: str, config: Path
+def test_an_unknown_key_or_missing_section_is_named_with_its_path(
+    old: str | None, new: str, fault: str, config: Path
 ) -> None:
-    config.write_text(config.read_text().replace(old, new))
+    config.write_text(config.read_text().replace(old, new) if old else new)
     with pytest.raises(ConfigError, match=fault) as caught:
         load_model_config(config)
     assert str(caught.value).startswith(str(config))
 
 
-def test_a_missing_section_is_named(config: Path) -> None:
-    config.write_text("generation: {}\n")
-    with pytest.raises(ConfigError, match="section 'model' is missing"):
-        load_model_config(config)
-
-
-@pytest.mark.subprocess
 def test_the_command_writes_what_it_says(config: Path, tmp_path: Path) -> None:
     options = ["--seed", "7", "--dtype", "float32", "--json"]
-    done = run_grace("init-model", "--config", config, "--out", tmp_path / "m", *options)
-    assert (done.returncode, done.stderr) == (0, "")
+    done = invoke_grace("init-model", "--config", config, "--out", tmp_path / "m", *options)
+    assert (done.exit_code, done.stderr) == (0, "")
     printed = json.loads(done.stdout)
     assert printed["checkpoint"] == checkpoint_id(tmp_path / "m")
     expected = random_model(T5, seed=7).state_dict()
@@ -112,7 +109,6 @@ def test_the_command_writes_what_it_says(config: Path, tmp_path: Path) -> None:
         assert torch.equal(weight, expected[name]), name
 
 
-@pytest.mark.subprocess
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [((), "--out"), (("--dry-run", "--dtype", "int8"), "--dtype")],
@@ -120,7 +116,6 @@ def test_the_command_writes_what_it_says(config: Path, tmp_path: Path) -> None:
 def test_the_command_names_the_option_that_is_wrong(
     arguments: tuple[str, ...], fault: str, config: Path
 ) -> None:
-    done = run_grace("init-model", "--config", config, *arguments)
-    assert done.returncode == 2
+    done = invoke_grace("init-model", "--config", config, *arguments)
+    assert done.exit_code == 2
     assert fault in done.stderr
-    assert "Traceback" not in done.stderr

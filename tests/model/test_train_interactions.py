@@ -1,6 +1,7 @@
-"""Reading the interaction log: users' order of time, leaves of the catalogue, faults by name."""
+"""The interaction log: users' order of time, leaves of the catalogue, batches, faults by name."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -9,37 +10,35 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
-from grace.configs.errors import InputError
+from grace.configs.errors import ConfigError, InputError
 from grace.index.snapshot import Snapshot
-from grace.model.train.interactions import Interactions, read_interactions
-from grace.model.train.run import LOG_FILE, catalogue_of
-from support.training import write_small_data
+from grace.model.definition.input_encoding import encode_inputs
+from grace.model.definition.inputs import EventSequence, RequestFeatures
+from grace.model.definition.spec import SequenceInput
+from grace.model.train.interactions import (
+    HistoryBatches,
+    Interactions,
+    history_input,
+    read_interactions,
+)
+from grace.model.train.run import LOG_FILE
+from support.encoder_cases import INTERFORMER
 
 Rows = list[dict[str, Any]]
 
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("training")
-    write_small_data(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def catalogue(data: Path) -> Snapshot:
-    return catalogue_of(data)
+SPEC = replace(
+    INTERFORMER,
+    vocab_sizes=(64, 8, 8, 8),
+    inputs={"clicks": SequenceInput(max_length=5, side={"action": 8})},
+)
 
 
 @pytest.fixture(scope="module")
-def rows(data: Path) -> Rows:
-    written: Rows = pq.read_table(data / LOG_FILE).to_pylist()
+def rows(training_folder: Path) -> Rows:
+    written: Rows = pq.read_table(training_folder / LOG_FILE).to_pylist()
     return written
-
-
-@pytest.fixture(scope="module")
-def log(data: Path, catalogue: Snapshot) -> Interactions:
-    return read_interactions(data / LOG_FILE, catalogue.trie, ("action",))
 
 
 def write(rows: Rows, path: Path, without: str = "") -> Path:
@@ -48,7 +47,10 @@ def write(rows: Rows, path: Path, without: str = "") -> Path:
     return path
 
 
-def test_events_are_the_rows_by_user_and_time(log: Interactions, rows: Rows) -> None:
+def test_events_come_by_user_and_time_with_the_catalogues_leaves(
+    training_log: Interactions, rows: Rows, training_catalogue: Snapshot
+) -> None:
+    log = training_log
     in_order = sorted(rows, key=lambda row: (row["user_id"], row["timestamp_ms"]))
     assert log.sids.tolist() == [row["sid"] for row in in_order]
     assert log.times_ms.tolist() == [row["timestamp_ms"] for row in in_order]
@@ -56,33 +58,30 @@ def test_events_are_the_rows_by_user_and_time(log: Interactions, rows: Rows) -> 
     assert log.user_ids[log.event_user].tolist() == [row["user_id"] for row in in_order]
     held_out = {row["user_id"] for row in rows if row["split"] == "test"}
     assert set(log.user_ids[log.held_out].tolist()) == held_out
-
-
-def test_leaves_are_the_catalogues(log: Interactions, catalogue: Snapshot) -> None:
-    assert np.array_equal(catalogue.trie.sids(log.leaves), log.sids)
+    assert np.array_equal(training_catalogue.trie.sids(log.leaves), log.sids)
 
 
 def test_rows_may_come_in_any_order(
-    log: Interactions, rows: Rows, catalogue: Snapshot, tmp_path: Path
+    training_log: Interactions, rows: Rows, training_catalogue: Snapshot, tmp_path: Path
 ) -> None:
     shuffled = [rows[i] for i in np.random.default_rng(1).permutation(len(rows))]
-    again = read_interactions(write(shuffled, tmp_path / "log"), catalogue.trie, ("action",))
+    again = read_interactions(write(shuffled, tmp_path / "log"), training_catalogue.trie)
     for name in ("offsets", "user_ids", "held_out", "sids", "leaves", "times_ms"):
-        assert np.array_equal(getattr(again, name), getattr(log, name)), name
+        assert np.array_equal(getattr(again, name), getattr(training_log, name)), name
 
 
-def test_held_out_users_give_no_example_and_one_question(log: Interactions) -> None:
+def test_training_users_give_all_examples_and_held_out_users_their_newest_event(
+    training_log: Interactions,
+) -> None:
+    log = training_log
     held_out = log.held_out[log.event_user]
     assert np.array_equal(np.sort(log.examples()), np.flatnonzero(~held_out))
-    questions = log.last_events()
-    assert len(questions) == log.held_out.sum()
-    assert all(event + 1 in log.offsets and held_out[event] for event in questions.tolist())
-
-
-def test_counts_and_transitions_are_those_of_training_users(log: Interactions) -> None:
+    newest = log.last_events()
+    assert len(newest) == log.held_out.sum()
+    assert all(event + 1 in log.offsets and held_out[event] for event in newest.tolist())
     counts = np.zeros(111, np.int64)
     pairs: list[tuple[int, int]] = []
-    for user, (begin, end) in enumerate(zip(log.offsets[:-1], log.offsets[1:], strict=True)):
+    for user, (begin, end) in enumerate(pairwise(log.offsets)):
         history = [] if log.held_out[user] else log.leaves[begin:end].tolist()
         np.add.at(counts, history, 1)
         pairs += pairwise(history)
@@ -90,63 +89,94 @@ def test_counts_and_transitions_are_those_of_training_users(log: Interactions) -
     assert log.transitions().tolist() == [list(pair) for pair in pairs]
 
 
-def change(name: str, value: object) -> Callable[[Rows], None]:
-    def changed(rows: Rows) -> None:
-        rows[7][name] = value
-
-    return changed
+def one(name: str, value: object) -> Callable[[Rows], object]:
+    return lambda rows: rows[7].update({name: value})
 
 
-def every(name: str, value: object) -> Callable[[Rows], None]:
-    def changed(rows: Rows) -> None:
-        for row in rows:
-            row[name] = value
-
-    return changed
+def every(name: str, value: object) -> Callable[[Rows], object]:
+    return lambda rows: [row.update({name: value}) for row in rows]
 
 
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (change("sid", [63, 7, 7]), "row 7: sid has 3 tokens, the catalogue's have 4"),
-        (change("sid", [63, 7, 7, 70]), r"row 7: SID \[63, 7, 7, 70\] is not in the catalogue"),
-        (change("sid", [0, 0, 0, 0]), r"row 7: SID \[0, 0, 0, 0\] is not in the catalogue"),
-        (change("split", "valid"), "column 'split' has 'valid'; it must be one of"),
+        (one("sid", [63, 7, 7]), "row 7: sid has 3 tokens, the catalogue's have 4"),
+        (one("sid", [63, 7, 7, 70]), r"row 7: SID \[63, 7, 7, 70\] is not in the catalogue"),
+        (one("sid", [0, 0, 0, 0]), r"row 7: SID \[0, 0, 0, 0\] is not in the catalogue"),
+        (one("sid", [0, 0, 0, -1]), r"row 7: SID \[0, 0, 0, -1\] is not in the catalogue"),
+        (one("sid", [1 << 32, 0, 0, 0]), r"row 7: SID \[4294967296, 0, 0, 0\] is not in the"),
+        (one("split", "valid"), "column 'split' has 'valid'; it must be one of"),
         (every("split", "train"), "column split needs users of both kinds"),
         (every("split", "test"), "column split needs users of both kinds"),
-        (change("user_id", None), "column 'user_id' has nulls"),
+        (one("user_id", None), "column 'user_id' has nulls"),
         (every("action", "view"), "column 'action' must be of integers, got string"),
         (every("sid", 3), "column 'sid' must be lists of integers, got int64"),
         (list.clear, "column 'user_id' is missing"),
     ],
 )
 def test_a_fault_is_named(
-    fault: Callable[[Rows], None],
+    fault: Callable[[Rows], object],
     message: str,
     rows: Rows,
-    catalogue: Snapshot,
+    training_catalogue: Snapshot,
     tmp_path: Path,
 ) -> None:
     faulty = [dict(row) for row in rows]
     fault(faulty)
     with pytest.raises(InputError, match=message):
-        read_interactions(write(faulty, tmp_path / "log"), catalogue.trie, ("action",))
+        read_interactions(write(faulty, tmp_path / "log"), training_catalogue.trie, ("action",))
 
 
-def test_a_user_in_both_splits_is_named(rows: Rows, catalogue: Snapshot, tmp_path: Path) -> None:
+def test_a_user_in_both_splits_and_a_missing_column_or_file_are_named(
+    rows: Rows, training_catalogue: Snapshot, tmp_path: Path
+) -> None:
+    trie = training_catalogue.trie
     faulty = [dict(row) for row in rows]
     faulty[7]["split"] = "train" if faulty[7]["split"] == "test" else "test"
     with pytest.raises(InputError, match=f"user {rows[7]['user_id']} is in both splits"):
-        read_interactions(write(faulty, tmp_path / "log"), catalogue.trie)
-
-
-def test_a_missing_column_and_a_missing_file_are_named(
-    rows: Rows, catalogue: Snapshot, tmp_path: Path
-) -> None:
+        read_interactions(write(faulty, tmp_path / "log"), trie)
     with pytest.raises(InputError, match="column 'timestamp_ms' is missing"):
-        read_interactions(write(rows, tmp_path / "log", "timestamp_ms"), catalogue.trie)
+        read_interactions(write(rows, tmp_path / "log", "timestamp_ms"), trie)
     with pytest.raises(InputError, match=r"nowhere\.parquet: cannot be read"):
-        read_interactions(tmp_path / "nowhere.parquet", catalogue.trie)
+        read_interactions(tmp_path / "nowhere.parquet", trie)
     (tmp_path / "text").write_text("user_id,sid\n")
     with pytest.raises(InputError, match="text: cannot be read"):
-        read_interactions(tmp_path / "text", catalogue.trie)
+        read_interactions(tmp_path / "text", trie)
+
+
+def request_before(log: Interactions, event: int) -> RequestFeatures:
+    begin = int(log.offsets[log.event_user[event]])
+    clicks = EventSequence(
+        sids=log.sids[begin:event].reshape(-1).tolist(),
+        timestamps_ms=log.times_ms[begin:event].tolist(),
+        side={"action": log.side["action"][begin:event].tolist()},
+    )
+    return RequestFeatures(sequences={"clicks": clicks} if event > begin else {})
+
+
+def test_a_batch_is_what_its_users_would_have_sent_just_before(training_log: Interactions) -> None:
+    log = training_log
+    first, short, long = log.offsets[3], log.offsets[3] + 2, log.offsets[5] - 1
+    events = np.array([long, first, 0, short, long - 1, len(log.leaves) - 1])
+    batches = HistoryBatches(log, history_input(SPEC))
+    (ours,) = batches.inputs(events).sequences
+    requests = [request_before(log, int(event)) for event in events]
+    (theirs,) = encode_inputs(SPEC, requests).inputs.sequences
+    for name in ("offsets", "sids", "age_buckets"):
+        assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
+    assert torch.equal(ours.side[0], theirs.side[0])
+    assert ours.offsets.diff().tolist() == [5, 0, 0, 2, 5, 5]
+    assert batches.targets(events).tolist() == log.sids[events].tolist()
+
+
+def test_a_model_that_the_log_cannot_train_is_refused(training_log: Interactions) -> None:
+    history = replace(history_input(SPEC), side={"action": 4})
+    with pytest.raises(
+        InputError, match=r"column 'action' has ids 1 to 4, but .* declare 5 or more"
+    ):
+        HistoryBatches(training_log, history)
+    with pytest.raises(ConfigError, match=r"model\.inputs\.hour: an interaction log has one"):
+        history_input(INTERFORMER)
+    two = {"clicks": SequenceInput(5, {}), "views": SequenceInput(5, {})}
+    with pytest.raises(ConfigError, match=r"model\.inputs\.views"):
+        history_input(replace(INTERFORMER, inputs={**two}))

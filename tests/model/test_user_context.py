@@ -1,4 +1,4 @@
-"""What changes a user context, and what must not: padding, neighbours, places in a batch."""
+"""The encoders: their formulas, what changes a user context, and what must not change it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -9,8 +9,14 @@ import pytest
 import torch
 
 from grace.model.checkpoints.init import random_model
-from grace.model.definition.input_encoding import encode_inputs
-from grace.model.definition.inputs import EventSequence, Integers, RequestFeatures
+from grace.model.definition.input_encoding import InputEncoder, encode_inputs
+from grace.model.definition.inputs import (
+    EventSequence,
+    FeatureTensors,
+    Integers,
+    RequestFeatures,
+    SequenceTensors,
+)
 from grace.model.definition.model import Model
 from grace.model.definition.spec import ModelSpec, SequenceInput
 from support.encoder_cases import (
@@ -21,6 +27,7 @@ from support.encoder_cases import (
     random_features,
     t5_spec,
 )
+from support.plain_interformer import plain_context
 
 SPECS = {"interformer": INTERFORMER, "t5": T5}
 
@@ -35,10 +42,33 @@ def interformer() -> Model:
     return random_model(INTERFORMER, seed=3)
 
 
+def test_a_t5_history_without_tokens_has_a_context_of_zeros() -> None:
+    encoder = random_model(T5, seed=3).encoder
+    nothing = SequenceTensors(torch.zeros(2, 5, 21), torch.zeros(2, 5, dtype=torch.bool))
+    with torch.inference_mode():
+        context = encoder(FeatureTensors(None, (nothing,)))
+    assert not context.mask.any()
+    assert not context.states.any()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_interformer_is_its_formulas(seed: int, interformer: Model) -> None:
+    rng = np.random.default_rng(seed)
+    requests = [random_features(INTERFORMER, rng), RequestFeatures()]
+    requests.append(replace(requests[0], sequences={"buys": requests[0].sequences["buys"]}))
+    weights = {n: w.numpy().astype(np.float64) for n, w in interformer.state_dict().items()}
+    context = context_of(interformer, *requests)
+    encoder = InputEncoder(INTERFORMER)
+    for states, request in zip(context.states, requests, strict=True):
+        expected = plain_context(INTERFORMER, weights, encoder.encode(request))
+        torch.testing.assert_close(states.double(), torch.from_numpy(expected), rtol=0, atol=2e-5)
+    assert context.mask.all()
+
+
 def without_effect(
     model: Model, request: RequestFeatures, others: Mapping[str, RequestFeatures]
 ) -> list[str]:
-    """Those of `others` whose user context is that of `request`, give or take rounding."""
+    """Return the names of `others` whose user context equals that of `request` up to rounding."""
     contexts = context_of(model, request, *others.values())
     same_mask = (contexts.mask[1:] == contexts.mask[0]).all(dim=1)
     difference = (contexts.states[1:] - contexts.states[0]).abs().amax(dim=(1, 2))
@@ -154,7 +184,7 @@ WIDTHS = {
 
 @pytest.fixture(params=[1, 2], ids=["1 thread", "2 threads"])
 def threads(request: pytest.FixtureRequest) -> Iterator[None]:
-    """How many threads share a product decides which rows are left over."""
+    """The number of threads decides how a product is divided into rows."""
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
     yield

@@ -15,11 +15,10 @@ from grace.index.builder import BuildSpec, build
 from grace.kernels import Ops
 from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.definition.model import Model
-from grace.model.engine.fast_generation import FastGeneration
-from grace.model.engine.fast_weights import Precision
+from grace.model.engine.decode_weights import Precision
 from grace.model.engine.feature_lookups import FeatureLookups
 from grace.model.engine.feature_stage import PlainStage
-from grace.model.engine.generation import PlainGeneration
+from grace.model.engine.generation import FastGeneration, PlainGeneration
 from grace.server.engine import serving_model
 from grace.server.engine.serving_model import EngineFacts, precision_of
 from grace.server.engine.serving_model import serving_model as serving_model_of

@@ -10,8 +10,8 @@ from grace.configs.errors import ConfigError, InputError
 from grace.configs.serving import LimitsConfig
 from grace.kernels import load_ops
 from grace.model.checkpoints.checkpoint import load_checkpoint
-from grace.model.engine.fast_generation import FastGeneration
-from grace.model.engine.fast_weights import Precision
+from grace.model.engine.decode_weights import Precision
+from grace.model.engine.generation import FastGeneration
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.engine.warm_up import warm_up, warm_up_requests
 from grace.server.messages import FeatureBatch, GeneratedBatch, InputBatch, RequestBatch, Span

@@ -14,8 +14,8 @@ from grace.model.definition.beam_search import Generated, beam_search, leaves_of
 from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import UserContext
 from grace.model.definition.spec import DecoderSpec
-from grace.model.engine.fast_search import fast_search
-from grace.model.engine.fast_weights import FastWeights
+from grace.model.engine.decode_loop import fast_search
+from grace.model.engine.decode_weights import FastWeights
 from grace.model.engine.prefix_memo import PrefixMemo
 from support.models import random_context, random_decoder
 from support.op_cases import mapped

@@ -13,9 +13,9 @@ from grace.index.builder import BuildSpec, build
 from grace.index.storage import load_snapshot
 from grace.kernels import load_ops
 from grace.model.checkpoints.checkpoint import load_checkpoint
-from grace.model.engine.fast_generation import FastGeneration
-from grace.model.engine.fast_weights import Precision
+from grace.model.engine.decode_weights import Precision
 from grace.model.engine.feature_stage import FastStage
+from grace.model.engine.generation import FastGeneration
 from grace.proto.retrieval_pb2 import RetrieveResponse
 from grace.server.engine.serving_pair import ServingPair, load_pair, serving_pair
 from grace.server.messages import Answer, PendingRequest

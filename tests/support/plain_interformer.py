@@ -1,4 +1,4 @@
-"""The InterFormer encoder once more, from the formulas of docs/model.md.
+"""The InterFormer encoder in NumPy, from the formulas of docs/model.md: an oracle for tests.
 
 One request, only the events that are there, float64 NumPy: no batch, no padding, no mask.
 """
@@ -43,8 +43,8 @@ def plain_context(spec: ModelSpec, weights: Weights, request: EncodedRequest) ->
             states = attend(layer, "attention.", states, states, encoder.heads)
             states = personal_feed_forward(below(layer, "feed_forward."), states, u.mean(0))
             summaries[i], events[i] = states[:m], states[m:]
-        heard = [gate(block, "gate_in.", summary) for summary in summaries]
-        x = attend(block, "interact.", x, np.concatenate([x, *heard]), encoder.heads)
+        gated = [gate(block, "gate_in.", summary) for summary in summaries]
+        x = attend(block, "interact.", x, np.concatenate([x, *gated]), encoder.heads)
         x = feed_forward(below(block, "feed_forward."), x)
     pairs = zip(summaries, events, strict=True)
     memory = np.concatenate([x, *(part for pair in pairs for part in pair)])

@@ -1,28 +1,35 @@
-"""The decoder's weights as generation wants them: no norms, no look-up that a table can answer.
+"""The decoder's weights in the layout of the fast loop, and the products of rows with them.
 
-An RMS norm is a gain per column and a factor per row, and a linear map commutes with both. So each
-gain is folded into the weight behind the norm, in float32 and before any cast; the row factor is
-carried beside the rows and applied by whoever reads the product.
+An RMS norm is a gain per column and a factor per row, and both commute with a linear map. So the
+weight after a norm absorbs its gain, in float32 and before any cast. The row factors accompany the
+rows, and the reader of a product applies them. Weights stay [out, in], as x W^T reads them.
 
-Layer 0 sees only the embedding of the token appended last, so its q, k and v are a table with a
-block per token: block 0 is the start, block 1 + t * V + token the one appended at step t. Weights
-stay [out, in] with rows of `in` contiguous, which x W^T reads as it is stored, and the head rows of
-a step are side by side.
+Layer 0 sees only the embedding of the last token, so its q, k and v are a table with one block per
+token: block 0 is the start, block 1 + t * V + token the token appended at step t.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
+from grace.kernels.decode.lt_products import LtProducts
+from grace.kernels.encoder.norm_and_gates import rms_norm_reference as rms_norm
+from grace.kernels.row_stable import linear
 from grace.model.definition.decoder import Decoder
-from grace.model.definition.layers import linear, rms_norm
 from grace.model.definition.spec import DecoderSpec
-from grace.model.engine.fast_products import PLAIN_PRODUCTS, Products, products_for
 
-__all__ = ["PRECISIONS", "FastLayer", "FastWeights", "Precision"]
+__all__ = [
+    "PLAIN_PRODUCTS",
+    "PRECISIONS",
+    "FastLayer",
+    "FastWeights",
+    "Precision",
+    "Products",
+    "float_product",
+]
 
 Precision: TypeAlias = Literal["fp32", "bf16", "fp16"]
 
@@ -33,9 +40,48 @@ PRECISIONS: Mapping[Precision, torch.dtype] = {
 }
 
 
+class Products(Protocol):
+    """The products of a beam row with a weight [out, in], of which there are several bodies.
+
+    On a GPU a residual is the product's accumulator: adding it costs no pass over memory.
+    """
+
+    def into(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
+        """Write x W^T to `out`, [rows, out]."""
+
+    def add(self, residual: Tensor, x: Tensor, weight: Tensor) -> None:
+        """Add x W^T to `residual`, [rows, out], in place."""
+
+
+class _PlainProducts:
+    """As torch computes them; on a CPU through `row_stable`."""
+
+    def into(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
+        if x.device.type == "cpu":
+            out.copy_(linear(x, weight))
+        else:
+            torch.mm(x, weight.t(), out=out)
+
+    def add(self, residual: Tensor, x: Tensor, weight: Tensor) -> None:
+        if x.device.type == "cpu":
+            residual.add_(linear(x, weight))
+        else:
+            residual.addmm_(x, weight.t())
+
+
+PLAIN_PRODUCTS = _PlainProducts()
+
+
+def float_product(x: Tensor, weight: Tensor) -> Tensor:
+    """Return x W^T in float32, the type it is accumulated in, without a cast."""
+    if x.device.type == "cpu" or x.dtype == torch.float32:
+        return linear(x, weight).float()
+    return torch.mm(x, weight.t(), out_dtype=torch.float32)
+
+
 @dataclass(frozen=True, slots=True)
 class FastLayer:
-    """Of every layer, with I = heads * d_head; the gains of the norms are in cross_q and ffn_in.
+    """A layer's weights, with I = heads * d_head. cross_q and ffn_in contain their norms' gains.
 
     self_out [d, I], cross_q [I, d], cross_out [d, I],
     ffn_in [d_ff, d] (gated: [2 * d_ff, d], gate first), ffn_out [d, d_ff]
@@ -55,16 +101,17 @@ class FastLayer:
 
 @dataclass(frozen=True, slots=True)
 class FastWeights:
-    """
+    """A decoder's weights.
+
     start        [d]
     embed        [L - 1, V, d]
-    first_blocks [1 + (L - 1) * V, 3, H, dh]   layer 0's q, k, v, its row factors applied
-    layers       every layer
+    first_blocks [1 + (L - 1) * V, 3, H, dh]   layer 0's q, k, v, with their row factors
+    layers       all layers
     qkv          [3 * I, d] of each layer after the first
     cross_kv     [layers * 2 * I, d_context]   each layer's keys, then its values
     heads        [vocab_sizes[t] + extra[t], d] of each step
     bias         float32 [H, L], in every precision
-    products     how rows are multiplied by these
+    products     the body for these weights' device and precision
     """
 
     spec: DecoderSpec
@@ -83,11 +130,11 @@ class FastWeights:
     @staticmethod
     @torch.no_grad()
     def of(decoder: Decoder) -> "FastWeights":
-        """In float32, on the decoder's device. Some may be the decoder's own: `to` makes copies."""
+        """Fold the decoder's weights, in float32. They may share its memory: `to` makes copies."""
         weights = {name: weight.detach().float() for name, weight in decoder.named_parameters()}
         layers = [_of_layer(weights, f"layers.{i}.") for i in range(decoder.spec.layers)]
         qkv = [
-            _folded(weights[f"layers.{i}.qkv"], weights[f"layers.{i}.self_norm"])
+            weights[f"layers.{i}.qkv"] * weights[f"layers.{i}.self_norm"]
             for i in range(1, decoder.spec.layers)
         ]
         cross_kv = [
@@ -109,7 +156,7 @@ class FastWeights:
         )
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "FastWeights":
-        """A copy, in whatever precision."""
+        """Return a copy in another precision."""
 
         def copied(weight: Tensor) -> Tensor:
             return weight.to(device, dtype, copy=True)
@@ -126,11 +173,11 @@ class FastWeights:
             cross_kv=copied(self.cross_kv),
             heads=tuple(map(copied, self.heads)),
             bias=self.bias.to(device, copy=True),
-            products=products_for(device, dtype),
+            products=LtProducts(device) if LtProducts.fit(device, dtype) else PLAIN_PRODUCTS,
         )
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Those that are in the precision of this."""
+        """Yield the tensors that are in this object's precision, by name."""
         for name in ("start", "embed", "first_blocks", "cross_kv"):
             yield name, getattr(self, name)
         for name in ("qkv", "heads"):
@@ -155,16 +202,16 @@ class FastWeights:
         return self.start.dtype
 
     def first_block_of(self, step: int) -> int:
-        """Layer 0's block of token 0 appended at `step`; the other tokens' follow it."""
+        """Return layer 0's block of token 0 appended at `step`. The other tokens' blocks follow."""
         return 1 + step * self.embed.shape[1]
 
 
 def _of_layer(weights: Mapping[str, Tensor], layer: str) -> FastLayer:
     return FastLayer(
         self_out=weights[f"{layer}self_out"],
-        cross_q=_folded(weights[f"{layer}cross_q"], weights[f"{layer}cross_norm"]),
+        cross_q=weights[f"{layer}cross_q"] * weights[f"{layer}cross_norm"],
         cross_out=weights[f"{layer}cross_out"],
-        ffn_in=_folded(weights[f"{layer}ffn_in"], weights[f"{layer}ffn_norm"]),
+        ffn_in=weights[f"{layer}ffn_in"] * weights[f"{layer}ffn_norm"],
         ffn_out=weights[f"{layer}ffn_out"],
     )
 
@@ -180,8 +227,4 @@ def _head(decoder: Decoder, weights: Mapping[str, Tensor], step: int) -> Tensor:
     vocab, widest, extra = decoder.vocab_sizes[step], max(decoder.vocab_sizes), decoder.extra[step]
     rows = weights["head"][step]
     rows = torch.cat([rows[:vocab], rows[widest : widest + extra]])
-    return _folded(rows, weights["final_norm"])
-
-
-def _folded(weight: Tensor, gain: Tensor) -> Tensor:
-    return weight * gain
+    return rows * weights["final_norm"]

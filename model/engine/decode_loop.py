@@ -1,15 +1,11 @@
-"""Generation as a GPU wants it: the function of `grace.model.definition.beam_search`, organised
-for memory traffic.
+"""The fast decode loop: the function of `grace.model.definition.beam_search` with less traffic.
 
-* Row factors of RMS norms are computed, never applied: whoever reads a product multiplies by them
-  (`grace.model.engine.fast_weights`).
-* A step's QKV product is its cache: it is written once, into rows of a pool that later steps read
-  in place, and what moves when beams are rearranged is int32 block ids.
-* Layer 0 is a table of blocks, and for the first steps a memo of prefixes
-(`grace.model.engine.prefix_memo`).
-* Every shape follows from the batch size and the beam profile, nothing waits for the device, and
-  users and snapshot are known to the slot alone: so the whole loop can be captured once and
-  replayed for any batch. Nodes come out, not leaves: where leaves begin, the snapshot says.
+* Row factors of RMS norms are not applied: the reader of a product multiplies by them.
+* A step's QKV product is its KV cache, written once into rows of a pool that later steps read in
+  place. When beams are rearranged, only int32 block ids move.
+* Layer 0 is a table of blocks, and for the first steps a memo of prefixes (`prefix_memo`).
+* Shapes follow from batch size and beam profile, and only the slot knows users and snapshot. So a
+  CUDA graph of the loop serves any batch. It returns nodes: only a snapshot knows its leaves.
 """
 
 from dataclasses import dataclass
@@ -19,11 +15,11 @@ from torch import Tensor
 
 from grace.configs.generation import BeamProfile
 from grace.kernels import AdmissionSlot, Beams, Ops
+from grace.kernels.row_stable import linear
 from grace.model.definition.beam_search import root_beams
 from grace.model.definition.decoder import CrossCache
 from grace.model.definition.inputs import UserContext
-from grace.model.engine.fast_products import float_product, product
-from grace.model.engine.fast_weights import FastWeights
+from grace.model.engine.decode_weights import FastWeights, float_product
 from grace.model.engine.prefix_memo import PrefixMemo
 
 __all__ = ["FoundNodes", "fast_search"]
@@ -31,9 +27,11 @@ __all__ = ["FoundNodes", "fast_search"]
 
 @dataclass(frozen=True, slots=True)
 class FoundNodes:
-    """As `Generated`, with nodes in place of leaves.
+    """`Generated`, with nodes in place of leaves.
 
-    nodes int32 [B, num_sids], scores float32 [B, num_sids], corrupt bool [B]
+    nodes    int32 [B, num_sids]
+    scores   float32 [B, num_sids]
+    corrupt  bool [B]
     """
 
     nodes: Tensor
@@ -53,7 +51,7 @@ def fast_search(
     batch = len(context.states)
     decoder = _FastDecoder.of(weights, memo, ops, context, batch * sum(profile.beams))
     beams = root_beams(batch, context.states.device)
-    prefixes = _no_tokens(weights, batch)
+    prefixes = _empty_prefixes(weights, batch)
     corrupt = beams.corrupt
     first_block = 0
     for step, width in enumerate(profile.beams):
@@ -74,12 +72,12 @@ def fast_search(
 
 @dataclass(frozen=True, slots=True)
 class _Prefixes:
-    """What the beam rows entering a step have behind them.
+    """The prefixes of the beam rows that enter a step.
 
-    tokens   int32 [rows]      appended last
-    numbers  int32 [rows]      the prefixes' numbers in the memo; meaningless beyond its steps
-    first    int32 [rows, L]   blocks in layer 0's table; columns beyond the step say nothing
-    paged    int32 [rows, L]   blocks in the pools of the layers after it, likewise
+    tokens   int32 [rows]      the last tokens
+    numbers  int32 [rows]      the prefixes' numbers in the memo; undefined beyond its steps
+    first    int32 [rows, L]   blocks in layer 0's table; undefined beyond the step's column
+    paged    int32 [rows, L]   blocks in the pools of the later layers, likewise
     """
 
     tokens: Tensor
@@ -88,8 +86,8 @@ class _Prefixes:
     paged: Tensor
 
 
-def _no_tokens(weights: FastWeights, batch: int) -> _Prefixes:
-    """Block 0 of layer 0 is the start."""
+def _empty_prefixes(weights: FastWeights, batch: int) -> _Prefixes:
+    """Return one empty prefix per request: block 0 of layer 0 is the start."""
     none = torch.zeros(batch, dtype=torch.int32, device=weights.device)
     table = none.new_zeros((batch, weights.sid_length))
     return _Prefixes(tokens=none, numbers=none, first=table, paged=table.clone())
@@ -97,11 +95,11 @@ def _no_tokens(weights: FastWeights, batch: int) -> _Prefixes:
 
 @dataclass(frozen=True, slots=True)
 class _FastDecoder:
-    """One search of a batch.
+    """The state of one batch's search.
 
     pools    [blocks, 3, H, dh] of each layer after the first, written step by step
-    factors  float32 [blocks] of each: the row factor that its q, k and v still lack
-    blocks   int32 [blocks]   their numbers
+    factors  float32 [blocks] of each pool: the row factors that attention applies to its q, k and v
+    blocks   int32 [blocks]   the blocks' numbers
     """
 
     weights: FastWeights
@@ -129,7 +127,7 @@ class _FastDecoder:
         )
 
     def step(self, step: int, prefixes: _Prefixes, rows: slice) -> tuple[Tensor, Tensor]:
-        """Logits that lack their row factors, and these; `rows` are the blocks of this step.
+        """Return logits without their row factors, and the factors. The step's blocks are `rows`.
 
         -> float32 [rows, vocab_sizes[step] + extra[step]], float32 [rows]
         """
@@ -140,7 +138,7 @@ class _FastDecoder:
         return float_product(x, self.weights.heads[step]), self._row_factors(x)
 
     def continued(self, step: int, prefixes: _Prefixes, beams: Beams) -> _Prefixes:
-        """The prefixes of the beams that a step left."""
+        """Return the prefixes of the beams that a step has selected."""
         tokens = beams.tokens.flatten()
         first = self.ops.rearrange(prefixes.first, beams.parents, step)
         torch.add(tokens, self.weights.first_block_of(step), out=first[:, step + 1])
@@ -152,11 +150,11 @@ class _FastDecoder:
         return _Prefixes(tokens, numbers, first, paged)
 
     def _first_layer(self, step: int, prefixes: _Prefixes) -> Tensor:
-        """The residual stream after layer 0.   -> [rows, d]"""
+        """Return the residual stream after layer 0, [rows, d]."""
         weights, layer = self.weights, self.weights.layers[0]
         if step < self.memo.steps:
             x = self.memo.states[step].index_select(0, prefixes.numbers)
-            queries, asked, factors = self.memo.queries[step], prefixes.numbers, None
+            queries, query_rows, factors = self.memo.queries[step], prefixes.numbers, None
         else:
             # The memo always holds step 0, so there is a token before this one.
             x = weights.embed[step - 1].index_select(0, prefixes.tokens)
@@ -164,8 +162,8 @@ class _FastDecoder:
                 weights.first_blocks, prefixes.first, step, weights.bias, weights.scale
             )
             weights.products.add(x, attended, layer.self_out)
-            queries, asked, factors = product(x, layer.cross_q), None, self._row_factors(x)
-        self._cross_and_feed_forward(0, x, queries, factors, asked)
+            queries, query_rows, factors = linear(x, layer.cross_q), None, self._row_factors(x)
+        self._cross_and_feed_forward(0, x, queries, factors, query_rows)
         return x
 
     def _later_layer(self, index: int, step: int, x: Tensor, table: Tensor, rows: slice) -> None:
@@ -176,7 +174,7 @@ class _FastDecoder:
         attended = self.ops.self_attention(pool, table, step, weights.bias, weights.scale, factors)
         weights.products.add(x, attended, layer.self_out)
         row_scale = self._row_factors(x)
-        self._cross_and_feed_forward(index, x, product(x, layer.cross_q), row_scale, None)
+        self._cross_and_feed_forward(index, x, linear(x, layer.cross_q), row_scale, None)
 
     def _cross_and_feed_forward(
         self,
@@ -193,7 +191,7 @@ class _FastDecoder:
         )
         self.weights.products.add(x, attended, layer.cross_out)
         factors = self._row_factors(x)
-        hidden = self.ops.activate(product(x, layer.ffn_in), factors, self.weights.spec.ffn)
+        hidden = self.ops.activate(linear(x, layer.ffn_in), factors, self.weights.spec.ffn)
         self.weights.products.add(x, hidden, layer.ffn_out)
 
     def _row_factors(self, x: Tensor) -> Tensor:
@@ -201,11 +199,11 @@ class _FastDecoder:
 
 
 def _cross_cache(weights: FastWeights, context: UserContext) -> CrossCache:
-    """All layers' keys and values from one product, read where it wrote them."""
+    """Compute all layers' keys and values in one product. They stay where it writes them."""
     batch, tokens, _ = context.states.shape
     states = context.states.to(weights.dtype)
     shape = (batch, tokens, len(weights.layers), 2, weights.spec.heads, weights.spec.d_head)
-    written = product(states.flatten(0, 1), weights.cross_kv).view(shape)
+    written = linear(states.flatten(0, 1), weights.cross_kv).view(shape)
     by_layer = written.permute(2, 3, 0, 4, 1, 5)  # [layers, 2, B, H, T, dh]
     return CrossCache(
         keys=tuple(layer[0] for layer in by_layer),

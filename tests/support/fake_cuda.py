@@ -1,5 +1,7 @@
-"""Streams, events and graphs that note what is asked of them, so that a GPU's order can be tested
-where there is none. What runs on them runs at once; a graph runs again what it was told to."""
+"""A fake of torch's CUDA streams, events and graphs, to test a GPU's order of work without one.
+
+Work runs at once, and the fake notes what it was asked for. A graph's replay runs its search again.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,60 +13,60 @@ import torch
 from grace.configs.generation import BeamProfile
 from grace.kernels import AdmissionSlot
 from grace.model.definition.inputs import FeatureTensors
-from grace.model.engine import captured_call
-from grace.model.engine.fast_generation import FastGeneration
-from grace.model.engine.fast_search import FoundNodes
+from grace.model.engine.cuda_graphs import GraphMemory
+from grace.model.engine.decode_loop import FoundNodes
+from grace.model.engine.generation import FastGeneration
 
-__all__ = ["NotedCuda", "NotedStream", "ReplayableGeneration", "noted_cuda"]
+__all__ = ["FakeCuda", "ReplayableGeneration", "fake_cuda"]
 
 
 @dataclass
-class NotedCuda:
+class FakeCuda:
     notes: list[str] = field(default_factory=list)
-    streams: list["NotedStream"] = field(default_factory=list)
+    streams: list["_Stream"] = field(default_factory=list)
     recording: "_Graph | None" = None
 
-    def new_stream(self, device: torch.device | None = None) -> "NotedStream":
+    def new_stream(self, device: torch.device | None = None) -> "_Stream":
         name = chr(ord("A") + len(self.streams))
-        self.streams.append(NotedStream(self, name, device or torch.device("cpu")))
+        self.streams.append(_Stream(self, name, device or torch.device("cpu")))
         return self.streams[-1]
 
-    def taken(self) -> list[str]:
-        """The notes since the last time."""
+    def take_notes(self) -> list[str]:
+        """Return the notes since the last call."""
         notes = self.notes[:]
         self.notes.clear()
         return notes
 
 
 @dataclass(eq=False)
-class NotedStream:
-    cuda: NotedCuda
+class _Stream:
+    cuda: FakeCuda
     name: str
     device: torch.device
 
-    def wait_stream(self, other: "NotedStream") -> None:
+    def wait_stream(self, other: "_Stream") -> None:
         self.cuda.notes.append(f"{self.name} waits for {other.name}")
 
     def wait_event(self, event: "_Event") -> None:
-        self.cuda.notes.append(f"{self.name} waits for what {event.stream} had")
+        self.cuda.notes.append(f"{self.name} waits for the work of {event.stream}")
 
     def synchronize(self) -> None:
-        self.cuda.notes.append(f"all wait for {self.name}")
+        self.cuda.notes.append(f"the host waits for {self.name}")
 
 
 @dataclass
 class _Event:
-    cuda: NotedCuda
-    stream: str = "nobody"
+    cuda: FakeCuda
+    stream: str = "no stream"
 
-    def record(self, stream: NotedStream) -> None:
+    def record(self, stream: _Stream) -> None:
         self.stream = stream.name
-        self.cuda.notes.append(f"{stream.name} is noted")
+        self.cuda.notes.append(f"event on {stream.name}")
 
 
 @dataclass(eq=False)
 class _Graph:
-    cuda: NotedCuda
+    cuda: FakeCuda
     body: Callable[[], object] | None = None
 
     def capture_begin(self, pool: object, capture_error_mode: str) -> None:  # noqa: ARG002
@@ -83,13 +85,13 @@ class _Graph:
 
 
 @contextmanager
-def noted_cuda() -> Iterator[NotedCuda]:
-    """Work is on stream A until it is put elsewhere."""
-    cuda = NotedCuda()
+def fake_cuda() -> Iterator[FakeCuda]:
+    """Replace torch's CUDA; work is on stream A unless the test chooses another."""
+    cuda = FakeCuda()
     current = [cuda.new_stream()]
 
     @contextmanager
-    def on(stream: NotedStream) -> Iterator[None]:
+    def on(stream: _Stream) -> Iterator[None]:
         current.append(stream)
         yield
         current.pop()
@@ -105,29 +107,25 @@ def noted_cuda() -> Iterator[NotedCuda]:
             "stream": on,
         }.items():
             patch.setattr(torch.cuda, name, fake)
-        patch.setattr(captured_call, "_idle_streams", {})
+        patch.setattr(GraphMemory, "idle_streams", {})
         yield cuda
 
 
 class ReplayableGeneration(FastGeneration):
-    """Its search, once recorded, runs again into the tensors that it returned then."""
+    """A search that, once recorded, writes each replay's results into the recorded tensors."""
 
-    cuda: NotedCuda
+    cuda: FakeCuda
 
     def search(
         self, features: FeatureTensors, slot: AdmissionSlot, profile: BeamProfile
     ) -> FoundNodes:
-        def searched() -> FoundNodes:
-            return FastGeneration.search(self, features, slot, profile)
-
-        found = searched()
+        found = super().search(features, slot, profile)
 
         @torch.inference_mode()
         def again() -> None:
-            new = searched()
-            found.nodes.copy_(new.nodes)
-            found.scores.copy_(new.scores)
-            found.corrupt.copy_(new.corrupt)
+            new = FastGeneration.search(self, features, slot, profile)
+            for name in ("nodes", "scores", "corrupt"):
+                getattr(found, name).copy_(getattr(new, name))
 
         if self.cuda.recording is not None:
             self.cuda.recording.body = again

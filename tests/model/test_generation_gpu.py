@@ -1,4 +1,4 @@
-"""Recorded generation on a GPU against the plain definition on the CPU."""
+"""CUDA graphs of generation on a GPU, compared with the plain definition on the CPU."""
 
 import threading
 from collections.abc import Callable
@@ -14,10 +14,8 @@ from grace.index.trie import NO_NODE
 from grace.kernels import REFERENCE, DecodeIndex, load_ops
 from grace.model.definition.beam_search import Generated
 from grace.model.definition.model import Model
-from grace.model.engine.captured_generation import CapturedGeneration
-from grace.model.engine.fast_generation import FastGeneration
-from grace.model.engine.fast_weights import Precision
-from grace.model.engine.generation import PlainGeneration
+from grace.model.engine.decode_weights import Precision
+from grace.model.engine.generation import FastGeneration, GraphGeneration, PlainGeneration
 from support.fast_cases import ALL_STEPS
 from support.generation_cases import MODELS, PROFILES, Batch, index_of, make_batch, make_model
 from support.op_cases import mapped
@@ -31,25 +29,25 @@ NARROW, WIDE = PROFILES
 
 @dataclass(frozen=True)
 class Both:
-    """One model: recorded on the GPU, and plain on the CPU."""
+    """One model: as graphs on the GPU, and plain on the CPU."""
 
     model: Model
-    eager: FastGeneration
-    captured: CapturedGeneration
+    fast: FastGeneration
+    graphs: GraphGeneration
     plain_model: Model
 
     @staticmethod
     def of(kind: str, precision: Precision = "fp32") -> "Both":
         model = make_model(kind, GPU)
-        eager = FastGeneration(model, load_ops(GPU), precision, ALL_STEPS)
-        captured = CapturedGeneration(model, eager, BUCKETS, PROFILES)
-        return Both(model, eager, captured, make_model(kind, CPU))
+        fast = FastGeneration(model, load_ops(GPU), precision, ALL_STEPS)
+        graphs = GraphGeneration(model, fast, BUCKETS, PROFILES)
+        return Both(model, fast, graphs, make_model(kind, CPU))
 
     def batch(self, seed: int, requests: int, bucket: int) -> Batch:
         return make_batch(self.model, seed, requests, bucket, GPU)
 
     def generate(self, batch: Batch, index: DecodeIndex, profile: BeamProfile) -> Generated:
-        return self.captured.generate(batch.features, batch.users, index, profile)
+        return self.graphs.generate(batch.features, batch.users, index, profile)
 
     def plainly(self, batch: Batch, index: DecodeIndex, profile: BeamProfile) -> Generated:
         features, users, index = mapped((batch.features, batch.users, index), torch.Tensor.cpu)
@@ -75,21 +73,21 @@ def assert_same_sids(got: Generated, expected: Generated) -> None:
 
 @pytest.mark.parametrize("profile", PROFILES, ids=["narrow", "wide"])
 @pytest.mark.parametrize("bucket", BUCKETS)
-def test_a_replay_is_what_eager_and_plain_generation_give(
+def test_a_replay_gives_what_fast_and_plain_generation_give(
     both: Both, bucket: int, profile: BeamProfile
 ) -> None:
     index = index_on_gpu(both, 1)
     for seed in range(3):
         batch = both.batch(seed, max(1, bucket - 1), bucket)
         got = both.generate(batch, index, profile)
-        eager = both.eager.generate(batch.features, batch.users, index, profile)
-        assert torch.equal(got.leaves, eager.leaves)
-        assert torch.equal(got.scores, eager.scores)
+        fast = both.fast.generate(batch.features, batch.users, index, profile)
+        assert torch.equal(got.leaves, fast.leaves)
+        assert torch.equal(got.scores, fast.scores)
         assert (got.leaves != NO_NODE).any()
         assert_same_sids(got, both.plainly(batch, index, profile))
 
 
-def test_every_batch_sees_its_own_snapshot_though_none_waits_for_another(both: Both) -> None:
+def test_every_batch_sees_its_own_snapshot_without_waiting_for_another(both: Both) -> None:
     """Tries, matcher modes and users change with every replay; each is compared at the end."""
     made = [
         (both.batch(turn, 4, 5), index_on_gpu(both, turn % 3, mode), (WIDE, NARROW)[turn % 2])
@@ -113,7 +111,7 @@ def test_a_snapshot_that_is_gone_is_never_read_again(both: Both) -> None:
     assert_same_sids(both.generate(batch, new, WIDE), expected)
 
 
-def test_answers_are_the_callers_own(both: Both) -> None:
+def test_the_caller_owns_the_answers(both: Both) -> None:
     index = index_on_gpu(both, 1)
     one, other = both.batch(1, 4, 4), both.batch(2, 4, 4)
     first = both.generate(one, index, WIDE)
@@ -131,12 +129,12 @@ def test_a_request_gives_the_same_bits_at_every_row_of_its_bucket(both: Both) ->
     for turn in range(1, 5):
         places = [(i + turn) % 5 for i in range(5)]
         features = mapped(batch.features, lambda tensor: tensor[places])  # noqa: B023 (at once)
-        got = both.captured.generate(features, batch.users, index, WIDE)
+        got = both.graphs.generate(features, batch.users, index, WIDE)
         assert torch.equal(got.leaves, whole.leaves[places])
         assert torch.equal(got.scores, whole.scores[places])
 
 
-def test_a_corrupt_request_touches_no_other(both: Both) -> None:
+def test_a_corrupt_request_changes_no_other(both: Both) -> None:
     index, batch = index_on_gpu(both, 1, MatcherMode.CD), both.batch(1, 4, 4)
     clean = both.generate(batch, index, WIDE)
     with torch.inference_mode():
@@ -172,7 +170,7 @@ def test_another_thread_records_while_this_one_serves(both: Both) -> None:
     assert_same_sids(made[0].generate(batch, index, WIDE), expected)
 
 
-def test_threads_on_streams_of_their_own_get_their_own_answers(both: Both) -> None:
+def test_threads_on_different_streams_get_their_own_answers(both: Both) -> None:
     index = index_on_gpu(both, 1)
     batches = [both.batch(seed, 4, 4) for seed in range(3)]
     expected = [both.plainly(batch, index, WIDE) for batch in batches]
@@ -196,7 +194,7 @@ def test_threads_on_streams_of_their_own_get_their_own_answers(both: Both) -> No
             assert_same_sids(answer, right)
 
 
-def test_what_was_not_recorded_is_refused(both: Both) -> None:
+def test_a_bucket_or_profile_without_a_graph_is_refused(both: Both) -> None:
     index = index_on_gpu(both, 1)
     batch = both.batch(1, 2, 2)
     with pytest.raises(ConfigError, match=r"a batch of 2 with beams \[1, 5, 17\] was not captured"):

@@ -1,4 +1,4 @@
-"""Generation behind one interface: plain, fast, and what the recorded one copies where."""
+"""Plain and fast generation behind one interface, and the inputs of the recorded one."""
 
 from dataclasses import replace
 
@@ -12,12 +12,17 @@ from grace.index.matchers.matchers import MatcherMode
 from grace.index.trie import NO_NODE
 from grace.kernels import REFERENCE, UserTensors, load_ops
 from grace.model.definition.beam_search import beam_search
-from grace.model.engine.captured_generation import copy_features, features_of_nobody, one_sid_index
+from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.model.engine.fast_features import FastFeatures
-from grace.model.engine.fast_generation import FastGeneration
-from grace.model.engine.fast_weights import PRECISIONS, Precision
 from grace.model.engine.feature_lookups import LookupEncoder
-from grace.model.engine.generation import PlainGeneration, generation_for
+from grace.model.engine.generation import (
+    FastGeneration,
+    PlainGeneration,
+    copy_features,
+    empty_features,
+    generation_for,
+    one_sid_index,
+)
 from support.fast_cases import ALL_STEPS
 from support.generation_cases import MODELS, PROFILES, index_of, make_batch, make_model
 from support.op_cases import mapped
@@ -56,30 +61,22 @@ def test_fast_generation_gives_what_the_plain_one_gives(kind: str, profile: Beam
         torch.testing.assert_close(got.scores, expected.scores, rtol=1e-4, atol=0)
 
 
-@pytest.mark.parametrize("kind", MODELS)
-def test_a_lower_precision_takes_features_as_they_come(kind: str) -> None:
-    model = make_model(kind, CPU)
-    before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    fast = FastGeneration(model, OPS, "bf16", ALL_STEPS)
-    index, batch = index_of(model, 1, MatcherMode.CD, CPU), make_batch(model, 1, 4, 4, CPU)
-    got = fast.generate(batch.features, batch.users, index, PROFILES[1])
-    assert (got.leaves != NO_NODE).any()
-    assert got.scores.dtype == torch.float32
-    assert not got.corrupt.any()
-    for name, weight in model.state_dict().items():
-        assert torch.equal(weight, before[name]), "the model itself stays as it is"
-
-
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("kind", MODELS)
-def test_what_becomes_of_the_model_changes_no_answer(kind: str, precision: Precision) -> None:
+def test_fast_generation_owns_its_weights(kind: str, precision: Precision) -> None:
+    """It leaves the model as it is, and later changes of the model change no answer."""
     model = make_model(kind, CPU)
+    weights = mapped(tuple(model.state_dict().values()), torch.clone)
     fast = FastGeneration(model, OPS, precision, 0)
     features = FastFeatures(model, PRECISIONS[precision])
     index, batch = index_of(model, 1, MatcherMode.CD, CPU), make_batch(model, 1, 4, 4, CPU)
     lookups = LookupEncoder(model.spec).batch([], 4)
     before, kept = features.compute(lookups), mapped(batch.features, torch.clone)
     expected = fast.generate(batch.features, batch.users, index, PROFILES[0])
+    assert (expected.leaves != NO_NODE).any()
+    assert not expected.corrupt.any()
+    assert expected.scores.dtype == torch.float32
+    assert all(map(torch.equal, model.state_dict().values(), weights))
     with torch.no_grad():
         for weight in model.parameters():
             weight.fill_(torch.nan)
@@ -103,7 +100,7 @@ def test_what_becomes_of_the_model_changes_no_answer(kind: str, precision: Preci
         ("encoder.layers.1.ffn_in", -2e5, r"encoder's layers\.1\.ffn_in"),
     ],
 )
-def test_a_model_out_of_range_is_refused_with_the_precision_to_use(
+def test_weights_beyond_a_precisions_range_are_refused_with_the_precision_to_use(
     weight: str, value: float, where: str
 ) -> None:
     model = make_model("t5", CPU)
@@ -115,59 +112,54 @@ def test_a_model_out_of_range_is_refused_with_the_precision_to_use(
     FastGeneration(model, OPS, "bf16", ALL_STEPS)
 
 
-def test_a_snapshot_of_other_sids_is_refused() -> None:
+def test_a_snapshot_of_other_sids_and_a_precision_without_a_gpu_are_refused() -> None:
     model = make_model("t5", CPU)
     fast = FastGeneration(model, OPS, "fp32", 0)
     batch = make_batch(model, 1, 2, 2, CPU)
     index = replace(index_of(model, 1, MatcherMode.CD, CPU), vocab_sizes=(7, 5, 12))
     with pytest.raises(ConfigError, match=r"\(7, 5, 11\), the snapshot's are \(7, 5, 12\)"):
         fast.generate(batch.features, batch.users, index, PROFILES[0])
-
-
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_a_cpu_serves_float32_and_says_so(precision: str) -> None:
-    with pytest.raises(ConfigError, match=f"^precision: {precision} needs a GPU; on device cpu"):
-        generation_for(make_model("t5", CPU), OPS, precision, 0, CONFIG)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^precision: bf16 needs a GPU; on device"):
+        generation_for(model, OPS, "bf16", 0, CONFIG)
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_features_of_nobody_have_the_shapes_of_every_batch(kind: str) -> None:
+def test_empty_features_have_the_shapes_of_every_batch(kind: str) -> None:
     model = make_model(kind, CPU)
-    place = features_of_nobody(model, 5, torch.bfloat16)
+    target = empty_features(model, 5, torch.bfloat16)
     source = make_batch(model, 3, 2, 5, CPU).features
     with torch.inference_mode():
-        copy_features(source, place)
-    for one, other in zip(source.sequences, place.sequences, strict=True):
+        copy_features(source, target)
+    for one, other in zip(source.sequences, target.sequences, strict=True):
         assert torch.equal(one.states.bfloat16(), other.states)
         assert torch.equal(one.mask, other.mask)
     if source.non_sequence is not None:
-        assert place.non_sequence is not None
-        assert torch.equal(source.non_sequence.bfloat16(), place.non_sequence)
+        assert target.non_sequence is not None
+        assert torch.equal(source.non_sequence.bfloat16(), target.non_sequence)
 
 
-def test_no_place_is_a_view_of_a_weight() -> None:
-    """Without inputs that are no sequences, features repeat the model's own tokens."""
+def test_empty_features_are_no_view_of_a_weight() -> None:
+    """A model with sequences only repeats its own tokens as features."""
     spec = MODELS["interformer"]
     sequences = {name: x for name, x in spec.inputs.items() if name in ("clicks", "buys")}
-    model = make_model("interformer", CPU)
-    model = type(model)(replace(spec, inputs=sequences))
+    model = type(make_model("interformer", CPU))(replace(spec, inputs=sequences))
     for weight in model.parameters():
         torch.nn.init.ones_(weight)
-    place = features_of_nobody(model, 3, torch.float32)
-    assert place.non_sequence is not None
+    target = empty_features(model, 3, torch.float32)
+    assert target.non_sequence is not None
     with torch.inference_mode():
-        place.non_sequence[1] = 7
-    assert (place.non_sequence[0] == 1).all()
+        target.non_sequence[1] = 7
+    assert (target.non_sequence[0] == 1).all()
     assert torch.equal(model.features.get_parameter("tokens"), torch.ones(5, 21))
 
 
 def test_features_of_another_batch_size_or_model_are_refused() -> None:
     t5, interformer = (make_model(kind, CPU) for kind in ("t5", "interformer"))
-    place = features_of_nobody(interformer, 4, torch.float32)
+    target = empty_features(interformer, 4, torch.float32)
     with pytest.raises(ValueError, match=r"features.non_sequence must be \[4, 5, 21\], got \[1, "):
-        copy_features(make_batch(interformer, 1, 1, 1, CPU).features, place)
+        copy_features(make_batch(interformer, 1, 1, 1, CPU).features, target)
     with pytest.raises(ValueError, match="must be those of the model"):
-        copy_features(make_batch(t5, 1, 1, 4, CPU).features, place)
+        copy_features(make_batch(t5, 1, 1, 4, CPU).features, target)
 
 
 def test_the_catalogue_of_one_sid_leads_every_beam_to_its_leaf() -> None:

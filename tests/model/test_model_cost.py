@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -15,11 +14,16 @@ from grace.index.matchers.matchers import MatcherMode
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import REFERENCE, DecodeIndex, UserTensors
-from grace.model.checkpoints.flops import decoder_flops, encoder_flops, paper_gflops
 from grace.model.checkpoints.init import load_model_config, random_model
-from grace.model.checkpoints.summary import summarize_model
+from grace.model.checkpoints.model_cost import (
+    decoder_flops,
+    encoder_flops,
+    paper_gflops,
+    summarize_model,
+)
 from grace.model.definition.beam_search import beam_search
-from grace.model.definition.inputs import JaggedIds, ModelInputs, SequenceEvents
+from grace.model.definition.input_encoding import encode_inputs
+from grace.model.definition.inputs import EventSequence, RequestFeatures, inputs_of_kind
 from grace.model.definition.spec import (
     BagInput,
     CategoricalInput,
@@ -30,11 +34,11 @@ from grace.model.definition.spec import (
     ModelSpec,
     SequenceInput,
 )
-from support.command import run_grace
+from support.encoder_cases import INTERFORMER, T5
+from support.in_process import invoke_grace
 from support.models import random_context
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
-from support.specs import INTERFORMER, T5
 
 CPU = torch.device("cpu")
 BATCH = 16
@@ -49,7 +53,7 @@ DECODERS = {
 
 
 def counted_decoder_flops(spec: ModelSpec, beams: tuple[int, ...]) -> int:
-    """What torch counts in a beam search. Self-attention is no matrix product in the reference."""
+    """Count with torch in a beam search; the reference's self-attention is no matrix product."""
     ads = [RawAd(ad_id=0, sid=(1,) * spec.sid_length, rules={})]
     schema = TargetingSchema((), (), hash_seed=1)
     snapshot = plain_snapshot(schema, spec.vocab_sizes, ads, MatcherMode.CD)
@@ -79,8 +83,8 @@ def test_the_t5_encoders_count_is_its_formula() -> None:
     t5 = T5.encoder.t5
     assert t5 is not None
     tokens, inner = T5.context_tokens, t5.heads * t5.d_head
-    assert tokens == 1 + 5 * 3 + 1
-    weights = 4 * t5.d_model * inner + 2 * t5.d_model * t5.d_ff
+    assert tokens == 2 + 9 * 3 + 1
+    weights = 4 * t5.d_model * inner + 3 * t5.d_model * t5.d_ff  # gated
     products = t5.layers * tokens * (weights + 2 * tokens * inner)
     assert encoder_flops(T5) == 2 * products
 
@@ -88,6 +92,7 @@ def test_the_t5_encoders_count_is_its_formula() -> None:
 def aligned_interformer() -> ModelSpec:
     return replace(
         INTERFORMER,
+        vocab_sizes=(11, 3, 7),
         inputs={
             "rates": DenseInput(size=16),
             "device": CategoricalInput(cardinality=5),
@@ -110,33 +115,17 @@ def aligned_interformer() -> ModelSpec:
     )
 
 
-def full_batch() -> ModelInputs:
-    """Requests for `aligned_interformer` with as many events as it reads."""
-    rng = np.random.default_rng(3)
-
-    def ids(below: int, *shape: int) -> torch.Tensor:
-        return torch.from_numpy(rng.integers(0, below, shape))
-
-    def events(length: int, sides: int) -> SequenceEvents:
-        n = BATCH * length
-        side = tuple(ids(3, n) for _ in range(sides))
-        offsets = torch.arange(BATCH + 1) * length
-        return SequenceEvents(offsets, ids(3, n, 3), torch.zeros(n, dtype=torch.int64), side)
-
-    return ModelInputs(
-        batch=BATCH,
-        dense=(torch.ones(BATCH, 16),),
-        categorical=(ids(5, BATCH),),
-        bags=(JaggedIds(torch.arange(BATCH + 1) * 2, ids(63, 2 * BATCH)),),
-        sequences=(events(8, 1), events(24, 0)),
-    )
-
-
 def test_the_interformers_count_is_what_a_run_computes() -> None:
     spec = aligned_interformer()
     model = random_model(spec, seed=1).requires_grad_(False)
+    full = RequestFeatures(
+        sequences={
+            name: EventSequence([1] * value.max_length * spec.sid_length)
+            for name, value in inputs_of_kind(spec, SequenceInput)
+        }
+    )
     with FlopCounterMode(display=False) as counter:
-        model.user_context(full_batch())
+        model.user_context(encode_inputs(spec, [full] * BATCH).inputs)
     assert counter.get_total_flops() == BATCH * encoder_flops(spec)
 
 
@@ -199,25 +188,22 @@ def test_a_summary_lists_the_profiles_of_the_configuration_and_no_other() -> Non
     ]
     weights = sum(weight.numel() for weight in random_model(INTERFORMER, seed=1).parameters())
     assert summary.weights == weights
-
-
-def test_a_profile_of_another_length_than_the_sids_is_refused() -> None:
-    generation = GenerationConfig(4, {"full": BeamProfile((1, 5), 5)})
     with pytest.raises(ConfigError, match=r"profiles\.full\.beams: 2 steps, but vocab_sizes has 3"):
-        summarize_model(INTERFORMER, generation)
+        summarize_model(INTERFORMER, GenerationConfig(4, {"full": BeamProfile((1, 5), 5)}))
 
 
-@pytest.mark.subprocess
 def test_the_command_prints_the_papers_numbers_beside_ours(paper: Path, repository: Path) -> None:
-    done = run_grace("init-model", "--config", paper, "--dry-run")
-    assert (done.returncode, done.stderr) == (0, "")
+    done = invoke_grace("init-model", "--config", paper, "--dry-run")
+    assert (done.exit_code, done.stderr) == (0, "")
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert "decoder: beams 1, 1024, 1024, 1024 520.6 (the paper: 533)" in lines
     assert "decoder, full: beams 1, 512, 1024, 1024 434.2 (the paper: 446)" in lines
     assert any(line.startswith("features and encoder ") for line in lines)
-    told = (repository / "docs" / "checkpoints.md").read_text()
-    assert f"--dry-run\n{done.stdout}```" in told, "docs/checkpoints.md shows what is printed"
-    printed = json.loads(run_grace("init-model", "--config", paper, "--dry-run", "--json").stdout)
+    page = (repository / "docs" / "checkpoints.md").read_text()
+    assert f"--dry-run\n{done.stdout}```" in page, "docs/checkpoints.md shows the output"
+    printed = json.loads(
+        invoke_grace("init-model", "--config", paper, "--dry-run", "--json").stdout
+    )
     assert printed["checkpoint"] is None
     assert printed["bytes"] == 2 * printed["weights"]
     assert [cost["paper_gflop"] for cost in printed["decoder"]] == [533.0, 446.0, None]

@@ -1,17 +1,7 @@
-"""The T5 encoder, so that a Hugging Face T5 encoder stack is exactly representable.
+"""The T5 encoder: it can represent the encoder stack of a Hugging Face T5 exactly.
 
-Its parameters, all projections [out, in] and without bias (state dict: `encoder.<name>`):
-
-bias                 [relative_buckets, heads]   by bucket of key position - query position
-layers.i.self_norm   [d_model]
-layers.i.qkv         [3 * heads * d_head, d_model]   q rows, k rows, v rows; each head-major
-layers.i.self_out    [d_model, heads * d_head]
-layers.i.ffn_norm    [d_model]
-layers.i.ffn_in      [d_ff, d_model]; gated: [2 * d_ff, d_model], gate rows first, then linear
-layers.i.ffn_out     [d_model, d_ff]
-final_norm           [d_model]
-
-The token embedding is the features stage's: `features.embed` [num_tokens, d_model].
+It reads a history of SIDs as tokens, as TIGER does. The features stage owns the embedding of the
+tokens: `features.embed` [num_tokens, d_model].
 """
 
 import math
@@ -20,14 +10,34 @@ import torch
 from torch import Tensor, nn
 
 from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
+from grace.kernels.row_stable import gelu, linear
 from grace.model.definition.inputs import FeatureTensors, UserContext
-from grace.model.definition.layers import hidden_units, linear
-from grace.model.definition.spec import T5EncoderSpec
+from grace.model.definition.spec import Ffn, T5EncoderSpec
 
-__all__ = ["T5Encoder"]
+__all__ = ["T5Encoder", "hidden_units"]
+
+
+def hidden_units(x: Tensor, weight_in: Tensor, ffn: Ffn) -> Tensor:
+    """The hidden units of the T5 family's feed-forward network: relu(x W_in), or for
+    `gated_gelu` gelu(x W_gate) * x W_linear, with gelu in its tanh form."""
+    hidden = linear(x, weight_in)
+    if ffn == "relu":
+        return torch.relu(hidden)
+    gate, value = hidden.chunk(2, dim=-1)
+    return gelu(gate) * value
 
 
 class T5Encoder(nn.Module):
+    """Its projections are [out, in], without bias; I = heads * d_head.
+
+    bias        [relative_buckets, heads]   by bucket of key position - query position
+    final_norm  [d_model]
+    layers.i.   self_norm [d_model], qkv [3 * I, d_model] (q, k, v; each head-major),
+                self_out [d_model, I], ffn_norm [d_model],
+                ffn_in [d_ff, d_model] (gated: [2 * d_ff, d_model], gate first),
+                ffn_out [d_model, d_ff]
+    """
+
     def __init__(self, spec: T5EncoderSpec) -> None:
         super().__init__()
         self.spec = spec
@@ -45,7 +55,7 @@ class T5Encoder(nn.Module):
         return UserContext(states.masked_fill(~tokens.mask[:, :, None], 0.0), tokens.mask)
 
     def _bias_by_distance(self, length: int) -> Tensor:
-        """-> [H, 2 * length - 1]: key position - query position from 1 - length to length - 1"""
+        """Return [H, 2 * length - 1]: the bias of each distance, key position - query position."""
         distances = torch.arange(1 - length, length, device=self.bias.device)
         return self.bias[_buckets(distances, self.spec)].t().contiguous()
 
@@ -76,7 +86,8 @@ class T5EncoderLayer(nn.Module):
 
 
 def _buckets(distances: Tensor, spec: T5EncoderSpec) -> Tensor:
-    """Half of the buckets for each direction: small distances one each, then growing as log."""
+    """Return the bucket of each distance. Each direction has half of the buckets: one for each
+    small distance, then ranges that grow logarithmically."""
     half = spec.relative_buckets // 2
     exact = half // 2
     away = distances.abs()

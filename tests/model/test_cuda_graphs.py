@@ -1,0 +1,141 @@
+"""Generation as CUDA graphs, on a fake of CUDA: who waits for whom, and who owns an answer."""
+
+import gc
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from grace.configs.generation import BeamProfile
+from grace.index.matchers.matchers import MatcherMode
+from grace.kernels import REFERENCE, DecodeIndex, load_ops
+from grace.model.definition.beam_search import Generated
+from grace.model.definition.model import Model
+from grace.model.engine.cuda_graphs import WARM_UPS, GraphedCall, GraphMemory
+from grace.model.engine.generation import GraphGeneration, PlainGeneration
+from support.fake_cuda import FakeCuda, ReplayableGeneration, fake_cuda
+from support.fast_cases import ALL_STEPS
+from support.generation_cases import MODELS, PROFILES, index_of, make_batch, make_model
+from support.op_cases import mapped
+
+CPU = torch.device("cpu")
+NARROW, WIDE = PROFILES
+
+
+@pytest.fixture
+def cuda() -> Iterator[FakeCuda]:
+    with fake_cuda() as cuda:
+        yield cuda
+
+
+@dataclass(frozen=True)
+class Recorded:
+    model: Model
+    generation: GraphGeneration
+
+    @staticmethod
+    def of(cuda: FakeCuda, kind: str = "interformer") -> "Recorded":
+        model = make_model(kind, CPU)
+        fast = ReplayableGeneration(model, load_ops(CPU), "fp32", ALL_STEPS)
+        fast.cuda = cuda
+        recorded = Recorded(model, GraphGeneration(model, fast, (1, 4), PROFILES))
+        cuda.take_notes()
+        return recorded
+
+    def answer(self, seed: int, index: DecodeIndex, profile: BeamProfile = WIDE) -> Generated:
+        batch = make_batch(self.model, seed, 3, 4, CPU)
+        return self.generation.generate(batch.features, batch.users, index, profile)
+
+    def index(self, seed: int, mode: MatcherMode = MatcherMode.UNION) -> DecodeIndex:
+        return index_of(self.model, seed, mode, CPU)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_replay_answers_for_its_own_batch_snapshot_and_profile(cuda: FakeCuda, kind: str) -> None:
+    recorded = Recorded.of(cuda, kind)
+    plain = PlainGeneration(recorded.model, REFERENCE)
+    for seed, mode in enumerate(MatcherMode):
+        index, profile = recorded.index(seed, mode), PROFILES[seed % 2]
+        got = recorded.answer(seed, index, profile)
+        batch = make_batch(recorded.model, seed, 3, 4, CPU)
+        expected = plain.generate(batch.features, batch.users, index, profile)
+        assert torch.equal(got.leaves, expected.leaves)
+        torch.testing.assert_close(got.scores, expected.scores, rtol=1e-4, atol=0)
+
+
+def test_no_part_of_an_answer_changes_with_the_next_batch(cuda: FakeCuda) -> None:
+    recorded = Recorded.of(cuda)
+    index = recorded.index(1, MatcherMode.CD)
+    first = recorded.answer(1, index)
+    before = mapped(first, torch.clone)
+    poisoned = make_batch(recorded.model, 2, 3, 4, CPU)
+    with torch.inference_mode():
+        for sequence in poisoned.features.sequences:
+            sequence.states.fill_(torch.nan)
+    other = recorded.generation.generate(poisoned.features, poisoned.users, index, WIDE)
+    assert other.corrupt.all()
+    assert not before.corrupt.any()
+    for name in ("leaves", "scores", "corrupt"):
+        assert torch.equal(getattr(first, name), getattr(before, name)), name
+
+
+def test_a_batch_waits_for_the_last_one_even_if_that_failed(cuda: FakeCuda) -> None:
+    recorded = Recorded.of(cuda)
+    index, other = recorded.index(1), cuda.new_stream()
+    expected = recorded.answer(2, index)
+    assert cuda.take_notes() == ["A waits for the work of A", "replay", "event on A"]
+    with torch.cuda.stream(other):  # type: ignore[arg-type]
+        recorded.answer(2, index)
+    on_other = [f"{other.name} waits for the work of A", "replay", f"event on {other.name}"]
+    assert cuda.take_notes() == on_other
+    one_request = make_batch(recorded.model, 1, 1, 1, CPU).features
+    users = make_batch(recorded.model, 1, 3, 4, CPU).users
+    with pytest.raises(ValueError, match="features"):
+        recorded.generation.generate(one_request, users, index, WIDE)
+    assert cuda.take_notes() == [f"A waits for the work of {other.name}", "event on A"]
+    with torch.cuda.stream(other):  # type: ignore[arg-type]
+        got = recorded.answer(2, index)
+    assert cuda.take_notes() == on_other
+    assert torch.equal(got.leaves, expected.leaves)
+    assert torch.equal(got.scores, expected.scores)
+
+
+def test_the_memory_of_the_warm_up_is_free_before_the_recording_begins(cuda: FakeCuda) -> None:
+    def run() -> None:
+        cuda.notes.append("run")
+
+    memory = GraphMemory(CPU)
+    name = memory.stream.name  # type: ignore[attr-defined]
+    GraphedCall(run, memory).replay()
+    assert cuda.take_notes() == [
+        *(f"{name} waits for A", *["run"] * WARM_UPS, f"the host waits for {name}"),
+        *("cache emptied", "recording begins", "run", "recording ends"),
+        *(f"A waits for {name}", "replay"),
+    ]
+
+
+def test_a_recording_that_fails_is_ended(cuda: FakeCuda) -> None:
+    def run() -> None:
+        if cuda.recording is not None:
+            raise RuntimeError("not while a graph is recorded")
+
+    with pytest.raises(RuntimeError, match="not while a graph"):
+        GraphedCall(run, GraphMemory(CPU))
+    assert cuda.take_notes()[-2:] == ["recording begins", "recording ends"]
+
+
+@pytest.mark.usefixtures("cuda")
+def test_only_graphs_of_one_memory_share_a_stream() -> None:
+    """A stream owns cuBLAS's workspace. Memories that are gone give their streams back."""
+    serving = GraphedCall(lambda: 7, GraphMemory(CPU))
+    memory = GraphMemory(CPU)
+    stream = memory.stream
+    call = GraphedCall(lambda: 7, memory)
+    del memory
+    assert GraphMemory(CPU).stream is not stream, "a graph keeps the stream it was recorded on"
+    del call
+    gc.collect()
+    again = {GraphMemory(CPU).stream for _ in range(2)}
+    assert stream in again
+    assert serving.result == 7

@@ -1,0 +1,181 @@
+"""Training: recipes, the loss and its schedule, whole runs, and what runs refuse."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from grace.configs.errors import ConfigError, InputError
+from grace.configs.training import TrainingConfig
+from grace.index.snapshot import Snapshot
+from grace.model.checkpoints.checkpoint import load_checkpoint
+from grace.model.checkpoints.init import random_model
+from grace.model.train.interactions import HistoryBatches, Interactions, history_input
+from grace.model.train.loop import fit, learning_rate_at, reproducible, sequence_loss
+from grace.model.train.run import Recipe, TrainingRun, load_recipe, train_model
+from support.models import SMALL_DECODER, random_context, random_decoder, sequence_scores
+from support.training import SMALL_RECIPE
+
+GENERATION = SMALL_RECIPE[SMALL_RECIPE.index("generation:") :]
+
+
+@pytest.fixture(autouse=True)
+def same_sums() -> Iterator[None]:
+    with reproducible():
+        yield
+
+
+@pytest.fixture(scope="module")
+def recipe(training_folder: Path, training_catalogue: Snapshot) -> Recipe:
+    return load_recipe(training_folder / "recipe.yaml", training_catalogue)
+
+
+@pytest.fixture(scope="module")
+def batches(training_log: Interactions, recipe: Recipe) -> HistoryBatches:
+    return HistoryBatches(training_log, history_input(recipe.model))
+
+
+def silent(*_: object) -> None:
+    pass
+
+
+def test_a_recipe_takes_sid_space_and_vocabulary_from_the_data(recipe: Recipe) -> None:
+    assert recipe.model.sid_space == "small-1"
+    assert recipe.model.vocab_sizes == (64, 8, 8, 8)
+    assert recipe.training == TrainingConfig(steps=60, batch=63, learning_rate=0.01, warmup_steps=6)
+    assert recipe.generation.profiles["full"].num_sids == 9
+
+
+@pytest.mark.parametrize(
+    ("written", "instead", "message"),
+    [
+        ("model:", "model:\n  sid_space: other", "model.sid_space is other, the data's is small-1"),
+        ("model:", "model:\n  vocab_sizes: [64, 8, 8]", r"model.vocab_sizes is \[64, 8, 8\]"),
+        ("training:", "trainings:", "unknown key 'trainings'; known: model, training, generation"),
+        (GENERATION, "", "section 'generation' is missing"),
+        ("steps: 60, ", "", "training: missing key 'steps'"),
+        ("steps: 60", "steps: 0", "training: steps: must be at least 1, got 0"),
+        ("0.01", "-0.01", "training: learning_rate: must be above 0, got -0.01"),
+        ("warmup_steps: 6", "warmup_steps: -6", "warmup_steps: must not be negative, got -6"),
+        ("num_sids: 9", "num_sid: 9", r"generation: profiles\.full: unknown key 'num_sid'"),
+        ("clicks: {kind: sequence", "clicks: {kind: seq", r"model: inputs\.clicks\.kind"),
+    ],
+)
+def test_a_faulty_recipe_is_refused_by_path(
+    training_catalogue: Snapshot, tmp_path: Path, written: str, instead: str, message: str
+) -> None:
+    assert written in SMALL_RECIPE
+    path = tmp_path / "recipe.yaml"
+    path.write_text(SMALL_RECIPE.replace(written, instead, 1))
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_recipe(path, training_catalogue)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_the_loss_is_minus_the_log_probability_of_the_sid() -> None:
+    vocab_sizes = (5, 7, 3)
+    decoder = random_decoder(SMALL_DECODER, vocab_sizes, 9, seed=1)
+    context = random_context(4, 6, 9, seed=1)
+    sids = torch.tensor([[4, 6, 2], [0, 0, 0], [1, 5, 1], [3, 2, 0]])
+    loss = sequence_loss(decoder.sequence_logits(context, sids), sids)
+    each = [sequence_scores(decoder, context, b, sids[b : b + 1])[0] for b in range(4)]
+    assert loss.item() == pytest.approx(-torch.stack(each).mean().item(), abs=1e-5)
+
+
+def test_training_lowers_the_loss_and_changes_every_weight(
+    batches: HistoryBatches, recipe: Recipe
+) -> None:
+    model = random_model(recipe.model, 1)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    losses = fit(model, batches, recipe.training, 1, silent)
+    assert len(losses) == 60
+    assert sum(losses[-9:]) / 9 < 0.6 * losses[0]
+    after = model.state_dict()
+    assert [name for name, weight in after.items() if torch.equal(weight, before[name])] == []
+
+
+def test_a_loss_that_is_no_number_names_the_rate(batches: HistoryBatches, recipe: Recipe) -> None:
+    config = replace(recipe.training, learning_rate=1e30, warmup_steps=0)
+    with pytest.raises(ConfigError, match=r"learning_rate: with 1e\+30 the loss is nan at step \d"):
+        fit(random_model(recipe.model, 1), batches, config, 1, silent)
+
+
+def test_settings_of_torch_are_restored(batches: HistoryBatches, recipe: Recipe) -> None:
+    torch.use_deterministic_algorithms(False)
+    config = replace(recipe.training, steps=1, threads=2)
+    fit(random_model(recipe.model, 1), batches, config, 1, silent)
+    assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == (1, False)
+
+
+def test_the_rate_rises_linearly_and_falls_as_half_a_cosine_to_zero() -> None:
+    config = TrainingConfig(steps=111, learning_rate=2.0, warmup_steps=11)
+    rates = [learning_rate_at(step, config) for step in range(112)]
+    assert rates[0] == pytest.approx(2 / 11)
+    assert rates[10] == rates[11] == 2.0
+    assert rates[61] == pytest.approx(1.0)
+    assert rates[111] == pytest.approx(0.0)
+    assert rates[11:] == sorted(rates[11:], reverse=True)
+    assert learning_rate_at(0, replace(config, warmup_steps=0)) == 2.0
+
+
+def test_a_run_reports_the_recall_of_the_checkpoint_that_it_wrote(
+    training_folder: Path, tmp_path: Path
+) -> None:
+    run = TrainingRun(
+        training_folder, tmp_path / "out", training_folder / "recipe.yaml", epochs=0.1
+    )
+    seen: list[str] = []
+    report = train_model(run, lambda step, _done, _total, latest: seen.append(f"{step} {latest}"))
+    assert report.config.steps == 3  # a tenth of 1,3xx events, 63 a step
+    assert report.config.warmup_steps == 0
+    assert len(report.losses) == 3
+    assert seen[0].startswith("train loss 1")
+    assert seen[-1] == "evaluate "
+    assert report.weights == sum(w.numel() for w in load_checkpoint(run.out).parameters())
+    assert list(report.recall["model"]) == [1, 5]  # 9 SIDs come out, so there is no recall at 10
+    assert list(report.recall["popularity"]) == [1, 5, 10, 50]
+
+
+def test_an_interformer_is_trained_with_the_logs_times_and_actions(
+    training_folder: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "recipe.yaml"
+    t5 = SMALL_RECIPE[SMALL_RECIPE.index("    t5:") : SMALL_RECIPE.index("  decoder:")]
+    interformer = (
+        "    interformer: {blocks: 1, d_model: 16, heads: 2, d_ff: 24, context_tokens: 7}\n"
+    )
+    side = SMALL_RECIPE.replace("max_length: 5", "max_length: 5, side: {action: 5}")
+    config.write_text(side.replace(t5, interformer))
+    report = train_model(TrainingRun(training_folder, tmp_path / "out", config, steps=20), silent)
+    assert report.final_loss < 0.9 * report.losses[0]
+
+
+def test_equal_seeds_give_equal_weights_and_reports_and_another_seed_others(
+    training_folder: Path, tmp_path: Path
+) -> None:
+    run = TrainingRun(training_folder, tmp_path / "a", training_folder / "recipe.yaml", steps=3)
+    runs = run, replace(run, out=tmp_path / "b"), replace(run, out=tmp_path / "c", seed=2)
+    one, same, other = (train_model(each, silent) for each in runs)
+    assert replace(one, train_seconds=0) == replace(same, train_seconds=0)
+    assert one.checkpoint != other.checkpoint
+    assert one.losses != other.losses
+
+
+def test_a_run_that_cannot_work_is_refused_before_it_trains(
+    training_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    run = TrainingRun(training_folder, tmp_path / "x", training_folder / "recipe.yaml")
+    cases = [
+        (replace(run, out=tmp_path / "full"), InputError, "full is already there"),
+        (replace(run, out=tmp_path / "full" / "file"), InputError, "file is already there"),
+        (replace(run, data=tmp_path), ConfigError, r"targeting\.yaml: cannot be read"),
+        (replace(run, config=tmp_path / "no.yaml"), ConfigError, r"no\.yaml: cannot be read"),
+    ]
+    for each, error, message in cases:
+        with pytest.raises(error, match=message):
+            train_model(each, lambda *_: pytest.fail("training has started"))
+    assert not (tmp_path / "x").exists()
