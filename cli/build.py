@@ -148,7 +148,7 @@ def _tell(sentence: str) -> None:
 
 
 def _mode(name: str) -> Any:
-    from grace.index.matchers.matchers import MatcherMode
+    from grace.index.matchers.modes import MatcherMode
 
     if name not in tuple(MatcherMode):
         raise typer.BadParameter(
@@ -159,7 +159,7 @@ def _mode(name: str) -> Any:
 
 def _k_way(k: str | None, fill_target: float | None, k_max: int | None) -> Any:
     """What the options say; whether it suits the mode, the build decides."""
-    from grace.index.matchers.matchers import FILL_UNIT, DynamicKWay, StaticKWay
+    from grace.index.matchers.modes import FILL_UNIT, DynamicKWay, StaticKWay
 
     widths = _sizes(k, "--k")
     chosen: dict[str, int] = {}

@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from grace.configs.errors import SnapshotError
 from grace.index.matchers.bloom import bloom_positions, star_hash, value_hash
-from grace.index.matchers.matchers import MatcherMode, NodeMatchers
+from grace.index.matchers.modes import MatcherMode
+from grace.index.matchers.node_matchers import NodeMatchers
 from grace.index.matchers.partition_invariants import (
     check_no_empty_partition,
     check_partitions,

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from grace.index.matchers.matchers import FILL_UNIT, DynamicKWay, KWay, NodeMatchers, StaticKWay
+from grace.index.matchers.modes import FILL_UNIT, DynamicKWay, KWay, StaticKWay
+from grace.index.matchers.node_matchers import NodeMatchers
 from grace.index.snapshot import Snapshot
 from grace.index.trie import SidTrie
 

@@ -17,7 +17,7 @@ from grace.catalogues.synth.arrays import Int64Array
 from grace.index.builder.arrange import Arranged, renumber_rules
 from grace.index.builder.collect import CollectedAds
 from grace.index.builder.unions import union_matchers
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts
 from grace.index.targeting.rules import TargetingRules

@@ -17,7 +17,7 @@ from grace.index.builder.collect import CollectedAds
 from grace.index.builder.kway import checked_k_way, k_way_matchers
 from grace.index.builder.rule_table import RawRules, RuleTable
 from grace.index.builder.unions import union_matchers
-from grace.index.matchers.matchers import KWay, MatcherMode
+from grace.index.matchers.modes import KWay, MatcherMode
 from grace.index.snapshot import Snapshot, SnapshotFacts
 
 __all__ = [

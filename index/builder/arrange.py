@@ -10,7 +10,7 @@ from grace.index.builder.collect import CollectedAds
 from grace.index.builder.rule_table import RawRules, RawSetRules
 from grace.index.builder.sorting import first_use, order_by_id, order_by_sid
 from grace.index.matching.ads import SidToAds
-from grace.index.targeting.limits import require_ids
+from grace.index.snapshot import require_ids
 from grace.index.targeting.rules import SetRules, TargetingRules
 from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues

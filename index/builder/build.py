@@ -18,11 +18,18 @@ from grace.index.builder.peak import peak_memory
 from grace.index.builder.rejects import RejectLog
 from grace.index.builder.source import AdsSource, open_ads
 from grace.index.builder.unions import union_matchers
-from grace.index.matchers.matchers import KWay, MatcherMode, Matchers
-from grace.index.snapshot import Snapshot, SnapshotFacts, is_sid_space
+from grace.index.matchers.modes import KWay, MatcherMode
+from grace.index.matchers.node_matchers import Matchers
+from grace.index.snapshot import (
+    MAX_SID_LENGTH,
+    MAX_VERSION,
+    MAX_VOCAB_SIZE,
+    Snapshot,
+    SnapshotFacts,
+    is_sid_space,
+)
 from grace.index.storage import current_version, next_version, publish, versions, write_snapshot
 from grace.index.storage.folder import OnWait
-from grace.index.targeting.limits import MAX_SID_LENGTH, MAX_VOCAB_SIZE
 from grace.index.targeting.schema import TargetingSchema, load_schema
 
 __all__ = ["BuildReport", "BuildSpec", "Progress", "build"]
@@ -33,7 +40,6 @@ Progress = Callable[[str, int, int], None]
 ENDED_REJECTS = "ended.rejects.jsonl"
 """In the root, the rejects of a build that ended without a version."""
 
-MAX_VERSION = (1 << 64) - 1
 MAX_THREADS = 1024
 
 

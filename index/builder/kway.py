@@ -14,15 +14,9 @@ import numpy.typing as npt
 from grace.configs.errors import InputError
 from grace.index.builder.arrange import Arranged
 from grace.index.builder.unions import Advance, join_matchers, union_level
-from grace.index.matchers.matchers import (
-    DynamicKWay,
-    KWay,
-    MatcherMode,
-    Matchers,
-    NodeMatchers,
-    StaticKWay,
-)
-from grace.index.targeting.limits import SEVERAL_SNAPSHOTS, require_ids
+from grace.index.matchers.modes import DynamicKWay, KWay, MatcherMode, StaticKWay
+from grace.index.matchers.node_matchers import Matchers, NodeMatchers
+from grace.index.snapshot import SEVERAL_SNAPSHOTS, require_ids
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import SidTrie
 from grace.native.loader import array_in, array_out, declare

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grace.configs.errors import InputError
+from grace.index.snapshot import require_ids
 from grace.index.storage.strict_json import shown
-from grace.index.targeting.limits import require_ids
 from grace.index.targeting.schema import EXCLUDE_SUFFIX, TargetingSchema
 
 __all__ = [

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.index.importers.rejects import Fault, RejectedItem, brief
-from grace.index.targeting.limits import MAX_SID_LENGTH, MAX_VOCAB_SIZE
+from grace.index.snapshot import MAX_SID_LENGTH, MAX_VOCAB_SIZE
 
 __all__ = [
     "BATCH_ITEMS",

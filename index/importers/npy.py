@@ -19,8 +19,8 @@ from grace.configs.errors import InputError
 from grace.index.importers.items import BATCH_ITEMS, MAX_TOKEN, ItemBatch
 from grace.index.importers.json_lines import lines
 from grace.index.importers.rejects import RejectedItem
+from grace.index.snapshot import MAX_SID_LENGTH
 from grace.index.storage.strict_json import shown
-from grace.index.targeting.limits import MAX_SID_LENGTH
 
 __all__ = ["open_codes", "read_npy"]
 

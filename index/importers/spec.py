@@ -6,8 +6,7 @@ from itertools import combinations, product
 from pathlib import Path
 
 from grace.configs.errors import InputError
-from grace.index.snapshot import is_sid_space
-from grace.index.targeting.limits import MAX_SID_LENGTH, MAX_VOCAB_SIZE
+from grace.index.snapshot import MAX_SID_LENGTH, MAX_VOCAB_SIZE, is_sid_space
 
 __all__ = ["JSON_SUFFIXES", "ImportSpec", "check_spec"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.index.matchers.matcher_ids import MatcherIds
-from grace.index.matchers.matchers import NodeMatchers
+from grace.index.matchers.node_matchers import NodeMatchers
 from grace.index.snapshot import Snapshot
 from grace.index.trie import SidTrie
 from grace.index.users.user_rows import UserRows

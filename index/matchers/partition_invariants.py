@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.configs.errors import SnapshotError
-from grace.index.matchers.matchers import NodeMatchers
+from grace.index.matchers.node_matchers import NodeMatchers
 from grace.index.trie import SidTrie
 
 __all__ = ["check_no_empty_partition", "check_partitions", "check_sid_partitions"]

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from grace.configs.errors import InputError, SnapshotError
+from grace.index.snapshot import MAX_VERSION
 
 __all__ = [
-    "MAX_VERSION",
     "OnWait",
     "names_in",
     "open_file",
@@ -28,7 +28,6 @@ __all__ = [
 OnWait = Callable[[str], None]
 
 LOCK = ".lock"
-MAX_VERSION = (1 << 64) - 1
 _VERSION_NAME = re.compile(r"[0-9]{20}")
 
 

@@ -7,14 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.configs.errors import SnapshotError
-from grace.index.matchers.matchers import (
-    BloomMatchers,
-    DynamicKWay,
-    MatcherMode,
-    Matchers,
-    NodeMatchers,
-    StaticKWay,
-)
+from grace.index.matchers.modes import DynamicKWay, MatcherMode, StaticKWay
+from grace.index.matchers.node_matchers import BloomMatchers, Matchers, NodeMatchers
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts
 from grace.index.storage.manifest import Counts, FileEntry, Manifest, MatcherRows

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from grace.configs.errors import SnapshotError
 from grace.index.matchers.bloom import star_hash
-from grace.index.matchers.matchers import BloomMatchers, DynamicKWay, NodeMatchers
+from grace.index.matchers.modes import DynamicKWay
+from grace.index.matchers.node_matchers import BloomMatchers, NodeMatchers
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot
 from grace.index.storage.native_checks import (

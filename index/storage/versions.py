@@ -9,8 +9,8 @@ import re
 from pathlib import Path
 
 from grace.configs.errors import InputError, SnapshotError
+from grace.index.snapshot import MAX_VERSION
 from grace.index.storage.folder import (
-    MAX_VERSION,
     OnWait,
     open_folder,
     open_root,

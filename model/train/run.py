@@ -16,7 +16,7 @@ from grace.configs.errors import InputError
 from grace.configs.generation import BeamProfile
 from grace.configs.training import TrainingConfig
 from grace.index.builder import BuildSpec, build
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot
 from grace.kernels import DecodeIndex

@@ -17,7 +17,7 @@ from grace.catalogues.paper.schema import SMALL, paper_schema, targeting_yaml
 from grace.catalogues.paper.users import make_users
 from grace.configs.errors import InputError
 from grace.index.builder import BuildSpec, build
-from grace.index.matchers.matchers import DynamicKWay, KWay, MatcherMode, StaticKWay
+from grace.index.matchers.modes import DynamicKWay, KWay, MatcherMode, StaticKWay
 from grace.index.storage import load_snapshot
 from grace.index.targeting.schema import load_schema
 from support.arrays import assert_same_arrays

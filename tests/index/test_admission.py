@@ -6,7 +6,7 @@ from hypothesis import given
 
 from grace.index.matchers.admission import admitted_entries
 from grace.index.matchers.bloom import bloom_positions, star_hash, value_hash
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from grace.index.trie import NO_NODE

@@ -11,7 +11,7 @@ import pytest
 
 from grace.index.builder import BuildReport, BuildSpec, build
 from grace.index.invariants import check_invariants
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.index.storage import current_version, load_snapshot, publish, write_snapshot
 from support.ads_parquet import ads_table, write_ads, write_schema

@@ -11,7 +11,7 @@ from grace.configs.errors import InputError
 from grace.index.builder import BuildReport, BuildSpec, build
 from grace.index.builder.kway import checked_k_way
 from grace.index.invariants import check_invariants
-from grace.index.matchers.matchers import DynamicKWay, KWay, MatcherMode, StaticKWay
+from grace.index.matchers.modes import DynamicKWay, KWay, MatcherMode, StaticKWay
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot
 from grace.index.targeting.schema import Attribute, TargetingSchema

@@ -15,7 +15,7 @@ from grace.index.builder import BuildReport, BuildSpec, Sharding, build, build_i
 from grace.index.builder.sharding.scratch import SCRATCH, scratch_folder
 from grace.index.builder.sharding.shard import first_token_ranges
 from grace.index.invariants import check_invariants
-from grace.index.matchers.matchers import DynamicKWay, KWay, MatcherMode, StaticKWay
+from grace.index.matchers.modes import DynamicKWay, KWay, MatcherMode, StaticKWay
 from grace.index.storage import load_snapshot, versions
 from support.ads_parquet import write_ads, write_schema
 from support.oracle import RawAd

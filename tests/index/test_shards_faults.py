@@ -18,7 +18,7 @@ from grace.index.builder import BuildSpec, Sharding, build, build_in_shards
 from grace.index.builder.kway import require_static_ids
 from grace.index.builder.sharding.scratch import SCRATCH, scratch_folder
 from grace.index.builder.sharding.shard import build_shard
-from grace.index.matchers.matchers import DynamicKWay, MatcherMode, StaticKWay
+from grace.index.matchers.modes import DynamicKWay, MatcherMode, StaticKWay
 from grace.index.storage import current_version, publish, versions
 from support.ads_parquet import write_ads, write_schema
 from support.strategies import random_ads, random_schema
@@ -125,7 +125,7 @@ def test_static_ids_that_do_not_fit_end_either_build_before_its_next_step(
     spec: BuildSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of the shards would fit."""
-    monkeypatch.setattr("grace.index.targeting.limits.MAX_ID", 4_999)
+    monkeypatch.setattr("grace.index.snapshot.MAX_ID", 4_999)
     steps: list[str] = []
     spec = replace(spec, mode=MatcherMode.STATIC, k_way=StaticKWay((9, 9, 9)))
     for run in (build, lambda *asked: build_in_shards(asked[0], Sharding(9), asked[1])):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from grace.configs.generation import BeamProfile
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.kernels import REFERENCE, DecodeIndex, UserTensors, load_ops
 from grace.model.definition.beam_search import Generated
 from grace.model.definition.inputs import FeatureTensors

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grace.index.matchers.admission import admitted_entries
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.index.storage import publish, write_snapshot
 from grace.index.storage.layout import expected_arrays
 from grace.index.storage.manifest import FORMAT_VERSION, parse_manifest

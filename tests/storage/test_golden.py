@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grace.index.matchers.matchers import DynamicKWay, KWay, MatcherMode, StaticKWay
+from grace.index.matchers.modes import DynamicKWay, KWay, MatcherMode, StaticKWay
 from grace.index.snapshot import Snapshot, SnapshotFacts
 from grace.index.storage import (
     current_version,

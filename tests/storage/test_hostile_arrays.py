@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grace.configs.errors import SnapshotError
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot, verify_snapshot
 from grace.index.storage.layout import arrays_of

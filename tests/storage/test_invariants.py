@@ -11,7 +11,8 @@ from hypothesis import given, settings
 
 from grace.configs.errors import SnapshotError
 from grace.index.invariants import check_invariants
-from grace.index.matchers.matchers import BloomMatchers, MatcherMode, NodeMatchers
+from grace.index.matchers.modes import MatcherMode
+from grace.index.matchers.node_matchers import BloomMatchers, NodeMatchers
 from grace.index.snapshot import Snapshot
 from grace.index.storage.structure import check_structure
 from grace.index.users.values import InternedValues

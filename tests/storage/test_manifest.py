@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grace.configs.errors import SnapshotError
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.index.storage import load_snapshot
 from grace.index.storage.manifest import parse_manifest, render_manifest
 from support.forgery import (

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from grace.configs.errors import InputError, SnapshotError
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.index.storage import (
     current_version,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.index.storage import write_snapshot
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from grace.index.matchers.matchers import KWay
+from grace.index.matchers.modes import KWay
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from grace.index.users.user_rows import UserAttributes
 from support.oracle import RawAd, Rule

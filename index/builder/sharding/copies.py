@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from grace.index.targeting.limits import require_ids
+from grace.index.snapshot import require_ids
 from grace.native.loader import array_in, array_out, declare
 
 __all__ = ["COPIES_BUDGET", "Numbered", "SpanTable", "Spans", "number_spans"]

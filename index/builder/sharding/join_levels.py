@@ -11,8 +11,8 @@ import numpy as np
 
 from grace.index.builder.sharding.copies import Spans, SpanTable, number_spans
 from grace.index.builder.sharding.stored_arrays import OutputFolder, Sliced, blocks
-from grace.index.matchers.matchers import NodeMatchers
-from grace.index.targeting.limits import require_ids
+from grace.index.matchers.node_matchers import NodeMatchers
+from grace.index.snapshot import require_ids
 from grace.index.trie import SidTrie
 
 __all__ = ["LevelCounts", "MatcherSource", "TrieSource", "join_node_matchers", "join_tries"]

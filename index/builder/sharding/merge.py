@@ -22,7 +22,8 @@ from grace.index.builder.sharding.join_levels import (
 from grace.index.builder.sharding.join_rules import RuleSource, SetRuleSource, join_rules
 from grace.index.builder.sharding.stored_arrays import OutputFolder, StoredArray, blocks
 from grace.index.matchers.bloom import star_rows
-from grace.index.matchers.matchers import BloomMatchers, MatcherMode, Matchers
+from grace.index.matchers.modes import MatcherMode
+from grace.index.matchers.node_matchers import BloomMatchers, Matchers
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts
 from grace.index.storage.array_file import digest_file

@@ -39,7 +39,7 @@ from grace.index.builder.sharding.runs import CollectTask, Run, collect_file
 from grace.index.builder.sharding.scratch import scratch_faults, scratch_folder
 from grace.index.builder.sharding.shard import ShardTask, build_shard, first_token_ranges
 from grace.index.builder.source import AdsSource, open_ads
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import SnapshotFacts
 from grace.index.storage.folder import OnWait
 from grace.index.targeting.schema import TargetingSchema, load_schema
