@@ -4,7 +4,8 @@
 `build_in_shards` does so a range of first tokens at a time, here or on several machines.
 """
 
-from grace.index.builder.build import BuildReport, BuildSpec, build
+from grace.index.builder.build import BuildSpec, build
+from grace.index.builder.report import BuildReport
 from grace.index.builder.sharding import RunTasks, Sharding, build_in_shards
 
 __all__ = ["BuildReport", "BuildSpec", "RunTasks", "Sharding", "build", "build_in_shards"]

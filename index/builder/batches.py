@@ -17,8 +17,8 @@ from grace.index.builder.columns import (
     list_column,
     list_parts,
 )
-from grace.index.builder.rejects import Reject
 from grace.index.builder.source import UNREADABLE, AdsFile, AdsSource, first_line, rule_columns
+from grace.index.rejects import RejectedAd
 from grace.index.targeting.schema import TargetingSchema
 
 __all__ = ["AdsBatch", "BatchReader", "raw_values"]
@@ -41,7 +41,7 @@ class AdsBatch:
     tokens: npt.NDArray[np.uint16]
     weights: npt.NDArray[np.float32]
     rules: tuple[ListColumn | None, ...]
-    rejects: tuple[Reject, ...]  # at most one per row
+    rejects: tuple[RejectedAd, ...]  # at most one per row
     refused: npt.NDArray[np.bool_]  # [rows]
     record_batch: pa.RecordBatch
 
@@ -121,7 +121,7 @@ class BatchReader:
             for name, code_of in self._code_of.items()
         )
         rejects = tuple(
-            Reject(
+            RejectedAd(
                 str(file.path),
                 first_row + row,
                 int(ad_ids[row]) if batch.column("ad_id")[row].is_valid else None,

@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from grace.configs.errors import InputError
 from grace.index.builder.arrange import Arranged
-from grace.index.builder.unions import Advance, join_matchers, union_level
+from grace.index.builder.report import Advance
+from grace.index.builder.unions import join_matchers, union_level
 from grace.index.matchers.modes import DynamicKWay, KWay, MatcherMode, StaticKWay
 from grace.index.matchers.node_matchers import Matchers, NodeMatchers
 from grace.index.snapshot import SEVERAL_SNAPSHOTS, require_ids
@@ -93,9 +94,9 @@ def require_static_ids(level_counts: Sequence[int], k_way: KWay | None) -> None:
 
 
 def k_way_matchers(
-    arranged: Arranged, schema: TargetingSchema, k_way: KWay, threads: int, progress: Advance
+    arranged: Arranged, schema: TargetingSchema, k_way: KWay, threads: int, advance: Advance
 ) -> Matchers:
-    """`progress` is told how many of the 1 + sets matcher kinds are done."""
+    """`advance` is called with how many of the 1 + sets matcher kinds are done."""
     ads, trie = arranged.ads, arranged.trie
     require_static_ids(trie.level_counts, k_way)
 
@@ -107,7 +108,7 @@ def k_way_matchers(
             return _static(trie, of_sids, k_way, threads)
         return _dynamic(trie, of_sids, k_way, threads)
 
-    return join_matchers(arranged, schema, node_matchers, k_way, progress)
+    return join_matchers(arranged, schema, node_matchers, k_way, advance)
 
 
 def _static(trie: SidTrie, of_sids: _SidRows, k_way: StaticKWay, threads: int) -> NodeMatchers:

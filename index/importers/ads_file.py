@@ -13,8 +13,8 @@ from grace.configs.errors import InputError
 from grace.index.builder.source import SID_SPACE_KEY, UNREADABLE, VOCAB_SIZES_KEY, first_line
 from grace.index.importers.collect import CollectedItems
 from grace.index.importers.numbering import IdMap
-from grace.index.importers.rejects import ItemRejects, RejectedItem, brief
 from grace.index.importers.replace_file import replacing
+from grace.index.rejects import RejectedItem, RejectLog, brief
 
 __all__ = ["AdsToJoin", "write_items", "write_joined"]
 
@@ -114,7 +114,7 @@ def write_joined(
     names: IdMap | None,
     ads: AdsToJoin,
     sid_space: str,
-    rejects: ItemRejects,
+    rejects: RejectLog,
     advance: Advance,
 ) -> npt.NDArray[np.bool_]:
     """The ads table's rows and columns, each with its item's SID.

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from grace.index.importers.items import ItemBatch
 from grace.index.importers.numbering import Numbering
-from grace.index.importers.rejects import ItemRejects, RejectedItem
+from grace.index.rejects import RejectedItem, RejectLog
 
 __all__ = ["CollectedItems", "collect_items", "distinct_sids"]
 
@@ -33,7 +33,7 @@ def collect_items(
     batches: Iterable[ItemBatch],
     numbering: Numbering,
     vocab_sizes: tuple[int, ...] | None,
-    rejects: ItemRejects,
+    rejects: RejectLog,
 ) -> CollectedItems:
     """Keeps 16 bytes an item at L = 4. Vocabularies that are not told are as large as needed."""
     rows, numbers, tokens = [], [], []

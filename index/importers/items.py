@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from grace.index.importers.rejects import Fault, RejectedItem, brief
+from grace.index.rejects import Fault, RejectedItem, brief
 from grace.index.snapshot import MAX_SID_LENGTH, MAX_VOCAB_SIZE
 
 __all__ = [

@@ -7,7 +7,7 @@ from typing import Any
 
 from grace.index.importers.index_json import no_constant
 from grace.index.importers.items import RawItem
-from grace.index.importers.rejects import Fault
+from grace.index.rejects import Fault
 from grace.index.storage.strict_json import shown
 
 __all__ = ["LONGEST_LINE", "lines", "read_json_lines"]

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from grace.configs.errors import InputError
 from grace.index.importers.items import BATCH_ITEMS, MAX_TOKEN, ItemBatch
 from grace.index.importers.json_lines import lines
-from grace.index.importers.rejects import RejectedItem
+from grace.index.rejects import RejectedItem
 from grace.index.snapshot import MAX_SID_LENGTH
 from grace.index.storage.strict_json import shown
 

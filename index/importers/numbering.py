@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 
 from grace.configs.errors import InputError
 from grace.index.builder.source import UNREADABLE, first_line
-from grace.index.importers.rejects import Fault, brief
 from grace.index.importers.replace_file import replacing
+from grace.index.rejects import Fault, brief
 
 __all__ = ["IdMap", "IntegerIds", "Numbering", "map_lock"]
 

@@ -17,8 +17,8 @@ from grace.index.importers.items import ItemBatch, SidRule, batches
 from grace.index.importers.json_lines import read_json_lines
 from grace.index.importers.npy import open_codes, read_npy
 from grace.index.importers.numbering import IdMap, IntegerIds, map_lock
-from grace.index.importers.rejects import ItemRejects
 from grace.index.importers.spec import ImportSpec, check_spec
+from grace.index.rejects import RejectLog, item_rejects
 
 __all__ = ["ImportReport", "import_sids"]
 
@@ -61,9 +61,12 @@ def import_sids(spec: ImportSpec, progress: Progress) -> ImportReport:
     ads = None
     if spec.ads is not None:
         ads = AdsToJoin(spec.ads, "ad_id" if spec.key is None else spec.key)
-    rejects = ItemRejects(spec.max_rejects, spec.reject_file)
+    rejects = item_rejects(spec.max_rejects, spec.reject_file)
     items, names = _collected(spec, ads, rejects, progress)
     used = _write(spec, items, names, ads, rejects, progress)
+    reject_file = rejects.write()
+    if reject_file is None:
+        spec.reject_file.unlink(missing_ok=True)  # the list of an earlier import would mislead
     return ImportReport(
         out=spec.out,
         sid_space=spec.sid_space,
@@ -73,12 +76,12 @@ def import_sids(spec: ImportSpec, progress: Progress) -> ImportReport:
         sids=distinct_sids(items.tokens[used.items]),
         unused_items=int((~used.items).sum()),
         rejects=rejects.by_reason(),
-        reject_file=rejects.write(),
+        reject_file=reject_file,
     )
 
 
 def _collected(
-    spec: ImportSpec, ads: AdsToJoin | None, rejects: ItemRejects, progress: Progress
+    spec: ImportSpec, ads: AdsToJoin | None, rejects: RejectLog, progress: Progress
 ) -> tuple[CollectedItems, IdMap | None]:
     """The items, and their names where ids are not integers; the id map has them by then."""
     if spec.id_map is not None and ads is not None and ads.key_is_text:
@@ -136,7 +139,7 @@ def _write(
     items: CollectedItems,
     names: IdMap | None,
     ads: AdsToJoin | None,
-    rejects: ItemRejects,
+    rejects: RejectLog,
     progress: Progress,
 ) -> _Used:
     if ads is None:

@@ -177,7 +177,7 @@ def test_collected_rules_are_those_of_the_ads_and_no_others() -> None:
     catalogue = make_paper_catalogue(PaperSpec(1_111, seed=2), threads=1)
     collected = collected_ads(catalogue, threads=2)
     assert len(collected.ad_ids) == catalogue.num_ads
-    assert (np.bincount(collected.rule_of, minlength=len(collected.rules.parts)) > 0).all()
+    assert (np.bincount(collected.rule_of, minlength=collected.rules.num_rules) > 0).all()
 
 
 def test_the_parquet_file_says_what_a_build_needs(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_tables_told_apart_in_many_parts_and_ids_in_many_ranges_give_the_same_by
     monkeypatch.setattr("grace.index.builder.sharding.merge.LOOKUP_ADS", 111)
     monkeypatch.setattr("grace.index.builder.sharding.merge.SAMPLE_STEP", 5)
     monkeypatch.setattr("grace.index.builder.sharding.copies.COPIES_BUDGET", 7777)
-    monkeypatch.setattr("grace.index.builder.sharding.stored_arrays.BLOCK_BYTES", 511)
+    monkeypatch.setattr("grace.index.storage.mapped.BLOCK_BYTES", 511)
     monkeypatch.setattr("grace.index.builder.sharding.join_rules.BLOCK_RULES", 63)
     report = build_in_shards(in_shards(spec), Sharding(3, run_rows=333), silent)
     assert_same_version(report, whole)
