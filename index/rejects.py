@@ -32,6 +32,9 @@ class Fault:
     value: str | None
     reason: str  # a fixed text, since rejects are counted by it
 
+    def of_item(self, file: str, row: int, item_id: str | None) -> "RejectedItem":
+        return RejectedItem(file, row, item_id, self.column, self.value, self.reason)
+
 
 @dataclass(frozen=True, slots=True)
 class RejectedAd:

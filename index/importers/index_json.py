@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from grace.configs.errors import InputError
-from grace.index.importers.items import RawItem
+from grace.index.importers.item_batches import RawItem
 
 __all__ = ["no_constant", "read_index_json"]
 
