@@ -89,7 +89,6 @@ def test_every_sentence_of_a_fault_is_one_that_the_code_can_say(
     sources = [
         *(repository / "index" / "storage").glob("*.py"),
         repository / "index" / "invariants.py",
-        repository / "index" / "partition_invariants.py",
         repository / "configs" / "sections.py",
     ]
     code = "".join(path.read_text(encoding="utf-8") for path in sources)

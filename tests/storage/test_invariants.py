@@ -45,7 +45,6 @@ def test_every_plainly_built_snapshot_passes(case: Case, mode: MatcherMode) -> N
 
 
 def test_blocks_do_not_change_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grace.index.invariants._BLOCK", 2)
     check_invariants(built())
     with pytest.raises(SnapshotError, match="which is not the OR of the rows below node 5"):
         check_invariants(with_bitmask(built(), index=swapped(4, 5)))
@@ -228,7 +227,7 @@ def test_dynamic_partitions_without_a_sid_are_named(
     monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
     """They change no answer, but docs/snapshot.md says that they have no id."""
-    monkeypatch.setattr("grace.index.matchers.partition_invariants._BLOCK", block)
+    monkeypatch.setattr("grace.index.invariants.BLOCK", block)
     snapshot = built(mode=DYNAMIC)
     assert snapshot.matchers is not None
     last = snapshot.trie.level_counts[1] - 1  # its ids are the last of level 1: by first use
@@ -284,9 +283,8 @@ def test_blocks_do_not_change_the_verdict_on_partitions(
 ) -> None:
     case = random_case(np.random.default_rng(5), 111)
     snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads, mode)
-    monkeypatch.setattr("grace.index.invariants._BLOCK", 2)
     for block in (1, 2, 3, 7):
-        monkeypatch.setattr("grace.index.matchers.partition_invariants._BLOCK", block)
+        monkeypatch.setattr("grace.index.invariants.BLOCK", block)
         check_invariants(snapshot)
         for at, fault in ((0, "entry 0 has partitions that are not the OR"), (-1, "entry")):
             with pytest.raises(SnapshotError, match=fault):
