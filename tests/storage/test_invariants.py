@@ -45,6 +45,7 @@ def test_every_plainly_built_snapshot_passes(case: Case, mode: MatcherMode) -> N
 
 
 def test_blocks_do_not_change_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grace.index.invariants.BLOCK", 2)
     check_invariants(built())
     with pytest.raises(SnapshotError, match="which is not the OR of the rows below node 5"):
         check_invariants(with_bitmask(built(), index=swapped(4, 5)))
