@@ -1,4 +1,4 @@
-"""The deep invariants of a snapshot: what holds for every snapshot that a builder makes rightly.
+"""The deep invariants of a snapshot: what holds for every snapshot of a correct builder.
 
 `grace.index.storage` checks that arrays are safe to use. This checks that they say the right thing,
 computed again from the rules of the ads: matcher rows are the OR of what is below them, nothing is
@@ -105,9 +105,9 @@ def _check_allows_someone(schema: TargetingSchema, table: Rows) -> None:
     """Every row has a bit in the range of every attribute; else the ad had to be refused."""
     for attribute, first in zip(schema.attributes, schema.first_bits, strict=True):
         mask = _table([range(first, first + attribute.bits)], schema.words)
-        nobody = np.flatnonzero(~(table & mask).any(axis=1))
-        if len(nobody):
-            fault = f"row {nobody[0]} allows no value of {attribute.name}"
+        empty = np.flatnonzero(~(table & mask).any(axis=1))
+        if len(empty):
+            fault = f"row {empty[0]} allows no value of {attribute.name}"
             raise SnapshotError("rule_bitmask_table.npy", fault)
 
 
@@ -295,9 +295,9 @@ def _check_contained(
         partition = 0
         while len(left):
             at = ids[nodes] + partition
-            behind = at >= ids[nodes + 1]
-            if behind.any():
-                entry = entry_begin + int(nodes[np.argmax(behind)])
+            past_last = at >= ids[nodes + 1]
+            if past_last.any():
+                entry = entry_begin + int(nodes[np.argmax(past_last)])
                 raise SnapshotError(
                     file, f"entry {entry} has no partition that contains a SID below it"
                 )

@@ -1,4 +1,4 @@
-"""What a build or an import refuses: each record is listed with its place and its reason.
+"""Rejects: the records that a build or an import refuses, each with its place and its reason.
 
 A reject has `file`, `row`, an id, `column`, `value` and `reason`; its fields are the keys of its
 line in the list.
@@ -65,9 +65,9 @@ class RejectedItem:
 Reject = RejectedAd | RejectedItem
 
 
-def _line(reject: Reject, who: str) -> str:
+def _line(reject: Reject, name: str) -> str:
     value = "" if reject.value is None else f" {shown(reject.value)}"
-    return f"{reject.file} row {reject.row}{who}: {reject.column}{value}: {reject.reason}"
+    return f"{reject.file} row {reject.row}{name}: {reject.column}{value}: {reject.reason}"
 
 
 class RejectLog:

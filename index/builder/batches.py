@@ -1,4 +1,4 @@
-"""Streams the ads table: one batch of rows at a time, decoded one ahead on its own thread."""
+"""Stream the ads table: one batch of rows at a time, the next one decoded on another thread."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -47,7 +47,7 @@ class AdsBatch:
 
 
 class BatchReader:
-    """Iterating yields AdsBatch in file order. `set_codes` holds each set's values by then seen."""
+    """Iterating yields AdsBatch in file order. `set_codes` has each set's values so far."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class BatchReader:
                 raise InputError(f"{file.path}: {row} rows read, its footer says {file.rows}")
 
     def _record_batches(self, table: pq.ParquetFile, file: AdsFile) -> Iterator[pa.RecordBatch]:
-        """Group by group, since Arrow cannot join nested dictionaries across the groups' border."""
+        """Read group by group: Arrow cannot join nested dictionaries across the groups' border."""
         for group in range(table.num_row_groups):
             held = table.metadata.row_group(group)
             bytes_per_row = max(1, held.total_byte_size // max(1, held.num_rows))
@@ -136,7 +136,7 @@ class BatchReader:
         )
 
     def _check_sid_length(self, file: AdsFile, batch: pa.RecordBatch) -> None:
-        """Where all SIDs have another length, not the ads are at fault, but what we were told."""
+        """If all SIDs have another length, then the option is wrong and not the ads."""
         parts = list_parts(batch.column("sid"))
         found = np.unique(np.diff(parts.offsets)[parts.valid == 1])
         if len(found) == 1 and 0 < found[0] != len(self._vocab_sizes) and batch.num_rows > 1:
@@ -222,7 +222,7 @@ def _rows(mask: pa.Array) -> list[int]:
 
 
 def raw_values(batch: pa.RecordBatch, column: str, row: int) -> Sequence[str | None]:
-    """One row's list as Python values, bytes that are not UTF-8 as None. For messages only."""
+    """Return one row's list as Python values, None for bytes that are not UTF-8; for messages."""
     try:
         values: list[str | None] = batch.column(column)[row].as_py()
     except UnicodeDecodeError:

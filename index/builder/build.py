@@ -44,7 +44,7 @@ class BuildSpec:
     mode: MatcherMode = MatcherMode.UNION
     k_way: KWay | None = None  # partitions of mode `static` or `dynamic`; the latter has a default
     sid_space: str | None = None  # None: what the files' metadata says
-    vocab_sizes: tuple[int, ...] | None = None  # likewise
+    vocab_sizes: tuple[int, ...] | None = None  # None: the same
     version: int | None = None  # None: the next one
     updates_watermark: int = 0
     max_rejects: int = 0
@@ -126,7 +126,7 @@ class BuildPlan:
         spec = self.spec
         or_next = spec.version is None
         path = write_snapshot(snapshot, spec.root, or_next=or_next, on_wait=self.on_wait)
-        # A list of an earlier build that ended: its ads are no longer anyone's to fix.
+        # The list of an earlier build that ended: this version has replaced its table.
         (spec.root / ENDED_REJECTS).unlink(missing_ok=True)
         rejects = self.log.write(spec.reject_file or spec.root / f"{path.name}.rejects.jsonl")
         if spec.publish:

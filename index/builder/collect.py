@@ -1,4 +1,4 @@
-"""Runs all ads through the rule table and keeps what the indexes need: 24 bytes each at L = 4."""
+"""Run all ads through the rule table and keep what the indexes need: 24 bytes each at L = 4."""
 
 import bisect
 from collections.abc import Callable, Sequence

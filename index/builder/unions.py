@@ -24,7 +24,7 @@ Rows = npt.NDArray[np.uint64]
 Ids = npt.NDArray[np.int32]
 
 MakeMatchers = Callable[[Ids, Rows, int], NodeMatchers]
-"""Matchers from the row of each rule, those rows, and the number of bits that a row may set."""
+"""Makes matchers of the row of each rule, those rows, and the number of bits a row may set."""
 
 _union_level = declare(
     "grace_union_level",

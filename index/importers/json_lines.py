@@ -1,4 +1,4 @@
-"""JSON lines: {"item_id": "B01", "token_ids": [12, 3, 77]}, one item a line; and plain lines."""
+"""JSON lines, one item each: {"item_id": "B01", "token_ids": [12, 3, 77]}; and plain lines."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ LONGEST_LINE = 1 << 20  # bytes
 
 
 def read_json_lines(path: Path, advance: Callable[[int], None]) -> Iterator[RawItem]:
-    """Each line is judged by itself; empty ones are passed over."""
+    """Each line is checked by itself; empty ones are skipped."""
     for row, line in enumerate(lines(path, advance)):
         if line is None:
             yield RawItem(row, fault=Fault("line", None, f"is longer than {LONGEST_LINE} bytes"))
@@ -24,7 +24,7 @@ def read_json_lines(path: Path, advance: Callable[[int], None]) -> Iterator[RawI
 
 
 def lines(path: Path, advance: Callable[[int], None]) -> Iterator[bytes | None]:
-    """A file's lines without their ends; None for one that is too long to be any of ours."""
+    """Yield a file's lines without their ends; None for one that is too long to be an item."""
     read = 0
     with path.open("rb") as file:
         while line := file.readline(LONGEST_LINE + 1):

@@ -1,4 +1,4 @@
-"""What an import is asked for, and that it can be: no file that it reads is one that it writes."""
+"""The options of an import and their checks: no file that it reads is one that it writes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -74,7 +74,7 @@ def _check_tokens(spec: ImportSpec) -> None:
 
 
 def _check_files(spec: ImportSpec) -> None:
-    """What is written is neither read nor written as something else, by whatever name."""
+    """Refuse to write a file that is also read, or written as something else, under any name."""
     _require_no_folder("the table", spec.out)
     written = {"the table": spec.out, "the list of rejects": spec.reject_file}
     if spec.id_map is not None:

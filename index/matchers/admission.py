@@ -67,8 +67,8 @@ def admitted_entries(
             snapshot.schema.sets, snapshot.matchers.blooms, users.sets, strict=True
         )
     ]
-    # One beam, on a node whose children are the run. The tokens of children do not matter here:
-    # any array with a number for each entry stands for them.
+    # One beam, on a node whose children are the run. The tokens of children do not matter here, so
+    # any array with a number for each entry will do.
     no_tokens = bitmask.index
     found, children = np.empty(2, np.int32), np.empty(len(run), np.int32)
     _admit_children(

@@ -36,7 +36,7 @@ class NodeMatchers:
     offsets: npt.NDArray[np.int32] | None = None
 
     def id_levels(self, trie: SidTrie) -> npt.NDArray[np.int64]:
-        """A level's first entry, its first id and its ids per entry.   int64 [sid_length, 3]"""
+        """Return each level's first entry, first id and ids per entry.   int64 [sid_length, 3]"""
         widths = np.ones(trie.sid_length, np.int64)
         if self.level_widths is not None:
             widths[:] = self.level_widths
@@ -45,7 +45,7 @@ class NodeMatchers:
         return np.column_stack([firsts[:-1], np.cumsum(ids) - ids, widths])
 
     def id_offsets(self, trie: SidTrie, begin: int, end: int) -> npt.NDArray[np.int64]:
-        """Where the ids of entries begin .. end - 1, all of one level, begin; and the end."""
+        """Return the borders of the ids of entries begin .. end - 1, which are of one level."""
         if self.offsets is not None:
             return self.offsets[begin : end + 1].astype(np.int64)
         levels = self.id_levels(trie)
@@ -55,7 +55,7 @@ class NodeMatchers:
         return places * np.int64(width) + np.int64(first_id)
 
     def ids_of_level(self, trie: SidTrie, level: int) -> tuple[int, int]:
-        """Where in `index` the ids of a level begin and end."""
+        """Return where in `index` the ids of a level begin and end."""
         begin, end = trie.entries_of_level(level)
         if self.offsets is not None:
             return int(self.offsets[begin]), int(self.offsets[end])

@@ -1,4 +1,4 @@
-"""MANIFEST.json: what it must say, and reading it when it may say anything."""
+"""MANIFEST.json: its fields and their checks, for content that may be anything."""
 
 import json
 import re

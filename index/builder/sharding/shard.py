@@ -1,4 +1,4 @@
-"""One shard of a build: the ads of a range of first tokens, as a snapshot of their own."""
+"""One shard of a build: the ads of a range of first tokens, as a snapshot."""
 
 from dataclasses import dataclass
 from itertools import pairwise
