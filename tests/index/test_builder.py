@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +23,7 @@ from support.strategies import Case, random_case, random_schema
 modes = pytest.mark.parametrize("mode", MatcherMode, ids=lambda mode: mode.value)
 
 
-def assert_built_as_defined(folder: Path, case: Case, mode: MatcherMode, **changes: object) -> None:
+def assert_built_as_defined(folder: Path, case: Case, mode: MatcherMode, **changes: Any) -> None:
     k_way = plain_k_way(mode, len(case.vocab_sizes))
     snapshot = built(build_spec(folder, case, mode=mode, k_way=k_way, **changes))
     plain = plain_snapshot(case.schema, case.vocab_sizes, case.ads, mode, k_way=k_way)
@@ -64,7 +65,7 @@ def test_order_row_groups_and_threads_do_not_change_a_byte(
 ) -> None:
     rng = np.random.default_rng(11)
     case = random_case(rng, num_ads=333, schema=random_schema(rng, (3, 64, 65), num_sets=2))
-    chosen = {"mode": mode, "k_way": plain_k_way(mode, len(case.vocab_sizes))}
+    chosen: dict[str, Any] = {"mode": mode, "k_way": plain_k_way(mode, len(case.vocab_sizes))}
     first = arrays_in(build(build_spec(tmp_path / "a", case, **chosen), silent).path)
     for row_group, batch_rows, threads in ((7, 1000, 1), (1000, 13, 2), (63, 111, 5)):
         ads = [case.ads[i] for i in rng.permutation(len(case.ads))]
