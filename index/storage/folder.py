@@ -72,15 +72,7 @@ def open_root(root: Path) -> Iterator[int]:
 @contextmanager
 def open_folder(name: str, folder: int) -> Iterator[int]:
     """A descriptor of a folder inside another."""
-    try:
-        inner = os.open(
-            name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder
-        )
-    except FileNotFoundError:
-        raise SnapshotError(name, "missing") from None
-    except OSError as error:
-        fault = _kind_fault(name, folder, stat.S_ISDIR, "is not a folder")
-        raise SnapshotError(name, fault or f"cannot be opened: {error.strerror}") from None
+    inner = _opened(name, folder, os.O_DIRECTORY, stat.S_ISDIR, "is not a folder")
     try:
         yield inner
     finally:
@@ -90,25 +82,31 @@ def open_folder(name: str, folder: int) -> Iterator[int]:
 @contextmanager
 def open_file(name: str, folder: int) -> Iterator[tuple[int, int]]:
     """A descriptor and the size of a regular file."""
-    try:
-        # O_NONBLOCK: opening a pipe without a writer would wait for ever.
-        file = os.open(
-            name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder
-        )
-    except FileNotFoundError:
-        raise SnapshotError(name, "missing") from None
-    except OSError as error:
-        fault = _kind_fault(name, folder, stat.S_ISREG, "is not a regular file")
-        raise SnapshotError(name, fault or f"cannot be opened: {error.strerror}") from None
+    not_regular = "is not a regular file"
+    # O_NONBLOCK: opening a pipe without a writer would wait for ever.
+    file = _opened(name, folder, os.O_NONBLOCK, stat.S_ISREG, not_regular)
     try:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
-            raise SnapshotError(name, "is not a regular file")
+            raise SnapshotError(name, not_regular)
         yield file, status.st_size
     except OSError as error:
         raise SnapshotError(name, f"cannot be read: {error.strerror}") from None
     finally:
         os.close(file)
+
+
+def _opened(
+    name: str, folder: int, flags: int, is_expected: Callable[[int], bool], otherwise: str
+) -> int:
+    flags |= os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(name, flags, dir_fd=folder)
+    except FileNotFoundError:
+        raise SnapshotError(name, "missing") from None
+    except OSError as error:
+        fault = _kind_fault(name, folder, is_expected, otherwise)
+        raise SnapshotError(name, fault or f"cannot be opened: {error.strerror}") from None
 
 
 def read_small(name: str, folder: int, most: int) -> bytes:

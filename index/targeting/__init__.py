@@ -7,6 +7,6 @@ A targeting predicate has these places, in this order:
     builder/rule_table.py         encodes an ad's rule (C++: rules.cpp); targeting/rules.py holds it
     users/                        encodes what a request says of its user
     native/include/grace/match.h  tests the rows of a node while decoding, on the CPU and the GPU
-    matching/exact.py             decides on an ad's rule, exactly (C++: judge.cpp)
+    matching/exact.py             decides on an ad's rule, exactly (C++: match_rules.cpp)
     matching/explain.py           says in words why an ad passed or not
 """

@@ -110,11 +110,11 @@ def test_a_faulty_line_is_listed_with_its_place_and_reason(tmp_path: Path, name:
     spec = import_spec(tmp_path / "items.jsonl", content, max_rejects=1)
     ads, report = imported(spec)
     assert sorted(ads) == [100, 102]
-    (told,) = rejects_of(spec)
-    assert (told["row"], told["column"]) == (1, column)
-    assert reason in told["reason"]
-    assert len(json.dumps(told)) < 1000
-    assert report.rejects == {f"{column}: {told['reason']}": 1}
+    (listed,) = rejects_of(spec)
+    assert (listed["row"], listed["column"]) == (1, column)
+    assert reason in listed["reason"]
+    assert len(json.dumps(listed)) < 1000
+    assert report.rejects == {f"{column}: {listed['reason']}": 1}
     spec.out.unlink()
     with pytest.raises(
         RejectedAdsError, match=r"--max-rejects allows 0; first: .* row 1"
@@ -129,8 +129,8 @@ def test_a_character_cut_off_at_the_end_of_the_last_line_is_rejects_of(tmp_path:
     for cut in (b'{"item_id": 2, "token_ids": [1]} \xc3', b"\xc3", b"\xe2\x82"):
         spec = import_spec(tmp_path / "x.jsonl", good + cut, max_rejects=1, force=True)
         assert imported(spec)[0] == {1: (1,)}
-        (told,) = rejects_of(spec)
-        assert (told["row"], told["reason"]) == (1, "is not UTF-8")
+        (listed,) = rejects_of(spec)
+        assert (listed["row"], listed["reason"]) == (1, "is not UTF-8")
 
 
 def test_the_largest_ids_of_text_are_numbers(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ BAD_INDEX: dict[str, tuple[str | bytes, str]] = {
     "an array": ('[["<a_1>"]]', "expected an object of item ids"),
     "empty": ("", "ends before an object"),
     "cut": ('{"0": ["<a_1>"', "not JSON that we read, at character 6"),
-    "cut behind a comma": ('{"0": ["<a_1>"],', "expected an item id in quotes"),
+    "cut after a comma": ('{"0": ["<a_1>"],', "expected an item id in quotes"),
     "two": ('{"0": ["<a_1>"]} {}', "something follows the object"),
     "nan": ('{"0": [NaN]}', "NaN is not JSON"),
     "deep": ('{"0": ' + "[" * 200_000, "nested too deeply"),
@@ -176,7 +176,10 @@ def test_every_copy_of_a_repeated_item_is_refused(tmp_path: Path) -> None:
     spec = import_spec(tmp_path / "x.json", text, max_rejects=2)
     ads, report = imported(spec)
     assert ads == {6: (2,), 4: (0,)}
-    assert [(told["row"], told["item_id"]) for told in rejects_of(spec)] == [(0, "5"), (2, "5")]
+    assert [(listed["row"], listed["item_id"]) for listed in rejects_of(spec)] == [
+        (0, "5"),
+        (2, "5"),
+    ]
     assert report.rejects == {"item_id: is repeated; no copy of it is imported": 2}
 
 
@@ -205,14 +208,14 @@ def test_a_good_copy_goes_with_a_faulty_one(
     assert sum(report.rejects.values()) == 2
 
 
-def test_tokens_outside_a_told_vocabulary_are_refused(tmp_path: Path) -> None:
+def test_tokens_outside_a_given_vocabulary_are_refused(tmp_path: Path) -> None:
     text = '{"5": ["<a_1>", "<b_9>"], "6": ["<a_2>", "<b_10>"]}'
     spec = import_spec(tmp_path / "x.json", text, max_rejects=1, vocab_sizes=(3, 10))
     ads, _ = imported(spec)
     assert ads == {5: (1, 9)}
-    (told,) = rejects_of(spec)
-    assert (told["item_id"], told["value"]) == ("6", "10")
-    assert told["reason"] == "token at position 1 is outside the vocabulary of 10"
+    (listed,) = rejects_of(spec)
+    assert (listed["item_id"], listed["value"]) == ("6", "10")
+    assert listed["reason"] == "token at position 1 is outside the vocabulary of 10"
 
 
 def test_a_token_that_only_tells_items_apart_can_be_cut_off(tmp_path: Path) -> None:
@@ -239,7 +242,7 @@ BAD_SPECS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD_SPECS)
-def test_what_cannot_be_asked_for_is_refused_before_the_work(tmp_path: Path, name: str) -> None:
+def test_impossible_options_are_refused_before_the_work(tmp_path: Path, name: str) -> None:
     changes, message = BAD_SPECS[name]
     with pytest.raises(InputError) as caught:
         run_import(replace(import_spec(tmp_path / "x.json", LETTER), **changes))

@@ -1,4 +1,4 @@
-"""An import never destroys what it reads: its files are told apart by what they are, not named."""
+"""An import never destroys what it reads: files are compared by identity, not by name."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -58,8 +58,8 @@ def test_ads_get_their_sids_by_the_items_own_names(tmp_path: Path, kind: pa.Data
     table = pq.read_table(spec.out)
     assert table["ad_id"].to_pylist() == [1, 3, 4]
     assert table["sid"].to_pylist() == [[3, 4], [1, 2], [3, 4]]
-    told = rejects_of(spec)
-    assert [(line["row"], line["item_id"]) for line in told] == [(1, None), (4, "b07")]
+    listed = rejects_of(spec)
+    assert [(line["row"], line["item_id"]) for line in listed] == [(1, None), (4, "b07")]
     assert report.rejects == {
         "asin: is null": 1,
         "asin: has no SID among the imported items": 1,
@@ -100,7 +100,9 @@ def test_an_ad_without_a_sid_ends_the_import_unless_allowed(tmp_path: Path) -> N
     assert run_import(spec_of(tmp_path, ads, max_rejects=1)).ads == 1
 
 
-def test_items_with_names_for_ads_with_numbers_are_told_of_the_key_first(tmp_path: Path) -> None:
+def test_the_error_for_items_with_names_and_ads_with_numbers_names_the_key_first(
+    tmp_path: Path,
+) -> None:
     spec = spec_of(tmp_path, pa.table({"ad_id": pa.array([5])}), source=tmp_path / "x.jsonl")
     with pytest.raises(RejectedAdsError, match=r"--key names the ads' column.* --id-map"):
         run_import(spec)

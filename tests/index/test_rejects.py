@@ -1,4 +1,4 @@
-"""What cannot be enforced is refused: by name, counted, listed, and never built."""
+"""A rule that cannot be enforced is refused by name, counted and listed; its ad is never built."""
 
 import json
 from dataclasses import replace

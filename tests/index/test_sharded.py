@@ -277,5 +277,5 @@ def test_first_token_ranges_are_disjoint_ascending_and_balanced(seed: int, shard
 def test_each_border_lies_nearest_to_the_even_share(
     ads: list[int], shards: int, ranges: list[tuple[int, int]]
 ) -> None:
-    """Of two that are as near, the later one."""
+    """If two are equally near, the later one."""
     assert first_token_ranges(np.array(ads), shards) == ranges

@@ -128,10 +128,10 @@ def test_a_footer_that_disagrees_with_its_row_groups_is_refused(tmp_path: Path) 
     rows = 1000
     spec = spec_of(tmp_path, {"ad_id": pa.array(range(rows)), "sid": pa.array([[0, 1]] * rows)})
     # Thrift's compact protocol: field 3, an i64 of 1,000 as a zigzag number, then field 4, a list.
-    told, other = b"\x16\xd0\x0f\x19", b"\x16\xcf\x0f\x19"
+    right, wrong = b"\x16\xd0\x0f\x19", b"\x16\xcf\x0f\x19"
     content = spec.ads[0].read_bytes()
-    assert content.count(told) == 1
-    spec.ads[0].write_bytes(content.replace(told, other))
+    assert content.count(right) == 1
+    spec.ads[0].write_bytes(content.replace(right, wrong))
     with pytest.raises(InputError, match="row groups hold 1000 rows, its footer says -1000"):
         build(spec, silent)
 
@@ -144,7 +144,7 @@ def test_names_with_dots_are_columns_of_their_own(tmp_path: Path) -> None:
 
 
 def test_a_column_without_any_value_is_no_rule_whatever_its_type(tmp_path: Path) -> None:
-    """What pandas writes where all are None."""
+    """As pandas writes a column of None."""
     nothing = {
         "country": pa.nulls(2),
         "ad_weight": pa.nulls(2),

@@ -1,4 +1,4 @@
-"""Whatever happens to a file of a snapshot, a reader refuses it and says which file and why."""
+"""A reader refuses any damage to a file of a snapshot, and says which file and why."""
 
 import os
 from collections.abc import Callable
@@ -21,7 +21,7 @@ FLIPS = [0, 7, 8, 40, HEADER - 2, HEADER - 1, HEADER, HEADER + 3, -1]
 
 
 def assert_refused(version: Path, file: str, fault: str) -> None:
-    """By a load and by `grace verify`, under the name of the file."""
+    """A load and `grace verify` refuse it under the name of the file."""
     for read in (load_snapshot, verify_snapshot):
         with pytest.raises(SnapshotError) as caught:
             read(version)
@@ -145,7 +145,7 @@ def test_a_version_under_another_number_is_refused(version: Path) -> None:
     assert_refused(renamed, "MANIFEST.json", f"says version {version.name}, but its folder is")
 
 
-def test_a_file_beside_the_listed_ones_is_passed_over_and_told(version: Path) -> None:
+def test_a_file_that_is_not_listed_is_ignored_and_noted(version: Path) -> None:
     (version / "notes.txt").write_text("mine")
     load_snapshot(version)
     (note,) = verify_snapshot(version).notes
@@ -227,7 +227,7 @@ def test_a_file_of_holes_larger_than_memory_is_not_read(
         load_snapshot(version)
 
 
-def test_memory_that_is_not_given_is_told(version: Path) -> None:
+def test_memory_that_the_process_does_not_get_is_an_error_of_the_snapshot(version: Path) -> None:
     def refuse(_: int) -> np.ndarray:
         raise MemoryError
 

@@ -53,7 +53,7 @@ def test_every_key_of_a_manifest_is_in_the_document(
 
 @pytest.mark.parametrize("mode", list(MatcherMode), ids=lambda mode: mode.value)
 @pytest.mark.parametrize("seed", range(7))
-def test_a_reader_made_of_the_page_alone_judges_users_as_the_oracle_does(
+def test_a_reader_made_of_the_page_alone_agrees_with_the_oracle(
     page: str, mode: MatcherMode, seed: int, tmp_path: Path
 ) -> None:
     rng = np.random.default_rng(seed)

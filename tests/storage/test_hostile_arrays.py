@@ -291,7 +291,7 @@ def test_a_header_of_absurd_length_is_refused(header: int, version: Path) -> Non
         load_snapshot(version)
 
 
-def test_an_array_of_a_later_writer_is_passed_over_but_verified(version: Path) -> None:
+def test_an_array_of_a_later_writer_is_skipped_but_verified(version: Path) -> None:
     (version / "ad_budget.npy").write_bytes(b"")
     forge_manifest(
         version,
@@ -368,7 +368,7 @@ def use(snapshot: Snapshot) -> None:
 def test_corrupt_arrays_are_refused_or_safe_to_use(
     intact_of: dict[MatcherMode, Path], mode: MatcherMode, data: st.DataObject
 ) -> None:
-    """As a load treats them after their digests."""
+    """The steps of a load after the digests."""
     manifest = parse_manifest((intact_of[mode] / "MANIFEST.json").read_bytes())
     arrays = {file: read_array_file(intact_of[mode], file) for file in expected_arrays(manifest)}
     files = sorted(arrays)

@@ -265,7 +265,7 @@ def test_a_manifest_that_is_too_long_is_not_read(version: Path) -> None:
     assert_manifest_refused(version, "has 16777217 bytes, at most 16777216 are allowed")
 
 
-def test_a_newer_format_is_told_whatever_else_it_changes(version: Path) -> None:
+def test_a_newer_format_is_reported_whatever_else_it_changes(version: Path) -> None:
     write_fields(version, {"format": "grace-snapshot", "format_version": 3, "shards": []})
     assert_manifest_refused(version, "written by a newer GRACE (format 3, this one reads 1)")
 
