@@ -25,7 +25,7 @@ from grace.bench.result_file import write_result
 from grace.catalogues.paper import paper_spec
 from grace.catalogues.synth import preset_spec
 from grace.catalogues.synth.folder import ADS_FILE, TARGETING_FILE
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.index.storage import load_snapshot
 
 GRACE = Path(sys.executable).with_name("grace")

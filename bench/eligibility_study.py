@@ -36,7 +36,7 @@ from grace.catalogues.paper import (
 )
 from grace.catalogues.paper.draws import Draws
 from grace.configs.machine import available_cores
-from grace.index.matchers.matchers import KWay, MatcherMode, StaticKWay
+from grace.index.matchers.modes import KWay, MatcherMode, StaticKWay
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
 from grace.index.summary import IndexSummary, summarize

@@ -32,7 +32,7 @@ from grace.bench.gpu.subject import PAPER
 from grace.bench.result_file import write_result
 from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.configs.serving import LimitsConfig
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.kernels import DecodeIndex, UserTensors
 from grace.model.checkpoints.init import load_model_config, random_model

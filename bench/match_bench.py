@@ -26,7 +26,7 @@ import numpy.typing as npt
 from grace.bench.result_file import write_result
 from grace.catalogues.synth import Preset, preset_spec, write_folder
 from grace.index.builder import BuildSpec, build
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.index.matching.ads import SidToAds
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot, SnapshotFacts

@@ -149,7 +149,7 @@ def _note(sentence: str) -> None:
 
 
 def _mode(name: str) -> Any:
-    from grace.index.matchers.matchers import MatcherMode
+    from grace.index.matchers.modes import MatcherMode
 
     if name not in tuple(MatcherMode):
         raise typer.BadParameter(
@@ -160,7 +160,7 @@ def _mode(name: str) -> Any:
 
 def _k_way(k: str | None, fill_target: float | None, k_max: int | None) -> Any:
     """Return the k-way settings of the options; the build checks that they suit the mode."""
-    from grace.index.matchers.matchers import FILL_UNIT, DynamicKWay, StaticKWay
+    from grace.index.matchers.modes import FILL_UNIT, DynamicKWay, StaticKWay
 
     widths = _sizes(k, "--k")
     chosen: dict[str, int] = {}

@@ -1,9 +1,7 @@
-"""Data at rest and the CPU work on it: targeting, trie, builder, ad expansion and exact matching,
-snapshots. NumPy and native code only, never torch.
+"""Data at rest and the CPU work on it. NumPy and native code only, never torch.
 
-A snapshot is built by `grace.index.builder`, stored and read by `grace.index.storage`, and
-described by the
-dataclasses of `grace.index.snapshot`. The fast paths are C++ in `native`;
-`native/include/grace/match.h`
-alone says what "match" means.
+`targeting` declares rules. `importers` turn published SIDs into an ads table, and `builder` turns
+that into a snapshot, which `storage` writes and reads. A `snapshot` has a `trie`, `matchers` of its
+nodes, and the ads and rules of `matching`. The fast paths are C++ in `native`, whose header
+include/grace/match.h alone says what "match" means.
 """

@@ -1,9 +1,11 @@
-"""The deep invariants of a snapshot: what holds for every one that a builder makes rightly.
+"""The deep invariants of a snapshot: what holds for every snapshot of a correct builder.
 
-`grace.index.storage` checks that arrays are safe to use; this checks that they say the right
-thing, again
-from the rules of the ads: matcher rows are the OR of what lies below them, nothing is stored twice
-or unused, and ids are given by first use. NumPy alone, in blocks of bounded memory.
+`grace.index.storage` checks that arrays are safe to use. This checks that they say the right thing,
+computed again from the rules of the ads: matcher rows are the OR of what is below them, nothing is
+stored twice or unused, and ids are given by first use.
+
+K-way partitions of a node join to the OR of what is below it, and one of them contains the row of
+each SID below: so k-way admits no more than mode `union`, and loses no eligible ad.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,15 +16,12 @@ import numpy.typing as npt
 
 from grace.configs.errors import SnapshotError
 from grace.index.matchers.bloom import bloom_positions, star_hash, value_hash
-from grace.index.matchers.matchers import MatcherMode, NodeMatchers
-from grace.index.matchers.partition_invariants import (
-    check_no_empty_partition,
-    check_partitions,
-    check_sid_partitions,
-)
+from grace.index.matchers.modes import MatcherMode
+from grace.index.matchers.node_matchers import NodeMatchers
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.rules import SetRules
 from grace.index.targeting.schema import RESERVED_VALUE, TargetingSchema, TargetSet
+from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
 
 __all__ = ["check_invariants"]
@@ -30,7 +29,7 @@ __all__ = ["check_invariants"]
 Array = npt.NDArray[Any]
 Rows = npt.NDArray[np.uint64]
 
-_BLOCK = 1 << 18  # groups at a time
+BLOCK = 1 << 18  # nodes, SIDs or rules at a time
 
 
 def check_invariants(snapshot: Snapshot) -> None:
@@ -106,9 +105,9 @@ def _check_allows_someone(schema: TargetingSchema, table: Rows) -> None:
     """Every row has a bit in the range of every attribute; else the ad had to be refused."""
     for attribute, first in zip(schema.attributes, schema.first_bits, strict=True):
         mask = _table([range(first, first + attribute.bits)], schema.words)
-        nobody = np.flatnonzero(~(table & mask).any(axis=1))
-        if len(nobody):
-            fault = f"row {nobody[0]} allows no value of {attribute.name}"
+        empty = np.flatnonzero(~(table & mask).any(axis=1))
+        if len(empty):
+            fault = f"row {empty[0]} allows no value of {attribute.name}"
             raise SnapshotError("rule_bitmask_table.npy", fault)
 
 
@@ -145,8 +144,8 @@ def _set_rule_rows(
     star = _table([bloom_positions(star_hash(schema.hash_seed), target_set)], target_set.words)
     rows = np.repeat(star, rules.num_rules, axis=0)
     included = np.flatnonzero(np.diff(rules.include_offsets))
-    for begin in range(0, len(included), _BLOCK):
-        block = included[begin : begin + _BLOCK]
+    for begin, end in _ranges(len(included)):
+        block = included[begin:end]
         starts = rules.include_offsets[block]
         members = value_rows[rules.include_values[starts[0] : rules.include_offsets[block[-1] + 1]]]
         rows[block] = np.bitwise_or.reduceat(members, starts - starts[0], axis=0)
@@ -180,9 +179,9 @@ def _check_matchers(
         _check_union(index_file, rows, first_leaf, ids, members, offsets)
     if snapshot.mode is not MatcherMode.UNION:
         if snapshot.mode is MatcherMode.DYNAMIC:
-            check_no_empty_partition(index_file, trie, rows)
-        check_sid_partitions(index_file, trie, rows)
-        check_partitions(index_file, trie, rows)
+            _check_no_empty_partition(index_file, trie, rows)
+        _check_sid_partitions(index_file, trie, rows)
+        _check_inner_partitions(index_file, trie, rows)
         return
     inner = trie.node_offsets[1 : trie.num_internal + 1]  # the root has no row
     for begin, end, offsets in _blocks(inner):
@@ -191,10 +190,13 @@ def _check_matchers(
 
 
 def _blocks(offsets: Array) -> Iterator[tuple[int, int, Array]]:
-    groups = len(offsets) - 1
-    for begin in range(0, groups, _BLOCK):
-        end = min(begin + _BLOCK, groups)
+    for begin, end in _ranges(len(offsets) - 1):
         yield begin, end, offsets[begin : end + 1]
+
+
+def _ranges(count: int) -> Iterator[tuple[int, int]]:
+    for begin in range(0, count, BLOCK):
+        yield begin, min(begin + BLOCK, count)
 
 
 def _check_union(
@@ -210,3 +212,96 @@ def _check_union(
             f"entry {entry} has row {row}, which is not the OR of the rows below node {entry + 1}"
         )
         raise SnapshotError(file, fault)
+
+
+def _check_inner_partitions(file: str, trie: SidTrie, rows: NodeMatchers) -> None:
+    """Raises SnapshotError. The leaves' rows must have been checked by `_check_sid_partitions`."""
+    sid_ids = rows.id_offsets(trie, *trie.entries_of_level(trie.sid_length))
+    sid_rows = rows.index[sid_ids[:-1]]
+    borders = np.arange(trie.num_leaves + 1, dtype=np.int64)
+    for level in range(trie.sid_length - 1, 0, -1):
+        nodes = slice(trie.level_starts[level], trie.level_starts[level + 1] + 1)
+        children = trie.node_offsets[nodes].astype(np.int64)
+        borders = borders[children - trie.entries_of_level(level + 1)[0]]
+        first_entry = trie.entries_of_level(level)[0]
+        for begin, end in _ranges(len(borders) - 1):
+            ids = rows.id_offsets(trie, first_entry + begin, first_entry + end)
+            _check_joined(file, rows, first_entry + begin, ids, sid_rows, borders[begin : end + 1])
+        _check_contained(file, trie, rows, level, sid_rows, borders)
+
+
+def _check_sid_partitions(file: str, trie: SidTrie, rows: NodeMatchers) -> None:
+    """Each SID is one partition; the others of static k-way are empty."""
+    begin, end = trie.entries_of_level(trie.sid_length)
+    for first, last in _ranges(end - begin):
+        ids = rows.id_offsets(trie, begin + first, begin + last)
+        used = np.asarray(rows.table[rows.index[ids[0] : ids[-1]]].any(axis=1))
+        used[ids[:-1] - ids[0]] = False
+        if used.any():
+            at = int(np.searchsorted(ids, ids[0] + np.flatnonzero(used)[0], side="right")) - 1
+            entry = begin + first + at
+            raise SnapshotError(file, f"entry {entry} is of one SID, but has several partitions")
+
+
+def _check_no_empty_partition(file: str, trie: SidTrie, rows: NodeMatchers) -> None:
+    """Dynamic k-way stores a partition only if it has a SID, and so a row with a bit.
+
+    Without attributes no bitmask row has one; but then one partition is enough for any node.
+    """
+    for first, last in _ranges(trie.num_entries):
+        assert rows.offsets is not None
+        ids = rows.offsets[first : last + 1].astype(np.int64)
+        empty = ~rows.table[rows.index[ids[0] : ids[-1]]].any(axis=1)
+        empty &= np.repeat(np.diff(ids) > 1, np.diff(ids))
+        if empty.any():
+            at = int(np.searchsorted(ids, ids[0] + np.flatnonzero(empty)[0], side="right")) - 1
+            raise SnapshotError(file, f"entry {first + at} has a partition without a SID")
+
+
+def _check_joined(
+    file: str, rows: NodeMatchers, first_entry: int, ids: Array, sid_rows: Array, borders: Array
+) -> None:
+    """The partitions of some nodes join to the OR of their SIDs' rows, cut at `borders`."""
+    joined = _joined(rows.table, rows.index[ids[0] : ids[-1]], ids - ids[0])
+    expected = _joined(rows.table, sid_rows[borders[0] : borders[-1]], borders - borders[0])
+    wrong = np.flatnonzero((joined != expected).any(axis=1))
+    if len(wrong):
+        entry = first_entry + int(wrong[0])
+        raise SnapshotError(
+            file, f"entry {entry} has partitions that are not the OR of the SIDs below it"
+        )
+
+
+def _joined(table: Rows, members: Array, borders: Array) -> Rows:
+    """The OR of each group's rows, piece by piece: a node may have many SIDs."""
+    joined = np.zeros((len(borders) - 1, table.shape[1]), np.uint64)
+    for begin, end in _ranges(len(members)):
+        first = int(np.searchsorted(borders, begin, side="right")) - 1
+        last = int(np.searchsorted(borders, end, side="left"))
+        starts = np.maximum(borders[first:last], begin) - begin
+        joined[first:last] |= np.bitwise_or.reduceat(table[members[begin:end]], starts, axis=0)
+    return joined
+
+
+def _check_contained(
+    file: str, trie: SidTrie, rows: NodeMatchers, level: int, sid_rows: Array, borders: Array
+) -> None:
+    """Some partition of its node contains the row of every SID."""
+    entry_begin, entry_end = trie.entries_of_level(level)
+    ids = rows.id_offsets(trie, entry_begin, entry_end)
+    for begin, end in _ranges(trie.num_leaves):
+        left = np.arange(begin, end)
+        nodes = np.searchsorted(borders, left, side="right") - 1
+        partition = 0
+        while len(left):
+            at = ids[nodes] + partition
+            past_last = at >= ids[nodes + 1]
+            if past_last.any():
+                entry = entry_begin + int(nodes[np.argmax(past_last)])
+                raise SnapshotError(
+                    file, f"entry {entry} has no partition that contains a SID below it"
+                )
+            own = rows.table[sid_rows[left]]
+            outside = (own & ~rows.table[rows.index[at]]).any(axis=1)
+            left, nodes = left[outside], nodes[outside]
+            partition += 1

@@ -1,17 +1,42 @@
-"""A snapshot in memory: all indexes of one version, and what they were built from."""
+"""A snapshot in memory: all indexes of one version, what they were built from, and its limits."""
 
 from dataclasses import dataclass
 
-from grace.index.matchers.matchers import MatcherMode, Matchers
+from grace.configs.errors import InputError
+from grace.index.matchers.modes import MatcherMode
+from grace.index.matchers.node_matchers import Matchers
 from grace.index.matching.ads import SidToAds
 from grace.index.targeting.rules import TargetingRules
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
 
-__all__ = ["Snapshot", "SnapshotFacts", "is_sid_space"]
+__all__ = [
+    "MAX_ID",
+    "MAX_SID_LENGTH",
+    "MAX_VERSION",
+    "MAX_VOCAB_SIZE",
+    "Snapshot",
+    "SnapshotFacts",
+    "is_sid_space",
+    "require_ids",
+]
 
+MAX_ID = (1 << 31) - 1
+"""Ids of nodes, ads, rows, rules and values, and offsets into them, are int32."""
+
+MAX_SID_LENGTH = 16
+MAX_VOCAB_SIZE = 1 << 16  # tokens are uint16
+MAX_VERSION = (1 << 64) - 1
 _MAX_SID_SPACE = 255
+
+SEVERAL_SNAPSHOTS = "split the catalogue into several snapshots"
+
+
+def require_ids(count: int, things: str, remedy: str = SEVERAL_SNAPSHOTS) -> None:
+    """Raise InputError if there are more things than ids can name."""
+    if count > MAX_ID:
+        raise InputError(f"{count} {things}, a snapshot holds at most 2^31 - 1: {remedy}")
 
 
 def is_sid_space(name: str) -> bool:
@@ -20,7 +45,7 @@ def is_sid_space(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFacts:
-    """What the manifest says beside the arrays."""
+    """The facts of the manifest that are not about its arrays."""
 
     version: int  # uint64, increasing
     created_at: str  # UTC, 2026-01-31T12:00:00Z

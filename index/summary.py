@@ -1,4 +1,4 @@
-"""The paper's index summary of any snapshot: counts, storage around deduplication, fill rates."""
+"""The paper's index summary of any snapshot: counts, storage and deduplication, fill rates."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from grace.index.matchers.matchers import FILL_UNIT, DynamicKWay, KWay, NodeMatchers, StaticKWay
+from grace.index.matchers.modes import FILL_UNIT, DynamicKWay, KWay, StaticKWay
+from grace.index.matchers.node_matchers import NodeMatchers
 from grace.index.snapshot import Snapshot
 from grace.index.trie import SidTrie
 
@@ -36,7 +37,7 @@ class MatcherSummary:
     rows: int  # distinct
     bytes_before: int  # one row per partition
     bytes_after: int
-    id_bytes: int  # what says which rows an entry has; the rest of a matcher's bytes
+    id_bytes: int  # the ids that give an entry its rows
     fill: float
 
 
@@ -46,7 +47,7 @@ class IndexSummary:
     created_at: str
     sid_space: str
     mode: str
-    k_way: dict[str, Any] | None  # what the k-way modes were built with
+    k_way: dict[str, Any] | None  # the options of a k-way mode
     vocab_sizes: tuple[int, ...]
     sids: int
     ads: int
@@ -129,7 +130,7 @@ def _kind(kind: str, matchers: NodeMatchers, trie: SidTrie, bits: int) -> list[M
     found = []
     for level, rows in enumerate(matchers.level_rows, start=1):
         begin, end = matchers.ids_of_level(trie, level)
-        # Jagged ids need to be told where an entry's begin.
+        # Jagged ids need an offset per entry, too.
         entries = 0 if matchers.offsets is None else trie.level_counts[level]
         mean_bits = _sum_of(set_bits, matchers.index[begin:end]) / (end - begin)
         found.append(

@@ -51,7 +51,7 @@ class SidTrie:
 
     @cached_property
     def level_starts(self) -> tuple[int, ...]:
-        """First node of each level, and behind the last one the number of nodes."""
+        """The first node of each level, and at the end the number of nodes."""
         starts = [0]
         for count in self.level_counts:
             starts.append(starts[-1] + count)
@@ -87,6 +87,6 @@ class SidTrie:
         entries = leaves.astype(np.int64) + (self.first_leaf - 1)
         for position in reversed(range(self.sid_length)):
             tokens[:, position] = self.csr_tokens[entries]
-            # The parent behind entry j is the last node whose children begin at or before j.
+            # The parent of entry j is the last node whose children begin at or before j.
             entries = np.searchsorted(self.node_offsets, entries, side="right") - 2
         return tokens

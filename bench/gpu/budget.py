@@ -35,7 +35,7 @@ from grace.bench.gpu.subject import (
     subject_of,
 )
 from grace.bench.gpu.told_products import ADD, TOLD, ToldProducts
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.kernels import AdmissionSlot, DecodeIndex, admission_slot, load_ops
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 

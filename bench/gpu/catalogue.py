@@ -25,7 +25,7 @@ from grace.catalogues.paper.decode_only import decode_snapshot
 from grace.catalogues.paper.draws import Draws
 from grace.configs.machine import available_cores
 from grace.index.builder.arrange import Arranged
-from grace.index.matchers.matchers import KWay, MatcherMode, StaticKWay
+from grace.index.matchers.modes import KWay, MatcherMode, StaticKWay
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot, publish, write_snapshot
 from grace.index.users.user_rows import UserAttributes, UserEncoder, UserRows

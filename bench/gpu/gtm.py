@@ -38,7 +38,7 @@ from grace.bench.gpu.subject import (
     subject_of,
 )
 from grace.bench.rungs.every_token import EveryToken
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.kernels import (
     REFERENCE,
     AdmissionSlot,

@@ -30,7 +30,7 @@ from grace.bench.gpu.results import Row
 from grace.bench.gpu.rotation import BATCHES, DecoderBatch, Rotation
 from grace.bench.gpu.rung_runs import RungRun, definition_of, expected_of, run_of
 from grace.bench.gpu.subject import Engine, Subject, engine_of, random_weights, subject_of
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.kernels import DecodeIndex, load_ops
 from grace.model.checkpoints.model_cost import decoder_flops
 from grace.model.engine.decode_weights import PRECISIONS, Precision

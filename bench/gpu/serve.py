@@ -34,7 +34,7 @@ from grace.bench.load.shots import WIRE, write_wire
 from grace.bench.load.thread_times import ThreadWatch
 from grace.bench.load.timeline import busy_share, read_timeline, window, write_window
 from grace.bench.running_server import GRACE_SERVE, RunningServer, write_server_config
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.model.checkpoints.checkpoint import save_checkpoint
 from grace.model.definition.spec import ModelSpec
 from grace.model.engine.decode_weights import PRECISIONS, Precision

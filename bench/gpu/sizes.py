@@ -23,7 +23,7 @@ from grace.bench.gpu.results import Row
 from grace.bench.gpu.rotation import BATCHES, DecoderBatch
 from grace.bench.gpu.subject import Engine, Subject, contexts_of
 from grace.configs.generation import BeamProfile
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.kernels import AdmissionSlot, DecodeIndex, admission_slot
 from grace.model.definition.inputs import UserContext
 

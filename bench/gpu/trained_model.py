@@ -24,7 +24,7 @@ from grace.catalogues.synth.users import make_users
 from grace.configs.errors import DeviceError
 from grace.configs.training import TrainingConfig
 from grace.index.builder import BuildSpec, build
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot
 from grace.index.users.user_rows import UserAttributes

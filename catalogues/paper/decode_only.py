@@ -15,9 +15,8 @@ from grace.catalogues.paper.spec import SID_LENGTH
 from grace.catalogues.paper.threads import ahead, in_chunks
 from grace.catalogues.synth.arrays import Int64Array
 from grace.index.builder.arrange import Arranged, renumber_rules
-from grace.index.builder.collect import CollectedAds
 from grace.index.builder.unions import union_matchers
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts
 from grace.index.targeting.rules import TargetingRules
@@ -83,16 +82,8 @@ def _rules(
         pass
     raw, rule_of_key = rule_table(catalogue, used, threads)
     names = location_names(catalogue.spec.knobs)
-    # Nobody's: rules are all that is taken from it.
-    collected = CollectedAds(
-        np.zeros(0, np.int64),
-        np.zeros((0, SID_LENGTH), np.uint16),
-        np.zeros(0, np.float32),
-        np.zeros(0, np.int32),
-        raw,
-        (names,),
-    )
-    return renumber_rules(collected, np.arange(len(raw.parts), dtype=np.int32)), rule_of_key[keys]
+    in_order = np.arange(raw.num_rules, dtype=np.int32)
+    return renumber_rules(raw, (names,), in_order), rule_of_key[keys]
 
 
 def _ads(offsets: Int64Array, rule_of: npt.NDArray[np.int32]) -> SidToAds:

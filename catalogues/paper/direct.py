@@ -15,10 +15,11 @@ from grace.catalogues.paper.threads import ahead
 from grace.index.builder.arrange import Arranged, arrange
 from grace.index.builder.collect import CollectedAds
 from grace.index.builder.kway import checked_k_way, k_way_matchers
-from grace.index.builder.rule_table import RawRules, RuleTable
+from grace.index.builder.rule_table import RuleTable
 from grace.index.builder.unions import union_matchers
-from grace.index.matchers.matchers import KWay, MatcherMode
+from grace.index.matchers.modes import KWay, MatcherMode
 from grace.index.snapshot import Snapshot, SnapshotFacts
+from grace.index.targeting.rules import TargetingRules
 
 __all__ = [
     "CREATED_AT",
@@ -88,7 +89,7 @@ def snapshot_of(
 
 def rule_table(
     catalogue: PaperCatalogue, used: npt.NDArray[np.bool_], threads: int
-) -> tuple[RawRules, npt.NDArray[np.int32]]:
+) -> tuple[TargetingRules, npt.NDArray[np.int32]]:
     """The rules, and for each used key of the catalogue its rule."""
     rule_of_key = np.full(len(used), -1, np.int32)
     keys = np.flatnonzero(used)

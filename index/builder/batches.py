@@ -1,4 +1,4 @@
-"""Streams the ads table: one batch of rows at a time, decoded one ahead on its own thread."""
+"""Stream the ads table: one batch of rows at a time, the next one decoded on another thread."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +17,8 @@ from grace.index.builder.columns import (
     list_column,
     list_parts,
 )
-from grace.index.builder.rejects import Reject
 from grace.index.builder.source import UNREADABLE, AdsFile, AdsSource, first_line, rule_columns
+from grace.index.rejects import RejectedAd
 from grace.index.targeting.schema import TargetingSchema
 
 __all__ = ["AdsBatch", "BatchReader", "raw_values"]
@@ -41,13 +41,13 @@ class AdsBatch:
     tokens: npt.NDArray[np.uint16]
     weights: npt.NDArray[np.float32]
     rules: tuple[ListColumn | None, ...]
-    rejects: tuple[Reject, ...]  # at most one per row
+    rejects: tuple[RejectedAd, ...]  # at most one per row
     refused: npt.NDArray[np.bool_]  # [rows]
     record_batch: pa.RecordBatch
 
 
 class BatchReader:
-    """Iterating yields AdsBatch in file order. `set_codes` holds each set's values by then seen."""
+    """Iterating yields AdsBatch in file order. `set_codes` has each set's values so far."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class BatchReader:
                 raise InputError(f"{file.path}: {row} rows read, its footer says {file.rows}")
 
     def _record_batches(self, table: pq.ParquetFile, file: AdsFile) -> Iterator[pa.RecordBatch]:
-        """Group by group, since Arrow cannot join nested dictionaries across the groups' border."""
+        """Read group by group: Arrow cannot join nested dictionaries across the groups' border."""
         for group in range(table.num_row_groups):
             held = table.metadata.row_group(group)
             bytes_per_row = max(1, held.total_byte_size // max(1, held.num_rows))
@@ -121,7 +121,7 @@ class BatchReader:
             for name, code_of in self._code_of.items()
         )
         rejects = tuple(
-            Reject(
+            RejectedAd(
                 str(file.path),
                 first_row + row,
                 int(ad_ids[row]) if batch.column("ad_id")[row].is_valid else None,
@@ -136,7 +136,7 @@ class BatchReader:
         )
 
     def _check_sid_length(self, file: AdsFile, batch: pa.RecordBatch) -> None:
-        """Where all SIDs have another length, not the ads are at fault, but what we were told."""
+        """If all SIDs have another length, then the option is wrong and not the ads."""
         parts = list_parts(batch.column("sid"))
         found = np.unique(np.diff(parts.offsets)[parts.valid == 1])
         if len(found) == 1 and 0 < found[0] != len(self._vocab_sizes) and batch.num_rows > 1:
@@ -222,7 +222,7 @@ def _rows(mask: pa.Array) -> list[int]:
 
 
 def raw_values(batch: pa.RecordBatch, column: str, row: int) -> Sequence[str | None]:
-    """One row's list as Python values, bytes that are not UTF-8 as None. For messages only."""
+    """Return one row's list as Python values, None for bytes that are not UTF-8; for messages."""
     try:
         values: list[str | None] = batch.column(column)[row].as_py()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Runs all ads through the rule table and keeps what the indexes need: 24 bytes each at L = 4."""
+"""Run all ads through the rule table and keep what the indexes need: 24 bytes each at L = 4."""
 
 import bisect
 from collections.abc import Callable, Sequence
@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.index.builder.batches import AdsBatch, BatchReader, raw_values
-from grace.index.builder.rejects import Reject, RejectLog
-from grace.index.builder.rule_table import FAULTS, REFUSED, RawRules, RuleTable
+from grace.index.builder.rule_table import FAULTS, REFUSED, RuleTable
 from grace.index.builder.sorting import order_by_id
 from grace.index.builder.source import AdsSource, rule_columns
+from grace.index.rejects import RejectedAd, RejectLog
+from grace.index.targeting.rules import TargetingRules
 from grace.index.targeting.schema import RESERVED_VALUE, TargetingSchema
 
 __all__ = ["CollectedAds", "collect_ads", "repeated_reject", "rule_rejects"]
@@ -29,8 +30,8 @@ class CollectedAds:
     tokens: npt.NDArray[np.uint16]
     weights: npt.NDArray[np.float32]
     rule_of: npt.NDArray[np.int32]
-    rules: RawRules
-    set_values: tuple[list[str], ...]
+    rules: TargetingRules
+    set_values: tuple[Sequence[str], ...]  # of each set, by value id
 
 
 def collect_ads(
@@ -73,7 +74,7 @@ def collect_ads(
 
 def rule_rejects(
     batch: AdsBatch, schema: TargetingSchema, faults: npt.NDArray[np.int32]
-) -> list[Reject]:
+) -> list[RejectedAd]:
     columns = rule_columns(schema)
     listed = {a.name: frozenset(a.values) for a in schema.attributes}
     rejects = []
@@ -84,7 +85,7 @@ def rule_rejects(
             name = columns[int(faults[row, 1]) // 2 * 2]
             value, fault = _bad_value(raw_values(batch.record_batch, column, row), listed.get(name))
         rejects.append(
-            Reject(
+            RejectedAd(
                 str(batch.file.path),
                 batch.first_row + row,
                 int(batch.ad_ids[row]),
@@ -139,5 +140,7 @@ def _refuse_repeated(
     log.extend(rejects)
 
 
-def repeated_reject(file: Path, row: int, ad_id: int) -> Reject:
-    return Reject(str(file), row, ad_id, "ad_id", str(ad_id), "is repeated; no copy of it is built")
+def repeated_reject(file: Path, row: int, ad_id: int) -> RejectedAd:
+    return RejectedAd(
+        str(file), row, ad_id, "ad_id", str(ad_id), "is repeated; no copy of it is built"
+    )

@@ -1,4 +1,4 @@
-"""From Arrow columns of one batch to the plain arrays that native code reads."""
+"""Turn Arrow columns of one batch into the plain arrays that native code reads."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ def list_parts(column: pa.Array) -> ListParts:
 
 
 def list_column(column: pa.Array, code_of: Callable[[str], int]) -> ListColumn:
-    """`code_of` is asked once per distinct value of the batch."""
+    """`code_of` is called once per distinct value of the batch."""
     rows = len(column)
     if pa.types.is_null(column.type):
         return ListColumn(np.zeros(rows + 1, np.int64), np.zeros(rows, np.uint8), _NO_CODES)
@@ -68,7 +68,7 @@ def list_column(column: pa.Array, code_of: Callable[[str], int]) -> ListColumn:
         np.int32,
         len(values),
     )
-    # The last place stands for null elements, whose index is -1.
+    # The last code is for null elements, whose index is -1.
     codes = np.append(codes, np.int32(BAD_VALUE))
     indices = flat.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
     return ListColumn(parts.offsets, parts.valid, codes[indices])

@@ -1,7 +1,7 @@
-"""K-way matchers: per node, the SIDs below it in k partitions, each with a row of its own.
+"""K-way matchers: the SIDs below a node are in k partitions, and each partition has a row.
 
-A SID joins the partition whose row then has the fewest bits, the first of equals; its own row is
-the OR of its ads' rows, as in mode `union`.
+A SID's row is the OR of its ads' rows, as in mode `union`. It joins the partition whose row then
+has the fewest bits, the first of equals.
 """
 
 import ctypes
@@ -13,16 +13,11 @@ import numpy.typing as npt
 
 from grace.configs.errors import InputError
 from grace.index.builder.arrange import Arranged
-from grace.index.builder.unions import Advance, join_matchers, union_level
-from grace.index.matchers.matchers import (
-    DynamicKWay,
-    KWay,
-    MatcherMode,
-    Matchers,
-    NodeMatchers,
-    StaticKWay,
-)
-from grace.index.targeting.limits import SEVERAL_SNAPSHOTS, require_ids
+from grace.index.builder.report import Advance
+from grace.index.builder.unions import join_matchers, union_level
+from grace.index.matchers.modes import DynamicKWay, KWay, MatcherMode, StaticKWay
+from grace.index.matchers.node_matchers import Matchers, NodeMatchers
+from grace.index.snapshot import SEVERAL_SNAPSHOTS, require_ids
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import SidTrie
 from grace.native.loader import array_in, array_out, declare
@@ -71,7 +66,7 @@ class _SidRows:
 
 
 def checked_k_way(mode: MatcherMode, k_way: KWay | None, sid_length: int) -> KWay | None:
-    """How a build in this mode makes partitions, and that it can; None in the other modes."""
+    """Return how a build in this mode makes partitions, or None for modes without; check both."""
     if mode not in (MatcherMode.STATIC, MatcherMode.DYNAMIC):
         if k_way is not None:
             raise InputError(f"matchers {mode}: have no partitions; choose static or dynamic")
@@ -92,16 +87,16 @@ def checked_k_way(mode: MatcherMode, k_way: KWay | None, sid_length: int) -> KWa
 
 
 def require_static_ids(level_counts: Sequence[int], k_way: KWay | None) -> None:
-    """That the ids of static matchers of a trie with these nodes, from the root's level on, fit."""
+    """Check that ids of static matchers fit, for a trie with these nodes, from the root's level."""
     if isinstance(k_way, StaticKWay):
         ids = sum(n * width for n, width in zip(level_counts[1:], k_way.widths, strict=True))
         require_ids(ids, "ids of static matchers", _SMALLER)
 
 
 def k_way_matchers(
-    arranged: Arranged, schema: TargetingSchema, k_way: KWay, threads: int, progress: Advance
+    arranged: Arranged, schema: TargetingSchema, k_way: KWay, threads: int, advance: Advance
 ) -> Matchers:
-    """`progress` is told how many of the 1 + sets matcher kinds are done."""
+    """`advance` is called with how many of the 1 + sets matcher kinds are done."""
     ads, trie = arranged.ads, arranged.trie
     require_static_ids(trie.level_counts, k_way)
 
@@ -113,7 +108,7 @@ def k_way_matchers(
             return _static(trie, of_sids, k_way, threads)
         return _dynamic(trie, of_sids, k_way, threads)
 
-    return join_matchers(arranged, schema, node_matchers, k_way, progress)
+    return join_matchers(arranged, schema, node_matchers, k_way, advance)
 
 
 def _static(trie: SidTrie, of_sids: _SidRows, k_way: StaticKWay, threads: int) -> NodeMatchers:
@@ -157,7 +152,7 @@ def _dynamic(trie: SidTrie, of_sids: _SidRows, k_way: DynamicKWay, threads: int)
 
 
 def _leaf_offsets(trie: SidTrie) -> list[npt.NDArray[np.int64]]:
-    """The leaves below each node of levels 1 .. sid_length, as borders.   int64 [nodes + 1] each"""
+    """Return, for levels 1 .. sid_length, the borders of nodes' leaves.   int64 [nodes + 1] each"""
     below = np.arange(trie.num_leaves + 1, dtype=np.int64)
     found = [below]
     for level in range(trie.sid_length - 1, 0, -1):
@@ -169,7 +164,7 @@ def _leaf_offsets(trie: SidTrie) -> list[npt.NDArray[np.int64]]:
 
 
 class _Level:
-    """One level's partitions in native memory, from their making until they are taken."""
+    """One level's partitions in native memory, until they are taken."""
 
     def __init__(
         self,

@@ -2,17 +2,18 @@
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
 
 from grace.index.builder.columns import ListColumn
+from grace.index.builder.sorting import gather_spans
+from grace.index.targeting.rules import SetRules, TargetingRules
 from grace.index.targeting.schema import TargetingSchema
 from grace.native.loader import array_out, declare
 
-__all__ = ["FAULTS", "REFUSED", "RawRules", "RawSetRules", "RuleTable"]
+__all__ = ["FAULTS", "REFUSED", "RuleTable"]
 
 REFUSED = -2
 """The rule of an ad that is not built."""
@@ -42,21 +43,13 @@ class _AttributeBits(ctypes.Structure):
 
 _new = declare(
     "grace_rules_new",
-    ctypes.c_int32,
-    ctypes.c_void_p,
-    ctypes.c_int32,
-    ctypes.c_int32,
-    ctypes.c_void_p,
+    *(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p),
 )
 _free = declare("grace_rules_free", ctypes.c_void_p)
 _add = declare(
     "grace_rules_add",
-    ctypes.c_void_p,
-    ctypes.c_int64,
-    ctypes.c_void_p,
-    ctypes.c_int32,
-    array_out(np.int32),
-    array_out(np.int32, 2),
+    *(ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int32),
+    *(array_out(np.int32), array_out(np.int32, 2)),
 )
 _sizes = declare("grace_rules_sizes", ctypes.c_void_p, array_out(np.int64))
 _take = declare(
@@ -64,33 +57,8 @@ _take = declare(
 )
 _take_set = declare(
     "grace_rules_take_set",
-    ctypes.c_void_p,
-    ctypes.c_int32,
-    array_out(np.int64),
-    array_out(np.int32),
+    *(ctypes.c_void_p, ctypes.c_int32, array_out(np.int64), array_out(np.int32)),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class RawSetRules:
-    """Rule i is words[offsets[i] : offsets[i + 1]]: how many values it includes, those, then those
-    it excludes; ids in order of arrival."""
-
-    offsets: npt.NDArray[np.int64]
-    words: npt.NDArray[np.int32]
-
-
-@dataclass(frozen=True, slots=True)
-class RawRules:
-    """Everything the table holds, ids in order of arrival.
-
-    parts     int32 [rules, 1 + sets]   bitmask row, then a set rule per set
-    bitmasks  uint64 [rows, words]
-    """
-
-    parts: npt.NDArray[np.int32]
-    bitmasks: npt.NDArray[np.uint64]
-    sets: tuple[RawSetRules, ...]
 
 
 class RuleTable:
@@ -129,11 +97,12 @@ class RuleTable:
     def add(
         self, columns: Sequence[ListColumn | None], rule_of: npt.NDArray[np.int32]
     ) -> npt.NDArray[np.int32]:
-        """Gives each row its rule; rows that are REFUSED on entry are passed over.
+        """Give each row its rule, except rows that are REFUSED on entry.
 
-        columns: include and exclude of every attribute, then of every set; None where the table
-        lacks the column. rule_of int32 [rows], written in place. Returns faults int32 [rows, 2]:
-        for rows that became REFUSED here, the fault and the column.
+        columns  include and exclude of every attribute, then of every set; None if the table lacks
+                 the column
+        rule_of  int32 [rows], written in place
+        Returns faults int32 [rows, 2]: the fault and the column of rows that became REFUSED here.
         """
         expected = 2 * (len(self._schema.attributes) + len(self._schema.sets))
         if len(columns) != expected:
@@ -159,17 +128,27 @@ class RuleTable:
         )
         return faults
 
-    def take(self) -> RawRules:
-        sizes = np.zeros(2 + 2 * len(self._schema.sets), np.int64)
+    def take(self) -> TargetingRules:
+        """Return all rules; rules, their parts and values are numbered in order of arrival."""
+        num_sets = len(self._schema.sets)
+        sizes = np.zeros(2 + 2 * num_sets, np.int64)
         _sizes(self._handle, sizes)
-        parts = np.empty((sizes[0], 1 + len(self._schema.sets)), np.int32)
+        parts = np.empty((sizes[0], 1 + num_sets), np.int32)
         bitmasks = np.empty((sizes[1], self._schema.words), np.uint64)
         _take(self._handle, parts, bitmasks)
-        sets = []
-        for s in range(len(self._schema.sets)):
-            raw = RawSetRules(
-                np.empty(sizes[2 + 2 * s] + 1, np.int64), np.empty(sizes[3 + 2 * s], np.int32)
-            )
-            _take_set(self._handle, s, raw.offsets, raw.words)
-            sets.append(raw)
-        return RawRules(parts, bitmasks, tuple(sets))
+        sets = tuple(
+            self._take_set(s, *sizes[2 + 2 * s : 4 + 2 * s].tolist()) for s in range(num_sets)
+        )
+        return TargetingRules(parts[:, 0].copy(), bitmasks, parts[:, 1:].copy(), sets)
+
+    def _take_set(self, s: int, rules: int, num_words: int) -> SetRules:
+        """A rule is a span of words: how many values it includes, these, and those it excludes."""
+        offsets, words = np.empty(rules + 1, np.int64), np.empty(num_words, np.int32)
+        _take_set(self._handle, s, offsets, words)
+        begins = offsets[:-1] + 1
+        included = words[offsets[:-1]].astype(np.int64)
+        excluded = np.diff(offsets) - 1 - included
+        return SetRules(
+            *gather_spans(words, begins, included),
+            *gather_spans(words, begins + included, excluded),
+        )

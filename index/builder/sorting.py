@@ -1,39 +1,33 @@
-"""Orders of ads and first-use numbering, in native code."""
+"""Orders of ads, numbers by first use, and spans of jagged arrays."""
 
 import ctypes
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from grace.native.loader import array_in, array_out, declare
 
-__all__ = ["Renumbering", "first_use", "order_by_id", "order_by_sid"]
+__all__ = ["Renumbering", "first_use", "gather_spans", "order_by_id", "order_by_sid"]
 
 _order_by_id = declare(
     "grace_order_by_id", ctypes.c_int64, array_in(np.int64), ctypes.c_int32, array_out(np.int32)
 )
 _order_by_sid = declare(
     "grace_order_by_sid",
-    ctypes.c_int64,
-    array_in(np.uint16, 2),
-    ctypes.c_int32,
-    ctypes.c_int32,
+    *(ctypes.c_int64, array_in(np.uint16, 2), ctypes.c_int32, ctypes.c_int32),
     array_out(np.int32),
 )
 _first_use = declare(
     "grace_first_use",
-    ctypes.c_int64,
-    array_in(np.int32),
-    ctypes.c_int64,
-    array_out(np.int32),
-    array_out(np.int32),
-    array_out(np.int64),
+    *(ctypes.c_int64, array_in(np.int32), ctypes.c_int64),
+    *(array_out(np.int32), array_out(np.int32), array_out(np.int64)),
 )
 
 
 def order_by_id(ad_ids: npt.NDArray[np.int64], threads: int) -> npt.NDArray[np.int32]:
-    """Rows in ascending order of id.   int64 [n] -> int32 [n]"""
+    """Return the rows in ascending order of id.   int64 [n] -> int32 [n]"""
     order = np.empty(len(ad_ids), np.int32)
     _order_by_id(len(ad_ids), ad_ids, threads, order)
     return order
@@ -42,7 +36,7 @@ def order_by_id(ad_ids: npt.NDArray[np.int64], threads: int) -> npt.NDArray[np.i
 def order_by_sid(
     tokens: npt.NDArray[np.uint16], order: npt.NDArray[np.int32], threads: int
 ) -> npt.NDArray[np.int32]:
-    """The rows of `order`, stably reordered by SID.   uint16 [n, L], int32 [n] -> int32 [n]"""
+    """Return the rows of `order`, stably reordered by SID.   uint16 [n, L], int32 [n] -> [n]"""
     by_sid = order.copy()
     _order_by_sid(len(tokens), tokens, tokens.shape[1], threads, by_sid)
     return by_sid
@@ -57,8 +51,18 @@ class Renumbering:
 
 
 def first_use(uses: npt.NDArray[np.int32], num_ids: int) -> Renumbering:
-    """Numbers the ids in `uses`, all in 0 .. num_ids - 1, in the order of their first use."""
+    """Number the ids in `uses`, all in 0 .. num_ids - 1, in the order of their first use."""
     new_of, old_of = np.empty(num_ids, np.int32), np.empty(num_ids, np.int32)
     used = np.zeros(1, np.int64)
     _first_use(len(uses), np.ascontiguousarray(uses), num_ids, new_of, old_of, used)
     return Renumbering(new_of, old_of[: used[0]].copy())
+
+
+def gather_spans(
+    values: npt.NDArray[Any], begins: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+    """Return offsets, and the spans values[begins[i] : begins[i] + sizes[i]] one after another."""
+    offsets = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    places = np.repeat(begins - offsets[:-1], sizes) + np.arange(offsets[-1])
+    return offsets, values[places]

@@ -2,8 +2,8 @@
 
 Columns: `ad_id` int64, `sid` list of integers, optional `ad_weight` float, and for each attribute
 and set of the targeting schema a list of strings `<name>` and `<name>_exclude`, null where the ad
-has no such rule. A list column that the schema does not declare looks like a rule that nobody would
-enforce, so it is refused; other columns are ignored, and the summary names them.
+has no such rule. A list column that the schema does not declare looks like a rule that would not be
+enforced, so it is refused; other columns are ignored, and the summary names them.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grace.configs.errors import InputError
+from grace.index.snapshot import require_ids
 from grace.index.storage.strict_json import shown
-from grace.index.targeting.limits import require_ids
 from grace.index.targeting.schema import EXCLUDE_SUFFIX, TargetingSchema
 
 __all__ = [
@@ -34,7 +34,7 @@ SID_SPACE_KEY = b"grace.sid_space"
 VOCAB_SIZES_KEY = b"grace.vocab_sizes"
 
 UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
-"""What reading a damaged file may raise; the last for a column's name."""
+"""The exceptions of reading a damaged file; the last one is for a column's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +112,12 @@ def _parquet_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    """Its *.parquet files. What looks like more of the table elsewhere in it is not passed over."""
+    """Return its *.parquet files; refuse what looks like more of the table elsewhere in it."""
     inside = sorted(folder.glob("*.parquet"))
     for other in sorted(folder.rglob("*")):
         if other.suffix.lower() == ".parquet" and other not in inside:
             raise InputError(
-                f"{other}: a folder's files must be named *.parquet and lie directly in it; "
+                f"{other}: a folder's files must be named *.parquet and be directly in it; "
                 "name this one with an --ads of its own, or move it away"
             )
     if not inside:
@@ -128,20 +128,20 @@ def _in_folder(folder: Path) -> list[Path]:
 def _read_footer(path: Path) -> tuple[pa.Schema, int]:
     try:
         with pq.ParquetFile(path) as file:
-            found, told = file.schema_arrow, file.metadata
-            groups = [told.row_group(group).num_rows for group in range(told.num_row_groups)]
+            found, footer = file.schema_arrow, file.metadata
+            groups = [footer.row_group(at).num_rows for at in range(footer.num_row_groups)]
     except UNREADABLE as error:
         raise InputError(f"{path}: not a readable Parquet file: {first_line(error)}") from None
-    if min(groups, default=0) < 0 or sum(groups) != told.num_rows:
+    if min(groups, default=0) < 0 or sum(groups) != footer.num_rows:
         raise InputError(
             f"{path}: damaged: its row groups hold {sum(groups)} rows, its footer says "
-            f"{told.num_rows}"
+            f"{footer.num_rows}"
         )
-    return found, told.num_rows
+    return found, footer.num_rows
 
 
 def first_line(error: Exception) -> str:
-    """Of Arrow's errors, which go on with the places in its sources."""
+    """Return the message without what Arrow adds: places in its sources."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
@@ -165,7 +165,7 @@ def _check_columns(path: Path, found: pa.Schema, schema: TargetingSchema) -> tup
 
 
 def _looks_like_a_rule(field: pa.Field) -> bool:
-    """Anything that holds several values: what nobody reads, nobody would enforce."""
+    """True for anything that holds several values: a rule that no code would read or enforce."""
     kind = field.type
     if isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type

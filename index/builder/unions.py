@@ -7,8 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.index.builder.arrange import Arranged
+from grace.index.builder.report import Advance
 from grace.index.matchers.bloom import star_hash, star_rows, value_hash
-from grace.index.matchers.matchers import BloomMatchers, KWay, Matchers, NodeMatchers
+from grace.index.matchers.modes import KWay
+from grace.index.matchers.node_matchers import BloomMatchers, Matchers, NodeMatchers
 from grace.index.matching.ads import SidToAds
 from grace.index.targeting.rules import SetRules
 from grace.index.targeting.schema import TargetingSchema, TargetSet
@@ -16,16 +18,13 @@ from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
 from grace.native.loader import array_in, array_out, declare
 
-__all__ = ["Advance", "join_matchers", "union_level", "union_matchers"]
-
-Advance = Callable[[int], None]
-"""Told how much of a step is done."""
+__all__ = ["join_matchers", "union_level", "union_matchers"]
 
 Rows = npt.NDArray[np.uint64]
 Ids = npt.NDArray[np.int32]
 
 MakeMatchers = Callable[[Ids, Rows, int], NodeMatchers]
-"""Matchers from the row of each rule, those rows, and the number of bits that a row may set."""
+"""Makes matchers of the row of each rule, those rows, and the number of bits a row may set."""
 
 _union_level = declare(
     "grace_union_level",
@@ -58,14 +57,14 @@ _bloom_rows = declare(
 
 
 def union_matchers(
-    arranged: Arranged, schema: TargetingSchema, threads: int, progress: Advance
+    arranged: Arranged, schema: TargetingSchema, threads: int, advance: Advance
 ) -> Matchers:
-    """`progress` is told how many of the 1 + sets matcher kinds are done."""
+    """`advance` is called with how many of the 1 + sets matcher kinds are done."""
 
     def node_matchers(rule_rows: Ids, table: Rows, _bits: int) -> NodeMatchers:
         return _node_matchers(arranged.trie, arranged.ads, rule_rows, table, threads)
 
-    return join_matchers(arranged, schema, node_matchers, None, progress)
+    return join_matchers(arranged, schema, node_matchers, None, advance)
 
 
 def join_matchers(
@@ -73,19 +72,19 @@ def join_matchers(
     schema: TargetingSchema,
     node_matchers: MakeMatchers,
     k_way: KWay | None,
-    progress: Advance,
+    advance: Advance,
 ) -> Matchers:
     """The matchers of every kind, each made by `node_matchers`."""
     rules = arranged.rules
     bitmask = node_matchers(rules.bitmask, rules.bitmask_table, schema.bitmask_bits)
-    progress(1)
+    advance(1)
     blooms = []
     for s, target_set in enumerate(schema.sets):
         table = _rule_rows(rules.sets[s], arranged.set_values[s], target_set, schema.hash_seed)
         rule_rows = np.ascontiguousarray(rules.set_rules[:, s])
         rows = node_matchers(rule_rows, table, target_set.bloom_bits)
         blooms.append(BloomMatchers(rows, star_rows(rows.table, target_set, schema.hash_seed)))
-        progress(2 + s)
+        advance(2 + s)
     return Matchers(bitmask, tuple(blooms), k_way)
 
 

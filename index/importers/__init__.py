@@ -1,7 +1,8 @@
-"""From the files in which other projects publish Semantic IDs to an ads table in Parquet.
+"""Import Semantic IDs that other projects publish, as an ads table in Parquet.
 
-A reader per format yields items and tokens as they stand in the file (`index_json`, `json_lines`,
-`npy`); `collect` judges them, `write` makes the table. What is refused is listed, item by item.
+A reader per format yields items and tokens as the file has them (`index_json`, `json_lines`,
+`npy`). `accepted_items` checks them all, `item_numbers` gives each an ad id, and `ads_table` writes
+the table. Every item that is refused is listed.
 """
 
 from grace.index.importers.sids import ImportReport, import_sids

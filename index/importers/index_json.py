@@ -1,7 +1,7 @@
 """LETTER, LC-Rec and MiniOneRec's `.index.json`: {"0": ["<a_12>", "<b_3>", "<c_77>"], ...}
 
-Read entry by entry, so that memory does not grow with the file. Plain integers may stand for the
-tokens. What is not JSON refuses the file, since nobody knows what the rest of it would mean.
+Entries are read one by one, so that memory does not grow with the file. Tokens may be plain
+integers. A file that is not JSON is refused as a whole, since the rest of it cannot be understood.
 """
 
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from grace.configs.errors import InputError
-from grace.index.importers.items import RawItem
+from grace.index.importers.item_batches import RawItem
 
 __all__ = ["no_constant", "read_index_json"]
 
@@ -25,7 +25,7 @@ def no_constant(name: str) -> NoReturn:
 
 
 def read_index_json(path: Path, advance: Callable[[int], None]) -> Iterator[RawItem]:
-    """`advance` is told how many bytes have been read."""
+    """`advance` is called with how many bytes have been read."""
     with path.open("rb") as file:
         text = _JsonText(path, file, advance)
         text.take("{", "an object of item ids and their tokens")
@@ -63,7 +63,7 @@ class _JsonText:
         raise InputError(f"{self._path}: not JSON that we read, at character {place}: {fault}")
 
     def next_char(self) -> str:
-        """The next character that is no space, not taken; nothing at the end of the file."""
+        """Return the next character that is no space, without taking it; "" at the end."""
         while True:
             while self._at < len(self._text):
                 if self._text[self._at] not in _SPACE:
@@ -81,7 +81,7 @@ class _JsonText:
         self._at += 1
 
     def value(self) -> Any:
-        """The next value. One that fails at the window's end is tried again with more text."""
+        """Take the next value. One that fails at the window's end is tried again with more text."""
         if not self.next_char():
             self.refuse("ends before a value")
         while True:

@@ -1,14 +1,13 @@
-"""JSON lines: {"item_id": "B01", "token_ids": [12, 3, 77]}, one item a line; and plain lines."""
+"""JSON lines, one item each: {"item_id": "B01", "token_ids": [12, 3, 77]}; and plain lines."""
 
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from grace.index.importers.index_json import no_constant
-from grace.index.importers.items import RawItem
-from grace.index.importers.rejects import Fault
-from grace.index.storage.strict_json import shown
+from grace.index.importers.item_batches import RawItem
+from grace.index.rejects import Fault
+from grace.index.storage.strict_json import shown, without_repeats
 
 __all__ = ["LONGEST_LINE", "lines", "read_json_lines"]
 
@@ -16,7 +15,7 @@ LONGEST_LINE = 1 << 20  # bytes
 
 
 def read_json_lines(path: Path, advance: Callable[[int], None]) -> Iterator[RawItem]:
-    """Each line is judged by itself; empty ones are passed over."""
+    """Each line is checked by itself; empty ones are skipped."""
     for row, line in enumerate(lines(path, advance)):
         if line is None:
             yield RawItem(row, fault=Fault("line", None, f"is longer than {LONGEST_LINE} bytes"))
@@ -25,7 +24,7 @@ def read_json_lines(path: Path, advance: Callable[[int], None]) -> Iterator[RawI
 
 
 def lines(path: Path, advance: Callable[[int], None]) -> Iterator[bytes | None]:
-    """A file's lines without their ends; None for one that is too long to be any of ours."""
+    """Yield a file's lines without their ends; None for one that is too long to be an item."""
     read = 0
     with path.open("rb") as file:
         while line := file.readline(LONGEST_LINE + 1):
@@ -41,7 +40,7 @@ def lines(path: Path, advance: Callable[[int], None]) -> Iterator[bytes | None]:
 def _item(row: int, line: bytes) -> RawItem:
     try:
         text = line.decode()
-        value = json.loads(text, object_pairs_hook=_without_repeats, parse_constant=no_constant)
+        value = json.loads(text, object_pairs_hook=without_repeats, parse_constant=no_constant)
     except RecursionError:
         return RawItem(row, fault=Fault("line", None, "is nested too deeply"))
     except UnicodeDecodeError:
@@ -54,12 +53,3 @@ def _item(row: int, line: bytes) -> RawItem:
         if key not in value:
             return RawItem(row, value.get("item_id"), fault=Fault(key, None, "is missing"))
     return RawItem(row, value["item_id"], value["token_ids"])
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in fields:
-            raise ValueError(f"key {shown(key)} occurs twice")
-        fields[key] = value
-    return fields

@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.configs.errors import InputError
-from grace.index.importers.items import BATCH_ITEMS, MAX_TOKEN, ItemBatch
+from grace.index.importers.item_batches import BATCH_ITEMS, MAX_TOKEN, ItemBatch
 from grace.index.importers.json_lines import lines
-from grace.index.importers.rejects import RejectedItem
+from grace.index.rejects import Fault
+from grace.index.snapshot import MAX_SID_LENGTH
 from grace.index.storage.strict_json import shown
-from grace.index.targeting.limits import MAX_SID_LENGTH
 
 __all__ = ["open_codes", "read_npy"]
 
@@ -42,7 +42,7 @@ class _Header:
 
 
 def open_codes(path: Path, sid_length: int | None, cut: bool) -> npt.NDArray[Any]:
-    """The array mapped, cut to the SID's length where it was asked for.   [items, L]"""
+    """Map the array, cut to the SID length if `cut`.   [items, L]"""
     codes = _open(path, _INTEGERS, "integers")
     if codes.ndim != 2 or not 1 <= codes.shape[1] <= MAX_SID_LENGTH:
         raise InputError(
@@ -62,7 +62,7 @@ def open_codes(path: Path, sid_length: int | None, cut: bool) -> npt.NDArray[Any
 def read_npy(
     path: Path, codes: npt.NDArray[Any], ids: Path | None, advance: Callable[[int], None]
 ) -> Iterator[ItemBatch]:
-    """Without ids, items are named by their row. `advance` is told how many have been read."""
+    """Without ids, a row's number names its item. `advance` is called with how many were read."""
     parts = _ids(ids, len(codes))
     for first in range(0, len(codes), BATCH_ITEMS):
         part = np.asarray(codes[first : first + BATCH_ITEMS])
@@ -73,8 +73,8 @@ def read_npy(
         for at in np.flatnonzero(bad).tolist():
             position = int(np.argmax(outside[at]))
             reason = f"token at position {position} is not 0 to {MAX_TOKEN}"
-            told = (str(part_ids[at]), "sid", str(part[at, position]), reason)
-            rejects.append(RejectedItem(str(path), first + at, *told))
+            fault = Fault("sid", str(part[at, position]), reason)
+            rejects.append(fault.of_item(str(path), first + at, str(part_ids[at])))
         good = np.flatnonzero(~bad)
         yield ItemBatch(
             first + good,
@@ -89,7 +89,7 @@ def read_npy(
 
 
 def _ids(path: Path | None, count: int) -> Iterator[Ids]:
-    """As many as a batch holds at a time, then whatever is left over."""
+    """Yield the ids of each batch, then those that are left over."""
     if path is None:
         for first in range(0, count, BATCH_ITEMS):
             yield np.arange(first, min(first + BATCH_ITEMS, count))
@@ -134,10 +134,11 @@ def _text_ids(path: Path, count: int) -> Iterator[Ids]:
 
 def _open(path: Path, wanted: re.Pattern[str], name: str) -> npt.NDArray[Any]:
     header = _read_header(path, wanted, name)
-    bytes_told = header.offset + prod(header.shape) * header.dtype.itemsize
-    if path.stat().st_size != bytes_told:
+    expected_bytes = header.offset + prod(header.shape) * header.dtype.itemsize
+    size = path.stat().st_size
+    if size != expected_bytes:
         raise InputError(
-            f"{path}: has {path.stat().st_size} bytes, its header says {bytes_told}; write it again"
+            f"{path}: has {size} bytes, its header says {expected_bytes}; write it again"
         )
     if prod(header.shape) == 0:
         raise InputError(f"{path}: shape {list(header.shape)} holds nothing to import")

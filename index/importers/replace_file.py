@@ -10,7 +10,7 @@ __all__ = ["replacing"]
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Where to write; it becomes `path` at the end, and is removed if there is an error."""
+    """Yield a path to write to. It becomes `path` at the end, or is removed after an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:

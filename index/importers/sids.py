@@ -1,8 +1,8 @@
-"""The import, top to bottom."""
+"""The import, from top to bottom."""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +10,20 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.configs.errors import InputError
-from grace.index.importers.ads_file import AdsToJoin, write_items, write_joined
-from grace.index.importers.collect import CollectedItems, collect_items, distinct_sids
+from grace.index.importers.accepted_items import AcceptedItems, accept_items, distinct_sids
+from grace.index.importers.ads_table import AdsToJoin, write_items, write_joined
 from grace.index.importers.index_json import read_index_json
-from grace.index.importers.items import ItemBatch, SidRule, batches
+from grace.index.importers.item_batches import ItemBatch, SidRule, batches
+from grace.index.importers.item_numbers import IdMap, IntegerIds, map_lock
 from grace.index.importers.json_lines import read_json_lines
 from grace.index.importers.npy import open_codes, read_npy
-from grace.index.importers.numbering import IdMap, IntegerIds, map_lock
-from grace.index.importers.rejects import ItemRejects
 from grace.index.importers.spec import ImportSpec, check_spec
+from grace.index.rejects import RejectLog, item_rejects
 
 __all__ = ["ImportReport", "import_sids"]
 
 Progress = Callable[[str, int, int], None]
-"""Told the step's name, how much of it is done, and how much there is."""
+"""Called with the step's name, how much of it is done, and how much there is."""
 
 _JSON = {".json": read_index_json, ".jsonl": read_json_lines, ".ndjson": read_json_lines}
 
@@ -43,17 +43,8 @@ class ImportReport:
     reject_file: Path | None
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "out": str(self.out),
-            "sid_space": self.sid_space,
-            "vocab_sizes": list(self.vocab_sizes),
-            "items": self.items,
-            "ads": self.ads,
-            "sids": self.sids,
-            "unused_items": self.unused_items,
-            "rejects": self.rejects,
-            "reject_file": None if self.reject_file is None else str(self.reject_file),
-        }
+        reject_file = None if self.reject_file is None else str(self.reject_file)
+        return {**asdict(self), "out": str(self.out), "reject_file": reject_file}
 
 
 def import_sids(spec: ImportSpec, progress: Progress) -> ImportReport:
@@ -61,9 +52,12 @@ def import_sids(spec: ImportSpec, progress: Progress) -> ImportReport:
     ads = None
     if spec.ads is not None:
         ads = AdsToJoin(spec.ads, "ad_id" if spec.key is None else spec.key)
-    rejects = ItemRejects(spec.max_rejects, spec.reject_file)
+    rejects = item_rejects(spec.max_rejects, spec.reject_file)
     items, names = _collected(spec, ads, rejects, progress)
     used = _write(spec, items, names, ads, rejects, progress)
+    reject_file = rejects.write()
+    if reject_file is None:
+        spec.reject_file.unlink(missing_ok=True)  # the list of an earlier import would mislead
     return ImportReport(
         out=spec.out,
         sid_space=spec.sid_space,
@@ -73,14 +67,14 @@ def import_sids(spec: ImportSpec, progress: Progress) -> ImportReport:
         sids=distinct_sids(items.tokens[used.items]),
         unused_items=int((~used.items).sum()),
         rejects=rejects.by_reason(),
-        reject_file=rejects.write(),
+        reject_file=reject_file,
     )
 
 
 def _collected(
-    spec: ImportSpec, ads: AdsToJoin | None, rejects: ItemRejects, progress: Progress
-) -> tuple[CollectedItems, IdMap | None]:
-    """The items, and their names where ids are not integers; the id map has them by then."""
+    spec: ImportSpec, ads: AdsToJoin | None, rejects: RejectLog, progress: Progress
+) -> tuple[AcceptedItems, IdMap | None]:
+    """Return the items, and their names if ids are not integers, after writing the id map."""
     if spec.id_map is not None and ads is not None and ads.key_is_text:
         raise InputError(
             f"{spec.ads}: column {ads.key!r} names items by their own ids; drop --id-map"
@@ -89,7 +83,7 @@ def _collected(
         names = _names(spec, ads)
         parts = _reading(spec, progress)
         numbering = names or (IntegerIds() if ads is None else IntegerIds(_KEY_OF_NAMES))
-        items = collect_items(str(spec.source), parts, numbering, spec.vocab_sizes, rejects)
+        items = accept_items(str(spec.source), parts, numbering, spec.vocab_sizes, rejects)
         if not len(items.numbers):
             listed = f"all {items.read} items were refused, see {rejects.write()}; "
             raise InputError(
@@ -133,10 +127,10 @@ class _Used:
 
 def _write(
     spec: ImportSpec,
-    items: CollectedItems,
+    items: AcceptedItems,
     names: IdMap | None,
     ads: AdsToJoin | None,
-    rejects: ItemRejects,
+    rejects: RejectLog,
     progress: Progress,
 ) -> _Used:
     if ads is None:

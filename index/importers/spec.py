@@ -1,4 +1,4 @@
-"""What an import is asked for, and that it can be: no file that it reads is one that it writes."""
+"""The options of an import and their checks: no file that it reads is one that it writes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,8 +6,7 @@ from itertools import combinations, product
 from pathlib import Path
 
 from grace.configs.errors import InputError
-from grace.index.snapshot import is_sid_space
-from grace.index.targeting.limits import MAX_SID_LENGTH, MAX_VOCAB_SIZE
+from grace.index.snapshot import MAX_SID_LENGTH, MAX_VOCAB_SIZE, is_sid_space
 
 __all__ = ["JSON_SUFFIXES", "ImportSpec", "check_spec"]
 
@@ -75,7 +74,7 @@ def _check_tokens(spec: ImportSpec) -> None:
 
 
 def _check_files(spec: ImportSpec) -> None:
-    """What is written is neither read nor written as something else, by whatever name."""
+    """Refuse to write a file that is also read, or written as something else, under any name."""
     _require_no_folder("the table", spec.out)
     written = {"the table": spec.out, "the list of rejects": spec.reject_file}
     if spec.id_map is not None:

@@ -1,1 +1,1 @@
-"""What decoding tests at each node of the trie: bitmask rows, Bloom rows, k-way partitions."""
+"""Matchers, which decoding tests at each node of the trie: bitmask rows, Bloom rows, partitions."""

@@ -1,12 +1,13 @@
 """Decode-time admission on the CPU: which child entries may lead to an eligible ad."""
 
 import ctypes
+from ctypes import c_int32, c_int64, c_uint32, c_void_p
 
 import numpy as np
 import numpy.typing as npt
 
 from grace.index.matchers.matcher_ids import MatcherIds
-from grace.index.matchers.matchers import NodeMatchers
+from grace.index.matchers.node_matchers import NodeMatchers
 from grace.index.snapshot import Snapshot
 from grace.index.trie import SidTrie
 from grace.index.users.user_rows import UserRows
@@ -15,29 +16,26 @@ from grace.native.loader import array_in, array_out, declare
 __all__ = ["admitted_entries"]
 
 
-class _BloomTest(ctypes.Structure):
+class _SetMatcher(ctypes.Structure):
     _fields_ = (
         ("matcher", MatcherIds),
-        ("table", ctypes.c_void_p),
-        ("star", ctypes.c_void_p),
-        ("queries", ctypes.c_void_p),
-        ("num_queries", ctypes.c_int64),
-        ("bits", ctypes.c_uint32),
-        ("hashes", ctypes.c_uint32),
+        ("table", c_void_p),
+        ("star", c_void_p),
+        ("offsets", c_void_p),
+        ("hashes", c_void_p),
+        ("bits", c_uint32),
+        ("hashes_per_value", c_uint32),
     )
 
 
-_admit_entries = declare(
-    "grace_admit_entries",
-    ctypes.c_int64,
-    ctypes.c_int64,
-    ctypes.c_void_p,
-    array_in(np.uint64, 2),
-    ctypes.c_int32,
-    array_in(np.uint64),
-    ctypes.c_void_p,
-    ctypes.c_int32,
-    array_out(np.uint8),
+# The function of kernels/decode/admit_children_cpu.py, on arrays instead of tensors.
+_admit_children = declare(
+    "grace_admit_children",
+    *(c_int32, c_int64, c_int64, array_in(np.int32, 2)),
+    *(c_int64, array_in(np.int32), array_in(np.int32)),
+    *(c_void_p, array_in(np.uint64, 2), c_int32, array_in(np.uint64, 2)),
+    *(c_void_p, c_int32),
+    *(array_out(np.int32), c_int64, array_out(np.int32), array_out(np.int32)),
 )
 
 
@@ -56,42 +54,36 @@ def admitted_entries(
         raise ValueError(f"entries must be a run within 0..{snapshot.trie.num_entries}, got {run}")
     if snapshot.matchers is None:
         return np.ones(len(run), np.bool_)
-    levels = _id_levels(snapshot.matchers.bitmask, snapshot.trie)
-    tests, keep_alive = [], []
-    for target_set, matchers, queries in zip(
-        snapshot.schema.sets, snapshot.matchers.blooms, users.sets, strict=True
-    ):
-        hashes = queries.hashes[queries.offsets[request] : queries.offsets[request + 1]]
-        keep_alive.append(hashes)
-        tests.append(
-            _BloomTest(
-                MatcherIds.of(matchers.rows.index, matchers.rows.offsets, levels),
-                matchers.rows.table.ctypes.data,
-                matchers.star.ctypes.data,
-                hashes.ctypes.data,
-                len(hashes),
-                target_set.bloom_bits,
-                target_set.bloom_hashes,
-            )
-        )
-    native_tests = (_BloomTest * len(tests))(*tests)
     bitmask = snapshot.matchers.bitmask
-    bitmask_ids = MatcherIds.of(bitmask.index, bitmask.offsets, levels)
-    admitted = np.empty(len(run), np.uint8)
-    _admit_entries(
-        run.start,
-        run.stop,
-        ctypes.byref(bitmask_ids),
-        bitmask.table,
-        snapshot.schema.words,
-        users.bitmask[request],
-        ctypes.cast(native_tests, ctypes.c_void_p),
-        len(tests),
-        admitted,
+    levels = _id_levels(bitmask, snapshot.trie)
+    sets = [
+        _SetMatcher(
+            MatcherIds.of(bloom.rows.index, bloom.rows.offsets, levels),
+            *(bloom.rows.table.ctypes.data, bloom.star.ctypes.data),
+            *(queries.offsets[request:].ctypes.data, queries.hashes.ctypes.data),
+            *(target_set.bloom_bits, target_set.bloom_hashes),
+        )
+        for target_set, bloom, queries in zip(
+            snapshot.schema.sets, snapshot.matchers.blooms, users.sets, strict=True
+        )
+    ]
+    # One beam, on a node whose children are the run. The tokens of children do not matter here, so
+    # any array with a number for each entry will do.
+    no_tokens = bitmask.index
+    found, children = np.empty(2, np.int32), np.empty(len(run), np.int32)
+    _admit_children(
+        *(1, 1, 1, np.zeros((1, 1), np.int32)),
+        *(1, np.array([run.start, run.stop], np.int32), no_tokens),
+        ctypes.byref(MatcherIds.of(bitmask.index, bitmask.offsets, levels)),
+        *(bitmask.table, snapshot.schema.words, users.bitmask[request : request + 1]),
+        *((_SetMatcher * len(sets))(*sets), len(sets)),
+        *(found, len(run), np.empty(len(run), np.int32), children),
     )
-    return admitted.astype(np.bool_)
+    admitted = np.zeros(len(run), np.bool_)
+    admitted[children[: found[1]] - 1 - run.start] = True
+    return admitted
 
 
 def _id_levels(rows: NodeMatchers, trie: SidTrie) -> npt.NDArray[np.int64] | None:
-    """Of static k-way, where all kinds of matchers have the same widths."""
+    """Return the levels of static k-way; all kinds of matchers have the same widths."""
     return None if rows.level_widths is None else rows.id_levels(trie)

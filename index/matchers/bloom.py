@@ -1,4 +1,4 @@
-"""Bloom bits of a set's values. The hash is also the query: match.h takes its bits apart."""
+"""Bloom bits of a set's values. The hash is also the query, from which match.h takes the bits."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""How native code finds the rows of a child entry's matcher: native/include/grace/matcher_ids.h."""
+"""The rows of a child entry's matcher for native code, as in native/include/grace/matcher_ids.h."""
 
 import ctypes
 from ctypes import c_int64, c_void_p
@@ -10,7 +10,7 @@ __all__ = ["MatcherIds"]
 
 
 class MatcherIds(ctypes.Structure):
-    """Addresses; whoever made it keeps the arrays."""
+    """Addresses; the caller keeps the arrays alive."""
 
     _fields_ = (
         ("ids", c_void_p),

@@ -1,4 +1,4 @@
-"""SID to ads: which ads stand behind a leaf, their rules and weights."""
+"""SID to ads: the ads of each leaf, their rules and weights."""
 
 from dataclasses import dataclass
 

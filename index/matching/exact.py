@@ -1,9 +1,9 @@
 """Expand and exactly match: from the leaves that beam search found to the ads a user may see.
 
-Every ad behind the leaves is *generated*. It is *matched* if its rule holds exactly for the user,
-on bits and interned values, never on Bloom bits, and it is neither paused nor on the request's deny
-list. The best `max_ads` are *returned*: score descending, then weight descending, then ad id. The
-work is C++ without the interpreter lock, request by request on several threads.
+Every ad of the leaves is *generated*. It is *matched* if its rule holds exactly for the user, on
+bits and interned values, never on Bloom bits, and it is neither paused nor on the request's deny
+list. The best `max_ads` are *returned*: score descending, then weight descending, then ad id. C++
+does the work without the interpreter lock, request by request on several threads.
 """
 
 import weakref
@@ -49,14 +49,14 @@ _take = declare(
 )
 _drop = declare("grace_replies_drop", c_uint64)
 
-_NOBODY = np.empty(0, np.int64)
+_NO_ADS = np.empty(0, np.int64)
 _NO_VALUES = np.empty(0, np.int32)
 _FIXED_COUNTS = 6  # leaves, generated, attributes, paused, denied, matched; then those of sets
 
 
 @dataclass(frozen=True, slots=True)
 class MatchCounts:
-    """What became of each request's ads; each is counted once, by the first test that it failed.
+    """The ads of each request, each counted once, by the first test that it failed.
 
     All int64 [B], and `sets` int64 [B, sets].
     generated = attributes + sum of sets + paused + denied + matched;  returned <= matched
@@ -72,7 +72,7 @@ class MatchCounts:
 
     @property
     def truncated(self) -> npt.NDArray[np.bool_]:
-        """Which replies `max_ads` cut short.   [B]"""
+        """True for the replies that `max_ads` cut short.   [B]"""
         return self.returned < self.matched
 
 
@@ -98,11 +98,11 @@ class MatchedAds:
 
 @dataclass(frozen=True, slots=True)
 class HeldAds:
-    """The returned ads of B requests, where C++ has put them.
+    """The returned ads of B requests, in the memory of C++.
 
     leaves   int64 [B]       live ones that were given
     offsets  int64 [B + 1]   request b has offsets[b + 1] - offsets[b] ads
-    replies  what native functions that read them are given
+    replies  the handle that native functions read them by
     """
 
     leaves: npt.NDArray[np.int64]
@@ -111,7 +111,7 @@ class HeldAds:
     replies: int
 
     def taken(self) -> MatchedAds:
-        """Copies of them."""
+        """Return copies of them."""
         ads = int(self.offsets[-1])
         ad_ids, scores = np.empty(ads, np.int64), np.empty(ads, np.float32)
         positions = np.empty(ads, np.int32)
@@ -142,7 +142,7 @@ class ExactMatcher:
         """
         leaf_offsets  [B + 1]       request b's leaves: leaf_offsets[b] .. [b + 1]
         leaves        int32 [n]     leaf numbers, each once per request; NO_NODE is skipped
-        scores        float32 [n]   in any order; NaN only beside NO_NODE
+        scores        float32 [n]   in any order; NaN only with NO_NODE
         max_ads       for all requests, or one per request
         paused        uint64 [ceil(ads / 64)]   a bit per ordinal (SidToAds.bitmap)
         deny          per request the ad ids not to return; unknown ones are ignored
@@ -161,7 +161,7 @@ class ExactMatcher:
         paused: npt.NDArray[np.uint64] | None = None,
         deny: Sequence[npt.ArrayLike] | None = None,
     ) -> Iterator[HeldAds]:
-        """The same, for as long as the context lasts."""
+        """Match as `match` does, without copies; the ads live as long as the context."""
         requests, snapshot = len(users), self._snapshot
         first_leaves = np.ascontiguousarray(leaf_offsets, np.int64)
         leaves, scores = np.ascontiguousarray(leaves), np.ascontiguousarray(scores)
@@ -243,7 +243,7 @@ def _raise_fault(
     leaves: npt.NDArray[np.int32],
     num_leaves: int,
 ) -> None:
-    """What the native code found wrong with a leaf: its kind of fault, and the position."""
+    """Raise the fault that native code found in a leaf: its kind, and the position."""
     kind, position = fault.tolist()
     if kind == 0:
         return
@@ -287,19 +287,19 @@ def _paused_words(
 def _deny_lists(
     deny: Sequence[npt.ArrayLike] | None, requests: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """As offsets [B + 1] and ad ids."""
+    """Return offsets [B + 1] and ad ids."""
     if deny is not None and len(deny) != requests:
         raise InputError(f"deny must hold one list per request, {requests}, got {len(deny)}")
     lists = [_integers("deny", ids).reshape(-1) for ids in deny or ()]
     offsets = np.zeros(requests + 1, np.int64)
     if not any(map(len, lists)):
-        return offsets, _NOBODY
+        return offsets, _NO_ADS
     np.cumsum([len(ids) for ids in lists], out=offsets[1:])
     return offsets, np.concatenate(lists)
 
 
 def _integers(name: str, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """As int64, never by cutting off a fraction."""
+    """Return int64, but refuse to cut off a fraction."""
     array = np.asarray(values)
     if array.dtype == np.int64:
         return array
@@ -311,7 +311,7 @@ def _integers(name: str, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
 def _user_values(
     users: UserRows,
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-    """Whether there is any value [sets, B]; offsets [sets * B + 1], set by set, and value ids."""
+    """Return if there is any value [sets, B]; offsets [sets * B + 1], set by set; and value ids."""
     present = np.empty((len(users.sets), len(users)), np.uint8)
     offsets = np.zeros(present.size + 1, np.int64)
     first, row = 0, 1

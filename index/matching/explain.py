@@ -1,4 +1,4 @@
-"""Why a user may or may not see an ad: every rule of the ad beside the user's values, in words."""
+"""Explain why a user may or may not see an ad: every rule of the ad, and the user's values."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ MOST_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One rule of the ad that was tested. Names without a rule pass and are not told of.
+    """One rule of the ad that was tested. Names without a rule pass, and have no reason.
 
     `deciding` are the user's values that fulfil the rule, or those that break it; there are none
-    where a list was simply not met.
+    if the user has no value that an include list asks for.
     """
 
     name: str
@@ -92,9 +92,9 @@ def _set(
     passes = not unwanted and bool(wanted or not include)
     if exclude and not values:
         passes &= target_set.missing_passes_exclude
-    told = [f"one of {_some(include)}"] if include else []
-    told += [f"none of {_some(exclude)}"] if exclude else []
-    return Reason(target_set.name, passes, ", ".join(told), unwanted or wanted)
+    lists = [f"one of {_some(include)}"] if include else []
+    lists += [f"none of {_some(exclude)}"] if exclude else []
+    return Reason(target_set.name, passes, ", ".join(lists), unwanted or wanted)
 
 
 def _strings(

@@ -1,7 +1,7 @@
 """Snapshots at rest: written once, published atomically, and read as if an enemy had written them.
 
 docs/snapshot.md is the format. `write_snapshot` makes a version, `publish` makes it current,
-`load_snapshot` gives back only what passed every check, and `verify_snapshot` tells about it.
+`load_snapshot` returns it after every check, and `verify_snapshot` reports what it found.
 """
 
 from grace.index.storage.reader import load_snapshot

@@ -1,11 +1,11 @@
 """One array file: NumPy's .npy, version 1.0, C order, little-endian; its digest covers all bytes.
 
-The header is written by NumPy. It is read by comparing it with the one line that the manifest's
-dtype and shape allow, so no text of a stranger's file is ever evaluated.
+NumPy writes the header. A reader compares it with the one line that the manifest's dtype and shape
+allow, so the text of an untrusted file is never evaluated.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from typing import Any
 
@@ -14,14 +14,14 @@ import numpy.typing as npt
 import xxhash
 
 from grace.configs.errors import SnapshotError
-from grace.index.storage.folder import open_file, write_all
+from grace.index.storage.folder import open_file, write_new
 from grace.index.storage.manifest import FileEntry
 from grace.index.storage.mapped import MappedArray
 
 __all__ = ["Allocate", "check_size", "digest_file", "plain_memory", "read_array", "write_array"]
 
 Allocate = Callable[[int], npt.NDArray[np.uint8]]
-"""Memory for so many bytes: C-contiguous, aligned for any dtype. Pinned memory comes this way."""
+"""Allocates this many bytes: C-contiguous, aligned for any dtype, pinned if the caller wants."""
 
 _MAGIC = b"\x93NUMPY\x01\x00"
 _PREFIX = len(_MAGIC) + 2  # and the header's length, uint16
@@ -31,14 +31,14 @@ _WRITE_CHUNK = 16 << 20
 
 
 def plain_memory(size: int) -> npt.NDArray[np.uint8]:
-    """preadv faults its pages in as it fills them; MAP_POPULATE beforehand is slower."""
+    """Pages are faulted in by the preadv that fills them; MAP_POPULATE beforehand is slower."""
     return np.empty(size, np.uint8)
 
 
 def write_array(
     name: str, array: npt.NDArray[Any], folder: int, *, synced: bool = True
 ) -> FileEntry:
-    """Writes a new file; `synced`: down to the disk. Of a mapped array, only a chunk stays."""
+    """Write a new file; `synced`: down to the disk. Of a mapped array, memory has one chunk."""
     mapped = array if isinstance(array, MappedArray) else None
     array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     head = BytesIO()
@@ -46,20 +46,17 @@ def write_array(
     header = head.getvalue()
     data = array.reshape(-1).view(np.uint8).data
     digest = xxhash.xxh3_128(header)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    file = os.open(name, flags, 0o644, dir_fd=folder)
-    try:
-        write_all(file, header)
+
+    def parts() -> Iterator[bytes | memoryview]:
+        yield header
         for begin in range(0, len(data), _WRITE_CHUNK):
             chunk = data[begin : begin + _WRITE_CHUNK]
             digest.update(chunk)
-            write_all(file, chunk)
+            yield chunk
             if mapped is not None:
                 mapped.release(begin, len(chunk))
-        if synced:
-            os.fsync(file)
-    finally:
-        os.close(file)
+
+    write_new(name, folder, parts(), synced=synced)
     size = len(header) + len(data)
     return FileEntry(name, array.dtype.str, array.shape, size, digest.hexdigest())
 
@@ -70,7 +67,7 @@ def check_size(entry: FileEntry, folder: int) -> None:
 
 
 def read_array(entry: FileEntry, folder: int, allocate: Allocate) -> npt.NDArray[Any]:
-    """The array, its bytes checked against the manifest; nothing else about it is."""
+    """Return the array. Its bytes are checked against the manifest, its content is not."""
     with open_file(entry.file, folder) as (file, size):
         _require_size(entry, size)
         header_bytes = entry.bytes - entry.data_bytes
@@ -90,7 +87,7 @@ def read_array(entry: FileEntry, folder: int, allocate: Allocate) -> npt.NDArray
 
 
 def digest_file(entry: FileEntry, folder: int) -> None:
-    """Checks the size and digest of a file whose content this version does not know."""
+    """Check the size and digest of a file without reading its content as an array."""
     with open_file(entry.file, folder) as (file, size):
         _require_size(entry, size)
         digest = xxhash.xxh3_128()

@@ -1,34 +1,45 @@
-"""Opening what lies in a snapshot root: names checked, no symbolic link followed, locks held."""
+"""Files and folders of a snapshot root: names are checked, no symbolic link is followed.
+
+Writers hold a lock; each one first removes what a killed writer has left.
+"""
 
 import fcntl
 import os
 import re
+import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from grace.configs.errors import InputError, SnapshotError
+from grace.index.snapshot import MAX_VERSION
 
 __all__ = [
-    "MAX_VERSION",
+    "NEW_CURRENT",
+    "PARTIAL",
     "OnWait",
     "names_in",
     "open_file",
     "open_folder",
     "open_root",
     "read_small",
-    "sync_folder",
+    "remove_leftovers",
+    "remove_tree",
     "version_name",
     "version_of_name",
-    "write_all",
+    "write_new",
     "writers_lock",
 ]
 
 OnWait = Callable[[str], None]
+"""Called with a sentence when another process writes and this one has to wait."""
 
 LOCK = ".lock"
-MAX_VERSION = (1 << 64) - 1
+NEW_CURRENT = ".CURRENT.new"
+PARTIAL = ".writing-"
+"""Begins the name of a version's folder until it is complete."""
+
 _VERSION_NAME = re.compile(r"[0-9]{20}")
 
 
@@ -37,7 +48,7 @@ def version_name(version: int) -> str:
 
 
 def version_of_name(name: str) -> int | None:
-    """The version that a folder name stands for: 20 digits, 1 to 2^64 - 1. Else None."""
+    """Return the version that a folder is named after: 20 digits, 1 to 2^64 - 1. Else None."""
     if not _VERSION_NAME.fullmatch(name) or not 1 <= int(name) <= MAX_VERSION:
         return None
     return int(name)
@@ -61,15 +72,7 @@ def open_root(root: Path) -> Iterator[int]:
 @contextmanager
 def open_folder(name: str, folder: int) -> Iterator[int]:
     """A descriptor of a folder inside another."""
-    try:
-        inner = os.open(
-            name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder
-        )
-    except FileNotFoundError:
-        raise SnapshotError(name, "missing") from None
-    except OSError as error:
-        fault = _kind_fault(name, folder, stat.S_ISDIR, "is not a folder")
-        raise SnapshotError(name, fault or f"cannot be opened: {error.strerror}") from None
+    inner = _opened(name, folder, os.O_DIRECTORY, stat.S_ISDIR, "is not a folder")
     try:
         yield inner
     finally:
@@ -79,20 +82,13 @@ def open_folder(name: str, folder: int) -> Iterator[int]:
 @contextmanager
 def open_file(name: str, folder: int) -> Iterator[tuple[int, int]]:
     """A descriptor and the size of a regular file."""
-    try:
-        # O_NONBLOCK: to open a pipe that nobody writes would wait for ever.
-        file = os.open(
-            name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder
-        )
-    except FileNotFoundError:
-        raise SnapshotError(name, "missing") from None
-    except OSError as error:
-        fault = _kind_fault(name, folder, stat.S_ISREG, "is not a regular file")
-        raise SnapshotError(name, fault or f"cannot be opened: {error.strerror}") from None
+    not_regular = "is not a regular file"
+    # O_NONBLOCK: opening a pipe without a writer would wait for ever.
+    file = _opened(name, folder, os.O_NONBLOCK, stat.S_ISREG, not_regular)
     try:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
-            raise SnapshotError(name, "is not a regular file")
+            raise SnapshotError(name, not_regular)
         yield file, status.st_size
     except OSError as error:
         raise SnapshotError(name, f"cannot be read: {error.strerror}") from None
@@ -100,8 +96,21 @@ def open_file(name: str, folder: int) -> Iterator[tuple[int, int]]:
         os.close(file)
 
 
+def _opened(
+    name: str, folder: int, flags: int, is_expected: Callable[[int], bool], otherwise: str
+) -> int:
+    flags |= os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(name, flags, dir_fd=folder)
+    except FileNotFoundError:
+        raise SnapshotError(name, "missing") from None
+    except OSError as error:
+        fault = _kind_fault(name, folder, is_expected, otherwise)
+        raise SnapshotError(name, fault or f"cannot be opened: {error.strerror}") from None
+
+
 def read_small(name: str, folder: int, most: int) -> bytes:
-    """The whole of a file that must not have more than `most` bytes."""
+    """Return the content of a file that must not have more than `most` bytes."""
     with open_file(name, folder) as (file, size):
         if size > most:
             raise SnapshotError(name, f"has {size} bytes, at most {most} are allowed")
@@ -116,10 +125,7 @@ def read_small(name: str, folder: int, most: int) -> bytes:
 
 @contextmanager
 def writers_lock(root: Path, on_wait: OnWait | None = None) -> Iterator[int]:
-    """A descriptor of the root folder, made if missing, while no other process writes there.
-
-    `on_wait` is told, in a sentence, if another process does and this one has to wait.
-    """
+    """A descriptor of the root folder, made if missing, while no other process writes there."""
     root.mkdir(parents=True, exist_ok=True)
     with open_root(root) as folder:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -136,23 +142,44 @@ def writers_lock(root: Path, on_wait: OnWait | None = None) -> Iterator[int]:
             os.close(lock)
 
 
+def write_new(
+    name: str, folder: int, parts: Iterable[bytes | memoryview], *, synced: bool = True
+) -> None:
+    """Write a file that must not exist yet; `synced`: down to the disk."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    file = os.open(name, flags, 0o644, dir_fd=folder)
+    try:
+        for part in parts:
+            left = memoryview(part)
+            while left:
+                left = left[os.write(file, left) :]
+        if synced:
+            os.fsync(file)
+    finally:
+        os.close(file)
+
+
 def names_in(folder: int) -> list[str]:
     return sorted(os.listdir(folder))
 
 
-def sync_folder(folder: int) -> None:
-    """Makes the names in a folder survive a power cut."""
-    os.fsync(folder)
+def remove_leftovers(folder: int) -> None:
+    """Remove what killed writers have left. Only under the writers' lock: they are gone then."""
+    for name in names_in(folder):
+        if name == NEW_CURRENT or name.startswith(PARTIAL):
+            remove_tree(name, folder)
 
 
-def write_all(file: int, content: bytes | memoryview) -> None:
-    left = memoryview(content)
-    while left:
-        left = left[os.write(file, left) :]
+def remove_tree(name: str, folder: int) -> None:
+    """Remove a file, a link or a folder with all that is in it; follow no link."""
+    if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+        shutil.rmtree(name, dir_fd=folder)
+    else:
+        os.unlink(name, dir_fd=folder)
 
 
 def _kind_fault(name: str, folder: int, is_expected: Callable[[int], bool], otherwise: str) -> str:
-    """What is wrong with the kind of a thing that did not open, or '' if its kind is right."""
+    """Return what is wrong with the kind of what did not open, or '' if its kind is right."""
     try:
         mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
     except OSError:

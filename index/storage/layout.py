@@ -1,25 +1,18 @@
-"""Which arrays a snapshot consists of: their files, dtypes and shapes, and their way to and fro."""
+"""Which arrays a snapshot consists of: their files, dtypes and shapes, and how they are read."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from grace.configs.errors import SnapshotError
-from grace.index.matchers.matchers import (
-    BloomMatchers,
-    DynamicKWay,
-    MatcherMode,
-    Matchers,
-    NodeMatchers,
-    StaticKWay,
-)
+from grace.index.matchers.modes import DynamicKWay, MatcherMode, StaticKWay
+from grace.index.matchers.node_matchers import BloomMatchers, Matchers, NodeMatchers
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts
 from grace.index.storage.manifest import Counts, FileEntry, Manifest, MatcherRows
 from grace.index.targeting.rules import SetRules, TargetingRules
-from grace.index.targeting.schema import TargetSet
 from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
 
@@ -39,66 +32,59 @@ ArrayShape = tuple[str, tuple[int | None, ...]]
 
 
 def expected_arrays(manifest: Manifest) -> dict[str, ArrayShape]:
-    """File name -> what the counts of the manifest say that it holds."""
-    counts, words, sets = manifest.counts, manifest.schema.words, manifest.schema.sets
-    nodes = sum(counts.nodes_per_level)
-    leaves = counts.nodes_per_level[-1]
+    """File name -> what the manifest's counts say that the file holds, in the order of writing."""
+    counts, matchers, words = manifest.counts, manifest.matchers, manifest.schema.words
+    nodes, leaves = sum(counts.nodes_per_level), counts.nodes_per_level[-1]
+    has_matchers = matchers.mode != MatcherMode.CD
     arrays: dict[str, ArrayShape] = {
-        "node_offsets.npy": ("<i4", (nodes - leaves + 1,)),
-        "csr_tokens.npy": ("<u2", (nodes - 1,)),
-        "ad_offsets.npy": ("<i8", (leaves + 1,)),
-        "ad_ids.npy": ("<i8", (counts.ads,)),
-        "ad_rule.npy": ("<i4", (counts.ads,)),
-        "ad_weight.npy": ("<f4", (counts.ads,)),
-        "ad_lookup.npy": ("<i4", (counts.ads,)),
-        "rule_bitmask.npy": ("<i4", (counts.rules,)),
-        "rule_bitmask_table.npy": ("<u8", (counts.rule_bitmasks, words)),
+        "node_offsets": ("<i4", (nodes - leaves + 1,)),
+        "csr_tokens": ("<u2", (nodes - 1,)),
+        "ad_offsets": ("<i8", (leaves + 1,)),
+        "ad_ids": ("<i8", (counts.ads,)),
+        "ad_rule": ("<i4", (counts.ads,)),
+        "ad_weight": ("<f4", (counts.ads,)),
+        "ad_lookup": ("<i4", (counts.ads,)),
+        "rule_bitmask": ("<i4", (counts.rules,)),
+        "rule_bitmask_table": ("<u8", (counts.rule_bitmasks, words)),
     }
-    if manifest.matchers.mode != MatcherMode.CD:
-        rows = sum(manifest.matchers.bitmask_level_rows)
-        arrays |= _expected_ids(manifest, "bitmask", "")
-        arrays["bitmask_table.npy"] = ("<u8", (rows, words))
-    if sets:
-        arrays["rule_sets.npy"] = ("<i4", (counts.rules, len(sets)))
-    for target_set in sets:
-        arrays |= _expected_of_set(manifest, target_set)
-    return arrays
+    if has_matchers:
+        rows = sum(matchers.bitmask_level_rows)
+        arrays |= _expected_matchers(manifest, "bitmask", "", rows, words)
+    if manifest.schema.sets:
+        arrays["rule_sets"] = ("<i4", (counts.rules, len(manifest.schema.sets)))
+    for target_set in manifest.schema.sets:
+        name = target_set.name
+        for kind in ("include", "exclude"):
+            arrays[f"set_{kind}_offsets.{name}"] = ("<i8", (counts.set_rules[name] + 1,))
+            arrays[f"set_{kind}_values.{name}"] = ("<i4", (None,))
+        arrays[f"value_offsets.{name}"] = ("<i8", (counts.set_values[name] + 1,))
+        arrays[f"value_utf8.{name}"] = ("|u1", (None,))
+        if has_matchers:
+            rows = sum(matchers.bloom_level_rows[name])
+            arrays |= _expected_matchers(manifest, "bloom", f".{name}", rows, target_set.words)
+            arrays[f"bloom_star.{name}"] = ("|u1", (rows,))
+    return {f"{name}.npy": shape for name, shape in arrays.items()}
 
 
-def _expected_of_set(manifest: Manifest, target_set: TargetSet) -> dict[str, ArrayShape]:
-    name, counts = target_set.name, manifest.counts
-    arrays: dict[str, ArrayShape] = {
-        f"set_include_offsets.{name}.npy": ("<i8", (counts.set_rules[name] + 1,)),
-        f"set_include_values.{name}.npy": ("<i4", (None,)),
-        f"set_exclude_offsets.{name}.npy": ("<i8", (counts.set_rules[name] + 1,)),
-        f"set_exclude_values.{name}.npy": ("<i4", (None,)),
-        f"value_offsets.{name}.npy": ("<i8", (counts.set_values[name] + 1,)),
-        f"value_utf8.{name}.npy": ("|u1", (None,)),
-    }
-    if manifest.matchers.mode != MatcherMode.CD:
-        rows = sum(manifest.matchers.bloom_level_rows[name])
-        arrays |= _expected_ids(manifest, "bloom", f".{name}")
-        arrays[f"bloom_table.{name}.npy"] = ("<u8", (rows, target_set.words))
-        arrays[f"bloom_star.{name}.npy"] = ("|u1", (rows,))
-    return arrays
-
-
-def _expected_ids(manifest: Manifest, kind: str, suffix: str) -> dict[str, ArrayShape]:
-    """One row id per child entry, or those of its partitions."""
+def _expected_matchers(
+    manifest: Manifest, kind: str, suffix: str, rows: int, words: int
+) -> dict[str, ArrayShape]:
+    """One row id per child entry, or those of its partitions; and the rows."""
     nodes, matchers = manifest.counts.nodes_per_level[1:], manifest.matchers
+    arrays: dict[str, ArrayShape] = {}
     ids: int | None = sum(nodes)
     if matchers.static is not None:
         ids = sum(n * width for n, width in zip(nodes, matchers.static.widths, strict=True))
-    if matchers.dynamic is None:
-        return {f"{kind}_index{suffix}.npy": ("<i4", (ids,))}
-    return {
-        f"{kind}_offsets{suffix}.npy": ("<i4", (sum(nodes) + 1,)),
-        f"{kind}_index{suffix}.npy": ("<i4", (None,)),
-    }
+    if matchers.dynamic is not None:
+        arrays[f"{kind}_offsets{suffix}"] = ("<i4", (sum(nodes) + 1,))
+        ids = None
+    arrays[f"{kind}_index{suffix}"] = ("<i4", (ids,))
+    arrays[f"{kind}_table{suffix}"] = ("<u8", (rows, words))
+    return arrays
 
 
 def require_expected(manifest: Manifest) -> dict[str, FileEntry]:
-    """The manifest's entries of the expected arrays; other arrays may be listed beside them."""
+    """Return the manifest's entries of the expected arrays; it may list others."""
     listed = {entry.file: entry for entry in manifest.files}
     expected = expected_arrays(manifest)
     for file, (dtype, shape) in expected.items():
@@ -150,55 +136,43 @@ def matcher_rows_of(snapshot: Snapshot) -> MatcherRows:
 
 def arrays_of(snapshot: Snapshot) -> dict[str, Array]:
     """File name -> array, in the order in which they are written."""
+    return {f"{name}.npy": array for name, array in _arrays(snapshot) if array is not None}
+
+
+def _arrays(snapshot: Snapshot) -> Iterator[tuple[str, Array | None]]:
     trie, ads, rules, matchers = snapshot.trie, snapshot.ads, snapshot.rules, snapshot.matchers
-    arrays: dict[str, Array] = {
-        "node_offsets": trie.node_offsets,
-        "csr_tokens": trie.csr_tokens,
-        "ad_offsets": ads.ad_offsets,
-        "ad_ids": ads.ad_ids,
-        "ad_rule": ads.ad_rule,
-        "ad_weight": ads.ad_weight,
-        "ad_lookup": ads.ad_lookup,
-        "rule_bitmask": rules.bitmask,
-        "rule_bitmask_table": rules.bitmask_table,
-    }
+    yield from (("node_offsets", trie.node_offsets), ("csr_tokens", trie.csr_tokens))
+    yield from ((field, getattr(ads, field)) for field in _AD_FIELDS)
+    yield from (("rule_bitmask", rules.bitmask), ("rule_bitmask_table", rules.bitmask_table))
     if matchers is not None:
-        arrays |= _arrays_of_ids(matchers.bitmask, "bitmask", "")
-        arrays["bitmask_table"] = matchers.bitmask.table
-    if snapshot.schema.sets:
-        arrays["rule_sets"] = rules.set_rules
-    for i, target_set in enumerate(snapshot.schema.sets):
-        arrays |= _arrays_of_set(snapshot, i, target_set.name)
-    return {f"{name}.npy": array for name, array in arrays.items()}
+        yield from _matcher_arrays(matchers.bitmask, "bitmask", "")
+    yield "rule_sets", rules.set_rules if rules.sets else None
+    for s, target_set in enumerate(snapshot.schema.sets):
+        name, of_set, values = target_set.name, rules.sets[s], snapshot.set_values[s]
+        yield from ((f"set_{field}.{name}", getattr(of_set, field)) for field in _SET_FIELDS)
+        yield from ((f"value_offsets.{name}", values.offsets), (f"value_utf8.{name}", values.utf8))
+        if matchers is not None:
+            yield from _matcher_arrays(matchers.blooms[s].rows, "bloom", f".{name}")
+            yield f"bloom_star.{name}", matchers.blooms[s].star
 
 
-def _arrays_of_set(snapshot: Snapshot, i: int, name: str) -> dict[str, Array]:
-    rules, values = snapshot.rules.sets[i], snapshot.set_values[i]
-    arrays: dict[str, Array] = {
-        f"set_include_offsets.{name}": rules.include_offsets,
-        f"set_include_values.{name}": rules.include_values,
-        f"set_exclude_offsets.{name}": rules.exclude_offsets,
-        f"set_exclude_values.{name}": rules.exclude_values,
-        f"value_offsets.{name}": values.offsets,
-        f"value_utf8.{name}": values.utf8,
-    }
-    if snapshot.matchers is not None:
-        bloom = snapshot.matchers.blooms[i]
-        arrays |= _arrays_of_ids(bloom.rows, "bloom", f".{name}")
-        arrays[f"bloom_table.{name}"] = bloom.rows.table
-        arrays[f"bloom_star.{name}"] = bloom.star
-    return arrays
+_AD_FIELDS = ("ad_offsets", "ad_ids", "ad_rule", "ad_weight", "ad_lookup")
+_SET_FIELDS = ("include_offsets", "include_values", "exclude_offsets", "exclude_values")
 
 
-def _arrays_of_ids(rows: NodeMatchers, kind: str, suffix: str) -> dict[str, Array]:
-    offsets = {} if rows.offsets is None else {f"{kind}_offsets{suffix}": rows.offsets}
-    return {**offsets, f"{kind}_index{suffix}": rows.index}
+def _matcher_arrays(
+    rows: NodeMatchers, kind: str, suffix: str
+) -> Iterator[tuple[str, Array | None]]:
+    yield f"{kind}_offsets{suffix}", rows.offsets
+    yield f"{kind}_index{suffix}", rows.index
+    yield f"{kind}_table{suffix}", rows.table
 
 
-def snapshot_of(manifest: Manifest, arrays: Mapping[str, Array]) -> Snapshot:
-    """The snapshot of arrays that have the expected dtypes and shapes."""
-    counts, schema = manifest.counts, manifest.schema
-    no_sets = np.empty((counts.rules, 0), np.int32)
+def snapshot_of(manifest: Manifest, files: Mapping[str, Array]) -> Snapshot:
+    """Return the snapshot of arrays that have the expected dtypes and shapes."""
+    arrays = {file.removesuffix(".npy"): array for file, array in files.items()}
+    no_sets = np.empty((manifest.counts.rules, 0), np.int32)
+    sets = manifest.set_names
     return Snapshot(
         facts=SnapshotFacts(
             int(manifest.version),
@@ -207,37 +181,25 @@ def snapshot_of(manifest: Manifest, arrays: Mapping[str, Array]) -> Snapshot:
             manifest.rejects,
             manifest.updates_watermark,
         ),
-        schema=schema,
+        schema=manifest.schema,
         trie=SidTrie(
             manifest.vocab_sizes,
-            counts.nodes_per_level,
-            arrays["node_offsets.npy"],
-            arrays["csr_tokens.npy"],
+            manifest.counts.nodes_per_level,
+            arrays["node_offsets"],
+            arrays["csr_tokens"],
         ),
         mode=MatcherMode(manifest.matchers.mode),
         matchers=_matchers(manifest, arrays),
-        ads=SidToAds(
-            *(arrays[f"ad_{field}.npy"] for field in ("offsets", "ids", "rule", "weight", "lookup"))
-        ),
+        ads=SidToAds(*(arrays[field] for field in _AD_FIELDS)),
         rules=TargetingRules(
-            arrays["rule_bitmask.npy"],
-            arrays["rule_bitmask_table.npy"],
-            arrays.get("rule_sets.npy", no_sets),
-            tuple(_set_rules(name, arrays) for name in manifest.set_names),
+            arrays["rule_bitmask"],
+            arrays["rule_bitmask_table"],
+            arrays.get("rule_sets", no_sets),
+            tuple(SetRules(*(arrays[f"set_{f}.{n}"] for f in _SET_FIELDS)) for n in sets),
         ),
         set_values=tuple(
-            InternedValues(arrays[f"value_offsets.{name}.npy"], arrays[f"value_utf8.{name}.npy"])
-            for name in manifest.set_names
+            InternedValues(arrays[f"value_offsets.{n}"], arrays[f"value_utf8.{n}"]) for n in sets
         ),
-    )
-
-
-def _set_rules(name: str, arrays: Mapping[str, Array]) -> SetRules:
-    return SetRules(
-        arrays[f"set_include_offsets.{name}.npy"],
-        arrays[f"set_include_values.{name}.npy"],
-        arrays[f"set_exclude_offsets.{name}.npy"],
-        arrays[f"set_exclude_values.{name}.npy"],
     )
 
 
@@ -248,17 +210,17 @@ def _matchers(manifest: Manifest, arrays: Mapping[str, Array]) -> Matchers | Non
 
     def node_matchers(kind: str, suffix: str, level_rows: tuple[int, ...]) -> NodeMatchers:
         return NodeMatchers(
-            arrays[f"{kind}_index{suffix}.npy"],
-            arrays[f"{kind}_table{suffix}.npy"],
+            arrays[f"{kind}_index{suffix}"],
+            arrays[f"{kind}_table{suffix}"],
             level_rows,
             None if rows.static is None else rows.static.widths,
-            None if rows.dynamic is None else arrays[f"{kind}_offsets{suffix}.npy"],
+            arrays.get(f"{kind}_offsets{suffix}"),
         )
 
     blooms = (
         BloomMatchers(
             node_matchers("bloom", f".{name}", rows.bloom_level_rows[name]),
-            arrays[f"bloom_star.{name}.npy"],
+            arrays[f"bloom_star.{name}"],
         )
         for name in manifest.set_names
     )

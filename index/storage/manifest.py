@@ -1,4 +1,4 @@
-"""MANIFEST.json: what it must say, and reading it when it may say anything."""
+"""MANIFEST.json: its fields and their checks, for content that may be anything."""
 
 import json
 import re
@@ -11,11 +11,10 @@ import xxhash
 
 from grace.configs.errors import ConfigError, SnapshotError
 from grace.configs.sections import load_section
-from grace.index.matchers.matchers import DynamicKWay, KWay, MatcherMode, StaticKWay
-from grace.index.snapshot import is_sid_space
-from grace.index.storage.folder import MAX_VERSION, version_of_name
+from grace.index.matchers.modes import DynamicKWay, KWay, MatcherMode, StaticKWay
+from grace.index.snapshot import MAX_ID, MAX_VERSION, MAX_VOCAB_SIZE, is_sid_space
+from grace.index.storage.folder import version_of_name
 from grace.index.storage.strict_json import parse_object, shown
-from grace.index.targeting.limits import MAX_ID, MAX_VOCAB_SIZE
 from grace.index.targeting.schema import TargetingSchema
 
 __all__ = [

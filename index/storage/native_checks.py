@@ -1,4 +1,4 @@
-"""native/src/structure.cpp from Python: each check finds the first fault, its kind and place."""
+"""Call native/src/structure.cpp: each check finds the first fault, its kind and its place."""
 
 from collections.abc import Callable
 from ctypes import c_int32, c_int64, c_uint64

@@ -1,4 +1,4 @@
-"""Reading a version: sizes and digests, then structure, and only then a Snapshot."""
+"""Read a version: sizes and digests, then structure, and only then a Snapshot."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,9 +37,9 @@ def load_snapshot(
     threads: int | None = None,
     allocate: Allocate = plain_memory,
 ) -> Snapshot:
-    """The current or the named version of ROOT, or the one of ROOT/VERSION.
+    """Return the current or the named version of ROOT, or that of ROOT/VERSION.
 
-    Raises SnapshotError for whatever does not pass every check, InputError where there is none.
+    Raises SnapshotError if a check fails, InputError if there is no such version.
     """
     with open_snapshot(path, version) as opened:
         return read_snapshot(opened, threads or available_cores(), allocate)
@@ -47,7 +47,7 @@ def load_snapshot(
 
 @contextmanager
 def open_snapshot(path: str | os.PathLike[str], version: int | None) -> Iterator[OpenVersion]:
-    """A version whose manifest has been checked, and nothing but that."""
+    """Open a version and check its manifest, but not its arrays."""
     root_path, version = locate(Path(path), version)
     name = version_name(version)
     with open_root(root_path) as root:
@@ -81,7 +81,7 @@ def read_snapshot(opened: OpenVersion, threads: int, allocate: Allocate) -> Snap
 def _read_all(
     entries: Sequence[FileEntry], folder: int, threads: int, allocate: Allocate
 ) -> dict[str, npt.NDArray[Any]]:
-    """The largest file first, so that the threads end together. Reads and digests hold no lock."""
+    """Read the largest file first, so that threads end together. Reads and digests hold no lock."""
     ordered = sorted(entries, key=lambda entry: -entry.bytes)
     with ThreadPoolExecutor(threads) as pool:
         arrays = pool.map(lambda entry: read_array(entry, folder, allocate), ordered)
@@ -89,7 +89,7 @@ def _read_all(
 
 
 def _require_memory(entries: Iterable[FileEntry]) -> None:
-    """A file of holes costs its author nothing; it must not cost this process its life."""
+    """A file of holes costs its author nothing; it must not kill this process."""
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if sum(entry.data_bytes for entry in entries) > there:
         raise _too_large(entries, f"this machine has {there / 1e9:.1f} GB")

@@ -1,17 +1,17 @@
-"""JSON from a file that may hold anything: one object, integers only, no key twice, real text."""
+"""Strict JSON, for files that may hold anything: one object, integers, no key twice, real text."""
 
 import json
 from typing import Any, NoReturn
 
-__all__ = ["parse_object", "shown"]
+__all__ = ["parse_object", "shown", "without_repeats"]
 
 
 def parse_object(content: bytes) -> dict[str, Any]:
-    """Raises ValueError, and nothing else, for whatever is not that."""
+    """Raises ValueError, and nothing else, for anything but that."""
     try:
         value = json.loads(
             content.decode(),
-            object_pairs_hook=_without_repeats,
+            object_pairs_hook=without_repeats,
             parse_float=_no_fraction,
             parse_constant=_no_fraction,
         )
@@ -27,11 +27,12 @@ def parse_object(content: bytes) -> dict[str, Any]:
 
 
 def shown(value: Any) -> str:
+    """Return a value as an error message shows it: cut to 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for key, value in pairs:
         if key in fields:

@@ -1,8 +1,8 @@
-"""Structure of a snapshot whose arrays have the right dtypes and shapes and may hold anything.
+"""Check the structure of a snapshot whose arrays have the right dtypes and shapes.
 
 The loops are native/src/structure.cpp: each reports the first fault as a kind and a position, and
-here it gets its words. What passes can be walked, decoded and matched without reading out of
-bounds; what only a builder's mistake can make is in `grace.index.invariants`.
+this module words it. A snapshot that passes can be walked, decoded and matched without reading out
+of bounds. `grace.index.invariants` checks what only a builder's mistake can break.
 """
 
 from typing import Any
@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from grace.configs.errors import SnapshotError
 from grace.index.matchers.bloom import star_hash
-from grace.index.matchers.matchers import BloomMatchers, DynamicKWay, NodeMatchers
+from grace.index.matchers.modes import DynamicKWay
+from grace.index.matchers.node_matchers import BloomMatchers, NodeMatchers
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot
 from grace.index.storage.native_checks import (

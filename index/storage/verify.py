@@ -1,4 +1,4 @@
-"""What `grace verify` tells: that a version passed every check, and what lies there beside it."""
+"""What `grace verify` reports: that a version passed every check, and what readers ignore in it."""
 
 import os
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class VerifyReport:
     counts: Counts
     rejects: int
     deep: bool
-    notes: tuple[str, ...]  # what a reader passes over
+    notes: tuple[str, ...]  # what a reader ignores
 
 
 def verify_snapshot(
@@ -40,9 +40,9 @@ def verify_snapshot(
     deep: bool = False,
     threads: int | None = None,
 ) -> VerifyReport:
-    """Every check of a load, the digests of arrays that a load skips, and if deep the invariants.
+    """Run every check of a load, check arrays that a load skips and, if deep, the invariants.
 
-    Raises SnapshotError, with file and fault, for what does not pass.
+    Raises SnapshotError with the file and the fault.
     """
     with open_snapshot(path, version) as opened:
         snapshot = read_snapshot(opened, threads or available_cores(), plain_memory)

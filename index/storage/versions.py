@@ -1,6 +1,6 @@
 """The versions of a snapshot root, and which one is current.
 
-CURRENT is a text file: 20 digits and a newline. It is replaced whole by a rename, so a reader sees
+CURRENT is a text file: 20 digits and a newline. A rename replaces it as a whole, so a reader sees
 the old version or the new one.
 """
 
@@ -9,19 +9,19 @@ import re
 from pathlib import Path
 
 from grace.configs.errors import InputError, SnapshotError
+from grace.index.snapshot import MAX_VERSION
 from grace.index.storage.folder import (
-    MAX_VERSION,
+    NEW_CURRENT,
     OnWait,
     open_folder,
     open_root,
     read_small,
-    sync_folder,
+    remove_leftovers,
     version_name,
     version_of_name,
-    write_all,
+    write_new,
     writers_lock,
 )
-from grace.index.storage.leftovers import NEW_CURRENT, remove_leftovers
 
 __all__ = ["CURRENT", "current_version", "locate", "next_version", "publish", "versions"]
 
@@ -52,7 +52,7 @@ def next_version(root: Path) -> int:
 
 
 def current_version(root: Path) -> int | None:
-    """The version that readers should use, or None where nothing was published."""
+    """Return the version that readers should use, or None if nothing was published."""
     with open_root(root) as folder:
         try:
             return _read_current(folder)
@@ -63,10 +63,10 @@ def current_version(root: Path) -> int | None:
 def publish(
     root: Path, version: int, *, only_forward: bool = False, on_wait: OnWait | None = None
 ) -> int | None:
-    """Makes a version current and returns the one before it, None if there was none to read.
+    """Make a version current; return the one before it, None if there was none to read.
 
-    With `only_forward` a newer one stays current. It does not look into the version:
-    `verify_snapshot` does.
+    With `only_forward` a newer one stays current. The version's content is not checked here, but by
+    `verify_snapshot`.
     """
     with open_root(root):
         _require_version(root, version)
@@ -86,7 +86,7 @@ def publish(
 
 
 def locate(path: Path, version: int | None) -> tuple[Path, int]:
-    """The root and version that ROOT, ROOT and a version, or ROOT/VERSION mean."""
+    """Return the root and version that ROOT, ROOT and a version, or ROOT/VERSION mean."""
     path = path.absolute()
     named = version_of_name(path.name)
     if named is not None:
@@ -143,12 +143,6 @@ def _previous(folder: int) -> int | None:
 
 
 def _replace_current(folder: int, version: int) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    file = os.open(NEW_CURRENT, flags, 0o644, dir_fd=folder)
-    try:
-        write_all(file, f"{version_name(version)}\n".encode())
-        os.fsync(file)
-    finally:
-        os.close(file)
+    write_new(NEW_CURRENT, folder, [f"{version_name(version)}\n".encode()])
     os.replace(NEW_CURRENT, CURRENT, src_dir_fd=folder, dst_dir_fd=folder)
-    sync_folder(folder)
+    os.fsync(folder)  # the name survives a power cut

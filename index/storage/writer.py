@@ -1,4 +1,4 @@
-"""Writing a version: under a hidden name, down to the disk, then renamed; never half there."""
+"""Write a version: under a hidden name, down to the disk, then renamed; never half there."""
 
 import errno
 import os
@@ -14,16 +14,17 @@ from grace.configs.errors import InputError
 from grace.index.snapshot import Snapshot
 from grace.index.storage.array_file import write_array
 from grace.index.storage.folder import (
+    PARTIAL,
     OnWait,
     open_folder,
     open_root,
-    sync_folder,
+    remove_leftovers,
+    remove_tree,
     version_name,
-    write_all,
+    write_new,
     writers_lock,
 )
 from grace.index.storage.layout import arrays_of, counts_of, matcher_rows_of, require_expected
-from grace.index.storage.leftovers import PARTIAL, remove_leftovers, remove_tree
 from grace.index.storage.manifest import FORMAT, FORMAT_VERSION, MANIFEST, Manifest, render_manifest
 from grace.index.storage.versions import next_version, versions
 
@@ -39,9 +40,9 @@ _MARGIN = 16 << 20  # headers, the manifest, and the file system's own blocks
 def write_snapshot(
     snapshot: Snapshot, root: Path, *, or_next: bool = False, on_wait: OnWait | None = None
 ) -> Path:
-    """Writes the version that the snapshot's facts name, complete but not current yet.
+    """Write the version that the snapshot's facts name, complete but not current yet.
 
-    With `or_next` it becomes the next free version, if another writer has taken that one meanwhile.
+    With `or_next` it becomes the next free version if another writer has taken that one meanwhile.
     """
     manifest = _manifest(snapshot)
     arrays = arrays_of(snapshot)
@@ -63,9 +64,9 @@ def write_snapshot(
 
 
 def write_unsynced(snapshot: Snapshot, root: Path) -> None:
-    """The only version of a folder that nobody else writes to, and that no power cut outlives.
+    """Write the only version of a temporary folder, which need not survive a power cut.
 
-    To sync its files would take longer than to write them. Raises OSError where that fails.
+    Syncing its files would take longer than writing them. Raises OSError if writing fails.
     """
     with open_root(root) as folder:
         _write_version(_manifest(snapshot), arrays_of(snapshot), folder, synced=False)
@@ -102,20 +103,20 @@ def _write_version(manifest: Manifest, arrays: Arrays, root: int, *, synced: boo
             )
             complete = replace(manifest, files=files)
             require_expected(complete)
-            _write_manifest(complete, folder, synced=synced)
+            write_new(MANIFEST, folder, [render_manifest(complete)], synced=synced)
             if synced:
-                sync_folder(folder)
+                os.fsync(folder)
         os.rename(partial, manifest.version, src_dir_fd=root, dst_dir_fd=root)
     except BaseException:
         with suppress(OSError):
             remove_tree(partial, root)
         raise
     if synced:
-        sync_folder(root)
+        os.fsync(root)
 
 
 def _manifest(snapshot: Snapshot) -> Manifest:
-    """What the manifest says, its list of files apart."""
+    """Return the manifest without its list of files."""
     facts = snapshot.facts
     try:
         return Manifest(
@@ -134,14 +135,3 @@ def _manifest(snapshot: Snapshot) -> Manifest:
         )
     except ValueError as error:
         raise InputError(f"cannot write this snapshot: {error}") from None
-
-
-def _write_manifest(manifest: Manifest, folder: int, *, synced: bool) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    file = os.open(MANIFEST, flags, 0o644, dir_fd=folder)
-    try:
-        write_all(file, render_manifest(manifest))
-        if synced:
-            os.fsync(file)
-    finally:
-        os.close(file)

@@ -16,8 +16,8 @@ __all__ = ["SetRules", "TargetingRules"]
 class SetRules:
     """The set rules of one set, as value ids ascending within a rule.
 
-    An empty include range means no include list (any user passes); an empty exclude range excludes
-    nobody.   offsets int64 [set rules + 1], values int32 [...]
+    An empty include range means no include list: any user passes. An empty exclude range excludes
+    no user.   offsets int64 [set rules + 1], values int32 [...]
     """
 
     include_offsets: npt.NDArray[np.int64]

@@ -1,7 +1,7 @@
-"""The targeting schema: which attributes and sets exist, and where their bits lie.
+"""The targeting schema: which attributes and sets exist, and which bits they have.
 
 It is written in YAML (`load_schema`), stored inside every snapshot (`to_json`, `from_json`), and is
-the only source of these facts. An *attribute* has few values, each one bit of a packed bitmask; a
+the only source of these facts. An *attribute* has few values, each one bit of a packed bitmask. A
 *set* has many, tested by Bloom rows while decoding and exactly afterwards.
 """
 
@@ -42,7 +42,7 @@ class Attribute:
 
     @property
     def bits(self) -> int:
-        """One bit per listed value, and the last one, `other`, for all that is not listed."""
+        """One bit per listed value, and a last one, `other`, for all others."""
         return len(self.values) + 1
 
 

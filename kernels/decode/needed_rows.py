@@ -15,7 +15,7 @@ import numpy.typing as npt
 from grace.configs.errors import ConfigError
 from grace.configs.machine import available_cores
 from grace.index.matchers.matcher_ids import MatcherIds
-from grace.index.matchers.matchers import NodeMatchers
+from grace.index.matchers.node_matchers import NodeMatchers
 from grace.index.trie import SidTrie
 from grace.native.loader import array_in, array_out, declare
 

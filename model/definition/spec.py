@@ -16,8 +16,7 @@ from typing import Any, Literal, TypeAlias
 from grace.configs.errors import ConfigError
 from grace.configs.sections import load_section
 from grace.configs.yaml_loader import read_yaml
-from grace.index.snapshot import is_sid_space
-from grace.index.targeting.limits import MAX_VOCAB_SIZE
+from grace.index.snapshot import MAX_VOCAB_SIZE, is_sid_space
 
 __all__ = [
     "BagInput",

@@ -23,7 +23,7 @@ from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.configs.sections import load_section, read_sections
 from grace.configs.training import TrainingConfig
 from grace.index.builder import BuildSpec, build
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot
 from grace.model.checkpoints.checkpoint import checkpoint_id, save_checkpoint

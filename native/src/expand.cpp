@@ -1,7 +1,7 @@
 // Expand and exactly match. At catalogue size nearly every look-up misses the caches, so a request
 // goes through passes, each over a plain list and each asking early for what its next steps read:
 // leaves -> the rules of their ads -> verdicts on distinct rules -> ads that passed -> the reply.
-// A rule is judged once per request, however many ads share it.
+// A rule is matched once per request, however many ads share it.
 #include "grace/expand.h"
 
 #include <algorithm>
@@ -172,7 +172,7 @@ Reply Matcher::match(const Request& request) {
   reply.counts.generated = find_ads(ads_, request, *scratch);
   reply.counts.leaves = static_cast<int64_t>(scratch->leaves.size());
   number_rules(ads_, reply.counts.generated, *scratch);
-  judge_rules(ads_, request, *scratch);
+  match_rules(ads_, request, *scratch);
   collect_matches(*scratch, reply.counts);
   reply.counts.paused = drop_paused(request, scratch->matches);
   reply.counts.denied = drop_denied(ads_, request, scratch->denied, scratch->matches);
@@ -190,7 +190,7 @@ std::unique_ptr<Scratch> Matcher::lend() {
   return scratch;
 }
 
-// What an exception left behind does not come back: it may not be at rest.
+// After an exception, a scratch does not come back: it may be in the middle of a request.
 void Matcher::take_back(std::unique_ptr<Scratch> scratch) {
   const std::lock_guard<std::mutex> hold(lock_);
   idle_.push_back(std::move(scratch));

@@ -1,4 +1,4 @@
-// The border of grace/expand.h: a matcher behind a handle, many requests a call, flat arrays.
+// The C functions of grace/expand.h: a matcher by its handle, many requests per call, flat arrays.
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -155,7 +155,7 @@ GRACE_API int32_t grace_exact_match(uint64_t handle, int64_t requests, const int
   });
 }
 
-// Each array [reply_offsets[requests]], request behind request.
+// Each array is [reply_offsets[requests]], one request after another.
 GRACE_API int32_t grace_replies_take(uint64_t replies_handle, int64_t* ad_ids, float* scores,
                                      int32_t* positions) {
   return grace::guarded([&] {

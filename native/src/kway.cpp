@@ -291,7 +291,7 @@ GRACE_API int32_t grace_kway_level(int64_t nodes, const int64_t* offsets, const 
 }
 
 // Copies out: counts int32 [nodes] of ids, index int32 [ids], table uint64 [rows, words]. With a
-// `width`, each node has so many ids.
+// `width`, each node has `width` ids.
 GRACE_API int32_t grace_kway_level_take(const void* level, int32_t width, int32_t* counts,
                                         int32_t* index, uint64_t* table) {
   return grace::guarded([&] {

@@ -75,7 +75,7 @@ GRACE_API int32_t grace_order_by_sid(int64_t count, const uint16_t* tokens, int3
 }
 
 // new_ids int32 [num_ids]: old id -> new id by first use in uses int32 [count], -1 if unused;
-// old_ids int32 [num_ids]: new id -> old id. Ids of `uses` lie in [0, num_ids).
+// old_ids int32 [num_ids]: new id -> old id. Ids in `uses` are in [0, num_ids).
 GRACE_API int32_t grace_first_use(int64_t count, const int32_t* uses, int64_t num_ids,
                                   int32_t* new_ids, int32_t* old_ids, int64_t* num_used) {
   return grace::guarded([&] {

@@ -24,7 +24,7 @@ struct GraceListColumn {
 
 struct GraceAttributeBits {
   int32_t first_bit;
-  int32_t values;  // `other` is the bit behind them
+  int32_t values;  // `other` is the bit after them
   int32_t missing_passes_exclude;
 };
 
@@ -40,7 +40,7 @@ constexpr int32_t kRefused = -2;
 enum Fault : int32_t {
   kNoFault = 0,
   kBadValue = 1,         // a code below 0: the caller knows why
-  kEmptyInclude = 2,     // a list that allows nobody
+  kEmptyInclude = 2,     // a list that allows no user
   kEmptyDifference = 3,  // exclude takes away all that include allows
 };
 

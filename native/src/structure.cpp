@@ -1,4 +1,4 @@
-// Structure checks over the raw arrays of a snapshot that nobody has vouched for yet.
+// Structure checks over the raw arrays of a snapshot, which may hold anything.
 //
 // Each check reads its arrays once, on all cores, and reports the first fault as {kind, position};
 // the caller, who knows the names, words it. No content leads to a read outside the given lengths:

@@ -1,4 +1,4 @@
-// Random inputs for the builder's native half, judged by slow code over standard containers.
+// Random inputs for the builder's native half, checked by slow code over standard containers.
 //
 // Buffers are exact-size heap blocks, so that the sanitizers see every read beyond them.
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Random catalogues and requests for expand-and-match, judged by slow code over sets and sorts.
+// Random catalogues and requests for expand-and-match, checked by slow code over sets and sorts.
 //
 // Buffers are exact-size heap blocks, so that the sanitizers see every read beyond them.
 #include <algorithm>

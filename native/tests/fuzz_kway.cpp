@@ -1,4 +1,4 @@
-// Random nodes for the k-way matchers, judged by slow code straight from the definition.
+// Random nodes for the k-way matchers, checked by slow code straight from the definition.
 //
 // Buffers are exact-size heap blocks, so that the sanitizers see every read beyond them.
 #include <algorithm>
@@ -40,7 +40,7 @@ Case random_case(Random& random) {
   c.width = chance(random, 50) ? 0 : static_cast<int32_t>(1 + below(random, 9));
   c.k_max = 1 << below(random, 6);
   c.fill_target = below(random, 1'000'001);
-  // Few bits make rows that lie in each other and ties; many distinct rows fill all partitions.
+  // Few bits make ties, and rows that contain each other; many distinct rows fill all partitions.
   const int64_t bits_per_row = 1 + below(random, 6);
   const int64_t few_bits = chance(random, 50) ? c.bits : 8;
   for (int64_t n = 1 + below(random, chance(random, 30) ? 200 : 12); n > 0; --n) {

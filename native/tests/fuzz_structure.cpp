@@ -316,7 +316,7 @@ class Fuzzer {
   }
 
   void strings() {
-    // With the first and last characters of each length, and those beside the surrogates.
+    // With the first and last characters of each length, and those next to the surrogates.
     static const char* const kLetters[] = {"a",
                                            "/",
                                            "\x7F",

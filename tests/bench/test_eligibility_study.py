@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from grace.bench.eligibility_study import main
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from grace.bench.gpu.told_products import ADD, INTO, ToldProducts
 from grace.bench.rungs.hf_t5 import hf_generate
 from grace.bench.rungs.static_mask import KeptBeams, static_beams, static_step
 from grace.configs.errors import DeviceError
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
 from grace.index.users.user_rows import UserEncoder

@@ -32,7 +32,7 @@ from grace.bench.gpu.subject import (
 from grace.catalogues.paper import PAPER_SIDS, PaperSpec
 from grace.configs.errors import DeviceError
 from grace.configs.serving import LimitsConfig
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.index.storage.layout import arrays_of
 from grace.kernels import REFERENCE, Ops
 from grace.model.checkpoints.init import load_model_config

@@ -17,7 +17,7 @@ from grace.catalogues.paper.schema import SMALL, paper_schema, targeting_yaml
 from grace.catalogues.paper.users import make_users
 from grace.configs.errors import InputError
 from grace.index.builder import BuildSpec, build
-from grace.index.matchers.matchers import DynamicKWay, KWay, MatcherMode, StaticKWay
+from grace.index.matchers.modes import DynamicKWay, KWay, MatcherMode, StaticKWay
 from grace.index.storage import load_snapshot
 from grace.index.targeting.schema import load_schema
 from support.arrays import assert_same_arrays
@@ -177,7 +177,7 @@ def test_collected_rules_are_those_of_the_ads_and_no_others() -> None:
     catalogue = make_paper_catalogue(PaperSpec(1_111, seed=2), threads=1)
     collected = collected_ads(catalogue, threads=2)
     assert len(collected.ad_ids) == catalogue.num_ads
-    assert (np.bincount(collected.rule_of, minlength=len(collected.rules.parts)) > 0).all()
+    assert (np.bincount(collected.rule_of, minlength=collected.rules.num_rules) > 0).all()
 
 
 def test_the_parquet_file_says_what_a_build_needs(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from grace.catalogues.paper import (
 from grace.catalogues.paper.draws import Draws, Stream, normal_cdf, normal_quantile
 from grace.catalogues.synth.arrays import BoolArray, Int64Array
 from grace.index.matchers.admission import admitted_entries
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.index.users.user_rows import UserEncoder, UserRows
 

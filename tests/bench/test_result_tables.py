@@ -12,7 +12,7 @@ from grace.bench.result_tables import RESULTS, read_result, table
 from grace.catalogues.paper import published
 from grace.configs.errors import InputError
 from grace.configs.marked_text import replaced
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 
 BUCKETS = ("<5k", "5k-9.9k", "10k+")
 

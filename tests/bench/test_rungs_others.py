@@ -6,7 +6,7 @@ import torch
 
 from grace.bench.rungs.hf_t5 import allowed_by_trie, hf_decoder, hf_generate
 from grace.bench.rungs.static_mask import static_index, static_step
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.model.definition.spec import DecoderSpec
 from support.decode_cases import DecodeCase, branching_case, decode_case
 

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from grace.index.builder.sharding.scratch import SCRATCH
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from support.command import plain_environment, run_grace, run_python
 
 pytest.importorskip("ray", reason="the extra `ray`, which `make soak` installs")

@@ -6,7 +6,7 @@ from hypothesis import given
 
 from grace.index.matchers.admission import admitted_entries
 from grace.index.matchers.bloom import bloom_positions, star_hash, value_hash
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from grace.index.trie import NO_NODE
@@ -66,11 +66,11 @@ def test_partitions_refuse_nodes_that_their_union_admits() -> None:
     ]
     case = Case(schema, (1, 3), tuple(ads), ({"one": ["p"], "other": ["q"]},))
     first = range(1)
-    told = {}
+    admitted = {}
     for mode in (MatcherMode.UNION, MatcherMode.STATIC, MatcherMode.DYNAMIC):
         snapshot, rows = snapshot_and_rows(case, mode)
-        told[mode.value] = admitted_entries(snapshot, rows, 0, first).tolist()
-    assert told == {"union": [True], "static": [False], "dynamic": [False]}
+        admitted[mode.value] = admitted_entries(snapshot, rows, 0, first).tolist()
+    assert admitted == {"union": [True], "static": [False], "dynamic": [False]}
 
 
 @matching_modes
@@ -142,7 +142,7 @@ def test_without_matchers_every_valid_token_is_admitted() -> None:
     assert admitted_entries(snapshot, rows, 0).all()
 
 
-def test_admission_rejects_most_nodes_of_a_catalogue_for_somebody_else() -> None:
+def test_admission_rejects_most_nodes_of_a_catalogue_for_other_users() -> None:
     """A filter that admits all would pass the superset tests; this one must also refuse."""
     schema = TargetingSchema(
         (Attribute("country", ("US", "NO")),), (TargetSet("location", 1024, 4, 64),), 7
@@ -164,7 +164,7 @@ def test_admission_rejects_most_nodes_of_a_catalogue_for_somebody_else() -> None
 
 @pytest.mark.parametrize("hashes", [1, 2, 3, 4])
 def test_small_bloom_rows_are_matched_exhaustively(hashes: int) -> None:
-    """Every pair of values over one small set: contained, or told apart by a bit."""
+    """Every pair of values over one small set: contained, or different in a bit."""
     target_set = TargetSet("s", 64, hashes, 64)
     schema = TargetingSchema((), (target_set,), hash_seed=3)
     values = [f"v{i}" for i in range(40)]

@@ -1,4 +1,4 @@
-"""Equal spans get one id over many tables, by first use, whatever is told apart at a time."""
+"""Equal spans get one id over many tables, by first use, for any budget of memory."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -58,7 +58,7 @@ def test_ids_are_by_first_use_over_all_tables(
     assert numbered.count == len(ids)
 
 
-def test_eight_byte_numbers_are_told_apart_by_all_of_their_bytes() -> None:
+def test_eight_byte_numbers_differ_if_any_of_their_bytes_does() -> None:
     rows = np.array([[1, 2], [1 + (1 << 32), 2], [1, 2 + (1 << 63)], [1, 2]], np.uint64)
     table = SpanTable(4, rows.nbytes, lambda: iter([Spans.of_rows(rows)]))
     assert number_spans([table]).new_of[0].tolist() == [0, 1, 2, 0]

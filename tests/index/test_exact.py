@@ -26,7 +26,7 @@ PLENTY = 1 << 40
 
 @dataclass(frozen=True)
 class Ask:
-    """What a call asks beside the users: all random, odd on purpose."""
+    """The arguments of a call except the users: all random, odd on purpose."""
 
     leaves: list[list[int]]
     scores: list[list[float]]
@@ -201,7 +201,7 @@ def test_ads_of_equal_scores_interleave_across_leaves_by_weight_then_id() -> Non
     assert got.leaf_positions.tolist() == [0, 1, 1, 0, 2]
 
 
-def test_a_rule_shared_by_requests_is_judged_for_each_user() -> None:
+def test_a_rule_shared_by_requests_is_matched_for_each_user() -> None:
     rules = {"country": (frozenset({"NO"}), None), "place": (frozenset({"oslo"}), None)}
     ads = [RawAd(i, (i % 5,), 0.0, rules) for i in range(111)]
     here = {"country": ["NO"], "place": ["oslo", "bergen"]}

@@ -6,48 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from grace.configs.errors import InputError, RejectedAdsError
 from grace.index.builder import BuildSpec, build
-from grace.index.importers import ImportReport, ImportSpec, import_sids
 from grace.index.storage import load_snapshot
 from grace.index.targeting.schema import Attribute, TargetingSchema
 from support.ads_parquet import write_schema
+from support.builds import silent
+from support.imports import import_spec, imported, rejects_of, run_import
 
 LETTER = """{"0": ["<a_93>", "<b_85>", "<c_227>", "<d_174>"],
  "1": ["<a_93>", "<b_85>", "<c_27>", "<d_0>"],
  "12100": ["<a_119>", "<b_123>", "<c_72>", "<d_189>"]}"""
 
 
-def silent(step: str, done: int, total: int) -> None:
-    pass
-
-
-def spec_of(source: Path, content: str | bytes | None = None, **changes: Any) -> ImportSpec:
-    if content is not None:
-        source.write_bytes(content.encode() if isinstance(content, str) else content)
-    spec = ImportSpec(source, source.parent / "ads.parquet", "beauty-1")
-    return replace(spec, **changes)
-
-
-def imported(spec: ImportSpec) -> tuple[dict[int, tuple[int, ...]], ImportReport]:
-    report = import_sids(spec, silent)
-    table = pq.read_table(spec.out)
-    assert table.schema.field("ad_id").type == pa.int64()
-    assert table.schema.field("sid").type == pa.list_(pa.uint16())
-    sids = [tuple(sid) for sid in table["sid"].to_pylist()]
-    return dict(zip(table["ad_id"].to_pylist(), sids, strict=True)), report
-
-
-def listed(spec: ImportSpec) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in spec.reject_file.read_text().splitlines()]
-
-
 def test_a_letter_index_becomes_ads_with_derived_vocabularies(tmp_path: Path) -> None:
-    spec = spec_of(tmp_path / "Beauty.index.json", LETTER)
+    spec = import_spec(tmp_path / "Beauty.index.json", LETTER)
     ads, report = imported(spec)
     assert ads == {0: (93, 85, 227, 174), 1: (93, 85, 27, 0), 12100: (119, 123, 72, 189)}
     assert report.vocab_sizes == (120, 124, 228, 190)
@@ -58,7 +34,7 @@ def test_a_letter_index_becomes_ads_with_derived_vocabularies(tmp_path: Path) ->
 
 
 def test_an_import_builds_into_a_snapshot(tmp_path: Path) -> None:
-    spec = spec_of(tmp_path / "Office.index.json", LETTER, vocab_sizes=(256,) * 4)
+    spec = import_spec(tmp_path / "Office.index.json", LETTER, vocab_sizes=(256,) * 4)
     ads, _ = imported(spec)
     schema = TargetingSchema((Attribute("country", ("US", "NO")),), (), hash_seed=7)
     targeting = write_schema(tmp_path / "targeting.yaml", schema)
@@ -75,7 +51,7 @@ def test_an_index_longer_than_the_window_reads_the_same(tmp_path: Path, items: i
     rng = np.random.default_rng(items)
     wide = {str(i): rng.integers(0, 65536, 3).tolist() for i in rng.permutation(items)}
     text = json.dumps(wide, indent=1).replace("\n", " " * 700 + "\r\n\t")
-    ads, report = imported(spec_of(tmp_path / "x.json", text))
+    ads, report = imported(import_spec(tmp_path / "x.json", text))
     assert ads == {int(item): tuple(tokens) for item, tokens in wide.items()}
     assert report.items == items
 
@@ -85,7 +61,7 @@ def test_json_lines_may_hold_numbers_or_token_texts_and_other_keys(tmp_path: Pat
 
 {"token_ids": ["<a_4>", "<b_0>", "<c_65535>"], "item_id": "8"}\r
 {"item_id": 9, "token_ids": [1, 2, 3]}"""
-    ads, report = imported(spec_of(tmp_path / "items.jsonl", lines))
+    ads, report = imported(import_spec(tmp_path / "items.jsonl", lines))
     assert ads == {7: (1, 2, 3), 8: (4, 0, 65535), 9: (1, 2, 3)}
     assert (report.vocab_sizes, report.sids) == ((5, 3, 65536), 2)
 
@@ -131,43 +107,47 @@ def test_a_faulty_line_is_listed_with_its_place_and_reason(tmp_path: Path, name:
     line, column, reason = BAD_LINES[name]
     good = '{"item_id": 100, "token_ids": [1, 2, 3]}\n'
     content = (good + line + "\n" + good.replace("100", "102")).encode(errors="surrogateescape")
-    spec = spec_of(tmp_path / "items.jsonl", content, max_rejects=1)
+    spec = import_spec(tmp_path / "items.jsonl", content, max_rejects=1)
     ads, report = imported(spec)
     assert sorted(ads) == [100, 102]
-    (told,) = listed(spec)
-    assert (told["row"], told["column"]) == (1, column)
-    assert reason in told["reason"]
-    assert len(json.dumps(told)) < 1000
-    assert report.rejects == {f"{column}: {told['reason']}": 1}
+    (listed,) = rejects_of(spec)
+    assert (listed["row"], listed["column"]) == (1, column)
+    assert reason in listed["reason"]
+    assert len(json.dumps(listed)) < 1000
+    assert report.rejects == {f"{column}: {listed['reason']}": 1}
     spec.out.unlink()
     with pytest.raises(
         RejectedAdsError, match=r"--max-rejects allows 0; first: .* row 1"
     ) as caught:
-        import_sids(replace(spec, max_rejects=0), silent)
+        run_import(replace(spec, max_rejects=0))
     assert len(str(caught.value)) < 1000
     assert not spec.out.exists()
 
 
-def test_a_character_cut_off_at_the_end_of_the_last_line_is_listed(tmp_path: Path) -> None:
+def test_a_character_cut_off_at_the_end_of_the_last_line_is_rejects_of(tmp_path: Path) -> None:
     good = b'{"item_id": 1, "token_ids": [1]}\n'
     for cut in (b'{"item_id": 2, "token_ids": [1]} \xc3', b"\xc3", b"\xe2\x82"):
-        spec = spec_of(tmp_path / "x.jsonl", good + cut, max_rejects=1, force=True)
+        spec = import_spec(tmp_path / "x.jsonl", good + cut, max_rejects=1, force=True)
         assert imported(spec)[0] == {1: (1,)}
-        (told,) = listed(spec)
-        assert (told["row"], told["reason"]) == (1, "is not UTF-8")
+        (listed,) = rejects_of(spec)
+        assert (listed["row"], listed["reason"]) == (1, "is not UTF-8")
 
 
 def test_the_largest_ids_of_text_are_numbers(tmp_path: Path) -> None:
     largest = 2**63 - 1
     text = f'{{"{largest}": [1], "{10**18}": [2], "0": [3]}}'
-    assert imported(spec_of(tmp_path / "x.json", text))[0] == {largest: (1,), 10**18: (2,), 0: (3,)}
+    assert imported(import_spec(tmp_path / "x.json", text))[0] == {
+        largest: (1,),
+        10**18: (2,),
+        0: (3,),
+    }
 
 
 BAD_INDEX: dict[str, tuple[str | bytes, str]] = {
     "an array": ('[["<a_1>"]]', "expected an object of item ids"),
     "empty": ("", "ends before an object"),
     "cut": ('{"0": ["<a_1>"', "not JSON that we read, at character 6"),
-    "cut behind a comma": ('{"0": ["<a_1>"],', "expected an item id in quotes"),
+    "cut after a comma": ('{"0": ["<a_1>"],', "expected an item id in quotes"),
     "two": ('{"0": ["<a_1>"]} {}', "something follows the object"),
     "nan": ('{"0": [NaN]}', "NaN is not JSON"),
     "deep": ('{"0": ' + "[" * 200_000, "nested too deeply"),
@@ -183,9 +163,9 @@ BAD_INDEX: dict[str, tuple[str | bytes, str]] = {
 @pytest.mark.parametrize("name", BAD_INDEX)
 def test_an_index_that_is_not_json_is_refused_whole(tmp_path: Path, name: str) -> None:
     content, message = BAD_INDEX[name]
-    spec = spec_of(tmp_path / "x.index.json", content, max_rejects=10)
+    spec = import_spec(tmp_path / "x.index.json", content, max_rejects=10)
     with pytest.raises(InputError) as caught:
-        import_sids(spec, silent)
+        run_import(spec)
     assert message in str(caught.value)
     assert "x.index.json" in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["x.index.json"]
@@ -193,10 +173,13 @@ def test_an_index_that_is_not_json_is_refused_whole(tmp_path: Path, name: str) -
 
 def test_every_copy_of_a_repeated_item_is_refused(tmp_path: Path) -> None:
     text = '{"5": ["<a_1>"], "6": ["<a_2>"], "5": ["<a_3>"], "4": ["<a_0>"]}'
-    spec = spec_of(tmp_path / "x.json", text, max_rejects=2)
+    spec = import_spec(tmp_path / "x.json", text, max_rejects=2)
     ads, report = imported(spec)
     assert ads == {6: (2,), 4: (0,)}
-    assert [(told["row"], told["item_id"]) for told in listed(spec)] == [(0, "5"), (2, "5")]
+    assert [(listed["row"], listed["item_id"]) for listed in rejects_of(spec)] == [
+        (0, "5"),
+        (2, "5"),
+    ]
     assert report.rejects == {"item_id: is repeated; no copy of it is imported": 2}
 
 
@@ -217,7 +200,7 @@ def test_a_good_copy_goes_with_a_faulty_one(
     copies = [f'"5": {FAULTY_COPIES[name]}', '"5": [1, 2]']
     text = ", ".join([*copies[:: 1 if first else -1], '"6": [2, 2]'])
     changes = {"id_map": tmp_path / "map.parquet"} if numbered else {}
-    spec = spec_of(tmp_path / "x.json", f"{{{text}}}", vocab_sizes=(3, 3), **changes)
+    spec = import_spec(tmp_path / "x.json", f"{{{text}}}", vocab_sizes=(3, 3), **changes)
     ads, report = imported(replace(spec, max_rejects=2))
     assert list(ads.values()) == [(2, 2)]
     assert numbered or list(ads) == [6]
@@ -225,23 +208,23 @@ def test_a_good_copy_goes_with_a_faulty_one(
     assert sum(report.rejects.values()) == 2
 
 
-def test_tokens_outside_a_told_vocabulary_are_refused(tmp_path: Path) -> None:
+def test_tokens_outside_a_given_vocabulary_are_refused(tmp_path: Path) -> None:
     text = '{"5": ["<a_1>", "<b_9>"], "6": ["<a_2>", "<b_10>"]}'
-    spec = spec_of(tmp_path / "x.json", text, max_rejects=1, vocab_sizes=(3, 10))
+    spec = import_spec(tmp_path / "x.json", text, max_rejects=1, vocab_sizes=(3, 10))
     ads, _ = imported(spec)
     assert ads == {5: (1, 9)}
-    (told,) = listed(spec)
-    assert (told["item_id"], told["value"]) == ("6", "10")
-    assert told["reason"] == "token at position 1 is outside the vocabulary of 10"
+    (listed,) = rejects_of(spec)
+    assert (listed["item_id"], listed["value"]) == ("6", "10")
+    assert listed["reason"] == "token at position 1 is outside the vocabulary of 10"
 
 
 def test_a_token_that_only_tells_items_apart_can_be_cut_off(tmp_path: Path) -> None:
     """MiniOneRec appends one where items collide; ads may share a SID."""
     text = '{"0": ["<a_1>", "<b_2>", "<d_0>"], "1": ["<a_1>", "<b_2>"], "2": ["<a_1>"]}'
-    spec = spec_of(tmp_path / "x.json", text, sid_length=2, max_rejects=1)
+    spec = import_spec(tmp_path / "x.json", text, sid_length=2, max_rejects=1)
     ads, report = imported(spec)
     assert ads == {0: (1, 2), 1: (1, 2)}
-    assert (report.sids, listed(spec)[0]["value"]) == (1, "1 token")
+    assert (report.sids, rejects_of(spec)[0]["value"]) == (1, "1 token")
 
 
 BAD_SPECS: dict[str, tuple[dict[str, Any], str]] = {
@@ -259,23 +242,23 @@ BAD_SPECS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD_SPECS)
-def test_what_cannot_be_asked_for_is_refused_before_the_work(tmp_path: Path, name: str) -> None:
+def test_impossible_options_are_refused_before_the_work(tmp_path: Path, name: str) -> None:
     changes, message = BAD_SPECS[name]
     with pytest.raises(InputError) as caught:
-        import_sids(replace(spec_of(tmp_path / "x.json", LETTER), **changes), silent)
+        run_import(replace(import_spec(tmp_path / "x.json", LETTER), **changes))
     assert message in str(caught.value)
 
 
 def test_a_table_there_is_only_replaced_when_asked_and_only_whole(tmp_path: Path) -> None:
-    spec = spec_of(tmp_path / "x.json", LETTER)
-    import_sids(spec, silent)
+    spec = import_spec(tmp_path / "x.json", LETTER)
+    run_import(spec)
     before = spec.out.read_bytes()
     with pytest.raises(InputError, match="--force"):
-        import_sids(spec, silent)
+        run_import(spec)
     with pytest.raises(RejectedAdsError):
-        import_sids(spec_of(spec.source, '{"0": []}', force=True), silent)
+        run_import(import_spec(spec.source, '{"0": []}', force=True))
     assert spec.out.read_bytes() == before
     assert spec.reject_file.exists()
-    import_sids(spec_of(spec.source, '{"0": ["<a_0>"]}', force=True), silent)
+    run_import(import_spec(spec.source, '{"0": ["<a_0>"]}', force=True))
     assert pq.read_table(spec.out)["sid"].to_pylist() == [[0]]
     assert not spec.reject_file.exists(), "a list of an import before would mislead"

@@ -1,4 +1,4 @@
-"""An import never destroys what it reads: its files are told apart by what they are, not named."""
+"""An import never destroys what it reads: files are compared by identity, not by name."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,13 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from grace.configs.errors import InputError
-from grace.index.importers import ImportSpec, import_sids
+from grace.index.importers import ImportSpec
+from support.imports import run_import
 
 ITEMS = '{"item_id": 5, "token_ids": [1, 2]}\n'
-
-
-def silent(step: str, done: int, total: int) -> None:
-    pass
 
 
 @pytest.fixture
@@ -53,7 +50,7 @@ def assert_refused_and_untouched(spec: ImportSpec, message: str) -> None:
     folder = spec.source.parent
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     with pytest.raises(InputError) as caught:
-        import_sids(spec, silent)
+        run_import(spec)
     assert message in str(caught.value)
     assert "name another --out" in str(caught.value)
     after = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
@@ -61,55 +58,38 @@ def assert_refused_and_untouched(spec: ImportSpec, message: str) -> None:
 
 
 @spellings
-def test_the_table_is_not_the_ads_table_that_is_read(spec: ImportSpec, spelled: Spelling) -> None:
-    team = spec.source.with_name("team.parquet")
-    asked = replace(spec, ads=team, out=spelled(team))
-    assert_refused_and_untouched(asked, "is read, and would be the table")
+@pytest.mark.parametrize("read", ["source", "ads", "ids", "id_map"])
+def test_the_table_is_not_a_file_that_is_read(
+    spec: ImportSpec, read: str, spelled: Spelling
+) -> None:
+    folder = spec.source.parent
+    np.save(folder / "codes.npy", [[1, 2]])
+    (folder / "ids.txt").write_text("5\n")
+    pq.write_table(
+        pa.table({"item_id": pa.array(["a"]), "ad_id": pa.array([3])}), folder / "map.parquet"
+    )
+    spec = {
+        "source": spec,
+        "ads": replace(spec, ads=folder / "team.parquet"),
+        "ids": replace(spec, source=folder / "codes.npy", ids=folder / "ids.txt"),
+        "id_map": replace(spec, id_map=folder / "map.parquet"),
+    }[read]
+    fault = "would be the table and the id map" if read == "id_map" else "would be the table"
+    assert_refused_and_untouched(replace(spec, out=spelled(getattr(spec, read))), fault)
 
 
-@spellings
-def test_the_table_is_not_the_source(spec: ImportSpec, spelled: Spelling) -> None:
-    asked = replace(spec, out=spelled(spec.source))
-    assert_refused_and_untouched(asked, "is read, and would be the table")
-
-
-def test_the_table_is_not_the_file_of_ids(spec: ImportSpec) -> None:
-    codes, ids = spec.source.with_name("codes.npy"), spec.source.with_name("ids.txt")
-    np.save(codes, [[1, 2]])
-    ids.write_text("5\n")
-    asked = replace(spec, source=codes, ids=ids, out=ids)
-    assert_refused_and_untouched(asked, "is read, and would be the table")
-
-
-@spellings
-def test_the_table_is_not_the_id_map(spec: ImportSpec, spelled: Spelling) -> None:
-    id_map = spec.source.with_name("map.parquet")
-    pq.write_table(pa.table({"item_id": pa.array(["a"]), "ad_id": pa.array([3])}), id_map)
-    asked = replace(spec, id_map=id_map, out=spelled(id_map))
-    assert_refused_and_untouched(asked, "would be the table and the id map")
-
-
-def test_the_table_and_an_id_map_that_is_not_there_yet_are_told_apart(spec: ImportSpec) -> None:
-    asked = replace(spec, id_map=roundabout(spec.out))
-    assert_refused_and_untouched(asked, "would be the table and the id map")
-
-
-def test_the_id_map_is_not_what_is_read(spec: ImportSpec) -> None:
-    team = spec.source.with_name("team.parquet")
-    asked = replace(spec, ads=team, id_map=team)
-    assert_refused_and_untouched(asked, "is read, and would be the id map")
-
-
-def test_the_list_of_rejects_is_not_the_source(spec: ImportSpec) -> None:
-    source = spec.source.with_name("ads.rejects.jsonl")
-    source.write_text(ITEMS)
-    asked = replace(spec, source=source)
-    assert_refused_and_untouched(asked, "is read, and would be the list of rejects")
-
-
-def test_the_list_of_rejects_is_not_the_id_map_or_the_table(spec: ImportSpec) -> None:
-    asked = replace(spec, id_map=spec.reject_file)
-    assert_refused_and_untouched(asked, "would be the list of rejects and the id map")
+def test_no_two_files_of_an_import_are_one(spec: ImportSpec) -> None:
+    team, rejects = spec.source.with_name("team.parquet"), spec.reject_file
+    for changes, message in (
+        ({"id_map": roundabout(spec.out)}, "would be the table and the id map"),
+        ({"ads": team, "id_map": team}, "is read, and would be the id map"),
+        ({"id_map": rejects}, "would be the list of rejects and the id map"),
+    ):
+        assert_refused_and_untouched(replace(spec, **changes), message)  # type: ignore[arg-type]
+    rejects.write_text(ITEMS)
+    assert_refused_and_untouched(
+        replace(spec, source=rejects), "is read, and would be the list of rejects"
+    )
 
 
 @pytest.mark.parametrize("name", ["out", "reject_file", "id_map"])
@@ -118,19 +98,19 @@ def test_a_folder_in_the_place_of_a_file_is_named(spec: ImportSpec, name: str) -
     folder = getattr(spec, name)
     folder.mkdir()
     with pytest.raises(InputError, match=f"{folder.name}: .* it is a folder; name a file"):
-        import_sids(spec, silent)
+        run_import(spec)
 
 
 @pytest.mark.parametrize("name", [".", "..", "/"])
 def test_a_folder_without_a_name_is_refused_too(spec: ImportSpec, name: str) -> None:
     with pytest.raises(InputError, match="the table cannot be written there, it is a folder"):
-        import_sids(replace(spec, out=Path(name)), silent)
+        run_import(replace(spec, out=Path(name)))
 
 
 def test_the_map_is_written_before_a_table_that_fails(spec: ImportSpec) -> None:
     """A number is given when the map has it: no table may have numbers that the map has not."""
     team, id_map = spec.source.with_name("team.parquet"), spec.source.with_name("map.parquet")
     with pytest.raises(InputError, match="none of its 1 ads has a SID"):
-        import_sids(replace(spec, ads=team, id_map=id_map, max_rejects=9), silent)
+        run_import(replace(spec, ads=team, id_map=id_map, max_rejects=9))
     assert not spec.out.exists()
     assert pq.read_table(id_map).to_pylist() == [{"item_id": "5", "ad_id": 0}]

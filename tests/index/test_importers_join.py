@@ -1,6 +1,5 @@
 """Imported SIDs join a team's ads table, by number or by the item's own name."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,16 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from grace.configs.errors import InputError, RejectedAdsError
-from grace.index.importers import ImportSpec, import_sids
+from grace.index.importers import ImportSpec
+from support.imports import rejects_of, run_import
 
 ITEMS = '{"7": ["<a_1>", "<b_2>"], "5": ["<a_3>", "<b_4>"], "6": ["<a_0>", "<b_0>"]}'
 NAMED = """{"item_id": "B07", "token_ids": [1, 2]}
 {"item_id": "é", "token_ids": [3, 4]}"""
 TEXTS = pa.list_(pa.string())
-
-
-def silent(step: str, done: int, total: int) -> None:
-    pass
 
 
 def spec_of(folder: Path, ads: pa.Table, **changes: Any) -> ImportSpec:
@@ -41,7 +37,7 @@ def test_ads_get_their_sids_by_number_and_keep_their_columns(tmp_path: Path) -> 
         metadata={"owner": "team"},
     )
     spec = spec_of(tmp_path, ads, key="product")
-    report = import_sids(spec, silent)
+    report = run_import(spec)
     table = pq.read_table(spec.out)
     assert table.column_names == ["country", "product", "ad_id", "sid"]
     assert table["sid"].to_pylist() == [[3, 4], [1, 2], [3, 4], [3, 4]]
@@ -58,12 +54,12 @@ def test_ads_get_their_sids_by_the_items_own_names(tmp_path: Path, kind: pa.Data
     names = pa.array(["é", None, "B07", "é", "b07"], pa.string()).cast(kind)
     ads = pa.table({"ad_id": pa.array([1, 2, 3, 4, 5]), "asin": names})
     spec = spec_of(tmp_path, ads, key="asin", max_rejects=2, source=tmp_path / "x.jsonl")
-    report = import_sids(spec, silent)
+    report = run_import(spec)
     table = pq.read_table(spec.out)
     assert table["ad_id"].to_pylist() == [1, 3, 4]
     assert table["sid"].to_pylist() == [[3, 4], [1, 2], [3, 4]]
-    told = [json.loads(line) for line in spec.reject_file.read_text().splitlines()]
-    assert [(line["row"], line["item_id"]) for line in told] == [(1, None), (4, "b07")]
+    listed = rejects_of(spec)
+    assert [(line["row"], line["item_id"]) for line in listed] == [(1, None), (4, "b07")]
     assert report.rejects == {
         "asin: is null": 1,
         "asin: has no SID among the imported items": 1,
@@ -82,7 +78,7 @@ VIEWS = {
 def test_views_of_text_are_kept_as_plain_text(tmp_path: Path, name: str) -> None:
     ads = pa.table({"ad_id": pa.array([5, 8, 7]), "column": VIEWS[name]})
     spec = spec_of(tmp_path, ads, max_rejects=1)
-    import_sids(spec, silent)
+    run_import(spec)
     table = pq.read_table(spec.out)
     assert table["column"].to_pylist() == [VIEWS[name][0].as_py(), VIEWS[name][2].as_py()]
     assert "view" not in str(table.schema.field("column").type)
@@ -92,22 +88,24 @@ def test_a_key_may_be_a_view_of_text(tmp_path: Path) -> None:
     names = pa.array(["é", "B07"], pa.string_view())
     ads = pa.table({"ad_id": pa.array([1, 2]), "asin": names})
     spec = spec_of(tmp_path, ads, key="asin", source=tmp_path / "x.jsonl")
-    import_sids(spec, silent)
+    run_import(spec)
     assert pq.read_table(spec.out)["sid"].to_pylist() == [[3, 4], [1, 2]]
 
 
 def test_an_ad_without_a_sid_ends_the_import_unless_allowed(tmp_path: Path) -> None:
     ads = pa.table({"ad_id": pa.array([5, 8])})
     with pytest.raises(RejectedAdsError, match=r"team\.parquet row 1.*has no SID"):
-        import_sids(spec_of(tmp_path, ads), silent)
+        run_import(spec_of(tmp_path, ads))
     assert not (tmp_path / "ads.parquet").exists()
-    assert import_sids(spec_of(tmp_path, ads, max_rejects=1), silent).ads == 1
+    assert run_import(spec_of(tmp_path, ads, max_rejects=1)).ads == 1
 
 
-def test_items_with_names_for_ads_with_numbers_are_told_of_the_key_first(tmp_path: Path) -> None:
+def test_the_error_for_items_with_names_and_ads_with_numbers_names_the_key_first(
+    tmp_path: Path,
+) -> None:
     spec = spec_of(tmp_path, pa.table({"ad_id": pa.array([5])}), source=tmp_path / "x.jsonl")
     with pytest.raises(RejectedAdsError, match=r"--key names the ads' column.* --id-map"):
-        import_sids(spec, silent)
+        run_import(spec)
 
 
 BAD_ADS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
@@ -132,7 +130,7 @@ BAD_ADS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 def test_a_table_that_cannot_be_joined_is_refused_by_name(tmp_path: Path, name: str) -> None:
     columns, changes, message = BAD_ADS[name]
     with pytest.raises(InputError) as caught:
-        import_sids(spec_of(tmp_path, pa.table(columns), **changes), silent)
+        run_import(spec_of(tmp_path, pa.table(columns), **changes))
     assert message in str(caught.value)
     assert "team.parquet" in str(caught.value)
     assert not (tmp_path / "ads.parquet").exists()
@@ -143,11 +141,11 @@ def test_a_damaged_ads_table_is_refused(tmp_path: Path) -> None:
     assert spec.ads is not None
     spec.ads.write_text("no")
     with pytest.raises(InputError, match="not a readable Parquet file"):
-        import_sids(spec, silent)
+        run_import(spec)
 
 
 def test_an_id_map_is_not_for_ads_that_name_items_themselves(tmp_path: Path) -> None:
     ads = pa.table({"ad_id": pa.array([1]), "asin": pa.array(["é"])})
     spec = spec_of(tmp_path, ads, key="asin", id_map=tmp_path / "map.parquet")
     with pytest.raises(InputError, match="drop --id-map"):
-        import_sids(spec, silent)
+        run_import(spec)

@@ -13,24 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grace.configs.errors import InputError
-from grace.index.importers import ImportSpec, import_sids
-from grace.index.importers.items import BATCH_ITEMS
-
-
-def silent(step: str, done: int, total: int) -> None:
-    pass
+from grace.index.importers import ImportSpec
+from grace.index.importers.item_batches import BATCH_ITEMS
+from support.imports import imported, run_import
 
 
 def spec_of(folder: Path, codes: Any, **changes: Any) -> ImportSpec:
     np.save(folder / "codes.npy", codes)
     return replace(ImportSpec(folder / "codes.npy", folder / "ads.parquet", "s"), **changes)
-
-
-def imported(spec: ImportSpec) -> dict[int, tuple[int, ...]]:
-    import_sids(spec, silent)
-    table = pq.read_table(spec.out)
-    sids = [tuple(sid) for sid in table["sid"].to_pylist()]
-    return dict(zip(table["ad_id"].to_pylist(), sids, strict=True))
 
 
 DTYPES = ["<i8", "<u2", "|u1", ">i4", "<u8"]
@@ -42,7 +32,7 @@ def test_integers_of_every_type_and_layout_import_the_same(
     tmp_path: Path, dtype: str, order: Any
 ) -> None:
     codes = np.random.default_rng(1).integers(0, 200, (63, 3))
-    ads = imported(spec_of(tmp_path, np.asarray(codes, dtype, order=order)))
+    ads, _ = imported(spec_of(tmp_path, np.asarray(codes, dtype, order=order)))
     assert ads == {row: tuple(sid) for row, sid in enumerate(codes.tolist())}
 
 
@@ -51,7 +41,7 @@ def test_items_over_several_batches_keep_their_ids(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     codes, ids = rng.integers(0, 65536, (count, 2)), rng.permutation(count * 5)[:count]
     np.save(tmp_path / "ids.npy", ids)
-    ads = imported(spec_of(tmp_path, codes, ids=tmp_path / "ids.npy"))
+    ads, _ = imported(spec_of(tmp_path, codes, ids=tmp_path / "ids.npy"))
     assert ads == dict(zip(ids.tolist(), map(tuple, codes.tolist()), strict=True))
 
 
@@ -59,28 +49,28 @@ def test_items_over_several_batches_keep_their_ids(tmp_path: Path) -> None:
 def test_ids_may_be_lines_of_text(tmp_path: Path, end: str) -> None:
     between = end or "\n"
     (tmp_path / "ids.txt").write_bytes((between.join(["70", "5", "9"]) + end).encode())
-    ads = imported(spec_of(tmp_path, [[1, 2], [3, 4], [5, 6]], ids=tmp_path / "ids.txt"))
+    ads, _ = imported(spec_of(tmp_path, [[1, 2], [3, 4], [5, 6]], ids=tmp_path / "ids.txt"))
     assert ads == {70: (1, 2), 5: (3, 4), 9: (5, 6)}
 
 
 def test_ids_may_be_an_array_of_text_with_an_id_map(tmp_path: Path) -> None:
     np.save(tmp_path / "ids.npy", np.array(["B01", "é"]))
     spec = spec_of(tmp_path, [[1], [2]], ids=tmp_path / "ids.npy", id_map=tmp_path / "m.parquet")
-    assert imported(spec) == {0: (1,), 1: (2,)}
+    assert imported(spec)[0] == {0: (1,), 1: (2,)}
     assert pq.read_table(tmp_path / "m.parquet")["item_id"].to_pylist() == ["B01", "é"]
 
 
 def test_codes_out_of_range_are_refused_one_by_one(tmp_path: Path) -> None:
     codes = np.array([[1, 2], [-1, 2], [3, 65536], [3, 4]])
-    assert imported(spec_of(tmp_path, codes, max_rejects=2)) == {0: (1, 2), 3: (3, 4)}
+    assert imported(spec_of(tmp_path, codes, max_rejects=2))[0] == {0: (1, 2), 3: (3, 4)}
     huge = np.array([[2**64 - 1, 0], [1, 1]], np.uint64)
     spec = spec_of(tmp_path, huge, max_rejects=1, force=True)
-    assert imported(spec) == {1: (1, 1)}
+    assert imported(spec)[0] == {1: (1, 1)}
     assert str(2**64 - 1) in spec.reject_file.read_text()
 
 
 def test_a_last_column_can_be_cut_off(tmp_path: Path) -> None:
-    assert imported(spec_of(tmp_path, [[1, 2, 0], [1, 2, 1]], sid_length=2)) == {
+    assert imported(spec_of(tmp_path, [[1, 2, 0], [1, 2, 1]], sid_length=2))[0] == {
         0: (1, 2),
         1: (1, 2),
     }
@@ -104,7 +94,7 @@ BAD_CODES: dict[str, tuple[Any, str]] = {
 def test_an_array_that_is_no_codes_is_refused_by_name(tmp_path: Path, name: str) -> None:
     codes, message = BAD_CODES[name]
     with pytest.raises(InputError) as caught:
-        import_sids(spec_of(tmp_path, codes), silent)
+        run_import(spec_of(tmp_path, codes))
     assert message in str(caught.value)
     assert "codes.npy" in str(caught.value)
 
@@ -114,8 +104,8 @@ def test_sids_longer_than_the_vocabulary_are_refused_unless_they_are_to_be_cut(
 ) -> None:
     spec = spec_of(tmp_path, [[1, 2, 0], [1, 2, 1]], vocab_sizes=(3, 3))
     with pytest.raises(InputError, match=r"3 tokens an item, the SID length is 2; .*--sid-length"):
-        import_sids(spec, silent)
-    assert imported(replace(spec, sid_length=2)) == {0: (1, 2), 1: (1, 2)}
+        run_import(spec)
+    assert imported(replace(spec, sid_length=2))[0] == {0: (1, 2), 1: (1, 2)}
 
 
 @pytest.mark.parametrize("faulty", [[-1, 0], [9, 0]], ids=["no token", "outside the vocabulary"])
@@ -123,7 +113,7 @@ def test_a_row_goes_when_a_faulty_one_has_its_id(tmp_path: Path, faulty: list[in
     np.save(tmp_path / "ids.npy", [63, 7, 63])
     codes = [[1, 2], [3, 4], faulty]
     spec = spec_of(tmp_path, codes, ids=tmp_path / "ids.npy", vocab_sizes=(9, 9), max_rejects=2)
-    assert imported(spec) == {7: (3, 4)}
+    assert imported(spec)[0] == {7: (3, 4)}
 
 
 class Burglar:
@@ -140,10 +130,10 @@ def test_a_pickle_is_refused_and_never_run(tmp_path: Path) -> None:
     broken_in = tmp_path / "broken-in"
     spec = spec_of(tmp_path, np.array([Burglar(broken_in)], object))
     with pytest.raises(InputError, match="never read"):
-        import_sids(spec, silent)
+        run_import(spec)
     spec.source.write_bytes(pickle.dumps(Burglar(broken_in)))
     with pytest.raises(InputError, match=r"not a \.npy file"):
-        import_sids(spec, silent)
+        run_import(spec)
     assert not broken_in.exists()
 
 
@@ -167,7 +157,7 @@ def test_ids_that_do_not_fit_are_refused(tmp_path: Path, name: str) -> None:
     else:
         np.save(ids, content)
     with pytest.raises(InputError) as caught:
-        import_sids(spec_of(tmp_path, [[1, 2], [3, 4], [5, 6]], ids=ids), silent)
+        run_import(spec_of(tmp_path, [[1, 2], [3, 4], [5, 6]], ids=ids))
     assert message in str(caught.value)
 
 
@@ -176,7 +166,7 @@ def test_a_file_cut_short_is_refused(tmp_path: Path, kept: int) -> None:
     spec = spec_of(tmp_path, np.ones((5, 4), np.int64))
     spec.source.write_bytes(spec.source.read_bytes()[:kept])
     with pytest.raises(InputError, match=r"codes\.npy"):
-        import_sids(spec, silent)
+        run_import(spec)
 
 
 @given(at=st.integers(0, 150), byte=st.integers(0, 255))
@@ -188,6 +178,6 @@ def test_a_changed_byte_is_refused_or_imports_numbers(
     damaged[at] = byte
     spec.source.write_bytes(bytes(damaged))
     try:
-        assert imported(spec)
+        assert imported(spec)[0]
     except InputError as error:
         assert "codes.npy" in str(error)

@@ -1,6 +1,5 @@
 """K-way matchers from the builder against their definition in plain Python, array by array."""
 
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -8,72 +7,33 @@ import numpy as np
 import pytest
 
 from grace.configs.errors import InputError
-from grace.index.builder import BuildReport, BuildSpec, build
 from grace.index.builder.kway import checked_k_way
 from grace.index.invariants import check_invariants
-from grace.index.matchers.matchers import DynamicKWay, KWay, MatcherMode, StaticKWay
+from grace.index.matchers.modes import DynamicKWay, KWay, MatcherMode, StaticKWay
 from grace.index.snapshot import Snapshot
-from grace.index.storage import load_snapshot
 from grace.index.targeting.schema import Attribute, TargetingSchema
-from support.ads_parquet import write_ads, write_schema
 from support.arrays import assert_same_arrays
+from support.builds import build_spec, built
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
 from support.plain_partitions import plain_k_way
-from support.strategies import Case, random_ads, random_case, random_schema
+from support.strategies import Case, random_ads, random_schema
 
 STATIC, DYNAMIC = MatcherMode.STATIC, MatcherMode.DYNAMIC
 modes = pytest.mark.parametrize("mode", [STATIC, DYNAMIC], ids=lambda mode: mode.value)
 
 
-def spec_of(folder: Path, case: Case, k_way: KWay | None, **changes: object) -> BuildSpec:
+def built_with(folder: Path, case: Case, k_way: KWay | None) -> Snapshot:
     mode = {StaticKWay: STATIC, DynamicKWay: DYNAMIC}.get(type(k_way), MatcherMode.UNION)
-    folder.mkdir(parents=True, exist_ok=True)
-    spec = BuildSpec(
-        ads=(write_ads(folder / "ads.parquet", case.schema, case.ads),),
-        targeting=write_schema(folder / "targeting.yaml", case.schema),
-        root=folder / "snapshots",
-        mode=mode,
-        k_way=k_way,
-        sid_space="plain-1",
-        vocab_sizes=case.vocab_sizes,
-        threads=3,
-    )
-    return replace(spec, **changes)  # type: ignore[arg-type]
-
-
-def built(spec: BuildSpec) -> Snapshot:
-    report: BuildReport = build(spec, lambda *_: None)
-    return load_snapshot(spec.root, report.version)
+    return built(build_spec(folder, case, mode=mode, k_way=k_way, threads=3))
 
 
 def assert_built_as_defined(folder: Path, case: Case, k_way: KWay | None) -> Snapshot:
-    snapshot = built(spec_of(folder, case, k_way))
+    snapshot = built_with(folder, case, k_way)
     plain = plain_snapshot(case.schema, case.vocab_sizes, case.ads, snapshot.mode, k_way=k_way)
     assert_same_arrays(snapshot, plain)
     check_invariants(snapshot)
     return snapshot
-
-
-@modes
-@pytest.mark.parametrize("seed", range(16), ids=lambda seed: f"seed={seed}")
-def test_the_build_equals_the_plain_builder_array_by_array(
-    tmp_path: Path, seed: int, mode: MatcherMode
-) -> None:
-    rng = np.random.default_rng(seed)
-    case = random_case(rng, num_ads=int(rng.integers(1, 180)))
-    assert_built_as_defined(tmp_path, case, plain_k_way(mode, len(case.vocab_sizes)))
-
-
-@modes
-@pytest.mark.parametrize("num_sets", [0, 1, 2, 3], ids=lambda n: f"sets={n}")
-@pytest.mark.parametrize("sizes", [(), (1,), (63,), (64,), (65,), (63, 65, 1)], ids=str)
-def test_attribute_sizes_around_word_borders_build_the_plain_rows(
-    tmp_path: Path, sizes: tuple[int, ...], num_sets: int, mode: MatcherMode
-) -> None:
-    rng = np.random.default_rng(sum(sizes) + num_sets)
-    case = random_case(rng, 63, 1, random_schema(rng, sizes, num_sets))
-    assert_built_as_defined(tmp_path, case, plain_k_way(mode, len(case.vocab_sizes)))
 
 
 @modes
@@ -124,8 +84,8 @@ def test_one_partition_is_the_union(tmp_path: Path, k_way: KWay) -> None:
     rng = np.random.default_rng(7)
     schema = random_schema(rng, (64,), 1)
     case = Case(schema, (3, 5, 7), tuple(random_ads(rng, schema, (3, 5, 7), 111)), ())
-    made = built(spec_of(tmp_path / "k", case, k_way)).matchers
-    union = built(spec_of(tmp_path / "union", case, None)).matchers
+    made = built_with(tmp_path / "k", case, k_way).matchers
+    union = built_with(tmp_path / "union", case, None).matchers
     assert made is not None
     assert union is not None
     for one, other in zip(
@@ -171,28 +131,6 @@ def test_dynamic_stops_at_the_first_k_that_reaches_the_target(tmp_path: Path) ->
         for k_way in [DynamicKWay(millionths, 8)]
     }
     assert found == {444_445: 1, 444_444: 2, 222_223: 2, 222_222: 4, 0: 4}
-
-
-def bytes_of(spec: BuildSpec) -> dict[str, bytes]:
-    report = build(spec, lambda *_: None)
-    return {file.name: file.read_bytes() for file in report.path.glob("*.npy")}
-
-
-@modes
-def test_bytes_do_not_depend_on_order_row_groups_or_threads(
-    tmp_path: Path, mode: MatcherMode
-) -> None:
-    rng = np.random.default_rng(11)
-    schema = random_schema(rng, (65,), 2)
-    case = Case(schema, (5, 7, 11), tuple(random_ads(rng, schema, (5, 7, 11), 333)), ())
-    k_way = plain_k_way(mode, 3)
-    first = bytes_of(spec_of(tmp_path / "first", case, k_way, threads=1))
-    for threads, row_group in ((2, 7), (5, 64)):
-        ads = tuple(case.ads[i] for i in rng.permutation(len(case.ads)))
-        folder = tmp_path / str(threads)
-        spec = spec_of(folder, replace(case, ads=ads), k_way, threads=threads)
-        write_ads(spec.ads[0], schema, ads, row_group)
-        assert bytes_of(spec) == first
 
 
 @pytest.mark.parametrize(

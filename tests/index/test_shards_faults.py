@@ -1,11 +1,10 @@
-"""What befalls a build in shards between its steps: full disks, damage, other builds and users."""
+"""Faults between the steps of a build in shards: full disks, damage, other builds and users."""
 
 import os
 import resource
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,32 +17,20 @@ from grace.index.builder import BuildSpec, Sharding, build, build_in_shards
 from grace.index.builder.kway import require_static_ids
 from grace.index.builder.sharding.scratch import SCRATCH, scratch_folder
 from grace.index.builder.sharding.shard import build_shard
-from grace.index.matchers.matchers import DynamicKWay, MatcherMode, StaticKWay
-from grace.index.storage import current_version, publish, versions
-from support.ads_parquet import write_ads, write_schema
-from support.strategies import random_ads, random_schema
+from grace.index.matchers.modes import DynamicKWay, MatcherMode, StaticKWay
+from grace.index.storage import versions
+from support.builds import build_spec, silent
+from support.strategies import Case, random_ads, random_schema
 
 NOBODY = 65534
-
-
-def silent(step: str, done: int, total: int) -> None:
-    pass
 
 
 @pytest.fixture
 def spec(tmp_path: Path) -> BuildSpec:
     rng = np.random.default_rng(7)
     schema = random_schema(rng, (3, 65), num_sets=1)
-    ads = random_ads(rng, schema, (63, 5, 3), 1111)
-    return BuildSpec(
-        ads=(write_ads(tmp_path / "ads.parquet", schema, ads),),
-        targeting=write_schema(tmp_path / "targeting.yaml", schema),
-        root=tmp_path / "root",
-        sid_space="plain-1",
-        vocab_sizes=(63, 5, 3),
-        threads=1,
-        batch_rows=63,
-    )
+    case = Case(schema, (63, 5, 3), tuple(random_ads(rng, schema, (63, 5, 3), 1111)), ())
+    return build_spec(tmp_path, case, root=tmp_path / "root", batch_rows=63)
 
 
 @contextmanager
@@ -57,7 +44,7 @@ def files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_is_told_in_one_line_with_the_task_and_the_folder(
+def test_a_full_disk_is_reported_in_one_line_with_the_task_and_the_folder(
     tmp_path: Path, spec: BuildSpec
 ) -> None:
     own = tmp_path / "own"
@@ -94,24 +81,6 @@ def test_a_shard_damaged_between_the_steps_is_caught_by_its_digests(spec: BuildS
     assert versions(spec.root) == ()
 
 
-def test_a_build_in_shards_that_ends_late_does_not_undo_a_newer_publication(
-    spec: BuildSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other build begins when this one has written its version, and not published it."""
-
-    plain_build = import_module("grace.index.builder.build")
-
-    def publish_late(root: Path, version: int, **options: Any) -> int | None:
-        monkeypatch.setattr(plain_build, "publish", publish)
-        assert build(spec, silent).version == version + 1
-        return publish(root, version, **options)
-
-    monkeypatch.setattr(plain_build, "publish", publish_late)
-    report = build_in_shards(spec, Sharding(3), silent)
-    assert (report.version, report.published) == (1, False)
-    assert current_version(spec.root) == 2
-
-
 def test_static_ids_are_counted_over_all_levels_but_the_roots() -> None:
     require_static_ids((1, 512, 1 << 20, 1 << 24), StaticKWay((1024, 512, 95)))
     for k_way in (DynamicKWay(), None):
@@ -125,7 +94,7 @@ def test_static_ids_that_do_not_fit_end_either_build_before_its_next_step(
     spec: BuildSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of the shards would fit."""
-    monkeypatch.setattr("grace.index.targeting.limits.MAX_ID", 4_999)
+    monkeypatch.setattr("grace.index.snapshot.MAX_ID", 4_999)
     steps: list[str] = []
     spec = replace(spec, mode=MatcherMode.STATIC, k_way=StaticKWay((9, 9, 9)))
     for run in (build, lambda *asked: build_in_shards(asked[0], Sharding(9), asked[1])):
@@ -145,21 +114,9 @@ def test_threads_beyond_reason_are_refused_by_either_build(spec: BuildSpec, thre
         build_in_shards(spec, Sharding(3), silent)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [({"sid_space": ""}, "1 to 255 printable"), ({"vocab_sizes": ()}, "1 to 16 tokens per SID")],
-    ids=["sid space", "vocabulary"],
-)
-def test_an_empty_option_is_refused_and_not_passed_over(
-    spec: BuildSpec, changes: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(InputError, match=message):
-        build(replace(spec, **changes), silent)
-
-
 @contextmanager
 def another_user() -> Iterator[None]:
-    """Root sees everything, so that it has to become somebody else."""
+    """Root may read everything, so it becomes another user."""
     if os.geteuid() != 0:
         yield
         return

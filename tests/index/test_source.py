@@ -1,4 +1,4 @@
-"""Tables that cannot be read rightly are refused before a row is read, and say what to mend."""
+"""Tables that cannot be read rightly are refused before a row is read, with what to fix."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,15 +14,12 @@ from grace.index.builder.batches import BatchReader
 from grace.index.builder.source import open_ads
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from support.ads_parquet import write_schema
+from support.builds import silent
 
 SCHEMA = TargetingSchema(
     (Attribute("country", ("US", "NO")),), (TargetSet("location", 256, 4, 64),), hash_seed=7
 )
 TEXTS = pa.list_(pa.string())
-
-
-def silent(step: str, done: int, total: int) -> None:
-    pass
 
 
 def spec_of(folder: Path, columns: dict[str, Any]) -> BuildSpec:
@@ -77,18 +74,19 @@ def test_other_columns_are_ignored_and_named(tmp_path: Path) -> None:
     assert report.ignored_columns == ("title",)
 
 
-def test_missing_and_foreign_files_are_told_apart(tmp_path: Path) -> None:
+def test_missing_foreign_and_repeated_files_are_refused(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, {})
-    with pytest.raises(InputError, match="no such file or folder"):
-        build(replace(spec, ads=(tmp_path / "gone.parquet",)), silent)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=r"no \*\.parquet file"):
-        build(replace(spec, ads=(tmp_path / "empty",)), silent)
-    (tmp_path / "text.parquet").write_text("ad_id,sid\n1,2\n")
-    with pytest.raises(InputError, match="not a readable Parquet file"):
-        build(replace(spec, ads=(tmp_path / "text.parquet",)), silent)
-    with pytest.raises(InputError, match="given twice"):
-        build(replace(spec, ads=spec.ads * 2), silent)
+    gone, empty, text = tmp_path / "gone.parquet", tmp_path / "empty", tmp_path / "text.parquet"
+    empty.mkdir()
+    text.write_text("ad_id,sid\n1,2\n")
+    for ads, message in (
+        ((gone,), "no such file or folder"),
+        ((empty,), r"no \*\.parquet file"),
+        ((text,), "not a readable Parquet file"),
+        (spec.ads * 2, "given twice"),
+    ):
+        with pytest.raises(InputError, match=message):
+            build(replace(spec, ads=ads), silent)
 
 
 def test_a_table_without_rows_is_refused(tmp_path: Path) -> None:
@@ -106,8 +104,8 @@ def test_a_damaged_data_page_is_an_input_error_with_the_file(tmp_path: Path) -> 
         build(spec, silent)
 
 
-def test_a_fault_of_the_file_is_told_in_one_line(tmp_path: Path) -> None:
-    """Arrow's own messages go on with places in its sources."""
+def test_a_fault_of_the_file_is_one_line(tmp_path: Path) -> None:
+    """Arrow's own messages continue with places in its sources."""
     spec = spec_of(tmp_path, {"ad_id": pa.array(range(5000)), "sid": pa.array([[0, 1]] * 5000)})
     content = spec.ads[0].read_bytes()
     for begin, end in ((4, 30), (len(content) - 400, len(content) - 8)):
@@ -130,10 +128,10 @@ def test_a_footer_that_disagrees_with_its_row_groups_is_refused(tmp_path: Path) 
     rows = 1000
     spec = spec_of(tmp_path, {"ad_id": pa.array(range(rows)), "sid": pa.array([[0, 1]] * rows)})
     # Thrift's compact protocol: field 3, an i64 of 1,000 as a zigzag number, then field 4, a list.
-    told, other = b"\x16\xd0\x0f\x19", b"\x16\xcf\x0f\x19"
+    right, wrong = b"\x16\xd0\x0f\x19", b"\x16\xcf\x0f\x19"
     content = spec.ads[0].read_bytes()
-    assert content.count(told) == 1
-    spec.ads[0].write_bytes(content.replace(told, other))
+    assert content.count(right) == 1
+    spec.ads[0].write_bytes(content.replace(right, wrong))
     with pytest.raises(InputError, match="row groups hold 1000 rows, its footer says -1000"):
         build(spec, silent)
 
@@ -146,7 +144,7 @@ def test_names_with_dots_are_columns_of_their_own(tmp_path: Path) -> None:
 
 
 def test_a_column_without_any_value_is_no_rule_whatever_its_type(tmp_path: Path) -> None:
-    """What pandas writes where all are None."""
+    """As pandas writes a column of None."""
     nothing = {
         "country": pa.nulls(2),
         "ad_weight": pa.nulls(2),
@@ -156,14 +154,14 @@ def test_a_column_without_any_value_is_no_rule_whatever_its_type(tmp_path: Path)
     assert build(spec_of(tmp_path, nothing), silent).rules == 1
 
 
-def test_a_long_value_is_told_short(tmp_path: Path) -> None:
+def test_a_long_value_is_cut_in_the_error(tmp_path: Path) -> None:
     long = {"country": pa.array([["US"], ["x" * 1_000_000]], TEXTS)}
     with pytest.raises(InputError, match="country") as caught:
         build(spec_of(tmp_path, long), silent)
     assert len(str(caught.value)) < 1000
 
 
-def test_a_token_beyond_int64_is_told_as_it_is(tmp_path: Path) -> None:
+def test_a_token_beyond_int64_is_shown_as_it_is(tmp_path: Path) -> None:
     sids = pa.array([[0, 1], [2**64 - 1, 0]], pa.list_(pa.uint64()))
     with pytest.raises(InputError, match=f"sid '{2**64 - 1}': token at position 0 is outside"):
         build(spec_of(tmp_path, {"sid": sids}), silent)
@@ -206,18 +204,24 @@ def test_a_schema_may_have_no_sets_or_no_attributes(tmp_path: Path) -> None:
     assert build(spec, silent).ads == 2
 
 
-def test_what_no_file_and_no_option_says_is_asked_for(tmp_path: Path) -> None:
-    spec = spec_of(tmp_path, {})
-    with pytest.raises(InputError, match=r"--sid-space NAME .* and --vocab-sizes 512"):
-        build(replace(spec, sid_space=None, vocab_sizes=None), silent)
-    with pytest.raises(InputError, match="--sid-space"):
-        build(replace(spec, sid_space=None), silent)
-    with pytest.raises(InputError, match="1 to 255 printable characters"):
-        build(replace(spec, sid_space="a\nb"), silent)
-    with pytest.raises(InputError, match="--vocab-sizes"):
-        build(replace(spec, vocab_sizes=None), silent)
-    with pytest.raises(InputError, match="each must be 1 to 65536"):
-        build(replace(spec, vocab_sizes=(2, 70_000)), silent)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sid_space": None, "vocab_sizes": None}, r"--sid-space NAME .* and --vocab-sizes 512"),
+        ({"sid_space": None}, "--sid-space"),
+        ({"vocab_sizes": None}, "--vocab-sizes"),
+        ({"sid_space": ""}, "1 to 255 printable characters"),
+        ({"sid_space": "a\nb"}, "1 to 255 printable characters"),
+        ({"vocab_sizes": ()}, "1 to 16 tokens per SID"),
+        ({"vocab_sizes": (2, 70_000)}, "each must be 1 to 65536"),
+    ],
+    ids=str,
+)
+def test_a_sid_space_and_vocabulary_that_no_file_and_no_option_gives_are_asked_for(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        build(replace(spec_of(tmp_path, {}), **changes), silent)
 
 
 def test_files_of_one_build_must_agree_on_the_sid_space(tmp_path: Path) -> None:

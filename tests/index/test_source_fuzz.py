@@ -1,4 +1,4 @@
-"""Whatever tables come, a build refuses them by name or builds their rows right."""
+"""A build refuses any table by name, or builds its rows right."""
 
 import json
 from decimal import Decimal
@@ -17,6 +17,7 @@ from grace.index.invariants import check_invariants
 from grace.index.storage import load_snapshot
 from support.ads_parquet import write_schema
 from support.arrays import assert_same_arrays
+from support.builds import silent
 from support.fuzzed_tables import (
     SCHEMA,
     VOCAB_SIZES,
@@ -26,10 +27,6 @@ from support.fuzzed_tables import (
     write_files,
 )
 from support.plain_builder import plain_snapshot
-
-
-def silent(step: str, done: int, total: int) -> None:
-    pass
 
 
 def built(folder: Path, paths: list[Path], batch_rows: int = 4) -> BuildReport:
@@ -61,13 +58,13 @@ def check_in(folder: Path, files: list[TableFile], batch_rows: int) -> None:
     report = built(folder, paths, batch_rows)
     snapshot = load_snapshot(folder / "snapshots")
     assert_same_arrays(snapshot, plain_snapshot(SCHEMA, VOCAB_SIZES, ads))
-    told = {}
+    refused = {}
     if report.reject_file is not None:
         for line in report.reject_file.read_text().splitlines():
             reject = json.loads(line)
-            told[paths.index(Path(reject["file"])), reject["row"]] = reject["column"]
-    assert sorted(told) == sorted(faults)
-    for place, column in told.items():
+            refused[paths.index(Path(reject["file"])), reject["row"]] = reject["column"]
+    assert sorted(refused) == sorted(faults)
+    for place, column in refused.items():
         assert column in faults[place], f"{place}: {column}, expected one of {faults[place]}"
 
 

@@ -5,15 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grace.index.builder.sharding.stored_arrays import (
-    ArrayWriter,
-    OutputFolder,
-    StoredArray,
-    blocks,
-)
+from grace.index.builder.sharding.output_folder import ArrayWriter, OutputFolder
 from grace.index.storage.array_file import write_array
 from grace.index.storage.folder import open_root
-from grace.index.storage.mapped import MappedArray
+from grace.index.storage.mapped import MappedArray, blocks, map_array
 
 
 @pytest.mark.parametrize("row", [(), (3,)], ids=["numbers", "rows"])
@@ -43,11 +38,13 @@ def test_rows_of_another_width_are_our_mistake(tmp_path: Path) -> None:
 def test_a_stored_array_reads_as_the_one_that_was_written(
     tmp_path: Path, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grace.index.builder.sharding.stored_arrays.BLOCK_BYTES", 100)
+    monkeypatch.setattr("grace.index.storage.mapped.BLOCK_BYTES", 100)
     array = np.random.default_rng(2).integers(1 << 40, size=shape)
     with open_root(tmp_path) as folder:
         entry = write_array("rows.npy", array, folder)
-    stored = StoredArray(tmp_path / "rows.npy", entry)
+    stored = map_array(
+        tmp_path / "rows.npy", entry.dtype, entry.shape, entry.bytes - entry.data_bytes
+    )
     assert np.array_equal(stored[:], array)
     assert np.array_equal(stored[11:40], array[11:40])
     parts = list(blocks(stored))

@@ -5,7 +5,7 @@ from statistics import mean
 import numpy as np
 import pytest
 
-from grace.index.matchers.matchers import DynamicKWay, MatcherMode
+from grace.index.matchers.modes import DynamicKWay, MatcherMode
 from grace.index.summary import summarize
 from grace.index.targeting.schema import Attribute, TargetingSchema
 from support.oracle import RawAd
@@ -66,19 +66,19 @@ def test_k_way_fill_is_the_mean_over_stored_partitions() -> None:
     assert root.fill == pytest.approx(mean([1 / 5, 2 / 5, 2 / 5]))
 
 
-def test_every_level_and_kind_is_told_and_json_has_it_all() -> None:
+def test_every_level_and_kind_is_in_the_summary_and_in_its_json() -> None:
     rng = np.random.default_rng(1)
     case = random_case(rng, 63, 1, random_schema(rng, (64,), num_sets=2))
     snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads)
     summary = summarize(snapshot)
     length = len(case.vocab_sizes)
-    told = [(m.kind, m.position) for m in summary.matchers]
-    assert told == [(k, p) for k in ("bitmask", "s0", "s1") for p in range(length)]
+    found = [(m.kind, m.position) for m in summary.matchers]
+    assert found == [(k, p) for k in ("bitmask", "s0", "s1") for p in range(length)]
     assert summary.to_json()["ads"] == 63
     assert all(size > 0 for size in summary.bytes.values())
 
 
-def test_mode_cd_has_no_matchers_to_tell_of() -> None:
+def test_mode_cd_has_no_matchers_in_its_summary() -> None:
     case = random_case(np.random.default_rng(3), 20)
     snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads, MatcherMode.CD)
     summary = summarize(snapshot)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from grace.index.matchers.admission import admitted_entries
 from grace.index.matchers.bloom import bloom_positions, star_hash
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.index.trie import NO_NODE, ROOT
 from grace.kernels.decode.admit_children import (
     AdmitChildren,

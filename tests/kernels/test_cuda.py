@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.kernels import REFERENCE, UserTensors
 from grace.kernels.decode.admit_children_cuda import CudaSlot, admit_children_cuda
 from grace.kernels.decode.select_beams_cuda import select_beams_cuda

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grace.configs.errors import NativeError
-from grace.index.matchers.matchers import MatcherMode, NodeMatchers
+from grace.index.matchers.modes import MatcherMode
+from grace.index.matchers.node_matchers import NodeMatchers
 from grace.index.trie import SidTrie
 from grace.kernels.decode.needed_rows import NeededRows, needed_rows
 from support.decode_cases import branching_case, decode_case

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from grace.configs.generation import BeamProfile
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.kernels import REFERENCE, DecodeIndex, load_ops
 from grace.model.definition.beam_search import Generated
 from grace.model.definition.model import Model

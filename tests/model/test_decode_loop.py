@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from grace.configs.generation import BeamProfile
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.index.trie import NO_NODE
 from grace.kernels import REFERENCE, load_ops
 from grace.model.definition.beam_search import Generated

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile, GenerationConfig
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.index.trie import NO_NODE
 from grace.kernels import REFERENCE, UserTensors, load_ops
 from grace.model.definition.beam_search import beam_search

@@ -9,7 +9,7 @@ import torch
 
 from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.index.trie import NO_NODE
 from grace.kernels import REFERENCE, DecodeIndex, load_ops
 from grace.model.definition.beam_search import Generated

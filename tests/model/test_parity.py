@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from grace.configs.generation import BeamProfile
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import NO_NODE

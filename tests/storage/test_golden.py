@@ -2,8 +2,8 @@
 
 `golden/v1` is a root with version 7 (matchers `union`, one set, current), 8 (matchers `cd`, no
 sets), 9 (matchers `static`) and 10 (matchers `dynamic`, both with the set). What they hold is said
-here in plain Python. Never write them again: a change of the format is a new format version with a
-golden root of its own.
+here in plain Python. Never write them again: a change of the format is a new format version with
+another golden root.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grace.index.matchers.matchers import DynamicKWay, KWay, MatcherMode, StaticKWay
+from grace.index.matchers.modes import DynamicKWay, KWay, MatcherMode, StaticKWay
 from grace.index.snapshot import Snapshot, SnapshotFacts
 from grace.index.storage import (
     current_version,
@@ -107,7 +107,7 @@ def test_its_facts_and_schema_are_read() -> None:
     assert snapshot.set_values[0].strings == ("no/oslo", "pt/évora")
 
 
-def test_its_ads_stand_behind_their_sids() -> None:
+def test_its_ads_belong_to_their_sids() -> None:
     expected = [
         (sid, ad_id, weight)
         for sid, ads in ADS.items()
@@ -117,7 +117,7 @@ def test_its_ads_stand_behind_their_sids() -> None:
         assert [ad[:3] for ad in listed(load_snapshot(GOLDEN, version))] == expected
 
 
-def test_its_rules_allow_whom_they_name() -> None:
+def test_its_rules_allow_the_values_they_name() -> None:
     snapshot = load_snapshot(GOLDEN)
     rules = snapshot.rules
     meaning = {}
@@ -148,7 +148,7 @@ def test_its_rules_allow_whom_they_name() -> None:
     }
 
 
-def test_its_matchers_are_the_union_of_what_lies_below() -> None:
+def test_its_matchers_are_the_union_of_what_is_below() -> None:
     snapshot = load_snapshot(GOLDEN)
     assert snapshot.matchers is not None
     assert load_snapshot(GOLDEN, 8).matchers is None

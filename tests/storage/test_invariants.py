@@ -11,7 +11,8 @@ from hypothesis import given, settings
 
 from grace.configs.errors import SnapshotError
 from grace.index.invariants import check_invariants
-from grace.index.matchers.matchers import BloomMatchers, MatcherMode, NodeMatchers
+from grace.index.matchers.modes import MatcherMode
+from grace.index.matchers.node_matchers import BloomMatchers, NodeMatchers
 from grace.index.snapshot import Snapshot
 from grace.index.storage.structure import check_structure
 from grace.index.users.values import InternedValues
@@ -44,7 +45,7 @@ def test_every_plainly_built_snapshot_passes(case: Case, mode: MatcherMode) -> N
 
 
 def test_blocks_do_not_change_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grace.index.invariants._BLOCK", 2)
+    monkeypatch.setattr("grace.index.invariants.BLOCK", 2)
     check_invariants(built())
     with pytest.raises(SnapshotError, match="which is not the OR of the rows below node 5"):
         check_invariants(with_bitmask(built(), index=swapped(4, 5)))
@@ -116,71 +117,81 @@ def with_reserved_value(snapshot: Snapshot) -> Snapshot:
 
 
 # Leaves are nodes 3 to 6; bitmasks: NO, PT, all; location rules: {a, b}, -{c}, none.
-FAULTS: list[tuple[Callable[[Snapshot], Snapshot], str]] = [
-    (lambda s: with_ad_rule(s, 0, 1), "ad_rule.npy: the first rule is 1, expected 0"),
-    (lambda s: with_ad_rule(s, 1, 3), "ad_rule.npy: entry 1 has rule 3 before any has 1"),
-    (lambda s: with_ad_rule(s, 4, 0), "ad_rule.npy: rule 4 is never used"),
+UNION, STATIC, DYNAMIC = MatcherMode.UNION, MatcherMode.STATIC, MatcherMode.DYNAMIC
+# Static: 3 and 4 ids per entry. Location rows of level 1: {a, b}, {*}, zeros; of (0,): 0, 1, 2.
+FAULTS: list[tuple[MatcherMode, Callable[[Snapshot], Snapshot], str]] = [
+    (UNION, lambda s: with_ad_rule(s, 0, 1), "ad_rule.npy: the first rule is 1, expected 0"),
+    (UNION, lambda s: with_ad_rule(s, 1, 3), "ad_rule.npy: entry 1 has rule 3 before any has 1"),
+    (UNION, lambda s: with_ad_rule(s, 4, 0), "ad_rule.npy: rule 4 is never used"),
     (
+        UNION,
         lambda s: with_rules(s, bitmask=put(4, 0)(s.rules.bitmask)),
         "rule_bitmask.npy: rules 3 and 4 are equal",
     ),
     (
+        UNION,
         lambda s: with_rules(s, bitmask=swapped(0, 1)(s.rules.bitmask)),
         "rule_bitmask.npy: the first bitmask is 1, expected 0",
     ),
     (
+        UNION,
         lambda s: with_rules(
             s, bitmask_table=put(1, int(s.rules.bitmask_table[0, 0]))(s.rules.bitmask_table)
         ),
         "rule_bitmask_table.npy: rows 0 and 1 are equal",
     ),
     (
+        UNION,
         lambda s: with_rules(s, bitmask_table=flip(0, 0)(s.rules.bitmask_table)),
         "rule_bitmask_table.npy: row 0 allows no value of country",
     ),
     (
+        UNION,
         lambda s: with_rules(s, set_rules=put((0, 0), 1)(s.rules.set_rules)),
         "rule_sets.npy: the first location rule is 1, expected 0",
     ),
     (
+        UNION,
         lambda s: with_set_rules(s, 0, include_offsets=np.array([0, 2, 2, 2]) * 0),
         "set_include_offsets.location.npy: set rules 0 and 2 are equal",
     ),
     (
+        UNION,
         lambda s: with_set_rules(s, 1, exclude_values=s.rules.sets[1].include_values),
         "set_exclude_values.audience.npy: set rule 1 excludes all that it includes",
     ),
     (
+        UNION,
         lambda s: with_set_rules(s, 0, exclude_values=np.array([0], np.int32)),
         "value_offsets.location.npy: value 2 is in no rule",
     ),
-    (with_reserved_value, "value_utf8.location.npy: value 0 is the reserved '*'"),
+    (UNION, with_reserved_value, "value_utf8.location.npy: value 0 is the reserved '*'"),
     (
+        UNION,
         lambda s: with_bitmask(s, index=put(2, 2)),
         "bitmask_index.npy: the first level 2 row is 2, expected 1",
     ),
-    (lambda s: with_bitmask(s, table=flip(-1, 4)), "which is not the OR of the rows below node"),
-    (lambda s: with_bitmask(s, table=flip(0, 4)), "entry 0 has row 0, which is not the OR of"),
-    (lambda s: with_bloom(s, table=flip(-1, 9)), "bloom_index.location.npy: entry "),
-    (lambda s: with_bloom(s, table=flip(0, 9)), "bloom_index.location.npy: entry 0 has row 0"),
     (
+        UNION,
+        lambda s: with_bitmask(s, table=flip(-1, 4)),
+        "which is not the OR of the rows below node",
+    ),
+    (
+        UNION,
+        lambda s: with_bitmask(s, table=flip(0, 4)),
+        "entry 0 has row 0, which is not the OR of",
+    ),
+    (UNION, lambda s: with_bloom(s, table=flip(-1, 9)), "bloom_index.location.npy: entry "),
+    (
+        UNION,
+        lambda s: with_bloom(s, table=flip(0, 9)),
+        "bloom_index.location.npy: entry 0 has row 0",
+    ),
+    (
+        UNION,
         lambda s: with_bloom(s, table=lambda t: np.vstack([t[:-1], t[-2:-1]])),
         "bloom_table.location.npy: rows 2 and 3 are equal: each is stored once",
     ),
-]
-
-
-@pytest.mark.parametrize(("change", "fault"), FAULTS, ids=[fault for _, fault in FAULTS])
-def test_a_broken_invariant_is_named(change: Callable[[Snapshot], Snapshot], fault: str) -> None:
-    check_invariants(built())
-    with pytest.raises(SnapshotError) as caught:
-        check_invariants(change(built()))
-    assert fault in str(caught.value)
-
-
-STATIC, DYNAMIC = MatcherMode.STATIC, MatcherMode.DYNAMIC
-# Static: 3 and 4 ids per entry. Location rows of level 1: {a, b}, {*}, zeros; of (0,): 0, 1, 2.
-K_WAY_FAULTS: list[tuple[MatcherMode, Callable[[Snapshot], Snapshot], str]] = [
     (STATIC, lambda s: with_bloom(s, index=put(0, 1)), "the first level 1 row is 1, expected 0"),
     (
         STATIC,
@@ -201,6 +212,18 @@ K_WAY_FAULTS: list[tuple[MatcherMode, Callable[[Snapshot], Snapshot], str]] = [
     (DYNAMIC, lambda s: with_bitmask(s, table=flip(0, 0)), "entry 0 has partitions that are not"),
     (DYNAMIC, lambda s: with_bloom(s, table=flip(-1, 9)), "which is not the OR of the rows below"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("mode", "change", "fault"), FAULTS, ids=[f"{mode.value}-{fault}" for mode, _, fault in FAULTS]
+)
+def test_a_broken_invariant_is_named(
+    mode: MatcherMode, change: Callable[[Snapshot], Snapshot], fault: str
+) -> None:
+    check_invariants(built(mode=mode))
+    with pytest.raises(SnapshotError) as caught:
+        check_invariants(change(built(mode=mode)))
+    assert fault in str(caught.value)
 
 
 def with_empty_partition(rows: NodeMatchers, entry: int) -> NodeMatchers:
@@ -227,7 +250,7 @@ def test_dynamic_partitions_without_a_sid_are_named(
     monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
     """They change no answer, but docs/snapshot.md says that they have no id."""
-    monkeypatch.setattr("grace.index.matchers.partition_invariants._BLOCK", block)
+    monkeypatch.setattr("grace.index.invariants.BLOCK", block)
     snapshot = built(mode=DYNAMIC)
     assert snapshot.matchers is not None
     last = snapshot.trie.level_counts[1] - 1  # its ids are the last of level 1: by first use
@@ -263,29 +286,14 @@ def test_a_sid_torn_between_partitions_is_named() -> None:
         check_invariants(with_bloom(snapshot, table=torn))
 
 
-@pytest.mark.parametrize(
-    ("mode", "change", "fault"),
-    K_WAY_FAULTS,
-    ids=[f"{mode.value}-{fault}" for mode, _, fault in K_WAY_FAULTS],
-)
-def test_a_broken_invariant_of_partitions_is_named(
-    mode: MatcherMode, change: Callable[[Snapshot], Snapshot], fault: str
-) -> None:
-    check_invariants(built(mode=mode))
-    with pytest.raises(SnapshotError) as caught:
-        check_invariants(change(built(mode=mode)))
-    assert fault in str(caught.value)
-
-
 @pytest.mark.parametrize("mode", [STATIC, DYNAMIC], ids=lambda mode: mode.value)
 def test_blocks_do_not_change_the_verdict_on_partitions(
     mode: MatcherMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = random_case(np.random.default_rng(5), 111)
     snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads, mode)
-    monkeypatch.setattr("grace.index.invariants._BLOCK", 2)
     for block in (1, 2, 3, 7):
-        monkeypatch.setattr("grace.index.matchers.partition_invariants._BLOCK", block)
+        monkeypatch.setattr("grace.index.invariants.BLOCK", block)
         check_invariants(snapshot)
         for at, fault in ((0, "entry 0 has partitions that are not the OR"), (-1, "entry")):
             with pytest.raises(SnapshotError, match=fault):

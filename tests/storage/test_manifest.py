@@ -1,7 +1,5 @@
 """A manifest may say anything under a right digest: it is refused in words, or it is true."""
 
-import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,29 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grace.configs.errors import SnapshotError
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.index.storage import load_snapshot
 from grace.index.storage.manifest import parse_manifest, render_manifest
 from support.forgery import (
     Fields,
     forge_manifest,
     forge_text,
-    make_version,
     read_fields,
     write_fields,
 )
 
 Change = Callable[[Fields], Any]
-
-
-@pytest.fixture(scope="module")
-def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_version(tmp_path_factory.mktemp("intact"))
-
-
-@pytest.fixture
-def version(intact: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(intact, tmp_path / intact.name)
 
 
 def assert_manifest_refused(version: Path, fault: str) -> None:
@@ -50,8 +37,10 @@ def test_a_forged_manifest_with_nothing_changed_is_accepted(version: Path) -> No
 
 
 @pytest.mark.parametrize("mode", list(MatcherMode), ids=lambda mode: mode.value)
-def test_what_is_rendered_is_what_is_parsed(mode: MatcherMode, tmp_path: Path) -> None:
-    content = (make_version(tmp_path, mode=mode) / "MANIFEST.json").read_bytes()
+def test_what_is_rendered_is_what_is_parsed(
+    mode: MatcherMode, intact_of: dict[MatcherMode, Path]
+) -> None:
+    content = (intact_of[mode] / "MANIFEST.json").read_bytes()
     assert render_manifest(parse_manifest(content)) == content
     assert content.endswith(b"}\n")
 
@@ -73,104 +62,124 @@ def drop(name: str) -> Change:
     return lambda fields: fields.pop(name)
 
 
-FAULTS: list[tuple[Change, str]] = [
-    (put("format", "zip"), "format must be 'grace-snapshot', got 'zip'"),
-    (drop("format"), "format must be 'grace-snapshot', got None"),
-    (put("format_version", 2), "written by a newer GRACE (format 2, this one reads 1): upgrade"),
-    (put("format_version", 10**400), "written by a newer GRACE (format 1000"),
-    (put("format_version", 0), "format_version: expected a positive integer, got 0"),
-    (put("format_version", True), "format_version: expected a positive integer, got True"),
-    (put("format_version", "1"), "format_version: expected a positive integer, got '1'"),
-    (drop("format_version"), "format_version: expected a positive integer, got None"),
-    (put("version", "1"), "version: expected 20 digits, got '1'"),
-    (put("version", 1), "version: expected a string"),
-    (put("version", "٠" * 20), "version: expected 20 digits"),
-    (put("created_at", "now"), "created_at: expected 2026-01-31T12:00:00Z or alike, got 'now'"),
-    (put("sid_space", ""), "sid_space: expected 1 to 255 printable characters, got ''"),
-    (put("vocab_sizes", []), "vocab_sizes: at least one is needed"),
-    (put("vocab_sizes.1", 65537), "vocab_sizes[1]: must be 1 to 65536, got 65537"),
-    (put("vocab_sizes.1", 1), "counts.nodes_per_level[2]: must be 1 to 2, got 4"),
-    (put("schema.sets.0.bloom_bits", 63), "sets.location.bloom_bits: must be a power of two"),
-    (put("schema.hash_seed", -1), "hash_seed: must be 0 to 2^64 - 1, got -1"),
-    (put("matchers.mode", "tree"), "matchers.mode 'tree' is not one that this GRACE reads"),
-    (put("matchers.mode", "cd"), "matchers.bloom_level_rows: expected the sets [], got"),
-    (put("matchers.mode", "static"), "matchers.static: missing in mode static"),
-    (put("matchers.mode", "dynamic"), "matchers.dynamic: missing in mode dynamic"),
-    (put("matchers.static", {"widths": [1, 1, 1]}), "matchers.static: not a key of mode union"),
-    (put("matchers.bitmask_level_rows", [1]), "bitmask_level_rows: expected 3 numbers, got 1"),
-    (put("matchers.bitmask_level_rows.0", 3), "bitmask_level_rows[0]: must be 1 to 2, got 3"),
-    (put("matchers.bloom_level_rows", {}), "matchers.bloom_level_rows: expected the sets"),
-    (put("matchers.bloom_level_rows.location.2", 0), "location[2]: must be 1 to 6, got 0"),
-    (put("counts.nodes_per_level", [1]), "counts.nodes_per_level: expected 4 numbers, got 1"),
-    (put("counts.nodes_per_level.0", 2), "counts.nodes_per_level[0]: must be 1 to 1, got 2"),
-    (put("counts.nodes_per_level.1", 5), "counts.nodes_per_level[1]: must be 1 to 4, got 5"),
-    (put("counts.ads", 5), "counts.ads: must be 6 to 2147483647, got 5"),
-    (put("counts.ads", 2**31), "counts.ads: must be 6 to 2147483647, got 2147483648"),
-    (put("counts.ads", 8.5), "8.5: only integers are expected"),
-    (put("counts.rules", 0), "counts.rules: must be 1 to 8, got 0"),
-    (put("counts.rule_bitmasks", 8), "counts.rule_bitmasks: must be 1 to 7, got 8"),
-    (put("counts.set_rules.brand", 1), "counts.set_rules: expected the sets"),
-    (put("counts.set_values.location", -1), "counts.set_values.location: must be 0 to"),
-    (put("rejects", -1), "rejects: must be 0 to"),
-    (put("updates_watermark", 2**64), "updates_watermark: must be 0 to"),
-    (put("files.0.file", "../ad_ids.npy"), "files[0].file: '../ad_ids.npy' is not the name"),
-    (put("files.0.file", "/etc/passwd"), "files[0].file: '/etc/passwd' is not the name"),
-    (put("files.0.file", "ad_ids.npy\n"), "files[0].file: 'ad_ids.npy\\n' is not the name"),
-    (put("files.0.file", "a" * 300 + ".npy"), "is not the name of an array"),
-    (put("files.0.file", "ad_ids.npy"), "ad_ids.npy is listed twice"),
-    (put("files.0.dtype", "|O"), "files[0].dtype: '|O' is not a little-endian number"),
-    (put("files.0.dtype", ">i4"), "files[0].dtype: '>i4' is not a little-endian number"),
-    (put("files.0.shape", [1] * 9), "files[0].shape: at most 8 dimensions"),
-    (put("files.0.shape", [-1]), "files[0].shape: must be 0 to"),
-    (put("files.0.shape", [2**63]), "files[0].shape: must be 0 to"),
-    (put("files.0.bytes", -1), "files[0].bytes: must be 0 to"),
-    (put("files.0.xxh3_128", "X" * 32), "files[0].xxh3_128: expected 32 hexadecimal digits"),
-    (put("files.0.mode", 1), "files[0]: unknown key 'mode'"),
-    (put("comment", "hi"), "unknown key 'comment'; known: "),
-]
-
-
-@pytest.mark.parametrize(("change", "fault"), FAULTS, ids=[fault for _, fault in FAULTS])
-def test_a_wrong_field_is_named_with_its_value(change: Change, fault: str, version: Path) -> None:
-    forge_manifest(version, change)
-    assert_manifest_refused(version, fault)
-
-
-K_WAY_FAULTS: list[tuple[MatcherMode, Change, str]] = [
-    (MatcherMode.STATIC, put("matchers.static.widths", [3, 4]), "widths: expected 3 numbers, got"),
-    (MatcherMode.STATIC, put("matchers.static.widths.1", 0), "widths[1]: must be 1 to 1024, got 0"),
-    (MatcherMode.STATIC, put("matchers.static.widths.1", 1025), "widths[1]: must be 1 to 1024"),
-    (MatcherMode.STATIC, put("matchers.static.k", 3), "matchers.static: unknown key 'k'"),
-    (MatcherMode.STATIC, put("matchers.static", {}), "matchers.static: missing key 'widths'"),
-    (MatcherMode.STATIC, put("matchers.mode", "union"), "static: not a key of mode union"),
-    (MatcherMode.STATIC, put("matchers.bitmask_level_rows.0", 7), "must be 1 to 6, got 7"),
-    (MatcherMode.STATIC, put("matchers.bitmask_level_rows", [1]), "expected 3 numbers, got 1"),
-    (MatcherMode.DYNAMIC, put("matchers.dynamic.k_max", 6), "k_max: must be a power of two"),
-    (MatcherMode.DYNAMIC, put("matchers.dynamic.k_max", 0), "k_max: must be a power of two"),
+UNION, STATIC, DYNAMIC = MatcherMode.UNION, MatcherMode.STATIC, MatcherMode.DYNAMIC
+FAULTS: list[tuple[MatcherMode, Change, str]] = [
+    (UNION, put("format", "zip"), "format must be 'grace-snapshot', got 'zip'"),
+    (UNION, drop("format"), "format must be 'grace-snapshot', got None"),
     (
-        MatcherMode.DYNAMIC,
+        UNION,
+        put("format_version", 2),
+        "written by a newer GRACE (format 2, this one reads 1): upgrade",
+    ),
+    (UNION, put("format_version", 10**400), "written by a newer GRACE (format 1000"),
+    (UNION, put("format_version", 0), "format_version: expected a positive integer, got 0"),
+    (UNION, put("format_version", True), "format_version: expected a positive integer, got True"),
+    (UNION, put("format_version", "1"), "format_version: expected a positive integer, got '1'"),
+    (UNION, drop("format_version"), "format_version: expected a positive integer, got None"),
+    (UNION, put("version", "1"), "version: expected 20 digits, got '1'"),
+    (UNION, put("version", 1), "version: expected a string"),
+    (UNION, put("version", "٠" * 20), "version: expected 20 digits"),
+    (
+        UNION,
+        put("created_at", "now"),
+        "created_at: expected 2026-01-31T12:00:00Z or alike, got 'now'",
+    ),
+    (UNION, put("sid_space", ""), "sid_space: expected 1 to 255 printable characters, got ''"),
+    (UNION, put("vocab_sizes", []), "vocab_sizes: at least one is needed"),
+    (UNION, put("vocab_sizes.1", 65537), "vocab_sizes[1]: must be 1 to 65536, got 65537"),
+    (UNION, put("vocab_sizes.1", 1), "counts.nodes_per_level[2]: must be 1 to 2, got 4"),
+    (
+        UNION,
+        put("schema.sets.0.bloom_bits", 63),
+        "sets.location.bloom_bits: must be a power of two",
+    ),
+    (UNION, put("schema.hash_seed", -1), "hash_seed: must be 0 to 2^64 - 1, got -1"),
+    (UNION, put("matchers.mode", "tree"), "matchers.mode 'tree' is not one that this GRACE reads"),
+    (UNION, put("matchers.mode", "cd"), "matchers.bloom_level_rows: expected the sets [], got"),
+    (UNION, put("matchers.mode", "static"), "matchers.static: missing in mode static"),
+    (UNION, put("matchers.mode", "dynamic"), "matchers.dynamic: missing in mode dynamic"),
+    (
+        UNION,
+        put("matchers.static", {"widths": [1, 1, 1]}),
+        "matchers.static: not a key of mode union",
+    ),
+    (
+        UNION,
+        put("matchers.bitmask_level_rows", [1]),
+        "bitmask_level_rows: expected 3 numbers, got 1",
+    ),
+    (
+        UNION,
+        put("matchers.bitmask_level_rows.0", 3),
+        "bitmask_level_rows[0]: must be 1 to 2, got 3",
+    ),
+    (UNION, put("matchers.bloom_level_rows", {}), "matchers.bloom_level_rows: expected the sets"),
+    (UNION, put("matchers.bloom_level_rows.location.2", 0), "location[2]: must be 1 to 6, got 0"),
+    (
+        UNION,
+        put("counts.nodes_per_level", [1]),
+        "counts.nodes_per_level: expected 4 numbers, got 1",
+    ),
+    (UNION, put("counts.nodes_per_level.0", 2), "counts.nodes_per_level[0]: must be 1 to 1, got 2"),
+    (UNION, put("counts.nodes_per_level.1", 5), "counts.nodes_per_level[1]: must be 1 to 4, got 5"),
+    (UNION, put("counts.ads", 5), "counts.ads: must be 6 to 2147483647, got 5"),
+    (UNION, put("counts.ads", 2**31), "counts.ads: must be 6 to 2147483647, got 2147483648"),
+    (UNION, put("counts.ads", 8.5), "8.5: only integers are expected"),
+    (UNION, put("counts.rules", 0), "counts.rules: must be 1 to 8, got 0"),
+    (UNION, put("counts.rule_bitmasks", 8), "counts.rule_bitmasks: must be 1 to 7, got 8"),
+    (UNION, put("counts.set_rules.brand", 1), "counts.set_rules: expected the sets"),
+    (UNION, put("counts.set_values.location", -1), "counts.set_values.location: must be 0 to"),
+    (UNION, put("rejects", -1), "rejects: must be 0 to"),
+    (UNION, put("updates_watermark", 2**64), "updates_watermark: must be 0 to"),
+    (UNION, put("files.0.file", "../ad_ids.npy"), "files[0].file: '../ad_ids.npy' is not the name"),
+    (UNION, put("files.0.file", "/etc/passwd"), "files[0].file: '/etc/passwd' is not the name"),
+    (UNION, put("files.0.file", "ad_ids.npy\n"), "files[0].file: 'ad_ids.npy\\n' is not the name"),
+    (UNION, put("files.0.file", "a" * 300 + ".npy"), "is not the name of an array"),
+    (UNION, put("files.0.file", "ad_ids.npy"), "ad_ids.npy is listed twice"),
+    (UNION, put("files.0.dtype", "|O"), "files[0].dtype: '|O' is not a little-endian number"),
+    (UNION, put("files.0.dtype", ">i4"), "files[0].dtype: '>i4' is not a little-endian number"),
+    (UNION, put("files.0.shape", [1] * 9), "files[0].shape: at most 8 dimensions"),
+    (UNION, put("files.0.shape", [-1]), "files[0].shape: must be 0 to"),
+    (UNION, put("files.0.shape", [2**63]), "files[0].shape: must be 0 to"),
+    (UNION, put("files.0.bytes", -1), "files[0].bytes: must be 0 to"),
+    (UNION, put("files.0.xxh3_128", "X" * 32), "files[0].xxh3_128: expected 32 hexadecimal digits"),
+    (UNION, put("files.0.mode", 1), "files[0]: unknown key 'mode'"),
+    (UNION, put("comment", "hi"), "unknown key 'comment'; known: "),
+    (STATIC, put("matchers.static.widths", [3, 4]), "widths: expected 3 numbers, got"),
+    (STATIC, put("matchers.static.widths.1", 0), "widths[1]: must be 1 to 1024, got 0"),
+    (STATIC, put("matchers.static.widths.1", 1025), "widths[1]: must be 1 to 1024"),
+    (STATIC, put("matchers.static.k", 3), "matchers.static: unknown key 'k'"),
+    (STATIC, put("matchers.static", {}), "matchers.static: missing key 'widths'"),
+    (STATIC, put("matchers.mode", "union"), "static: not a key of mode union"),
+    (STATIC, put("matchers.bitmask_level_rows.0", 7), "must be 1 to 6, got 7"),
+    (STATIC, put("matchers.bitmask_level_rows", [1]), "expected 3 numbers, got 1"),
+    (DYNAMIC, put("matchers.dynamic.k_max", 6), "k_max: must be a power of two"),
+    (DYNAMIC, put("matchers.dynamic.k_max", 0), "k_max: must be a power of two"),
+    (
+        DYNAMIC,
         put("matchers.dynamic.fill_target_millionths", -1),
         "fill_target_millionths: must be 0 to 1000000, got -1",
     ),
-    (MatcherMode.DYNAMIC, put("matchers.mode", "static"), "matchers.static: missing in mode"),
-    (MatcherMode.DYNAMIC, put("matchers.bitmask_level_rows.0", 17), "must be 1 to 16, got 17"),
+    (DYNAMIC, put("matchers.mode", "static"), "matchers.static: missing in mode"),
+    (DYNAMIC, put("matchers.bitmask_level_rows.0", 17), "must be 1 to 16, got 17"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("mode", "change", "fault"), K_WAY_FAULTS, ids=[fault for _, _, fault in K_WAY_FAULTS]
+    ("mode", "change", "fault"), FAULTS, ids=[f"{mode.value}-{fault}" for mode, _, fault in FAULTS]
 )
-def test_wrong_partitions_are_named(
-    mode: MatcherMode, change: Change, fault: str, tmp_path: Path
+def test_a_wrong_field_is_named_with_its_value(
+    mode: MatcherMode, change: Change, fault: str, version_of: Callable[[MatcherMode], Path]
 ) -> None:
-    version = make_version(tmp_path, mode=mode)
-    load_snapshot(version)
+    version = version_of(mode)
     forge_manifest(version, change)
     assert_manifest_refused(version, fault)
 
 
-def test_more_rows_than_ids_can_number_are_refused(tmp_path: Path) -> None:
-    version = make_version(tmp_path, mode=MatcherMode.STATIC)
+def test_more_rows_than_ids_can_number_are_refused(
+    version_of: Callable[[MatcherMode], Path],
+) -> None:
+    version = version_of(STATIC)
 
     def change(fields: Fields) -> None:
         fields["vocab_sizes"] = [65536] * 3
@@ -256,7 +265,7 @@ def test_a_manifest_that_is_too_long_is_not_read(version: Path) -> None:
     assert_manifest_refused(version, "has 16777217 bytes, at most 16777216 are allowed")
 
 
-def test_a_newer_format_is_told_whatever_else_it_changes(version: Path) -> None:
+def test_a_newer_format_is_reported_whatever_else_it_changes(version: Path) -> None:
     write_fields(version, {"format": "grace-snapshot", "format_version": 3, "shards": []})
     assert_manifest_refused(version, "written by a newer GRACE (format 3, this one reads 1)")
 
@@ -285,13 +294,13 @@ def places(value: Any, path: str = "") -> list[str]:
 @given(data=st.data())
 @settings(max_examples=400)
 def test_any_value_at_any_place_is_refused_in_words_or_true(
-    intact: Path, data: st.DataObject
+    intact_of: dict[MatcherMode, Path],
+    data: st.DataObject,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    content = (intact / "MANIFEST.json").read_bytes()
-    fields = json.loads(content)
+    fields = read_fields(intact_of[UNION])
     put(data.draw(st.sampled_from(places(fields))), data.draw(json_values))(fields)
-    folder = intact.parent / "fuzz"
-    folder.mkdir(exist_ok=True)
+    folder = tmp_path_factory.getbasetemp()
     write_fields(folder, fields)
     try:
         manifest = parse_manifest((folder / "MANIFEST.json").read_bytes())

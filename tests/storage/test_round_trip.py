@@ -1,4 +1,4 @@
-"""What was written comes back, and is what readers use only once it is published."""
+"""A snapshot loads as it was written, and readers use it only once it is published."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from grace.configs.errors import InputError, SnapshotError
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.index.storage import (
     current_version,
@@ -136,7 +136,7 @@ def test_a_relative_path_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert load_snapshot(Path()).facts.version == 5
 
 
-def test_versions_are_ascending_whatever_else_lies_there(tmp_path: Path) -> None:
+def test_versions_are_ascending_whatever_else_is_in_the_root(tmp_path: Path) -> None:
     assert versions(tmp_path / "absent") == ()
     assert next_version(tmp_path / "absent") == 1
     for version in (2, 10, 111):
@@ -192,7 +192,7 @@ def test_a_full_disk_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyP
     make_version(tmp_path, 1)
 
 
-def test_a_disk_that_will_be_full_is_told_before_writing(
+def test_a_disk_that_would_be_full_is_an_error_before_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     status = os.statvfs(tmp_path)

@@ -1,4 +1,4 @@
-"""Writes raw ads as the Parquet files that a build reads, in whatever shape a test asks for."""
+"""Write raw ads as the Parquet files that a build reads."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,7 +42,7 @@ def write_ads(
 
 
 def write_schema(path: Path, schema: TargetingSchema) -> Path:
-    """As a person would write it."""
+    """Write the schema in YAML, the way a person would."""
     document = {
         "attributes": {
             a.name: {

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from grace.configs.generation import BeamProfile
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.index.users.user_rows import UserAttributes, UserEncoder
 from grace.kernels import DecodeIndex, Ops, UserTensors, admission_slot
 from grace.model.definition.beam_search import Generated, beam_search, leaves_of

@@ -1,4 +1,4 @@
-"""Small snapshots on disk, and hostile ones: any array, any manifest, under right digests.
+"""Small snapshots on disk, and hostile ones: any array, any manifest, with right digests.
 
 The digests are computed here from the words of docs/snapshot.md and not by the product, so a test
 that loads what this wrote also says that the document is enough to write a snapshot.
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.index.storage import write_snapshot
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
@@ -72,7 +72,7 @@ def small_snapshot(version: int = 1, mode: MatcherMode = MatcherMode.UNION) -> S
 
 
 def tiny_snapshot(version: int = 1) -> Snapshot:
-    """As few files as a snapshot can have, for tests that take time by the file."""
+    """A snapshot with as few files as possible, for tests whose time grows with the files."""
     schema = TargetingSchema(attributes=SCHEMA.attributes, sets=(), hash_seed=0)
     ads = (RawAd(63, (0, 1)), RawAd(7, (1, 0), rules={"country": (some("NO"), None)}))
     return plain_snapshot(schema, (2, 2), ads, MatcherMode.CD, version)

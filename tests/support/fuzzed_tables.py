@@ -1,4 +1,4 @@
-"""Ads tables as somebody else's software may write them, and what a build must make of their rows.
+"""Ads tables as other software may write them, and what a build must make of their rows.
 
 Rows are plain Python data; the columns' Arrow types, the files' order of columns, their row groups
 and encodings are drawn apart from them, and must not matter.
@@ -232,7 +232,7 @@ def _faulty_lists(name: str, row: Row) -> list[str]:
     allowed = listed if include is None else set(include)
     other = include is None and (
         listed is None or name == "device"
-    )  # somebody whom the schema does not list may still pass
+    )  # a user whose value is not listed may still pass
     if exclude and not other and allowed is not None and allowed <= set(exclude):
         faulty.append(f"{name}_exclude")
     return faulty

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from grace.configs.generation import BeamProfile
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import DecodeIndex, UserTensors
 from grace.model.checkpoints.init import random_model

@@ -1,4 +1,4 @@
-"""Kills a writer of snapshots at every one of its file-system calls, in a process of its own.
+"""Kill a writer of snapshots at every one of its file-system calls.
 
     python killed_writer.py ROOT
 
@@ -65,7 +65,7 @@ def write_and_publish(root: Path, version: int) -> None:
 
 
 def survives(root: Path, number: int) -> bool:
-    """Whether a writer that is to die in this call got through without it."""
+    """True if the writer ended before the call in which it was to die."""
     child = os.fork()
     if child == 0:
         die_in_call(number)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from grace.index.trie import NO_NODE
 from grace.kernels import NO_BLOCK, Candidates

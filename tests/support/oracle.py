@@ -1,6 +1,6 @@
-"""Who may see which ad, on raw strings and Python sets: the definition all else is tested by.
+"""Which user may see which ad, on raw strings and Python sets: the definition for all tests.
 
-Nothing here knows of bits, rows, ids or arrays. Read it top to bottom and judge eligibility by it.
+There are no bits, rows, ids or arrays here. Read it from top to bottom to know what eligible means.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 __all__ = ["NO_RULE", "RawAd", "Rule", "eligible", "eligible_prefixes", "first_failure"]
 
 Rule = tuple[frozenset[str] | None, frozenset[str] | None]
-"""What an ad says of one attribute or set: (include, exclude). None: no such list."""
+"""An ad's rule for one attribute or set: (include, exclude). None: no such list."""
 
 User = Mapping[str, Sequence[str]]
 """Name -> values, as a request sends them; an absent name or an empty list means missing."""

@@ -10,15 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.index.matchers.bloom import bloom_positions, star_hash, value_hash
-from grace.index.matchers.matchers import (
-    BloomMatchers,
-    DynamicKWay,
-    KWay,
-    MatcherMode,
-    Matchers,
-    NodeMatchers,
-    StaticKWay,
-)
+from grace.index.matchers.modes import DynamicKWay, KWay, MatcherMode, StaticKWay
+from grace.index.matchers.node_matchers import BloomMatchers, Matchers, NodeMatchers
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts
 from grace.index.targeting.rules import SetRules, TargetingRules

@@ -4,14 +4,8 @@ from fractions import Fraction
 from functools import reduce
 from operator import or_
 
-from grace.index.matchers.matchers import (
-    FILL_UNIT,
-    DynamicKWay,
-    KWay,
-    MatcherMode,
-    NodeMatchers,
-    StaticKWay,
-)
+from grace.index.matchers.modes import FILL_UNIT, DynamicKWay, KWay, MatcherMode, StaticKWay
+from grace.index.matchers.node_matchers import NodeMatchers
 from grace.index.trie import SidTrie
 
 __all__ = ["plain_k_way", "plain_partitions", "rows_of_entry"]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from grace.bench.rungs.attention import DenseCache
 from grace.configs.generation import BeamProfile
-from grace.index.matchers.matchers import MatcherMode
+from grace.index.matchers.modes import MatcherMode
 from grace.kernels import REFERENCE
 from grace.model.definition.beam_search import beam_search
 from grace.model.definition.decoder import Decoder

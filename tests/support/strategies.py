@@ -1,6 +1,6 @@
 """Schemas, ads and users to test with: one seeded random source, and hypothesis strategies over it.
 
-The attribute sizes 1, 63, 64, 65 and 250 put the `other` bit at, before and behind the borders of
+The attribute sizes 1, 63, 64, 65 and 250 put the `other` bit at, before and after the borders of
 64-bit words. Values are plain strings: "a0-v17" is listed, "a0-new" is unknown to the schema.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from grace.index.matchers.matchers import KWay
+from grace.index.matchers.modes import KWay
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from grace.index.users.user_rows import UserAttributes
 from support.oracle import RawAd, Rule
@@ -48,7 +48,7 @@ def random_schema(
     attribute_sizes: Sequence[int] | None = None,
     num_sets: int | None = None,
 ) -> TargetingSchema:
-    """By default up to 4 attributes of the odd sizes, and up to 3 sets."""
+    """Return up to 4 attributes of the odd sizes, and up to 3 sets, unless the caller chooses."""
     if attribute_sizes is None:
         attribute_sizes = [int(rng.choice(ATTRIBUTE_SIZES)) for _ in range(rng.integers(5))]
     if num_sets is None:
@@ -125,7 +125,7 @@ def _random_rules(rng: np.random.Generator, schema: TargetingSchema) -> dict[str
 
 
 def _random_rule(rng: np.random.Generator, values: Sequence[str], may_exclude_all: bool) -> Rule:
-    """None, include, exclude, or both; never one that leaves nobody, which a build refuses."""
+    """None, include, exclude, or both; never one that no user passes, which a build refuses."""
     include = _some(rng, values, least=1) if rng.random() < 0.45 else None
     exclude = _some(rng, values, least=0) if rng.random() < 0.3 else None
     if include is not None and exclude is not None and include <= exclude:
@@ -144,7 +144,7 @@ def _some(rng: np.random.Generator, values: Sequence[str], least: int) -> frozen
 
 
 def random_user(rng: np.random.Generator, schema: TargetingSchema) -> UserAttributes:
-    """Missing, single, several, unknown and repeated values; sometimes a name nobody knows."""
+    """Missing, single, several, unknown and repeated values; at times a name of no schema."""
     user: dict[str, Sequence[str]] = {}
     for attribute in schema.attributes:
         kind = rng.random()
@@ -176,7 +176,7 @@ def random_case(
     num_users: int | None = None,
     schema: TargetingSchema | None = None,
 ) -> Case:
-    """By default small enough for the plain builder to build hundreds of them in a test."""
+    """Return a case so small that a test may build hundreds, unless the caller asks for more."""
     schema = schema or random_schema(rng)
     vocab_sizes = tuple(int(size) for size in rng.integers(1, 6, size=rng.integers(1, 5)))
     num_ads = int(rng.integers(1, 40)) if num_ads is None else num_ads

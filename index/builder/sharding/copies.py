@@ -1,4 +1,4 @@
-"""Numbers equal spans once over many tables, by first use, in memory that a budget bounds."""
+"""Number equal spans once over many tables, by first use, in memory that a budget bounds."""
 
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
@@ -7,25 +7,21 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from grace.index.targeting.limits import require_ids
+from grace.index.snapshot import require_ids
+from grace.index.storage.mapped import blocks
 from grace.native.loader import array_in, array_out, declare
 
 __all__ = ["COPIES_BUDGET", "Numbered", "SpanTable", "Spans", "number_spans"]
 
 COPIES_BUDGET = 1 << 28
-"""Bytes of spans that are told apart at a time."""
+"""Bytes of spans that are compared at a time."""
 
 _new = declare("grace_copies_new", ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 _free = declare("grace_copies_free", ctypes.c_void_p)
 _add = declare(
     "grace_copies_add",
-    ctypes.c_void_p,
-    ctypes.c_int64,
-    ctypes.c_void_p,
-    ctypes.c_int64,
-    array_in(np.uint32),
-    ctypes.c_int32,
-    array_out(np.int32),
+    *(ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, array_in(np.uint32)),
+    *(ctypes.c_int32, array_out(np.int32)),
 )
 
 
@@ -52,11 +48,16 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class SpanTable:
-    """A table of `count` spans and about so many bytes; `blocks` reads it from its beginning."""
+    """A table of `count` spans in about `bytes` bytes; `blocks` reads it from its beginning."""
 
     count: int
     bytes: int
     blocks: Callable[[], Iterator[Spans]]
+
+    @staticmethod
+    def of_rows(rows: npt.NDArray[np.generic], begin: int, end: int) -> "SpanTable":
+        size = (end - begin) * rows.shape[1] * rows.itemsize
+        return SpanTable(end - begin, size, lambda: map(Spans.of_rows, blocks(rows, begin, end)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class Numbered:
 
 
 def number_spans(tables: Sequence[SpanTable]) -> Numbered:
-    """Ids by first use: the tables one after another, each in its own order."""
+    """Number by first use: the tables one after another, each in its own order."""
     borders = np.cumsum([0, *(table.count for table in tables)])
     total = int(borders[-1])
     require_ids(total, "rows of all shards")
@@ -79,15 +80,16 @@ def number_spans(tables: Sequence[SpanTable]) -> Numbered:
         _find_first(tables, parts, part, first_of)
     is_first = first_of == np.arange(total, dtype=np.int32)
     ids = np.cumsum(is_first, dtype=np.int32) - np.int32(1)
-    count = int(ids[-1]) + 1 if total else 0
-    new_of = ids[first_of]
     cuts = borders[1:-1]
-    return Numbered(count, tuple(np.split(new_of, cuts)), tuple(np.split(is_first, cuts)))
+    return Numbered(
+        int(is_first.sum()), tuple(np.split(ids[first_of], cuts)), tuple(np.split(is_first, cuts))
+    )
 
 
 def _find_first(
     tables: Sequence[SpanTable], parts: int, part: int, first_of: npt.NDArray[np.int32]
 ) -> None:
+    """Find the first of equal spans, of those whose hash belongs to this part."""
     handle = ctypes.c_void_p()
     _new(parts, part, ctypes.byref(handle))
     try:
@@ -95,16 +97,9 @@ def _find_first(
         for table in tables:
             end = at + table.count
             for spans in table.blocks():
-                offsets = spans.offsets
-                _add(
-                    handle,
-                    len(spans),
-                    None if offsets is None else offsets.ctypes.data,
-                    spans.width,
-                    spans.words,
-                    at,
-                    first_of[at : at + len(spans)],
-                )
+                begins = None if spans.offsets is None else spans.offsets.ctypes.data
+                found = first_of[at : at + len(spans)]
+                _add(handle, len(spans), begins, spans.width, spans.words, at, found)
                 at += len(spans)
             if at != end:
                 raise ValueError(f"a table of {table.count} spans gave {at - end + table.count}")

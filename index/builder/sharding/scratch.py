@@ -1,4 +1,4 @@
-"""A folder for the files of one build, gone when the build is; of killed builds, too."""
+"""A folder for the files of one build, removed at its end; a killed build's, by the next one."""
 
 import errno
 import fcntl
@@ -16,14 +16,14 @@ __all__ = ["SCRATCH", "scratch_faults", "scratch_folder"]
 SCRATCH = ".sharding-"
 """Begins the name of such a folder."""
 
-_UNLOCKED = f".new{SCRATCH}"  # until it is locked: nobody may take it for a dead build's
+_UNLOCKED = f".new{SCRATCH}"  # until it is locked, so that no build removes it as abandoned
 _IN_USE = "in-use"  # locked (flock) while the build lives
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
 def scratch_folder(parent: Path) -> Iterator[Path]:
-    """A folder in `parent`, which is made if missing and may be many builds' and many users'."""
+    """A folder in `parent`, which is made if missing and which builds and users may share."""
     try:
         parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(parent)
@@ -46,7 +46,7 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
 
 @contextmanager
 def scratch_faults(step: str, scratch: Path) -> Iterator[None]:
-    """What befalls files in a scratch folder, in a line with the step that met it."""
+    """Report a fault of files in a scratch folder, in one line with the step that met it."""
     try:
         yield
     except OSError as error:
@@ -58,7 +58,7 @@ def scratch_faults(step: str, scratch: Path) -> Iterator[None]:
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """Those of other users stay: whether they are abandoned, only their owner can tell."""
+    """Other users' folders stay: only their owner can know whether they are abandoned."""
     for folder in parent.glob(f"{SCRATCH}*"):
         if folder.is_symlink() or not folder.is_dir():
             continue

@@ -1,6 +1,5 @@
-"""One shard of a build: the ads of a range of first tokens, as a snapshot of their own."""
+"""One shard of a build: the ads of a range of first tokens, as a snapshot."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -12,12 +11,11 @@ import numpy.typing as npt
 from grace.index.builder.arrange import arrange
 from grace.index.builder.build import BuildSpec, matchers_of
 from grace.index.builder.collect import CollectedAds
-from grace.index.builder.peak import peak_memory
-from grace.index.builder.rule_table import RawRules, RawSetRules
-from grace.index.builder.sharding.join_rules import JoinedRules, join_rules, set_rule_spans
-from grace.index.builder.sharding.runs import RunAds, RunSlice, load_run
-from grace.index.builder.sharding.stored_arrays import OutputFolder
-from grace.index.snapshot import Snapshot, SnapshotFacts
+from grace.index.builder.report import peak_memory
+from grace.index.builder.sharding.join_rules import RuleSource, join_rules
+from grace.index.builder.sharding.output_folder import OutputFolder
+from grace.index.builder.sharding.runs import RunSlice, load_run
+from grace.index.snapshot import SnapshotFacts
 from grace.index.storage.writer import write_unsynced
 from grace.index.targeting.schema import TargetingSchema
 
@@ -52,10 +50,10 @@ class BuiltShard:
 
 
 def first_token_ranges(token_ads: npt.NDArray[np.int64], shards: int) -> list[tuple[int, int]]:
-    """At most so many ranges of about as many ads each; one token's ads stay together."""
+    """Return at most `shards` ranges of about equally many ads; one token's ads stay together."""
     until = np.cumsum(token_ads)
     wanted = until[-1] * np.arange(1, shards) / shards
-    # Each border goes behind the token whose end is nearest to it.
+    # Each border follows the token whose end is nearest to it.
     after = np.searchsorted(until, wanted)
     before = np.where(after > 0, until[after - 1], 0)
     borders = after + (until[after] - wanted <= wanted - before)
@@ -70,45 +68,22 @@ def build_shard(task: ShardTask) -> BuiltShard:
         return BuiltShard(None, (), peak_memory())
     arranged = arrange(collected, task.vocab_sizes, task.spec.threads)
     del collected
-    snapshot = Snapshot(
-        task.facts,
-        task.schema,
-        arranged.trie,
-        task.spec.mode,
-        matchers_of(arranged, task.schema, task.spec, lambda done: None),
-        arranged.ads,
-        arranged.rules,
-        arranged.set_values,
-    )
-    write_unsynced(snapshot, root)
+    matchers = matchers_of(arranged, task.schema, task.spec, lambda done: None)
+    write_unsynced(arranged.snapshot(task.facts, task.schema, task.spec.mode, matchers), root)
     return BuiltShard(root, arranged.trie.level_counts, peak_memory())
 
 
 def _collected(task: ShardTask, root: Path) -> CollectedAds:
-    """The shard's ads of all runs, their rules once each."""
+    """Return the shard's ads of all runs, with each rule once."""
     parts = [load_run(run, task.repeated, len(task.schema.sets)) for run in task.runs]
     with OutputFolder(root / "rules") as out:
-        joined = join_rules([part.rules for part in parts], out)
+        joined = join_rules([RuleSource(part.rules, part.set_values) for part in parts], out)
+    new_rules = [new_of[part.rule_of] for part, new_of in zip(parts, joined.new_of, strict=True)]
     return CollectedAds(
         np.concatenate([part.ad_ids for part in parts]),
         np.concatenate([part.tokens for part in parts]),
         np.concatenate([part.weights for part in parts]),
-        _joined_rule_of(parts, joined),
-        _raw_rules(joined),
-        tuple(list(values.strings) for values in joined.set_values),
-    )
-
-
-def _joined_rule_of(parts: Sequence[RunAds], joined: JoinedRules) -> npt.NDArray[np.int32]:
-    return np.concatenate(
-        [new_of[part.rule] for part, new_of in zip(parts, joined.new_of, strict=True)]
-    )
-
-
-def _raw_rules(joined: JoinedRules) -> RawRules:
-    rules = joined.rules
-    return RawRules(
-        np.column_stack([rules.bitmask, rules.set_rules]),
-        rules.bitmask_table,
-        tuple(RawSetRules(*set_rule_spans(of_set)) for of_set in rules.sets),
+        np.concatenate(new_rules),
+        joined.rules,
+        tuple(values.strings for values in joined.set_values),
     )

@@ -46,7 +46,8 @@ struct SetRules {
   bool missing_passes_exclude;
 };
 
-// The arrays of a verified snapshot; see index/matching/ads.py and index/targeting/rules.py. Ordinals fit int32.
+// The arrays of a verified snapshot; see index/matching/ads.py and index/targeting/rules.py.
+// Ordinals fit int32.
 struct Ads {
   int64_t num_leaves;
   int64_t num_ads;
@@ -134,7 +135,7 @@ struct Scratch {
 };
 
 // Judges the distinct rules of `scratch.rules` for the request's user, into `scratch.verdicts`.
-void judge_rules(const Ads& ads, const Request& request, Scratch& scratch);
+void match_rules(const Ads& ads, const Request& request, Scratch& scratch);
 
 // Any number of threads may ask one matcher at once.
 class Matcher {

@@ -24,7 +24,7 @@ uint32_t hash_span(const Word* words, int64_t count) {
   return static_cast<uint32_t>(hash ^ (hash >> 32));
 }
 
-// Spans of any length. Reading (`find`) is safe from many threads while nobody adds.
+// Spans of any length. Reading (`find`) is safe from many threads while none adds.
 template <typename Word>
 class Interner {
  public:

@@ -32,8 +32,9 @@ GRACE_HOST_DEVICE float score_of_key(uint32_t key) {
   return bits_float((key >> 31) != 0 ? key : 0x7fffffffu - key);
 }
 
-// Keys of the scores from -1 down to -256, counted from the first on; what is outside shares its
-// ends. A k-th best log-probability is there: so many bits of it tell more than as many of the key.
+// Keys of the scores from -1 down to -256, counted from the first one; scores outside share the
+// first or the last key. A k-th best log-probability is in this range, where the bits resolve more
+// than the same number of bits of the whole key.
 constexpr int kWindowBits = 26;
 constexpr uint32_t kWindowKeys = 1u << kWindowBits;
 constexpr uint32_t kFirstWindowKey = 0xbf800000u;

@@ -108,7 +108,7 @@ class Workers {
   }
 
   std::vector<std::thread> threads_;
-  std::mutex running_;  // by whoever's job it is
+  std::mutex running_;  // held by the thread whose job runs
   std::mutex lock_;     // guards the four below
   Job* job_ = nullptr;
   uint64_t round_ = 0;  // numbers the jobs: each thread takes part in one once

@@ -1,7 +1,7 @@
-"""How items get the numbers by which a snapshot knows ads: their own, or those of an id map.
+"""Number items, since a snapshot knows ads by number: by their own numbers, or by an id map.
 
 An id map is a Parquet file of `item_id` (text) and `ad_id` (int64). A number, once given, stays:
-an import reads the map there is, adds the items it has not met, and writes it back.
+an import reads the existing map, adds new items, and writes it back.
 """
 
 import fcntl
@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 
 from grace.configs.errors import InputError
 from grace.index.builder.source import UNREADABLE, first_line
-from grace.index.importers.rejects import Fault, brief
 from grace.index.importers.replace_file import replacing
+from grace.index.rejects import Fault, brief
 
 __all__ = ["IdMap", "IntegerIds", "Numbering", "map_lock"]
 
@@ -34,17 +34,17 @@ Faults = dict[int, Fault]
 
 class Numbering(Protocol):
     def numbers(self, ids: Int64 | list[str]) -> tuple[Int64, Faults]:
-        """A number for each id; by place, why one has none."""
+        """Return a number for each id; and the faults of those without one, by place."""
 
     def names(self, numbers: Int64) -> list[str]:
-        """The ids that these numbers stand for."""
+        """Return the ids that have these numbers."""
 
     def find(self, text: str) -> int | None:
-        """The number of an id, if it has one already."""
+        """Return the number of an id, if it has one already."""
 
 
 class IntegerIds:
-    """Items whose ids are plain decimal numbers already; `remedy` is told where they are not."""
+    """Items whose ids are plain decimal numbers; `remedy` is shown for those that are not."""
 
     def __init__(self, remedy: str = "--id-map numbers such items") -> None:
         self._remedy = remedy
@@ -73,7 +73,7 @@ class IntegerIds:
 
 
 class IdMap:
-    """Items of any name, numbered in order of arrival behind those that it has already."""
+    """Items of any name, numbered in order of arrival after the known ones."""
 
     def __init__(self, known: dict[str, int] | None = None) -> None:
         self._numbers: dict[str, int] = known or {}
@@ -104,7 +104,7 @@ class IdMap:
 
     @staticmethod
     def read(path: Path) -> "IdMap":
-        """The map as it is on disk; an empty one where there is no file."""
+        """Return the map that is on disk; an empty one if there is no file."""
         if not path.exists():
             return IdMap()
         try:
@@ -128,14 +128,14 @@ class IdMap:
             "item_id": pa.array(self._numbers.keys(), pa.string()),
             "ad_id": pa.array(self._numbers.values(), pa.int64()),
         }
-        # Not a link to it: whoever else names the map would not see what was added.
+        # The file, not a link to it: others who name the file must see what was added.
         with replacing(path.resolve()) as unfinished:
             pq.write_table(pa.table(columns), unfinished)
 
 
 @contextmanager
 def map_lock(path: Path) -> Iterator[None]:
-    """Until the map is written, no other import reads it: both would give the same numbers."""
+    """Lock the map until it is written: two imports at once would give the same numbers."""
     path = path.resolve()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,5 @@
-// Exact verdicts on rules. They are judged in blocks: each step reads, for all rules of the block,
-// what the step before asked for, and asks for what the next one reads.
+// Exact matching of rules, in blocks: each step reads, for all rules of the block, what the step
+// before has prefetched, and prefetches what the next step reads.
 #include <algorithm>
 
 #include "grace/cache.h"
@@ -18,14 +18,14 @@ bool any_in(const int32_t* begin, const int32_t* end, const uint64_t* user_value
   });
 }
 
-class Judge {
+class RuleMatcher {
  public:
-  Judge(const Ads& ads, const Request& request, const Scratch& scratch)
+  RuleMatcher(const Ads& ads, const Request& request, const Scratch& scratch)
       : ads_(ads), request_(request), scratch_(scratch) {}
 
-  void judge_block(const int32_t* rules, int32_t count, int32_t* verdicts) {
-    judge_attributes(rules, count, verdicts);
-    for (size_t s = 0; s < ads_.sets.size(); ++s) judge_set(s, rules, verdicts);
+  void match_block(const int32_t* rules, int32_t count, int32_t* verdicts) {
+    match_attributes(rules, count, verdicts);
+    for (size_t s = 0; s < ads_.sets.size(); ++s) match_set(s, rules, verdicts);
     for (int32_t i = 0; i < live_; ++i) verdicts[alive_[i]] = kPasses;
   }
 
@@ -37,7 +37,7 @@ class Judge {
     const int32_t* exclude_end;
   };
 
-  void judge_attributes(const int32_t* rules, int32_t count, int32_t* verdicts) {
+  void match_attributes(const int32_t* rules, int32_t count, int32_t* verdicts) {
     const auto num_sets = static_cast<int64_t>(ads_.sets.size());
     for (int32_t i = 0; i < count; ++i) {
       prefetch(ads_.rule_bitmask + rules[i]);
@@ -56,7 +56,7 @@ class Judge {
     }
   }
 
-  void judge_set(size_t s, const int32_t* rules, int32_t* verdicts) {
+  void match_set(size_t s, const int32_t* rules, int32_t* verdicts) {
     const SetRules& set = ads_.sets[s];
     const bool excludes = set.exclude_offsets[set.num_rules] != 0;
     for (int32_t i = 0; i < live_; ++i) {
@@ -134,14 +134,14 @@ void unmark_user_values(const Ads& ads, const Request& request, Scratch& scratch
 
 }  // namespace
 
-void judge_rules(const Ads& ads, const Request& request, Scratch& scratch) {
+void match_rules(const Ads& ads, const Request& request, Scratch& scratch) {
   const std::vector<int32_t>& rules = scratch.rules.keys();
   scratch.verdicts.resize(rules.size());
   mark_user_values(ads, request, scratch);
-  Judge judge(ads, request, scratch);
+  RuleMatcher matcher(ads, request, scratch);
   for (size_t begin = 0; begin < rules.size(); begin += kBlock) {
     const auto count = static_cast<int32_t>(std::min<size_t>(kBlock, rules.size() - begin));
-    judge.judge_block(rules.data() + begin, count, scratch.verdicts.data() + begin);
+    matcher.match_block(rules.data() + begin, count, scratch.verdicts.data() + begin);
   }
   unmark_user_values(ads, request, scratch);
 }

@@ -1,4 +1,4 @@
-"""The ads table that a build reads: items as ads of their own, or an ads table with their SIDs."""
+"""Write the ads table that a build reads: one ad per item, or an ads table with the items' SIDs."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 
 from grace.configs.errors import InputError
 from grace.index.builder.source import SID_SPACE_KEY, UNREADABLE, VOCAB_SIZES_KEY, first_line
-from grace.index.importers.collect import CollectedItems
-from grace.index.importers.numbering import IdMap
-from grace.index.importers.rejects import ItemRejects, RejectedItem, brief
+from grace.index.importers.accepted_items import AcceptedItems
+from grace.index.importers.item_numbers import IdMap
 from grace.index.importers.replace_file import replacing
+from grace.index.rejects import Fault, RejectedItem, RejectLog, brief
 
 __all__ = ["AdsToJoin", "write_items", "write_joined"]
 
@@ -27,7 +27,7 @@ _PLAIN_OF_VIEW = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 Advance = Callable[[int], None]
 
 
-def write_items(out: Path, items: CollectedItems, sid_space: str, advance: Advance) -> None:
+def write_items(out: Path, items: AcceptedItems, sid_space: str, advance: Advance) -> None:
     """One ad per item: `ad_id`, `sid`."""
     schema = pa.schema(
         [("ad_id", pa.int64()), ("sid", _SID)], _metadata(sid_space, items.vocab_sizes)
@@ -83,7 +83,7 @@ class AdsToJoin:
 
 
 def _without_views(schema: pa.Schema) -> pa.Schema:
-    """Arrow cannot take rows of string views and their like; as plain texts it can."""
+    """Arrow cannot take rows of string views and the like, but it can of plain texts."""
     fields = [field.with_type(_without_view(field.type)) for field in schema]
     return pa.schema(fields, schema.metadata)
 
@@ -110,11 +110,11 @@ def _check_joinable(path: Path, schema: pa.Schema) -> None:
 
 def write_joined(
     out: Path,
-    items: CollectedItems,
+    items: AcceptedItems,
     names: IdMap | None,
     ads: AdsToJoin,
     sid_space: str,
-    rejects: ItemRejects,
+    rejects: RejectLog,
     advance: Advance,
 ) -> npt.NDArray[np.bool_]:
     """The ads table's rows and columns, each with its item's SID.
@@ -151,22 +151,15 @@ def _without_sid(
 ) -> list[RejectedItem]:
     rejects = []
     for at in places.tolist():
-        key = _shown_key(keys[at])
+        value = _plain(keys[at], "(not UTF-8)")
+        key = None if value is None else brief(str(value))
         reason = "is null" if key is None else "has no SID among the imported items"
-        rejects.append(RejectedItem(str(ads.path), first_row + at, key, ads.key, key, reason))
+        rejects.append(Fault(ads.key, key, reason).of_item(str(ads.path), first_row + at, key))
     return rejects
 
 
-def _shown_key(key: Any) -> str | None:
-    try:
-        value = key.as_py()
-    except UnicodeDecodeError:
-        return "(not UTF-8)"
-    return None if value is None else brief(str(value))
-
-
 class _Places:
-    """Where an ad's item stands among the collected ones; -1 for one that is not there."""
+    """The place of an ad's item among the accepted ones; -1 for an item that is not there."""
 
     def __init__(self, numbers: npt.NDArray[np.int64], names: IdMap | None) -> None:
         self._order = np.argsort(numbers, kind="stable")
@@ -174,29 +167,29 @@ class _Places:
         self._names = names
 
     def __call__(self, keys: pa.Array) -> npt.NDArray[np.int64]:
-        numbers = self._of_texts(keys) if self._names is not None else _integers(keys)
+        numbers = _integers(keys) if self._names is None else _numbers_of_texts(keys, self._names)
         at = np.minimum(np.searchsorted(self._sorted, numbers), len(self._sorted) - 1)
         places: npt.NDArray[np.int64] = np.where(self._sorted[at] == numbers, self._order[at], -1)
         return places
 
-    def _of_texts(self, keys: pa.Array) -> npt.NDArray[np.int64]:
-        assert self._names is not None
-        if not pa.types.is_dictionary(keys.type):
-            keys = keys.dictionary_encode()
-        known = [self._number(text) for text in keys.dictionary]
-        of_code = np.array([*known, -1], np.int64)  # the last place stands for null
-        codes = keys.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
-        numbers: npt.NDArray[np.int64] = of_code[codes]
-        return numbers
 
-    def _number(self, text: Any) -> int:
-        assert self._names is not None
-        try:
-            value = text.as_py()
-        except UnicodeDecodeError:
-            return -1
-        number = None if value is None else self._names.find(value)
-        return -1 if number is None else number
+def _numbers_of_texts(keys: pa.Array, names: IdMap) -> npt.NDArray[np.int64]:
+    if not pa.types.is_dictionary(keys.type):
+        keys = keys.dictionary_encode()
+    known = [None if (text := _plain(key)) is None else names.find(text) for key in keys.dictionary]
+    # The last number is for null keys, whose code is -1.
+    of_code = np.array([*(-1 if number is None else number for number in known), -1], np.int64)
+    codes = keys.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+    numbers: npt.NDArray[np.int64] = of_code[codes]
+    return numbers
+
+
+def _plain(key: Any, not_utf8: str | None = None) -> Any:
+    """Return the Python value of an Arrow scalar."""
+    try:
+        return key.as_py()
+    except UnicodeDecodeError:
+        return not_utf8
 
 
 def _integers(keys: pa.Array) -> npt.NDArray[np.int64]:

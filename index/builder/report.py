@@ -1,0 +1,72 @@
+"""What a build reports: its progress while it runs, and its result."""
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from grace.index.matchers.modes import MatcherMode
+
+__all__ = ["Advance", "BuildReport", "Progress", "Steps", "peak_memory"]
+
+Progress = Callable[[str, int, int], None]
+"""Called with the step's name, how much of it is done, and how much there is."""
+
+Advance = Callable[[int], None]
+"""Called with how much of a step is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildReport:
+    version: int
+    path: Path
+    published: bool
+    mode: MatcherMode
+    sid_space: str
+    ads: int
+    sids: int
+    rules: int
+    rejects: int
+    reject_file: Path | None
+    files: int  # of the ads table
+    rows: int
+    ignored_columns: tuple[str, ...]
+    shards: int | None  # how many were built; None for a build as a whole
+    step_seconds: dict[str, float]
+    peak_memory_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **asdict(self),
+            "path": str(self.path),
+            "mode": self.mode.value,
+            "reject_file": None if self.reject_file is None else str(self.reject_file),
+            "ignored_columns": list(self.ignored_columns),
+            "step_seconds": {name: round(s, 3) for name, s in self.step_seconds.items()},
+            "seconds": round(sum(self.step_seconds.values()), 3),
+        }
+
+
+class Steps:
+    """Times the steps of a build and passes their progress on."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def run(self, name: str, total: int) -> Iterator[Advance]:
+        self._progress(name, 0, total)
+        start = time.monotonic()
+        yield lambda done: self._progress(name, done, total)
+        self.seconds[name] = time.monotonic() - start
+
+
+def peak_memory() -> int:
+    """Return the most bytes that this process has had in memory."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

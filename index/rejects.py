@@ -1,0 +1,142 @@
+"""Rejects: the records that a build or an import refuses, each with its place and its reason.
+
+A reject has `file`, `row`, an id, `column`, `value` and `reason`; its fields are the keys of its
+line in the list.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from grace.configs.errors import InputError, RejectedAdsError
+from grace.index.storage.strict_json import shown
+
+__all__ = [
+    "Fault",
+    "RejectLog",
+    "RejectedAd",
+    "RejectedItem",
+    "ad_rejects",
+    "brief",
+    "item_rejects",
+]
+
+_LONGEST = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    column: str
+    value: str | None
+    reason: str  # a fixed text, since rejects are counted by it
+
+    def of_item(self, file: str, row: int, item_id: str | None) -> "RejectedItem":
+        return RejectedItem(file, row, item_id, self.column, self.value, self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedAd:
+    file: str
+    row: int  # within the file, from 0
+    ad_id: int | None
+    column: str
+    value: str | None
+    reason: str
+
+    def __str__(self) -> str:
+        return _line(self, "" if self.ad_id is None else f", ad {self.ad_id}")
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedItem:
+    file: str
+    row: int  # entry, line or row of the file, from 0
+    item_id: str | None
+    column: str
+    value: str | None
+    reason: str
+
+    def __str__(self) -> str:
+        return _line(self, "" if self.item_id is None else f", item {shown(self.item_id)}")
+
+
+Reject = RejectedAd | RejectedItem
+
+
+def _line(reject: Reject, name: str) -> str:
+    value = "" if reject.value is None else f" {shown(reject.value)}"
+    return f"{reject.file} row {reject.row}{name}: {reject.column}{value}: {reject.reason}"
+
+
+class RejectLog:
+    """Collects rejects; raises RejectedAdsError when there are more than `limit`."""
+
+    def __init__(
+        self, things: str, limit: int, path: Path, no_limit_remedy: str, path_remedy: str
+    ) -> None:
+        if limit < 0:
+            raise InputError(f"--max-rejects {limit}: give 0 or more")
+        self._things = things
+        self._limit = limit
+        self._path = path
+        self._no_limit_remedy = no_limit_remedy  # where no reject is allowed
+        self._path_remedy = path_remedy
+        self._rejects: list[Reject] = []
+
+    def __len__(self) -> int:
+        return len(self._rejects)
+
+    def extend(self, rejects: Iterable[Reject]) -> None:
+        self._rejects.extend(rejects)
+        found = len(self._rejects)
+        if found > self._limit:
+            self.write()
+            things = self._things.removesuffix("s") if found == 1 else self._things
+            remedy = self._no_limit_remedy if self._limit == 0 else "fix them or allow more"
+            raise RejectedAdsError(
+                f"{found} {things} refused so far, --max-rejects allows {self._limit}; "
+                f"first: {self._rejects[0]}; these are listed in {self._path}: {remedy}"
+            )
+
+    def by_reason(self) -> dict[str, int]:
+        """Return how many records each reason refused, the commonest first."""
+        counts = Counter(f"{reject.column}: {reject.reason}" for reject in self._rejects)
+        return dict(counts.most_common())
+
+    def write(self, path: Path | None = None) -> Path | None:
+        """Write one JSON object per reject, by file and row; return None if there is none."""
+        if not self._rejects:
+            return None
+        path = path or self._path
+        in_order = sorted(self._rejects, key=lambda reject: (reject.file, reject.row))
+        lines = [json.dumps(asdict(reject), ensure_ascii=False) + "\n" for reject in in_order]
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("".join(lines), "utf-8", errors="backslashreplace")
+        except OSError as error:
+            raise InputError(
+                f"{path}: cannot write the list of refused {self._things}: {error.strerror}; "
+                f"{self._path_remedy}"
+            ) from None
+        return path
+
+
+def ad_rejects(limit: int, path: Path) -> RejectLog:
+    """`path` is for the list of a build that ends; the others name theirs."""
+    remedy = "fix them; `--max-rejects 1000000 --no-publish` lists all"
+    return RejectLog("ads", limit, path, remedy, "name another with --reject-file")
+
+
+def item_rejects(limit: int, path: Path) -> RejectLog:
+    return RejectLog("items", limit, path, "fix them or allow more", "name another --out")
+
+
+def brief(value: object) -> str:
+    """Return a value of JSON as text, cut to what a list of rejects shows."""
+    try:
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        text = "nested values"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
