@@ -195,10 +195,9 @@ def _profiled(
 ) -> tuple[dict[str, float], dict[str, tuple[Least, float]]]:
     """Milliseconds of one run by kind of kernel; and by the products' shapes, with their least."""
     device, own = setting.work.device, setting.engine
-    rounds = _ROUNDS if setting.work.on_gpu else 1
     for number, wanted in enumerate(expected):
         check_result(f"a search, batch {number}", setting.search(number), wanted, setting.precision)
-    runs = rounds * len(expected)
+    runs = _ROUNDS * len(expected) if setting.work.on_gpu else 1
 
     def search(engine: Engine) -> None:
         for number in range(runs):

@@ -5,7 +5,6 @@
 `make fix` does not draw: another version of matplotlib writes other bytes.
 """
 
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

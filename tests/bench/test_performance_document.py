@@ -1,17 +1,13 @@
-"""docs/performance.md is what the result files make, and tells the paper's numbers beside ours."""
+"""docs/performance.md is what the result files make, with the paper's numbers beside ours."""
 
 import json
 import re
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree as ET
 
-import pytest
-
-from grace.bench.gpu.bars import Bar, draw_bars
-from grace.bench.gpu.document import NAME, performance_document, plots_of
-from grace.bench.gpu.document_plots import PLOTS
-from grace.bench.gpu.tables import TABLES
+from grace.bench.gpu.document import NAME, performance_document
+from grace.bench.gpu.options import TABLES
+from grace.bench.gpu.pictures import draw_pictures
 from grace.configs.marked_text import replaced
 
 RESULTS = Path("bench") / "results" / "h200"
@@ -104,91 +100,80 @@ def test_the_document_is_current(repository: Path) -> None:
     assert text == replaced(text, NAME, made), "run make fix"
 
 
-def test_the_pictures_are_current(repository: Path) -> None:
-    made = plots_of(repository / RESULTS)
-    files = [repository / RESULTS / f"{table}.svg" for table in PLOTS]
-    there = {file.name: file.read_text(encoding="utf-8") for file in files if file.exists()}
-    assert there == made, "run make fix"
+def test_every_picture_is_shown_in_its_section(tmp_path: Path) -> None:
+    events = [
+        {"name": stage, "ph": "X", "ts": 1e3 * number, "dur": 700.0, "args": {"requests": 16}}
+        for number, stage in enumerate(STAGES[1:5])
+    ]
+    results_in(tmp_path)
+    (tmp_path / "serve_timeline.json").write_text(json.dumps({"traceEvents": events}))
+    drawn = draw_pictures(tmp_path)
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
+    shown = re.findall(r"!\[.*\]\(\.\./(\S+)\)", performance_document(tmp_path))
+    assert sorted(shown) == sorted(path.name for path in drawn)
+    assert set(shown) == {
+        "budget.png", "gtm.png", "ladder.png", "serve.png", "serve_timeline.png",
+    }  # fmt: skip
 
 
-def test_every_picture_stands_in_its_section(tmp_path: Path) -> None:
-    pictures = plots_of(results_in(tmp_path))
-    assert set(pictures) == {f"{table}.svg" for table in PLOTS}
-    for name, picture in pictures.items():
-        (tmp_path / name).write_text(picture)
-    (tmp_path / "serve_timeline.svg").write_text("<svg/>")
-    told = performance_document(tmp_path)
-    shown = re.findall(r"!\[.*\]\(\.\./(\S+)\)", told)
-    assert sorted(shown) == sorted([*pictures, "serve_timeline.svg"])
-    assert "100 SIDs" in pictures["gtm.svg"]
+def test_a_table_without_its_rows_has_no_picture(tmp_path: Path) -> None:
     (tmp_path / "gtm.json").write_text('{"rows": []}')
-    assert "gtm.svg" not in plots_of(tmp_path)
+    assert draw_pictures(tmp_path) == []
 
 
 def test_every_table_has_a_section_and_its_command(tmp_path: Path) -> None:
     missing = performance_document(tmp_path)
     assert re.findall(r"`grace bench (\w+) --out", missing) == sorted(TABLES, key=missing.index)
-    told = performance_document(results_in(tmp_path))
-    assert "Not measured yet" not in told
+    made = performance_document(results_in(tmp_path))
+    assert "Not measured yet" not in made
     for table in TABLES:
-        assert f"```sh\ngrace bench {table}\n```" in told
+        assert f"```sh\ngrace bench {table}\n```" in made
 
 
-def test_ours_stand_beside_the_papers_with_their_ratio(tmp_path: Path) -> None:
-    told = performance_document(results_in(tmp_path))
-    (rung,) = [line for line in told.splitlines() if line.startswith("| D3 |")]
+def test_our_numbers_are_next_to_the_papers_with_their_ratio(tmp_path: Path) -> None:
+    made = performance_document(results_in(tmp_path))
+    (rung,) = [line for line in made.splitlines() if line.startswith("| D3 |")]
     assert (
         "| 25.0/27.3 | **9.30/9.4** | 2.7x | 10 | 51.0/53.6 | 14.6/17.1 | 28.8% | 77.0% |" in rung
     )
-    assert "| ours | bf16 |  | **0.060** | 0.070 (12) | 146.7x |" in told
-    assert "| 1 | 16 | ours | bf16 | 300 | 3.1 | 0.224 | **0.060** | 0.070 | 90.0x |" in told
-    assert "| 100 | 9 | 4,321 | **10.40** | 11.00 | +4.0% | **0.210** | 0.220 (4) |" in told
-    assert "| mode | step 1 | all steps | candidates by step |" in told
-    assert "| union | 0.060 | **0.210** | 9 |" in told
-    assert "| hf | 28.0 (3 GB) | out of memory |" in told
-    assert "| bf16 | 9.9/11.2 | 1635 / 691.0 | 1485 / 697.0 | **6.90** | 4.62 | 2.29 |" in told
-    assert "generated, by beams**, P50 in ms over 3 s each" in told
-    assert "| static eager | 0.500 |" in told
-    assert "unavailable: no ncu" in told
+    assert "| ours | bf16 |  | **0.060** | 0.070 (12) | 146.7x |" in made
+    assert "| 1 | 16 | ours | bf16 | 300 | 3.1 | 0.224 | **0.060** | 0.070 | 90.0x |" in made
+    assert "| 100 | 9 | 4,321 | **10.40** | 11.00 | +4.0% | **0.210** | 0.220 (4) |" in made
+    assert "| mode | step 1 | all steps | candidates by step |" in made
+    assert "| union | 0.060 | **0.210** | 9 |" in made
+    assert "| hf | 28.0 (3 GB) | out of memory |" in made
+    assert "| bf16 | 9.9/11.2 | 1635 / 691.0 | 1485 / 697.0 | **6.90** | 4.62 | 2.29 |" in made
+    assert "generated, by beams**, P50 in ms over 3 s each" in made
+    assert "| static eager | 0.500 |" in made
+    assert "unavailable: no ncu" in made
     counted = "| self: ours distinct | paged | **41.2 M** | 43.8M | **31.2 %** | 36.44 % |"
-    assert f"{counted} **86.5 %** | 84.46 % |" in told
-    assert "| load | bf16 | 1200 | 1199 | **21.0** | **44.0** | 0 |" in told
-    assert "| saturation | bf16 |  | 1301 |" in told
-    assert "| server grace-input | 91% |" in told
-    assert "| trained | bf16 | 120,000 | 512 | 1,024 | **99.12%** | 95.1% | 99.80% |" in told
-    assert "| popularity | 1.00% | 4.00% |" in told
+    assert f"{counted} **86.5 %** | 84.46 % |" in made
+    assert "| load | bf16 | 1200 | 1199 | **21.0** | **44.0** | 0 |" in made
+    assert "| saturation | bf16 |  | 1301 |" in made
+    assert "| server grace-input | 91% |" in made
+    assert "| trained | bf16 | 120,000 | 512 | 1,024 | **99.12%** | 95.1% | 99.80% |" in made
+    assert "| popularity | 1.00% | 4.00% |" in made
 
 
-def test_a_command_is_told_without_where_it_was_measured(tmp_path: Path) -> None:
+def test_a_command_is_shown_without_the_options_of_its_machine(tmp_path: Path) -> None:
     file = results_in(tmp_path) / "gtm.json"
     result = json.loads(file.read_text())
     measured = "grace bench gtm --commit abc --out a/gtm.json --cache /dev/shm/x --only decoder"
     file.write_text(json.dumps({**result, "command": f"{measured} && {measured} --add"}))
-    told = performance_document(tmp_path)
+    made = performance_document(tmp_path)
     kept = "grace bench gtm --out a/gtm.json --only decoder"
-    assert f"```sh\n{kept}\n{kept} --add\n```" in told
+    assert f"```sh\n{kept}\n{kept} --add\n```" in made
 
 
-def test_bars_are_as_long_as_their_numbers() -> None:
-    picture = ET.fromstring(draw_bars("x", ("one",), [Bar("a", (21.0,)), Bar("b", (7.0,))], "ms"))
-    first, second = [
-        float(each.get("width", "0"))
-        for each in picture.iter()
-        if each.tag.endswith("rect") and each.get("height") == "14"
-    ]
-    assert first == pytest.approx(3 * second, abs=0.2)
-    assert "20 ms" in [each.text for each in picture.iter()]
-
-
-def test_every_part_of_a_table_is_told(repository: Path) -> None:
+def test_every_part_of_a_table_is_documented(repository: Path) -> None:
     text = (repository / "docs" / "performance.md").read_text(encoding="utf-8")
     for name, table in TABLES.items():
         (row,) = re.findall(rf"^\| `{name}` \|(.*)\|$", text, re.MULTILINE)
-        told = re.findall(r"`([\w:]+)`", row.split("|")[0])
-        assert tuple(told) == table.parts
+        found = re.findall(r"`([\w:]+)`", row.split("|")[0])
+        assert tuple(found) == table.parts
 
 
-def test_counters_that_nothing_could_read_are_one_sentence(tmp_path: Path) -> None:
+def test_counters_that_could_not_be_read_are_one_sentence(tmp_path: Path) -> None:
     rows = [
         {"measure": "counters", "kernel": "self", "variant": name, "unavailable": "no permission"}
         for name in ("fa2", "fused")
@@ -199,17 +184,6 @@ def test_counters_that_nothing_could_read_are_one_sentence(tmp_path: Path) -> No
 
 
 def test_no_cell_breaks_its_table(tmp_path: Path) -> None:
-    told = performance_document(results_in(tmp_path))
-    for table in re.findall(r"(?:^\|.*\n)+", told, re.MULTILINE):
+    found = performance_document(results_in(tmp_path))
+    for table in re.findall(r"(?:^\|.*\n)+", found, re.MULTILINE):
         assert len({line.count("|") for line in table.splitlines()}) == 1
-
-
-@pytest.mark.parametrize("values", [(None, 0.5), (250.0, 0.003), (1.0, 1.0)])
-def test_bars_are_drawn_as_a_picture_that_parses(values: tuple[float | None, ...]) -> None:
-    bars = [Bar("a < b", values), Bar("c", (17.0, None))]
-    picture = draw_bars("x & y", ("paper", "here"), bars, "ms")
-    root = ET.fromstring(picture)
-    widths = [float(each.get("width", "0")) for each in root.iter() if each.tag.endswith("rect")]
-    assert len(widths) == 1 + 2 + 1 + sum(value is not None for value in values)
-    assert max(widths) <= float(root.get("width", "0"))
-    assert draw_bars("x & y", ("paper", "here"), bars, "ms") == picture
