@@ -9,10 +9,11 @@ command that makes the file; a number without a file does not exist.
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
+from grace.bench.gpu.cells import Cell, fine, ms, p99, pair, power, ratio, table_of
 from grace.bench.gpu.published import (
     ADMISSION_MS,
     CROSS_ATTENTION_MS,
@@ -28,9 +29,6 @@ from grace.configs.marked_text import rewrite
 __all__ = ["NAME", "performance_document"]
 
 NAME = "performance"
-
-Cell: TypeAlias = str | Callable[[Row], object]
-"""A field of a row, or what is made of a row."""
 
 _PAPERS_NAMES = {
     "fa2": "fa2", "coalesced": "coalesced", "fused": "fused", "ours": "paged",
@@ -78,14 +76,6 @@ def _shown(file: Path) -> str:
     return "/".join(parts[parts.index("bench") :]) if "bench" in parts else file.name
 
 
-def _table(rows: Iterable[Row], *columns: tuple[str, Cell]) -> str:
-    cells = [
-        [str(row[cell] if isinstance(cell, str) else cell(row)) for _, cell in columns]
-        for row in rows
-    ]
-    return table([heading for heading, _ in columns], cells)
-
-
 def _of(rows: Sequence[Row], *measures: str) -> list[Row]:
     return [row for row in rows if row["measure"] in measures]
 
@@ -94,20 +84,20 @@ def _ladder_tables(rows: Sequence[Row]) -> str:
     def paper(show: Callable[[PublishedRung], str]) -> Callable[[Row], str]:
         return lambda row: show(LADDER[row["rung"]]) if row["rung"] in LADDER else ""
 
-    return "P50/P99 in ms, batch 16.\n\n" + _table(
+    return "P50/P99 in ms, batch 16.\n\n" + table_of(
         rows,
         ("rung", "rung"),
         ("increment", paper(lambda rung: rung.increment)),
         ("type", "precision"),
-        ("paper: decoder", paper(lambda rung: _pair(*rung.decoder))),
-        ("decoder", lambda x: f"**{_fine(x['decoder_p50_ms'])}/{_ms(x['decoder_p99_ms'])}**"),
-        ("ratio", lambda x: paper(lambda rung: _times(rung.decoder[0], x["decoder_p50_ms"]))(x)),
+        ("paper: decoder", paper(lambda rung: pair(*rung.decoder))),
+        ("decoder", lambda x: f"**{fine(x['decoder_p50_ms'])}/{ms(x['decoder_p99_ms'])}**"),
+        ("ratio", lambda x: paper(lambda rung: ratio(rung.decoder[0], x["decoder_p50_ms"]))(x)),
         ("goal", paper(lambda rung: f"{rung.goal_decoder:g}" if rung.goal_decoder else "")),
-        ("paper: full", paper(lambda rung: _pair(*rung.full))),
-        ("full", lambda x: _pair(x["full_p50_ms"], x["full_p99_ms"])),
+        ("paper: full", paper(lambda rung: pair(*rung.full))),
+        ("full", lambda x: pair(x["full_p50_ms"], x["full_p99_ms"])),
         ("paper: MFU", paper(lambda rung: f"{rung.mfu:.1%}" if rung.mfu else "")),
         ("MFU", lambda x: f"{x['mfu']:.1%}"),
-        ("MHz / W", _power),
+        ("MHz / W", power),
         ("SIDs of fp32", lambda x: f"{x['overlap_with_fp32']:.1%}"),
     )
 
@@ -130,17 +120,17 @@ def _attention_tables(rows: Sequence[Row]) -> str:
 def _cross_table(rows: Sequence[Row]) -> str:
     before = next((row["p50_ms"] for row in rows if row["variant"] == "before"), None)
     published = {
-        "before": _pair(*CROSS_ATTENTION_MS["before"]),
-        "flash": _pair(*CROSS_ATTENTION_MS["after"]),
+        "before": pair(*CROSS_ATTENTION_MS["before"]),
+        "flash": pair(*CROSS_ATTENTION_MS["after"]),
     }
-    return _table(
+    return table_of(
         rows,
         ("layout, kernel", lambda x: _CROSS_NAMES.get(x["variant"], x["variant"])),
         ("type", "precision"),
         ("paper: FA2/FA3", lambda x: published.get(x["variant"], "")),
-        ("P50", lambda x: f"**{_ms(x['p50_ms'])}**"),
-        ("P99", _p99),
-        ("against spread", lambda x: "" if before is None else _times(before, x["p50_ms"])),
+        ("P50", lambda x: f"**{ms(x['p50_ms'])}**"),
+        ("P99", p99),
+        ("against spread", lambda x: "" if before is None else ratio(before, x["p50_ms"])),
         ("TFLOP/s", lambda x: f"{x['tflops']:.0f}"),
         ("of copy", lambda x: f"{x['share_of_copy']:.0%}"),
     )
@@ -156,7 +146,7 @@ def _self_table(rows: Sequence[Row]) -> str:
         paper = SELF_ATTENTION_MS.get(_PAPERS_NAMES.get(row["variant"], ""))
         return "" if paper is None else f"{paper[row['step']]:g}"
 
-    return _table(
+    return table_of(
         sorted(rows, key=lambda row: (row["step"], -row["beams"])),
         ("t", "step"),
         ("rows", lambda x: f"{x['beams']:,}"),
@@ -165,9 +155,9 @@ def _self_table(rows: Sequence[Row]) -> str:
         ("past blocks", lambda x: f"{x['past_blocks']:,}"),
         ("MB", lambda x: f"{x['mb']:,.1f}"),
         ("paper", published),
-        ("P50", lambda x: f"**{_ms(x['p50_ms'])}**"),
-        ("P99", _p99),
-        ("against fa2", lambda x: _times(fa2[key(x)], x["p50_ms"]) if key(x) in fa2 else ""),
+        ("P50", lambda x: f"**{ms(x['p50_ms'])}**"),
+        ("P99", p99),
+        ("against fa2", lambda x: ratio(fa2[key(x)], x["p50_ms"]) if key(x) in fa2 else ""),
         ("TFLOP/s", lambda x: f"{x['tflops']:.2f}"),
         ("of copy", lambda x: f"{x['share_of_copy']:.0%}"),
     )
@@ -194,7 +184,7 @@ def _counters_table(rows: Sequence[Row]) -> str:
     def first(row: Row) -> object:
         return f"unavailable: {row['unavailable']}" if "unavailable" in row else paper(-1)(row)
 
-    return _table(
+    return table_of(
         rows,
         ("kernel", lambda x: f"{x['kernel']}: {x['variant']}"),
         ("the paper's", first),
@@ -219,17 +209,17 @@ def _gtm_tables(rows: Sequence[Row]) -> str:
         first = sizes[0]["decoder_p50_ms"]
         parts.append("**Decoder against SIDs** (D3), ms\n")
         parts.append(
-            _table(
+            table_of(
                 sizes,
                 ("SIDs", lambda x: f"{x['sids']:,}"),
                 ("index, MB", lambda x: f"{x['index_mb']:,}"),
                 ("candidates", lambda x: f"{x['admitted']:,}"),
-                ("decoder P50", lambda x: f"**{_fine(x['decoder_p50_ms'])}**"),
-                ("P99", lambda x: _fine(x["decoder_p99_ms"])),
+                ("decoder P50", lambda x: f"**{fine(x['decoder_p50_ms'])}**"),
+                ("P99", lambda x: fine(x["decoder_p99_ms"])),
                 ("growth", lambda x: f"{x['decoder_p50_ms'] / first - 1:+.1%}"),
-                ("admission P50", lambda x: f"**{_ms(x['admission_p50_ms'])}**"),
-                ("P99", lambda x: _p99(x, "admission_")),
-                ("MHz / W", _power),
+                ("admission P50", lambda x: f"**{ms(x['admission_p50_ms'])}**"),
+                ("P99", lambda x: p99(x, "admission_")),
+                ("MHz / W", power),
             )
         )
     return "\n".join(parts)
@@ -243,8 +233,8 @@ def _steps_table(rows: Sequence[Row]) -> str:
         modes.setdefault(row["mode"], {})[row["step"]] = row
     body = []
     for mode, own in modes.items():
-        times = [_ms(own[step]["p50_ms"]) if step in own else "" for step in steps]
-        whole = f"**{_ms(own['all']['p50_ms'])}**" if "all" in own else ""
+        times = [ms(own[step]["p50_ms"]) if step in own else "" for step in steps]
+        whole = f"**{ms(own['all']['p50_ms'])}**" if "all" in own else ""
         admitted = [f"{own[step]['admitted']:,}" for step in steps if step in own]
         body.append([mode, *times, whole, " / ".join(admitted)])
     columns = ("mode", *(f"step {step}" for step in steps), "all steps", "candidates by step")
@@ -253,19 +243,19 @@ def _steps_table(rows: Sequence[Row]) -> str:
 
 def _serve_tables(rows: Sequence[Row]) -> str:
     def stage(name: str) -> tuple[str, Cell]:
-        return name, lambda row: _ms(row["stages_p50_ms"][name])
+        return name, lambda row: ms(row["stages_p50_ms"][name])
 
-    served = _table(
+    served = table_of(
         rows,
         ("load", "measure"),
         ("type", "precision"),
         ("offered/s", lambda x: "" if x["measure"] == "saturation" else f"{x['rps']:g}"),
         ("answered/s", lambda x: f"{x.get('answered_rps', x['rps']):g}"),
-        ("P50", lambda x: f"**{_ms(x['p50_ms'])}**"),
-        ("P99", lambda x: f"**{_ms(x['p99_ms'])}**"),
+        ("P50", lambda x: f"**{ms(x['p50_ms'])}**"),
+        ("P99", lambda x: f"**{ms(x['p99_ms'])}**"),
         ("errors", "errors"),
         *map(stage, ("queue", "input", "features", "generate", "post", "overhead")),
-        ("late P99", lambda x: _ms(x["client_late_p99_ms"])),
+        ("late P99", lambda x: ms(x["client_late_p99_ms"])),
         ("valid", lambda x: "yes" if x["valid"] else "no"),
         ("generate busy", lambda x: f"{x['generate_busy']:.1%}" if "generate_busy" in x else ""),
     )
@@ -292,7 +282,7 @@ def _overlap_tables(rows: Sequence[Row]) -> str:
         )
         body = [[name, *(f"{x:.2%}" for x in row[key].values())] for name, key in names.items()]
         parts.append(table(("", *(f"k = {k}" for k in row["recall"])), body))
-    overlaps = _table(
+    overlaps = table_of(
         _of(rows, "overlap"),
         ("model", "variant"),
         ("type", "precision"),
@@ -323,7 +313,7 @@ def _budget_tables(rows: Sequence[Row]) -> str:
         return lambda row: format(row[name], form) if row[name] else ""
 
     parts.append(
-        _table(
+        table_of(
             [*own, total],
             ("kernel", "kernel"),
             ("type", "precision"),
@@ -339,12 +329,12 @@ def _budget_tables(rows: Sequence[Row]) -> str:
     if whole:
         parts.append("**Energy of a batch**, all of its steps as one graph\n")
         parts.append(
-            _table(
+            table_of(
                 whole,
                 ("type", "precision"),
-                ("P50/P99, ms", lambda x: _pair(x["p50_ms"], x["p99_ms"])),
-                ("MHz / W", _power),
-                ("large product: MHz / W", lambda x: _power(x, "large_product_")),
+                ("P50/P99, ms", lambda x: pair(x["p50_ms"], x["p99_ms"])),
+                ("MHz / W", power),
+                ("large product: MHz / W", lambda x: power(x, "large_product_")),
                 ("J", lambda x: f"**{x['joules']:.2f}**"),
                 ("products, J", lambda x: f"{x['product_joules']:.2f}"),
                 ("all else, J", lambda x: f"{x['joules'] - x['product_joules']:.2f}"),
@@ -374,42 +364,7 @@ def _time_and_memory(row: Row) -> str:
     if "unavailable" in row:
         return str(row["unavailable"])
     memory = f" ({row['peak_gb']:g} GB)" if "peak_gb" in row else ""
-    return f"{_ms(row['p50_ms'])}{memory}"
-
-
-def _power(row: Row, of: str = "") -> str:
-    return f"{row[f'{of}sm_clock_mhz']} / {row[f'{of}power_w']}"
-
-
-def _p99(row: Row, of: str = "") -> str:
-    """The P99 of single calls; or of means, followed by the number of calls in each."""
-    means = row.get(f"{of}p99_of_means_ms")
-    if means is not None:
-        return f"{_ms(means)} ({row[f'{of}calls']})"
-    return _ms(row.get(f"{of}p99_ms"))
-
-
-def _pair(p50: float | None, p99: float | None) -> str:
-    return f"{_ms(p50)}/{_ms(p99)}"
-
-
-def _ms(value: float | None) -> str:
-    if value is None:
-        return ""
-    if value >= 100:
-        return f"{value:.0f}"
-    if value >= 1:
-        return f"{value:.1f}"
-    return f"{value:.3f}" if value >= 0.01 else f"{value:.4f}"
-
-
-def _fine(value: float) -> str:
-    """For numbers that are compared to a hundredth."""
-    return f"{value:.2f}" if value < 100 else _ms(value)
-
-
-def _times(paper: float, ours: float) -> str:
-    return f"{paper / ours:.1f}x"
+    return f"{ms(row['p50_ms'])}{memory}"
 
 
 _SECTIONS: Mapping[str, tuple[str, Callable[[Sequence[Row]], str]]] = {
