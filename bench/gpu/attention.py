@@ -33,6 +33,7 @@ from grace.bench.gpu.attention_kernels import (
     self_names,
 )
 from grace.bench.gpu.counters import measure_counters
+from grace.bench.gpu.floors import Least
 from grace.bench.gpu.measure import require_close, require_equal, sustained
 from grace.bench.gpu.results import Row
 from grace.bench.gpu.workload import Workload
@@ -48,14 +49,6 @@ _ROUNDS = 4  # of quick calls in a run, so that it is long enough to be launched
 
 
 @dataclass(frozen=True, slots=True)
-class _Least:
-    """What one call must do at least."""
-
-    bytes: int
-    flop: int
-
-
-@dataclass(frozen=True, slots=True)
 class _Setting:
     work: Workload
     ops: Ops
@@ -63,7 +56,7 @@ class _Setting:
 
     def row(
         self, measure: str, variant: str, precision: str, run: Callable[[], object], calls: int,
-        least: _Least,
+        least: Least,
     ) -> Row:  # fmt: skip
         """Time the run, whose results were compared."""
         work = self.work
@@ -117,7 +110,7 @@ def _cross(setting: _Setting, precision: Precision) -> Iterator[Row]:
     rows, inner = first.queries.shape
     keys = first.keys.shape[2]
     size = first.queries.element_size()
-    least = _Least(
+    least = Least(
         bytes=(2 * rows * inner + 2 * first.keys.numel()) * size, flop=4 * rows * inner * keys
     )
     for name, attend in cross_kernels(setting.ops, work.device).items():
@@ -196,14 +189,12 @@ def _past(name: str, table: BlockTable) -> int:
     return table.past if name.startswith("ours") else len(table.ids) * table.step
 
 
-def _self_least(name: str, x: SelfInputs) -> _Least:
+def _self_least(name: str, x: SelfInputs) -> Least:
     rows, inner = len(x.qkv), x.qkv.shape[2] * x.qkv.shape[3]
     size = x.qkv.element_size()
     if name == "write":
-        return _Least(bytes=4 * rows * inner * size, flop=0)
+        return Least(bytes=4 * rows * inner * size, flop=0)
     # q and the output; k and v of the rows and of their past
     moved = 2 * rows + 2 * (rows + _past(name, x.table))
     written = 2 * rows if name == "fused" else 0
-    return _Least(
-        bytes=(moved + written) * inner * size, flop=4 * rows * (x.table.step + 1) * inner
-    )
+    return Least(bytes=(moved + written) * inner * size, flop=4 * rows * (x.table.step + 1) * inner)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -203,10 +204,7 @@ def best_tile(work: Workload, x: SelfInputs, *, fused: bool) -> Tile:
     attend = attend_fused if fused else coalesced_over_cache
     times = {}
     for tile in TILES:
-
-        def call(tile: Tile = tile) -> Tensor:
-            return attend(x.qkv, x.cache, x.table.step, None, x.scale, tile)
-
+        call = partial(attend, x.qkv, x.cache, x.table.step, None, x.scale, tile)
         run = work.record_calls([call] * 4)
         times[tile] = sustained(run, work.device, _TILE_SECONDS, calls=4).p50_ms
     return min(times, key=times.__getitem__)

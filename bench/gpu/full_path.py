@@ -222,7 +222,7 @@ def check_full_path(
     shares = []
     for number, (requests, wanted) in enumerate(zip(path.requests, expected, strict=True)):
         generated, answered = path.answer(requests)
-        what = f"{name}, the full way, batch {number}"
+        what = f"{name}, the whole path, batch {number}"
         got = path.generation.last()
         require_equal(f"{what}, scores on the host", generated.scores, got.scores.cpu())
         share = overlap(got, wanted)

@@ -42,8 +42,8 @@ def check_replies(
         )
         if fault:
             raise DeviceError(
-                f"{name}, the full way, request {retrieval.request_id}: {fault}: it is wrong, and "
-                "was not measured; run the tests of index and server"
+                f"{name}, the whole path, request {retrieval.request_id}: {fault}: it is wrong, "
+                "and was not measured; run the tests of index and server"
             )
 
 

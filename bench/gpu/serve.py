@@ -41,8 +41,6 @@ __all__ = ["measure", "saturation_row"]
 
 RATES = (400.0, 800.0, 1000.0, 1200.0, 1300.0)
 REQUESTS = 1024
-FRONT_ENDS = 4
-"""Processes of the server that speak gRPC."""
 _TINY_RATES = (20.0,)
 _TINY_REQUESTS = 16
 _WARM_UP_REQUESTS = 16
@@ -68,23 +66,27 @@ class _Files:
 
 
 @dataclass(frozen=True, slots=True)
-class _Callers:
-    """Processes that make a load, and the connections of each."""
+class _Processes:
+    """
+    front_ends   of the server, which speak gRPC
+    clients      that make a load
+    connections  of each client
+    """
 
-    processes: int
+    front_ends: int
+    clients: int
     connections: int
 
 
-_ONE = _Callers(1, 1)
-_MANY = _Callers(6, 2)
-_TINY = _Callers(2, 2)
+_MANY = _Processes(front_ends=4, clients=6, connections=2)
+_TINY = _Processes(front_ends=1, clients=2, connections=2)
 
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
     """A load's result, and its threads' shares of a core without the edges of the run."""
 
-    callers: _Callers
+    processes: _Processes
     result: dict[str, Any]
     cpu: dict[str, float]
 
@@ -97,9 +99,9 @@ class _Loaded:
             "errors": own["failed"],
             "valid": own["valid"],
             "client_late_p99_ms": own["ms"]["lateness"] and own["ms"]["lateness"]["p99"],
-            "client_processes": self.callers.processes,
-            "connections": self.callers.processes * self.callers.connections,
-            "front_ends": FRONT_ENDS,
+            "client_processes": self.processes.clients,
+            "connections": self.processes.clients * self.processes.connections,
+            "front_ends": self.processes.front_ends,
             "stages_p50_ms": {
                 name: own["ms"][name] and own["ms"][name]["p50"]
                 for name in ("queue", "input", "features", "generate", "post", "overhead")
@@ -121,7 +123,7 @@ def measure(work: Workload) -> Iterator[Row]:
 
 
 def _of_precision(options: BenchOptions, files: _Files, precision: Precision) -> Iterator[Row]:
-    parts = options.parts()
+    parts, many, full = options.parts(), _TINY if options.tiny else _MANY, None
     config = write_server_config(
         files.folder / f"{precision}.yaml",
         files.snapshots,
@@ -131,15 +133,15 @@ def _of_precision(options: BenchOptions, files: _Files, precision: Precision) ->
         device=str(options.device),
         precision=precision,
         threads={"post": _POST_THREADS},
-        listen={"front_ends": FRONT_ENDS},
+        listen={"front_ends": many.front_ends},
     )
     trace = files.folder / f"{precision}.trace.json"
     command = (*GRACE_SERVE, "--config", config, "--timeline", trace)
-    many, full = _TINY if options.tiny else _MANY, None
     with RunningServer(command, files.folder / f"{precision}.log", _START_SECONDS) as server:
         if "idle" in parts:
             seconds = min(_IDLE_SECONDS, 5 * options.seconds)
-            loaded = _load(server, files, OpenLoop(_IDLE_RATE, seconds), _ONE)
+            one = replace(many, clients=1, connections=1)
+            loaded = _load(server, files, OpenLoop(_IDLE_RATE, seconds), one)
             yield _load_row("idle", precision, _IDLE_RATE, loaded)
         if "load" in parts:
             for rate in options.rates or (_TINY_RATES if options.tiny else RATES):
@@ -229,17 +231,17 @@ def saturation_row(
     }
 
 
-def _load(server: RunningServer, files: _Files, load: Load, callers: _Callers) -> _Loaded:
+def _load(server: RunningServer, files: _Files, load: Load, processes: _Processes) -> _Loaded:
     with ThreadWatch(server.pid) as watch:
         result = run_in_a_process(
             server.address,
             files.requests,
             load,
             files.folder / "result.json",
-            callers.connections,
-            processes=callers.processes,
+            processes.connections,
+            processes=processes.clients,
         )
     begin, seconds = result["grace"]["began"], result["total"] / 1e9
     edge = _EDGE_SHARE * seconds
     cpu = watch.busiest(begin + edge, begin + seconds - edge)
-    return _Loaded(callers, result, cpu)
+    return _Loaded(processes, result, cpu)

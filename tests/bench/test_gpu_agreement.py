@@ -62,7 +62,7 @@ def test_a_graph_is_compared_for_every_batch(table: Any, part: str, fault: str) 
 @pytest.mark.parametrize("rung", ["L1", "D0", "D3"])
 def test_a_rungs_graphs_are_compared_for_every_batch(rung: str) -> None:
     work = tiny("ladder", rung)
-    for first, fault in ((1, ", batch 1 in fp32"), (2, ", the full way, batch 1 in fp32")):
+    for first, fault in ((1, ", batch 1 in fp32"), (2, ", the whole path, batch 1 in fp32")):
         with pytest.raises(DeviceError, match=f"^{rung}{fault}"):
             list(ladder.measure(replace(work, recorder=stale_graphs(first))))
 
