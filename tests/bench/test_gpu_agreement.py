@@ -18,7 +18,14 @@ from grace.bench.gpu.attention_kernels import self_kernel
 from grace.bench.gpu.catalogue import Catalogue
 from grace.bench.gpu.measure import require_close, require_equal, require_overlap
 from grace.bench.gpu.reply_check import check_reply, eligible_rules
-from grace.bench.gpu.search import DecodeInputs, DecoderBatch, SearchResult, check_result
+from grace.bench.gpu.search import (
+    DecodeInputs,
+    DecoderBatch,
+    SearchResult,
+    check_result,
+    plain_result,
+    unconstrained_result,
+)
 from grace.bench.gpu.search import overlap as overlap_of
 from grace.bench.rungs.hf_t5 import hf_generate
 from grace.bench.rungs.static_mask import KeptBeams, static_beams, static_step
@@ -159,11 +166,11 @@ def beams_of_one_sid(*arguments: Any) -> KeptBeams:
 @pytest.mark.parametrize(
     ("part", "name", "wrong", "fault"),
     [
-        ("ours", "plain_result", other_context(comparison.plain_result), "ours, D1, 2 beams"),
+        ("ours", "plain_result", other_context(plain_result), "ours, D1, 2 beams"),
         (
             "ours",
             "unconstrained_result",
-            other_context(comparison.unconstrained_result),
+            other_context(unconstrained_result),
             "ours, D0, 2 beams, batch 0",
         ),
         ("hf", "hf_generate", flipped, r"hf, 2 beams: 0\.0% of the SIDs"),

@@ -42,7 +42,8 @@ def stale_graphs(first: int = 1) -> type[RecordedGraph[Any]]:
     class StaleGraph(RecordedGraph[Any]):
         def __init__(self, function: Callable[[], Any], device: torch.device) -> None:
             super().__init__(function, device)
-            self._stale, self._first = next(numbers) >= first, None
+            self._stale = next(numbers) >= first
+            self._first: Any = None
 
         def __call__(self) -> Any:
             if not self._stale:
