@@ -26,9 +26,8 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from grace.bench.gpu.catalogue import Catalogue
-from grace.bench.gpu.requests import full_requests
-from grace.bench.gpu.subject import PAPER
+from grace.bench.gpu.catalogue import Catalogue, full_requests
+from grace.bench.gpu.workload import PAPER
 from grace.bench.result_file import write_result
 from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.configs.serving import LimitsConfig

@@ -2,16 +2,11 @@
 
 import shlex
 import sys
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from grace.bench.gpu.options import BenchOptions
-    from grace.bench.gpu.results import Row
 
 __all__ = ["bench"]
 
@@ -45,7 +40,7 @@ def bench(
         bool, typer.Option("--add", help="Keep the rows of --out that are not measured again.")
     ] = False,
     commit: Annotated[
-        str | None, typer.Option(help="What is measured, where there is no git repository.")
+        str | None, typer.Option(help="The measured commit, where there is no git repository.")
     ] = None,
     cache: Annotated[
         Path | None, typer.Option(help="Folder of catalogues that several commands share.")
@@ -53,15 +48,15 @@ def bench(
 ) -> None:
     """Measure one of the tables in docs/performance.md; every row agreed with its definition.
 
-    attention: the attention kernels; --only counters: Nsight Compute's of them. gtm: admission and
-    selection. ladder: decoder and whole path, rung by rung. serve: a server under load. budget: the
-    decode loop kernel by kernel. others: what others do, side by side. overlap: how much of what is
-    generated half precision leaves the same, after training a model. The file has each row as soon
-    as it is measured.
+    attention: the attention kernels; with --only counters: their counters from Nsight Compute. gtm:
+    admission and selection. ladder: decoder and whole path, rung by rung. serve: a server under
+    load. budget: the decode loop, kernel by kernel. others: other systems, side by side. overlap:
+    the share of results that stays the same in half precision; trains a model first. The file gets
+    each row as soon as it is measured.
 
     Example: `grace bench ladder --only D0 --only D3 --add --out bench/results/h200/ladder.json`
     """
-    from grace.bench.gpu.options import BenchOptions, default_precision, device_of
+    from grace.bench.gpu.options import TABLES, BenchOptions, default_precision, device_of
 
     on = device_of(device)
     options = BenchOptions(
@@ -79,25 +74,9 @@ def bench(
         commit=commit,
         cache=cache,
     )
-    from grace.bench.gpu.run_table import run_table
+    from grace.bench.gpu.results import write_table
+    from grace.bench.gpu.workload import workload_of
 
-    run_table(options, _measure(table))
-
-
-def _measure(table: str) -> "Callable[[BenchOptions], Iterator[Row]]":
-    """Each table has needs of its own: a server's, Hugging Face's."""
-    if table == "attention":
-        from grace.bench.gpu.attention import measure_attention as measure
-    elif table == "gtm":
-        from grace.bench.gpu.gtm import measure_gtm as measure
-    elif table == "ladder":
-        from grace.bench.gpu.ladder import measure_ladder as measure
-    elif table == "serve":
-        from grace.bench.gpu.serve import measure_serve as measure
-    elif table == "budget":
-        from grace.bench.gpu.budget import measure_budget as measure
-    elif table == "others":
-        from grace.bench.gpu.others import measure_others as measure
-    else:
-        from grace.bench.gpu.overlap import measure_overlap as measure
-    return measure
+    # Each table imports only what it needs, such as the server's packages or Hugging Face's.
+    module = import_module(f"grace.bench.gpu.{TABLES[table].module}")
+    write_table(options, module.measure(workload_of(options)))

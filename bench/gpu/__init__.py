@@ -1,6 +1,7 @@
-"""The paper's performance tables, measured: `grace bench attention | gtm | ladder | serve`.
+"""The paper's performance tables, measured: `grace bench attention | gtm | ladder | serve | ...`.
 
-Every module named like a table has `measure_<table>(options)`, which yields its rows. A row is only
-made after what it times has agreed with its definition in the same run; `clock` says how times are
-taken, `document` makes docs/performance.md of the result files.
+Each table has a module with `measure(workload)`, which yields its rows (options.TABLES names it). A
+row is only made after its timed work agreed with its definition in the same run. `workload` is what
+is measured and `measure` how; `document` makes docs/performance.md of the result files, and
+`pictures` draws them.
 """

@@ -1,16 +1,17 @@
-"""The paper's catalogue in any size: its snapshots by matcher mode, and its users.
+"""The paper's catalogue in any size: its snapshots by matcher mode, its users, and their requests.
 
 Its arrays are made when a snapshot needs them. Commands that share a folder (`--cache`) build the
-snapshot in mode `union` once: 30 million SIDs are a minute of a machine that is lent by the minute.
+snapshot in mode `union` once: 30 million SIDs take a minute.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import torch
 
-from grace.bench.gpu.options import BenchOptions
 from grace.catalogues.paper import (
     PAPER_SIDS,
     PaperCatalogue,
@@ -28,26 +29,33 @@ from grace.index.builder.arrange import Arranged
 from grace.index.matchers.modes import KWay, MatcherMode, StaticKWay
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot, publish, write_snapshot
-from grace.index.users.user_rows import UserAttributes, UserEncoder, UserRows
+from grace.index.users.user_rows import UserAttributes, UserEncoder
 from grace.kernels import UserTensors
+from grace.model.definition.spec import (
+    BagInput,
+    CategoricalInput,
+    DenseInput,
+    ModelSpec,
+    SequenceInput,
+)
+from grace.proto.retrieval_pb2 import Events, Features, RetrieveRequest
 
-__all__ = ["SEED", "Catalogue", "catalogue_spec"]
+__all__ = ["SEED", "Catalogue", "catalogue_spec", "full_requests"]
 
 SEED = 1
+IDS_PER_BAG = 20
+MAX_ADS = 500
 
 _SECOND_LEVEL = 512 * 384
 _STATIC = StaticKWay((64, 64, 32, 8))  # the paper's
+_DAY_MS = 86_400_000
 
 
 class Catalogue:
     def __init__(self, sids: int, cache: Path | None = None) -> None:
-        """`cache`: a folder of snapshots that this code made; a missing one is added."""
+        """`cache` is a folder of snapshots that this code made; missing ones are added to it."""
         self.spec = catalogue_spec(sids)
         self._cache = cache
-
-    @staticmethod
-    def of(options: BenchOptions, default_sids: int) -> "Catalogue":
-        return Catalogue(options.sids[0] if options.sids else default_sids, options.kept)
 
     def snapshot(self, mode: MatcherMode) -> Snapshot:
         if self._cache is None or mode is not MatcherMode.UNION:
@@ -55,14 +63,14 @@ class Catalogue:
         return load_snapshot(self.written(mode, self._cache))
 
     def snapshot_to_decode(self) -> Snapshot:
-        """In mode `union`, perhaps without ads: half of the work of the largest catalogues."""
+        """Mode `union`, without ads unless it is cached: half the work for the largest sizes."""
         if self._cache is not None and self._root(MatcherMode.UNION, self._cache).exists():
             return self.snapshot(MatcherMode.UNION)
         threads = available_cores()
         return decode_snapshot(make_paper_catalogue(self.spec, threads), threads)
 
     def written(self, mode: MatcherMode, folder: Path) -> Path:
-        """The root of its snapshot below the cache, or else below `folder`."""
+        """Return the root of its snapshot, below the cache if there is one, else below `folder`."""
         root = self._root(mode, self._cache or folder)
         if not (root / "CURRENT").exists():
             root.mkdir(parents=True, exist_ok=True)
@@ -75,15 +83,13 @@ class Catalogue:
         """Users `first`, `first` + 1, ... of the population, with 64 random locations each."""
         return list(make_users(first + count, Draws(self.spec.seed), self.spec.knobs)[first:])
 
-    def rows(self, snapshot: Snapshot, first: int, count: int) -> UserRows:
-        encoder = UserEncoder(snapshot.schema, snapshot.set_values)
-        return encoder.encode(self.attributes(first, count))
-
     def users(
         self, snapshot: Snapshot, device: torch.device, batches: int, batch: int
     ) -> list[UserTensors]:
+        """The first users of the population, in batches."""
+        encoder = UserEncoder(snapshot.schema, snapshot.set_values)
         return [
-            UserTensors.of(self.rows(snapshot, begin, batch), device)
+            UserTensors.of(encoder.encode(self.attributes(begin, batch)), device)
             for begin in range(0, batches * batch, batch)
         ]
 
@@ -103,11 +109,11 @@ class Catalogue:
 
 
 def catalogue_spec(sids: int) -> PaperSpec:
-    """Another size than the paper's keeps its two-token prefixes and changes what is below them.
+    """Return the catalogue of a size: it keeps the paper's two-token prefixes, and changes deeper.
 
     Fan-outs of positions 2 and 3 grow alike, so that catalogues differ in what a trie of that size
-    must differ in, and in nothing that fewer first tokens would change. Very small ones, for tests,
-    have the generator's own shape.
+    must differ in, and not in the number of first tokens. Very small ones, for tests, have the
+    generator's own shape.
     """
     if sids == PAPER_SIDS or sids < 2 * _SECOND_LEVEL:
         return PaperSpec(sids, SEED)
@@ -117,3 +123,47 @@ def catalogue_spec(sids: int) -> PaperSpec:
     return PaperSpec(
         sids, SEED, replace(knobs, fan_out_3=sids / (_SECOND_LEVEL * last), fan_out_4=last)
     )
+
+
+def full_requests(
+    spec: ModelSpec, users: Iterable[UserAttributes], seed: int
+) -> list[RetrieveRequest]:
+    """Return a request per user, with every declared feature at its longest."""
+    rng = np.random.default_rng(seed)
+    requests = []
+    for number, user in enumerate(users):
+        request = RetrieveRequest(
+            request_id=f"r{number:05}",
+            sid_space=spec.sid_space,
+            features=_features(spec, rng),
+            max_ads=MAX_ADS,
+        )
+        for name, values in user.items():
+            request.user[name].values.extend(values)
+        requests.append(request)
+    return requests
+
+
+def _features(spec: ModelSpec, rng: np.random.Generator) -> Features:
+    features = Features()
+    for name, value in spec.inputs.items():
+        if isinstance(value, DenseInput):
+            numbers = rng.uniform(0.0, 100.0, value.size).round(3)
+            features.dense[name].values.extend(numbers.tolist())
+        elif isinstance(value, CategoricalInput):
+            features.categorical[name].ids.append(int(rng.integers(value.cardinality)))
+        elif isinstance(value, BagInput):
+            features.bags[name].ids.extend(rng.integers(1 << 62, size=IDS_PER_BAG).tolist())
+        else:
+            features.sequences[name].CopyFrom(_events(spec, value, rng))
+    return features
+
+
+def _events(spec: ModelSpec, value: SequenceInput, rng: np.random.Generator) -> Events:
+    events = value.max_length
+    sids = rng.integers(spec.vocab_sizes, size=(events, spec.sid_length))
+    times = np.sort(rng.integers(90 * _DAY_MS, size=events))
+    message = Events(sids=sids.flatten().tolist(), timestamps_ms=times.tolist())
+    for name, cardinality in value.side.items():
+        message.side[name].ids.extend(rng.integers(cardinality, size=events).tolist())
+    return message

@@ -1,39 +1,62 @@
-"""Hardware counters of single kernels from Nsight Compute, or why there are none.
+"""Hardware counters of the attention kernels from Nsight Compute (ncu), or why there are none.
 
-One process makes all calls, a mark before each: starting the profiler, and compiling, takes longer
-than everything that is counted.
+    ncu ... python -m grace.bench.gpu.counters [--tiny]     makes the calls that ncu counts
+
+One process makes all calls, because starting the profiler and compiling take longer than everything
+that is counted. A marking kernel comes before each call.
 """
 
+import argparse
 import csv
 import io
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from grace.bench.gpu.counted_call import COUNTED, MARK
+import torch
+
+from grace.bench.gpu.attention_kernels import (
+    cross_inputs,
+    cross_kernels,
+    distinct_table,
+    self_inputs,
+    self_kernel,
+)
 from grace.bench.gpu.options import BenchOptions
 from grace.bench.gpu.results import Row
+from grace.bench.gpu.workload import Workload, workload_of
 
-__all__ = ["all_counters", "counters_of_csv", "find_ncu"]
+__all__ = ["COUNTED", "counters_of_csv", "find_ncu", "measure_counters"]
 
+COUNTED = (
+    ("cross", "ours"),
+    ("self", "fa2"),
+    ("self", "coalesced"),
+    ("self", "fused"),
+    ("self", "ours distinct"),
+)
+"""Self-attention where no rows share their past: the paper counted a dense cache."""
+
+_MARK = "spin_kernel"  # in the name of the kernel that torch's `_sleep` launches
 _METRICS = {
     "instructions": "smsp__inst_executed.sum",
     "occupancy_percent": "sm__warps_active.avg.pct_of_peak_sustained_active",
     "hbm_percent": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
     "microseconds": "gpu__time_duration.sum",
 }
+_MICROSECONDS = {"ns": 1e-3, "nsecond": 1e-3, "us": 1.0, "usecond": 1.0, "ms": 1e3, "msecond": 1e3}
 _SECONDS = 300
 _INSTALLED = Path("/opt/nvidia/nsight-compute")
 
 
-def all_counters(options: BenchOptions) -> list[Row]:
-    """A row for each of COUNTED; `unavailable` says why it has none: the tool is missing, or the
-    machine forbids it."""
-    found, reason = _measured(options)
+def measure_counters(work: Workload) -> list[Row]:
+    """Return a row for each of COUNTED; `unavailable` says why it has no counters."""
+    found, reason = _counted(work)
     rows: list[Row] = []
     for place, (kind, variant) in enumerate(COUNTED):
         own = found[place] if found else {"unavailable": reason}
@@ -42,7 +65,7 @@ def all_counters(options: BenchOptions) -> list[Row]:
 
 
 def find_ncu(installed: Path = _INSTALLED) -> str | None:
-    """On PATH, or the newest where Nsight Compute installs itself."""
+    """Return ncu on PATH, or the newest where Nsight Compute installs itself."""
     on_path = shutil.which("ncu")
     if on_path is not None:
         return on_path
@@ -50,16 +73,16 @@ def find_ncu(installed: Path = _INSTALLED) -> str | None:
     return str(max(there)) if there else None
 
 
-def _measured(options: BenchOptions) -> tuple[list[dict[str, Any]] | None, str]:
+def _counted(work: Workload) -> tuple[list[dict[str, Any]] | None, str]:
     """The counters of each call, or the reason why there are none."""
     ncu = find_ncu()
-    if ncu is None or options.device.type != "cuda":
+    if ncu is None or not work.on_gpu:
         return None, "Nsight Compute (ncu) is not on this machine"
     command = [ncu, "--csv", "--page", "raw", "--profile-from-start", "off"]
     command += ["--target-processes", "all", "--clock-control", "none"]
     command += ["--metrics", ",".join(_METRICS.values())]
-    command += [sys.executable, "-m", "grace.bench.gpu.counted_call"]
-    command += ["--tiny"] if options.tiny else []
+    command += [sys.executable, "-m", "grace.bench.gpu.counters"]
+    command += ["--tiny"] if work.options.tiny else []
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=_SECONDS
@@ -72,14 +95,14 @@ def _measured(options: BenchOptions) -> tuple[list[dict[str, Any]] | None, str]:
     lines = [line for line in done.stdout.splitlines() if "==ERROR==" in line]
     if lines:
         return None, f"ncu: {lines[0].partition('==ERROR==')[2].strip()[:200]}"
-    last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+    last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
     return None, (
-        f"ncu told of {len(found)} of {len(COUNTED)} calls, exit {done.returncode}: {last[:200]}"
+        f"ncu reported {len(found)} of {len(COUNTED)} calls, exit {done.returncode}: {last[:200]}"
     )
 
 
 def counters_of_csv(text: str) -> list[dict[str, Any]]:
-    """Of each marked call that launched kernels, those of its longest; none without a table."""
+    """Return the counters of each marked call's longest kernel; none without a table."""
     lines = text.splitlines()
     begin = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
     if begin is None:
@@ -87,7 +110,7 @@ def counters_of_csv(text: str) -> list[dict[str, Any]]:
     units, *kernels = csv.DictReader(io.StringIO("\n".join(lines[begin:])))
     calls: list[list[dict[str, str]]] = []
     for kernel in kernels:
-        if MARK in kernel["Kernel Name"]:
+        if _MARK in kernel["Kernel Name"]:
             calls.append([])
         elif calls:
             calls[-1].append(kernel)
@@ -97,13 +120,47 @@ def counters_of_csv(text: str) -> list[dict[str, Any]]:
 def _longest(units: dict[str, str], kernels: Sequence[dict[str, str]]) -> dict[str, Any]:
     time = _METRICS["microseconds"]
     longest = max(kernels, key=lambda row: _number(row[time]))
-    scale = {"ns": 1e-3, "nsecond": 1e-3, "us": 1.0, "usecond": 1.0, "ms": 1e3, "msecond": 1e3}
     counters: dict[str, Any] = {"kernel_name": longest["Kernel Name"]}
     for name, metric in _METRICS.items():
-        factor = scale.get(units[metric], 1.0) if metric == time else 1.0
+        factor = _MICROSECONDS.get(units[metric], 1.0) if metric == time else 1.0
         counters[name] = float(f"{_number(longest[metric]) * factor:.5g}")
     return counters
 
 
 def _number(text: str) -> float:
     return float(text.replace(",", ""))
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m grace.bench.gpu.counters")
+    parser.add_argument("--tiny", action="store_true")
+    given = parser.parse_args(arguments)
+    device = torch.device("cuda")
+    calls = _calls(workload_of(BenchOptions("attention", device, "", tiny=given.tiny)))
+    for call in calls:  # compiled before it is counted
+        call()
+    torch.cuda.synchronize()
+    torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
+    for call in calls:
+        torch.cuda._sleep(1)  # type: ignore[no-untyped-call]  # noqa: SLF001
+        call()
+        torch.cuda.synchronize()
+    torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
+
+
+def _calls(work: Workload) -> list[Callable[[], object]]:
+    """Those of COUNTED at the paper's widest step, t = 3 for self-attention."""
+    ops, beams, dtype = work.load_ops(work.device), work.fixed.beams[-1], torch.bfloat16
+    cross = cross_inputs(work, beams, dtype, seed=0)
+    table = distinct_table(work, work.batch * beams, work.spec.sid_length - 1)
+    own = self_inputs(work, table, dtype)
+    return [
+        partial(cross_kernels(ops, work.device)[variant], cross)
+        if kind == "cross"
+        else self_kernel(work, variant, ops, own)
+        for kind, variant in COUNTED
+    ]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

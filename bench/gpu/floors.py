@@ -1,11 +1,10 @@
-"""The least that each operation of a generation must move and compute, counted while it runs.
+"""Count the least that each operation of a generation must move and compute, while it runs.
 
-Bytes are of what must come from memory or go to it once: blocks that beams share count once, index
-and matcher rows are left out of admission, where only ids and candidates count: what reads of rows
-reach memory is for the caches to say.
+Bytes are those that must come from memory or go to it once. Blocks that beams share count once.
+Admission counts ids and candidates, and neither index nor matcher rows: which reads of rows reach
+memory depends on the caches.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor
 from grace.kernels import AdmissionSlot, Beams, Candidates, DecodeIndex, Ops, UserTensors
 from grace.kernels.decode.admit_children import fan_outs
 
-__all__ = ["CountingSlot", "Counts", "Least", "counting_ops"]
+__all__ = ["Counts", "Least", "counting_ops", "counting_slot"]
 
 
 @dataclass(slots=True)
@@ -31,40 +30,35 @@ class Least:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """By the operation's name in Ops."""
+    """The counts of each operation, by its name in Ops."""
 
-    of: dict[str, Least] = field(default_factory=dict)
+    by_name: dict[str, Least] = field(default_factory=dict)
 
     def add(self, name: str, moved: int, flop: int = 0) -> None:
-        self.of.setdefault(name, Least()).add(moved, flop)
+        self.by_name.setdefault(name, Least()).add(moved, flop)
 
 
-class CountingSlot:
-    """A slot that counts what is asked of it."""
+def counting_slot(slot: AdmissionSlot, index: DecodeIndex, counts: Counts) -> AdmissionSlot:
+    """Return a slot that counts its admissions; `slot` points at the index already."""
 
-    def __init__(self, slot: AdmissionSlot, counts: Counts) -> None:
-        self._slot, self._counts = slot, counts
-        self._index: DecodeIndex | None = None
+    class Counting:
+        def point_at(self, users: UserTensors, index: DecodeIndex) -> None:
+            slot.point_at(users, index)
 
-    def point_at(self, users: UserTensors, index: DecodeIndex) -> None:
-        self._index = index
-        self._slot.point_at(users, index)
+        def admit_children(self, nodes: Tensor) -> Candidates:
+            candidates = slot.admit_children(nodes)
+            live = torch.unique(nodes[nodes >= 0])
+            children = int(fan_outs(live, index).sum())
+            ids = 4 * (1 + (index.bitmask_index is not None) + len(index.blooms))
+            admitted = len(candidates.packed().tokens)
+            counts.add("admit_children", 4 * nodes.numel() + ids * children + 8 * admitted)
+            return candidates
 
-    def admit_children(self, nodes: Tensor) -> Candidates:
-        candidates = self._slot.admit_children(nodes)
-        assert self._index is not None
-        live = torch.unique(nodes[nodes >= 0])
-        children = int(fan_outs(live, self._index).sum())
-        ids = 4 * (1 + (self._index.bitmask_index is not None) + len(self._index.blooms))
-        self._counts.add(
-            "admit_children",
-            4 * nodes.numel() + ids * children + 8 * len(candidates.packed().tokens),
-        )
-        return candidates
+    return Counting()
 
 
 def counting_ops(ops: Ops, counts: Counts) -> Ops:
-    """The same operations; each call is counted by its shapes, which may wait for the device."""
+    """Return the same operations, which count each call; counting may wait for the device."""
 
     def self_attention(
         pool: Tensor, table: Tensor, step: int, bias: Tensor, scale: float,
@@ -102,18 +96,6 @@ def counting_ops(ops: Ops, counts: Counts) -> Ops:
         counts.add("rearrange", parents.nbytes + 2 * out.nbytes)
         return out
 
-    return Ops(
-        self_attention=self_attention,
-        cross_attention=cross_attention,
-        row_factors=row_factors,
-        activate=activate,
-        admit_children=ops.admit_children,
-        select_beams=_counting_selection(ops, counts),
-        rearrange=rearrange,
-    )
-
-
-def _counting_selection(ops: Ops, counts: Counts) -> Callable[..., Beams]:
     def select_beams(
         logits: Tensor, scores: Tensor, candidates: Candidates, k: int, ordered: bool,
         row_scale: Tensor | None = None,
@@ -123,4 +105,12 @@ def _counting_selection(ops: Ops, counts: Counts) -> Callable[..., Beams]:
         counts.add("select_beams", logits.nbytes + scores.nbytes + 8 * admitted + kept)
         return ops.select_beams(logits, scores, candidates, k, ordered, row_scale)
 
-    return select_beams
+    return Ops(
+        self_attention=self_attention,
+        cross_attention=cross_attention,
+        row_factors=row_factors,
+        activate=activate,
+        admit_children=ops.admit_children,
+        select_beams=select_beams,
+        rearrange=rearrange,
+    )

@@ -1,32 +1,32 @@
-"""A batch's whole way through one process: input, features, encoder and decoder, post.
+"""A batch's whole path through one process: input, features, encoder and decoder, post.
 
-The server's own stages, one after another and each batch waited for, without gRPC and without the
-overlap of batches: a batch's latency, as the paper's column `full` has it. Only what generates is
-the rung's, as one CUDA graph with the encoder. Without constraints there is no catalogue to look
-SIDs up in: the way ends with the SIDs in the host's memory.
+The server's own stages run one after another, and each batch is waited for, without gRPC and
+without the overlap of batches: a batch's latency, as in the paper's column `full`. Only the
+generation is the rung's, as one CUDA graph with the encoder. Without constraints there is no
+catalogue to look SIDs up in, and the path ends with the SIDs in the host's memory.
 """
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from itertools import cycle
+from statistics import mean
 from time import perf_counter
 
 import torch
 
-from grace.bench.gpu.catalogue import Catalogue
-from grace.bench.gpu.found import Found, TracedFound
-from grace.bench.gpu.replay import Replay
-from grace.bench.gpu.requests import full_requests
-from grace.bench.gpu.rung_runs import RungRun
-from grace.bench.gpu.subject import Engine, Subject
+from grace.bench.gpu.catalogue import Catalogue, full_requests
+from grace.bench.gpu.measure import require_equal, require_overlap
+from grace.bench.gpu.reply_check import check_replies
+from grace.bench.gpu.search import LEAST_OVERLAP, Search, SearchResult, TracedResult, overlap
+from grace.bench.gpu.workload import Engine, Workload
 from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.configs.machine import available_cores
 from grace.configs.serving import LimitsConfig
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
 from grace.index.users.user_rows import UserEncoder
-from grace.kernels import DecodeIndex, UserTensors, load_encoder_ops
+from grace.kernels import DecodeIndex, UserTensors
+from grace.kernels.load import load_encoder_ops
 from grace.model.definition.beam_search import Generated, leaves_of
 from grace.model.definition.input_encoding import InputEncoder
 from grace.model.definition.inputs import FeatureTensors, SequenceTensors, UserContext
@@ -48,18 +48,18 @@ from grace.server.messages import (
 from grace.server.stages.requests import read_request
 from grace.server.stages.stages import STAGES
 
-__all__ = ["FullPath", "RungGeneration", "Surroundings", "Way", "measured_requests"]
+__all__ = ["FullPath", "Surroundings", "check_full_path", "path_requests"]
 
 _PROFILE = "measured"
 _MATCH_THREADS = 8
 
 
 class Surroundings:
-    """What all rungs of one precision have around their decoder."""
+    """Everything around the decoder that the rungs of one precision share."""
 
     def __init__(
         self,
-        subject: Subject,
+        work: Workload,
         engine: Engine,
         snapshot: Snapshot,
         index: DecodeIndex,
@@ -69,19 +69,19 @@ class Surroundings:
         model = engine.plain
         self._plain_encoder = deepcopy(model.encoder)
         model.encoder.to(dtype)
-        self.subject, self.engine = subject, engine
+        self.work, self.engine = work, engine
         self.snapshot, self.index, self.precision = snapshot, index, precision
         self.users = UserEncoder(snapshot.schema, snapshot.set_values)
         self.matcher = ExactMatcher(snapshot, min(_MATCH_THREADS, available_cores()))
         self.stage: FeatureStage = feature_stage_for(model, dtype)
-        self.nobody = empty_features(model, subject.batch, dtype)
+        self.features = empty_features(model, work.batch, dtype)
 
     @torch.inference_mode()
     def plain_context(self, requests: Sequence[Retrieval]) -> UserContext:
-        """By definition, in float32, of the features' tables as they are held."""
-        model, encoder = self.engine.plain, InputEncoder(self.subject.spec)
+        """Return the encoder's definition, in float32, of the feature tables as they are stored."""
+        model, encoder = self.engine.plain, InputEncoder(self.work.spec)
         encoded = [encoder.encode(request.features.read()) for request in requests]
-        inputs = encoder.batch(encoded, len(requests)).to(self.engine.weights.device)
+        inputs = encoder.batch(encoded, len(requests)).to(self.work.device)
         features = model.features(inputs)
         single = features.non_sequence
         context: UserContext = self._plain_encoder(
@@ -92,41 +92,37 @@ class Surroundings:
         )
         return context
 
-    def pair(self, run: RungRun, users: UserTensors) -> tuple[ServingPair, "RungGeneration"]:
-        """`users` are whoever the graph is recorded with."""
-        device = self.engine.weights.device
-        spec = self.subject.spec
-        generation = RungGeneration(self.engine, run, self.nobody, users)
+    def pair(self, generation: "_RungGeneration") -> ServingPair:
+        spec = self.work.spec
         model = ServingModel(
             spec=spec,
             checkpoint="measured",
-            device=device,
+            device=self.work.device,
             inputs=InputEncoder(spec),
             features=self.stage,
             generation=generation,
             engine=EngineFacts(self.precision, 0, 0, 0, graphs=1, capture_seconds=0.0),
         )
-        pair = ServingPair(self.snapshot, model, self.index, self.users, self.matcher)
-        return pair, generation
+        return ServingPair(self.snapshot, model, self.index, self.users, self.matcher)
 
 
-class RungGeneration:
+class _RungGeneration:
     """A rung in place of the server's generation; one batch at a time."""
 
-    def __init__(
-        self, engine: Engine, run: RungRun, features: FeatureTensors, users: UserTensors
-    ) -> None:
-        self._run, self._features, self._first_users = run, features, users
+    def __init__(self, around: Surroundings, search: Search, users: UserTensors) -> None:
+        """`users` are those that the graph is recorded with."""
+        engine, features = around.engine, around.features
+        self._search, self._features = search, features
         self.memo: PrefixMemo | None = engine.memo
-        run.point_at(users)
-        encoder_ops = load_encoder_ops(engine.weights.device)
+        search.point_at(users)
+        encoder_ops = load_encoder_ops(around.work.device)
 
         @torch.inference_mode()
-        def search() -> TracedFound:
-            return run.search(engine.plain.encoder(features, encoder_ops))
+        def run() -> TracedResult:
+            return search.run(engine.plain.encoder(features, encoder_ops))
 
-        self._replay = Replay(search, engine.weights.device)
-        self._last: TracedFound | None = None
+        self._graph = around.work.record(run)
+        self._last: TracedResult | None = None
 
     @torch.inference_mode()
     def generate(
@@ -136,90 +132,104 @@ class RungGeneration:
         index: DecodeIndex,
         profile: BeamProfile,
     ) -> Generated:
-        assert profile == self._run.profile
-        self._run.point_at(users)
+        assert profile == self._search.profile
+        self._search.point_at(users)
         copy_features(features, self._features)
-        self._last = self._replay()
-        found = self._last.found
+        self._last = self._graph()
+        found = self._last.result
         return Generated(leaves_of(found.nodes, index), found.scores, found.corrupt)
 
-    def last(self) -> Found:
-        """What the last batch came to, with nodes that tell which SID it is."""
+    def last(self) -> SearchResult:
+        """The result of the last batch, with nodes that identify its SIDs."""
         assert self._last is not None
-        return self._run.told(self._last)
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """What a batch came to; without a catalogue it has no replies."""
-
-    generated: GeneratedBatch
-    answered: AnsweredBatch | None
+        return self._search.result(self._last)
 
 
 class FullPath:
     """Call it to answer the next batch; `spans` are the stages of the last one."""
 
     def __init__(
-        self, pair: ServingPair, run: RungRun, requests: Sequence[Sequence[Retrieval]]
+        self,
+        around: Surroundings,
+        search: Search,
+        requests: Sequence[Sequence[Retrieval]],
+        users: UserTensors,
     ) -> None:
-        self.pair, self.run, self.requests = pair, run, requests
+        self.generation = _RungGeneration(around, search, users)
+        self.pair, self.search, self.requests = around.pair(self.generation), search, requests
         self._batches = cycle(requests)
         self.spans: tuple[Span, ...] = ()
 
     def __call__(self) -> None:
-        self.way(next(self._batches))
+        self.answer(next(self._batches))
 
-    def way(self, requests: Sequence[Retrieval]) -> Way:
-        clock = _Laps()
+    def answer(self, requests: Sequence[Retrieval]) -> tuple[GeneratedBatch, AnsweredBatch | None]:
+        """Answer one batch; without a catalogue it has no replies."""
+        spans: list[Span] = []
+        begin = perf_counter()
+
+        def end(stage: StageName) -> None:
+            nonlocal begin
+            now = perf_counter()
+            spans.append(Span(stage, begin, now))
+            begin = now
+
         prepared = STAGES.input(self._batch(requests))
-        clock.lap("input")
+        end("input")
         features = STAGES.features(prepared)
-        clock.lap("features")
+        end("features")
         generated = STAGES.generate(features)
         if self.pair.device.type == "cuda":
             torch.cuda.current_stream(self.pair.device).synchronize()
-        clock.lap("generate")
+        end("generate")
         answered = None
-        if self.run.looks_up:
-            answered = STAGES.post(generated, tuple(clock.spans))
+        if self.search.constrained:
+            answered = STAGES.post(generated, tuple(spans))
             assert len(answered.answers) == len(prepared.requests)
-        clock.lap("post")
-        self.spans = tuple(clock.spans)
-        return Way(generated, answered)
+        end("post")
+        self.spans = tuple(spans)
+        return generated, answered
 
     def _batch(self, requests: Sequence[Retrieval]) -> RequestBatch:
         now = perf_counter()
         return RequestBatch(
             self.pair,
             _PROFILE,
-            self.run.profile,
+            self.search.profile,
             len(requests),
             tuple(PendingRequest(each, now, float("inf")) for each in requests),
             now,
         )
 
 
-class _Laps:
-    def __init__(self) -> None:
-        self._begin = perf_counter()
-        self.spans: list[Span] = []
-
-    def lap(self, stage: StageName) -> None:
-        end = perf_counter()
-        self.spans.append(Span(stage, self._begin, end))
-        self._begin = end
-
-
-def measured_requests(
-    subject: Subject, catalogue: Catalogue, batches: int
-) -> list[list[Retrieval]]:
-    """Read from their wire form, as a server reads them."""
-    profiles = GenerationConfig(subject.batch, {_PROFILE: subject.dynamic}, _PROFILE)
-    users = catalogue.attributes(0, batches * subject.batch)
+def path_requests(work: Workload, catalogue: Catalogue, batches: int) -> list[list[Retrieval]]:
+    """Return batches of requests, read from their wire form as a server reads them."""
+    profiles = GenerationConfig(work.batch, {_PROFILE: work.dynamic}, _PROFILE)
+    users = catalogue.attributes(0, batches * work.batch)
     sid_space = catalogue.spec.sid_space
     requests = []
-    for request in full_requests(subject.spec, users, seed=1):
+    for request in full_requests(work.spec, users, seed=1):
         request.sid_space = sid_space
         requests.append(read_request(request.SerializeToString(), LimitsConfig(), profiles))
-    return [requests[i : i + subject.batch] for i in range(0, len(requests), subject.batch)]
+    return [requests[i : i + work.batch] for i in range(0, len(requests), work.batch)]
+
+
+@torch.inference_mode()
+def check_full_path(
+    name: str, path: FullPath, expected: Sequence[SearchResult], precision: Precision
+) -> float:
+    """Return the share of float32's SIDs; raise where a SID or a reply is wrong."""
+    shares = []
+    for number, (requests, wanted) in enumerate(zip(path.requests, expected, strict=True)):
+        generated, answered = path.answer(requests)
+        what = f"{name}, the whole path, batch {number}"
+        got = path.generation.last()
+        require_equal(f"{what}, scores on the host", generated.scores, got.scores.cpu())
+        share = overlap(got, wanted)
+        require_overlap(f"{what} in {precision}", share, LEAST_OVERLAP[precision])
+        shares.append(share)
+        if answered is not None:
+            leaves = leaves_of(got.nodes, path.pair.index).cpu()
+            require_equal(f"{what}, SIDs on the host", generated.leaves, leaves)
+            check_replies(name, path.pair.snapshot, generated, answered)
+    return mean(shares)

@@ -1,12 +1,13 @@
-"""Admission and selection alone, on what real generations ask; and how generation grows with SIDs.
+"""`grace bench gtm`: admission and selection alone, on the inputs of real generations.
 
 admission   by matcher mode and step: `bitmask` is `union` without its sets
 selection   by mode and step; `free` is without constraints
-decoder     the whole decode loop in mode `union`, by the number of SIDs (sizes.py)
+decoder     the whole decode loop in mode `union` against the number of SIDs, and its admission
 
-Each timed run asks for four batches of users in turn, so that none finds its rows in the cache; all
-four agreed with the definition, and so did what the recorded run left.
-Parts are named measure:mode, as in admission:static, and decoder.
+A timed run of a step asks for four batches of users in turn, so that none finds its rows in the
+cache. Weights and users are the same over every catalogue size. All decoders are recorded first and
+then run by turns, so that each meets the same clock and heat. All batches agreed with the
+definition, and so did the results of the recorded run. Parts are named measure:mode, and decoder.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,44 +16,39 @@ from functools import partial
 from itertools import groupby
 
 import torch
+from torch import Tensor
 
-from grace.bench.gpu.agreement import (
-    check_admission,
-    require_candidates,
-    require_close,
-    require_equal,
-)
 from grace.bench.gpu.catalogue import Catalogue
-from grace.bench.gpu.clock import captured, sustained
-from grace.bench.gpu.options import BenchOptions
-from grace.bench.gpu.recorded import RecordedStep, record
+from grace.bench.gpu.measure import by_turns, require_close, require_equal, sustained
 from grace.bench.gpu.results import Row
-from grace.bench.gpu.rotation import BATCHES
-from grace.bench.gpu.sizes import measure_sizes
-from grace.bench.gpu.subject import (
-    Engine,
-    Subject,
-    contexts_of,
-    engine_of,
-    random_decoder_alone,
-    subject_of,
+from grace.bench.gpu.search import (
+    DecoderBatch,
+    DecoderGraph,
+    StepInputs,
+    engine_search,
+    plain_result,
+    traced_steps,
 )
+from grace.bench.gpu.workload import BATCHES, Engine, Workload
 from grace.bench.rungs.every_token import EveryToken
 from grace.index.matchers.modes import MatcherMode
 from grace.kernels import (
     REFERENCE,
     AdmissionSlot,
     Beams,
+    Candidates,
     DecodeIndex,
     UserTensors,
     admission_slot,
-    load_ops,
 )
+from grace.model.definition.inputs import UserContext
 from grace.model.engine.decode_weights import PRECISIONS
 
-__all__ = ["MODES", "bitmask_only", "measure_gtm"]
+__all__ = ["MODES", "bitmask_only", "measure"]
 
 MODES = ("cd", "bitmask", "union", "static", "dynamic")
+SIZES = (3_000_000, 10_000_000, 30_000_000, 100_000_000)
+_TINY_SIZES = (2_000, 3_000)
 _ROUNDS = 4  # over the batches: a run is then long enough to be launched ahead
 
 _BUILT: dict[str, MatcherMode] = {
@@ -63,109 +59,91 @@ _BUILT: dict[str, MatcherMode] = {
     "static": MatcherMode.STATIC,
     "dynamic": MatcherMode.DYNAMIC,
 }
-"""Of which snapshot; the first three leave its matchers aside, or those of its sets."""
+"""The snapshot that a mode reads; the first three ignore its matchers, or those of its sets."""
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """One batch of users, and the slot that knows it."""
+    """One batch of users, a slot that points at it, and the steps of its generation."""
 
     users: UserTensors
     slot: AdmissionSlot
-    steps: list[RecordedStep]
+    steps: list[StepInputs]
 
 
 @torch.inference_mode()
-def measure_gtm(options: BenchOptions) -> Iterator[Row]:
-    subject, parts = subject_of(options), options.wanted()
-    dtype = PRECISIONS[options.precisions[0]]
-    model = random_decoder_alone(subject.spec, options.device)
-    engine = engine_of(subject, model, load_ops(options.device), dtype)
-    measured = [part for part in parts if part != "decoder"]
-    if measured:
-        sids = options.sids[0] if options.sids else subject.default_sids
-        yield from _steps(options, subject, engine, measured, sids)
+def measure(work: Workload) -> Iterator[Row]:
+    engine = work.random_engine(work.options.precisions[0])
+    parts = work.options.parts()
+    steps = [part for part in parts if part != "decoder"]
+    if steps:
+        yield from _steps(work, engine, steps)
     if "decoder" in parts:
-        yield from measure_sizes(options, subject, engine)
+        yield from _sizes(work, engine)
 
 
-def _steps(
-    options: BenchOptions, subject: Subject, engine: Engine, parts: list[str], sids: int
-) -> Iterator[Row]:
-    catalogue = Catalogue(sids, options.kept)
+def _steps(work: Workload, engine: Engine, parts: list[str]) -> Iterator[Row]:
+    catalogue = work.catalogue()
     measures: dict[str, list[str]] = {mode: [] for mode in ("free", *MODES)}
     for part in parts:
         measure, _, mode = part.partition(":")
         measures[mode].append(measure)
     asked = [mode for mode, wanted in measures.items() if wanted]
-    # The k-way modes are built from the ads: if these are made, union is made of them, too.
+    # The k-way modes are built from the ads: if these are made, union is built from them, too.
     with_ads = any(_BUILT[mode] is not MatcherMode.UNION for mode in asked)
     for built, modes in groupby(asked, key=lambda mode: _BUILT[mode]):
         snapshot = catalogue.snapshot(built) if with_ads else catalogue.snapshot_to_decode()
-        index = DecodeIndex.of(snapshot, options.device)
-        users = catalogue.users(snapshot, options.device, BATCHES, subject.batch)
+        index = DecodeIndex.of(snapshot, work.device)
+        users = catalogue.users(snapshot, work.device, BATCHES, work.batch)
         for mode in modes:
-            own = _seen_by(mode, index, users)
-            batches = _recorded(options, subject, engine, mode, *own)
+            own, own_users = _seen_by(mode, index, users)
+            batches = _batches(work, engine, mode, own, own_users)
             for measure in measures[mode]:
                 total = 0.0
-                for row in _of_mode(options, measure, mode, own[0], engine, batches):
+                for row in _of_mode(work, measure, mode, own, engine, batches):
                     total += row["p50_ms"]
-                    yield {**row, "sids": sids}
+                    yield {**row, "sids": work.sids}
                 yield {
-                    "measure": measure, "mode": mode, "step": "all", "sids": sids,
+                    "measure": measure, "mode": mode, "step": "all", "sids": work.sids,
                     "p50_ms": round(total, 4),
                 }  # fmt: skip
-            del own, batches
+            del own, own_users, batches
         del snapshot, index, users
 
 
 def _of_mode(
-    options: BenchOptions,
-    measure: str,
-    mode: str,
-    index: DecodeIndex,
-    engine: Engine,
+    work: Workload, measure: str, mode: str, index: DecodeIndex, engine: Engine,
     batches: list[_Batch],
-) -> Iterator[Row]:
+) -> Iterator[Row]:  # fmt: skip
     for step in range(len(batches[0].steps)):
+        run: Callable[[], object]
         if measure == "admission":
-            run = _checked_admission(options, step, index, batches)
+            run = _checked_admission(work, step, index, batches)
         else:
-            run = _checked_selection(options, [batch.steps[step] for batch in batches], engine)
+            run = _checked_selection(work, [batch.steps[step] for batch in batches], engine)
         calls = len(batches) * _ROUNDS
-        timing = sustained(run, options.device, options.seconds, calls=calls)
-        candidates = [batch.steps[step].candidates.packed() for batch in batches]
+        timing = sustained(run, work.device, work.options.seconds, calls=calls)
+        admitted = [len(batch.steps[step].candidates.packed().tokens) for batch in batches]
         yield {
             "measure": measure,
             "mode": mode,
             "step": step,
             "rows": batches[0].steps[step].nodes.numel(),
-            "admitted": round(sum(len(each.tokens) for each in candidates) / len(candidates)),
+            "admitted": round(sum(admitted) / len(admitted)),
             **timing.row(),
         }
 
 
-def _recorded(
-    options: BenchOptions,
-    subject: Subject,
-    engine: Engine,
-    mode: str,
-    index: DecodeIndex,
-    users: list[UserTensors],
+def _batches(
+    work: Workload, engine: Engine, mode: str, index: DecodeIndex, users: list[UserTensors]
 ) -> list[_Batch]:
-    """Batches of users, each with a slot that points at it and what its generation asked."""
-    contexts = contexts_of(subject, options.device, engine.weights.dtype, BATCHES)
     batches = []
-    for context, own in zip(contexts, users, strict=True):
+    for context, own in zip(work.contexts(engine.weights.dtype, BATCHES), users, strict=True):
         slot: AdmissionSlot = (
-            EveryToken(max(subject.spec.vocab_sizes))
-            if mode == "free"
-            else admission_slot(engine.ops)
+            EveryToken(engine.vocabulary) if mode == "free" else admission_slot(engine.ops)
         )
         slot.point_at(own, index)
-        steps = record(engine, context, slot, subject.dynamic)
-        batches.append(_Batch(own, slot, steps))
+        batches.append(_Batch(own, slot, traced_steps(engine, context, slot, work.dynamic)))
     return batches
 
 
@@ -184,37 +162,42 @@ def bitmask_only(
 
 
 def _checked_admission(
-    options: BenchOptions, step: int, index: DecodeIndex, batches: Sequence[_Batch]
+    work: Workload, step: int, index: DecodeIndex, batches: Sequence[_Batch]
 ) -> Callable[[], object]:
     calls = [partial(batch.slot.admit_children, batch.steps[step].nodes) for batch in batches]
-    run = captured(calls * _ROUNDS, options.device)
+    run = work.record_calls(calls * _ROUNDS)
     for place, candidates in enumerate(run()):
         batch = batches[place % len(batches)]
+        nodes = batch.steps[step].nodes
         if place < len(batches):
-            check_admission(batch.slot, batch.steps[step].nodes, batch.users, index)
-        require_candidates(candidates, batch.slot.admit_children(batch.steps[step].nodes))
+            _check_admission(batch.slot, nodes, batch.users, index)
+        _require_candidates(candidates, batch.slot.admit_children(nodes))
     return run
+
+
+def _check_admission(
+    slot: AdmissionSlot, nodes: Tensor, users: UserTensors, index: DecodeIndex
+) -> int:
+    """Return how many children the slot, which points at these users and index, admits."""
+    expected = REFERENCE.admit_children(nodes, users, index)
+    _require_candidates(slot.admit_children(nodes), expected)
+    return len(expected.tokens)
+
+
+def _require_candidates(got: Candidates, expected: Candidates) -> None:
+    one, other = got.packed(), expected.packed()
+    for name in ("offsets", "tokens", "nodes"):
+        require_equal(f"admission, {name}", getattr(one, name), getattr(other, name))
 
 
 def _checked_selection(
-    options: BenchOptions, steps: Sequence[RecordedStep], engine: Engine
+    work: Workload, steps: Sequence[StepInputs], engine: Engine
 ) -> Callable[[], object]:
-    run = captured([partial(_select, step, engine) for step in steps] * _ROUNDS, options.device)
-    expected = [
-        REFERENCE.select_beams(
-            step.logits, step.scores, step.candidates, step.kept, step.ordered, step.row_scale
-        )
-        for step in steps
-    ]
+    run = work.record_calls([partial(step.select, engine.ops) for step in steps] * _ROUNDS)
+    expected = [step.select(REFERENCE) for step in steps]
     for place, beams in enumerate(run()):
         _require_selection(beams, expected[place % len(steps)])
     return run
-
-
-def _select(step: RecordedStep, engine: Engine) -> Beams:
-    return engine.ops.select_beams(
-        step.logits, step.scores, step.candidates, step.kept, step.ordered, step.row_scale
-    )
 
 
 def _require_selection(got: Beams, expected: Beams) -> None:
@@ -222,3 +205,87 @@ def _require_selection(got: Beams, expected: Beams) -> None:
     best, defined = (beams.scores.sort(dim=1)[0].clamp(min=-1e4) for beams in (got, expected))
     require_close("selection", best, defined)
     require_equal("selection, corrupt", got.corrupt, expected.corrupt)
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """The recorded calls over one catalogue; `admission` is that of all batches."""
+
+    sids: int
+    index_mb: int
+    admitted: int
+    decoder: DecoderGraph
+    admission: Callable[[], object]
+
+
+def _sizes(work: Workload, engine: Engine) -> Iterator[Row]:
+    contexts = work.contexts(engine.weights.dtype, BATCHES)
+    asked = work.options.sids or (_TINY_SIZES if work.options.tiny else SIZES)
+    sizes = [_size(work, engine, contexts, sids) for sids in asked]
+    decoders = by_turns(
+        [each.decoder for each in sizes],
+        work.device,
+        work.options.seconds,
+        befores=[each.decoder.inputs for each in sizes],
+    )
+    admissions = by_turns(
+        [each.admission for each in sizes], work.device, work.options.seconds, calls=BATCHES
+    )
+    for size, decoder, admission in zip(sizes, decoders, admissions, strict=True):
+        times = {"decoder": decoder, "admission": admission}
+        yield {
+            "measure": "decoder",
+            "mode": str(MatcherMode.UNION),
+            "sids": size.sids,
+            "index_mb": size.index_mb,
+            "admitted": size.admitted,
+            **{
+                f"{name}_{fact}": value
+                for name, timing in times.items()
+                for fact, value in (*timing.quantiles().items(), ("runs", timing.runs))
+            },
+            "admission_calls": admission.calls,
+            "sm_clock_mhz": decoder.draw.sm_clock_mhz,
+            "power_w": decoder.draw.power_w,
+        }
+
+
+def _size(work: Workload, engine: Engine, contexts: Sequence[UserContext], sids: int) -> _Size:
+    """Record and check the calls; the host's arrays, gigabytes, are free when it returns."""
+    precision = work.options.precisions[0]
+    catalogue = Catalogue(sids, work.options.commit_cache)
+    snapshot = catalogue.snapshot_to_decode()
+    index = DecodeIndex.of(snapshot, work.device)
+    users = catalogue.users(snapshot, work.device, BATCHES, work.batch)
+    batches = [DecoderBatch(*each) for each in zip(contexts, users, strict=True)]
+    slots = [admission_slot(engine.ops) for _ in batches]
+    nodes: list[list[Tensor]] = []
+    admitted = 0
+    for batch, slot in zip(batches, slots, strict=True):
+        slot.point_at(batch.users, index)
+        steps = traced_steps(engine, batch.context, slot, work.dynamic)
+        nodes.append([step.nodes for step in steps])
+        admitted += sum(_check_admission(slot, x, batch.users, index) for x in nodes[-1])
+    search = engine_search(engine, work.dynamic, index)
+    decoder = DecoderGraph(work, search, batches, PRECISIONS[precision])
+    expected = [plain_result(engine.plain.decoder, batch, index, work.dynamic) for batch in batches]
+    decoder.check(f"the decoder over {sids:,} SIDs", expected, precision)
+
+    def admit(slot: AdmissionSlot, asked: Sequence[Tensor]) -> None:
+        for each in asked:
+            slot.admit_children(each)
+
+    calls = [partial(admit, slot, asked) for slot, asked in zip(slots, nodes, strict=True)]
+    return _Size(
+        sids,
+        round(_bytes(index) / 1e6),
+        round(admitted / len(batches)),
+        decoder,
+        work.record_calls(calls),
+    )
+
+
+def _bytes(index: DecodeIndex) -> int:
+    tables = [index.bitmask_index, index.bitmask_table]
+    tables += [tensor for bloom in index.blooms for tensor in (bloom.index, bloom.table)]
+    return sum(t.nbytes for t in (index.node_offsets, index.csr_tokens, *tables) if t is not None)

@@ -1,115 +1,164 @@
-"""The paper's ladder: the decoder alone and the whole path, rung by rung, batch 16.
+"""`grace bench ladder`: the paper's ladder, the decoder alone and the whole path, rung by rung.
 
 L0 to L3 are what the engine replaced (bench/rungs), L4 is the engine with the same fixed beams, D0
 to D3 with the paper's dynamic ones: no constraints, the catalogue, bitmasks, bitmasks and Bloom.
 L0 spreads keys and values of cross-attention to beam rows once per generation and keeps them, 52 GB
-in half precision. Every rung is a CUDA graph; what one held is given back before the next.
+in half precision. Every rung is a CUDA graph; its memory is freed before the next.
 
 Four batches take turns. What is timed is what was compared: for each batch the recorded graph's
-SIDs, those of the full way, and the ads in its replies (full_check.py). Contexts are the encoder's,
-by its definition in float32, of the requests that the full way answers.
-
-MFU is the paper's: operations of a request (model.flops) times the batch, over the decoder's mean
-time and the GPU's 989 TFLOP/s, whatever the precision.
+SIDs, those of the whole path, and the ads in its replies (reply_check.py). The contexts are what
+the encoder's definition makes, in float32, of the requests that the whole path answers.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from statistics import mean
+from dataclasses import dataclass, field, replace
 
 import torch
 
-from grace.bench.gpu.catalogue import Catalogue
-from grace.bench.gpu.clock import sustained, timed_on_host
-from grace.bench.gpu.found import Found, TracedFound, check_found
-from grace.bench.gpu.full_check import check_full
-from grace.bench.gpu.full_path import FullPath, Surroundings, measured_requests
-from grace.bench.gpu.options import BenchOptions
-from grace.bench.gpu.replay import Replay, give_memory_back
+from grace.bench.gpu.attention_kernels import best_tile, distinct_table, self_inputs
+from grace.bench.gpu.full_path import FullPath, Surroundings, check_full_path, path_requests
+from grace.bench.gpu.gtm import bitmask_only
+from grace.bench.gpu.measure import free_memory, sustained, timed_on_host
 from grace.bench.gpu.results import Row
-from grace.bench.gpu.rotation import BATCHES, DecoderBatch, Rotation
-from grace.bench.gpu.rung_runs import RungRun, definition_of, expected_of, run_of
-from grace.bench.gpu.subject import Engine, Subject, engine_of, random_weights, subject_of
+from grace.bench.gpu.search import (
+    DecoderBatch,
+    DecoderGraph,
+    Search,
+    SearchResult,
+    TracedResult,
+    engine_search,
+    plain_result,
+    result_of_sids,
+    unconstrained_result,
+)
+from grace.bench.gpu.workload import BATCHES, Engine, Workload, random_weights
+from grace.bench.rungs.coalesced_triton import DEFAULT_TILE, Tile
+from grace.bench.rungs.dense_search import (
+    DENSE_RUNGS,
+    L1,
+    L2,
+    L3,
+    PLAIN,
+    Rung,
+    RungWeights,
+    compiled_pieces,
+    dense_search,
+    require_full_contexts,
+    tiled,
+)
 from grace.index.matchers.modes import MatcherMode
-from grace.kernels import DecodeIndex, load_ops
+from grace.kernels import DecodeIndex, UserTensors
 from grace.model.checkpoints.model_cost import decoder_flops
+from grace.model.definition.inputs import UserContext
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.server.messages import Retrieval
 
-__all__ = ["PEAK_FLOPS", "measure_ladder"]
+__all__ = ["RUNGS", "measure", "mfu"]
 
 PEAK_FLOPS = 989e12
+RUNGS = (*(rung.name for rung in DENSE_RUNGS), "L4", "D0", "D1", "D2", "D3")
+_CONSTRAINED = ("D1", "D2", "D3")
 
 
 @dataclass(frozen=True)
 class _Setting:
-    """What all rungs of one precision share; `expected` of each batch by what defines it."""
+    """What all rungs of one precision share; `expected` results by the search that defines them."""
 
-    subject: Subject
+    work: Workload
     engine: Engine
     index: DecodeIndex
     around: Surroundings
     precision: Precision
     requests: Sequence[Sequence[Retrieval]]
     batches: Sequence[DecoderBatch]
-    expected: dict[str, list[Found]] = field(default_factory=dict)
+    expected: dict[str, list[SearchResult]] = field(default_factory=dict)
 
-    def expected_of(self, name: str) -> list[Found]:
-        definition = definition_of(name)
-        if definition not in self.expected:
-            self.expected[definition] = [
-                expected_of(name, self.subject, self.engine, self.index, batch)
+    def search(self, name: str) -> Search:
+        dense = {rung.name: rung for rung in DENSE_RUNGS}
+        if name in dense:
+            return _dense_search(self.work, dense[name], self.engine)
+        profile = self.work.fixed if name == "L4" else self.work.dynamic
+        if name not in _CONSTRAINED:
+            return engine_search(self.engine, profile, None)
+        search = engine_search(self.engine, profile, self._index(name))
+
+        def point_at(users: UserTensors) -> None:
+            search.point_at(self._users(name, users))
+
+        return replace(search, point_at=point_at)
+
+    def expected_of(self, name: str) -> list[SearchResult]:
+        """Return each batch's result in float32, by definition, equal for unconstrained rungs."""
+        kind, decoder = (name if name in _CONSTRAINED else name[0]), self.engine.plain.decoder
+        profile = self.work.fixed if name.startswith("L") else self.work.dynamic
+        if kind not in self.expected:
+            self.expected[kind] = [
+                plain_result(
+                    decoder,
+                    replace(batch, users=self._users(name, batch.users)),
+                    self._index(name),
+                    profile,
+                )
+                if name in _CONSTRAINED
+                else unconstrained_result(decoder, batch.context, profile)
                 for batch in self.batches
             ]
-        return self.expected[definition]
+        return self.expected[kind]
+
+    def _index(self, name: str) -> DecodeIndex:
+        if name == "D1":
+            return self.index.without_matchers()
+        return bitmask_only(self.index, [])[0] if name == "D2" else self.index
+
+    def _users(self, name: str, users: UserTensors) -> UserTensors:
+        return bitmask_only(self.index, [users])[1][0] if name == "D2" else users
 
 
 @torch.inference_mode()
-def measure_ladder(options: BenchOptions) -> Iterator[Row]:
-    subject, rungs = subject_of(options), options.wanted()
-    catalogue = Catalogue.of(options, subject.default_sids)
+def measure(work: Workload) -> Iterator[Row]:
+    rungs, options = work.options.parts(), work.options
+    catalogue = work.catalogue()
     snapshot = catalogue.snapshot(MatcherMode.UNION)
-    index = DecodeIndex.of(snapshot, options.device)
-    users = catalogue.users(snapshot, options.device, BATCHES, subject.batch)
-    requests = measured_requests(subject, catalogue, BATCHES)
+    index = DecodeIndex.of(snapshot, work.device)
+    users = catalogue.users(snapshot, work.device, BATCHES, work.batch)
+    requests = path_requests(work, catalogue, BATCHES)
     for precision in options.precisions:
         dtype = PRECISIONS[precision]
-        model = random_weights(subject.spec, options.device, features=dtype)
-        engine = engine_of(subject, model, load_ops(options.device), dtype)
-        around = Surroundings(subject, engine, snapshot, index, precision)
+        engine = work.engine(random_weights(work.spec, work.device, features=dtype), precision)
+        around = Surroundings(work, engine, snapshot, index, precision)
         batches = [
             DecoderBatch(around.plain_context(asked), own)
             for asked, own in zip(requests, users, strict=True)
         ]
-        setting = _Setting(subject, engine, index, around, precision, requests, batches)
+        for batch in batches:
+            require_full_contexts(batch.context)
+        setting = _Setting(work, engine, index, around, precision, requests, batches)
         for name in rungs:
-            yield _measure(options, setting, name)
-            give_memory_back(options.device)
+            yield _rung(setting, name)
+            free_memory(work.device)
 
 
-def _measure(options: BenchOptions, setting: _Setting, name: str) -> Row:
-    subject, device = setting.subject, options.device
+def _rung(setting: _Setting, name: str) -> Row:
+    work, precision = setting.work, setting.precision
+    seconds = work.options.seconds
     expected = setting.expected_of(name)
-    run = run_of(name, subject, setting.engine, setting.index)
-    rotation = Rotation(setting.batches, setting.engine.weights.dtype, run.point_at)
-    search = Replay(lambda: run.search(rotation.context), device)
-    share = _check(setting, run, rotation, search, expected)
-    decoder = sustained(search, device, options.seconds, before=rotation)
-    del search
-    pair, generation = setting.around.pair(run, setting.batches[0].users)
-    path = FullPath(pair, run, setting.requests)
-    full_share = check_full(path, generation, expected, setting.precision)
-    full = timed_on_host(path, device, options.seconds)
+    search = setting.search(name)
+    graph = DecoderGraph(work, search, setting.batches, setting.engine.weights.dtype)
+    share = graph.check(name, expected, precision)
+    decoder = sustained(graph, work.device, seconds, before=graph.inputs)
+    del graph
+    path = FullPath(setting.around, search, setting.requests, setting.batches[0].users)
+    full_share = check_full_path(name, path, expected, precision)
+    full = timed_on_host(path, work.device, seconds)
     stages = {f"{s.stage}_ms": round((s.end - s.begin) * 1e3, 3) for s in path.spans}
-    flops = decoder_flops(subject.spec, run.profile.beams) * subject.batch
     return {
         "rung": name,
-        "precision": setting.precision,
+        "precision": precision,
         "decoder_p50_ms": round(decoder.p50_ms, 3),
         "decoder_p99_ms": round(decoder.p99_ms, 3),
         "full_p50_ms": round(full.p50_ms, 3),
         "full_p99_ms": round(full.p99_ms, 3),
-        "mfu": round(flops / (decoder.mean_ms / 1e3 * PEAK_FLOPS), 4),
+        "mfu": round(mfu(work, search.profile.beams, decoder.mean_ms), 4),
         "sm_clock_mhz": decoder.draw.sm_clock_mhz,
         "power_w": decoder.draw.power_w,
         "decoder_mean_ms": round(decoder.mean_ms, 3),
@@ -122,17 +171,35 @@ def _measure(options: BenchOptions, setting: _Setting, name: str) -> Row:
     }
 
 
-def _check(
-    setting: _Setting,
-    run: RungRun,
-    rotation: Rotation,
-    search: Replay[TracedFound],
-    expected: Sequence[Found],
-) -> float:
-    """How many of the SIDs that the graph finds are those of float32, over all batches."""
-    shares = []
-    for number, wanted in enumerate(expected):
-        rotation.put(number)
-        got = run.told(search())
-        shares.append(check_found(f"{run.name}, batch {number}", got, wanted, setting.precision))
-    return mean(shares)
+def mfu(work: Workload, beams: Sequence[int], mean_ms: float) -> float:
+    """The paper's: a request's operations times the batch, at 989 TFLOP/s in any precision."""
+    flops = decoder_flops(work.spec, beams) * work.batch
+    return flops / (mean_ms / 1e3 * PEAK_FLOPS)
+
+
+def _dense_search(work: Workload, rung: Rung, engine: Engine) -> Search:
+    weights = engine.weights
+    own = RungWeights.of(engine.plain.decoder, weights.device, weights.dtype)
+    pieces = compiled_pieces() if work.on_gpu else PLAIN
+    if rung.name in (L2.name, L3.name):
+        if work.on_gpu:
+            rung = tiled(rung, _tiles(work, weights.dtype, rung.name == L3.name))
+        else:
+            rung = replace(L1, name=rung.name)
+
+    def run(context: UserContext) -> TracedResult:
+        found = dense_search(own, context.states, work.fixed, rung, pieces)
+        return TracedResult(result_of_sids(found.sids, found.scores, engine.vocabulary))
+
+    return Search(
+        work.fixed, run, lambda traced: traced.result, lambda users: None, constrained=False
+    )
+
+
+def _tiles(work: Workload, dtype: torch.dtype, fused: bool) -> Sequence[Tile]:
+    rows = work.batch * work.fixed.beams[-1]
+    tiles = [DEFAULT_TILE]  # for the one row per request at step 0
+    for step in range(1, work.spec.sid_length):
+        table = distinct_table(work, rows, step)
+        tiles.append(best_tile(work, self_inputs(work, table, dtype), fused=fused))
+    return tiles

@@ -1,33 +1,76 @@
-"""What `grace bench` is asked for, the same for every table."""
+"""The tables of `grace bench`, and the options that one run was given."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import torch
 
-from grace.bench.gpu.tables import TABLES, Several, Table
 from grace.bench.result_file import commit
 from grace.configs.errors import InputError
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 
-__all__ = ["BenchOptions", "default_precision", "device_of"]
+__all__ = ["TABLES", "BenchOptions", "Table", "default_precision", "device_of"]
 
 _DEVICES = "torch knows no such device; use cuda:0, or cpu with --tiny"
+
+Count: TypeAlias = Literal["none", "one", "many"]
+"""How often an option may be given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """
+    module      of this package, which measures the table
+    parts       that --only names; none: the table is measured whole
+    on_request  parts that are left out unless --only names them
+    sids        how many catalogue sizes it takes
+    precisions  how many precisions of the engine it takes
+    rates       whether a server is loaded
+    """
+
+    module: str
+    parts: tuple[str, ...] = ()
+    on_request: tuple[str, ...] = ()
+    sids: Count = "one"
+    precisions: Count = "many"
+    rates: bool = False
+
+
+TABLES: Mapping[str, Table] = {
+    "attention": Table(
+        "attention", ("copy", "cross", "self", "counters"), ("counters",), sids="none"
+    ),
+    "gtm": Table(
+        "gtm",
+        (
+            "admission:cd", "admission:bitmask", "admission:union", "admission:static",
+            "admission:dynamic", "selection:free", "selection:union", "decoder",
+        ),
+        sids="many",
+        precisions="one",
+    ),
+    "ladder": Table("ladder", ("L0", "L1", "L2", "L3", "L4", "D0", "D1", "D2", "D3")),
+    "serve": Table("serve", ("idle", "load", "saturation"), rates=True),
+    "budget": Table("budget"),
+    "others": Table("comparison", ("hf", "prefix", "ours", "static"), precisions="one"),
+    "overlap": Table("overlap", ("paper", "trained")),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
     """
-    tiny       shapes that a CPU computes in seconds: proves the path, says nothing of speed
+    tiny       shapes that a CPU computes in seconds: they test the path and say nothing of speed
     seconds    of each sustained measurement
-    rates      requests a second that a server is offered; none: the table's own
-    sids       sizes of the catalogue; none: the table's own
-    only       parts of the table, by the names that its documentation gives; none: all
+    rates      requests per second offered to a server; none: the table's default
+    sids       sizes of the catalogue; none: the table's default
+    only       parts of the table; none: all
     out        the result file; None: rows are only printed
     add        keep the file's rows that are not measured again
-    commit     what is measured, where there is no repository to ask
+    commit     the measured commit, where there is no repository to ask
     cache      a folder for what several commands need, such as snapshots of 30 million SIDs
     """
 
@@ -52,8 +95,8 @@ class BenchOptions:
             raise InputError(f"--seconds {self.seconds:g}: must be above 0")
         self._require_device()
         self._require_precisions()
-        self._require_meaning("--sids", self.sids, self._table.sids)
-        self._require_meaning("--rate", self.rates, "many" if self._table.rates else "none")
+        self._require_count("--sids", self.sids, self._table.sids)
+        self._require_count("--rate", self.rates, "many" if self._table.rates else "none")
         for sids in self.sids:
             if sids < 1:
                 raise InputError(f"--sids {sids}: must be above 0")
@@ -63,14 +106,14 @@ class BenchOptions:
         self._require_parts()
 
     @property
-    def kept(self) -> Path | None:
-        """The cache's part for this commit: another may make other catalogues and checkpoints."""
+    def commit_cache(self) -> Path | None:
+        """The cache's folder for this commit: another commit may make other catalogues."""
         return None if self.cache is None else self.cache / (self.commit or commit())
 
-    def wanted(self) -> tuple[str, ...]:
-        """The table's parts that are asked for, in its order; not what it spares unless named."""
-        parts, spared = self._table.parts, self._table.spared
-        usual = tuple(part for part in parts if part not in spared)
+    def parts(self) -> tuple[str, ...]:
+        """The table's parts to measure, in its order."""
+        parts, on_request = self._table.parts, self._table.on_request
+        usual = tuple(part for part in parts if part not in on_request)
         return tuple(part for part in parts if part in (self.only or usual))
 
     @property
@@ -98,12 +141,12 @@ class BenchOptions:
                 raise InputError(
                     f"--precision {precision}: a server on a CPU computes in fp32; leave it out"
                 )
-        self._require_meaning("--precision", self.precisions, self._table.precisions)
+        self._require_count("--precision", self.precisions, self._table.precisions)
 
-    def _require_meaning(self, option: str, given: Sequence[object], taken: Several) -> None:
-        if given and taken == "none":
+    def _require_count(self, option: str, given: Sequence[object], count: Count) -> None:
+        if given and count == "none":
             raise InputError(f"{option} {given[0]}: means nothing to {self.table}; leave it out")
-        if len(given) > 1 and taken == "one":
+        if len(given) > 1 and count == "one":
             raise InputError(f"{option} {given[1]}: {self.table} takes one only")
 
     def _require_parts(self) -> None:
@@ -123,5 +166,4 @@ def device_of(name: str) -> torch.device:
 
 
 def default_precision(table: str, device: torch.device) -> Precision:
-    """The engine's; `grace serve` on a CPU has another."""
     return "fp32" if table == "serve" and device.type == "cpu" else "bf16"

@@ -1,16 +1,14 @@
-"""How much of what is generated stays the same when the engine computes in half precision.
+"""`grace bench overlap`: how much of what is generated stays the same in half precision.
 
 paper    the paper's decoder with random weights, whose logits have a standard deviation near 2,
          over its catalogue; the user context is random, cast to the precision
-trained  a model that has learnt to foretell over 100,000 SIDs (trained_model.py), with the
-         targeting of its catalogue; encoder and decoder both in the precision
+trained  a model that has learnt to predict over 100,000 SIDs (trained_model.py), with the targeting
+         of its catalogue; encoder and decoder both in the precision
 
-Both are compared with the plain loop in float32 (model/definition/beam_search.py), on the same
-users.
-`overlap` is the share of its final SIDs that the engine generates too, `top_10` and `top_100` that
-of its best among the engine's best, `step_overlap` that of its live beams after each step. In
-float32 the engine is the same function up to near-ties, or there is no row. `learning` tells how
-well the trained model foretells what people do next.
+Both are compared with the plain loop in float32, on the same users. `overlap` is the share of its
+final SIDs that the engine generates too, `top_10` and `top_100` that of its best among the engine's
+best, `step_overlap` that of its live beams after each step. In float32 the engine must be the same
+function up to near-ties.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,41 +20,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grace.bench.gpu.agreement import require_overlap
-from grace.bench.gpu.catalogue import Catalogue
-from grace.bench.gpu.options import BenchOptions
+from grace.bench.gpu.measure import require_overlap
 from grace.bench.gpu.results import Row
-from grace.bench.gpu.subject import (
-    Engine,
-    Subject,
-    contexts_of,
-    engine_of,
-    random_decoder_alone,
-    subject_of,
-)
-from grace.bench.gpu.trained_model import Taught, lesson_of, prepare, teach
-from grace.configs.generation import BeamProfile
+from grace.bench.gpu.trained_model import TrainingData, plan_of, prepare, train
+from grace.bench.gpu.workload import Engine, Workload, random_decoder_alone
 from grace.index.trie import NO_NODE
 from grace.index.users.user_rows import UserEncoder
-from grace.kernels import (
-    REFERENCE,
-    Beams,
-    DecodeIndex,
-    Ops,
-    UserTensors,
-    admission_slot,
-    load_encoder_ops,
-    load_ops,
-)
+from grace.kernels import REFERENCE, Beams, DecodeIndex, Ops, UserTensors, admission_slot
+from grace.kernels.load import load_encoder_ops
 from grace.model.definition.beam_search import beam_search
-from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import UserContext
 from grace.model.definition.model import Model
 from grace.model.engine.decode_loop import fast_search
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.model.train.evaluate import ABSENT, popularity_ranks, random_recall, recall
 
-__all__ = ["measure_overlap", "shared"]
+__all__ = ["LEAST_IN_FP32", "Tally", "measure", "shared"]
 
 REQUESTS = 512
 PAPER_REQUESTS = 256
@@ -68,17 +47,20 @@ LEAST_IN_FP32 = 0.999
 Steps: TypeAlias = list[Tensor]
 """Nodes of the beams after each step, int32 [B, M] each; the last ordered, best first."""
 
+Watch: TypeAlias = Callable[[Tensor, Tensor], None]
+"""Sees the logits and scores of each selection."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """`context_in` is the user context as the engine of a precision gets it."""
+    """`context_in` returns the user context as the engine of a precision gets it."""
 
     context_in: Callable[[Precision], UserContext]
     users: UserTensors
 
 
 @dataclass(slots=True)
-class _Tally:
+class Tally:
     """Counts over requests."""
 
     live: int = 0
@@ -108,43 +90,60 @@ class _Tally:
 
 
 def shared(found: Tensor, wanted: Tensor) -> tuple[int, int]:
-    """How many of the live nodes of `wanted` are in `found`, and of how many."""
+    """Return how many live nodes of `wanted` are in `found`, and how many it has."""
     live = wanted[wanted != NO_NODE]
     return int(torch.isin(live, found).sum()), len(live)
 
 
 @torch.inference_mode()
-def measure_overlap(options: BenchOptions) -> Iterator[Row]:
-    subject, parts = subject_of(options), options.wanted()
+def measure(work: Workload) -> Iterator[Row]:
+    parts = work.options.parts()
     if "paper" in parts:
-        yield from _paper(options, subject)
+        yield from _paper(work)
     if "trained" in parts:
-        yield from _trained(options, subject)
+        yield from _trained(work)
 
 
-def _trained(options: BenchOptions, subject: Subject) -> Iterator[Row]:
-    requests, device = _TINY_REQUESTS if options.tiny else REQUESTS, options.device
-    lesson = lesson_of(options, requests)
-    taught = prepare(lesson)
+def _paper(work: Workload) -> Iterator[Row]:
+    requests = _TINY_REQUESTS if work.options.tiny else PAPER_REQUESTS
+    catalogue = work.catalogue()
+    snapshot = catalogue.snapshot_to_decode()
+    index = DecodeIndex.of(snapshot, work.device)
+    count = requests // work.batch
+    users = catalogue.users(snapshot, work.device, count, work.batch)
+    contexts = work.contexts(torch.float32, count)
+    batches = [_Batch(_cast(context), own) for context, own in zip(contexts, users, strict=True)]
+    model = random_decoder_alone(work.spec, work.device)
+    yield from _overlaps(work, "paper", model, index, batches)
+
+
+def _cast(context: UserContext) -> Callable[[Precision], UserContext]:
+    return lambda precision: UserContext(context.states.to(PRECISIONS[precision]), context.mask)
+
+
+def _trained(work: Workload) -> Iterator[Row]:
+    requests, device = _TINY_REQUESTS if work.options.tiny else REQUESTS, work.device
+    plan = plan_of(work.options.tiny, requests)
+    data = prepare(plan)
     with torch.inference_mode(mode=False):
-        model, learning = teach(lesson, taught, device)
-    index = DecodeIndex.of(taught.snapshot, device)
-    encoder = UserEncoder(taught.snapshot.schema, taught.snapshot.set_values)
+        model, learning = train(plan, data, device)
+    index = DecodeIndex.of(data.snapshot, device)
+    encoder = UserEncoder(data.snapshot.schema, data.snapshot.set_values)
     batches = []
-    for begin in range(0, requests, subject.batch):
-        part = slice(begin, min(begin + subject.batch, requests))
-        users = UserTensors.of(encoder.encode(taught.users[part]), device)
-        batches.append(_Batch(_encoded(model, taught, part, device), users))
-    known = _recall(subject, model, taught, index, batches)
+    for begin in range(0, requests, work.batch):
+        part = slice(begin, min(begin + work.batch, requests))
+        users = UserTensors.of(encoder.encode(data.users[part]), device)
+        batches.append(_Batch(_encoded(model, data, part, device), users))
+    known = _recall(work, model, data, index, batches)
     yield {"measure": "learning", "variant": "trained", **learning, **known}
-    yield from _overlaps(options, subject, "trained", model, index, batches)
+    yield from _overlaps(work, "trained", model, index, batches)
 
 
 def _encoded(
-    model: Model, taught: Taught, part: slice, device: torch.device
+    model: Model, data: TrainingData, part: slice, device: torch.device
 ) -> Callable[[Precision], UserContext]:
-    """In float32 as the model is defined, else as the product encodes."""
-    inputs = taught.inputs(part, device)
+    """Encode in float32 as the model is defined, else as the product does."""
+    inputs = data.inputs(part, device)
 
     def context_in(precision: Precision) -> UserContext:
         if precision == "fp32":
@@ -157,26 +156,25 @@ def _encoded(
 
 
 def _recall(
-    subject: Subject, model: Model, taught: Taught, index: DecodeIndex, batches: list[_Batch]
+    work: Workload, model: Model, data: TrainingData, index: DecodeIndex, batches: list[_Batch]
 ) -> Row:
-    """Of people's newest event, which the model has not seen; whom ads are for does not matter."""
+    """Recall of people's newest event, which the model has not seen, without any targeting."""
     requests = sum(len(batch.users.bitmask) for batch in batches)
-    truth = taught.log.leaves[taught.log.last_events()[:requests]]
+    truth = data.log.leaves[data.log.last_events()[:requests]]
     free = index.without_matchers()
     ranks: list[int] = []
     for batch in batches:
         users = UserTensors(batch.users.bitmask, ())
-        context = batch.context_in("fp32")
-        nodes = _plain(model.decoder, context, users, free, subject.dynamic, {})[-1]
+        nodes = _plain(work, model, replace(batch, users=users), free)[-1]
         leaves = (nodes - free.first_leaf).cpu().numpy()
         for row in leaves:
             found = np.flatnonzero(row == truth[len(ranks)])
             ranks.append(int(found[0]) if len(found) else ABSENT)
-    counts = taught.log.leaf_counts(taught.snapshot.trie.num_leaves)
+    counts = data.log.leaf_counts(data.snapshot.trie.num_leaves)
     rows = {
         "recall": recall(np.array(ranks), _CUTOFFS),
         "popularity_recall": recall(popularity_ranks(counts, truth), _CUTOFFS),
-        "random_recall": random_recall(taught.snapshot.trie.num_leaves, _CUTOFFS),
+        "random_recall": random_recall(data.snapshot.trie.num_leaves, _CUTOFFS),
     }
     return {
         "held_out_users": requests,
@@ -187,39 +185,16 @@ def _recall(
     }
 
 
-def _paper(options: BenchOptions, subject: Subject) -> Iterator[Row]:
-    requests, device = _TINY_REQUESTS if options.tiny else PAPER_REQUESTS, options.device
-    catalogue = Catalogue.of(options, subject.default_sids)
-    snapshot = catalogue.snapshot_to_decode()
-    index = DecodeIndex.of(snapshot, device)
-    count = requests // subject.batch
-    users = catalogue.users(snapshot, device, count, subject.batch)
-    contexts = contexts_of(subject, device, torch.float32, count)
-    batches = [_Batch(_cast(context), own) for context, own in zip(contexts, users, strict=True)]
-    model = random_decoder_alone(subject.spec, device)
-    yield from _overlaps(options, subject, "paper", model, index, batches)
-
-
-def _cast(context: UserContext) -> Callable[[Precision], UserContext]:
-    return lambda precision: UserContext(context.states.to(PRECISIONS[precision]), context.mask)
-
-
 def _overlaps(
-    options: BenchOptions, subject: Subject, variant: str, model: Model, index: DecodeIndex,
-    batches: list[_Batch],
-) -> Iterator[Row]:  # fmt: skip
+    work: Workload, variant: str, model: Model, index: DecodeIndex, batches: list[_Batch]
+) -> Iterator[Row]:
     spread: dict[int, list[float]] = {}
-    expected = [
-        _plain(model.decoder, batch.context_in("fp32"), batch.users, index, subject.dynamic, spread)
-        for batch in batches
-    ]
-    for precision in dict.fromkeys(("fp32", *options.precisions)):
-        dtype = PRECISIONS[precision]
-        engine = engine_of(subject, model, load_ops(options.device), dtype)
-        tally = _Tally()
+    expected = [_plain(work, model, batch, index, spread) for batch in batches]
+    for precision in dict.fromkeys(("fp32", *work.options.precisions)):
+        engine = work.engine(model, precision)
+        tally = Tally()
         for batch, plain in zip(batches, expected, strict=True):
-            context = batch.context_in(precision)
-            tally.add(_fast(engine, context, batch.users, index, subject.dynamic), plain)
+            tally.add(_fast(work, engine, batch, index, precision), plain)
         if precision == "fp32":
             require_overlap(f"{variant} in fp32", tally.share("all"), LEAST_IN_FP32)
         requests = sum(len(batch.users.bitmask) for batch in batches)
@@ -234,7 +209,7 @@ def _overlaps(
             "worst_request": round(tally.worst, 4),
             **{f"top_{best}": round(tally.share(f"top {best}"), 5) for best in _BEST},
             "step_overlap": [
-                round(tally.share(f"step {step}"), 5) for step in range(subject.spec.sid_length)
+                round(tally.share(f"step {step}"), 5) for step in range(work.spec.sid_length)
             ],
             "logit_std": [round(float(np.mean(spread[step])), 2) for step in sorted(spread)],
         }
@@ -242,37 +217,39 @@ def _overlaps(
 
 
 def _plain(
-    decoder: Decoder, context: UserContext, users: UserTensors, index: DecodeIndex,
-    profile: BeamProfile, spread: dict[int, list[float]],
+    work: Workload, model: Model, batch: _Batch, index: DecodeIndex,
+    spread: dict[int, list[float]] | None = None,
 ) -> Steps:  # fmt: skip
-    """By definition, in float32; `spread` gets the logits' standard deviation in live rows."""
+    """Generate by definition, in float32; `spread` gets the logits' deviation in live rows."""
     steps: Steps = []
 
-    def told(logits: Tensor, scores: Tensor) -> None:
-        live = logits[scores.flatten() > -torch.inf]
-        spread.setdefault(len(steps), []).append(float(live.float().std(dim=1).mean()))
+    def watch(logits: Tensor, scores: Tensor) -> None:
+        if spread is not None:
+            live = logits[scores.flatten() > -torch.inf]
+            deviation = float(live.float().std(dim=1).mean())
+            spread.setdefault(len(steps), []).append(deviation)
 
-    beam_search(decoder, context, users, index, profile, _recording(REFERENCE, steps, told))
+    ops = _traced(REFERENCE, steps, watch)
+    context = batch.context_in("fp32")
+    beam_search(model.decoder, context, batch.users, index, work.dynamic, ops)
     return steps
 
 
 def _fast(
-    engine: Engine, context: UserContext, users: UserTensors, index: DecodeIndex,
-    profile: BeamProfile,
-) -> Steps:  # fmt: skip
+    work: Workload, engine: Engine, batch: _Batch, index: DecodeIndex, precision: Precision
+) -> Steps:
     steps: Steps = []
+    context = batch.context_in(precision)
     slot = admission_slot(engine.ops)
-    slot.point_at(users, index)
-    ops = _recording(engine.ops, steps)
-    fast_search(engine.weights, engine.memo, context, slot, profile, ops)
+    slot.point_at(batch.users, index)
+    ops = _traced(engine.ops, steps, lambda logits, scores: None)
+    fast_search(engine.weights, engine.memo, context, slot, work.dynamic, ops)
     return steps
 
 
-def _recording(
-    ops: Ops, steps: Steps, told: Callable[[Tensor, Tensor], None] = lambda logits, scores: None
-) -> Ops:
+def _traced(ops: Ops, steps: Steps, watch: Watch) -> Ops:
     def select_beams(logits: Tensor, scores: Tensor, *arguments: Any, **named: Any) -> Beams:
-        told(logits, scores)
+        watch(logits, scores)
         beams = ops.select_beams(logits, scores, *arguments, **named)
         steps.append(beams.nodes.clone())
         return beams

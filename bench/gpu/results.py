@@ -1,37 +1,40 @@
-"""Result files: {machine, commit, command, rows}, from one run, or from several of one commit."""
+"""Result files, {machine, commit, command, rows}: written row by row while a table is measured."""
 
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Self, TypeAlias
 
-from grace.bench.gpu.machine import device_text
+from grace.bench.gpu.measure import device_text
 from grace.bench.gpu.options import BenchOptions
 from grace.bench.result_file import commit
 from grace.configs.errors import InputError
 
-__all__ = ["ResultFile", "Row", "read_rows", "row_key"]
+__all__ = ["ResultFile", "Row", "read_rows", "write_table"]
 
 Row: TypeAlias = dict[str, Any]
 
 _KEYS = (
-    "measure",
-    "rung",
-    "precision",
-    "kernel",
-    "variant",
-    "mode",
-    "step",
-    "sids",
-    "beams",
-    "rps",
-)
-"""What tells one row from another; all else in it was measured."""
+    "measure", "rung", "precision", "kernel", "variant", "mode", "step", "sids", "beams", "rps",
+)  # fmt: skip
+"""The fields that identify a row; all others were measured."""
 
 
-def row_key(row: Mapping[str, Any]) -> str:
-    measured = ("rps",) if row.get("measure") == "saturation" else ()
-    return json.dumps([None if name in measured else row.get(name) for name in _KEYS])
+def write_table(options: BenchOptions, rows: Iterable[Row]) -> list[Row]:
+    """Print each row, and save it before the next is measured; standard error shows the time."""
+    begin, done = perf_counter(), list[Row]()
+    with nullcontext() if options.out is None else ResultFile(options, options.out) as file:
+        for row in rows:
+            done.append(row)
+            if file is not None:
+                file.add(row)
+            print(json.dumps(row), flush=True)
+            count = f"{len(done)} row{'s' if len(done) > 1 else ''}"
+            print(f"{perf_counter() - begin:.1f} s: {count}", file=sys.stderr, flush=True)
+    return done
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -43,9 +46,9 @@ class ResultFile:
     """Written anew with every row, so that a run that is cut short leaves what it measured."""
 
     def __init__(self, options: BenchOptions, path: Path) -> None:
-        """Raises before anything is measured, if it cannot be written, or added to the file.
+        """Raise, before anything is measured, if the file cannot be written or added to.
 
-        What the file holds stays until the first row; what was begun beside it goes at the end.
+        The file keeps its content until the first row.
         """
         self._path = path
         self._unfinished = path.with_name(f"{path.name}.unfinished")
@@ -55,7 +58,10 @@ class ResultFile:
             "command": options.command,
             "rows": [],
         }
-        _require_file(path)
+        if path.is_dir():
+            raise InputError(f"--out {path}: is a folder; name a file")
+        if not path.parent.is_dir():
+            raise InputError(f"--out {path}: its folder does not exist; make it first")
         if path.exists():
             if options.add:
                 self._continue(json.loads(path.read_text(encoding="utf-8")))
@@ -76,11 +82,11 @@ class ResultFile:
         self._unfinished.unlink(missing_ok=True)
 
     def add(self, row: Row) -> None:
-        """In place of the row with the same key, if there is one."""
+        """Add the row, or put it in place of the row with the same key."""
         rows = self._result["rows"]
-        keys = [row_key(each) for each in rows]
-        if row_key(row) in keys:
-            rows[keys.index(row_key(row))] = row
+        keys = [_key(each) for each in rows]
+        if _key(row) in keys:
+            rows[keys.index(_key(row))] = row
         else:
             rows.append(row)
         self._write()
@@ -102,8 +108,6 @@ class ResultFile:
         self._result["rows"] = old["rows"]
 
 
-def _require_file(path: Path) -> None:
-    if path.is_dir():
-        raise InputError(f"--out {path}: is a folder; name a file")
-    if not path.parent.is_dir():
-        raise InputError(f"--out {path}: its folder does not exist; make it first")
+def _key(row: Mapping[str, Any]) -> str:
+    measured = ("rps",) if row.get("measure") == "saturation" else ()
+    return json.dumps([None if name in measured else row.get(name) for name in _KEYS])

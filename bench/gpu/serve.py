@@ -1,12 +1,12 @@
-"""`grace serve` on the GPU, loaded through gRPC by other processes of the same host.
+"""`grace bench serve`: `grace serve` on the GPU, loaded through gRPC by processes of the same host.
 
-idle        one request at a time, seconds apart
+idle        one request at a time, four a second
 load        latencies and outcomes at offered rates, Poisson arrivals; D3, users of the catalogue
 saturation  a closed loop: how busy `generate` is, by the GPU's clock, when there is always work;
-            its timeline is written beside the result, as a Chrome trace and an SVG of a window
+            a window of its timeline is written next to the result file, as a Chrome trace
 
-All of them in this order on one server. Several processes make the calls: one would be the limit.
-`cpu` is what the server's threads, and those of its processes, took of a core each.
+All run in this order on one server. Several processes make the calls: one would be the limit.
+`cpu` is each thread's share of a core, for the threads of all the server's processes.
 """
 
 import hashlib
@@ -22,12 +22,10 @@ import torch
 import yaml
 from google.protobuf.json_format import MessageToJson
 
-from grace.bench.gpu.catalogue import Catalogue
-from grace.bench.gpu.lanes import draw_lanes
+from grace.bench.gpu.catalogue import full_requests
 from grace.bench.gpu.options import BenchOptions
-from grace.bench.gpu.requests import full_requests
 from grace.bench.gpu.results import Row
-from grace.bench.gpu.subject import Subject, random_weights, subject_of
+from grace.bench.gpu.workload import Workload, random_weights
 from grace.bench.load.client import ClosedLoop, Load, OpenLoop
 from grace.bench.load.client_process import run_in_a_process
 from grace.bench.load.shots import WIRE, write_wire
@@ -39,20 +37,18 @@ from grace.model.checkpoints.checkpoint import save_checkpoint
 from grace.model.definition.spec import ModelSpec
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 
-__all__ = ["measure_serve", "saturation_row"]
+__all__ = ["measure", "saturation_row"]
 
 RATES = (400.0, 800.0, 1000.0, 1200.0, 1300.0)
 REQUESTS = 1024
-FRONT_ENDS = 4
-"""Processes of the server that speak gRPC; 0: its own does."""
 _TINY_RATES = (20.0,)
 _TINY_REQUESTS = 16
 _WARM_UP_REQUESTS = 16
 _IDLE_RATE = 4.0
 _IDLE_SECONDS = 15.0
 _START_SECONDS = 300.0  # the paper's catalogue and model are gigabytes to load
-_IN_FLIGHT = 64  # four full batches: the line is never empty
-_EDGE_SHARE = 0.1  # of a run, at either end: not yet or no longer steady
+_IN_FLIGHT = 64  # four full batches: the queue is never empty
+_EDGE_SHARE = 0.1  # of a run, at either end, where it is not steady
 _WINDOW_SECONDS = 0.2
 _POST_THREADS = 8
 _MEMORY_FOLDER = Path("/dev/shm")
@@ -70,23 +66,27 @@ class _Files:
 
 
 @dataclass(frozen=True, slots=True)
-class _Callers:
-    """Processes that make a load, and the connections of each."""
+class _Processes:
+    """
+    front_ends   of the server, which speak gRPC
+    clients      that make a load
+    connections  of each client
+    """
 
-    processes: int
+    front_ends: int
+    clients: int
     connections: int
 
 
-_ONE = _Callers(1, 1)
-_MANY = _Callers(6, 2)
-_TINY = _Callers(2, 2)
+_MANY = _Processes(front_ends=4, clients=6, connections=2)
+_TINY = _Processes(front_ends=1, clients=2, connections=2)
 
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """A load's result, and what the server's threads took meanwhile, edges aside."""
+    """A load's result, and its threads' shares of a core without the edges of the run."""
 
-    callers: _Callers
+    processes: _Processes
     result: dict[str, Any]
     cpu: dict[str, float]
 
@@ -99,9 +99,9 @@ class _Loaded:
             "errors": own["failed"],
             "valid": own["valid"],
             "client_late_p99_ms": own["ms"]["lateness"] and own["ms"]["lateness"]["p99"],
-            "client_processes": self.callers.processes,
-            "connections": self.callers.processes * self.callers.connections,
-            "front_ends": FRONT_ENDS,
+            "client_processes": self.processes.clients,
+            "connections": self.processes.clients * self.processes.connections,
+            "front_ends": self.processes.front_ends,
             "stages_p50_ms": {
                 name: own["ms"][name] and own["ms"][name]["p50"]
                 for name in ("queue", "input", "features", "generate", "post", "overhead")
@@ -115,17 +115,15 @@ class _Loaded:
         return round(float(answered / nanoseconds * 1e9), 1)
 
 
-def measure_serve(options: BenchOptions) -> Iterator[Row]:
-    subject, parts = subject_of(options), options.wanted()
+def measure(work: Workload) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(dir=_roomy_folder()) as folder:
-        files = _written(options, subject, Path(folder))
-        for precision in options.precisions:
-            yield from _of_precision(options, files, precision, parts)
+        files = _written(work, Path(folder))
+        for precision in work.options.precisions:
+            yield from _of_precision(work.options, files, precision)
 
 
-def _of_precision(
-    options: BenchOptions, files: _Files, precision: Precision, parts: tuple[str, ...]
-) -> Iterator[Row]:
+def _of_precision(options: BenchOptions, files: _Files, precision: Precision) -> Iterator[Row]:
+    parts, many, full = options.parts(), _TINY if options.tiny else _MANY, None
     config = write_server_config(
         files.folder / f"{precision}.yaml",
         files.snapshots,
@@ -135,15 +133,15 @@ def _of_precision(
         device=str(options.device),
         precision=precision,
         threads={"post": _POST_THREADS},
-        **({"listen": {"front_ends": FRONT_ENDS}} if FRONT_ENDS else {}),
+        listen={"front_ends": many.front_ends},
     )
     trace = files.folder / f"{precision}.trace.json"
     command = (*GRACE_SERVE, "--config", config, "--timeline", trace)
-    many, full = _TINY if options.tiny else _MANY, None
     with RunningServer(command, files.folder / f"{precision}.log", _START_SECONDS) as server:
         if "idle" in parts:
             seconds = min(_IDLE_SECONDS, 5 * options.seconds)
-            loaded = _load(server, files, OpenLoop(_IDLE_RATE, seconds), _ONE)
+            one = replace(many, clients=1, connections=1)
+            loaded = _load(server, files, OpenLoop(_IDLE_RATE, seconds), one)
             yield _load_row("idle", precision, _IDLE_RATE, loaded)
         if "load" in parts:
             for rate in options.rates or (_TINY_RATES if options.tiny else RATES):
@@ -155,44 +153,44 @@ def _of_precision(
         yield saturation_row(options, precision, trace, full.result) | full.row()
 
 
-def _written(options: BenchOptions, subject: Subject, folder: Path) -> _Files:
-    catalogue = Catalogue.of(options, subject.default_sids)
+def _written(work: Workload, folder: Path) -> _Files:
+    catalogue = work.catalogue()
     snapshots = catalogue.written(MatcherMode.UNION, folder)
-    spec = replace(subject.spec, sid_space=catalogue.spec.sid_space)
-    checkpoint = _checkpoint(options, spec, options.kept or folder)
-    users = catalogue.attributes(0, _TINY_REQUESTS if options.tiny else REQUESTS)
+    spec = replace(work.spec, sid_space=catalogue.spec.sid_space)
+    checkpoint = _checkpoint(work.device, spec, work.options.commit_cache or folder)
+    users = catalogue.attributes(0, _TINY_REQUESTS if work.options.tiny else REQUESTS)
     messages = full_requests(spec, users, seed=1)
     requests, warm_up = folder / f"requests{WIRE}", folder / "warm-up.jsonl"
     write_wire((message.SerializeToString() for message in messages), requests)
     head = [MessageToJson(message, indent=None) for message in messages[:_WARM_UP_REQUESTS]]
     warm_up.write_text("".join(f"{line}\n" for line in head), encoding="utf-8")
     profiles = folder / "profiles.yaml"
-    profiles.write_text(yaml.safe_dump({"generation": _generation(subject)}), encoding="utf-8")
+    profiles.write_text(yaml.safe_dump({"generation": _generation(work)}), encoding="utf-8")
     return _Files(folder, snapshots, checkpoint, profiles, requests, warm_up)
 
 
-def _checkpoint(options: BenchOptions, spec: ModelSpec, folder: Path) -> Path:
-    """Of random weights; as good as any other of this specification that is there already."""
+def _checkpoint(device: torch.device, spec: ModelSpec, folder: Path) -> Path:
+    """Write a checkpoint of random weights, unless the folder has one of this specification."""
     name = hashlib.sha256(repr(spec).encode()).hexdigest()[:12]
     checkpoint = folder / f"checkpoint-{name}"
     if not checkpoint.exists():
-        half = PRECISIONS["bf16"]  # as checkpoints hold it: the tables are gigabytes
-        model = random_weights(spec, options.device, features=half)
+        half = PRECISIONS["bf16"]  # as checkpoints store it: the tables are gigabytes
+        model = random_weights(spec, device, features=half)
         save_checkpoint(model.to(torch.device("cpu"), half), checkpoint)
     return checkpoint
 
 
-def _generation(subject: Subject) -> dict[str, Any]:
-    full = subject.dynamic
+def _generation(work: Workload) -> dict[str, Any]:
+    full = work.dynamic
     return {
-        "max_batch": subject.batch,
+        "max_batch": work.batch,
         "default_profile": "full",
         "profiles": {"full": {"beams": list(full.beams), "num_sids": full.num_sids}},
     }
 
 
 def _roomy_folder() -> Path | None:
-    """In memory, if it has room: the catalogue and the checkpoint need no disk. None: anywhere."""
+    """Return a folder in memory, if it has room for catalogue and checkpoint; None: anywhere."""
     folder = _MEMORY_FOLDER
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         return None
@@ -212,7 +210,7 @@ def _load_row(measure: str, precision: Precision, rate: float, loaded: _Loaded) 
 def saturation_row(
     options: BenchOptions, precision: Precision, trace: Path, result: dict[str, Any]
 ) -> Row:
-    """The server's last load, so that the trace ends with it."""
+    """Return the row of the server's last load, with which the trace ends."""
     slices = read_timeline(trace)
     last, seconds = slices[-1].end, result["total"] / 1e9
     begin, end = last - (1 - _EDGE_SHARE) * seconds, last - _EDGE_SHARE * seconds
@@ -222,10 +220,6 @@ def saturation_row(
         middle = (begin + end) / 2
         shown = window(slices, middle, middle + _WINDOW_SECONDS)
         write_window(trace, shown, options.out.with_name(f"{options.out.stem}_timeline.json"))
-        title = f"{_WINDOW_SECONDS * 1e3:.0f} ms at saturation, {precision}: generate {busy:.1%}"
-        picture = options.out.with_name(f"{options.out.stem}_timeline.svg")
-        lanes = draw_lanes(shown, middle, middle + _WINDOW_SECONDS, title)
-        picture.write_text(lanes, encoding="utf-8")
     return {
         "measure": "saturation",
         "precision": precision,
@@ -237,17 +231,17 @@ def saturation_row(
     }
 
 
-def _load(server: RunningServer, files: _Files, load: Load, callers: _Callers) -> _Loaded:
+def _load(server: RunningServer, files: _Files, load: Load, processes: _Processes) -> _Loaded:
     with ThreadWatch(server.pid) as watch:
         result = run_in_a_process(
             server.address,
             files.requests,
             load,
             files.folder / "result.json",
-            callers.connections,
-            processes=callers.processes,
+            processes.connections,
+            processes=processes.clients,
         )
     begin, seconds = result["grace"]["began"], result["total"] / 1e9
     edge = _EDGE_SHARE * seconds
     cpu = watch.busiest(begin + edge, begin + seconds - edge)
-    return _Loaded(callers, result, cpu)
+    return _Loaded(processes, result, cpu)

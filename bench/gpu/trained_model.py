@@ -1,9 +1,8 @@
-"""A model that has learnt something, over a catalogue of more than 100,000 SIDs, in two minutes.
+"""Train a model over a catalogue of more than 100,000 SIDs, in two minutes.
 
-People walk through a synthetic catalogue (catalogues/synth/browsing.py): what they look at next
-is often
-of the same product line or brand. A model of T5's kind learns it from their histories, in TF32 on a
-GPU; held-out people show how well, beside what everybody is shown by popularity or by chance.
+People walk through a synthetic catalogue (catalogues/synth/browsing.py): the next thing they look
+at is often of the same product line or brand. A T5 model learns this from their histories, in TF32
+on a GPU. Held-out people show how well, compared with recall by popularity and by chance.
 """
 
 import tempfile
@@ -14,10 +13,10 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.nn.utils import clip_grad_norm_
 
-from grace.bench.gpu.options import BenchOptions
 from grace.catalogues.synth import CatalogueSpec, make_catalogue, write_folder
 from grace.catalogues.synth.folder import ADS_FILE, LOG_FILE, TARGETING_FILE
 from grace.catalogues.synth.users import make_users
@@ -40,20 +39,22 @@ from grace.model.train.interactions import (
 )
 from grace.model.train.loop import learning_rate_at, sequence_loss
 
-__all__ = ["Lesson", "Taught", "lesson_of", "prepare", "teach"]
+__all__ = ["TrainingData", "TrainingPlan", "plan_of", "prepare", "train"]
 
-_EVENTS = 8  # of a history that the model reads, each four tokens
+Int64 = npt.NDArray[np.int64]
+
+_EVENTS = 8  # of a history, each four tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class TrainingPlan:
     catalogue: CatalogueSpec
     model: ModelSpec
     training: TrainingConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Taught:
+class TrainingData:
     """A catalogue with union matchers, its log, and people's attributes."""
 
     snapshot: Snapshot
@@ -62,38 +63,40 @@ class Taught:
     batches: HistoryBatches
 
     def inputs(self, events: slice, device: torch.device) -> ModelInputs:
-        """What held-out people had done before their newest event."""
+        """Return the histories of held-out people before their newest event."""
         return self.batches.inputs(self.log.last_events()[events]).to(device)
 
 
-def lesson_of(options: BenchOptions, users: int) -> Lesson:
-    """`users` of the catalogue, to generate for."""
-    if options.tiny:
+def plan_of(tiny: bool, users: int) -> TrainingPlan:
+    """`users` is the number of the catalogue's users to generate for."""
+    if tiny:
         catalogue = CatalogueSpec("overlap-tiny", 300, users, (64, 16, 16, 16), 1, log_users=200)
         model = _model_spec(catalogue, layers=2, encoder_layers=1, d_model=32, heads=2, d_ff=48)
-        return Lesson(catalogue, model, TrainingConfig(40, 63, 5e-3, warmup_steps=4))
+        return TrainingPlan(catalogue, model, TrainingConfig(40, 63, 5e-3, warmup_steps=4))
     catalogue = CatalogueSpec("overlap", 120_000, users, (512,) * 4, 1, log_users=120_000)
     model = _model_spec(catalogue, layers=4, encoder_layers=2, d_model=512, heads=8, d_ff=1024)
-    return Lesson(catalogue, model, TrainingConfig(3500, 1024, 1e-3, warmup_steps=200))
+    return TrainingPlan(catalogue, model, TrainingConfig(3500, 1024, 1e-3, warmup_steps=200))
 
 
-def prepare(lesson: Lesson) -> Taught:
+def prepare(plan: TrainingPlan) -> TrainingData:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_folder(lesson.catalogue, folder)
+        write_folder(plan.catalogue, folder)
         root = folder / "snapshots"
         ads, targeting = (folder / ADS_FILE,), folder / TARGETING_FILE
         build(BuildSpec(ads, targeting, root, mode=MatcherMode.UNION), lambda *_: None)
         snapshot = load_snapshot(root)
         log = read_interactions(folder / LOG_FILE, snapshot.trie)
-    users = tuple(user.attributes for user in make_users(make_catalogue(lesson.catalogue)))
-    return Taught(snapshot, log, users, HistoryBatches(log, history_input(lesson.model)))
+    users = tuple(user.attributes for user in make_users(make_catalogue(plan.catalogue)))
+    return TrainingData(snapshot, log, users, HistoryBatches(log, history_input(plan.model)))
 
 
-def teach(lesson: Lesson, taught: Taught, device: torch.device) -> tuple[Model, dict[str, Any]]:
-    """The model on the device in float32, and how its training went."""
-    config, log = lesson.training, taught.log
-    model = random_model(lesson.model, seed=1).to(device)
+def train(
+    plan: TrainingPlan, data: TrainingData, device: torch.device
+) -> tuple[Model, dict[str, Any]]:
+    """Return the model on the device in float32, and how its training went."""
+    config, log = plan.training, data.log
+    model = random_model(plan.model, seed=1).to(device)
     weights = list(model.parameters())
     optimizer = torch.optim.AdamW(weights, weight_decay=config.weight_decay, betas=(0.9, 0.98))
     losses = []
@@ -104,8 +107,8 @@ def teach(lesson: Lesson, taught: Taught, device: torch.device) -> tuple[Model, 
         for step, events in enumerate(_batches(log.examples(), config)):
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate_at(step, config)
-            context = model.user_context(taught.batches.inputs(events).to(device))
-            targets = taught.batches.targets(events).to(device)
+            context = model.user_context(data.batches.inputs(events).to(device))
+            targets = data.batches.targets(events).to(device)
             loss = sequence_loss(model.decoder.sequence_logits(context, targets), targets)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -114,27 +117,26 @@ def teach(lesson: Lesson, taught: Taught, device: torch.device) -> tuple[Model, 
             losses.append(loss.detach())
     finally:
         torch.set_float32_matmul_precision(before)
-    told = torch.stack(losses).cpu().numpy()
-    if not np.isfinite(told).all():
+    loss_by_step = torch.stack(losses).cpu().numpy()
+    if not np.isfinite(loss_by_step).all():
         raise DeviceError(
-            f"training: the loss is {told[-1]} after {len(told)} steps; lower its rate"
+            f"training: the loss is {loss_by_step[-1]} after {len(loss_by_step)} steps: "
+            "lower the learning rate"
         )
-    last = max(1, len(told) // 20)
+    last = max(1, len(loss_by_step) // 20)
     return model.eval().requires_grad_(False), {
-        "sids": taught.snapshot.trie.num_leaves,
+        "sids": data.snapshot.trie.num_leaves,
         "weights": sum(weight.numel() for weight in weights),
         "events": len(log.examples()),
         "steps": config.steps,
         "batch": config.batch,
         "train_seconds": round(perf_counter() - begin, 1),
-        "loss_first": round(float(told[0]), 3),
-        "loss_final": round(float(told[-last:].mean()), 3),
+        "loss_first": round(float(loss_by_step[0]), 3),
+        "loss_final": round(float(loss_by_step[-last:].mean()), 3),
     }
 
 
-def _batches(
-    examples: "np.ndarray[Any, np.dtype[np.int64]]", config: TrainingConfig
-) -> Iterator["np.ndarray[Any, np.dtype[np.int64]]"]:
+def _batches(examples: Int64, config: TrainingConfig) -> Iterator[Int64]:
     rng = np.random.default_rng(1)
     for _ in range(config.steps):
         yield examples[rng.integers(len(examples), size=config.batch)]

@@ -1,8 +1,7 @@
-"""What the engine is measured against: the rungs below it on the paper's ladder, and others' ways.
+"""What the engine is measured against: the paper's rungs L0 to L3, and other systems.
 
-They compute the function of `grace.model.definition.beam_search`, and live here because the
-product does not use
-them: `dense_search` is one decoder body for the rungs L0 to L3, which differ in their attention
-only; `EveryToken` stands in for a catalogue without constraints; `hf_t5` and `static_mask` are what
-others do.
+They compute the function of `grace.model.definition.beam_search`, and the product does not use
+them. `dense_search` is the decoder of L0 to L3, with `attention` and `coalesced_triton`;
+`EveryToken` replaces the catalogue where there are no constraints; `hf_t5` and `static_mask` are
+the other systems.
 """

@@ -1,6 +1,6 @@
-"""Attention as general kernels do it: the paper's baseline, and beams as queries.
+"""Attention by general kernels: the paper's baseline, and beams as queries.
 
-On a GPU only FlashAttention is let through, as in the paper: no silent change of kernel.
+On a GPU only FlashAttention may run, as in the paper: torch cannot silently choose another kernel.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -24,9 +24,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class DenseCache:
-    """One layer's keys and values by position, of every beam row: [L, rows, H, d] each.
+    """One layer's keys and values of every beam row, by position: [L, rows, H, d] each.
 
-    A position is contiguous, so that moving beams around copies whole rows.
+    A position is contiguous, so that moving beams copies whole rows.
     """
 
     keys: Tensor
@@ -34,7 +34,7 @@ class DenseCache:
 
 
 def append(qkv: Tensor, cache: DenseCache, step: int) -> None:
-    """Adds a step's keys and values to the cache, by a copy each."""
+    """Add a step's keys and values to the cache, by a copy each."""
     cache.keys[step, : len(qkv)] = qkv[:, 1]
     cache.values[step, : len(qkv)] = qkv[:, 2]
 
@@ -42,7 +42,7 @@ def append(qkv: Tensor, cache: DenseCache, step: int) -> None:
 def attend_sdpa(
     qkv: Tensor, cache: DenseCache, step: int, bias: Tensor | None, scale: float
 ) -> Tensor:
-    """Appends, then one attention problem per row and head.
+    """Append, then solve one attention problem per row and head.
 
     qkv [rows, 3, H, d], bias [H, L] by distance -> [rows, H * d]
     """
@@ -53,7 +53,7 @@ def attend_sdpa(
 def sdpa_over_cache(
     qkv: Tensor, cache: DenseCache, step: int, bias: Tensor | None, scale: float
 ) -> Tensor:
-    """The attention alone, over a cache that has the step."""
+    """Attend over a cache that has the step."""
     rows = len(qkv)
     keys = cache.keys[: step + 1, :rows].permute(1, 2, 0, 3)  # [rows, H, step + 1, d]
     values = cache.values[: step + 1, :rows].permute(1, 2, 0, 3)
@@ -66,9 +66,9 @@ def sdpa_over_cache(
 
 
 def spread_to_rows(per_request: Tensor, beams: int) -> Tensor:
-    """Every beam row gets keys of its own.   [B, H, T, d] -> [B * beams, H, T, d]
+    """Copy a request's keys to each of its beam rows.   [B, H, T, d] -> [B * beams, H, T, d]
 
-    Copied in words of 8 bytes: by elements of 2 it would take three times as long.
+    It copies words of 8 bytes: elements of 2 bytes take three times as long.
     """
     batch, *rest = per_request.shape
     words = per_request.flatten(1).view(torch.int64)

@@ -1,9 +1,9 @@
 """The paper's short-sequence self-attention: many beam rows coalesced into one tensor-core tile.
 
-A program takes `rows` beam rows of one head. Their t + 1 keys each stand side by side, scores are
-one [rows, rows * (t + 1)] product, and a block-diagonal mask leaves every row its own keys. Of the
-arithmetic 1 / rows is useful; the point is that loads are wide and regular. The fused form reads
-the QKV projection's output in place and writes the step's keys and values into the cache itself.
+A program takes `rows` beam rows of one head, with t + 1 keys each. Their scores are one
+[rows, rows * (t + 1)] product, and a block-diagonal mask leaves every row its own keys. Only
+1 / rows of the arithmetic is useful; the point is that loads are wide and regular. The fused form
+reads the QKV projection's output in place and writes the step's keys and values into the cache.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Tile:
 
 DEFAULT_TILE = Tile()
 TILES = tuple(Tile(*shape) for shape in ((16, 2), (16, 4), (32, 4), (32, 8), (64, 4), (64, 8)))
-"""What a measurement chooses from, as the paper's autotuning does."""
+"""The choices of a measurement, as of the paper's autotuning."""
 
 
 def attend_coalesced(
@@ -39,7 +39,7 @@ def attend_coalesced(
     scale: float,
     tile: Tile = DEFAULT_TILE,
 ) -> Tensor:
-    """As attend_sdpa; the cache is written by copies of their own, before the kernel."""
+    """Do what attend_sdpa does; copies write the cache before the kernel runs."""
     append(qkv, cache, step)
     return coalesced_over_cache(qkv, cache, step, bias, scale, tile)
 
@@ -52,7 +52,7 @@ def coalesced_over_cache(
     scale: float,
     tile: Tile = DEFAULT_TILE,
 ) -> Tensor:
-    """The attention alone, over a cache that has the step."""
+    """Attend over a cache that has the step."""
     return _launch(qkv, cache, step, bias, scale, tile, fused=False)
 
 
@@ -64,7 +64,7 @@ def attend_fused(
     scale: float,
     tile: Tile = DEFAULT_TILE,
 ) -> Tensor:
-    """As attend_sdpa, in one kernel."""
+    """Do what attend_sdpa does, in one kernel."""
     return _launch(qkv, cache, step, bias, scale, tile, fused=True)
 
 
@@ -145,7 +145,7 @@ def _coalesced_kernel(
     p_new_k, p_new_v = p_k, p_v
     is_new = b_position == step
     if fused:
-        # One load for each key, from wherever it is: a pointer is chosen, not a value.
+        # One load per key, from qkv or the cache: the kernel chooses a pointer and not a value.
         p_own = p_qkv + b_key_row * (3 * heads * d_head) + i_head * d_head
         p_k = tl.where(is_new, p_own + heads * d_head, p_k)
         p_v = tl.where(is_new, p_own + 2 * heads * d_head, p_v)

@@ -1,41 +1,58 @@
-"""One decoder body for the rungs L0 to L3, whose self-attention cache is dense.
+"""The rungs L0 to L3: one decoder body, whose self-attention cache is dense.
 
-It generates without constraints, which is `grace.model.definition.beam_search` over a catalogue
-of every SID. Beams
-move by copying their rows of the cache. Matrix products are cuBLAS's; what stands between them is
-in `Pieces`, which a GPU compiles. All of it can be captured: nothing looks at values on the host.
+It generates without constraints, as `grace.model.definition.beam_search` does over a catalogue of
+every SID. Beams move by copying their rows of the cache. cuBLAS computes the matrix products; a GPU
+compiles what is between them, `Pieces`. All of it can be recorded as a graph: nothing looks at
+values on the host.
 """
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from grace.bench.rungs.attention import DenseCache, spread_to_rows
-from grace.bench.rungs.weights import LayerWeights, RungWeights
+from grace.bench.rungs.attention import (
+    DenseCache,
+    attend_sdpa,
+    beams_as_queries,
+    beams_as_rows,
+    spread_to_rows,
+)
+from grace.bench.rungs.coalesced_triton import Tile, attend_coalesced, attend_fused
 from grace.configs.errors import InputError
 from grace.configs.generation import BeamProfile
 from grace.kernels.encoder.norm_and_gates import rms_norm_reference as rms_norm
+from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import UserContext
+from grace.model.definition.spec import DecoderSpec
 
 __all__ = [
+    "DENSE_RUNGS",
+    "L0",
+    "L1",
+    "L2",
+    "L3",
     "PLAIN",
     "DenseGenerated",
     "DenseSelfAttention",
+    "LayerWeights",
     "Pieces",
     "Rung",
+    "RungWeights",
     "compiled_pieces",
     "dense_search",
     "require_full_contexts",
+    "tiled",
 ]
 
 
 class DenseSelfAttention(Protocol):
-    """Adds the step's keys and values to the cache, and attends."""
+    """Add the step's keys and values to the cache, and attend."""
 
     def __call__(
         self, qkv: Tensor, cache: DenseCache, step: int, bias: Tensor | None, scale: float
@@ -46,14 +63,101 @@ class DenseSelfAttention(Protocol):
 class Rung:
     """
     cross_attention  (queries [rows, H * d], keys, values, scale) -> [rows, H * d]
-    spreads          whether it reads keys and values of every beam row, [rows, H, T, d], and not a
-                     request's, [B, H, T, d]; they are then made once for all steps of equal beams
+    spreads          whether it reads keys and values per beam row, [rows, H, T, d], instead of per
+                     request, [B, H, T, d]; they are then made once for all steps of equal beams
     """
 
     name: str
     self_attention: DenseSelfAttention
     cross_attention: Callable[[Tensor, Tensor, Tensor, float], Tensor]
     spreads: bool
+
+
+L0 = Rung("L0", attend_sdpa, beams_as_rows, spreads=True)
+L1 = Rung("L1", attend_sdpa, beams_as_queries, spreads=False)
+L2 = replace(L1, name="L2", self_attention=attend_coalesced)
+L3 = replace(L1, name="L3", self_attention=attend_fused)
+DENSE_RUNGS = (L0, L1, L2, L3)
+
+
+def tiled(rung: Rung, tiles: Sequence[Tile]) -> Rung:
+    """Return L2 or L3 with its kernel's tile of each step; L0 and L1 have no tiles."""
+    kernel = {L2.name: attend_coalesced, L3.name: attend_fused}.get(rung.name)
+    if kernel is None:
+        return rung
+    by_step = tuple(partial(kernel, tile=tile) for tile in tiles)
+
+    def attend(
+        qkv: Tensor, cache: DenseCache, step: int, bias: Tensor | None, scale: float
+    ) -> Tensor:
+        return by_step[step](qkv, cache, step, bias, scale)
+
+    return replace(rung, self_attention=attend)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One layer's weights, named and shaped as in model/definition/decoder.py."""
+
+    self_norm: Tensor
+    qkv: Tensor
+    self_out: Tensor
+    cross_norm: Tensor
+    cross_q: Tensor
+    cross_k: Tensor
+    cross_v: Tensor
+    cross_out: Tensor
+    ffn_norm: Tensor
+    ffn_in: Tensor
+    ffn_out: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class RungWeights:
+    """A decoder's weights, unchanged, in the type that is computed in.
+
+    heads  [vocab_sizes[t] + extra rows, d] per step
+    bias   [H, L], or None where it is zero: FlashAttention takes none
+    """
+
+    spec: DecoderSpec
+    vocab_sizes: tuple[int, ...]
+    scale: float
+    start: Tensor
+    embed: Tensor
+    heads: tuple[Tensor, ...]
+    bias: Tensor | None
+    final_norm: Tensor
+    layers: tuple[LayerWeights, ...]
+
+    @staticmethod
+    def of(decoder: Decoder, device: torch.device, dtype: torch.dtype) -> "RungWeights":
+        state = {
+            name: weight.detach().to(device, dtype)
+            for name, weight in decoder.state_dict(keep_vars=True).items()
+        }
+        names = [field.name for field in fields(LayerWeights)]
+        return RungWeights(
+            spec=decoder.spec,
+            vocab_sizes=decoder.vocab_sizes,
+            scale=decoder.scale,
+            start=state["start"],
+            embed=state["embed"],
+            heads=tuple(_head(decoder, state["head"], t) for t in range(decoder.sid_length)),
+            bias=state["bias"] if bool(decoder.bias.any()) else None,
+            final_norm=state["final_norm"],
+            layers=tuple(
+                LayerWeights(**{name: state[f"layers.{i}.{name}"] for name in names})
+                for i in range(decoder.spec.layers)
+            ),
+        )
+
+
+def _head(decoder: Decoder, head: Tensor, step: int) -> Tensor:
+    """The rows of the step's tokens, then those that only enter its normaliser."""
+    widest, extra = max(decoder.vocab_sizes), decoder.extra[step]
+    rows = head[step]
+    return torch.cat([rows[: decoder.vocab_sizes[step]], rows[widest : widest + extra]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +173,7 @@ class DenseGenerated:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """What stands between the matrix products.
+    """The operations between the matrix products.
 
     norm      (x, gain, eps) -> normed x
     add_norm  (x, y, gain, eps) -> x + y, and that normed
@@ -104,7 +208,7 @@ PLAIN = Pieces(rms_norm, _add_norm, _activate, _score)
 
 @functools.cache
 def compiled_pieces() -> Pieces:
-    """The same, each one kernel."""
+    """Return the same pieces, each compiled to one kernel."""
 
     def compiled(piece: Callable[..., object]) -> Callable[..., object]:
         return torch.compile(piece, dynamic=False, mode="max-autotune-no-cudagraphs")
@@ -138,7 +242,7 @@ def dense_search(
     sids = torch.zeros((batch, length), dtype=torch.int32, device=states.device)
     for step, width in enumerate(profile.beams):
         if rung.spreads and len(cross[0][0]) != batch * width:
-            cross = []  # gigabytes, before as many are made
+            cross = []  # frees gigabytes before as many are made
             for k, v in per_request:
                 cross.append((spread_to_rows(k, width), spread_to_rows(v, width)))
         logits = _step(weights, step, sids, here, cross, rung, pieces)
@@ -193,7 +297,7 @@ def _best(totals: Tensor, batch: int, kept: int, *, ordered: bool) -> tuple[Tens
     flat = totals.view(batch, -1)
     there = min(kept, flat.shape[1])
     scores, places = flat.topk(there, dim=1, sorted=ordered)
-    if there < kept:  # the others are dead: they continue the request's first row at -inf
+    if there < kept:  # the rest is dead: it continues the request's first row at -inf
         scores = torch.nn.functional.pad(scores, (0, kept - there), value=-torch.inf)
         places = torch.nn.functional.pad(places, (0, kept - there))
     first_rows = torch.arange(batch, device=totals.device) * (flat.shape[1] // vocabulary)
@@ -204,7 +308,7 @@ def _best(totals: Tensor, batch: int, kept: int, *, ordered: bool) -> tuple[Tens
 def _move(
     here: list[DenseCache], there: list[DenseCache], parents: Tensor, rows: int, step: int
 ) -> None:
-    """Every new beam row gets its parent's keys and values of positions 0..step."""
+    """Give every new beam row its parent's keys and values of positions 0..step."""
     for old, new in zip(here, there, strict=True):
         for source, target in ((old.keys, new.keys), (old.values, new.values)):
             for position in range(step + 1):

@@ -1,4 +1,4 @@
-"""A catalogue of every SID, without its trie: what `no constraints` means to the engine."""
+"""A catalogue of every SID, without its trie: the engine's admission without constraints."""
 
 import torch
 from torch import Tensor
@@ -9,10 +9,10 @@ __all__ = ["EveryToken"]
 
 
 class EveryToken:
-    """An AdmissionSlot: every token continues every beam, whether it lives or not.
+    """An AdmissionSlot in which every token continues every beam, live or dead.
 
-    Without constraints nobody reads nodes, so they are the candidates' places, row * V + token: the
-    same in every batch and free.
+    Nothing reads nodes without constraints, so they are the candidates' places, row * V + token:
+    the same in every batch, and free.
     """
 
     def __init__(self, vocabulary: int) -> None:
@@ -20,10 +20,10 @@ class EveryToken:
         self._layouts: dict[int, Candidates] = {}
 
     def point_at(self, users: UserTensors, index: DecodeIndex) -> None:
-        """Nothing depends on either."""
+        """Do nothing: candidates depend on neither."""
 
     def admit_children(self, nodes: Tensor) -> Candidates:
-        """What is the same for every batch is made by the first run, before a capture."""
+        """Return candidates that the first run makes, before a graph is recorded."""
         rows = nodes.numel()
         if rows not in self._layouts:
             tokens = torch.arange(self._vocabulary, dtype=torch.int32, device=nodes.device)

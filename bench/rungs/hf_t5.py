@@ -1,7 +1,7 @@
-"""A decoder of the same shape in Hugging Face's T5, and its beam search: what TIGER users run.
+"""Hugging Face's T5 with a decoder of the same shape, and its beam search: what TIGER users run.
 
-Tokens of position t are 2 + t * V + value; 0 pads and 1 would end a sequence, which none reaches.
-The user context is handed over, so that only the decoder is measured. With a trie, the search asks
+Tokens of position t are 2 + t * V + value; 0 pads, and 1 would end a sequence, which none reaches.
+The user context is given, so that only the decoder is measured. With a trie, the search asks
 `prefix_allowed_tokens_fn` about every beam, in Python.
 """
 
@@ -44,7 +44,7 @@ def hf_decoder(
     dtype: torch.dtype,
     seed: int,
 ) -> HfModel:
-    """Random weights; the encoder never runs."""
+    """Return a model of random weights, whose encoder never runs."""
     torch.manual_seed(seed)
     config = T5Config(  # type: ignore[call-arg]
         vocab_size=_SPECIAL + sum(vocab_sizes),
@@ -98,9 +98,9 @@ def hf_generate(
 def plain_generate(
     model: HfModel, states: Tensor, beams: int, sid_length: int, allowed: AllowedTokens | None
 ) -> Tensor:
-    """What `hf_generate` should find: the same beam search, request by request, without a cache.
+    """Return what `hf_generate` should find: the same search, request by request, without a cache.
 
-    All prefixes go through the whole decoder in every step; sums are in float32.
+    Every prefix goes through the whole decoder in every step; sums are in float32.
     """
     found = []
     for request, own in enumerate(states):
@@ -142,11 +142,11 @@ def shared_sequences(found: Tensor, expected: Tensor, beams: int) -> float:
 
 
 def allowed_by_trie(trie: SidTrie) -> AllowedTokens:
-    """Walks from the root, token by token; a prefix outside the trie may only pad."""
+    """Return a function that walks the trie by tokens; a prefix outside the trie may only pad."""
     offsets, tokens = trie.node_offsets, trie.csr_tokens
     firsts = np.cumsum([_SPECIAL, *trie.vocab_sizes])
 
-    def allowed(request: int, prefix: Tensor) -> list[int]:  # noqa: ARG001 (its caller's face)
+    def allowed(request: int, prefix: Tensor) -> list[int]:  # noqa: ARG001 (the caller's signature)
         values = prefix.tolist()[1:]
         node = 0
         for position, token in enumerate(values):

@@ -1,12 +1,12 @@
 """Constrained decoding as STATIC does it, in plain torch, from its published description.
 
 "Vectorizing the Trie: Efficient Constrained Decoding for LLM-based Generative Retrieval on
-Accelerators", arXiv 2602.22647. A dense mask over tokens answers the first two steps; below them
-every beam reads a slice of its node's CSR row as long as the level's largest fan-out, what lies
-beyond the row is discarded, and tokens and next nodes are scattered into a row over the vocabulary.
-Nothing depends on the data but values, so it runs on accelerators without waiting; what it pays is
-the padding to the largest fan-out, and a [rows, V] mask. It knows which SIDs exist, and no user.
-`static_step` is the mask; `static_beams` the step around it, with torch's own top k.
+Accelerators", arXiv 2602.22647. A dense mask over tokens decides the first two steps. Below them
+every beam reads a slice of its node's CSR row, as long as the level's largest fan-out, and discards
+what is beyond the row; tokens and next nodes are scattered into a row over the vocabulary. Shapes
+do not depend on the data, so it runs on accelerators without waiting. Its price is the padding to
+the largest fan-out and a [rows, V] mask. It knows which SIDs exist, but no user. `static_step` is
+the mask, `static_beams` the step around it with torch's top k.
 """
 
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ class StaticStep:
 
 
 class KeptBeams(NamedTuple):
-    """[B, k] each; those of score -inf mean nothing. `parents` are flat rows."""
+    """[B, k] each; beams of score -inf mean nothing. `parents` are flat rows."""
 
     parents: Tensor
     tokens: Tensor
@@ -80,7 +80,7 @@ class KeptBeams(NamedTuple):
 
 
 def static_index(index: DecodeIndex) -> StaticIndex:
-    """Of a trie of at least two levels with equal vocabularies."""
+    """Return the index of a trie of at least two levels with equal vocabularies."""
     vocabulary = max(index.vocab_sizes)
     offsets, tokens = index.node_offsets.long(), index.csr_tokens
     roots = int(offsets[1])
@@ -104,7 +104,7 @@ def static_index(index: DecodeIndex) -> StaticIndex:
 def static_step(
     index: StaticIndex, step: int, log_probabilities: Tensor, tokens: Tensor, nodes: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Log-probabilities, -inf where a token continues no SID, and the nodes that tokens lead to.
+    """Return log-probabilities, -inf where a token continues no SID, and the nodes of the tokens.
 
     log_probabilities float32 [rows, V], tokens int64 [rows] (the last ones), nodes int32 [rows]
     -> float32 [rows, V], int32 [rows, V]
@@ -120,7 +120,7 @@ def static_step(
     places = torch.arange(index.widest[step], device=nodes.device)
     there = places < count[:, None]
     entries = (begin[:, None] + places).clamp(max=len(index.csr_tokens) - 1).long()
-    # What lies beyond a row goes to a column of its own, which is cut off.
+    # Entries beyond a row go to an extra column, which is cut off.
     columns = torch.where(there, index.csr_tokens[entries].long(), index.vocabulary)
     wide = log_probabilities.new_full((len(nodes), index.vocabulary + 1), -torch.inf)
     own = log_probabilities.gather(1, columns.clamp(max=index.vocabulary - 1))
@@ -141,7 +141,7 @@ def static_log_probabilities(index: StaticIndex, given: StaticStep) -> Tensor:
 def static_beams(
     index: StaticIndex, step: int, given: StaticStep, k: int, ordered: bool
 ) -> KeptBeams:
-    """The whole step: from logits to the k best continuations of each request."""
+    """Return the k best continuations of each request: the whole step, from logits."""
     requests, beams = given.scores.shape
     masked, onward = static_step(
         index, step, static_log_probabilities(index, given), given.tokens, given.nodes

@@ -1,27 +1,32 @@
-"""Nothing that is timed escapes its comparison: a fault of it costs the row.
+"""Nothing is timed without its comparison: a fault in it costs the row.
 
-Faults are put where the comparison did not look at the operation alone: into what a recorded graph
-leaves, into one of several batches, into replies.
+The faults are where a comparison of the operation alone would not see them: in the results that a
+recorded graph leaves, in one of several batches, in replies.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from grace.bench.gpu import attention, budget, gtm, ladder, others
-from grace.bench.gpu.attention_variants import self_variant
+from grace.bench.gpu import attention, budget, comparison, gtm, ladder, overlap
+from grace.bench.gpu.attention_kernels import self_kernel
 from grace.bench.gpu.catalogue import Catalogue
-from grace.bench.gpu.found import Found, check_found
-from grace.bench.gpu.full_check import check_reply, eligible_rules
-from grace.bench.gpu.options import BenchOptions
-from grace.bench.gpu.rotation import DecoderBatch, Rotation
-from grace.bench.gpu.tables import TABLES
-from grace.bench.gpu.told_products import ADD, INTO, ToldProducts
+from grace.bench.gpu.measure import require_close, require_equal, require_overlap
+from grace.bench.gpu.reply_check import check_reply, eligible_rules
+from grace.bench.gpu.search import (
+    DecodeInputs,
+    DecoderBatch,
+    SearchResult,
+    check_result,
+    plain_result,
+    unconstrained_result,
+)
+from grace.bench.gpu.search import overlap as overlap_of
 from grace.bench.rungs.hf_t5 import hf_generate
 from grace.bench.rungs.static_mask import KeptBeams, static_beams, static_step
 from grace.configs.errors import DeviceError
@@ -29,205 +34,199 @@ from grace.index.matchers.modes import MatcherMode
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
 from grace.index.users.user_rows import UserEncoder
-from grace.kernels import REFERENCE, UserTensors
+from grace.kernels import REFERENCE, Beams, UserTensors
 from grace.model.definition.inputs import UserContext
-from grace.model.engine.decode_weights import PLAIN_PRODUCTS
 from grace.proto.retrieval_pb2 import Counts, RetrieveResponse
+from support.bench_workloads import stale_graphs, tiny
 from support.decode_cases import branching_case, decode_case
 from support.oracle import eligible
 
-CPU = torch.device("cpu")
+
+def inverted_activation(hidden: Tensor, row_scale: Tensor, ffn: str) -> Tensor:
+    return REFERENCE.activate(-hidden, row_scale, ffn)
 
 
-def tiny(table: str, *only: str) -> BenchOptions:
-    given: dict[str, Any] = {"tiny": True, "seconds": 1e-6, "only": only, "precisions": ("fp32",)}
-    sids = () if TABLES[table].sids == "none" else (2_000,)
-    return BenchOptions(table, CPU, "", sids=sids, **given)
-
-
-class StaleReplay:
-    """A graph that does not read its inputs again: the first batch's result, whatever is asked."""
-
-    def __init__(self, function: Callable[[], object], device: torch.device) -> None:  # noqa: ARG002
-        self._function, self._first = function, cast("object", None)
-
-    def __call__(self) -> object:
-        self._first = self._first or self._function()
-        return self._first
-
-
-class StaleRun:
-    """As `captured`, with the first call's result for all."""
-
-    def __init__(
-        self,
-        calls: Sequence[Callable[[], object]],
-        device: torch.device,  # noqa: ARG002
-    ) -> None:
-        self._calls = calls
-
-    def __call__(self) -> list[object]:
-        return [self._calls[0]()] * len(self._calls)
+def worst_first(logits: Tensor, *arguments: Any, **named: Any) -> Beams:
+    return REFERENCE.select_beams(-logits, *arguments, **named)
 
 
 @pytest.mark.parametrize(
-    ("where", "fault"),
+    ("table", "part", "fault"),
     [
-        ("ladder", "^{rung}, batch 1 in fp32"),
-        ("full_path", "^{rung}, the full way, batch 1 in fp32"),
+        (gtm, "decoder", "the decoder over 2,000 SIDs, batch 1 in fp32"),
+        (gtm, "admission:union", "admission"),
+        (gtm, "selection:union", "selection"),
+        (attention, "cross", "cross-attention, flash: differs"),
+        (budget, "", "the decoder, batch 1 in fp32"),
     ],
 )
+def test_a_graph_is_compared_for_every_batch(table: Any, part: str, fault: str) -> None:
+    work = tiny(table.__name__.rpartition(".")[2], *filter(None, [part]))
+    with pytest.raises(DeviceError, match=fault):
+        list(table.measure(replace(work, recorder=stale_graphs())))
+
+
 @pytest.mark.parametrize("rung", ["L1", "D0", "D3"])
-def test_a_rungs_graphs_are_compared_for_every_batch(
-    where: str, fault: str, rung: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(f"grace.bench.gpu.{where}.Replay", StaleReplay)
-    with pytest.raises(DeviceError, match=fault.format(rung=rung)):
-        list(ladder.measure_ladder(tiny("ladder", rung)))
+def test_a_rungs_graphs_are_compared_for_every_batch(rung: str) -> None:
+    work = tiny("ladder", rung)
+    for first, fault in ((1, ", batch 1 in fp32"), (2, ", the whole path, batch 1 in fp32")):
+        with pytest.raises(DeviceError, match=f"^{rung}{fault}"):
+            list(ladder.measure(replace(work, recorder=stale_graphs(first))))
+
+
+@pytest.mark.parametrize(
+    ("table", "part", "wrong", "fault"),
+    [
+        (
+            attention,
+            "cross",
+            replace(REFERENCE, cross_attention=lambda queries, *_: queries),
+            "cross-attention, ours: differs from its definition",
+        ),
+        (
+            budget,
+            "",
+            replace(REFERENCE, activate=inverted_activation),
+            "a search, batch 0 in fp32",
+        ),
+        (
+            overlap,
+            "paper",
+            replace(REFERENCE, select_beams=worst_first),
+            r"paper in fp32: .* of the SIDs",
+        ),
+    ],
+)
+def test_a_wrong_kernel_gets_no_row(table: Any, part: str, wrong: Any, fault: str) -> None:
+    work = tiny(table.__name__.rpartition(".")[2], *filter(None, [part]))
+    with pytest.raises(DeviceError, match=fault):
+        list(table.measure(replace(work, load_ops=lambda device: wrong)))
 
 
 def test_a_rungs_replies_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    blind = ExactMatcher.held
+    whole = ExactMatcher.held
 
     def held(self: ExactMatcher, users: Any, *arguments: Any) -> Any:
-        everybody = np.zeros_like(users.bitmask)  # what no attribute forbids
-        return blind(self, replace(users, bitmask=everybody), *arguments)
+        everybody = np.zeros_like(users.bitmask)  # no attribute forbids anything
+        return whole(self, replace(users, bitmask=everybody), *arguments)
 
     monkeypatch.setattr(ExactMatcher, "held", held)
     with pytest.raises(DeviceError, match="ads are not for this user: it is wrong, and was not"):
-        list(ladder.measure_ladder(tiny("ladder", "D1")))
+        list(ladder.measure(tiny("ladder", "D1")))
 
 
-def test_the_decoder_over_each_size_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grace.bench.gpu.decoder_call.Replay", StaleReplay)
-    with pytest.raises(DeviceError, match="the decoder over 2,000 SIDs, batch 1 in fp32"):
-        list(gtm.measure_gtm(tiny("gtm", "decoder")))
+def test_what_a_kernel_writes_into_the_cache_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing_written(work: Any, name: str, *arguments: Any) -> Callable[[], Tensor | None]:
+        return (lambda: None) if name == "write" else self_kernel(work, name, *arguments)
+
+    monkeypatch.setattr(attention, "self_kernel", nothing_written)
+    with pytest.raises(DeviceError, match="self-attention, write, t=0, the cache"):
+        list(attention.measure(tiny("attention", "self")))
 
 
-@pytest.mark.parametrize("part", ["admission:union", "selection:union"])
-def test_admission_and_selection_are_compared_for_every_batch(
-    part: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("grace.bench.gpu.gtm.captured", StaleRun)
-    with pytest.raises(DeviceError, match=part.partition(":")[0]):
-        list(gtm.measure_gtm(tiny("gtm", part)))
+def other_context(whole: Callable[..., Any]) -> Callable[..., Any]:
+    def searched(decoder: Any, given: Any, *arguments: Any) -> Any:
+        context = given.context if isinstance(given, DecoderBatch) else given
+        other = UserContext(-context.states, context.mask)
+        own = replace(given, context=other) if isinstance(given, DecoderBatch) else other
+        return whole(decoder, own, *arguments)
+
+    return searched
 
 
-def test_the_budgets_searches_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    def activate(hidden: Tensor, row_scale: Tensor, ffn: str) -> Tensor:
-        return REFERENCE.activate(-hidden, row_scale, ffn)
-
-    wrong = replace(REFERENCE, activate=activate)
-    with monkeypatch.context() as patched:
-        patched.setattr("grace.bench.gpu.budget.load_ops", lambda device: wrong)
-        with pytest.raises(DeviceError, match="a search, batch 0 in fp32"):
-            list(budget.measure_budget(tiny("budget")))
-    monkeypatch.setattr("grace.bench.gpu.decoder_call.Replay", StaleReplay)
-    with pytest.raises(DeviceError, match="the decoder, batch 1 in fp32"):
-        list(budget.measure_budget(tiny("budget")))
+def flipped(*arguments: Any) -> Tensor:
+    return hf_generate(*arguments).flip(1)
 
 
-@pytest.mark.parametrize("free", [True, False])
-def test_our_generation_beside_others_is_compared(
-    free: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name, fault = ("plain_found_freely", "ours, D0") if free else ("plain_found", "ours, D1")
-    whole = getattr(others, name)
-
-    def other(decoder: Any, context: UserContext, *arguments: Any) -> Any:
-        return whole(decoder, UserContext(-context.states, context.mask), *arguments)
-
-    monkeypatch.setattr(others, name, other)
-    with pytest.raises(DeviceError, match=f"{fault}, 2 beams, batch 0"):
-        list(others.measure_others(tiny("others", "ours")))
+def other_nodes(*arguments: Any) -> tuple[Tensor, Tensor]:
+    masked, onward = static_step(*arguments)
+    return masked, onward + 1
 
 
-@pytest.mark.parametrize("part", ["hf", "prefix"])
-def test_hugging_faces_generation_is_compared(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(*arguments: Any) -> Tensor:
-        return hf_generate(*arguments).flip(1)
-
-    monkeypatch.setattr(others, "hf_generate", wrong)
-    with pytest.raises(DeviceError, match=rf"{part}, 2 beams: 0\.0% of the SIDs"):
-        list(others.measure_others(tiny("others", part)))
+def other_tokens(*arguments: Any) -> tuple[Tensor, Tensor]:
+    masked, onward = static_step(*arguments)
+    return masked.roll(1, dims=1), onward.roll(1, dims=1)
 
 
-def test_statics_mask_is_compared_by_tokens_and_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def other_nodes(*arguments: Any) -> tuple[Tensor, Tensor]:
-        masked, onward = static_step(*arguments)
-        return masked, onward + 1
-
-    def other_tokens(*arguments: Any) -> tuple[Tensor, Tensor]:
-        masked, onward = static_step(*arguments)
-        return masked.roll(1, dims=1), onward.roll(1, dims=1)
-
-    for wrong, fault in ((other_nodes, "nodes"), (other_tokens, "tokens")):
-        monkeypatch.setattr(others, "static_step", wrong)
-        with pytest.raises(DeviceError, match=f"STATIC's mask, {fault}"):
-            list(others.measure_others(tiny("others", "static")))
-
-
-@pytest.mark.parametrize(
-    ("field", "fault"), [("nodes", "tokens"), ("tokens", "tokens"), ("scores", "scores")]
-)
-def test_both_forms_of_static_are_compared_by_the_beams_they_leave(
-    field: str, fault: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def other_beams(field: str) -> Callable[..., KeptBeams]:
     def wrong(*arguments: Any) -> KeptBeams:
         kept = static_beams(*arguments)
         return kept._replace(**{field: getattr(kept, field).roll(1, dims=1) * 2})
 
-    monkeypatch.setattr(others, "static_beams", wrong)
-    with pytest.raises(DeviceError, match=f"step 0, static eager, {fault}"):
-        list(others.measure_others(tiny("others", "static")))
+    return wrong
 
 
-def test_a_step_that_leaves_other_beams_of_the_catalogue_is_found_out(
-    monkeypatch: pytest.MonkeyPatch,
+def beams_of_one_sid(*arguments: Any) -> KeptBeams:
+    """Tokens and nodes belong together and scores are right, but the nodes are wrong."""
+    kept = static_beams(*arguments)
+    first = kept.nodes[:, :1].expand_as(kept.nodes)
+    return kept._replace(nodes=first, tokens=kept.tokens[:, :1].expand_as(kept.tokens))
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "wrong", "fault"),
+    [
+        ("ours", "plain_result", other_context(plain_result), "ours, D1, 2 beams"),
+        (
+            "ours",
+            "unconstrained_result",
+            other_context(unconstrained_result),
+            "ours, D0, 2 beams, batch 0",
+        ),
+        ("hf", "hf_generate", flipped, r"hf, 2 beams: 0\.0% of the SIDs"),
+        ("prefix", "hf_generate", flipped, r"prefix, 2 beams: 0\.0% of the SIDs"),
+        ("static", "static_step", other_nodes, "STATIC's mask, nodes"),
+        ("static", "static_step", other_tokens, "STATIC's mask, tokens"),
+        ("static", "static_beams", other_beams("nodes"), "step 0, static eager, tokens"),
+        ("static", "static_beams", other_beams("tokens"), "step 0, static eager, tokens"),
+        ("static", "static_beams", other_beams("scores"), "step 0, static eager, scores"),
+        ("static", "static_beams", beams_of_one_sid, "step 0, static eager, nodes: "),
+    ],
+)
+def test_both_sides_of_a_comparison_are_compared_with_their_definition(
+    part: str, name: str, wrong: Any, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tokens and nodes belong together, scores are right: only the nodes are others."""
-
-    def wrong(index: Any, step: int, *arguments: Any) -> KeptBeams:
-        kept = static_beams(index, step, *arguments)
-        other = kept.nodes[:, :1].expand_as(kept.nodes)
-        return kept._replace(nodes=other, tokens=kept.tokens[:, :1].expand_as(kept.tokens))
-
-    monkeypatch.setattr(others, "static_beams", wrong)
-    with pytest.raises(DeviceError, match="step 0, static eager, nodes: "):
-        list(others.measure_others(tiny("others", "static")))
+    monkeypatch.setattr(comparison, name, wrong)
+    with pytest.raises(DeviceError, match=fault):
+        list(comparison.measure(tiny("others", part)))
 
 
-def test_what_a_kernel_writes_into_the_cache_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = self_variant
-
-    def nothing_written(name: str, *arguments: Any) -> Callable[[], Tensor | None]:
-        return (lambda: None) if name == "write" else whole(name, *arguments)
-
-    monkeypatch.setattr("grace.bench.gpu.attention.self_variant", nothing_written)
-    with pytest.raises(DeviceError, match="self-attention, write, t=0, the cache"):
-        list(attention.measure_attention(tiny("attention", "self")))
-
-
-def test_every_rotated_input_of_cross_attention_is_compared(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(attention, "captured", StaleRun)
-    with pytest.raises(DeviceError, match="cross-attention, flash: differs"):
-        list(attention.measure_attention(tiny("attention", "cross")))
+def test_results_that_differ_from_their_definition_are_refused() -> None:
+    one = torch.tensor([1.0, 2.0])
+    require_close("x", one, one + 1e-4)
+    require_equal("x", one, one)
+    require_overlap("x", 0.98, 0.97)
+    for got in (one + 1e-2, one * torch.nan):
+        with pytest.raises(DeviceError, match="x: differs from its definition"):
+            require_close("x", got, one)
+    with pytest.raises(DeviceError, match="x: is not equal"):
+        require_equal("x", one, one + 1e-6)
+    with pytest.raises(DeviceError, match=r"x: 12\.3% of the SIDs"):
+        require_overlap("x", 0.123, 0.5)
 
 
-def test_scores_of_the_same_sids_are_compared_however_many_others_there_are() -> None:
-    none = torch.zeros(1, dtype=torch.bool)
-    nodes = torch.tensor([[5, 9, 4, -1]])
-    defined = Found(nodes, torch.tensor([[-1.0, -2.0, -3.0, -torch.inf]]), none)
-    exchanged = Found(torch.tensor([[9, 5, 4, 7]]), torch.tensor([[-2.0, -1.0, -3.0, -9.0]]), none)
-    assert check_found("a search", exchanged, defined, "fp32") == 1.0
-    wrong = Found(nodes, torch.tensor([[-1.0, -2.1, -3.0, -torch.inf]]), none)
+def result(nodes: list[list[int]], scores: list[list[float]] | None = None) -> SearchResult:
+    tensor = torch.tensor(nodes, dtype=torch.int32)
+    own = tensor.float() if scores is None else torch.tensor(scores)
+    return SearchResult(tensor, own, torch.zeros(len(nodes), dtype=torch.bool))
+
+
+def test_overlap_counts_live_sids_only() -> None:
+    expected = result([[3, 5, -1], [-1, -1, -1]])
+    assert overlap_of(result([[5, 9, -1], [7, 8, 9]]), expected) == 0.5
+    assert overlap_of(expected, result([[-1], [-1]])) == 1.0
+
+
+def test_scores_of_shared_sids_are_compared_however_many_others_there_are() -> None:
+    defined = result([[5, 9, 4, -1]], [[-1.0, -2.0, -3.0, -torch.inf]])
+    exchanged = result([[9, 5, 4, 7]], [[-2.0, -1.0, -3.0, -9.0]])
+    assert check_result("a search", exchanged, defined, "fp32") == 1.0
+    wrong = result([[5, 9, 4, -1]], [[-1.0, -2.1, -3.0, -torch.inf]])
     with pytest.raises(DeviceError, match="a search in fp32, scores: differs"):
-        check_found("a search", wrong, defined, "fp32")
-    other = Found(torch.tensor([[5, 9, 3, -1]]), defined.scores, none)
+        check_result("a search", wrong, defined, "fp32")
+    other = replace(defined, nodes=torch.tensor([[5, 9, 3, -1]]))
     with pytest.raises(DeviceError, match=r"a search in fp32: 66\.7% of the SIDs"):
-        check_found("a search", other, defined, "fp32")
+        check_result("a search", other, defined, "fp32")
 
 
 def test_batches_take_turns_where_the_graph_reads() -> None:
@@ -236,20 +235,19 @@ def test_batches_take_turns_where_the_graph_reads() -> None:
     users = [UserTensors(torch.full((2, 1), number), ()) for number in range(3)]
     pointed: list[UserTensors] = []
     batches = [DecoderBatch(UserContext(x, mask), u) for x, u in zip(states, users, strict=True)]
-    rotation = Rotation(batches, torch.float16, pointed.append)
-    place = rotation.context.states.data_ptr()
-    seen = [float(rotation.context.states[0, 0, 0])]
+    inputs = DecodeInputs(batches, torch.float16, pointed.append)
+    place = inputs.context.states.data_ptr()
+    seen = [float(inputs.context.states[0, 0, 0])]
     for _ in range(4):
-        rotation()
-        seen.append(float(rotation.context.states[0, 0, 0]))
+        inputs()
+        seen.append(float(inputs.context.states[0, 0, 0]))
     assert seen == [0, 1, 2, 0, 1]
     assert [int(each.bitmask[0, 0]) for each in pointed] == seen
-    assert (rotation.context.states.data_ptr(), rotation.context.states.dtype) == (
-        place, torch.float16,
-    )  # fmt: skip
-    rotation.put(1)
-    rotation()
-    assert float(rotation.context.states[0, 0, 0]) == 2
+    assert inputs.context.states.data_ptr() == place
+    assert inputs.context.states.dtype == torch.float16
+    inputs.put(1)
+    inputs()
+    assert float(inputs.context.states[0, 0, 0]) == 2
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -261,9 +259,8 @@ def test_the_plain_rules_of_replies_are_eligibility(seed: int) -> None:
     answers = set()
     for user in case.case.users:
         passes = eligible_rules(snapshot, rules, user)[snapshot.ads.ad_rule]
-        expected = [
-            eligible(case.case.schema, by_id[ad], user) for ad in snapshot.ads.ad_ids.tolist()
-        ]
+        ads = snapshot.ads.ad_ids.tolist()
+        expected = [eligible(case.case.schema, by_id[ad], user) for ad in ads]
         assert passes.tolist() == expected
         answers.update(expected)
     assert answers == {True, False}
@@ -290,26 +287,23 @@ def test_every_fault_of_a_reply_is_named() -> None:
     leaves[1] = -1
     scores = -np.sort(rng.random(2_000)).astype(np.float32)
     scores[1] = -np.inf
-    found = None
-    for user in catalogue.attributes(0, 30):
-        whole = replied(snapshot, user, leaves, scores, 1 << 30)
-        if whole.counts.ads_matched >= 5:
-            found = user
-            break
-    assert found is not None
+    whole, user = next(
+        (reply, user)
+        for user in catalogue.attributes(0, 30)
+        for reply in [replied(snapshot, user, leaves, scores, 1 << 30)]
+        if reply.counts.ads_matched >= 5
+    )
     most = whole.counts.ads_matched - 2
-    good = replied(snapshot, found, leaves, scores, most)
+    good = replied(snapshot, user, leaves, scores, most)
 
     def fault(change: Callable[[RetrieveResponse], None]) -> str:
         reply = RetrieveResponse()
         reply.CopyFrom(good)
         change(reply)
-        return check_reply(snapshot, found, leaves, scores, most, reply)
-
-    others_ads = set(snapshot.ads.ad_ids.tolist()) - set(whole.ad_ids)
+        return check_reply(snapshot, user, leaves, scores, most, reply)
 
     def ineligible(reply: RetrieveResponse) -> None:
-        reply.ad_ids[0] = min(others_ads)
+        reply.ad_ids[0] = min(set(snapshot.ads.ad_ids.tolist()) - set(whole.ad_ids))
 
     def twice(reply: RetrieveResponse) -> None:
         reply.ad_ids[1] = reply.ad_ids[0]
@@ -324,33 +318,8 @@ def test_every_fault_of_a_reply_is_named() -> None:
         reply.ad_ids[0], reply.scores[0] = whole.ad_ids[-1], whole.scores[-1]
 
     assert fault(lambda reply: None) == ""
-    assert "1 of " in fault(ineligible)
-    assert "ads are not for this user" in fault(ineligible)
+    assert fault(ineligible) == f"1 of {most} ads are not for this user"
     assert fault(twice) == "an ad comes twice"
     assert "ads were generated, matched and returned" in fault(fewer)
     assert fault(other_score) == "scores are not those of the ads' SIDs"
     assert fault(not_the_best) == "other ads are better than those returned"
-
-
-def test_a_product_outside_torch_is_told_with_its_shape() -> None:
-    class Outside:
-        """As kernels.lt_products: nothing that torch knows of."""
-
-        def into(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
-            out.numpy()[:] = x.numpy() @ weight.numpy().T
-
-        def add(self, residual: Tensor, x: Tensor, weight: Tensor) -> None:
-            residual.numpy()[:] += x.numpy() @ weight.numpy().T
-
-    x, weight = torch.randn((5, 3)), torch.randn((4, 3))
-    for products in (Outside(), PLAIN_PRODUCTS):
-        told = ToldProducts(products)
-        out = torch.full((5, 4), torch.nan)
-        with torch.inference_mode(), torch.profiler.profile(record_shapes=True) as profiled:
-            told.into(x, weight, out)
-            told.add(out, x, weight)
-        told.close()
-        torch.testing.assert_close(out, 2 * x @ weight.t())
-        entries = {e.key: e for e in profiled.key_averages(group_by_input_shape=True)}
-        for key in (INTO, ADD):
-            assert entries[key].input_shapes == [[5, 3], [4, 3], [5, 4]]

@@ -1,54 +1,37 @@
-"""Every table of `grace bench`, on shapes that a CPU computes: rows are whole, and agree.
+"""Every table of `grace bench`, on shapes that a CPU computes: its rows are complete.
 
-Speed is no matter here. What a row times has agreed with its definition, or there is no row.
+Speed does not matter here. Each fixture is one run, which several tests look at.
 """
 
 import json
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from itertools import pairwise
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
 import torch
 
-from grace.bench.gpu import budget, gtm, ladder, others, serve
-from grace.bench.gpu.attention import measure_attention
-from grace.bench.gpu.attention_inputs import distinct_table, searched_tables, self_inputs
-from grace.bench.gpu.catalogue import Catalogue, catalogue_spec
-from grace.bench.gpu.found import Found, overlap
-from grace.bench.gpu.options import BenchOptions
-from grace.bench.gpu.requests import full_requests
+from grace.bench.gpu import attention, budget, comparison, gtm, ladder, serve
+from grace.bench.gpu.attention_kernels import distinct_table, searched_tables, self_inputs
+from grace.bench.gpu.catalogue import Catalogue, catalogue_spec, full_requests
+from grace.bench.gpu.options import TABLES, BenchOptions
 from grace.bench.gpu.results import Row
-from grace.bench.gpu.rung_runs import RUNGS
-from grace.bench.gpu.subject import (
-    PAPER,
-    engine_of,
-    random_decoder_alone,
-    random_weights,
-    subject_of,
-)
+from grace.bench.gpu.workload import PAPER, random_decoder_alone, random_weights, workload_of
 from grace.catalogues.paper import PAPER_SIDS, PaperSpec
-from grace.configs.errors import DeviceError
 from grace.configs.serving import LimitsConfig
 from grace.index.matchers.modes import MatcherMode
 from grace.index.storage.layout import arrays_of
-from grace.kernels import REFERENCE, Ops
+from grace.kernels import Ops
 from grace.model.checkpoints.init import load_model_config
-from grace.model.checkpoints.model_cost import decoder_flops
+from grace.model.engine.decode_weights import PLAIN_PRODUCTS
 from grace.server.stages.requests import read_request
+from support.bench_workloads import CPU, tiny
 from support.command import run_grace
 
-CPU = torch.device("cpu")
 
-
-def tiny(table: str, *only: str, **more: object) -> BenchOptions:
-    given = {"tiny": True, "seconds": 1e-6, "only": only, "precisions": ("fp32",)} | more
-    return BenchOptions(table, CPU, "", **given)  # type: ignore[arg-type]
-
-
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def few_threads() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -56,25 +39,28 @@ def few_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def test_attention_rows_tell_bandwidth_beside_the_copys() -> None:
-    rows = list(measure_attention(tiny("attention", "cross", "self")))
-    assert rows[0]["measure"] == "copy"
-    cross = [row["variant"] for row in rows if row["measure"] == "cross"]
+@pytest.fixture(scope="module")
+def attention_rows() -> list[Row]:
+    return list(attention.measure(tiny("attention", "cross", "self")))
+
+
+def test_attention_rows_have_every_kernel_and_step(attention_rows: list[Row]) -> None:
+    assert attention_rows[0]["measure"] == "copy"
+    cross = [row["variant"] for row in attention_rows if row["measure"] == "cross"]
     assert cross == ["before", "flash", "ours"]
     places = {
-        name: [(row["step"], row["beams"]) for row in rows if row.get("variant") == name]
+        name: [(row["step"], row["beams"]) for row in attention_rows if row.get("variant") == name]
         for name in ("write", "fa2", "ours", "ours distinct")
     }
     every = [(step, 33) for step in range(4)]
     assert places["fa2"] == places["ours distinct"] == every
     assert [place for place in places["ours"] if place[0]] == [*every[1:], (1, 21)]
     assert places["write"] == [(0, 33)]
-    assert all(row["p50_ms"] > 0 and row["share_of_copy"] >= 0 for row in rows[1:])
+    assert all(row["p50_ms"] > 0 and row["share_of_copy"] >= 0 for row in attention_rows[1:])
 
 
-def test_attention_reads_shared_blocks_once_and_a_dense_cache_whole() -> None:
-    rows = list(measure_attention(tiny("attention", "self")))
-    last = {row["variant"]: row for row in rows if row.get("step") == 3}
+def test_shared_blocks_are_read_once_and_a_dense_cache_whole(attention_rows: list[Row]) -> None:
+    last = {row["variant"]: row for row in attention_rows if row.get("step") == 3}
     block = 2 * 16 * 4 / 1e6  # heads, size of each, float32
     assert last["fa2"]["past_blocks"] == last["ours distinct"]["past_blocks"] == 3 * 33
     assert 3 + 3 <= last["ours"]["past_blocks"] < 2 * 33 + 3
@@ -83,101 +69,77 @@ def test_attention_reads_shared_blocks_once_and_a_dense_cache_whole() -> None:
         assert last[name]["mb"] == round((2 * 33 + 2 * blocks) * block, 1)
 
 
-def test_a_wrong_kernel_gets_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = replace(REFERENCE, cross_attention=lambda queries, *_: queries)
-    monkeypatch.setattr("grace.bench.gpu.attention.load_ops", lambda device: wrong)
-    with pytest.raises(DeviceError, match="cross-attention, ours: differs from its definition"):
-        list(measure_attention(tiny("attention", "cross")))
-
-
-def test_tables_of_a_search_share_ancestors_and_distinct_ones_do_not() -> None:
-    subject = subject_of(tiny("attention"))
-    model = random_decoder_alone(subject.spec, CPU)
-    engine = engine_of(subject, model, REFERENCE, torch.float32)
-    searched = searched_tables(subject, engine, subject.dynamic)
-    assert [len(table.ids) for table in searched] == [3 * beams for beams in subject.dynamic.beams]
+def test_block_tables_of_a_search_share_ancestors_of_one_request() -> None:
+    work = tiny("attention")
+    searched = searched_tables(work, work.random_engine("fp32"), work.dynamic)
+    assert [len(table.ids) for table in searched] == [3 * beams for beams in work.dynamic.beams]
     for step, table in enumerate(searched):
         unique = [len(torch.unique(table.ids[:, j])) for j in range(step + 1)]
         assert (unique[0], unique[-1], sum(unique[:-1])) == (3, len(table.ids), table.past)
         own = torch.arange(len(table.ids), dtype=torch.int32)
         assert torch.equal(table.ids[:, step], own + table.ids[0, step])
         begin = 0
-        for place in range(step + 1):  # ancestors are of one request
-            beams = subject.dynamic.beams[place]
+        for place in range(step + 1):
+            beams = work.dynamic.beams[place]
             requests = (table.ids[:, place] - begin) // beams
-            assert torch.equal(requests, own // subject.dynamic.beams[step])
+            assert torch.equal(requests, own // work.dynamic.beams[step])
             begin += 3 * beams
-    distinct = distinct_table(subject.spec, 33, 3, CPU)
+
+
+def test_block_tables_of_a_dense_cache_share_nothing() -> None:
+    distinct = distinct_table(tiny("attention"), 33, 3)
     assert [len(torch.unique(distinct.ids[:, j])) for j in range(4)] == [33] * 4
     assert distinct.past == 3 * 33
 
 
-def test_the_dense_cache_holds_what_the_table_points_at() -> None:
-    spec = subject_of(tiny("attention")).spec
-    table = replace(distinct_table(spec, 5, 2, CPU), ids=torch.tensor([[3, 1, 10], [0, 4, 11]]))
-    x = self_inputs(spec, table, torch.float32)
+def test_the_dense_cache_holds_the_blocks_of_the_table() -> None:
+    work = tiny("attention")
+    table = replace(distinct_table(work, 5, 2), ids=torch.tensor([[3, 1, 10], [0, 4, 11]]))
+    x = self_inputs(work, table, torch.float32)
     assert torch.equal(x.qkv, x.pool[10:12])
     assert torch.equal(x.cache.keys[1], x.pool[[1, 4], 1])
     assert torch.equal(x.cache.values[2], x.pool[[10, 11], 2])
 
 
-def test_gtm_rows_have_every_step_and_their_sum() -> None:
-    parts = ("admission:bitmask", "admission:union", "selection:union", "selection:free")
-    rows = list(gtm.measure_gtm(tiny("gtm", *parts, sids=(2_000,))))
-    told = {(row["measure"], row["mode"]) for row in rows}
-    assert told == {tuple(part.split(":")) for part in parts}
-    for measure, mode in told:
-        own = [row for row in rows if (row["measure"], row["mode"]) == (measure, mode)]
+@pytest.fixture(scope="module")
+def gtm_rows() -> list[Row]:
+    parts = ("admission:bitmask", "admission:union", "selection:union", "selection:free", "decoder")
+    return list(gtm.measure(tiny("gtm", *parts, sids=(1_500, 2_000))))
+
+
+def test_gtm_rows_have_every_step_and_their_sum(gtm_rows: list[Row]) -> None:
+    steps: dict[tuple[str, str], list[Row]] = {}
+    for row in gtm_rows:
+        if row["measure"] != "decoder":
+            steps.setdefault((row["measure"], row["mode"]), []).append(row)
+    assert len(steps) == 4
+    for own in steps.values():
         assert [row["step"] for row in own] == [0, 1, 2, 3, "all"]
         total = sum(row["p50_ms"] for row in own[:-1])
         assert own[-1]["p50_ms"] == pytest.approx(total, abs=1e-3)
-    admitted = {
-        row["mode"]: row["admitted"]
-        for row in rows
-        if row["measure"] == "admission" and row["step"] == 0
-    }
-    assert admitted["union"] <= admitted["bitmask"]
-    free = [row["admitted"] for row in rows if row["mode"] == "free" and row["step"] != "all"]
-    assert free[0] == 3 * 512
+    admitted = [steps["admission", mode][0]["admitted"] for mode in ("union", "bitmask")]
+    assert admitted == sorted(admitted)
+    assert steps["selection", "free"][0]["admitted"] == 3 * 512
 
 
-def test_the_decoder_is_timed_over_catalogues_of_several_sizes() -> None:
-    rows = list(gtm.measure_gtm(tiny("gtm", "decoder", sids=(1_500, 2_000))))
-    assert {row["measure"] for row in rows} == {"decoder"}
+def test_the_decoder_is_timed_over_catalogues_of_several_sizes(gtm_rows: list[Row]) -> None:
+    rows = [row for row in gtm_rows if row["measure"] == "decoder"]
     assert [row["sids"] for row in rows] == [1_500, 2_000]
     for row in rows:
-        assert 0 < row["admission_p50_ms"] < row["decoder_p50_ms"] <= row["decoder_p99_ms"]
+        assert 0 < row["decoder_p50_ms"] <= row["decoder_p99_ms"]
+        assert 0 < row["admission_p50_ms"] <= row["admission_p99_of_means_ms"]
         assert row["admitted"] > 3 * 11
         assert row["decoder_runs"] >= 4  # turns
 
 
-def test_a_catalogue_from_the_cache_is_the_one_that_was_built(tmp_path: Path) -> None:
-    options = tiny("gtm", sids=(2_000,), cache=tmp_path, commit="abc")
-    kept, built = Catalogue.of(options, 5), Catalogue(2_000)
-    for mode in (MatcherMode.UNION, MatcherMode.STATIC):
-        once, again = kept.snapshot(mode), Catalogue.of(options, 5).snapshot(mode)
-        expected = arrays_of(built.snapshot(mode))
-        for snapshot in (once, again):
-            assert snapshot.mode is mode
-            arrays = arrays_of(snapshot)
-            assert arrays.keys() == expected.keys()
-            assert all(np.array_equal(arrays[name], expected[name]) for name in expected)
-    assert kept.attributes(3, 4) == built.attributes(0, 7)[3:]
-    assert [path.name for path in tmp_path.iterdir()] == ["abc"]
+def test_admission_has_a_part_for_every_mode() -> None:
+    admissions = [f"admission:{mode}" for mode in gtm.MODES]
+    assert [part for part in TABLES["gtm"].parts if "admission" in part] == admissions
 
 
-def test_catalogues_of_other_sizes_keep_the_papers_second_level() -> None:
-    assert catalogue_spec(PAPER_SIDS) == PaperSpec(PAPER_SIDS, 1)
-    for sids in (3_000_000, 100_000_000):
-        first, second, third, last = catalogue_spec(sids).level_counts
-        assert (first, second, last) == (512, 512 * 384, sids)
-        assert second < third < last
-
-
-@pytest.mark.parametrize("rungs", [("L0", "L3"), ("D0", "D2"), ("L4", "D3")])
-def test_ladder_rows_generate_what_the_plain_loop_does(rungs: tuple[str, ...]) -> None:
-    rows = list(ladder.measure_ladder(tiny("ladder", *rungs, sids=(2_000,))))
-    assert [row["rung"] for row in rows] == list(rungs)
+def test_ladder_rows_generate_the_sids_of_the_plain_loop() -> None:
+    rows = list(ladder.measure(tiny("ladder")))
+    assert tuple(row["rung"] for row in rows) == TABLES["ladder"].parts == ladder.RUNGS
     for row in rows:
         assert row["overlap_with_fp32"] > 0.99
         assert 0 < row["decoder_p50_ms"] <= row["decoder_p99_ms"]
@@ -186,29 +148,16 @@ def test_ladder_rows_generate_what_the_plain_loop_does(rungs: tuple[str, ...]) -
         assert (row["sm_clock_mhz"], row["power_w"]) == (None, None)
 
 
-def test_the_ladder_has_the_papers_rungs_in_their_order() -> None:
-    assert RUNGS == ("L0", "L1", "L2", "L3", "L4", "D0", "D1", "D2", "D3")
-
-
-def test_overlap_counts_live_sids_only() -> None:
-    def found(nodes: list[list[int]]) -> Found:
-        tensor = torch.tensor(nodes, dtype=torch.int32)
-        return Found(tensor, tensor.float(), torch.zeros(len(nodes), dtype=torch.bool))
-
-    expected = found([[3, 5, -1], [-1, -1, -1]])
-    assert overlap(found([[5, 9, -1], [7, 8, 9]]), expected) == 0.5
-    assert overlap(expected, found([[-1], [-1]])) == 1.0
-
-
-def test_the_mfu_of_the_papers_decoder_is_the_papers() -> None:
+def test_the_mfu_of_the_papers_decoder_is_the_papers(monkeypatch: pytest.MonkeyPatch) -> None:
     """0.446 TFLOP per request, 15.5 ms a batch: 46.6 %; our count of its decoder is near."""
-    spec = load_model_config(PAPER).model
-    ours = decoder_flops(spec, (1, 512, 1024, 1024)) * 16 / (15.5e-3 * ladder.PEAK_FLOPS)
-    assert ours == pytest.approx(0.466, rel=0.03)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    paper = workload_of(BenchOptions("ladder", torch.device("cuda"), ""))
+    assert paper.dynamic.beams == (1, 512, 1024, 1024)
+    assert ladder.mfu(paper, paper.dynamic.beams, 15.5) == pytest.approx(0.466, rel=0.03)
 
 
 def test_a_budget_has_floors_for_products_and_operations() -> None:
-    rows = list(budget.measure_budget(tiny("budget", sids=(2_000,))))
+    rows = list(budget.measure(tiny("budget")))
     assert rows[0]["measure"] == "rates"
     operations = {row["kernel"]: row for row in rows if row["measure"] == "operation"}
     assert set(operations) == {field.name for field in fields(Ops)}
@@ -229,24 +178,70 @@ def test_a_budget_has_floors_for_products_and_operations() -> None:
         ("void at::native::gathers<128, 4>(int)", "at::native::gathers"),
     ],
 )
-def test_kernels_are_told_by_their_names(name: str, kind: str) -> None:
+def test_kernels_belong_to_operations_by_their_names(name: str, kind: str) -> None:
     assert budget.kind_of_kernel(name) == kind
 
 
-def test_others_masks_admit_what_the_engine_admits() -> None:
-    rows: list[Row] = list(others.measure_others(tiny("others", "static", sids=(2_000,))))
+def test_a_product_outside_torch_is_reported_with_its_shape() -> None:
+    class Outside:
+        """Like kernels.lt_products, unknown to torch."""
+
+        def into(self, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
+            out.numpy()[:] = x.numpy() @ weight.numpy().T
+
+        def add(self, residual: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> None:
+            residual.numpy()[:] += x.numpy() @ weight.numpy().T
+
+    x, weight = torch.randn((5, 3)), torch.randn((4, 3))
+    for own in (Outside(), PLAIN_PRODUCTS):
+        out = torch.full((5, 4), torch.nan)
+        with (
+            budget.named_products(own) as products,
+            torch.inference_mode(),
+            torch.profiler.profile(record_shapes=True) as profiled,
+        ):
+            products.into(x, weight, out)
+            products.add(out, x, weight)
+        torch.testing.assert_close(out, 2 * x @ weight.t())
+        entries = {e.key: e for e in profiled.key_averages(group_by_input_shape=True)}
+        for key in (budget.INTO, budget.ADD):
+            assert entries[key].input_shapes == [[5, 3], [4, 3], [5, 4]]
+
+
+def test_other_systems_rows_have_several_beams_and_every_step() -> None:
+    rows = list(comparison.measure(tiny("others")))
+    generated = {(row["variant"], row["beams"]) for row in rows if row["measure"] == "generate"}
+    names = ("hf", "hf prefix", "ours, D0", "ours, D1")
+    assert generated == {(name, beams) for name in names for beams in (2, 4)}
+    steps = [(row["step"], row["variant"]) for row in rows if row["measure"] == "step"]
     variants = ["static eager", "static compiled", "ours, cd"]
-    assert [row["variant"] for row in rows] == variants * 4
+    assert steps == [(step, name) for step in range(4) for name in variants]
 
 
-def test_others_generate_at_several_beams() -> None:
-    rows = list(others.measure_others(tiny("others", "hf", "ours", sids=(2_000,))))
-    assert {row["variant"] for row in rows} == {"hf", "ours, D0", "ours, D1"}
-    assert {row["beams"] for row in rows} == {2, 4}
+def test_a_catalogue_from_the_cache_is_the_one_that_was_built(tmp_path: Path) -> None:
+    work = tiny("gtm", cache=tmp_path)
+    built = Catalogue(2_000)
+    for mode in (MatcherMode.UNION, MatcherMode.STATIC):
+        expected = arrays_of(built.snapshot(mode))
+        for snapshot in (work.catalogue().snapshot(mode), work.catalogue().snapshot(mode)):
+            assert snapshot.mode is mode
+            arrays = arrays_of(snapshot)
+            assert arrays.keys() == expected.keys()
+            assert all(np.array_equal(arrays[name], expected[name]) for name in expected)
+    assert work.catalogue().attributes(3, 4) == built.attributes(0, 7)[3:]
+    assert [path.name for path in tmp_path.iterdir()] == ["abc"]
+
+
+def test_catalogues_of_other_sizes_keep_the_papers_second_level() -> None:
+    assert catalogue_spec(PAPER_SIDS) == PaperSpec(PAPER_SIDS, 1)
+    for sids in (3_000_000, 100_000_000):
+        counts = catalogue_spec(sids).level_counts
+        assert (*counts[:2], counts[-1]) == (512, 512 * 384, sids)
+        assert all(upper < lower for upper, lower in pairwise(counts))
 
 
 def test_a_decoder_alone_is_the_same_decoder() -> None:
-    spec = subject_of(tiny("gtm")).spec
+    spec = tiny("gtm").spec
     whole, alone = random_weights(spec, CPU), random_decoder_alone(spec, CPU)
     for name, weight in whole.decoder.state_dict().items():
         assert torch.equal(weight, alone.decoder.state_dict()[name])
@@ -266,7 +261,7 @@ def test_full_requests_give_every_declared_input_at_its_longest() -> None:
 
 
 @pytest.mark.subprocess
-def test_the_command_writes_a_result_file(tmp_path: Path) -> None:
+def test_the_command_prints_rows_and_writes_a_result_file(tmp_path: Path) -> None:
     out = tmp_path / "attention.json"
     done = run_grace(
         *"bench attention --device cpu --tiny --seconds 0.001 --only cross --out".split(), out
@@ -283,21 +278,10 @@ def test_the_command_writes_a_result_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.subprocess
-def test_a_wrong_option_is_one_line() -> None:
-    done = run_grace("bench", "gtm", "--device", "cpu")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: --device cpu: only --tiny shapes are for a CPU\n"
-
-
-@pytest.mark.subprocess
-def test_a_server_is_loaded_from_another_process(tmp_path: Path) -> None:
-    out = tmp_path / "serve.json"
-    command = "bench serve --device cpu --tiny --seconds 0.5 --sids 2000"
-    parts = ("--only", "load", "--only", "saturation")
+def test_a_server_is_loaded_from_other_processes(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    done = run_grace(*command.split(), *parts, "--out", out, "--cache", cache, "--commit", "abc")
-    assert done.returncode == 0, done.stderr
-    load, full = json.loads(out.read_text())["rows"]
+    work = tiny("serve", "load", "saturation", seconds=0.3, cache=cache)
+    load, full = serve.measure(work)
     assert (load["measure"], load["rps"], load["errors"]) == ("load", 20.0, 0)
     assert (full["measure"], full["in_flight"], full["errors"]) == ("saturation", 64, 0)
     for row in (load, full):
@@ -309,21 +293,18 @@ def test_a_server_is_loaded_from_another_process(tmp_path: Path) -> None:
     assert len(list(kept.glob("checkpoint-*/model.safetensors"))) == 1
 
 
-def test_saturation_is_told_from_the_middle_of_the_trace(tmp_path: Path) -> None:
+def test_saturation_is_measured_in_the_middle_of_the_trace(tmp_path: Path) -> None:
     """Batches of 10 ms every 20 ms; at the ends there are none."""
     spans = [(number * 20_000.0, stage) for number in range(100) for stage in ("generate", "post")]
-    trace = tmp_path / "trace.json"
     events = [
         {"name": stage, "ph": "X", "ts": ts, "dur": 10_000.0, "args": {"requests": 16}}
         for ts, stage in spans
     ]
+    trace, out = tmp_path / "trace.json", tmp_path / "serve.json"
     trace.write_text(json.dumps({"traceEvents": events}))
-    own = {"ok": 64}
-    out = tmp_path / "serve.json"
-    row = serve.saturation_row(tiny("serve", out=out), "bf16", trace, {"total": 2e9, "grace": own})
+    given = {"total": 2e9, "grace": {"ok": 64}}
+    row = serve.saturation_row(tiny("serve", out=out).options, "bf16", trace, given)
     assert (row["rps"], row["mean_batch"]) == (32.0, 16.0)
     assert row["generate_busy"] == pytest.approx(0.5, abs=0.01)
-    picture = ET.fromstring((tmp_path / "serve_timeline.svg").read_text())
-    bars = [each for each in picture.iter() if each.tag.endswith("rect")]
-    assert len(bars) == 1 + 2 * 10
-    assert (tmp_path / "serve_timeline.json").exists()
+    shown = json.loads((tmp_path / "serve_timeline.json").read_text())["traceEvents"]
+    assert len(shown) == 2 * 10

@@ -1,27 +1,24 @@
 """`grace bench overlap`: what half precision changes is counted by request, step and rank."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 import torch
 
-from grace.bench.gpu import overlap
 from grace.bench.gpu.options import BenchOptions
-from grace.bench.gpu.overlap import LEAST_IN_FP32, measure_overlap, shared
-from grace.bench.gpu.trained_model import lesson_of, prepare, teach
-from grace.configs.errors import DeviceError
-from grace.kernels import REFERENCE, Beams
-
-CPU = torch.device("cpu")
-
-
-def options(*only: str) -> BenchOptions:
-    return BenchOptions("overlap", CPU, "", tiny=True, only=only, sids=(2_000,))
+from grace.bench.gpu.overlap import LEAST_IN_FP32, Tally, measure, shared
+from grace.bench.gpu.trained_model import plan_of, prepare, train
+from grace.bench.gpu.workload import workload_of
+from support.bench_workloads import CPU
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> None:
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
     torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def nodes(*rows: list[int]) -> torch.Tensor:
@@ -34,7 +31,7 @@ def test_only_live_nodes_count_and_their_order_does_not() -> None:
 
 
 def test_a_tally_has_shares_of_all_requests_and_of_the_worst() -> None:
-    tally = overlap._Tally()
+    tally = Tally()
     expected = [nodes([1, 2], [3, 4]), nodes([10, 11], [12, -1])]
     tally.add([nodes([2, 1], [3, 9]), nodes([10, 13], [12, -1])], expected)
     assert tally.share("step 0") == 3 / 4
@@ -46,7 +43,7 @@ def test_a_tally_has_shares_of_all_requests_and_of_the_worst() -> None:
 
 
 def test_top_shares_compare_the_best_with_the_best() -> None:
-    tally = overlap._Tally()
+    tally = Tally()
     wanted = torch.arange(200, dtype=torch.int32)[None]
     found = torch.cat([wanted[:, 100:], wanted[:, :100]], dim=1)
     tally.add([found], [wanted])
@@ -54,16 +51,16 @@ def test_top_shares_compare_the_best_with_the_best() -> None:
     assert tally.share("top 10") == tally.share("top 100") == 0.0
 
 
-def test_rows_tell_what_was_learnt_and_every_precision_of_both_models() -> None:
-    rows = list(measure_overlap(options()))
+def test_rows_have_the_training_and_every_precision_of_both_models() -> None:
+    rows = list(measure(workload_of(BenchOptions("overlap", CPU, "", tiny=True, sids=(2_000,)))))
     learning = rows.pop(2)
     assert learning["measure"] == "learning"
     assert learning["loss_final"] < 0.6 * learning["loss_first"]
     for name in ("recall", "popularity_recall", "random_recall"):
         shares = list(learning[name].values())
         assert shares == sorted(shares)
-    told = [(row["variant"], row["precision"]) for row in rows]
-    assert told == [(v, p) for v in ("paper", "trained") for p in ("fp32", "bf16")]
+    names = [(row["variant"], row["precision"]) for row in rows]
+    assert names == [(v, p) for v in ("paper", "trained") for p in ("fp32", "bf16")]
     for row in rows:
         assert row["requests"] == 6
         assert 0 < row["generated"] <= 11
@@ -71,27 +68,14 @@ def test_rows_tell_what_was_learnt_and_every_precision_of_both_models() -> None:
         assert least <= row["overlap"] <= 1
         assert len(row["step_overlap"]) == len(row["logit_std"]) == 4
         assert row["step_overlap"][-1] == row["overlap"]
-    paper = rows[1]
-    assert all(1.7 < std < 2.3 for std in paper["logit_std"])
+    assert all(1.7 < std < 2.3 for std in rows[1]["logit_std"])
 
 
-def test_a_model_that_was_taught_foretells_better_than_an_untaught_one() -> None:
-    lesson = lesson_of(options(), users=3)
-    lesson = replace(lesson, training=replace(lesson.training, steps=120))
-    taught = prepare(lesson)
-    assert len(taught.users) == 3
-    _, learning = teach(lesson, taught, CPU)
+def test_a_trained_model_predicts_better_than_an_untrained_one() -> None:
+    plan = plan_of(tiny=True, users=3)
+    plan = replace(plan, training=replace(plan.training, steps=120))
+    data = prepare(plan)
+    assert len(data.users) == 3
+    _, learning = train(plan, data, CPU)
     # Chance over the tokens of a step is log 64 + 3 log 16 nats.
     assert learning["loss_final"] < 6.5 < 12.4 < learning["loss_first"]
-
-
-def test_an_engine_that_is_another_function_in_float32_gets_no_row(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def worst_first(logits: torch.Tensor, *arguments: object, **named: object) -> Beams:
-        return REFERENCE.select_beams(-logits, *arguments, **named)  # type: ignore[arg-type]
-
-    wrong = replace(REFERENCE, select_beams=worst_first)
-    monkeypatch.setattr("grace.bench.gpu.overlap.load_ops", lambda device: wrong)
-    with pytest.raises(DeviceError, match=r"paper in fp32: .* of the SIDs"):
-        list(measure_overlap(options("paper")))

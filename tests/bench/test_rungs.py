@@ -1,7 +1,8 @@
-"""The rungs below the engine compute what the plain beam search does."""
+"""The rungs below the engine compute what the plain beam search does; other systems, valid SIDs."""
 
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,19 +10,30 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.bench.gpu.found import Found, TracedFound, plain_found_freely
+from grace.bench.gpu.search import SearchResult, TracedResult, unconstrained_result
 from grace.bench.rungs.attention import DenseCache, attend_sdpa, spread_to_rows
-from grace.bench.rungs.dense_search import DenseGenerated, Rung, dense_search, require_full_contexts
+from grace.bench.rungs.dense_search import (
+    L0,
+    L1,
+    DenseGenerated,
+    Rung,
+    RungWeights,
+    dense_search,
+    require_full_contexts,
+)
 from grace.bench.rungs.every_token import EveryToken
-from grace.bench.rungs.ladder import DENSE_RUNGS, L0, L1
-from grace.bench.rungs.weights import RungWeights
+from grace.bench.rungs.hf_t5 import allowed_by_trie, hf_decoder, hf_generate
+from grace.bench.rungs.static_mask import static_index, static_step
 from grace.configs.errors import InputError
 from grace.configs.generation import BeamProfile
+from grace.index.matchers.modes import MatcherMode
 from grace.index.trie import NO_NODE
 from grace.kernels import REFERENCE, Beams
 from grace.model.definition.beam_search import beam_search
 from grace.model.definition.inputs import UserContext
+from grace.model.definition.spec import DecoderSpec
 from support.command import run_python
+from support.decode_cases import DecodeCase, branching_case, decode_case
 from support.rung_cases import RungCase, dense_inputs, expected_sids, rung_case
 
 CPU = torch.device("cpu")
@@ -80,26 +92,7 @@ def test_every_row_of_a_request_gets_its_keys(dtype: torch.dtype) -> None:
     assert spread.is_contiguous()
 
 
-def test_keys_are_spread_when_the_number_of_beams_changes_and_not_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    widths: list[int] = []
-
-    def counting(keys: Tensor, beams: int) -> Tensor:
-        widths.append(beams)
-        return spread_to_rows(keys, beams)
-
-    monkeypatch.setattr("grace.bench.rungs.dense_search.spread_to_rows", counting)
-    case = rung_case(7, profile=BeamProfile((1, 11, 11), 11))
-    assert_agree(case, searched(case, L0))
-    assert widths == [11] * 2 * 2  # keys and values of both layers
-
-
-def test_the_names_of_the_rungs_are_the_papers() -> None:
-    assert [rung.name for rung in DENSE_RUNGS] == ["L0", "L1", "L2", "L3"]
-
-
-def test_places_of_every_token_tell_the_sids_of_the_plain_search() -> None:
+def test_places_of_every_token_identify_the_sids_of_the_plain_search() -> None:
     case = rung_case(17)
     slot = EveryToken(7)
     places: list[Tensor] = []
@@ -119,17 +112,17 @@ def test_places_of_every_token_tell_the_sids_of_the_plain_search() -> None:
     )
     assert torch.equal(got.scores, expected.scores)
     assert not torch.equal(got.leaves, expected.leaves)
-    untold = Found(got.leaves, got.scores, got.corrupt)
-    nodes = TracedFound(untold, tuple(places)).numbered(7).nodes
+    result = SearchResult(got.leaves, got.scores, got.corrupt)
+    nodes = TracedResult(result, tuple(places)).numbered(7).nodes
     assert torch.equal(nodes - index.first_leaf, expected.leaves.long())
 
 
 def test_dead_beams_without_constraints_have_no_number() -> None:
     case = rung_case(13, profile=BeamProfile((1, 11, 11), 11))
-    expected = plain_found_freely(case.decoder, case.context, case.profile)
+    expected = unconstrained_result(case.decoder, case.context, case.profile)
     scores = torch.full_like(expected.scores, -torch.inf)
     places = tuple(torch.full((3, n), NO_NODE, dtype=torch.int32) for n in (11, 11, 11))
-    traced = TracedFound(Found(expected.nodes, scores, expected.corrupt), places)
+    traced = TracedResult(replace(expected, scores=scores), places)
     assert (traced.numbered(7).nodes == NO_NODE).all()
 
 
@@ -164,9 +157,9 @@ print("agree")
 
 
 @pytest.mark.subprocess
-def test_coalesced_and_fused_attention_agree_with_the_plain_one() -> None:
+def test_coalesced_and_fused_attention_agree_with_the_plain_one(repository: Path) -> None:
     pytest.importorskip("triton")
-    path = os.pathsep.join([str(file) for file in (".", "tests")])
+    path = os.pathsep.join([str(repository), str(repository / "tests")])
     done = run_python(INTERPRETED, env={"TRITON_INTERPRET": "1", "PYTHONPATH": path})
     assert done.stdout == "agree\n", done.stderr
 
@@ -178,3 +171,48 @@ def test_attention_reads_no_row_but_its_own() -> None:
     other[:2, 1] += 1.0
     after = attend_sdpa(qkv, DenseCache(other, cache.values), 2, bias, 0.4)
     assert (before != after).any(dim=1).tolist() == [False, True, False, False, False]
+
+
+@pytest.fixture(scope="module")
+def catalogue() -> DecodeCase:
+    return decode_case(branching_case(np.random.default_rng(7), 63, 1), MatcherMode.CD)
+
+
+def test_static_masks_keep_what_continues_a_sid_and_lead_on_to_it(catalogue: DecodeCase) -> None:
+    trie, index = catalogue.snapshot.trie, static_index(catalogue.index)
+    vocabulary = max(trie.vocab_sizes)
+    rng = np.random.default_rng(11)
+    for step in range(trie.sid_length):
+        nodes = np.arange(trie.level_starts[step], trie.level_starts[step + 1], dtype=np.int32)
+        tokens = trie.csr_tokens[nodes - 1].astype(np.int64) if step else np.zeros(1, np.int64)
+        given = torch.from_numpy(rng.normal(size=(len(nodes), vocabulary)).astype(np.float32))
+        masked, onward = static_step(
+            index, step, given, torch.from_numpy(tokens), torch.from_numpy(nodes)
+        )
+        for row, node in enumerate(nodes.tolist()):
+            own, below = trie.children(node)
+            expected = torch.full((vocabulary,), -torch.inf)
+            expected[own.astype(np.int64)] = given[row][own.astype(np.int64)]
+            assert torch.equal(masked[row], expected)
+            assert onward[row][torch.from_numpy(own.astype(np.int64))].tolist() == list(below)
+
+
+def test_a_prefix_function_lets_the_search_generate_valid_sids_only(catalogue: DecodeCase) -> None:
+    trie = catalogue.snapshot.trie
+    spec = DecoderSpec(layers=2, d_model=16, heads=2, d_head=8, d_ff=20)
+    model = hf_decoder(spec, trie.vocab_sizes, torch.device("cpu"), torch.float32, seed=7)
+    states = torch.randn((2, 5, 16), generator=torch.Generator().manual_seed(7))
+    generated = hf_generate(model, states, 3, trie.sid_length, allowed_by_trie(trie))
+    offsets = np.cumsum([2, *trie.vocab_sizes])[: trie.sid_length]
+    sids = generated[:, 1:].numpy() - offsets
+    assert generated.shape == (6, 1 + trie.sid_length)
+    assert all(trie.walk(tuple(sid)) >= 0 for sid in sids.tolist())
+    free = hf_generate(model, states, 3, trie.sid_length, None)
+    assert free.shape == generated.shape
+
+
+def test_a_prefix_outside_the_trie_may_only_pad(catalogue: DecodeCase) -> None:
+    allowed = allowed_by_trie(catalogue.snapshot.trie)
+    assert allowed(0, torch.tensor([0, 0])) == [0]
+    root = catalogue.snapshot.trie.children(0)[0]
+    assert allowed(0, torch.tensor([0])) == (root + 2).tolist()

@@ -54,7 +54,7 @@ def rung_case(
 
 
 def expected_sids(case: RungCase) -> tuple[npt.NDArray[np.int64], Tensor]:
-    """What the plain search generates: SIDs [B, num_sids, L], scores [B, num_sids]."""
+    """Return the plain search's SIDs [B, num_sids, L] and scores [B, num_sids]."""
     index = case.catalogue.index.without_matchers()
     generated = beam_search(
         case.decoder, case.context, case.catalogue.users, index, case.profile, REFERENCE
@@ -67,7 +67,7 @@ def expected_sids(case: RungCase) -> tuple[npt.NDArray[np.int64], Tensor]:
 def dense_inputs(
     seed: int, rows: int, length: int, heads: int, d_head: int, step: int, dtype: torch.dtype
 ) -> tuple[Tensor, DenseCache, Tensor]:
-    """qkv, a cache of more rows than there are, NaN where nobody may read, and a bias."""
+    """Return qkv, a cache with more rows than qkv, NaN where no kernel may read, and a bias."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:

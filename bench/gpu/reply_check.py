@@ -1,19 +1,14 @@
-"""The whole way's answers, compared: its SIDs with the plain loop's, its ads with plain rules.
+"""Check the whole path's replies: the ads that its SIDs and plain rules give, and no others.
 
-Which ads a user may see is decided here from the user's strings and the rules' lists, in NumPy,
-without the service's matcher: attribute bits one by one, set values by what the lists say.
+The user's strings and the rules' lists decide here which ads a user may see, in NumPy, without the
+service's matcher: attribute bits one by one, set values by the rules' lists.
 """
 
 from collections.abc import Sequence
-from statistics import mean
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from grace.bench.gpu.agreement import require_equal, require_overlap
-from grace.bench.gpu.found import LEAST_OVERLAP, Found, overlap
-from grace.bench.gpu.full_path import FullPath, RungGeneration, Way
 from grace.configs.errors import DeviceError
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.rules import SetRules
@@ -21,40 +16,21 @@ from grace.index.targeting.schema import Attribute, TargetSet
 from grace.index.trie import NO_NODE
 from grace.index.users.user_rows import UserAttributes
 from grace.index.users.values import InternedValues
-from grace.model.definition.beam_search import leaves_of
-from grace.model.engine.decode_weights import Precision
 from grace.proto.retrieval_pb2 import RetrieveResponse
+from grace.server.messages import AnsweredBatch, GeneratedBatch
 
-__all__ = ["check_full", "check_reply", "eligible_rules"]
+__all__ = ["check_replies", "check_reply", "eligible_rules"]
 
 Bools = npt.NDArray[np.bool_]
 Int64 = npt.NDArray[np.int64]
 
 
-@torch.inference_mode()
-def check_full(
-    path: FullPath, generation: RungGeneration, expected: Sequence[Found], precision: Precision
-) -> float:
-    """How many of the SIDs are those of float32; raises where anything is wrong."""
-    shares, name = [], path.run.name
-    for number, (requests, wanted) in enumerate(zip(path.requests, expected, strict=True)):
-        way, what = path.way(requests), f"{path.run.name}, the full way, batch {number}"
-        got = generation.last()
-        require_equal(f"{what}, scores on the host", way.generated.scores, got.scores.cpu())
-        share = overlap(got, wanted)
-        require_overlap(f"{what} in {precision}", share, LEAST_OVERLAP[precision])
-        shares.append(share)
-        if path.run.looks_up:
-            leaves = leaves_of(got.nodes, path.pair.index).cpu()
-            require_equal(f"{what}, SIDs on the host", way.generated.leaves, leaves)
-            _check_replies(name, path.pair.snapshot, way)
-    return mean(shares)
-
-
-def _check_replies(name: str, snapshot: Snapshot, way: Way) -> None:
-    assert way.answered is not None
-    leaves, scores = way.generated.leaves.numpy(), way.generated.scores.numpy()
-    for row, answer in enumerate(way.answered.answers):
+def check_replies(
+    name: str, snapshot: Snapshot, generated: GeneratedBatch, answered: AnsweredBatch
+) -> None:
+    """Raise if a reply's ads are not those that its SIDs and plain rules give."""
+    leaves, scores = generated.leaves.numpy(), generated.scores.numpy()
+    for row, answer in enumerate(answered.answers):
         retrieval = answer.request.retrieval
         fault = check_reply(
             snapshot,
@@ -66,8 +42,8 @@ def _check_replies(name: str, snapshot: Snapshot, way: Way) -> None:
         )
         if fault:
             raise DeviceError(
-                f"{name}, the full way, request {retrieval.request_id}: {fault}: it is wrong, and "
-                "was not measured; run the tests of index and server"
+                f"{name}, the whole path, request {retrieval.request_id}: {fault}: it is wrong, "
+                "and was not measured; run the tests of index and server"
             )
 
 
@@ -79,7 +55,7 @@ def check_reply(
     max_ads: int,
     reply: RetrieveResponse,
 ) -> str:
-    """What is wrong with the ads of a reply to these SIDs; nothing if nothing is."""
+    """Return what is wrong with the ads of a reply to these SIDs; "" if nothing is."""
     ads = snapshot.ads
     live = leaves != NO_NODE
     begins, ends = ads.ad_offsets[leaves[live]], ads.ad_offsets[leaves[live] + 1]
@@ -115,7 +91,7 @@ def check_reply(
 def eligible_rules(
     snapshot: Snapshot, rules: npt.NDArray[np.integer], user: UserAttributes
 ) -> Bools:
-    """Which of the rules let the user see the ad, by the schema's definitions.   [n]"""
+    """Return which rules let the user see an ad, by the schema's definitions.   [n]"""
     schema, targeting = snapshot.schema, snapshot.rules
     passes = np.ones(len(rules), np.bool_)
     rows = targeting.bitmask_table[targeting.bitmask[rules]]
@@ -130,7 +106,7 @@ def eligible_rules(
 
 
 def _bits(attribute: Attribute, first: int, values: Sequence[str]) -> list[int]:
-    """All of them must be set. `other` stands for a value that is not listed, and for none."""
+    """The bits that must be set; `other` stands for an unlisted value, and for no value."""
     other = first + len(attribute.values)
     given = list(values) or ([] if attribute.missing is None else [attribute.missing])
     places = {value: first + place for place, value in enumerate(attribute.values)}
@@ -156,7 +132,7 @@ def _set_passes(
 def _listed(
     offsets: Int64, listed: npt.NDArray[np.int32], rules: npt.NDArray[np.integer], ids: list[int]
 ) -> tuple[Bools, Bools]:
-    """Whether any of the ids is in each rule's list, and whether that has any."""
+    """Return whether any of the ids is in each rule's list, and whether the list has any."""
     begins, ends = offsets[rules], offsets[rules + 1]
     found = np.isin(listed[_ranges(begins, ends)], ids)
     sums = np.concatenate([[0], np.cumsum(found)])

@@ -1,0 +1,210 @@
+"""The attention kernels that the table compares, by its names for them, and their random inputs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from grace.bench.gpu.measure import sustained
+from grace.bench.gpu.workload import Engine, Workload
+from grace.bench.rungs.attention import (
+    DenseCache,
+    append,
+    beams_as_queries,
+    beams_as_rows,
+    sdpa_over_cache,
+)
+from grace.bench.rungs.coalesced_triton import TILES, Tile, attend_fused, coalesced_over_cache
+from grace.bench.rungs.every_token import EveryToken
+from grace.configs.generation import BeamProfile
+from grace.kernels import Ops
+from grace.model.engine.decode_loop import fast_search
+
+__all__ = [
+    "BlockTable",
+    "CrossInputs",
+    "SelfInputs",
+    "best_tile",
+    "cross_inputs",
+    "cross_kernels",
+    "distinct_table",
+    "searched_tables",
+    "self_inputs",
+    "self_kernel",
+    "self_names",
+]
+
+_TILE_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class CrossInputs:
+    """queries [B * M, H * d], keys and values [B, H, T, d], mask bool [B, T]"""
+
+    queries: Tensor
+    keys: Tensor
+    values: Tensor
+    mask: Tensor
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTable:
+    """
+    ids     int32 [rows, L]   ids[:, step] are the rows' own, consecutive
+    blocks  of the pool
+    past    distinct blocks before the step: they must be read as well as the rows' own
+    """
+
+    ids: Tensor
+    step: int
+    blocks: int
+    past: int
+
+    @staticmethod
+    def of(ids: Tensor, step: int, blocks: int) -> "BlockTable":
+        past = sum(len(torch.unique(ids[:, position])) for position in range(step))
+        return BlockTable(ids, step, blocks, past)
+
+
+@dataclass(frozen=True, slots=True)
+class SelfInputs:
+    """
+    pool     [blocks, 3, H, d]
+    factors  float32 [blocks]        row factors of q, k and v, which only `ours` applies
+    qkv      [rows, 3, H, d]         the step's blocks, consecutive
+    cache    [L, rows, H, d] each    a copy of the blocks that the table names
+    bias     float32 [H, L]          zero
+    """
+
+    table: BlockTable
+    pool: Tensor
+    factors: Tensor
+    qkv: Tensor
+    cache: DenseCache
+    bias: Tensor
+    scale: float
+
+
+def cross_inputs(work: Workload, beams: int, dtype: torch.dtype, seed: int) -> CrossInputs:
+    decoder, generator = work.spec.decoder, torch.Generator(work.device).manual_seed(seed)
+    heads, d_head, tokens = decoder.heads, decoder.d_head, work.spec.context_tokens
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, device=work.device).to(dtype)
+
+    return CrossInputs(
+        normal(work.batch * beams, heads * d_head),
+        normal(work.batch, heads, tokens, d_head),
+        normal(work.batch, heads, tokens, d_head),
+        torch.ones((work.batch, tokens), dtype=torch.bool, device=work.device),
+        d_head**-0.5,
+    )
+
+
+def distinct_table(work: Workload, rows: int, step: int) -> BlockTable:
+    """Return a table whose rows share no past, as in a dense cache."""
+    length = work.spec.sid_length
+    own = torch.arange(rows, dtype=torch.int32, device=work.device)
+    ids = own[:, None] + rows * torch.arange(length, dtype=torch.int32, device=work.device)
+    ids[:, step + 1 :] = -1
+    return BlockTable.of(ids, step, length * rows)
+
+
+def searched_tables(work: Workload, engine: Engine, profile: BeamProfile) -> list[BlockTable]:
+    """Return each step's table of an unconstrained generation, as the second layer reads it."""
+    read: dict[int, BlockTable] = {}
+
+    def attend(
+        pool: Tensor, table: Tensor, step: int, bias: Tensor, scale: float,
+        row_scale: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        if pool is not engine.weights.first_blocks and step not in read:
+            read[step] = BlockTable.of(table.clone(), step, len(pool))
+        return engine.ops.self_attention(pool, table, step, bias, scale, row_scale)
+
+    context = work.contexts(engine.weights.dtype, 1)[0]
+    ops = replace(engine.ops, self_attention=attend)
+    slot = EveryToken(engine.vocabulary)
+    fast_search(engine.weights, engine.memo, context, slot, profile, ops)
+    return [read[step] for step in range(work.spec.sid_length)]
+
+
+def self_inputs(work: Workload, table: BlockTable, dtype: torch.dtype) -> SelfInputs:
+    decoder, step = work.spec.decoder, table.step
+    generator = torch.Generator(work.device).manual_seed(7)
+    shape = (table.blocks, 3, decoder.heads, decoder.d_head)
+    pool = torch.randn(shape, generator=generator, device=work.device).to(dtype)
+    rows, first = len(table.ids), int(table.ids[0, step])
+    length = work.spec.sid_length
+    cache = DenseCache(*(pool.new_zeros((length, rows, *shape[2:])) for _ in range(2)))
+    for position in range(step + 1):
+        cache.keys[position] = pool[table.ids[:, position], 1]
+        cache.values[position] = pool[table.ids[:, position], 2]
+    return SelfInputs(
+        table,
+        pool,
+        torch.rand(table.blocks, generator=generator, device=work.device) + 0.5,
+        pool[first : first + rows],
+        cache,
+        torch.zeros((decoder.heads, length), device=work.device),
+        decoder.d_head**-0.5,
+    )
+
+
+def cross_kernels(ops: Ops, device: torch.device) -> dict[str, Callable[[CrossInputs], Tensor]]:
+    """Return the kernels by name. `before` takes keys and values of every row."""
+
+    def cudnn(x: CrossInputs) -> Tensor:
+        batch, heads, _, d_head = x.keys.shape
+        by_head = x.queries.view(batch, -1, heads, d_head).transpose(1, 2)
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            out = scaled_dot_product_attention(by_head, x.keys, x.values, scale=x.scale)
+        return out.transpose(1, 2).reshape(x.queries.shape)
+
+    kernels: dict[str, Callable[[CrossInputs], Tensor]] = {
+        "before": lambda x: beams_as_rows(x.queries, x.keys, x.values, x.scale),
+        "flash": lambda x: beams_as_queries(x.queries, x.keys, x.values, x.scale),
+    }
+    if device.type == "cuda":
+        kernels["cudnn"] = cudnn
+    kernels["ours"] = lambda x: ops.cross_attention(x.queries, x.keys, x.values, x.mask, x.scale)
+    return kernels
+
+
+def self_names(device: torch.device) -> tuple[str, ...]:
+    """All kernels that the device runs; the first, `write`, depends on no step."""
+    triton_only = ("coalesced", "fused") if device.type == "cuda" else ()
+    return ("write", "fa2", *triton_only, "ours", "ours distinct")
+
+
+def self_kernel(work: Workload, name: str, ops: Ops, x: SelfInputs) -> Callable[[], Tensor | None]:
+    """Return the call; only `ours` applies the row factors of the pool, as the decoder's does."""
+    step = x.table.step
+    if name == "write":
+        return lambda: append(x.qkv, x.cache, step)
+    if name == "fa2":
+        return lambda: sdpa_over_cache(x.qkv, x.cache, step, None, x.scale)
+    if name == "coalesced":
+        tile = best_tile(work, x, fused=False)
+        return lambda: coalesced_over_cache(x.qkv, x.cache, step, None, x.scale, tile)
+    if name == "fused":
+        tile = best_tile(work, x, fused=True)
+        return lambda: attend_fused(x.qkv, x.cache, step, None, x.scale, tile)
+    assert name in ("ours", "ours distinct")
+    return lambda: ops.self_attention(x.pool, x.table.ids, step, x.bias, x.scale, x.factors)
+
+
+def best_tile(work: Workload, x: SelfInputs, *, fused: bool) -> Tile:
+    """Return the fastest tile on this GPU, as the paper's autotuning picks it."""
+    attend = attend_fused if fused else coalesced_over_cache
+    times = {}
+    for tile in TILES:
+        call = partial(attend, x.qkv, x.cache, x.table.step, None, x.scale, tile)
+        run = work.record_calls([call] * 4)
+        times[tile] = sustained(run, work.device, _TILE_SECONDS, calls=4).p50_ms
+    return min(times, key=times.__getitem__)

@@ -1,0 +1,329 @@
+"""Take times: sustained, by the GPU's own clock, with its clock rate and power.
+
+A call runs again and again for seconds, without gaps: at its power limit a GPU slows down, and a
+few milliseconds would not show it. Each run lies between two events, which the GPU stamps itself.
+A run may hold many calls, each on its own inputs, so that no input is still in the cache and
+launching costs nothing. Its time is then the mean of its calls, and the 99th percentile of such
+means is not called a P99. The work of `before`, such as copying the next batch to where a graph
+reads it, is not timed. Only what agrees with its definition (`require_*`) is timed.
+"""
+
+import gc
+import platform
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from statistics import median
+from time import perf_counter
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import numpy as np
+import pynvml
+import torch
+from torch import Tensor
+
+from grace.bench.result_file import machine
+from grace.configs.errors import DeviceError
+from grace.model.engine.cuda_graphs import GraphedCall, GraphMemory
+
+__all__ = [
+    "PowerDraw",
+    "RecordedGraph",
+    "Timing",
+    "by_turns",
+    "device_text",
+    "free_memory",
+    "require_close",
+    "require_equal",
+    "require_overlap",
+    "sustained",
+    "timed_on_host",
+]
+
+_SAMPLE_SECONDS = 0.05
+_WARM_UP_SHARE = 0.1  # of the seconds, before the first run that counts
+_AHEAD = 8  # runs that wait on the stream: it is never empty, and a long one ends soon
+_LEAST_RUNS = 3
+_TURNS = 4
+
+_TOLERANCE = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 3e-2}
+"""Relative to the largest value: products of half precision round at the size of their terms."""
+
+Run: TypeAlias = Callable[[], object]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class PowerDraw:
+    """Medians over a measurement; None where there is no GPU, or the measurement was too short."""
+
+    sm_clock_mhz: int | None = None
+    power_w: float | None = None
+
+    @staticmethod
+    def of(samples: Sequence[tuple[int, float]]) -> "PowerDraw":
+        """The medians of samples of MHz and W."""
+        if not samples:
+            return PowerDraw()
+        clocks, watts = zip(*samples, strict=True)
+        return PowerDraw(round(median(clocks)), round(median(watts), 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Milliseconds of one call; quantiles are over runs, each the mean of its `calls`."""
+
+    p50_ms: float
+    p99_ms: float
+    mean_ms: float
+    runs: int
+    calls: int
+    draw: PowerDraw
+
+    @staticmethod
+    def of(milliseconds: Sequence[float], calls: int, draw: PowerDraw) -> "Timing":
+        each = np.asarray(milliseconds) / calls
+        p50, p99 = (float(np.quantile(each, q)) for q in (0.5, 0.99))
+        return Timing(p50, p99, float(each.mean()), len(each), calls, draw)
+
+    @property
+    def joules(self) -> float | None:
+        """The energy of one call at the median power; None where the power is unknown."""
+        watts = self.draw.power_w
+        return None if watts is None else watts * self.mean_ms / 1e3
+
+    def quantiles(self) -> dict[str, float]:
+        """p50_ms and p99_ms, or p99_of_means_ms where a run is more than one call."""
+        last = "p99_ms" if self.calls == 1 else "p99_of_means_ms"
+        times = {"p50_ms": self.p50_ms, last: self.p99_ms}
+        return {name: float(f"{value:.4g}") for name, value in times.items()}
+
+    def row(self) -> dict[str, Any]:
+        return {
+            **self.quantiles(),
+            "mean_ms": float(f"{self.mean_ms:.4g}"),
+            "runs": self.runs,
+            "calls": self.calls,
+            **asdict(self.draw),
+        }
+
+
+class RecordedGraph(Generic[T]):
+    """A function as one CUDA graph. Calling it replays the graph and returns the same memory again.
+
+    On a CPU it is the function itself. It frees unused memory before and after recording, because
+    a baseline of the ladder holds tens of gigabytes. PyTorch's cached memory belongs to one stream
+    or one graph: kept after a first run, after the warm-up runs and in the graph, the same
+    gigabytes would be taken three times.
+    """
+
+    def __init__(self, function: Callable[[], T], device: torch.device) -> None:
+        self._function = function
+        self._graph: GraphedCall[T] | None = None
+        if device.type != "cuda":
+            return
+
+        def run() -> T:
+            result = function()
+            if not torch.cuda.is_current_stream_capturing():
+                torch.cuda.empty_cache()
+            return result
+
+        free_memory(device)
+        self._graph = GraphedCall(run, GraphMemory(device))
+
+    def __call__(self) -> T:
+        if self._graph is None:
+            return self._function()
+        self._graph.replay()
+        return self._graph.result
+
+
+def free_memory(device: torch.device) -> None:
+    """Free the device's unreferenced memory, on every stream and of every graph."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
+
+
+def sustained(
+    run: Run,
+    device: torch.device,
+    seconds: float,
+    calls: int = 1,
+    before: Run | None = None,
+    warm_up_seconds: float = 0.0,
+) -> Timing:
+    """Time `run`, which holds `calls` calls; runs of the first `warm_up_seconds` do not count."""
+    if device.type != "cuda":
+        return timed_on_host(run, device, seconds, calls, before)
+    _run_on_gpu(run, device, max(warm_up_seconds, seconds * _WARM_UP_SHARE), before)
+    with _power_samples(device) as samples:
+        times = _run_on_gpu(run, device, seconds, before)
+    return Timing.of(times, calls, PowerDraw.of(samples))
+
+
+def by_turns(
+    runs: Sequence[Run],
+    device: torch.device,
+    seconds: float,
+    calls: int = 1,
+    befores: Sequence[Run | None] | None = None,
+) -> list[Timing]:
+    """Time each run for `seconds` in several turns: drift of the machine affects all alike."""
+    each_before = befores or [None] * len(runs)
+    measure = _run_on_gpu if device.type == "cuda" else _run_on_host
+    times: list[list[float]] = [[] for _ in runs]
+    draws: list[list[PowerDraw]] = [[] for _ in runs]
+    for run, before in zip(runs, each_before, strict=True):
+        measure(run, device, seconds * _WARM_UP_SHARE, before)
+    for _ in range(_TURNS):
+        for place, (run, before) in enumerate(zip(runs, each_before, strict=True)):
+            with _power_samples(device) as samples:
+                times[place] += measure(run, device, seconds / _TURNS, before)
+            draws[place].append(PowerDraw.of(samples))
+    return [
+        Timing.of(each, calls, _median_draw(own)) for each, own in zip(times, draws, strict=True)
+    ]
+
+
+def timed_on_host(
+    run: Run, device: torch.device, seconds: float, calls: int = 1, before: Run | None = None
+) -> Timing:
+    """Time `run` by the host's clock, waiting for each: for work that also needs the host."""
+    if before is not None:
+        before()
+    run()
+    with _power_samples(device) as samples:
+        times = _run_on_host(run, device, seconds, before)
+    return Timing.of(times, calls, PowerDraw.of(samples))
+
+
+def _run_on_gpu(
+    run: Run, device: torch.device, seconds: float, before: Run | None = None
+) -> list[float]:
+    """Milliseconds between the events around each run."""
+    waiting: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
+    times: list[float] = []
+
+    def finish() -> None:
+        begin, end = waiting.popleft()
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+
+    start = perf_counter()
+    with torch.cuda.device(device):
+        while perf_counter() - start < seconds or len(times) + len(waiting) < _LEAST_RUNS:
+            begin, end = _event(), _event()
+            if before is not None:
+                before()
+            begin.record()
+            run()
+            end.record()
+            waiting.append((begin, end))
+            if len(waiting) >= _AHEAD:
+                finish()
+        while waiting:
+            finish()
+    return times
+
+
+def _run_on_host(
+    run: Run, device: torch.device, seconds: float, before: Run | None = None
+) -> list[float]:
+    times: list[float] = []
+    start = perf_counter()
+    while perf_counter() - start < seconds or len(times) < _LEAST_RUNS:
+        if before is not None:
+            before()
+            _wait_for(device)
+        begin = perf_counter()
+        run()
+        _wait_for(device)
+        times.append((perf_counter() - begin) * 1e3)
+    return times
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+def _median_draw(draws: Sequence[PowerDraw]) -> PowerDraw:
+    known = [(x.sm_clock_mhz, x.power_w) for x in draws]
+    return PowerDraw.of([(c, w) for c, w in known if c is not None and w is not None])
+
+
+@contextmanager
+def _power_samples(device: torch.device) -> Iterator[list[tuple[int, float]]]:
+    """MHz and W, which a thread samples while the block runs; none on a CPU."""
+    samples: list[tuple[int, float]] = []
+    if device.type != "cuda":
+        yield samples
+        return
+    stop = threading.Event()
+    pynvml.nvmlInit()
+    uuid = torch.cuda.get_device_properties(device).uuid
+    handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+
+    def sample() -> None:
+        while not stop.wait(_SAMPLE_SECONDS):
+            clock = pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
+            samples.append((clock, pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3))
+
+    thread = threading.Thread(target=sample, daemon=True)
+    thread.start()
+    try:
+        yield samples
+    finally:
+        stop.set()
+        thread.join()
+        pynvml.nvmlShutdown()
+
+
+def device_text(device: torch.device) -> str:
+    """Such as "NVIDIA H200, driver 580.82, CUDA 13.0, torch 2.11.0, ...; 16 cores of ..."."""
+    software = f"torch {torch.__version__}, Python {platform.python_version()}"
+    if device.type != "cuda":
+        return f"{machine()}, {software}"
+    pynvml.nvmlInit()
+    try:
+        driver = pynvml.nvmlSystemGetDriverVersion()
+    finally:
+        pynvml.nvmlShutdown()
+    name = torch.cuda.get_device_name(device)
+    return f"{name}, driver {driver}, CUDA {torch.version.cuda}, {software}; {machine()}"
+
+
+def require_close(what: str, got: Tensor, expected: Tensor) -> None:
+    scale = max(1.0, float(expected.float().abs().max()))
+    worst = float((got.float() - expected.float()).abs().max())
+    allowed = _TOLERANCE[got.dtype] * scale
+    if not worst <= allowed:  # NaN, too, is no agreement
+        raise DeviceError(
+            f"{what}: differs from its definition by {worst:.3g}, {allowed:.3g} is allowed: "
+            "it is wrong, and was not measured; run the gpu tests of kernels"
+        )
+
+
+def require_equal(what: str, got: Tensor, expected: Tensor) -> None:
+    if not torch.equal(got, expected):
+        raise DeviceError(
+            f"{what}: is not equal to its definition: it is wrong, and was not measured; "
+            "run the gpu tests of kernels"
+        )
+
+
+def require_overlap(what: str, share: float, least: float) -> None:
+    if not share >= least:
+        raise DeviceError(
+            f"{what}: {share:.1%} of the SIDs are those of its definition, {least:.0%} are "
+            "expected: it is wrong, and was not measured; run the gpu tests of model"
+        )

@@ -1,0 +1,109 @@
+"""Draw the pictures of docs/performance.md from the result files. Needs matplotlib (`plots`).
+
+    python -m grace.bench.gpu.pictures bench/results/h200      after a table was measured
+
+`make fix` does not draw: another version of matplotlib writes other bytes.
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from grace.bench.gpu.published import LADDER
+from grace.bench.gpu.results import Row, read_rows
+from grace.bench.load.plots import draw_timeline
+from grace.bench.load.timeline import read_timeline
+
+__all__ = ["draw_pictures"]
+
+_COLOURS = ("#98a3b3", "#1f4e8c")
+_KERNELS_SHOWN = 14
+
+Bar = tuple[str, float | None, float | None]
+"""A label and the values of both series; None where a series has no number."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Chart:
+    title: str
+    series: tuple[str, str]
+    bars: Callable[[Sequence[Row]], list[Bar]]
+
+
+def draw_pictures(results: Path) -> list[Path]:
+    """Draw every picture whose rows were measured, next to the result files."""
+    drawn = []
+    for table, chart in _CHARTS.items():
+        file = results / f"{table}.json"
+        bars = chart.bars(read_rows(file)) if file.exists() else []
+        if bars:
+            drawn.append(file.with_suffix(".png"))
+            _draw(chart, bars).savefig(drawn[-1], dpi=110)
+    timeline = results / "serve_timeline.json"
+    if timeline.exists():
+        drawn.append(timeline.with_suffix(".png"))
+        drawn[-1].write_bytes(draw_timeline(read_timeline(timeline), "The stages at saturation"))
+    return drawn
+
+
+def _draw(chart: _Chart, bars: Sequence[Bar]) -> Figure:
+    """Horizontal bars from zero, the first on top."""
+    figure = Figure(figsize=(8, 1 + 0.45 * len(bars)), layout="constrained")
+    axes = figure.subplots()
+    for place, (name, colour) in enumerate(zip(chart.series, _COLOURS, strict=True)):
+        values = [bar[1 + place] for bar in bars]
+        rows = [row + 0.4 * place - 0.2 for row in range(len(bars))]
+        drawn = axes.barh(rows, [value or 0.0 for value in values], 0.38, color=colour, label=name)
+        labels = ["" if value is None else f"{value:.4g}" for value in values]
+        axes.bar_label(drawn, labels, padding=3, fontsize=8)
+    axes.set_yticks(range(len(bars)), [bar[0] for bar in bars])
+    axes.invert_yaxis()
+    axes.set(title=chart.title, xlabel="ms")
+    axes.margins(x=0.1)
+    axes.grid(axis="x", alpha=0.3)
+    axes.legend(loc="best")
+    return figure
+
+
+def _ladder(rows: Sequence[Row]) -> list[Bar]:
+    paper = {name: rung.decoder[0] for name, rung in LADDER.items()}
+    return [
+        (f"{x['rung']} {x['precision']}", paper.get(x["rung"]), x["decoder_p50_ms"]) for x in rows
+    ]
+
+
+def _sizes(rows: Sequence[Row]) -> list[Bar]:
+    return [
+        (f"{x['sids']:,} SIDs", x["decoder_p50_ms"], x["admission_p50_ms"])
+        for x in rows
+        if x["measure"] == "decoder"
+    ]
+
+
+def _serve(rows: Sequence[Row]) -> list[Bar]:
+    return [
+        (f"{x['measure']} {x['rps']:g}/s {x['precision']}", x["p50_ms"], x["p99_ms"]) for x in rows
+    ]
+
+
+def _budget(rows: Sequence[Row]) -> list[Bar]:
+    own = [row for row in rows if row["measure"] not in ("rates", "whole")]
+    largest = sorted(own, key=lambda row: -row["measured_ms"])[:_KERNELS_SHOWN]
+    return [(x["kernel"], x["floor_ms"] or None, x["measured_ms"] or None) for x in largest]
+
+
+_CHARTS: Mapping[str, _Chart] = {
+    "ladder": _Chart("Decoder P50, batch 16", ("paper (GH200)", "here"), _ladder),
+    "gtm": _Chart("P50 by SIDs, D3, batch 16", ("decoder", "admission"), _sizes),
+    "serve": _Chart("Latency through gRPC", ("P50", "P99"), _serve),
+    "budget": _Chart("The largest kernels", ("floor", "measured"), _budget),
+}
+"""By table."""
+
+
+if __name__ == "__main__":
+    for path in draw_pictures(Path(sys.argv[1])):
+        print(path)

@@ -1,0 +1,275 @@
+"""Times are of one call, options are checked, and result files stay of one commit."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from grace.bench.gpu import measure
+from grace.bench.gpu.counters import COUNTED, counters_of_csv, find_ncu, measure_counters
+from grace.bench.gpu.measure import PowerDraw, Timing, by_turns, sustained, timed_on_host
+from grace.bench.gpu.options import TABLES, BenchOptions, device_of
+from grace.bench.gpu.results import ResultFile, Row, read_rows, write_table
+from grace.configs.errors import DeviceError, InputError
+from support.bench_workloads import CPU, tiny
+
+
+class Clock:
+    """A clock that only moves when it is told to; `log` has what moved it."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.log: list[str] = []
+
+    def __call__(self) -> float:
+        return self.seconds
+
+    def takes(self, name: str, milliseconds: float) -> Callable[[], None]:
+        def work() -> None:
+            self.seconds += milliseconds / 1e3
+            self.log.append(name)
+
+        return work
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    fake = Clock()
+    monkeypatch.setattr(measure, "perf_counter", fake)
+    return fake
+
+
+def test_a_timing_is_of_one_call_of_a_run() -> None:
+    timing = Timing.of([4.0, 8.0, 6.0], calls=2, draw=PowerDraw(1980, 512.25))
+    assert timing.row() == {
+        "p50_ms": 3.0, "p99_of_means_ms": 3.98, "mean_ms": 3.0, "runs": 3, "calls": 2,
+        "sm_clock_mhz": 1980, "power_w": 512.25,
+    }  # fmt: skip
+    assert timing.joules == pytest.approx(3e-3 * 512.25)
+
+
+def test_a_p99_is_only_of_single_calls() -> None:
+    timing = Timing.of([4.0, 8.0], calls=1, draw=PowerDraw())
+    assert timing.quantiles() == {"p50_ms": 6.0, "p99_ms": 7.96}
+    assert timing.joules is None
+
+
+@pytest.mark.parametrize("time", [sustained, timed_on_host])
+def test_only_the_run_is_timed_after_a_warm_up(time: Callable[..., Timing], clock: Clock) -> None:
+    run, before = clock.takes("run", 3.0), clock.takes("before", 5.0)
+    timing = time(run, CPU, 0.031, calls=2, before=before)
+    assert (timing.p50_ms, timing.p99_ms) == pytest.approx((1.5, 1.5))
+    assert timing.runs == 4  # of 8 ms in 31
+    assert clock.log == ["before", "run"] * 5
+    assert timing.draw == PowerDraw()
+
+
+@pytest.mark.parametrize("time", [sustained, timed_on_host])
+def test_a_short_measurement_has_three_runs(time: Callable[..., Timing], clock: Clock) -> None:
+    assert time(clock.takes("run", 3.0), CPU, 1e-9).runs == 3
+
+
+def test_runs_by_turns_have_their_own_times(clock: Clock) -> None:
+    runs = [clock.takes("quick", 1.0), clock.takes("slow", 7.0)]
+    befores = [None, clock.takes("before", 5.0)]
+    quick, slow = by_turns(runs, CPU, 1e-9, calls=2, befores=befores)
+    assert (quick.p50_ms, slow.p50_ms) == pytest.approx((0.5, 3.5))
+    turn = ["quick"] * 3 + ["before", "slow"] * 3
+    assert clock.log == turn * 5  # the first warms up
+    assert quick.runs == slow.runs == 4 * 3
+
+
+def test_calls_recorded_together_run_in_their_order() -> None:
+    run = tiny("gtm").record_calls([lambda: 5, lambda: 7])
+    assert run() == [5, 7]
+
+
+@pytest.mark.parametrize(
+    ("changed", "fault"),
+    [
+        ({"table": "speed"}, "'speed' is no table"),
+        ({"seconds": 0.0}, "--seconds 0: must be above 0"),
+        ({"precisions": ("int4",)}, "--precision int4"),
+        ({"tiny": False}, "only --tiny shapes are for a CPU"),
+        ({"device": torch.device("meta")}, "--device meta: torch knows no such device; use cuda:0"),
+        ({"table": "budget", "only": ("copy",)}, "--only copy: budget has no parts; leave it out"),
+        ({"only": ("nope",)}, "--only nope: gtm has admission:cd, .*, decoder"),
+        ({"sids": (0,)}, "--sids 0: must be above 0"),
+        ({"table": "attention", "sids": (5,)}, "--sids 5: means nothing to attention"),
+        ({"table": "ladder", "sids": (5, 7)}, "--sids 7: ladder takes one only"),
+        ({"rates": (63.0,)}, "--rate 63.0: means nothing to gtm; leave it out"),
+        ({"table": "serve", "precisions": ("fp32",), "rates": (-5.0,)}, "--rate -5: must be a num"),
+        ({"precisions": ("bf16", "fp16")}, "--precision fp16: gtm takes one only"),
+        ({"table": "serve"}, "--precision bf16: a server on a CPU computes in fp32; leave it out"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(changed: dict[str, object], fault: str) -> None:
+    given = {"table": "gtm", "device": CPU, "command": "", "tiny": True} | changed
+    with pytest.raises(InputError, match=fault):
+        BenchOptions(**given)  # type: ignore[arg-type]
+
+
+def test_a_device_that_torch_does_not_know_is_refused() -> None:
+    with pytest.raises(InputError, match="--device gpu: torch knows no such device; use cuda:0"):
+        device_of("gpu")
+    assert device_of("cpu") == CPU
+
+
+def test_parts_are_asked_for_by_name() -> None:
+    some = BenchOptions("attention", CPU, "", tiny=True, only=("counters", "cross"))
+    assert some.parts() == ("cross", "counters")
+    assert replace(some, only=()).parts() == ("copy", "cross", "self")
+    assert replace(some, table="gtm", only=()).parts() == TABLES["gtm"].parts
+
+
+def options(out: Path | None = None, *, commit: str = "c1", add: bool = False) -> BenchOptions:
+    return BenchOptions("gtm", CPU, f"run {commit}", tiny=True, out=out, commit=commit, add=add)
+
+
+def write_rows(given: BenchOptions, rows: list[Row]) -> None:
+    assert given.out is not None
+    with ResultFile(given, given.out) as file:
+        for row in rows:
+            file.add(row)
+
+
+def nothing() -> Iterator[Row]:
+    yield from ()
+    pytest.fail("a row was measured")
+
+
+def test_rows_measured_before_a_failure_are_in_the_file(tmp_path: Path) -> None:
+    file, row = tmp_path / "gtm.json", {"measure": "a", "p50_ms": 1.0}
+
+    def rows() -> Iterator[Row]:
+        yield row
+        assert read_rows(file) == [row]  # before the next is measured
+        raise DeviceError("the machine is gone")
+
+    with pytest.raises(DeviceError, match="gone"):
+        write_table(options(file), rows())
+    assert read_rows(file) == [row]
+
+
+def test_rows_measured_again_replace_the_old_ones_and_others_stay(tmp_path: Path) -> None:
+    file = tmp_path / "gtm.json"
+    rows = [{"measure": "a", "step": 1, "p50_ms": 1.0}, {"measure": "a", "step": 2, "p50_ms": 2.0}]
+    write_rows(options(file), rows)
+    write_rows(options(file, add=True), [{"measure": "a", "step": 2, "p50_ms": 7.0}])
+    assert [each.name for each in file.parent.iterdir()] == ["gtm.json"]
+    assert [row["p50_ms"] for row in read_rows(file)] == [1.0, 7.0]
+    assert json.loads(file.read_text())["command"] == "run c1 && run c1"
+    write_rows(options(file), rows[:1])
+    assert read_rows(file) == rows[:1]
+
+
+def test_numbers_of_two_commits_do_not_come_into_one_file(tmp_path: Path) -> None:
+    file = tmp_path / "gtm.json"
+    write_rows(options(file), [{"measure": "a"}])
+    with pytest.raises(InputError, match="was measured with commit 'c1', this is 'c2'"):
+        write_table(options(file, commit="c2", add=True), nothing())
+
+
+def test_some_parts_do_not_replace_a_file_of_all(tmp_path: Path) -> None:
+    file = tmp_path / "gtm.json"
+    write_rows(options(file), [{"measure": "a"}])
+    some = replace(options(file), only=("decoder",))
+    with pytest.raises(InputError, match=r"gtm\.json is already there .* give --add to keep"):
+        write_table(some, nothing())
+    write_rows(replace(some, add=True), [{"measure": "b"}])
+    assert read_rows(file) == [{"measure": "a"}, {"measure": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("out", "fault"),
+    [
+        (".", r"--out \S+: is a folder; name a file"),
+        ("none/gtm.json", r"--out \S+/none/gtm\.json: its folder does not exist; make it first"),
+        (f"{'x' * 240}.json", r"--out \S+: cannot be written: File name too long"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
+    tmp_path: Path, out: str, fault: str
+) -> None:
+    with pytest.raises(InputError, match=fault):
+        write_table(options(tmp_path / out), nothing())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_measures_nothing_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    def gone() -> Iterator[Row]:
+        yield from ()
+        raise DeviceError("the machine is gone")
+
+    file = tmp_path / "gtm.json"
+    for before in ([], ["gtm.json"]):
+        with pytest.raises(DeviceError, match="gone"):
+            write_table(options(file), gone())
+        assert [each.name for each in tmp_path.iterdir()] == before
+        write_rows(options(file), [{"measure": "a"}])
+    assert read_rows(file) == [{"measure": "a"}]
+
+
+NCU = """==PROF== Connected to process 7
+"ID","Kernel Name","dram__throughput.avg.pct_of_peak_sustained_elapsed","gpu__time_duration.sum",\
+"sm__warps_active.avg.pct_of_peak_sustained_active","smsp__inst_executed.sum"
+"","","%","us","%","inst"
+"0","warm","10.5","2.25","50.0","1,000"
+"1","at::cuda::spin_kernel(long)","0.1","9,999.0","0.1","100"
+"2","fill","10.5","2.25","50.0","1,000"
+"3","_attend","84.46","117.5","36.4","43,800,000"
+"4","at::cuda::spin_kernel(long)","0.1","9,999.0","0.1","100"
+"5","flash","2.38","5,566","12.19","2,480,000,000"
+"""
+
+
+def test_counters_are_those_of_the_longest_kernel_of_each_marked_call() -> None:
+    names = ("kernel_name", "instructions", "occupancy_percent", "hbm_percent", "microseconds")
+    assert [tuple(call[name] for name in names) for call in counters_of_csv(NCU)] == [
+        ("_attend", 43_800_000.0, 36.4, 84.46, 117.5),
+        ("flash", 2_480_000_000.0, 12.19, 2.38, 5566.0),
+    ]
+    assert counters_of_csv("==ERROR== ERR_NVGPUCTRPERM") == []
+
+
+def test_without_the_tool_counters_say_why_there_are_none() -> None:
+    rows = measure_counters(tiny("attention"))
+    assert [(row["kernel"], row["variant"]) for row in rows] == list(COUNTED)
+    reason = "Nsight Compute (ncu) is not on this machine"
+    assert {row["unavailable"] for row in rows} == {reason}
+
+
+@pytest.mark.subprocess
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("echo '==ERROR== ERR_NVGPUCTRPERM: no permission'", "ncu: ERR_NVGPUCTRPERM: no permi"),
+        (f"cat <<'END'\n{NCU}END", r"reported 2 of 5 calls, exit 0: it printed nothing"),
+        ("echo 'no module' >&2; exit 3", r"reported 0 of 5 calls, exit 3: no module"),
+    ],
+)
+def test_the_tools_own_message_is_the_reason(
+    script: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "ncu"
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    work = tiny("attention")
+    object.__setattr__(work.options, "device", torch.device("cuda"))
+    assert all(re.search(reason, row["unavailable"]) for row in measure_counters(work))
+
+
+def test_the_tool_is_found_where_it_installs_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert find_ncu(tmp_path) is None
+    for version in ("2024.1.0", "2025.3.1"):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "ncu").touch(mode=0o755)
+    assert find_ncu(tmp_path) == str(tmp_path / "2025.3.1" / "ncu")

@@ -1,0 +1,57 @@
+"""Tiny workloads of `grace bench` for a CPU, and graphs that do not read their inputs again."""
+
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grace.bench.gpu.measure import RecordedGraph
+from grace.bench.gpu.options import TABLES, BenchOptions
+from grace.bench.gpu.workload import Workload, workload_of
+
+__all__ = ["CPU", "stale_graphs", "tiny"]
+
+CPU = torch.device("cpu")
+
+
+def tiny(
+    table: str,
+    *only: str,
+    sids: tuple[int, ...] = (2_000,),
+    seconds: float = 1e-6,
+    out: Path | None = None,
+    cache: Path | None = None,
+) -> Workload:
+    sids = () if TABLES[table].sids == "none" else sids
+    options = BenchOptions(
+        table, CPU, "", tiny=True, seconds=seconds, only=only, precisions=("fp32",), sids=sids,
+        out=out, cache=cache, commit="abc",
+    )  # fmt: skip
+    return workload_of(options)
+
+
+def stale_graphs(first: int = 1) -> type[RecordedGraph[Any]]:
+    """Return graphs of which the `first`-th and later ones return their first result again.
+
+    A list of results is the first one, repeated.
+    """
+    numbers = count(1)
+
+    class StaleGraph(RecordedGraph[Any]):
+        def __init__(self, function: Callable[[], Any], device: torch.device) -> None:
+            super().__init__(function, device)
+            self._stale = next(numbers) >= first
+            self._first: Any = None
+
+        def __call__(self) -> Any:
+            if not self._stale:
+                return super().__call__()
+            if self._first is None:
+                self._first = super().__call__()
+            return (
+                self._first[:1] * len(self._first) if isinstance(self._first, list) else self._first
+            )
+
+    return StaleGraph
