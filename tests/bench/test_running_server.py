@@ -1,6 +1,7 @@
 """A server as a process of one's own: one that does not start says so, and leaves no process."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -35,3 +36,11 @@ def test_given_sections_are_laid_over_the_free_ports(tmp_path: Path) -> None:
     config = load_serving_config(file)
     assert (config.logs.format, config.logs.requests, config.device) == ("json", True, "cuda")
     assert (config.listen.port, config.admin.port, config.metrics.port) == (0, 0, 0)
+
+
+def test_the_serve_command_runs_from_any_folder(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*GRACE_SERVE, "--help"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--config" in done.stdout
