@@ -22,9 +22,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from grace.bench.result_file import write_result
+from grace.catalogues.folder import ADS_FILE, TARGETING_FILE
 from grace.catalogues.paper import paper_spec
 from grace.catalogues.synth import preset_spec
-from grace.catalogues.synth.folder import ADS_FILE, TARGETING_FILE
 from grace.index.matchers.matchers import MatcherMode
 from grace.index.storage import load_snapshot
 

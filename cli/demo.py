@@ -85,7 +85,8 @@ def demo(
 
 
 def _built(folder: Path, force: bool) -> "Snapshot":
-    from grace.catalogues.synth import preset_spec, require_room, write_folder
+    from grace.catalogues.folder import require_room
+    from grace.catalogues.synth import preset_spec, write_folder
     from grace.cli.inspect import print_summary
     from grace.index.builder import BuildSpec, build
     from grace.index.storage import load_snapshot, verify_snapshot

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from grace.catalogues.synth.arrays import FloatArray, Int64Array
+from grace.catalogues.arrays import FloatArray, Int64Array
 
 __all__ = ["Draws", "Stream", "normal_cdf", "normal_quantile"]
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from grace.catalogues.arrays import BoolArray, FloatArray, Int64Array
 from grace.catalogues.paper.draws import Draws, Stream
-from grace.catalogues.synth.arrays import BoolArray, FloatArray, Int64Array
 from grace.index.matchers.admission import admitted_entries
 from grace.index.snapshot import Snapshot
 from grace.index.users.user_rows import UserRows

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from grace.catalogues.arrays import Float32Array, FloatArray, Int64Array, in_chunks, offsets_of
 from grace.catalogues.paper.draws import Draws, Stream
 from grace.catalogues.paper.spec import SID_LENGTH, VOCAB, PaperKnobs, PaperSpec
-from grace.catalogues.paper.threads import in_chunks
-from grace.catalogues.synth.arrays import Float32Array, FloatArray, Int64Array, offsets_of
 
 __all__ = ["PaperTree", "make_tree"]
 

@@ -4,11 +4,9 @@ from typing import get_args
 
 import numpy as np
 
-from grace.catalogues.synth.arrays import BoolArray, FloatArray, Int64Array
-from grace.catalogues.synth.background import Background
-from grace.catalogues.synth.draws import draw_option, draw_share
+from grace.catalogues.arrays import BoolArray, FloatArray, Int64Array, draw_option, draw_share
 from grace.catalogues.synth.places import COUNTRIES, LANGUAGES
-from grace.catalogues.synth.rules import NO_RULE, RuleColumn, listed_column
+from grace.catalogues.synth.rules import NO_RULE, Background, RuleColumn, listed_column
 from grace.catalogues.synth.schema import AGES, COUNTRY_CODES, DEVICES, GENDERS
 from grace.catalogues.synth.spec import TargetingKnobs
 from grace.catalogues.synth.topics import TOPICS, Lean

@@ -4,14 +4,18 @@ from enum import IntEnum
 
 import numpy as np
 
-from grace.catalogues.synth.arrays import BoolArray, Int64Array
-from grace.catalogues.synth.background import REACHES, TOPIC_REACH, Background
-from grace.catalogues.synth.draws import draw_option, draw_share
-from grace.catalogues.synth.places import Places
-from grace.catalogues.synth.rules import Ranges, RuleColumn, ranged_column
+from grace.catalogues.arrays import BoolArray, Int64Array, draw_option, draw_share
+from grace.catalogues.synth.places import Places, slug
+from grace.catalogues.synth.rules import (
+    REACHES,
+    TOPIC_REACH,
+    Background,
+    Ranges,
+    RuleColumn,
+    ranged_column,
+)
 from grace.catalogues.synth.spec import TargetingKnobs
 from grace.catalogues.synth.topics import AUDIENCES_PER_TOPIC, TOPICS
-from grace.catalogues.synth.words import slug
 
 
 class _Grain(IntEnum):

@@ -10,7 +10,7 @@ from math import gcd
 
 import numpy as np
 
-from grace.catalogues.synth.arrays import (
+from grace.catalogues.arrays import (
     FloatArray,
     Int64Array,
     UInt16Array,

@@ -7,9 +7,15 @@ import pytest
 
 from grace.bench.load import sweep
 from grace.bench.load.shots import read_shots, write_ghz_data, write_wire
-from grace.catalogues.synth import Written
+from grace.catalogues.synth import Written, preset_spec, write_folder
 from grace.configs.errors import InputError
 from grace.proto.retrieval_pb2 import DESCRIPTOR, RetrieveRequest
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Written]:
+    out = tmp_path_factory.mktemp("synth")
+    return out, write_folder(preset_spec("small", sids=1111), out)
 
 
 def test_synthetic_requests_become_the_messages_they_describe(
