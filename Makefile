@@ -61,8 +61,7 @@ fix: $(INSTALLED)  ## repair what a tool can repair: lint, format, generated tab
 	$(BIN)/python -m grace.configs.settings docs/operations.md
 	$(BIN)/python -m grace.server.observe.metrics_table docs/operations.md
 	$(BIN)/python -m grace.bench.gpu.document docs/performance.md bench/results/h200
-	$(BIN)/python -m grace.bench.build_table docs/building.md
-	$(BIN)/python -m grace.bench.eligibility_tables docs/eligibility.md
+	$(BIN)/python -m grace.bench.result_tables docs
 	$(if $(CPP_FILES),$(BIN)/clang-format -i $(CPP_FILES))
 
 check: $(INSTALLED) $(PROTO_TOOLS)/.installed  ## judge lint, format, types, API; writes nothing

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from grace.configs.errors import InputError
 from grace.configs.machine import available_cores
 
-__all__ = ["commit", "machine", "write_result"]
+__all__ = ["commit", "machine", "read_result", "write_result"]
 
 _ROOT = Path(__file__).resolve().parent.parent
 
@@ -29,8 +30,16 @@ def write_result(
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
+def read_result(path: Path) -> Mapping[str, Any]:
+    """Read what `write_result` wrote."""
+    if not path.is_file():
+        raise InputError(f"{path}: not measured yet: run `make bench`")
+    result: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return result
+
+
 def machine() -> str:
-    """Such as "2 cores of AMD EPYC, 23 GiB, Linux x86_64"."""
+    """Describe this machine, such as "2 cores of AMD EPYC, 23 GiB, Linux x86_64"."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     return (
         f"{available_cores()} cores of {_processor()}, {memory:.0f} GiB, {platform.system()} "
@@ -47,7 +56,7 @@ def _processor() -> str:
 
 
 def commit() -> str:
-    """The commit measured, marked where the files on disk differ from it."""
+    """Return the current commit, marked as dirty if files on disk differ from it."""
     described = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
         cwd=_ROOT,
