@@ -3,10 +3,10 @@
     python -m grace.bench.eligibility_study --sids 30000000 --users 512 \
         --out bench/results/cpu-2core/eligibility.json
 
-Every mode answers the same users with the same generator and the same beams; only what a step
-admits differs. Generated ads are then matched exactly. Rates are of all ads of a bucket's users
-together, and the buckets are those of the paper, by generated ads per user. Rows, by "table":
-`catalogue` (one), `matchers` (per mode, kind and position), `pass` (per mode and bucket).
+Every mode serves the same users with the same generator and beams, and differs only in what a step
+admits. The generated ads are then matched exactly. Rates are of all ads of a bucket's users
+together; the buckets are the paper's, by generated ads per user. Rows, by "table": `catalogue`
+(one), `matchers` (per mode, kind and position), `pass` (per mode and bucket).
 """
 
 import argparse
@@ -52,7 +52,7 @@ _BUCKETS = (
 _GENERATOR_SEED = 7
 
 _K_WAYS: dict[MatcherMode, KWay] = {MatcherMode.STATIC: StaticKWay((64, 64, 32, 8))}
-"""As in the paper; the builder's defaults for `dynamic` are the paper's too."""
+"""The paper's numbers of partitions; the builder's defaults for `dynamic` are the paper's, too."""
 
 Counts = npt.NDArray[np.int64]
 
@@ -70,7 +70,7 @@ class PassRow:
     generated_median: float
     matched: float
     bitmask_pass: float | None
-    bloom_pass: float | None  # of what passed the bitmask; exact sets, not Bloom bits
+    bloom_pass: float | None  # of ads that passed the bitmask; exact sets, not Bloom bits
     final_pass: float | None
     beams: tuple[float, ...]  # alive after each step
     sids_without_match: float  # generated SIDs none of whose ads matched, per user
@@ -78,7 +78,7 @@ class PassRow:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one mode generated: users [U], beams [U, L]."""
+    """The counts of one mode, for each user; beams are [users, steps]."""
 
     generated: Counts
     attributes: Counts  # failed the bitmask

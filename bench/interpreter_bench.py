@@ -1,14 +1,14 @@
-"""Measures what a batch of 16 costs the interpreter beside gRPC, stage by stage, on a CPU.
+"""Measures what a batch of 16 costs the Python interpreter, stage by stage, without gRPC.
 
     python -m grace.bench.interpreter_bench --out bench/results/cpu-2core/interpreter.json
 
-Requests are those of the paper's model at their longest, users have 64 locations. The stages are
-the service's own, as a GPU has them, but for the device's work: what generates draws random leaves.
-Of every stage, for a batch:
-  cpu     what its thread computes, C++ that leaves the interpreter lock included
-  alone   how long it takes
-  beside  how long it takes beside a thread that never gives the lock away by itself: each operation
-          that gives it away waits a switch interval to have it back
+Requests are as long as the paper's model allows, and users have 64 locations. The stages are the
+service's own, as on a GPU, except for the device's work: generation draws random leaves. For each
+stage and batch:
+  cpu     processor time of its thread, including C++ without the interpreter lock
+  alone   elapsed time
+  beside  elapsed time while another thread keeps the interpreter lock as long as it can: each
+          operation that releases the lock waits a switch interval to get it back
 """
 
 import argparse
@@ -62,7 +62,7 @@ Given = TypeVar("Given")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Microseconds of a batch, medians."""
+    """Medians, in microseconds for a batch."""
 
     stage: str
     cpu_us: float
@@ -71,7 +71,7 @@ class Row:
 
 
 class DrawnLeaves:
-    """In place of a model's generation."""
+    """A stand-in for the model: it generates random leaves."""
 
     memo: PrefixMemo | None = None
 
@@ -152,7 +152,7 @@ def measure(catalogue: Catalogue, repetitions: int) -> Iterator[Row]:
 
 
 def _narrow(spec: ModelSpec) -> ModelSpec:
-    """The same inputs, before a model that costs nothing."""
+    """The same inputs for a model that costs next to nothing."""
     inputs = {
         name: replace(value, hash_rows=64) if isinstance(value, BagInput) else value
         for name, value in spec.inputs.items()
@@ -191,7 +191,7 @@ def _measured(
 def _times(
     work: Callable[[Given], object], given: Sequence[Given], repetitions: int
 ) -> tuple[list[float], list[float]]:
-    """-> wall and CPU seconds of this thread"""
+    """Return the elapsed and the processor seconds of each batch, in this thread."""
     wall, cpu = [], []
     for _, batch in zip(range(repetitions), cycle(given), strict=False):
         begin, begin_cpu = time.perf_counter(), time.thread_time()

@@ -2,11 +2,11 @@
 
     python -m grace.bench.load.serve_bench --out bench/results/cpu-2core/serve.json
 
-load        latencies and outcomes at offered rates, Poisson arrivals
-overhead    of a request, on the server: total minus queue and stages, by its request log; and what
-            reading a request costs, which the log counts as queue
-saturation  how busy `generate` is, by its own clock, when there is always work; its timeline is
-            written beside the result, as a Chrome trace and a PNG of a window
+load        latencies and outcomes at offered rates with Poisson arrivals
+overhead    server time of a request, minus queue and stages, from the request log; and the cost of
+            reading a request, which the log counts as queue
+saturation  how busy `generate` is, by its own clock, when there is always work; a window of the
+            timeline goes next to the result, as a Chrome trace and a PNG
 """
 
 import argparse
@@ -38,8 +38,8 @@ Row = dict[str, Any]
 
 PRECISION = "float32"
 OVERHEAD_RATE = 300
-IN_FLIGHT = 64  # four full batches: the line is never empty
-EDGE_SECONDS = 1.0  # of a run, at either end: not yet or no longer steady
+IN_FLIGHT = 64  # four full batches: the queue is never empty
+EDGE_SECONDS = 1.0  # left out at both ends of a run, where the load is not steady
 WINDOW_SECONDS = 0.3
 
 
@@ -114,7 +114,7 @@ def _overhead(files: TinyServerFiles, seconds: float) -> Row:
 
 
 def _reading_us(files: TinyServerFiles, config: Path) -> list[float]:
-    """What it takes to read each request, alone in a process, ascending."""
+    """Microseconds to read each request, ascending; nothing else runs in this process."""
     serving = load_serving_config(config)
     limits: LimitsConfig = serving.limits
     generation: GenerationConfig = serving.generation
