@@ -63,10 +63,11 @@ def pick_by_share(rng: np.random.Generator, shares: FloatArray, size: int) -> In
 _BISECTIONS = 40
 
 
-def draw_share(rng: np.random.Generator, share: float, odds: FloatArray) -> BoolArray:
+def draw_share(rng: np.random.Generator, share: float, odds: FloatArray | BoolArray) -> BoolArray:
     """Draw True for `share` of the rows on average, in proportion to `odds`."""
     if share <= 0 or not odds.any():
         return np.zeros(len(odds), np.bool_)
+    odds = odds.astype(np.float64)
     low, high = 0.0, 1.0 / float(odds[odds > 0].min())
     for _ in range(_BISECTIONS):
         scale = (low + high) / 2

@@ -45,7 +45,7 @@ class Campaigns:
         draws, knobs = self.draws, self.knobs
         triples = self.tree.parents(4, sids)
         pairs = self.tree.parents(3, triples)
-        # Whether an ad keeps its SID's campaign, and which of the SID's few others it has if not.
+        # Whether an ad keeps its SID's campaign; if not, which of the SID's few others it has.
         strays = (draws.uniform(Stream.AD_CAMPAIGN, ads) - knobs.ad_keeps) / (1 - knobs.ad_keeps)
         keeps_sid = strays < 0
         alternate = (strays * knobs.alternates).astype(np.int64)
@@ -80,7 +80,7 @@ class Lists:
 @dataclass(frozen=True, slots=True)
 class RuleLists:
     campaigns: Campaigns
-    market: BoolArray  # [first tokens, regions] which regions their ads know
+    market: BoolArray  # [first tokens, regions] the regions in which their ads sell
     packages: Lists  # single regions, then `packages` lists per first token
     windows: tuple[Lists, ...]  # per small attribute all runs of its values, but the whole
 

@@ -6,6 +6,8 @@ the catalogue's files. `decode_snapshot` leaves the ads out: 100 million SIDs ha
 most of the work, and measuring a decoder needs none of them.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
@@ -73,7 +75,7 @@ def snapshot_of(
     k_way: KWay | None = None,
     version: int = 1,
 ) -> Snapshot:
-    """`arranged` is the same for every matcher mode."""
+    """Return the snapshot in a matcher mode; `arranged` is the same for every mode."""
     k_way, schema = checked_k_way(mode, k_way, SID_LENGTH), catalogue.schema
     matchers = None
     if k_way is not None:
@@ -95,7 +97,7 @@ def snapshot_of(
 def rule_table(
     catalogue: PaperCatalogue, used: npt.NDArray[np.bool_], threads: int
 ) -> tuple[RawRules, npt.NDArray[np.int32]]:
-    """The rules, and for each used key of the catalogue its rule."""
+    """Return the rules, and the rule of each used key of the catalogue."""
     rule_of_key = np.full(len(used), -1, np.int32)
     keys = np.flatnonzero(used)
     runs = [keys[begin : begin + _RULES_AT_ONCE] for begin in range(0, len(keys), _RULES_AT_ONCE)]
@@ -108,26 +110,14 @@ def rule_table(
         return table.take(), rule_of_key
 
 
-_ADS_AT_ONCE = 1 << 18
-
-
 def decode_snapshot(catalogue: PaperCatalogue, threads: int) -> Snapshot:
-    """In mode `union`, for decoding alone: no leaf of it has ads."""
+    """Return a snapshot in mode `union` for decoding alone: its leaves have no ads."""
     trie = _trie(catalogue, threads)
     rules, rule_of = _rules(catalogue, threads)
     arranged = Arranged(trie, _ads(catalogue.tree.ads, rule_of), *rules)
-    matchers = union_matchers(arranged, catalogue.schema, threads, lambda done: None)
-    none = np.zeros(0, np.int32)
-    return Snapshot(
-        SnapshotFacts(1, CREATED_AT, catalogue.spec.sid_space, 0, 0),
-        catalogue.schema,
-        trie,
-        MatcherMode.UNION,
-        matchers,
-        _ads(np.zeros(trie.num_leaves + 1, np.int64), none),
-        arranged.rules,
-        arranged.set_values,
-    )
+    snapshot = snapshot_of(catalogue, arranged, MatcherMode.UNION, threads)
+    no_ads = _ads(np.zeros(trie.num_leaves + 1, np.int64), np.zeros(0, np.int32))
+    return replace(snapshot, ads=no_ads)
 
 
 def _trie(catalogue: PaperCatalogue, threads: int) -> SidTrie:
@@ -149,7 +139,7 @@ def _trie(catalogue: PaperCatalogue, threads: int) -> SidTrie:
 def _rules(
     catalogue: PaperCatalogue, threads: int
 ) -> tuple[tuple[TargetingRules, tuple[InternedValues, ...]], npt.NDArray[np.int32]]:
-    """Targeting rules and interned values; and each ad's rule, ads in SID order."""
+    """Return targeting rules with interned values, and the rule of each ad in SID order."""
     ads = catalogue.num_ads
     keys = np.empty(ads, np.int32)
     used = np.zeros(catalogue.campaigns.num_rules, np.bool_)
@@ -165,7 +155,7 @@ def _rules(
         pass
     raw, rule_of_key = rule_table(catalogue, used, threads)
     names = location_names(catalogue.spec.knobs)
-    # Nobody's: rules are all that is taken from it.
+    # No ads: only the rules are used.
     collected = CollectedAds(
         np.zeros(0, np.int64),
         np.zeros((0, SID_LENGTH), np.uint16),
@@ -178,7 +168,7 @@ def _rules(
 
 
 def _ads(offsets: Int64Array, rule_of: npt.NDArray[np.int32]) -> SidToAds:
-    """Ads that have nothing but their rules."""
+    """Ads that have only their rules."""
     return SidToAds(
         offsets, np.zeros(0, np.int64), rule_of, np.zeros(0, np.float32), np.zeros(0, np.int32)
     )

@@ -107,8 +107,8 @@ def _normals(draws: Draws, stream: Stream, level: int, count: int, threads: int)
 
 
 def _ads_per_sid(latents: Float32Array, knobs: PaperKnobs, threads: int) -> npt.NDArray[np.int32]:
-    """By a SID's place among all SIDs, told from a sample: popular prefixes have more SIDs than
-    others, so that the latent values are not quite normal."""
+    """Sizes by a SID's quantile, which a sample estimates: popular prefixes have more SIDs than
+    others, so the latent values are not quite normal."""
     sample = np.sort(latents[:: max(1, len(latents) >> 20)])
     places = (np.arange(len(sample)) + 0.5) / len(sample)
     sizes = np.empty(len(latents), np.int32)
@@ -131,7 +131,7 @@ def _size_at(place: FloatArray, knobs: PaperKnobs) -> npt.NDArray[np.int32]:
 def _apportion(
     total: int, weights: npt.NDArray[np.floating], draws: Draws, level: int
 ) -> npt.NDArray[np.int32]:
-    """Shares `total` out by weight, 1 to VOCAB each, rounded at random, exactly `total` in all."""
+    """Divide `total` by weight into 1 to VOCAB each, rounded at random, exactly `total` in all."""
     low, high = 0.0, VOCAB / float(weights.min())
     sample = weights[:: max(1, len(weights) >> 20)]
     for _ in range(50):

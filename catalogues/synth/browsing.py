@@ -6,8 +6,8 @@ opens another session. Within such a group an item is drawn by its popularity, w
 over the catalogue, and preferably from the person's home country.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -34,12 +34,17 @@ _STEP_ODDS = np.array([0.30, 0.25, 0.25, 0.14, 0.06])
 _TASTE_ODDS = np.array([0.6, 0.28, 0.12])  # the first taste is the strongest
 _HAS_FAVOURITE = 0.6  # tastes that have a favourite brand
 _KEEPS_TO_FAVOURITE = 0.7  # sessions of such a taste that open with it
-_TRIES = 3  # draws from a group, of which one at home is preferred
+_TRIES = 3  # draws from a group, of which an item from home is preferred
+
+# The clicks of requests without learned tokens.
+_SAME_LINE = 0.35  # clicks that stay with the product line of the click before
+_TRIES_NEAR_HOME = 4  # draws from a topic until one is from the user's country
+_MOST_CLICKS = 80
 
 
 @dataclass(frozen=True, slots=True)
 class People:
-    """One row per person; who has fewer tastes repeats the first."""
+    """One row per person; a person with fewer tastes repeats the first one."""
 
     home: Int64Array  # [people] country
     topics: Int64Array  # [people, MOST_TASTES]
@@ -51,7 +56,7 @@ class People:
 
 @dataclass(frozen=True, slots=True)
 class _Shelf:
-    """Items by the group they belong to, to draw from by popularity."""
+    """Items by group, to be drawn by popularity."""
 
     group_of: Int64Array  # [items]
     items: Int64Array  # [items] by group
@@ -65,7 +70,7 @@ class _Shelf:
         return cls(group_of, items, offsets_of(np.bincount(group_of)), ends)
 
     def draw(self, group: Int64Array, rng: np.random.Generator) -> Int64Array:
-        """_TRIES items of each group; none of the groups is empty.   [n] -> [n, tries]"""
+        """Draw _TRIES items of each group, which is not empty.   [n] -> [n, tries]"""
         first, last = self.offsets[group, np.newaxis], self.offsets[group + 1, np.newaxis] - 1
         low, high = self.ends[first], self.ends[last + 1]
         drawn = low + rng.random((len(group), _TRIES)) * (high - low)
@@ -75,7 +80,7 @@ class _Shelf:
 
 @dataclass(frozen=True, slots=True)
 class Browsing:
-    """The process over one catalogue; an item is the index of a SID."""
+    """The process on one catalogue; an item is the index of a SID."""
 
     country: Int64Array  # [items] home of the item's first ad
     topic_popularity: FloatArray  # [topics]
@@ -104,7 +109,7 @@ class Browsing:
         )
 
     def people(self, size: int, rng: np.random.Generator) -> People:
-        """Tastes by the popularity of topics; at home where an item of the first taste is."""
+        """Draw tastes by the popularity of topics, and homes from items of the first taste."""
         drawn = pick_by_share(rng, self.topic_popularity, size * MOST_TASTES)
         topics = drawn.reshape(size, MOST_TASTES)
         tastes = rng.integers(1, MOST_TASTES + 1, (size, 1))
@@ -115,7 +120,7 @@ class Browsing:
     def with_favourites(
         self, home: Int64Array, topics: Int64Array, rng: np.random.Generator
     ) -> People:
-        """People of given homes and tastes, some of those with a favourite brand."""
+        """Return people of given homes and tastes, some with a favourite brand of a taste."""
         first, brands = self.topic_brands[topics], np.diff(self.topic_brands)[topics]
         favourite = first + rng.integers(brands)
         return People(
@@ -125,7 +130,7 @@ class Browsing:
     def walk(
         self, people: People, steps: int, rng: np.random.Generator
     ) -> tuple[Int64Array, BoolArray]:
-        """Items, and which of them open a session.   [people, steps] each"""
+        """Return items, and which of them open a session.   [people, steps] each"""
         items = np.empty((len(people), steps), np.int64)
         opens = rng.random((len(people), steps)) < _NEW_SESSION
         opens[:, 0] = True
@@ -143,7 +148,7 @@ class Browsing:
         return items, opens
 
     def _opening(self, people: People, rng: np.random.Generator) -> Int64Array:
-        """Items that a session may open with.   [people, tries]"""
+        """Draw items that a session may open with.   [people, tries]"""
         row, taste = np.arange(len(people)), pick_by_share(rng, _TASTE_ODDS, len(people))
         topic, brand = people.topics[row, taste], people.brands[row, taste]
         tries = self.shelves["topic"].draw(topic, rng)
@@ -152,7 +157,7 @@ class Browsing:
         return tries
 
     def _like(self, before: Int64Array, rng: np.random.Generator) -> Int64Array:
-        """Items that share something with those before.   [people] -> [people, tries]"""
+        """Draw items that are like those before.   [people] -> [people, tries]"""
         kind = pick_by_share(rng, _STEP_ODDS, len(before))
         tries = np.empty((len(before), _TRIES), np.int64)
         for number, name in enumerate(_STEPS):
@@ -161,7 +166,7 @@ class Browsing:
         return tries
 
     def _preferred(self, tries: Int64Array, before: Int64Array, home: Int64Array) -> Int64Array:
-        """A try that is not the item before, if there is one, and at home, if there is one."""
+        """Choose a try that is not the item before, and preferably one from home."""
         another = tries != before[:, np.newaxis]
         at_home = self.country[tries] == home[:, np.newaxis]
         best = np.argmax(2 * another + at_home, axis=1)
@@ -175,71 +180,55 @@ def _zipf(size: int) -> FloatArray:
     return np.power(ranks, -ZIPF_EXPONENT)
 
 
-_SAME_LINE = 0.35  # clicks that stay with the product line of the click before
-_TRIES_NEAR_HOME = 4  # draws from a topic until one is from the user's country
-_MOST_CLICKS = 80
+DrawHistory = Callable[[list[int], int, np.random.Generator], Int64Array]
+"""Takes one person's topics and home country; returns indices of SIDs, oldest first."""
 
 
-class Histories(Protocol):
-    def draw(self, tastes: list[int], home: int, rng: np.random.Generator) -> Int64Array:
-        """Indices of SIDs, oldest first, for one person of these topics and this country."""
+def histories_over(catalogue: Catalogue) -> DrawHistory:
+    """Return the process behind the clicks of requests.
+
+    With learned tokens it is that of the interaction log, so that a trained model can continue it.
+    """
+    return _browsed(catalogue) if catalogue.spec.learned_tokens else _picked(catalogue)
 
 
-def histories_over(catalogue: Catalogue) -> Histories:
-    """As the interaction log where tokens are learned: what a trained model can continue."""
-    if catalogue.spec.learned_tokens:
-        return BrowsedHistories(Browsing.over(catalogue))
-    return ShelfHistories.over(catalogue)
+def _browsed(catalogue: Catalogue) -> DrawHistory:
+    browsing = Browsing.over(catalogue)
 
-
-@dataclass(frozen=True, slots=True)
-class BrowsedHistories:
-    browsing: Browsing
-
-    def draw(self, tastes: list[int], home: int, rng: np.random.Generator) -> Int64Array:
+    def draw(tastes: list[int], home: int, rng: np.random.Generator) -> Int64Array:
         row = (tastes + tastes[:1] * MOST_TASTES)[:MOST_TASTES]
-        people = self.browsing.with_favourites(np.array([home]), np.array([row]), rng)
-        items, _ = self.browsing.walk(people, _count(rng), rng)
+        people = browsing.with_favourites(np.array([home]), np.array([row]), rng)
+        items, _ = browsing.walk(people, _count(rng), rng)
         clicks: Int64Array = items[0]
         return clicks
 
+    return draw
 
-@dataclass(frozen=True, slots=True)
-class ShelfHistories:
-    """SIDs of the tastes, often one product line in a row."""
 
-    topic_sids: Int64Array  # [num_sids] by topic
-    topic_offsets: Int64Array  # [topics + 1]
-    country: Int64Array  # [num_sids] that each SID's first ad is at home in
-    sid_line: Int64Array  # [num_sids]
-    line_offsets: Int64Array  # [lines + 1] offsets into the SIDs, which are in order of lines
+def _picked(catalogue: Catalogue) -> DrawHistory:
+    """SIDs of the tastes, preferably from home, often one product line in a row."""
+    tree, topic = catalogue.tree, catalogue.tree.sid_topic
+    by_topic = np.argsort(topic, kind="stable")
+    topic_offsets = offsets_of(np.bincount(topic, minlength=len(TOPICS)))
+    line_offsets = offsets_of(np.bincount(tree.sid_line, minlength=len(tree.line_brand)))
+    homes = catalogue.home_cities(np.arange(catalogue.num_sids), catalogue.ad_offsets[:-1])
+    country = catalogue.places.city_country[homes]
 
-    @classmethod
-    def over(cls, catalogue: Catalogue) -> "ShelfHistories":
-        tree, topic = catalogue.tree, catalogue.tree.sid_topic
-        every = np.arange(catalogue.num_sids)
-        homes = catalogue.home_cities(every, catalogue.ad_offsets[:-1])
-        return cls(
-            topic_sids=np.argsort(topic, kind="stable"),
-            topic_offsets=offsets_of(np.bincount(topic, minlength=len(TOPICS))),
-            country=catalogue.places.city_country[homes],
-            sid_line=tree.sid_line,
-            line_offsets=offsets_of(np.bincount(tree.sid_line, minlength=len(tree.line_brand))),
-        )
-
-    def draw(self, tastes: list[int], home: int, rng: np.random.Generator) -> Int64Array:
+    def draw(tastes: list[int], home: int, rng: np.random.Generator) -> Int64Array:
         count = _count(rng)
         clicks = np.empty(count, np.int64)
         for at in range(count):
             if at and rng.random() < _SAME_LINE:
-                line = self.sid_line[clicks[at - 1]]
-                clicks[at] = rng.integers(*self.line_offsets[line : line + 2])
+                line = tree.sid_line[clicks[at - 1]]
+                clicks[at] = rng.integers(*line_offsets[line : line + 2])
                 continue
             taste = tastes[min(int(rng.exponential(0.8)), len(tastes) - 1)]
-            shelf = self.topic_sids[self.topic_offsets[taste] : self.topic_offsets[taste + 1]]
+            shelf = by_topic[topic_offsets[taste] : topic_offsets[taste + 1]]
             tried = shelf[rng.integers(len(shelf), size=_TRIES_NEAR_HOME)]
-            clicks[at] = tried[int(np.argmax(self.country[tried] == home))]
+            clicks[at] = tried[int(np.argmax(country[tried] == home))]
         return clicks
+
+    return draw
 
 
 def _count(rng: np.random.Generator) -> int:

@@ -20,7 +20,7 @@ class Campaigns:
 
     columns: tuple[RuleColumn, ...]
     topic: Int64Array
-    city: Int64Array  # where the campaign is at home, targeted there or not
+    city: Int64Array  # the campaign's home, whether or not it targets it
     brand_campaigns: Int64Array  # [brands + 1] offsets into the campaigns
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ def campaigns_of_ads(
     knobs: TargetingKnobs,
     rng: np.random.Generator,
 ) -> Int32Array:
-    """Most ads of a product line share its main campaign; others use a sibling's, a few none."""
+    """Most ads of a product line have its main campaign, others a sibling's, a few none."""
     first = campaigns.brand_campaigns[:-1]
     count = np.diff(campaigns.brand_campaigns)
     line_brand, ad_brand = tree.line_brand, tree.line_brand[ad_line]
@@ -77,8 +77,8 @@ def campaigns_of_ads(
     return frozen(chosen.astype(np.int32))
 
 
-# Ads per SID: p50/p90/p99 = 1/2/11 and a mean of 1.67, as (first, last, share) with the share of
-# a span falling off as a power within it.
+# Ads per SID, with p50/p90/p99 = 1/2/11 and a mean of 1.67: (first, last, share) of each span. The
+# share falls off as a power within a span.
 _ADS_PER_SID = ((1, 1, 0.78), (2, 2, 0.13), (3, 10, 0.0785), (11, 11, 0.003), (12, 36, 0.0085))
 _FALL_OFF = 1.1
 
@@ -115,7 +115,7 @@ class Catalogue:
         return np.repeat(np.arange(self.num_sids), np.diff(self.ad_offsets))
 
     def home_cities(self, sids: Int64Array, ads: Int64Array) -> Int64Array:
-        """Where the advertisers of these ads, each given with its SID's index, are at home."""
+        """Return the home city of the advertiser of each ad, given with its SID's index."""
         campaign = self.ad_campaigns[ads]
         brand = self.tree.line_brand[self.tree.sid_line[sids]]
         open_ad = campaign == OPEN_CAMPAIGN
@@ -124,7 +124,7 @@ class Catalogue:
 
 
 def make_catalogue(spec: CatalogueSpec) -> Catalogue:
-    """The catalogue of a spec, the same on every call. 3 M SIDs take some seconds."""
+    """Return the catalogue of a spec, the same on every call. 3 M SIDs take some seconds."""
     ad_rng = spec.rng(Stream.ADS)
     places = make_places(spec.districts_per_city)
     tree = make_sid_tree(spec, spec.rng(Stream.SIDS))
@@ -167,6 +167,6 @@ def _ad_ids(per_sid: Int64Array, rng: np.random.Generator) -> Int64Array:
 
 
 def _bids(size: int, rng: np.random.Generator) -> Float32Array:
-    """In whole cents, never zero."""
+    """Draw bids in whole cents, never zero."""
     bids = np.maximum(_MEDIAN_BID * rng.lognormal(0, _BID_SPREAD, size), 0.01)
     return frozen(np.round(bids, 2).astype(np.float32))

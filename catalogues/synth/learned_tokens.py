@@ -36,7 +36,7 @@ class Clusters:
 def residual_codes(
     vectors: FloatArray, sizes: tuple[int, ...], rng: np.random.Generator
 ) -> Int64Array:
-    """One token per level, level t below sizes[t].   [items, dim] -> [items, levels]"""
+    """Return a token per level, level t below sizes[t].   [items, dim] -> [items, levels]"""
     residual = vectors
     codes = np.empty((len(vectors), len(sizes)), np.int64)
     for level, size in enumerate(sizes):
@@ -47,7 +47,7 @@ def residual_codes(
 
 
 def number_duplicates(codes: Int64Array, size: int) -> Int64Array:
-    """The codes with a last token, below `size`: 0, 1, 2.. in item order among equal codes."""
+    """Append a last token, below `size`: 0, 1, 2.. in item order among equal codes."""
     _, group, counts = np.unique(codes, axis=0, return_inverse=True, return_counts=True)
     if counts.max() > size:
         raise InputError(
@@ -61,13 +61,13 @@ def number_duplicates(codes: Int64Array, size: int) -> Int64Array:
 
 
 def seed_centres(points: FloatArray, k: int, rng: np.random.Generator) -> FloatArray:
-    """k-means++: points drawn in proportion to their squared distance from those drawn before."""
+    """k-means++: draw points in proportion to their squared distance from those drawn before."""
     if len(points) < k:
         raise InputError(f"{k} clusters of {len(points)} items: choose more SIDs")
     chosen = [int(rng.integers(len(points)))]
     nearest = _squared_distances(points, points[chosen])[:, 0]
     while len(chosen) < k:
-        # Where all are drawn already, any point is as good as another.
+        # If all points are drawn, any one will do.
         shares = nearest if nearest.any() else np.ones(len(points))
         chosen.append(int(pick_by_share(rng, shares, 1)[0]))
         nearest = np.minimum(nearest, _squared_distances(points, points[chosen[-1:]])[:, 0])
@@ -77,7 +77,7 @@ def seed_centres(points: FloatArray, k: int, rng: np.random.Generator) -> FloatA
 def settle(points: FloatArray, centres: FloatArray) -> Clusters:
     """Lloyd's algorithm: labels of the nearest centres, centres as means, until nothing moves.
 
-    Ties go to the lower label. A centre without points moves to the point that is worst served.
+    Ties go to the lower label. A centre without points moves to the point farthest from its own.
     """
     labels = np.full(len(points), -1)
     for _ in range(MAX_ROUNDS):
@@ -104,7 +104,7 @@ def _means(
 
 
 def _squared_distances(points: FloatArray, centres: FloatArray) -> FloatArray:
-    """[points, centres], one centre at a time: exact zeros, and no order of summation but ours."""
+    """[points, centres], one centre at a time: exact zeros, and a fixed order of summation."""
     distances = np.empty((len(points), len(centres)))
     for number, centre in enumerate(centres):
         distances[:, number] = np.square(points - centre).sum(axis=1)
@@ -121,7 +121,7 @@ TOPIC_FAMILY = np.array([_FAMILIES.index(topic.family) for topic in TOPICS])
 
 
 def learn_tokens(spec: CatalogueSpec, tree: SidTree) -> SidTree:
-    """The tree with learned tokens, its SIDs in the new ascending order."""
+    """Return the tree with learned tokens, its SIDs in their new ascending order."""
     vectors = item_vectors(tree, spec.rng(Stream.VECTORS))
     *learned, last = spec.vocab_sizes
     codes = residual_codes(vectors, tuple(learned), spec.rng(Stream.CLUSTERS))

@@ -1,4 +1,4 @@
-"""Where ads are shown and users live: real countries, regions and cities, largest city first.
+"""The places of ads and users: real countries, regions and cities, largest city first.
 
 Below the cities lie numbered districts, as many as a large catalogue needs for a realistic number
 of distinct location values. Places of one level are numbered in table order, so that the regions
@@ -122,7 +122,7 @@ class Places:
         return self.first_city + len(self.city_names)
 
     def path(self, city: int, district: int | None = None) -> list[str]:
-        """A person's location values at home in `city`: country, region, city, and district."""
+        """Return the location values of a person in `city`: country, region, city and district."""
         places = [
             int(self.city_country[city]),
             self.first_region + int(self.city_region[city]),
@@ -177,7 +177,7 @@ def make_places(districts_per_city: int) -> Places:
 
 
 def _city_shares(cities_in_region: list[int], cities_in_country: list[int]) -> FloatArray:
-    """Zipf over the cities of a region: the first of each is its metropolis."""
+    """Zipf's law over the cities of each region; the first one is the largest."""
     raw = np.concatenate([1.0 / np.arange(1, count + 1) for count in cities_in_region])
     country = np.repeat(np.arange(len(cities_in_country)), cities_in_country)
     return frozen(raw / np.bincount(country, weights=raw)[country])

@@ -69,7 +69,7 @@ class Ranges:
 def listed_column(
     name: str, values: Sequence[str], lists: Sequence[Sequence[int]], choice: Int64Array
 ) -> RuleColumn:
-    """A column whose few lists are spelt out; `choice` is [campaigns], list numbers or NO_RULE."""
+    """A column whose few lists are given; `choice` is [campaigns], list numbers or NO_RULE."""
     items = np.array([item for each in lists for item in each], np.int32)
     offsets = offsets_of(np.array([len(each) for each in lists], np.int64))
     table = ValueLists(tuple(values), offsets, frozen(items))
@@ -108,13 +108,13 @@ REACHES = get_args(Reach)
 TOPIC_REACH = np.array([REACHES.index(topic.reach) for topic in TOPICS])
 _LOCATED_ODDS = {"local": 1.0, "national": 0.35, "global": 0.08}
 
-OPEN_CAMPAIGN = 0  # the one without any rule
+OPEN_CAMPAIGN = 0  # the campaign without any rule
 _LINES_PER_CAMPAIGN = 2  # product lines of a brand that share a campaign
 
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """One row per campaign; those of a brand are adjacent. Row OPEN_CAMPAIGN belongs to none."""
+    """One row per campaign, adjacent for a brand. Row OPEN_CAMPAIGN belongs to no brand."""
 
     brand_campaigns: Int64Array  # [brands + 1] offsets into the campaigns
     brand: Int64Array
@@ -152,7 +152,7 @@ def make_background(
 
 
 def pick_cities(places: Places, country: Int64Array, rng: np.random.Generator) -> Int64Array:
-    """A city of each row's country, the large ones more often."""
+    """Draw a city of each row's country, large ones more often."""
     # Shares sum to 1 in each country, so the cumulative sum passes c at the end of country c - 1.
     cumulative = np.cumsum(places.city_shares)
     city = np.searchsorted(cumulative, country + rng.random(len(country)), side="right")

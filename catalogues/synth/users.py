@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from grace.catalogues.arrays import Int64Array
-from grace.catalogues.synth.browsing import Histories, histories_over
+from grace.catalogues.synth.browsing import DrawHistory, histories_over
 from grace.catalogues.synth.catalogue import Catalogue
 from grace.catalogues.synth.places import COUNTRIES, Places, slug
 from grace.catalogues.synth.schema import (
@@ -41,7 +41,7 @@ class Kind(StrEnum):
     MEMBER = "member"  # an attribute that the schema does not know, and ads seen too often
 
 
-# Every 16 users: the special kinds once each, spread out.
+# Of every 16 users, each special kind once.
 _KINDS = {
     1: Kind.TRAVELLER,
     3: Kind.ABROAD,
@@ -74,24 +74,23 @@ class User:
 
 
 def make_users(catalogue: Catalogue) -> list[User]:
-    """`spec.num_users` people, each at home where a random ad of the catalogue is."""
+    """Return `spec.num_users` people, each with the home of a random ad."""
     rng = catalogue.spec.rng(Stream.USERS)
-    histories = histories_over(catalogue)
+    draw_history = histories_over(catalogue)
     ads = rng.integers(catalogue.num_ads, size=catalogue.spec.num_users)
     ad_sids = np.searchsorted(catalogue.ad_offsets, ads, side="right") - 1
     cities = catalogue.home_cities(ad_sids, ads)
     first_tastes = catalogue.tree.sid_topic[ad_sids]
-    return [
-        _user(
-            catalogue, histories, _KINDS.get(number % 16, Kind.ORDINARY), int(city), int(taste), rng
-        )
-        for number, (city, taste) in enumerate(zip(cities, first_tastes, strict=True))
-    ]
+    users = []
+    for number, (city, taste) in enumerate(zip(cities, first_tastes, strict=True)):
+        kind = _KINDS.get(number % 16, Kind.ORDINARY)
+        users.append(_user(catalogue, draw_history, kind, int(city), int(taste), rng))
+    return users
 
 
 def _user(
     catalogue: Catalogue,
-    histories: Histories,
+    draw_history: DrawHistory,
     kind: Kind,
     city: int,
     first_taste: int,
@@ -113,7 +112,7 @@ def _user(
         attributes=attributes,
         device=device,
         hour=int(rng.integers(24)),
-        clicks=_NO_CLICKS if kind is Kind.NEWCOMER else histories.draw(tastes, home, rng),
+        clicks=_NO_CLICKS if kind is Kind.NEWCOMER else draw_history(tastes, home, rng),
     )
 
 
@@ -146,7 +145,7 @@ def _attributes(
 
 
 def _location(kind: Kind, places: Places, city: int, rng: np.random.Generator) -> tuple[str, ...]:
-    """Home, from the country down, then places visited."""
+    """The home, from country to district, then places visited."""
     if kind is Kind.UNPLACED:
         return ()
     if kind is Kind.ABROAD:
@@ -166,7 +165,7 @@ def _location(kind: Kind, places: Places, city: int, rng: np.random.Generator) -
 
 
 def _audiences(topics: list[Topic], lookalikes: int, rng: np.random.Generator) -> tuple[str, ...]:
-    """One interest per taste; for some the purchase behind it, and a few numbered audiences."""
+    """One interest per taste; for some users also recent purchases and numbered audiences."""
     found = [f"audience:{slug(str(rng.choice(topic.audiences)))}" for topic in topics]
     if rng.random() < 0.3:
         found.append(f"audience:recent-buyers-of-{slug(topics[0].name)}")
