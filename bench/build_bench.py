@@ -18,10 +18,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 
-from grace.bench.result_file import write_result
+from grace.bench.result_file import record
 from grace.catalogues.folder import ADS_FILE, TARGETING_FILE
 from grace.catalogues.paper import paper_spec
 from grace.catalogues.synth import preset_spec
@@ -69,16 +70,15 @@ def main(arguments: Sequence[str]) -> None:
     for name, folder in written.items():
         if name not in sizes:
             parser.error(f"--data {folder} holds {name}; the rows are of {', '.join(sizes)}")
-    rows = []
-    for name, sids in sizes.items():
-        with _catalogue(options.preset, sids, options.seed, written.get(name)) as folder:
-            for matchers in options.matchers:
-                row = _measure(folder, MatcherMode(matchers))
-                print(json.dumps(asdict(row)), flush=True)
-                rows.append(asdict(row))
-    if options.out is not None:
-        command = _without_data(arguments)
-        write_result(options.out, "python -m grace.bench.build_bench", command, rows)
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for name, sids in sizes.items():
+            with _catalogue(options.preset, sids, options.seed, written.get(name)) as folder:
+                for matchers in options.matchers:
+                    yield asdict(_measure(folder, MatcherMode(matchers)))
+
+    program = "python -m grace.bench.build_bench"
+    record(program, _without_data(arguments), rows(), options.out)
 
 
 def _parser() -> argparse.ArgumentParser:

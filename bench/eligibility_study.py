@@ -10,7 +10,6 @@ together; the buckets are the paper's, by generated ads per user. Rows, by "tabl
 """
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from grace.bench.result_file import write_result
+from grace.bench.result_file import record
 from grace.catalogues.paper import (
     Generator,
     GeneratorKnobs,
@@ -99,14 +98,10 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--threads", type=int, default=available_cores())
     parser.add_argument("--modes", nargs="+", default=[mode.value for mode in MatcherMode])
     options = parser.parse_args(arguments)
-    rows = []
     modes = [MatcherMode(mode) for mode in options.modes]
     spec = PaperSpec(options.sids, options.seed)
-    for row in study(spec, options.users, modes, options.threads):
-        print(json.dumps(row), flush=True)
-        rows.append(row)
-    if options.out is not None:
-        write_result(options.out, "python -m grace.bench.eligibility_study", arguments, rows)
+    rows = study(spec, options.users, modes, options.threads)
+    record("python -m grace.bench.eligibility_study", arguments, rows, options.out)
 
 
 def study(

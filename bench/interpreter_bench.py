@@ -29,7 +29,7 @@ import torch
 from grace.bench.gpu.catalogue import Catalogue
 from grace.bench.gpu.requests import full_requests
 from grace.bench.gpu.subject import PAPER
-from grace.bench.result_file import write_result
+from grace.bench.result_file import record
 from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.configs.serving import LimitsConfig
 from grace.index.matchers.matchers import MatcherMode
@@ -107,10 +107,8 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     sys.setswitchinterval(SWITCH_SECONDS)
     torch.set_num_threads(1)
-    rows = [asdict(row) for row in measure(Catalogue(options.sids), options.repetitions)]
-    for row in rows:
-        print(row)
-    write_result(options.out, "python -m grace.bench.interpreter_bench", arguments, rows)
+    rows = map(asdict, measure(Catalogue(options.sids), options.repetitions))
+    record("python -m grace.bench.interpreter_bench", arguments, rows, options.out)
 
 
 def measure(catalogue: Catalogue, repetitions: int) -> Iterator[Row]:

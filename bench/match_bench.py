@@ -15,15 +15,16 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from grace.bench.result_file import write_result
+from grace.bench.result_file import record
 from grace.catalogues.synth import Preset, preset_spec, write_folder
 from grace.index.builder import BuildSpec, build
 from grace.index.matchers.matchers import MatcherMode
@@ -84,9 +85,11 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
-    rng = np.random.default_rng(options.seed)
+    record("python -m grace.bench.match_bench", arguments, _rows(options), options.out)
 
-    rows = []
+
+def _rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    rng = np.random.default_rng(options.seed)
     with tempfile.TemporaryDirectory() as folder:
         catalogue, users = _catalogue(Path(folder), options.sids, options.seed, rng)
     scattered, scattered_users = _scattered(options.sids, options.rules, rng)
@@ -99,11 +102,7 @@ def main(arguments: Sequence[str]) -> None:
         pools = _pools(snapshot, encoded, rng, eligible=name != "random")
         draws = [_draw(snapshot, pools, rng) for _ in range(options.repetitions)]
         for threads, max_ads in product(options.threads, MAX_ADS):
-            row = _measure(name, snapshot, encoded, draws, threads, max_ads)
-            print(json.dumps(asdict(row)), flush=True)
-            rows.append(asdict(row))
-    if options.out is not None:
-        write_result(options.out, "python -m grace.bench.match_bench", arguments, rows)
+            yield asdict(_measure(name, snapshot, encoded, draws, threads, max_ads))
 
 
 def _measure(

@@ -5,16 +5,28 @@ import os
 import platform
 import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from grace.configs.errors import InputError
 from grace.configs.machine import available_cores
 
-__all__ = ["commit", "machine", "read_result", "write_result"]
+__all__ = ["commit", "machine", "read_result", "record", "write_result"]
 
 _ROOT = Path(__file__).resolve().parent.parent
+
+
+def record(
+    program: str, arguments: Sequence[str], rows: Iterable[Mapping[str, Any]], out: Path | None
+) -> None:
+    """Print each row when it is measured; write all of them to `out`, if there is one."""
+    measured = []
+    for row in rows:
+        print(json.dumps(row), flush=True)
+        measured.append(row)
+    if out is not None:
+        write_result(out, program, arguments, measured)
 
 
 def write_result(

@@ -23,7 +23,7 @@ from grace.bench.load.client import ClosedLoop
 from grace.bench.load.client_process import run_in_a_process
 from grace.bench.load.shots import read_requests
 from grace.bench.load.tiny_server import TinyServerFiles, write_tiny_server_files
-from grace.bench.result_file import write_result
+from grace.bench.result_file import record
 from grace.bench.running_server import RunningServer
 from grace.configs.errors import GraceError
 from grace.configs.serving import load_serving_config
@@ -76,14 +76,11 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         files = write_tiny_server_files(Path(folder))
-        costs = [
-            measure_loop_cost(files, front_ends, options.rounds, options.seconds)
+        rows = (
+            asdict(measure_loop_cost(files, front_ends, options.rounds, options.seconds))
             for front_ends in FRONT_ENDS
-        ]
-    rows = [asdict(cost) for cost in costs]
-    for row in rows:
-        print(json.dumps(row))
-    write_result(options.out, "python -m grace.bench.load.loop_cost", arguments, rows)
+        )
+        record("python -m grace.bench.load.loop_cost", arguments, rows, options.out)
 
 
 def measure_loop_cost(
