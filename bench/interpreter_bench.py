@@ -62,7 +62,7 @@ Given = TypeVar("Given")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Medians, in microseconds for a batch."""
+    """Medians, in microseconds for a batch; `beside` is next to a thread that holds the lock."""
 
     stage: str
     cpu_us: float
@@ -182,8 +182,8 @@ def _measured(
 ) -> Row:
     alone, cpu = _times(work, given, repetitions)
     with _busy_thread():
-        beside, _ = _times(work, given, repetitions)
-    return Row(stage, *(round(median(each) * 1e6, 1) for each in (cpu, alone, beside)))
+        shared, _ = _times(work, given, repetitions)
+    return Row(stage, *(round(median(each) * 1e6, 1) for each in (cpu, alone, shared)))
 
 
 def _times(

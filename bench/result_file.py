@@ -1,4 +1,4 @@
-"""The files behind every number in the documents: {machine, commit, command, rows}."""
+"""The result files that hold every number of the documents: {machine, commit, command, rows}."""
 
 import json
 import os

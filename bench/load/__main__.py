@@ -78,7 +78,7 @@ def _reasons(run: LoadRun) -> str:
 def _run(
     address: str, shots: Sequence[Shot], load: Load, processes: int, connections: int
 ) -> LoadRun:
-    """Make the load behind a progress bar on standard error."""
+    """Make the load, with a progress bar on standard error."""
     if isinstance(load, OpenLoop):
         name = f"{load.rate:g} call{'s' if load.rate != 1 else ''} a second"
     else:
