@@ -7,8 +7,8 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 import pytest
 
-from grace.catalogues.folder import ADS_FILE
-from grace.catalogues.synth import Catalogue, make_catalogue, make_users, preset_spec, write_folder
+from grace.catalogues.synth import Catalogue, make_catalogue, make_users, preset_spec
+from grace.catalogues.synth.files import write_ads
 from grace.catalogues.synth.learned_tokens import (
     number_duplicates,
     residual_codes,
@@ -160,10 +160,10 @@ def test_fan_out_narrows_as_in_a_real_catalogue(demo: Catalogue) -> None:
 
 
 def test_ads_below_a_prefix_of_two_tokens_share_a_topic(demo: Catalogue, tmp_path: Path) -> None:
-    write_folder(demo.spec, tmp_path)
+    write_ads(demo, tmp_path / "ads.parquet")
     products = {product: topic.name for topic in TOPICS for product in topic.products}
     below: dict[tuple[int, ...], list[str]] = {}
-    for row in pq.read_table(tmp_path / ADS_FILE, columns=["sid", "title"]).to_pylist():
+    for row in pq.read_table(tmp_path / "ads.parquet", columns=["sid", "title"]).to_pylist():
         name = row["title"].partition(", ")[0].partition(" ")[2]
         below.setdefault(tuple(row["sid"][:2]), []).append(products[name])
     alike = sum(max(map(names.count, names)) for names in below.values())

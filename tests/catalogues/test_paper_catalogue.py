@@ -193,11 +193,12 @@ def test_equal_specs_make_equal_files_with_any_threads_and_another_seed_other_on
 
 
 def test_a_taken_folder_is_refused_without_force(tmp_path: Path) -> None:
+    (tmp_path / "interactions.parquet").write_text("another catalogue's log")
     spec = PaperSpec(1_001)
-    write_paper_folder(spec, tmp_path, threads=1, force=False, progress=silent)
     with pytest.raises(InputError, match="--force"):
         write_paper_folder(spec, tmp_path, threads=1, force=False, progress=silent)
     write_paper_folder(spec, tmp_path, threads=1, force=True, progress=silent)
+    assert not (tmp_path / "interactions.parquet").exists()
 
 
 @pytest.mark.parametrize(("sids", "seed"), [(999, 1), (10**9, 1), (1_000, -1)])
