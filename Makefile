@@ -75,8 +75,7 @@ fix: $(TOOLS)  ## fix what a tool can fix: lint, format, generated tables
 	$(BIN)/python -m grace.configs.settings docs/operations.md
 	$(BIN)/python -m grace.server.observe.metrics_table docs/operations.md
 	$(BIN)/python -m grace.bench.gpu.document docs/performance.md bench/results/h200
-	$(BIN)/python -m grace.bench.build_table docs/building.md
-	$(BIN)/python -m grace.bench.eligibility_tables docs/eligibility.md
+	$(BIN)/python -m grace.bench.result_tables docs
 	$(if $(CPP_FILES),$(BIN)/clang-format -i $(CPP_FILES))
 
 check: $(TOOLS) $(PROTO_TOOLS)/.installed  ## check lint, format, types and the API; writes nothing

@@ -1,6 +1,6 @@
-"""Synthetic catalogues and users, and the measurements made on them.
+"""Measurements of GRACE, and the documents' tables of their results.
 
-`grace.catalogues.synth` makes catalogues of ads whose Semantic IDs, targeting rules and users
-hang together.
-Nothing in the product imports this package; it may import everything above it.
+The modules here measure on a CPU, `load` loads a running server, `gpu` makes the tables of
+`grace bench`, and `rungs` rebuilds the steps of the paper's ladder. The product never imports this
+package, except for `grace bench` and `grace demo`.
 """

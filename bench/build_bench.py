@@ -2,10 +2,10 @@
 
     python -m grace.bench.build_bench --out bench/results/cpu-2core/build.json
 
-A row for each size of the catalogue and each kind of matchers. Whatever is measured is a process of
-its own: `grace build` as a user runs it, whose peak memory is then its own, and for each loading a
-fresh one, from the page cache that the build left warm. A snapshot is deleted once it is measured,
-a catalogue once all matchers are.
+One row for each size of the catalogue and kind of matchers. Each build is a `grace build` process,
+as a user runs it, so that its peak memory is its own. Each load is a fresh process, with the page
+cache that the build left warm. A snapshot is deleted after its measurement, a catalogue after its
+last one.
 """
 
 import argparse
@@ -18,13 +18,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 
-from grace.bench.result_file import write_result
+from grace.bench.result_file import record
+from grace.catalogues.folder import ADS_FILE, TARGETING_FILE
 from grace.catalogues.paper import paper_spec
 from grace.catalogues.synth import preset_spec
-from grace.catalogues.synth.folder import ADS_FILE, TARGETING_FILE
 from grace.index.matchers.modes import MatcherMode
 from grace.index.storage import load_snapshot
 
@@ -56,7 +57,7 @@ class Row:
     build_s_per_million_ads: float
     step_s: dict[str, float]
     peak_gb: float
-    load_verify_s: float  # the best: what else the machine does only adds to it
+    load_verify_s: float  # the best: other work of the machine only adds to it
     load_verify_most_s: float
     snapshot_gb: float
 
@@ -69,16 +70,15 @@ def main(arguments: Sequence[str]) -> None:
     for name, folder in written.items():
         if name not in sizes:
             parser.error(f"--data {folder} holds {name}; the rows are of {', '.join(sizes)}")
-    rows = []
-    for name, sids in sizes.items():
-        with _catalogue(options.preset, sids, options.seed, written.get(name)) as folder:
-            for matchers in options.matchers:
-                row = _measure(folder, MatcherMode(matchers))
-                print(json.dumps(asdict(row)), flush=True)
-                rows.append(asdict(row))
-    if options.out is not None:
-        told = _without_data(arguments)
-        write_result(options.out, "python -m grace.bench.build_bench", told, rows)
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for name, sids in sizes.items():
+            with _catalogue(options.preset, sids, options.seed, written.get(name)) as folder:
+                for matchers in options.matchers:
+                    yield asdict(_measure(folder, MatcherMode(matchers)))
+
+    program = "python -m grace.bench.build_bench"
+    record(program, _without_data(arguments), rows(), options.out)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -96,28 +96,28 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="DIR",
-        help="folder of one of these catalogues, written before: not written again; repeatable. "
+        help="folder that already holds one of these catalogues; repeatable. "
         "It changes no row, so the result's command leaves it out.",
     )
     return parser
 
 
 def _without_data(arguments: Sequence[str]) -> list[str]:
-    told = list(arguments)
-    while "--data" in told:
-        at = told.index("--data")
-        del told[at : at + 2]
-    return [each for each in told if not each.startswith("--data=")]
+    kept = list(arguments)
+    while "--data" in kept:
+        at = kept.index("--data")
+        del kept[at : at + 2]
+    return [each for each in kept if not each.startswith("--data=")]
 
 
 @contextmanager
 def _catalogue(preset: str, sids: int, seed: int, written: Path | None) -> Iterator[Path]:
-    """A folder with it, deleted afterwards unless it was there before."""
+    """A folder with the catalogue, deleted afterwards unless it existed before."""
     if written is not None:
         yield written
         return
     with tempfile.TemporaryDirectory() as name:
-        # Not in this process: what a parent holds would count for the peak of its children.
+        # A separate process: Linux counts a parent's memory towards the peak of its children.
         catalogue = ("--preset", preset, "--sids", str(sids), "--seed", str(seed))
         subprocess.run([GRACE, "synth", *catalogue, "--out", name], check=True, stdout=sys.stderr)
         yield Path(name)
@@ -130,7 +130,7 @@ def _sid_space(preset: str, sids: int, seed: int) -> str:
 
 
 def _written(folder: str) -> tuple[str, Path]:
-    """A folder of `grace synth`, after the name of its SID space."""
+    """The SID space of a folder that `grace synth` wrote, and the folder."""
     try:
         metadata = pq.read_schema(Path(folder) / ADS_FILE).metadata or {}
     except OSError as error:

@@ -3,14 +3,13 @@
     python -m grace.bench.eligibility_study --sids 30000000 --users 512 \
         --out bench/results/cpu-2core/eligibility.json
 
-Every mode answers the same users with the same generator and the same beams; only what a step
-admits differs. Generated ads are then matched exactly. Rates are of all ads of a bucket's users
-together, and the buckets are those of the paper, by generated ads per user. Rows, by "table":
-`catalogue` (one), `matchers` (per mode, kind and position), `pass` (per mode and bucket).
+Every mode serves the same users with the same generator and beams, and differs only in what a step
+admits. The generated ads are then matched exactly. Rates are of all ads of a bucket's users
+together; the buckets are the paper's, by generated ads per user. Rows, by "table": `catalogue`
+(one), `matchers` (per mode, kind and position), `pass` (per mode and bucket).
 """
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from grace.bench.result_file import write_result
+from grace.bench.result_file import record
 from grace.catalogues.paper import (
     Generator,
     GeneratorKnobs,
@@ -52,7 +51,7 @@ _BUCKETS = (
 _GENERATOR_SEED = 7
 
 _K_WAYS: dict[MatcherMode, KWay] = {MatcherMode.STATIC: StaticKWay((64, 64, 32, 8))}
-"""As in the paper; the builder's defaults for `dynamic` are the paper's too."""
+"""The paper's numbers of partitions; the builder's defaults for `dynamic` are the paper's, too."""
 
 Counts = npt.NDArray[np.int64]
 
@@ -70,7 +69,7 @@ class PassRow:
     generated_median: float
     matched: float
     bitmask_pass: float | None
-    bloom_pass: float | None  # of what passed the bitmask; exact sets, not Bloom bits
+    bloom_pass: float | None  # of ads that passed the bitmask; exact sets, not Bloom bits
     final_pass: float | None
     beams: tuple[float, ...]  # alive after each step
     sids_without_match: float  # generated SIDs none of whose ads matched, per user
@@ -78,7 +77,7 @@ class PassRow:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one mode generated: users [U], beams [U, L]."""
+    """The counts of one mode, for each user; beams are [users, steps]."""
 
     generated: Counts
     attributes: Counts  # failed the bitmask
@@ -99,14 +98,10 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--threads", type=int, default=available_cores())
     parser.add_argument("--modes", nargs="+", default=[mode.value for mode in MatcherMode])
     options = parser.parse_args(arguments)
-    rows = []
     modes = [MatcherMode(mode) for mode in options.modes]
     spec = PaperSpec(options.sids, options.seed)
-    for row in study(spec, options.users, modes, options.threads):
-        print(json.dumps(row), flush=True)
-        rows.append(row)
-    if options.out is not None:
-        write_result(options.out, "python -m grace.bench.eligibility_study", arguments, rows)
+    rows = study(spec, options.users, modes, options.threads)
+    record("python -m grace.bench.eligibility_study", arguments, rows, options.out)
 
 
 def study(

@@ -1,14 +1,14 @@
-"""Measures what a batch of 16 costs the interpreter beside gRPC, stage by stage, on a CPU.
+"""Measures what a batch of 16 costs the Python interpreter, stage by stage, without gRPC.
 
     python -m grace.bench.interpreter_bench --out bench/results/cpu-2core/interpreter.json
 
-Requests are those of the paper's model at their longest, users have 64 locations. The stages are
-the service's own, as a GPU has them, but for the device's work: what generates draws random leaves.
-Of every stage, for a batch:
-  cpu     what its thread computes, C++ that leaves the interpreter lock included
-  alone   how long it takes
-  beside  how long it takes beside a thread that never gives the lock away by itself: each operation
-          that gives it away waits a switch interval to have it back
+Requests are as long as the paper's model allows, and users have 64 locations. The stages are the
+service's own, as on a GPU, except for the device's work: generation draws random leaves. For each
+stage and batch:
+  cpu     processor time of its thread, including C++ without the interpreter lock
+  alone   elapsed time
+  beside  elapsed time while another thread keeps the interpreter lock as long as it can: each
+          operation that releases the lock waits a switch interval to get it back
 """
 
 import argparse
@@ -28,7 +28,7 @@ import torch
 
 from grace.bench.gpu.catalogue import Catalogue, full_requests
 from grace.bench.gpu.workload import PAPER
-from grace.bench.result_file import write_result
+from grace.bench.result_file import record
 from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.configs.serving import LimitsConfig
 from grace.index.matchers.modes import MatcherMode
@@ -61,7 +61,7 @@ Given = TypeVar("Given")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Microseconds of a batch, medians."""
+    """Medians, in microseconds for a batch; `beside` is next to a thread that holds the lock."""
 
     stage: str
     cpu_us: float
@@ -70,7 +70,7 @@ class Row:
 
 
 class DrawnLeaves:
-    """In place of a model's generation."""
+    """A stand-in for the model: it generates random leaves."""
 
     memo: PrefixMemo | None = None
 
@@ -106,10 +106,8 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     sys.setswitchinterval(SWITCH_SECONDS)
     torch.set_num_threads(1)
-    rows = [asdict(row) for row in measure(Catalogue(options.sids), options.repetitions)]
-    for row in rows:
-        print(row)
-    write_result(options.out, "python -m grace.bench.interpreter_bench", arguments, rows)
+    rows = map(asdict, measure(Catalogue(options.sids), options.repetitions))
+    record("python -m grace.bench.interpreter_bench", arguments, rows, options.out)
 
 
 def measure(catalogue: Catalogue, repetitions: int) -> Iterator[Row]:
@@ -151,7 +149,7 @@ def measure(catalogue: Catalogue, repetitions: int) -> Iterator[Row]:
 
 
 def _narrow(spec: ModelSpec) -> ModelSpec:
-    """The same inputs, before a model that costs nothing."""
+    """The same inputs for a model that costs next to nothing."""
     inputs = {
         name: replace(value, hash_rows=64) if isinstance(value, BagInput) else value
         for name, value in spec.inputs.items()
@@ -183,14 +181,14 @@ def _measured(
 ) -> Row:
     alone, cpu = _times(work, given, repetitions)
     with _busy_thread():
-        beside, _ = _times(work, given, repetitions)
-    return Row(stage, *(round(median(each) * 1e6, 1) for each in (cpu, alone, beside)))
+        shared, _ = _times(work, given, repetitions)
+    return Row(stage, *(round(median(each) * 1e6, 1) for each in (cpu, alone, shared)))
 
 
 def _times(
     work: Callable[[Given], object], given: Sequence[Given], repetitions: int
 ) -> tuple[list[float], list[float]]:
-    """-> wall and CPU seconds of this thread"""
+    """Return the elapsed and the processor seconds of each batch, in this thread."""
     wall, cpu = [], []
     for _, batch in zip(range(repetitions), cycle(given), strict=False):
         begin, begin_cpu = time.perf_counter(), time.thread_time()

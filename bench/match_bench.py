@@ -1,12 +1,12 @@
-"""Measures expand-and-match: 16 requests of 10,000 generated ads, users with 64 locations.
+"""Measures expanding SIDs and exact matching: 16 requests of 10,000 ads, users with 64 locations.
 
     python -m grace.bench.match_bench --out bench/results/cpu-2core/match.json
 
-Three kinds of leaves, new random ones in every repetition, so that the index is read from memory
-and not from a warm cache:
+There are three kinds of leaves. Every repetition draws new ones, so that the index is read from
+memory rather than from a warm cache:
   random     any leaves of a synthetic catalogue: most ads fail early, by their attributes
   eligible   leaves with an ad for the user, as beam search finds them
-  scattered  the same over arrays without any locality, the worst case: a million rules spread
+  scattered  eligible leaves of arrays without any locality, the worst case: a million rules spread
              evenly over the ads, location lists of 1 to 60 values
 """
 
@@ -15,15 +15,16 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from grace.bench.result_file import write_result
+from grace.bench.result_file import record
 from grace.catalogues.synth import Preset, preset_spec, write_folder
 from grace.index.builder import BuildSpec, build
 from grace.index.matchers.modes import MatcherMode
@@ -41,14 +42,14 @@ REQUESTS = 16
 GENERATED = 10_000
 LOCATIONS = 64
 MAX_ADS = (500, GENERATED)  # the API's usual reply, and all that matched
-SAMPLED_LEAVES = 300_000  # among which a user's eligible leaves are looked for
+SAMPLED_LEAVES = 300_000  # the sample in which a user's eligible leaves are searched
 
 Leaves = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """One call's leaves; see ExactMatcher.match."""
+    """The leaves of one call of ExactMatcher.match."""
 
     offsets: npt.NDArray[np.int64]
     leaves: Leaves
@@ -84,9 +85,11 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
-    rng = np.random.default_rng(options.seed)
+    record("python -m grace.bench.match_bench", arguments, _rows(options), options.out)
 
-    rows = []
+
+def _rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    rng = np.random.default_rng(options.seed)
     with tempfile.TemporaryDirectory() as folder:
         catalogue, users = _catalogue(Path(folder), options.sids, options.seed, rng)
     scattered, scattered_users = _scattered(options.sids, options.rules, rng)
@@ -99,11 +102,7 @@ def main(arguments: Sequence[str]) -> None:
         pools = _pools(snapshot, encoded, rng, eligible=name != "random")
         draws = [_draw(snapshot, pools, rng) for _ in range(options.repetitions)]
         for threads, max_ads in product(options.threads, MAX_ADS):
-            row = _measure(name, snapshot, encoded, draws, threads, max_ads)
-            print(json.dumps(asdict(row)), flush=True)
-            rows.append(asdict(row))
-    if options.out is not None:
-        write_result(options.out, "python -m grace.bench.match_bench", arguments, rows)
+            yield asdict(_measure(name, snapshot, encoded, draws, threads, max_ads))
 
 
 def _measure(
@@ -114,7 +113,7 @@ def _measure(
     threads: int,
     max_ads: int,
 ) -> Row:
-    """Times whole calls, checks and allocation of the reply included."""
+    """Measure whole calls, including checks and the allocation of the reply."""
     matcher = ExactMatcher(snapshot, threads)
     seconds, matched, generated, returned = [], 0, 0, 0
     for draw in draws:
@@ -162,7 +161,7 @@ def _draw(snapshot: Snapshot, pools: list[Leaves], rng: np.random.Generator) -> 
 def _pools(
     snapshot: Snapshot, users: UserRows, rng: np.random.Generator, *, eligible: bool
 ) -> list[Leaves]:
-    """Per user, random leaves in random order; of them those with an eligible ad, if so asked."""
+    """Random leaves for each user; if `eligible`, only those with an ad for the user."""
     count = min(SAMPLED_LEAVES, snapshot.trie.num_leaves)
     samples = [
         rng.permutation(snapshot.trie.num_leaves)[:count].astype(np.int32)
@@ -186,7 +185,7 @@ def _pools(
 def _catalogue(
     folder: Path, sids: int, seed: int, rng: np.random.Generator
 ) -> tuple[Snapshot, list[UserAttributes]]:
-    """A built catalogue; users of its population, each with LOCATIONS locations that it knows."""
+    """A built catalogue, and users of it, each with LOCATIONS locations that occur in its rules."""
     ads = folder / "ads"
     spec = preset_spec(Preset.SMALL, sids=sids, seed=seed)
     write_folder(spec, ads, force=False, progress=lambda done, total: None)
@@ -210,7 +209,7 @@ def _catalogue(
 def _scattered(
     sids: int, rules: int, rng: np.random.Generator
 ) -> tuple[Snapshot, list[UserAttributes]]:
-    """Only what matching reads: the trie is a stand-in with the right number of leaves."""
+    """Only the arrays that matching reads; the trie merely has the right number of leaves."""
     places = InternedValues.of(f"place-{i}" for i in range(20_000))
     schema = TargetingSchema(
         attributes=(Attribute("group", tuple(f"g{i}" for i in range(400))),),

@@ -1,19 +1,32 @@
-"""The files behind every number in the documents: {machine, commit, command, rows}."""
+"""The result files that hold every number of the documents: {machine, commit, command, rows}."""
 
 import json
 import os
 import platform
 import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from grace.configs.errors import InputError
 from grace.configs.machine import available_cores
 
-__all__ = ["commit", "machine", "write_result"]
+__all__ = ["commit", "machine", "read_result", "record", "write_result"]
 
 _ROOT = Path(__file__).resolve().parent.parent
+
+
+def record(
+    program: str, arguments: Sequence[str], rows: Iterable[Mapping[str, Any]], out: Path | None
+) -> None:
+    """Print each row when it is measured; write all of them to `out`, if there is one."""
+    measured = []
+    for row in rows:
+        print(json.dumps(row), flush=True)
+        measured.append(row)
+    if out is not None:
+        write_result(out, program, arguments, measured)
 
 
 def write_result(
@@ -29,8 +42,16 @@ def write_result(
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
+def read_result(path: Path) -> Mapping[str, Any]:
+    """Read what `write_result` wrote."""
+    if not path.is_file():
+        raise InputError(f"{path}: not measured yet: run `make bench`")
+    result: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return result
+
+
 def machine() -> str:
-    """Such as "2 cores of AMD EPYC, 23 GiB, Linux x86_64"."""
+    """Describe this machine, such as "2 cores of AMD EPYC, 23 GiB, Linux x86_64"."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     return (
         f"{available_cores()} cores of {_processor()}, {memory:.0f} GiB, {platform.system()} "
@@ -47,7 +68,7 @@ def _processor() -> str:
 
 
 def commit() -> str:
-    """The commit measured, marked where the files on disk differ from it."""
+    """Return the current commit, marked as dirty if files on disk differ from it."""
     described = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
         cwd=_ROOT,

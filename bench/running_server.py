@@ -1,4 +1,4 @@
-"""`grace serve` as a process of its own that ends with its owner, and what its log says."""
+"""`grace serve` as a child process that ends with its owner, and the events in its log."""
 
 import json
 import os
@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import yaml
@@ -18,7 +17,7 @@ from grace.configs.yaml_loader import read_yaml
 
 __all__ = ["GRACE_SERVE", "RunningServer", "write_server_config"]
 
-# Where the command stands depends on the installation; where the package is, Python knows.
+# Not the `grace` script: its place depends on the installation, the package's does not.
 GRACE_SERVE = (sys.executable, "-c", "from grace.cli.main import run; run()", "serve")
 
 START_SECONDS = 120.0
@@ -37,10 +36,10 @@ FREE_PORTS: dict[str, dict[str, Any]] = {
 def write_server_config(
     file: Path, snapshots: Path, checkpoint: Path, profiles: Path, /, **sections: Any
 ) -> Path:
-    """A configuration on free ports, told in a log that programs read.
+    """Write a configuration with free ports, which the server logs as JSON, and return its path.
 
     profiles  a file with a section `generation`
-    sections  what else is to differ from the defaults
+    sections  other values that differ from the defaults; a section is merged over the free ports'
     """
     values: dict[str, Any] = {
         "snapshots": str(snapshots.resolve()),
@@ -58,12 +57,12 @@ def write_server_config(
 
 
 class RunningServer:
-    """Inside `with`, the server is ready; it is gone after leaving, however one leaves.
+    """A server that is ready inside `with`, and has ended after it in any case.
 
-    Its log is a file: reading it along would cost the load.
+    Its log is a file, so that this process need not read along during a load.
 
-    command        with its configuration, whose logs.format must be json
-    start_seconds  until it is ready; a large model and catalogue take minutes
+    command        includes the configuration, whose logs.format must be json
+    start_seconds  time limit for the start; a large model and catalogue take minutes
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class RunningServer:
 
     def __enter__(self) -> Self:
         with self._log.open("wb") as log:
-            # A group of its own: Ctrl-C is for the owner, who then stops it.
+            # Its own process group: Ctrl-C reaches only the owner, which then stops the server.
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0
             )
@@ -86,12 +85,7 @@ class RunningServer:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.stop()
         else:
@@ -113,16 +107,16 @@ class RunningServer:
 
     @property
     def last_lines(self) -> Sequence[str]:
-        """The end of its log; there is none if it has not been started."""
+        """The last lines of its log; none before the start."""
         return self._lines()[-LAST_LINES:]
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """The log's entries of one event so far."""
+        """Return the log's entries of this event so far."""
         entries = map(_entry, self._lines())
         return [entry for entry in entries if entry.get("event") == name]
 
     def stop(self) -> None:
-        """SIGTERM, once; the server must finish what is under way and exit 0."""
+        """Send SIGTERM, once; the server must finish its calls and exit with 0."""
         if self._process.returncode is not None:
             return
         self._process.send_signal(signal.SIGTERM)
@@ -164,7 +158,7 @@ class RunningServer:
 
 
 def _entry(line: str) -> dict[str, Any]:
-    """Nothing where a line is not JSON: one half written, or another program's."""
+    """Return the entry of a line, or nothing if it is half written or another program's."""
     try:
         entry = json.loads(line)
     except json.JSONDecodeError:

@@ -1,8 +1,7 @@
-"""What `grace demo` tells of a server's replies: why these ads, and what targeting gives.
+"""The explanations of `grace demo`: why a reply holds these ads, and what targeting adds.
 
-The server decodes with targeting, as GRACE does. Here the same request is also decoded with the
-catalogue alone, as constrained decoding does, so that one can see what targeting inside the decoder
-gives.
+The server decodes with targeting. Here the same request is also decoded with the catalogue alone,
+as plain constrained decoding does, to show the difference.
 """
 
 import math
@@ -38,9 +37,9 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, slots=True)
 class DemonstratedAd:
-    """`reasons` are all of a returned ad's rules, or the failed ones of a refused ad's."""
+    """`reasons` are all rules of a returned ad, or the failed rules of a refused one."""
 
-    place: int  # in the reply, from 1; 0 for one that is not in it
+    place: int  # in the reply, from 1; 0 for an ad that is not in it
     ad_id: int
     probability: float  # the model's, of the ad's SID
     reasons: tuple[Reason, ...]
@@ -48,7 +47,7 @@ class DemonstratedAd:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of the generated SIDs of one way of decoding."""
+    """The generated SIDs of one way of decoding, their ads, and those that match the user."""
 
     sids: int
     ads: int
@@ -67,7 +66,7 @@ class Explanation:
 
 
 def shopper(snapshot: Snapshot, titles: Mapping[int, str], wanted: str) -> dict[str, Any]:
-    """A request from San Francisco, after four clicks on ads with `wanted` in their titles."""
+    """Return a request from San Francisco, after four clicks on ads with `wanted` in the title."""
     ads, trie = snapshot.ads, snapshot.trie
     found = [ad_id for ad_id in sorted(titles) if wanted in titles[ad_id]]
     leaves = np.searchsorted(ads.ad_offsets, ads.ordinals(found), side="right") - 1
@@ -98,7 +97,7 @@ class Demonstration:
         self._matcher = ExactMatcher(snapshot, threads=1)
 
     def explain(self, request: Mapping[str, Any], reply: RetrieveResponse) -> Explanation:
-        """Of a reply to a request, as JSON, that asked for SIDs."""
+        """Explain the reply to a request (as JSON) that asked for SIDs."""
         user = {name: tuple(value["values"]) for name, value in request["user"].items()}
         rows = self._encoder.encode([user])
         admitted = admitted_entries(self._snapshot, rows, 0)
@@ -137,7 +136,7 @@ class Demonstration:
         return ads
 
     def _refused(self, reply: RetrieveResponse, user: UserAttributes) -> DemonstratedAd | None:
-        """The best ad that shares a generated SID with eligible ones, but is not for this user."""
+        """The best ad under a generated SID that is not for this user."""
         ads = self._snapshot.ads
         leaves = self._leaves(reply.sids.tokens)
         for leaf, score in zip(leaves, reply.sids.scores, strict=True):
@@ -157,7 +156,7 @@ class Demonstration:
         return tuple(int(ads.ad_ids[ads.ad_offsets[leaf]]) for leaf in reversed(leaves))
 
     def _leaves(self, tokens: Sequence[int]) -> list[int]:
-        """Of SIDs side by side."""
+        """The leaves of SIDs whose tokens follow one another."""
         trie, length = self._snapshot.trie, self._snapshot.trie.sid_length
         sids = (tuple(tokens[i : i + length]) for i in range(0, len(tokens), length))
         return [trie.walk(sid) - trie.first_leaf for sid in sids]

@@ -1,4 +1,4 @@
-"""`grace demo`: a catalogue, a server of it, and what users get from that over gRPC, with why."""
+"""`grace demo`: build a catalogue, serve it, retrieve ads for users over gRPC, and explain them."""
 
 import json
 import signal
@@ -28,10 +28,14 @@ SHOWN_ADS = 5
 CALL_SECONDS = 30.0
 OWN_FILES = ("serve.yaml", "server.log", "request.json")
 FOLDER = "demo-files"
+INTRODUCTION = """\
+GRACE retrieves ads by generating them. A model writes Semantic IDs (SIDs), short sequences of
+tokens that each name a few ads. At every token the decoder keeps only what can still lead to an ad
+whose targeting rules allow this user."""
 BY_HAND = """
 The same by hand{where}. In one terminal:
 
-  grace serve --config configs/serve.yaml --snapshots {out}/snapshots --checkpoint model/demo
+  grace serve --config {config} --snapshots {out}/snapshots --checkpoint {checkpoint}
 
 and in another:
 
@@ -42,12 +46,12 @@ and in another:
 
 def demo(
     out: Annotated[
-        Path | None, typer.Option(help="Keep the files here. Default: a folder that is removed.")
+        Path | None, typer.Option(help="Keep the files here; without it they are removed.")
     ] = None,
     users: Annotated[int, typer.Option(min=1, max=64, help="How many users to serve.")] = 3,
     force: Annotated[bool, typer.Option("--force", help="Replace files from before.")] = False,
 ) -> None:
-    """Make a catalogue, serve it with a trained model, retrieve ads for users over gRPC, say why.
+    """Build a small catalogue, serve it with a trained model, and explain the ads users get.
 
     Example: `grace demo --out demo-files`
     """
@@ -58,7 +62,7 @@ def demo(
             raise InputError(f"--out {out} already holds {', '.join(taken)}; use --force")
         snapshot = _built(folder, force)
 
-        # Slow to import: what is refused is refused before.
+        # These imports take seconds, so a refusal comes before them.
         from grace import configs
         from grace.bench.running_server import GRACE_SERVE, RunningServer, write_server_config
         from grace.catalogues.demonstration import CHECKPOINT, shopper
@@ -76,26 +80,28 @@ def demo(
         try:
             _serve(server, config, snapshot, titles, requests[:users])
         except GraceError:
-            print("\nThe server's last words:", *server.last_lines, sep="\n  ", file=sys.stderr)
+            print("\nThe end of the server's log:", *server.last_lines, sep="\n  ", file=sys.stderr)
             raise
     if out is not None:
         print(f"\nThe files are in {out}.")
     where = "" if out is not None else f", after grace demo --out {FOLDER}"
-    print(BY_HAND.format(out=out or FOLDER, where=where))
+    paths = {"config": _short(profiles), "checkpoint": _short(CHECKPOINT)}
+    print(BY_HAND.format(out=out or FOLDER, where=where, **paths))
 
 
 def _built(folder: Path, force: bool) -> "Snapshot":
-    from grace.catalogues.synth import preset_spec, require_room, write_folder
-    from grace.cli.inspect import print_summary
+    from grace.catalogues.folder import require_room
+    from grace.catalogues.synth import preset_spec, write_folder
     from grace.index.builder import BuildSpec, build
     from grace.index.storage import load_snapshot, verify_snapshot
     from grace.index.summary import summarize
 
     require_room(folder, force=force)
+    print(INTRODUCTION)
     _headline("1. A catalogue of ads")
     written = write_folder(preset_spec("demo"), folder, force=force)
-    print(f"{written.ads:,} ads under {written.sids:,} SIDs, {written.requests} requests")
-    _headline("2. Its snapshot")
+    print(f"{written.ads:,} ads under {written.sids:,} SIDs, {written.requests} users' requests")
+    _headline("2. Its snapshot: the index that a server loads")
     ads, targeting, root = (
         folder / name for name in ("ads.parquet", "targeting.yaml", "snapshots")
     )
@@ -103,7 +109,13 @@ def _built(folder: Path, force: bool) -> "Snapshot":
         build(BuildSpec(ads=(ads,), targeting=targeting, root=root), progress)
     verify_snapshot(root)
     snapshot = load_snapshot(root)
-    print_summary(summarize(snapshot))
+    summary = summarize(snapshot)
+    entries = " -> ".join(f"{level.entries:,}" for level in summary.levels)
+    per_sid = "/".join(str(summary.ads_per_sid[key]) for key in ("p50", "p90", "p99", "max"))
+    print(f"SIDs have {len(summary.levels)} tokens; the prefixes of 1, 2, .. tokens are {entries}")
+    print(f"ads per SID, p50/p90/p99/max: {per_sid}; {summary.rejects} ads refused")
+    print(f"{summary.rules:,} different targeting rules")
+    print(f"{sum(summary.bytes.values()) / 1e6:.2f} MB in memory; `grace inspect` prints the rest")
     return snapshot
 
 
@@ -131,37 +143,43 @@ def _serve(
             reply = client.retrieve(request_of_json(asked), CALL_SECONDS)
             explanation = demonstration.explain(request, reply)
             _show(explanation, snapshot.trie.num_leaves, titles)
-            print(f"  the server's times: {stage_times(reply)}")
+            print(f"  The server's times: {stage_times(reply)}")
         _headline(f"{len(requests) + 4}. The end")
         server.stop()
         print(f"SIGTERM to process {server.pid}: it finished its work and ended with exit code 0")
 
 
 def _show(answer: "Explanation", num_sids: int, titles: Mapping[int, str]) -> None:
+    short = {name: values for name, values in answer.user.items() if len(values) <= 2}
+    print(f"  user: {', '.join(f'{name} {_some(values)}' for name, values in short.items())}")
     for name, values in answer.user.items():
-        print(f"  {name}: {_some(values)}")
-    print(f"  clicked last: {_some([titles[ad_id] for ad_id in answer.clicks], 3)}")
-    print(f"  may lead to an eligible ad: {answer.admitted_sids:,} of {num_sids:,} SIDs")
-    print(f"  decoding with the catalogue alone would give: {_told(answer.catalogue_alone)}")
-    print(f"  the server, decoding with targeting, gave:    {_told(answer.with_targeting)}")
+        if name not in short:
+            print(f"  {name}: {_some(values)}")
+    clicks = [titles[ad_id] for ad_id in answer.clicks]
+    print(f"  clicked, newest first: {_some(clicks, 3, '; ')}")
+    print(f"\n  {answer.admitted_sids:,} of {num_sids:,} SIDs may lead to an eligible ad.")
+    print(f"  Without targeting, decoding gives: {_counts(answer.catalogue_alone)}")
+    print(f"  With targeting, the server gave:   {_counts(answer.with_targeting)}")
+    print("\n  Returned, best first; p is the model's probability of the SID:")
     for ad in _shown(answer.ads):
-        why = "; ".join(map(str, ad.reasons)) or "it is for everyone"
+        why = "; ".join(map(str, ad.reasons)) or "no rule: it is for everyone"
         print(f"    {ad.place}. {titles[ad.ad_id]} (ad {ad.ad_id}, p = {ad.probability:.3f})")
         print(f"       {why}")
     if answer.refused is not None:
-        print(f"  not returned: {titles[answer.refused.ad_id]} (ad {answer.refused.ad_id})")
+        print("  Not returned, although under a generated SID:")
+        print(f"    {titles[answer.refused.ad_id]} (ad {answer.refused.ad_id})")
         print(f"       {'; '.join(map(str, answer.refused.reasons))}")
 
 
 def _shown(ads: Sequence["DemonstratedAd"]) -> Sequence["DemonstratedAd"]:
-    """The best ones, and if all of them are for everyone, the best that is not."""
+    """The best ads; if all of them are for everyone, also the best one that is not."""
     best = ads[:SHOWN_ADS]
     if any(ad.reasons for ad in best):
         return best
     return [*best, *[ad for ad in ads if ad.reasons][:1]]
 
 
-def _told(outcome: "Outcome") -> str:
+def _counts(outcome: "Outcome") -> str:
     share = outcome.matched / outcome.ads if outcome.ads else 0.0
     return f"{outcome.sids} SIDs, {outcome.ads} ads, {outcome.matched} for this user ({share:.0%})"
 
@@ -182,14 +200,21 @@ def _requests_with_clicks(path: Path) -> list[dict[str, Any]]:
     return [request for request in requests if "clicks" in request["features"].get("sequences", {})]
 
 
-def _some(values: Sequence[str], most: int = 5) -> str:
+def _some(values: Sequence[str], most: int = 5, separator: str = ", ") -> str:
     left = len(values) - most
-    return ", ".join(values[:most]) + (f" and {left} more" if left > 0 else "")
+    listed = separator.join(values[:most]) or "not given"
+    return listed + (f" and {left} more" if left > 0 else "")
+
+
+def _short(path: Path) -> str:
+    """The path as a user in the current folder would type it."""
+    path = path.resolve()
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 @contextmanager
 def _ending_in_order() -> Iterator[None]:
-    """SIGTERM and a lost terminal end the command as Ctrl-C does, so that it ends its server."""
+    """Let SIGTERM and a lost terminal end the command like Ctrl-C, so that its server ends too."""
     numbers = (signal.SIGTERM, signal.SIGHUP)
     before = [signal.signal(number, signal.default_int_handler) for number in numbers]
     try:

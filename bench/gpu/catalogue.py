@@ -22,8 +22,8 @@ from grace.catalogues.paper import (
     make_users,
     snapshot_of,
 )
-from grace.catalogues.paper.decode_only import decode_snapshot
 from grace.catalogues.paper.draws import Draws
+from grace.catalogues.paper.snapshots import decode_snapshot
 from grace.configs.machine import available_cores
 from grace.index.builder.arrange import Arranged
 from grace.index.matchers.modes import KWay, MatcherMode, StaticKWay

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from grace.bench.gpu.results import Row
-from grace.bench.result_tables import table
+from grace.bench.result_tables import markdown_table
 
 __all__ = ["Cell", "fine", "ms", "p99", "pair", "power", "ratio", "table_of"]
 
@@ -17,7 +17,7 @@ def table_of(rows: Iterable[Row], *columns: tuple[str, Cell]) -> str:
         [str(row[cell] if isinstance(cell, str) else cell(row)) for _, cell in columns]
         for row in rows
     ]
-    return table([heading for heading, _ in columns], cells)
+    return markdown_table([heading for heading, _ in columns], cells)
 
 
 def power(row: Row, of: str = "") -> str:

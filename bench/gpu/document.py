@@ -23,7 +23,7 @@ from grace.bench.gpu.published import (
     PublishedRung,
 )
 from grace.bench.gpu.results import Row
-from grace.bench.result_tables import table
+from grace.bench.result_tables import markdown_table
 from grace.configs.marked_text import rewrite
 
 __all__ = ["NAME", "performance_document"]
@@ -238,7 +238,7 @@ def _steps_table(rows: Sequence[Row]) -> str:
         admitted = [f"{own[step]['admitted']:,}" for step in steps if step in own]
         body.append([mode, *times, whole, " / ".join(admitted)])
     columns = ("mode", *(f"step {step}" for step in steps), "all steps", "candidates by step")
-    return table(columns, body)
+    return markdown_table(columns, body)
 
 
 def _serve_tables(rows: Sequence[Row]) -> str:
@@ -264,7 +264,7 @@ def _serve_tables(rows: Sequence[Row]) -> str:
         if row["cpu"]:
             threads = [[name, f"{share:.0%}"] for name, share in row["cpu"].items()]
             parts.append("**A core's time at saturation**, by the server's process and thread\n")
-            parts.append(table(("thread", row["precision"]), threads))
+            parts.append(markdown_table(("thread", row["precision"]), threads))
     return "\n".join(parts)
 
 
@@ -281,7 +281,7 @@ def _overlap_tables(rows: Sequence[Row]) -> str:
             "k generated:\n"
         )
         body = [[name, *(f"{x:.2%}" for x in row[key].values())] for name, key in names.items()]
-        parts.append(table(("", *(f"k = {k}" for k in row["recall"])), body))
+        parts.append(markdown_table(("", *(f"k = {k}" for k in row["recall"])), body))
     overlaps = table_of(
         _of(rows, "overlap"),
         ("model", "variant"),
@@ -356,7 +356,7 @@ def _comparison_tables(rows: Sequence[Row]) -> str:
             times = {(row["variant"], row[column]): _time_and_memory(row) for row in own}
             body = [[name, *(times.get((name, each), "") for each in columns)] for name in names]
             parts.append(f"**{heading}**, P50 in ms over {seconds} s each\n")
-            parts.append(table(("", *(f"{column} {each}" for each in columns)), body))
+            parts.append(markdown_table(("", *(f"{column} {each}" for each in columns)), body))
     return "\n".join(parts)
 
 

@@ -1,1 +1,1 @@
-"""Load on a running server: an open-loop client, what it measured, and the picture of it."""
+"""Load on a running server: an open-loop client, its result in ghz's JSON, and a report of it."""

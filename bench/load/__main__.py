@@ -1,13 +1,11 @@
 """Open-loop load on a server: calls at a given rate, their latencies and outcomes.
 
     python -m grace.bench.load --address 127.0.0.1:50051 --data demo/requests.jsonl --rate 50
-    python -m grace.bench.load --data demo/requests.jsonl --rate 50 --out load.json --report
-    load.html
+    python -m grace.bench.load --data demo/requests.jsonl --rate 50 --out l.json --report l.html
 
-Arrivals are Poisson and latencies count from when a call was meant to be made. Every connection
-first carries one call that is not counted. The result file is in ghz's JSON schema. A run in which
-the client was the limit, or the server went away, is not valid: it says so, and exits 1; several
---processes make more calls.
+Arrivals are Poisson, and latencies count from the time at which a call was due. Each connection
+first carries one call that no number counts. The result file is in ghz's JSON schema. A run in
+which the client was the limit, or lost the server, is not valid: the command says so and exits 1.
 """
 
 import argparse
@@ -29,9 +27,9 @@ from grace.bench.load.arguments import (
 )
 from grace.bench.load.calls import LoadRun
 from grace.bench.load.client import ClosedLoop, Load, OpenLoop
-from grace.bench.load.result import invalid_because, load_result, write_load_result
+from grace.bench.load.client_process import run_together
+from grace.bench.load.result import load_result, write_load_result
 from grace.bench.load.shots import Shot, read_shots
-from grace.bench.load.team import run_together
 from grace.configs.errors import GraceError, InputError
 
 __all__ = ["main"]
@@ -61,40 +59,38 @@ def main(arguments: Sequence[str]) -> int:
         + "".join(f"{name.upper()} {latency[name]:.1f} ms, " for name in latency)
         + f"{run.warm_up_calls} to warm up not counted"
     )
-    if options.report is not None:
+    if options.report is not None:  # its own process: this one need not import matplotlib
         report = ["-m", "grace.bench.load.report", str(options.out), "--out", str(options.report)]
         subprocess.run([sys.executable, *report], check=True)
-    if limit := invalid_because(run):
-        print(f"error: not a valid run: {limit}", file=sys.stderr)
+    if not own["valid"]:
+        print(f"error: not a valid run: {own['invalid_because']}", file=sys.stderr)
         return 1
     return 0
 
 
 def _reasons(run: LoadRun) -> str:
-    """The server's, or the status where it gave none; such as " (131 UNAVAILABLE)"."""
+    """The server's reasons, or statuses where it gave none, such as " (131 UNAVAILABLE)"."""
     counted = Counter(call.reason or call.status for call in run.calls if call.error)
-    told = ", ".join(f"{count:,} {reason}" for reason, count in counted.most_common())
-    return f" ({told})" if told else ""
+    listed = ", ".join(f"{count:,} {reason}" for reason, count in counted.most_common())
+    return f" ({listed})" if listed else ""
 
 
 def _run(
     address: str, shots: Sequence[Shot], load: Load, processes: int, connections: int
 ) -> LoadRun:
+    """Make the load, with a progress bar on standard error."""
     if isinstance(load, OpenLoop):
         name = f"{load.rate:g} call{'s' if load.rate != 1 else ''} a second"
     else:
         name = f"{load.in_flight} call{'s' if load.in_flight != 1 else ''} under way"
     with Progress(console=Console(stderr=True), refresh_per_second=2) as bars:
         bar = bars.add_task(name, total=load.seconds)
-        run = run_together(
-            address,
-            shots,
-            load,
-            processes,
-            connections,
-            lambda seconds: bars.update(bar, completed=min(seconds, load.seconds)),
-        )
-        bars.update(bar, completed=load.seconds)
+
+        def progress(seconds: float) -> None:
+            bars.update(bar, completed=min(seconds, load.seconds))
+
+        run = run_together(address, shots, load, processes, connections, progress)
+        progress(load.seconds)
     return run
 
 
@@ -109,29 +105,29 @@ def _parser() -> argparse.ArgumentParser:
         "--data",
         type=data_file,
         required=True,
-        help="requests as JSON lines, or a .wire file; one after another",
+        help="requests as JSON lines, or a .wire file; the client takes them in turn",
     )
     how = parser.add_mutually_exclusive_group(required=True)
     how.add_argument("--rate", type=positive, help="calls a second, on average")
     how.add_argument(
         "--in-flight",
         type=positive_integer,
-        help="instead, a closed loop: so many calls are always under way",
+        help="make a closed loop instead, with this number of calls always under way",
     )
     parser.add_argument("--seconds", type=positive, default=20.0, help="default: 20")
     parser.add_argument(
         "--processes",
         type=number_of_processes,
         default=1,
-        help=f"that share the calls, at most {MOST_PROCESSES}; default: 1",
+        help=f"client processes that share the calls, at most {MOST_PROCESSES}; default: 1",
     )
     parser.add_argument(
         "--connections", type=positive_integer, default=4, help="of each process; default: 4"
     )
     parser.add_argument("--timeout-ms", type=positive, help="deadline of every call; default: none")
-    parser.add_argument("--seed", type=int, default=1, help="of the arrivals")
-    parser.add_argument("--out", type=out_file, help="result file, ghz's JSON")
-    parser.add_argument("--report", type=out_file, help="HTML page of it; needs matplotlib")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the arrivals; default: 1")
+    parser.add_argument("--out", type=out_file, help="result file, in ghz's JSON schema")
+    parser.add_argument("--report", type=out_file, help="HTML page about it; needs matplotlib")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""What this package's commands take, judged before any load is made."""
+"""Types of this package's command-line options; a wrong value is refused before any load."""
 
 import argparse
 import math
@@ -14,7 +14,7 @@ __all__ = [
 ]
 
 MOST_PROCESSES = 64
-"""Each is an interpreter with gRPC in it, some 60 MB; one makes about a thousand calls a second."""
+"""Each is an interpreter with gRPC, some 60 MB, and makes about a thousand calls a second."""
 
 
 def positive(text: str) -> float:
@@ -28,13 +28,9 @@ def positive(text: str) -> float:
 
 
 def positive_integer(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number above 0, got {text!r}")
-    return value
+    return int(text)
 
 
 def number_of_processes(text: str) -> int:
@@ -52,7 +48,7 @@ def data_file(text: str) -> Path:
 
 
 def out_file(text: str) -> Path:
-    """A file that can be written when the load is over."""
+    """A file that the command can write once the load is over."""
     path = Path(text)
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{text}: is a folder; name a file")

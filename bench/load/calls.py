@@ -1,4 +1,4 @@
-"""What became of the calls of a load."""
+"""The calls of a load: when each was due, was made and ended, and with what status."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,7 +12,7 @@ STAGES = ("input", "features", "generate", "post")
 
 @dataclass(frozen=True, slots=True)
 class ServerTimes:
-    """Microseconds, from the reply."""
+    """The timings of one reply, in microseconds."""
 
     queue: int
     input: int
@@ -27,13 +27,14 @@ class ServerTimes:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Times are in seconds since the load's begin.
+    """One call. Times are in seconds since the load began.
 
-    intended   when the load meant it to be made: latency counts from here
-    sent       when the client came to make it
-    status     as ghz writes it, such as OK or ResourceExhausted
+    intended   when the load meant to make the call: latency counts from here
+    sent       when the client made it
+    status     in ghz's spelling, such as OK or ResourceExhausted
     reason     the server's `grace-reason`, empty if it gave none
-    withdrawn  this client cancelled it, on purpose or at the load's end: no error of the server's
+    withdrawn  this client cancelled the call, on purpose or at the end of the load: the server made
+               no error
     """
 
     intended: float
@@ -51,12 +52,12 @@ class Call:
 
     @property
     def lateness(self) -> float:
-        """How far the client itself was behind."""
+        """The client's own delay."""
         return self.sent - self.intended
 
     @property
     def error(self) -> str:
-        """As ghz words it; empty for what is no error."""
+        """The error in ghz's words; empty for a call that succeeded or was withdrawn."""
         if self.status == "OK" or self.withdrawn:
             return ""
         return f"rpc error: code = {self.status} desc = {self.text}"
@@ -64,11 +65,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class LoadRun:
-    """A load that is over.
+    """A finished load.
 
-    seconds        from the begin to the last call's end
-    warm_up_calls  made before the begin, and not among `calls`
-    processes      that made it together
+    seconds        from the begin to the end of the last call
+    warm_up_calls  calls made before the begin; `calls` leaves them out
+    processes      the number of client processes that made the load together
     """
 
     address: str
@@ -80,7 +81,7 @@ class LoadRun:
 
 
 def status_name(code: grpc.StatusCode) -> str:
-    """The name that Go, and so ghz, has for a status."""
+    """Return Go's name of a status, which is also ghz's."""
     if code is grpc.StatusCode.OK:
         return "OK"
     if code is grpc.StatusCode.CANCELLED:

@@ -1,17 +1,13 @@
-"""Makes a load and records what becomes of each call.
+"""Makes a load from one process and records the end of each call.
 
-An open loop makes its calls at times fixed beforehand, whatever becomes of those before, as
-independent users do: a server that stalls then meets the calls that came meanwhile, and their
-latency counts from when they were meant to be made. A closed loop keeps a number of calls under
-way: it shows what a server can do at most, and says nothing about latency under a given rate.
+An open loop makes its calls at times fixed in advance, as independent users do. A server that
+stalls then meets the calls that arrive meanwhile, and their latency counts from when they were due.
+A closed loop keeps N calls under way: it shows the server's highest rate, not its latency under a
+given rate.
 
-Before the clock starts, every connection is made and has carried one call, which is not counted:
-the first call of a connection is slow on both sides, and only short loads would show it.
-
-This is one process. Several make one load together (team.py): each makes a part, on the same clock.
-
-The event loop waits with select(), whose time-outs are exact to microseconds; epoll's, and so
-uvloop's, are whole milliseconds, by which every call would be late.
+Before the clock starts, each connection carries one call that the result leaves out, since the
+first call of a connection is slow on both sides. The event loop waits with select(), whose
+time-outs are exact to microseconds; those of epoll and uvloop are whole milliseconds.
 """
 
 import asyncio
@@ -24,19 +20,31 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
 import grpc
+import numpy as np
+import numpy.typing as npt
 
-from grace.bench.load.arrivals import poisson_arrivals
 from grace.bench.load.calls import Call, LoadRun, ServerTimes, status_name
 from grace.bench.load.shots import Shot
 from grace.configs.errors import InputError
 from grace.proto.retrieval_pb2 import DESCRIPTOR, RetrieveResponse
 
-__all__ = ["FINISH_SECONDS", "ClosedLoop", "Load", "OpenLoop", "Part", "Progress", "run_load"]
+__all__ = [
+    "FINISH_SECONDS",
+    "ClosedLoop",
+    "Load",
+    "OpenLoop",
+    "Part",
+    "Progress",
+    "poisson_arrivals",
+    "run_load",
+]
 
 FINISH_SECONDS = 20.0
+CONNECT_SECONDS = 10.0
+WARM_UP_SECONDS = 10.0
 
 Progress: TypeAlias = Callable[[float], None]
-"""Takes the seconds of the load that are over."""
+"""Receives the seconds of the load that have passed."""
 
 _SERVICE = DESCRIPTOR.services_by_name["AdsRetrieval"]
 _METHOD = f"/{_SERVICE.full_name}/Retrieve"
@@ -46,8 +54,6 @@ _CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
 )
-_CONNECT_SECONDS = 10.0
-_WARM_UP_SECONDS = 10.0
 _PROGRESS_SECONDS = 0.5
 
 _Method: TypeAlias = "grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]"
@@ -55,7 +61,7 @@ _Method: TypeAlias = "grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]"
 
 @dataclass(frozen=True, slots=True)
 class OpenLoop:
-    """Poisson arrivals. Calls under way `finish_seconds` after the last one are withdrawn."""
+    """Poisson arrivals. The client withdraws what is under way `finish_seconds` after the last."""
 
     rate: float
     seconds: float
@@ -76,17 +82,25 @@ Load: TypeAlias = OpenLoop | ClosedLoop
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one of `of` processes makes of a load: call or caller `number`, `number` + `of`, ...
+    """The share of one of `of` client processes: call or caller `number`, `number` + `of`, ...
 
-    Thinned so, an open loop's calls are the same ones at the same times whoever makes them.
+    An open loop's calls and their times are the same for every number of processes.
 
-    begin  called when the connections are warm: waits for the others, and tells when the load's
-           clock starts, by `time.perf_counter`, which all processes of a machine share
+    begin  called when the connections are warm: waits for the other processes and returns when the
+           load begins, on the clock of `time.perf_counter`, which all processes of a machine share
     """
 
     number: int = 0
     of: int = 1
     begin: Callable[[], float] = time.perf_counter
+
+
+def poisson_arrivals(rate: float, seconds: float, seed: int) -> npt.NDArray[np.float64]:
+    """Return ascending times in [0, seconds), `rate` a second on average, the same for one seed."""
+    rng = np.random.default_rng(seed)
+    count = int(rng.poisson(rate * seconds))
+    # Given their number, the arrivals of a Poisson process are uniform.
+    return np.sort(rng.random(count)) * seconds
 
 
 def run_load(
@@ -96,68 +110,62 @@ def run_load(
     connections: int = 4,
     progress: Progress = lambda seconds: None,
     part: Part = Part(),
+    *,
+    connect_seconds: float = CONNECT_SECONDS,
+    warm_up_seconds: float = WARM_UP_SECONDS,
 ) -> LoadRun:
-    """Call i makes shot i, beginning again after the last, on connection i, likewise."""
-    with asyncio.Runner(loop_factory=_event_loop) as runner:
-        return runner.run(_run(address, shots, load, connections, progress, part))
+    """Make the load. Call i takes shot i and connection i, each in turn."""
+
+    async def run() -> LoadRun:
+        async with AsyncExitStack() as stack:
+            channels = [
+                await stack.enter_async_context(
+                    grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+                )
+                for _ in range(connections)
+            ]
+            await _connect(address, channels, connect_seconds)
+            methods: list[_Method] = [channel.unary_unary(_METHOD) for channel in channels]
+            await _warm_up(methods, shots, warm_up_seconds)
+            begin = part.begin()
+            wait = begin - time.perf_counter()
+            began = datetime.now(UTC) + timedelta(seconds=wait)
+            await asyncio.sleep(wait)
+            caller = _Caller(methods, shots, begin, part.of)
+            reporting = asyncio.create_task(_report(caller, progress))
+            try:
+                if isinstance(load, OpenLoop):
+                    await _open_loop(caller, load, part)
+                else:
+                    await _closed_loop(caller, load, part)
+            finally:
+                reporting.cancel()
+            return LoadRun(address, began, caller.now(), tuple(caller.ended), len(methods))
+
+    def event_loop() -> asyncio.AbstractEventLoop:
+        return asyncio.SelectorEventLoop(selectors.SelectSelector())
+
+    with asyncio.Runner(loop_factory=event_loop) as runner:
+        return runner.run(run())
 
 
-def _event_loop() -> asyncio.AbstractEventLoop:
-    return asyncio.SelectorEventLoop(selectors.SelectSelector())
-
-
-async def _run(
-    address: str,
-    shots: Sequence[Shot],
-    load: Load,
-    connections: int,
-    progress: Progress,
-    part: Part,
-) -> LoadRun:
-    async with AsyncExitStack() as stack:
-        channels = [
-            await stack.enter_async_context(
-                grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
-            )
-            for _ in range(connections)
-        ]
-        await _connect(address, channels)
-        methods: list[_Method] = [channel.unary_unary(_METHOD) for channel in channels]
-        await _warm_up(methods, shots)
-        begin = part.begin()
-        wait = begin - time.perf_counter()
-        began = datetime.now(UTC) + timedelta(seconds=wait)
-        await asyncio.sleep(wait)
-        caller = _Caller(methods, shots, begin, part.of)
-        told = asyncio.create_task(_tell(caller, progress))
-        try:
-            if isinstance(load, OpenLoop):
-                await _open_loop(caller, load, part)
-            else:
-                await _closed_loop(caller, load, part)
-        finally:
-            told.cancel()
-        return LoadRun(address, began, caller.now(), tuple(caller.ended), len(methods))
-
-
-async def _connect(address: str, channels: Sequence[grpc.aio.Channel]) -> None:
+async def _connect(address: str, channels: Sequence[grpc.aio.Channel], seconds: float) -> None:
     ready = asyncio.gather(*(channel.channel_ready() for channel in channels))
     try:
-        await asyncio.wait_for(ready, _CONNECT_SECONDS)
+        await asyncio.wait_for(ready, seconds)
     except TimeoutError:
-        raise InputError(f"{address}: no server answers there; start one with `grace serve`") from (
-            None
-        )
+        fault = f"{address}: no server answers there; start one with `grace serve`"
+        raise InputError(fault) from None
 
 
-async def _warm_up(methods: Sequence[_Method], shots: Sequence[Shot]) -> None:
-    """One call on each connection, whatever becomes of it: the load will show why."""
-    patient = [Shot(shot.body, _WARM_UP_SECONDS) for shot in shots[: len(methods)]]
+async def _warm_up(methods: Sequence[_Method], shots: Sequence[Shot], seconds: float) -> None:
+    """Make one call on each connection and ignore how it ends: the load itself will show why."""
+    patient = [Shot(shot.body, seconds) for shot in shots[: len(methods)]]
     caller = _Caller(methods, patient, time.perf_counter())
     await asyncio.gather(*(caller.call(number, caller.now()) for number in range(len(methods))))
 
 
-async def _tell(caller: "_Caller", progress: Progress) -> None:
+async def _report(caller: "_Caller", progress: Progress) -> None:
     while True:
         progress(caller.now())
         await asyncio.sleep(_PROGRESS_SECONDS)
@@ -173,8 +181,7 @@ async def _open_loop(caller: "_Caller", load: OpenLoop, part: Part) -> None:
         task = asyncio.create_task(caller.call(number, due))
         under_way.add(task)
         task.add_done_callback(under_way.discard)
-    rest = list(under_way)
-    if rest:
+    if rest := list(under_way):
         await asyncio.wait(rest, timeout=load.finish_seconds)
         caller.withdraw()
         await asyncio.gather(*rest)
@@ -191,7 +198,7 @@ async def _closed_loop(caller: "_Caller", load: ClosedLoop, part: Part) -> None:
 
 
 class _Caller:
-    """Makes single calls, and keeps the record of those that have ended."""
+    """Makes single calls and records each one when it ends."""
 
     def __init__(
         self, methods: Sequence[_Method], shots: Sequence[Shot], begin: float, of: int = 1
@@ -221,19 +228,11 @@ class _Caller:
         try:
             reply = await call
         except grpc.aio.AioRpcError as error:
-            self.ended.append(
-                Call(
-                    intended,
-                    sent,
-                    self.now(),
-                    status_name(error.code()),
-                    _reason(error),
-                    error.details() or "",
-                )
-            )
+            ended, status, text = self.now(), status_name(error.code()), error.details() or ""
+            self.ended.append(Call(intended, sent, ended, status, _reason(error), text))
         except asyncio.CancelledError:
             if not call.cancelled():
-                raise  # it is this client that is being ended
+                raise  # the whole client is being stopped, not this call
             self.ended.append(Call(intended, sent, self.now(), "Canceled", withdrawn=True))
         else:
             ended = self.now()
@@ -251,10 +250,5 @@ def _reason(error: grpc.aio.AioRpcError) -> str:
 
 def _server_times(reply: bytes) -> ServerTimes:
     times = RetrieveResponse.FromString(reply).timings
-    return ServerTimes(
-        queue=times.queue_us,
-        input=times.input_us,
-        features=times.features_us,
-        generate=times.generate_us,
-        post=times.post_us,
-    )
+    stages = (times.input_us, times.features_us, times.generate_us, times.post_us)
+    return ServerTimes(times.queue_us, *stages)

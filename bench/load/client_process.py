@@ -1,15 +1,34 @@
-"""A load from processes of its own, so that nothing else that runs here makes its calls late."""
+"""Client processes: several that make one load together, or one apart from the caller.
+
+One Python process makes about a thousand calls a second and is late beyond that. So each of N
+processes makes every N-th call of the load, over its own connections and by one common clock. Their
+calls are merged before anything is computed: a percentile is of calls, never of percentiles.
+"""
 
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from multiprocessing import connection, get_context
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
-from grace.bench.load.client import Load, OpenLoop
+from grace.bench.load.calls import LoadRun
+from grace.bench.load.client import ClosedLoop, Load, OpenLoop, Part, Progress, run_load
 from grace.bench.load.result import read_result
-from grace.configs.errors import InputError
+from grace.bench.load.shots import Shot
+from grace.configs.errors import GraceError, InputError
 
-__all__ = ["run_in_a_process"]
+__all__ = ["merged", "run_in_a_process", "run_together"]
+
+_NOTICE_SECONDS = 0.1  # the begin is announced this long ahead, so that no process hears it late
+_PROGRESS_SECONDS = 0.5
+_READY = "ready"
+
+_Team = Sequence[tuple[SpawnProcess, Connection]]
 
 
 def run_in_a_process(
@@ -21,9 +40,10 @@ def run_in_a_process(
     timeout_ms: float | None = None,
     processes: int = 1,
 ) -> dict[str, Any]:
-    """The result, also in the file `out`; it says itself if it is not valid.
+    """Make the load outside this process, whose work would delay calls; return its result.
 
-    `connections` of each of the `processes` that make the load together.
+    The result is also in `out`, and says whether it is valid. Each of the `processes` has its own
+    `connections`.
     """
     out.unlink(missing_ok=True)
     command = [sys.executable, "-m", "grace.bench.load", "--address", address, "--data", str(data)]
@@ -37,5 +57,104 @@ def run_in_a_process(
         command += ["--timeout-ms", str(timeout_ms)]
     subprocess.run([*command, "--out", str(out)], check=False)
     if not out.exists():
-        raise InputError(f"{address}: the load could not be made; its client says why above")
+        raise InputError(f"{address}: the client could not make the load; it printed why above")
     return read_result(out)
+
+
+def run_together(
+    address: str,
+    shots: Sequence[Shot],
+    load: Load,
+    processes: int = 1,
+    connections: int = 4,
+    progress: Progress = lambda seconds: None,
+) -> LoadRun:
+    """Make the load from N processes with `connections` each; from this process if N is 1."""
+    if isinstance(load, ClosedLoop) and load.in_flight < processes:
+        raise InputError(
+            f"--in-flight {load.in_flight}: too few for {processes} processes, which need a call "
+            "under way each; lower --processes"
+        )
+    if processes == 1:
+        return run_load(address, shots, load, connections, progress)
+    context = get_context("spawn")  # a forked copy would lack gRPC's threads
+    with ExitStack() as stack:
+        team: list[tuple[SpawnProcess, Connection]] = []
+        for number in range(processes):
+            ours, theirs = context.Pipe()
+            arguments = (theirs, address, tuple(shots), load, connections, number, processes)
+            process = context.Process(target=_make_part, args=arguments, daemon=True)
+            process.start()
+            stack.callback(_end, process, ours)
+            theirs.close()
+            team.append((process, ours))
+        _receive(address, team, lambda: None)  # every process is _READY
+        begin = time.perf_counter() + _NOTICE_SECONDS
+        for _, pipe in team:
+            pipe.send(begin)
+        return merged(_receive(address, team, lambda: progress(time.perf_counter() - begin)))
+
+
+def merged(runs: Sequence[LoadRun]) -> LoadRun:
+    """All calls in the order in which they ended, as one process records them."""
+    calls = sorted((call for run in runs for call in run.calls), key=lambda call: call.ended)
+    return LoadRun(
+        address=runs[0].address,
+        began=min(run.began for run in runs),
+        seconds=max(run.seconds for run in runs),
+        calls=tuple(calls),
+        warm_up_calls=sum(run.warm_up_calls for run in runs),
+        processes=sum(run.processes for run in runs),
+    )
+
+
+def _receive(address: str, team: _Team, tick: Callable[[], None]) -> list[Any]:
+    """Return one message of each process; raise the error that a process sent."""
+    received: dict[int, Any] = {}
+    numbers = {pipe: number for number, (_, pipe) in enumerate(team)}
+    while len(received) < len(team):
+        waiting = [pipe for pipe, number in numbers.items() if number not in received]
+        for pipe in connection.wait(waiting, _PROGRESS_SECONDS):
+            assert isinstance(pipe, Connection)
+            number = numbers[pipe]
+            try:
+                received[number] = pipe.recv()
+            except EOFError:
+                process = team[number][0]
+                process.join()
+                raise InputError(
+                    f"{address}: process {number} of {len(team)} of the load ended with exit code "
+                    f"{process.exitcode}; what it printed is above"
+                ) from None
+            if isinstance(received[number], GraceError):
+                raise received[number]
+        tick()
+    return [received[number] for number in range(len(team))]
+
+
+def _make_part(
+    pipe: Connection,
+    address: str,
+    shots: tuple[Shot, ...],
+    load: Load,
+    connections: int,
+    number: int,
+    of: int,
+) -> None:
+    """The body of a client process: report ready, receive the begin, send the run or an error."""
+
+    def begin() -> float:
+        pipe.send(_READY)
+        at: float = pipe.recv()
+        return at
+
+    try:
+        pipe.send(run_load(address, shots, load, connections, part=Part(number, of, begin)))
+    except GraceError as error:
+        pipe.send(error)
+
+
+def _end(process: SpawnProcess, pipe: Connection) -> None:
+    pipe.close()
+    process.terminate()
+    process.join()

@@ -1,13 +1,11 @@
-"""What a call costs the event loop, with a reply of many ads and with one of none.
+"""What a call costs the server's event loop, with a reply of 10,000 ads and with one of none.
 
     python -m grace.bench.load.loop_cost --out bench/results/cpu-2core/loop.json
 
-The loop is the server's main thread, whose time on a processor the kernel counts. So the difference
-holds all that a longer reply makes the loop do, copies into the connection included; and since the
-bytes are ready before they come to it, nothing of their making.
-
-With `listen.front_ends` gRPC is not on that thread, and costs it a link to other processes instead:
-there is a row without, and one with two of them.
+The event loop is the server's main thread, whose processor time Linux counts. The replies' bytes
+are ready before they reach the loop, so the difference is what a longer reply makes the loop itself
+do, copies into the connection included. With `listen.front_ends` gRPC runs in other processes, and
+the loop has a link to them instead: one row is without, one with two of them.
 """
 
 import argparse
@@ -15,33 +13,44 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
+
+import numpy as np
 
 from grace.bench.load.client import ClosedLoop
 from grace.bench.load.client_process import run_in_a_process
 from grace.bench.load.shots import read_requests
 from grace.bench.load.tiny_server import TinyServerFiles, write_tiny_server_files
-from grace.bench.result_file import write_result
+from grace.bench.result_file import record
 from grace.bench.running_server import RunningServer
 from grace.configs.errors import GraceError
+from grace.configs.serving import load_serving_config
+from grace.proto.retrieval_pb2 import RetrieveResponse
+from grace.server.life_cycle import serve
+from grace.server.messages import AnsweredBatch, GeneratedBatch, Span
+from grace.server.stages.replies import write_reply
+from grace.server.stages.stages import STAGES
 
-__all__ = ["LoopCost", "main", "measure_loop_cost"]
+__all__ = ["LoopCost", "main", "measure_loop_cost", "serve_long_replies"]
 
 ADS = 10_000
 FRONT_ENDS = (0, 2)
-_NONE = 1  # `max_ads` that the server takes for none; 0 would be its default
+_NO_ADS = 1  # the `max_ads` that stands for none; 0 would be the server's default
 _IN_FLIGHT = 16
+_SERVE = (
+    "import sys; from grace.bench.load import loop_cost as c; c.serve_long_replies(sys.argv[1])"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class LoopCost:
-    """Microseconds of the event loop's thread for each call: medians of the rounds.
+    """Microseconds of the event loop's thread for each call, as medians of the rounds.
 
-    us_of_the_ads     the difference, of each round; `least` and `most` say how steady the machine
+    us_of_the_ads     the difference in each round; `least` and `most` show how steady the machine
                       was
-    us_in_front_ends  of all threads of the processes that hold gRPC, with the ads
+    us_in_front_ends  all threads of the processes that run gRPC, with the ads
     """
 
     front_ends: int
@@ -67,62 +76,82 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         files = write_tiny_server_files(Path(folder))
-        costs = [
-            measure_loop_cost(files, front_ends, options.rounds, options.seconds)
+        rows = (
+            asdict(measure_loop_cost(files, front_ends, options.rounds, options.seconds))
             for front_ends in FRONT_ENDS
-        ]
-    rows = [asdict(cost) for cost in costs]
-    for row in rows:
-        print(json.dumps(row))
-    write_result(options.out, "python -m grace.bench.load.loop_cost", arguments, rows)
+        )
+        record("python -m grace.bench.load.loop_cost", arguments, rows, options.out)
 
 
 def measure_loop_cost(
     files: TinyServerFiles, front_ends: int, rounds: int, seconds: float
 ) -> LoopCost:
-    """Rounds of both kinds by turns, so that a busy machine hurts both."""
-    command = (sys.executable, "-m", "grace.bench.load.long_replies")
+    """Alternate rounds of both kinds, so that a busy machine slows both."""
     config = files.write_config(f"long{front_ends}.yaml", listen={"front_ends": front_ends})
     log = files.folder / f"long{front_ends}.log"
-    with RunningServer((*command, "--config", config), log) as server:
-        data = {ads: _requests(files, ads) for ads in (_NONE, ADS)}
+    with RunningServer((sys.executable, "-c", _SERVE, config), log) as server:
+        data = {ads: _requests(files, ads) for ads in (_NO_ADS, ADS)}
         _load(server, data[ADS], 1.0)
-        costs: dict[int, list[float]] = {ads: [] for ads in data}
-        elsewhere: dict[int, list[float]] = {ads: [] for ads in data}
+        in_loop: dict[int, list[float]] = {ads: [] for ads in data}
+        in_front_ends: list[float] = []
         calls = 0
         for _ in range(rounds):
             for ads, requests in data.items():
-                before, others = _main_thread_ns(server.pid), _children_ns(server.pid)
+                loop_before, others_before = _main_thread_ns(server.pid), _children_ns(server.pid)
                 made = _load(server, requests, seconds)
-                costs[ads].append((_main_thread_ns(server.pid) - before) / made / 1e3)
-                elsewhere[ads].append((_children_ns(server.pid) - others) / made / 1e3)
                 calls += made
-    differences = [long - short for short, long in zip(costs[_NONE], costs[ADS], strict=True)]
+                in_loop[ads].append((_main_thread_ns(server.pid) - loop_before) / made / 1e3)
+                others = (_children_ns(server.pid) - others_before) / made / 1e3
+                if ads == ADS:
+                    in_front_ends.append(others)
+    differences = [long - short for short, long in zip(in_loop[_NO_ADS], in_loop[ADS], strict=True)]
     return LoopCost(
         front_ends=front_ends,
         ads=ADS,
         calls=calls,
-        us_without_ads=round(median(costs[_NONE]), 1),
-        us_with_ads=round(median(costs[ADS]), 1),
+        us_without_ads=round(median(in_loop[_NO_ADS]), 1),
+        us_with_ads=round(median(in_loop[ADS]), 1),
         us_of_the_ads=round(median(differences), 1),
         least=round(min(differences), 1),
         most=round(max(differences), 1),
-        us_in_front_ends=round(median(elsewhere[ADS]), 1),
+        us_in_front_ends=round(median(in_front_ends), 1),
     )
+
+
+def serve_long_replies(config: str) -> None:
+    """Run a server whose replies hold as many ads as `max_ads` says, or none if it says 1.
+
+    The tiny catalogue has no 10,000 ads for a user. So the last stage, after its real work, writes
+    replies from an array; everything else is the real server.
+    """
+    ids = np.arange(ADS, dtype=np.int64)
+    scores = np.linspace(-1, -9, ADS, dtype=np.float32)
+
+    def post(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:
+        answered = STAGES.post(batch, spans)
+        answers = []
+        for answer in answered.answers:
+            retrieval = answer.request.retrieval
+            ads = 0 if retrieval.max_ads == _NO_ADS else retrieval.max_ads
+            head = RetrieveResponse(request_id=retrieval.request_id)
+            answers.append(replace(answer, reply=write_reply(head, ids[:ads], scores[:ads])))
+        return replace(answered, answers=tuple(answers))
+
+    sys.exit(serve(load_serving_config(Path(config)), replace(STAGES, post=post)))
 
 
 def _requests(files: TinyServerFiles, ads: int) -> Path:
     path = files.folder / f"requests-{ads}.jsonl"
-    asked = {"max_ads": ads, "profile": "reduced"}
-    lines = [json.dumps({**request, **asked}) for request in read_requests(files.requests)]
+    changes = {"max_ads": ads, "profile": "reduced"}
+    lines = [json.dumps({**request, **changes}) for request in read_requests(files.requests)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
 
 def _load(server: RunningServer, requests: Path, seconds: float) -> int:
-    """A closed loop from another process; the calls it made, which must all be answered.
+    """Make a closed loop from another process; return its calls, all of which must succeed.
 
-    Those of its warm-up are among them: the event loop had them too.
+    The count includes the warm-up calls: the event loop handled them too.
     """
     load = ClosedLoop(_IN_FLIGHT, seconds)
     result = run_in_a_process(server.address, requests, load, requests.with_suffix(".result.json"))
@@ -131,12 +160,12 @@ def _load(server: RunningServer, requests: Path, seconds: float) -> int:
 
 
 def _main_thread_ns(pid: int) -> int:
-    """On a processor, user and system time."""
+    """The processor time of the main thread, user and system."""
     return _ns(Path(f"/proc/{pid}/task/{pid}"))
 
 
 def _children_ns(pid: int) -> int:
-    """Likewise, of all threads of all processes that it has started."""
+    """The processor time of all threads of all child processes."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
     return sum(_ns(task) for child in children for task in Path(f"/proc/{child}/task").iterdir())
 

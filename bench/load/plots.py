@@ -1,4 +1,4 @@
-"""Pictures of loads. The one module of this package that needs matplotlib, the extra `plots`."""
+"""Pictures of loads. The only module of this package that needs matplotlib, the extra `plots`."""
 
 import io
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from grace.bench.load.summary import RunSummary
 from grace.bench.load.timeline import LANES, Slice
 
-__all__ = ["draw_all", "draw_comparison", "draw_over_time", "draw_timeline"]
+__all__ = ["draw_loads", "draw_timeline"]
 
 _GOOD, _BAD, _GREY = "#1f4e8c", "#c0392b", "#98a3b3"
 _PERCENTAGES = {50: "#7fa6d6", 90: "#3f76b5", 99: "#1f4e8c"}
@@ -18,24 +18,8 @@ _LANE_COLOURS = ("#7fa6d6", "#8cbf9f", "#1f4e8c", "#c9a35b")
 _DPI = 110
 
 
-def draw_comparison(runs: Sequence[RunSummary]) -> bytes:
-    """A PNG: percentiles against offered load, and what became of the calls."""
-    figure = _figure(11, 4)
-    percentiles, outcomes = figure.subplots(1, 2)
-    _percentiles(percentiles, runs)
-    _outcomes(outcomes, runs)
-    return _png(figure)
-
-
-def draw_over_time(run: RunSummary) -> bytes:
-    """A PNG: every call at the time it was made, with its latency."""
-    figure = _figure(11, 3)
-    _over_time(figure.subplots(), run)
-    return _png(figure)
-
-
-def draw_all(runs: Sequence[RunSummary]) -> bytes:
-    """The same pictures, all in one PNG."""
+def draw_loads(runs: Sequence[RunSummary]) -> bytes:
+    """A PNG: percentiles and outcomes against the offered load, then each run's calls over time."""
     figure = _figure(11, 4 + 3 * len(runs))
     heights = [4, *[3] * len(runs)]
     parts = figure.subfigures(1 + len(runs), 1, height_ratios=heights, squeeze=False)[:, 0]
@@ -48,7 +32,7 @@ def draw_all(runs: Sequence[RunSummary]) -> bytes:
 
 
 def draw_timeline(slices: Sequence[Slice], title: str) -> bytes:
-    """A PNG: one lane for each stage, a bar for each batch with its number of requests."""
+    """A PNG: one lane for each stage, one bar for each batch, with the number of its requests."""
     figure = _figure(13, 3.4)
     axes = figure.subplots()
     begin = min(part.begin for part in slices)
@@ -71,14 +55,10 @@ def draw_timeline(slices: Sequence[Slice], title: str) -> bytes:
 
 def _percentiles(axes: Axes, runs: Sequence[RunSummary]) -> None:
     known = sorted((run for run in runs if run.latency_ms), key=lambda run: run.offered)
+    offered = [run.offered for run in known]
     for percentage, colour in _PERCENTAGES.items():
-        axes.plot(
-            [run.offered for run in known],
-            [run.latency_ms[percentage] for run in known],
-            marker="o",
-            color=colour,
-            label=f"P{percentage}",
-        )
+        latencies = [run.latency_ms[percentage] for run in known]
+        axes.plot(offered, latencies, marker="o", color=colour, label=f"P{percentage}")
     axes.set(xlabel="offered, calls/s", ylabel="latency of OK calls, ms", title="Percentiles")
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
@@ -103,14 +83,10 @@ def _outcomes(axes: Axes, runs: Sequence[RunSummary]) -> None:
 def _over_time(axes: Axes, run: RunSummary) -> None:
     for label, colour, good in (("OK", _GOOD, True), ("not OK", _BAD, False)):
         points = [point for point in run.points if point.ok is good]
-        axes.scatter(
-            [point.second for point in points],
-            [point.latency_ms for point in points],
-            s=3,
-            color=colour,
-            label=label if points else None,
-            rasterized=True,
-        )
+        seconds = [point.second for point in points]
+        latencies = [point.latency_ms for point in points]
+        named = label if points else None
+        axes.scatter(seconds, latencies, s=3, color=colour, label=named, rasterized=True)
     axes.set(xlabel="second of the load", ylabel="latency, ms", title=run.title)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)

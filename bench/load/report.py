@@ -1,4 +1,4 @@
-"""A page about loads, for people: one HTML file with its pictures in it, and a PNG beside it.
+"""A page about loads: one self-contained HTML file, with its picture also as a PNG next to it.
 
     python -m grace.bench.load.report build/load/rate-*.json --out build/load/report.html
 
@@ -14,9 +14,9 @@ from pathlib import Path
 
 from grace.bench.load.arguments import out_file
 from grace.bench.load.client import FINISH_SECONDS
-from grace.bench.load.plots import draw_all, draw_comparison, draw_over_time
+from grace.bench.load.plots import draw_loads
 from grace.bench.load.result import LATENESS_LIMIT, LATENESS_SHARE
-from grace.bench.load.summary import RunSummary, read_summary
+from grace.bench.load.summary import PERCENTAGES, RunSummary, read_summary
 from grace.bench.result_file import machine
 from grace.configs.errors import GraceError
 
@@ -32,46 +32,30 @@ img { max-width: 100% }
 .legend { color: #556; font-size: 13px; padding-left: 1.2em }
 """
 _LATENCIES = (
-    "Latencies are of calls that ended OK and, of our client, count from when a call was meant to "
-    "be made. Before its clock starts, our client makes one call on each connection; no number "
-    "here counts those."
+    "Latencies are of calls that ended OK. Our client counts them from the time at which a call "
+    "was due, and leaves out the one call that warms up each connection."
 )
 _HEADINGS = (
     "offered/s", "answered OK/s", "calls", "OK", "failed", "withdrawn",
     "P50 ms", "P90 ms", "P95 ms", "P99 ms", "slowest ms", "late ms", "client",
 )  # fmt: skip
-_LEGEND = (
-    ("offered/s", "the calls that the load meant to make; of a closed loop, those it made."),
-    ("answered OK/s", "OK calls by the whole time, to the end of the last call."),
-    ("failed", "refused, too late or in error; by the server's reason below."),
-    (
-        "withdrawn",
-        (
-            f"given up by the client itself, {FINISH_SECONDS:g} s after the last call was made, or "
-            "at ghz's end. Neither OK nor failed, and in no latency."
-        ),
-    ),
-    ("P99 ms", "99 % of the OK calls took at most this long; likewise P50, P90, P95."),
-    (
-        "late ms",
-        (
-            "how far our client itself was behind, P99: it is part of the latencies. More than "
-            f"{LATENESS_LIMIT * 1e3:g} ms and more than {LATENESS_SHARE * 100:g} % of the P99 of "
-            "all calls, and the load is no valid measurement of the server."
-        ),
-    ),
-)
-_STAGES_LEGEND = (
-    ("queue", "all waiting on the server: for a batch, and between stages."),
-    ("input, features, generate, post", "work on the batch that the call was in."),
-    (
-        "overhead",
-        (
-            "all else that the client saw: both front ends, the network between them, the "
-            "client's own lateness."
-        ),
-    ),
-)
+_LEGEND = {
+    "offered/s": "calls that the load meant to make; for a closed loop, calls that it made.",
+    "answered OK/s": "OK calls, divided by the time to the end of the last call.",
+    "failed": "refused, too late or in error; the table of reasons says which.",
+    "withdrawn": f"given up by the client itself, {FINISH_SECONDS:g} s after the last call was "
+    "made, or when ghz ended. Neither OK nor failed, and in no latency.",
+    "P99 ms": "99 % of the OK calls took at most this long; likewise P50, P90, P95.",
+    "late ms": "P99 of our client's own delay, which is part of the latencies. If it is above "
+    f"{LATENESS_LIMIT * 1e3:g} ms and above {LATENESS_SHARE * 100:g} % of the P99 of all calls, "
+    "the run does not measure the server.",
+}
+_STAGES_LEGEND = {
+    "queue": "all waiting on the server: for a batch, and between stages.",
+    "input, features, generate, post": "work on the batch that the call was in.",
+    "overhead": "the rest of the latency: gRPC in client and server, the network between them, "
+    "and the client's lateness.",
+}
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -82,7 +66,7 @@ def main(arguments: Sequence[str]) -> None:
     )
     parser.add_argument("results", type=Path, nargs="+", help="result files, ours or ghz's")
     parser.add_argument(
-        "--out", type=out_file, required=True, help="HTML file; a PNG goes beside it"
+        "--out", type=out_file, required=True, help="HTML file; a PNG goes next to it"
     )
     options = parser.parse_args(arguments)
     write_report([read_summary(path) for path in options.results], options.out)
@@ -91,13 +75,15 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def write_report(runs: Sequence[RunSummary], out: Path) -> None:
-    """`out` and the same pictures under its name with .png."""
+    """Write the page to `out` and its picture under the same name with .png."""
     ordered = sorted(runs, key=lambda run: run.offered)
-    out.write_text(_page(ordered), encoding="utf-8")
-    out.with_suffix(".png").write_bytes(draw_all(ordered))
+    picture = draw_loads(ordered)
+    out.write_text(_page(ordered, picture), encoding="utf-8")
+    out.with_suffix(".png").write_bytes(picture)
 
 
-def _page(runs: Sequence[RunSummary]) -> str:
+def _page(runs: Sequence[RunSummary], picture: bytes) -> str:
+    data = base64.b64encode(picture).decode()
     parts = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Load</title>",
         f"<style>{_STYLE}</style></head><body><h1>Load</h1>",
@@ -111,17 +97,15 @@ def _page(runs: Sequence[RunSummary]) -> str:
         ),
         *_reasons(runs),
         *_stages(runs),
-        "<h2>Against offered load</h2>",
-        _image(draw_comparison(runs), "percentiles and outcomes against offered load"),
-        "<h2>Over time</h2>",
-        *(_image(draw_over_time(run), f"latency over time, {run.title}") for run in runs),
+        "<h2>Against offered load, and over time</h2>",
+        f"<p><img alt='latencies and outcomes' src='data:image/png;base64,{data}'></p>",
         "</body></html>\n",
     ]
     return "\n".join(parts)
 
 
 def _cells(run: RunSummary) -> list[str]:
-    latencies = [f"{run.latency_ms[p]:.1f}" if run.latency_ms else "-" for p in (50, 90, 95, 99)]
+    latencies = [f"{run.latency_ms[p]:.1f}" if run.latency_ms else "-" for p in PERCENTAGES]
     counts = [f"{count:,}" for count in (run.count, run.ok, run.failed, run.withdrawn)]
     rates = [f"{run.offered:g}", f"{run.answered_per_second:,.1f}"]
     late = "-" if run.late_ms is None else f"{run.late_ms:.1f}"
@@ -137,13 +121,12 @@ def _reasons(runs: Sequence[RunSummary]) -> list[str]:
 
 
 def _stages(runs: Sequence[RunSummary]) -> list[str]:
-    names = next((list(run.stages_ms) for run in runs if run.stages_ms), [])
-    if not names:
+    measured = [run for run in runs if run.stages_ms]
+    if not measured:
         return []
+    names = list(measured[0].stages_ms)
     rows = [
-        [f"{run.offered:g}", *(f"{run.stages_ms[name]:.2f}" for name in names)]
-        for run in runs
-        if run.stages_ms
+        [f"{run.offered:g}", *(f"{run.stages_ms[name]:.2f}" for name in names)] for run in measured
     ]
     return [
         "<h2>Where the time went: medians in ms</h2>",
@@ -161,14 +144,9 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "<table>\n" + "\n".join(lines) + "\n</table>"
 
 
-def _legend(lines: Sequence[tuple[str, str]]) -> str:
-    items = (f"<li><b>{escape(name)}</b>: {escape(text)}</li>" for name, text in lines)
+def _legend(lines: dict[str, str]) -> str:
+    items = (f"<li><b>{escape(name)}</b>: {escape(text)}</li>" for name, text in lines.items())
     return "<ul class='legend'>\n" + "\n".join(items) + "\n</ul>"
-
-
-def _image(png: bytes, alternative: str) -> str:
-    data = base64.b64encode(png).decode()
-    return f"<p><img alt='{escape(alternative)}' src='data:image/png;base64,{data}'></p>"
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""A load's result in ghz's JSON schema, so that one report reads both; ours in addition: `grace`.
+"""A load's result in ghz's JSON schema, with our own numbers in addition under `grace`.
 
-As in ghz, durations are nanoseconds; the average and the rate count every call, all other latencies
-those that ended OK; a detail's timestamp is its call's end. Unlike ghz's, latencies count from when
-a call was meant to be made, and calls that the client withdrew stand in no error.
+As in ghz, durations are nanoseconds, a detail's timestamp is the end of its call, and the average
+and the rate count every call; all other latencies are of calls that ended OK. Unlike ghz's,
+latencies count from when a call was due, and a call that the client withdrew is no error.
 """
 
 import json
@@ -13,6 +13,8 @@ from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from grace.bench.load.calls import STAGES, Call, LoadRun
 from grace.bench.load.client import Load, OpenLoop
 
@@ -20,7 +22,7 @@ __all__ = ["invalid_because", "load_result", "percentile", "read_result", "write
 
 PERCENTAGES = (10, 25, 50, 75, 90, 95, 99)
 HISTOGRAM_STEPS = 10
-MAX_DETAILS = 1_000_000  # ghz's, too
+MAX_DETAILS = 1_000_000  # ghz's limit, too
 CALL = "grace.v1.AdsRetrieval.Retrieve"
 
 LATENESS_LIMIT = 0.005
@@ -28,20 +30,20 @@ LATENESS_SHARE = 0.1
 
 
 def percentile(ascending: Sequence[float], percentage: float) -> float:
-    """The smallest value that `percentage` % of them do not exceed (nearest rank)."""
+    """Return the smallest value that `percentage` % of them do not exceed (nearest rank)."""
     rank = math.ceil(len(ascending) * percentage / 100)
     return ascending[max(rank, 1) - 1]
 
 
 def invalid_because(run: LoadRun) -> str | None:
-    """Why the run does not say what the server does under this load, if so."""
+    """Say why the run does not show what the server does under this load; None if it does."""
     if not run.calls:
         return "no call was made; give a higher rate or more seconds"
     return _server_away(run) or _limit_of_client(run)
 
 
 def _server_away(run: LoadRun) -> str | None:
-    """A server that refuses a call gives its reason: nobody did."""
+    """A server that refuses a call gives a reason; these calls have none."""
     lost = [call for call in run.calls if call.status == "Unavailable" and not call.reason]
     if not lost:
         return None
@@ -53,9 +55,7 @@ def _server_away(run: LoadRun) -> str | None:
 
 
 def _limit_of_client(run: LoadRun) -> str | None:
-    """Lateness is part of the latencies, from whose P99 it must not be told apart: it may be a
-    tenth of it, or 5 ms, whichever is more.
-    """
+    """Lateness is part of every latency, so its P99 may be 5 ms or a tenth of theirs, not more."""
     lateness = percentile(sorted(call.lateness for call in run.calls), 99)
     latency = percentile(sorted(call.latency for call in run.calls), 99)
     allowed = max(LATENESS_LIMIT, LATENESS_SHARE * latency)
@@ -71,7 +71,7 @@ def _limit_of_client(run: LoadRun) -> str | None:
 def load_result(
     run: LoadRun, load: Load, connections: int, timeout_seconds: float | None
 ) -> dict[str, Any]:
-    """`connections` of each process."""
+    """Return the result of a run whose client processes had `connections` each."""
     calls = run.calls
     good = sorted(call.latency for call in calls if call.status == "OK")
     return {
@@ -100,7 +100,7 @@ def write_load_result(result: dict[str, Any], path: Path) -> None:
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """Ours or ghz's."""
+    """Read a result of our client or of ghz."""
     result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return result
 
@@ -130,7 +130,7 @@ def _own(run: LoadRun, load: Load) -> dict[str, Any]:
         "valid": invalid is None,
         "invalid_because": invalid,
         "processes": run.processes,
-        "began": run.began.timestamp(),  # `date` is of whole seconds
+        "began": run.began.timestamp(),  # `date` has whole seconds only
         "offered_rps": load.rate if isinstance(load, OpenLoop) else None,
         "seed": load.seed if isinstance(load, OpenLoop) else None,
         "warm_up_calls": run.warm_up_calls,  # counted nowhere else
@@ -146,8 +146,8 @@ def _own(run: LoadRun, load: Load) -> dict[str, Any]:
                 name: _ms(getattr(server, name) / 1e6 for _, server in answered)
                 for name in ("queue", *STAGES)
             },
-            # What is neither waiting nor stages: both front ends, the network between them, and
-            # the client's lateness.
+            # Neither waiting nor stages: the gRPC layers of client and server, the network between
+            # them, and the client's lateness.
             "overhead": _ms(call.latency - server.all / 1e6 for call, server in answered),
         },
     }
@@ -164,18 +164,13 @@ def _detail(run: LoadRun, call: Call) -> dict[str, Any]:
 
 
 def _histogram(ascending: Sequence[float]) -> list[dict[str, Any]]:
-    """ghz's: marks from the fastest to the slowest, each with the calls up to it."""
+    """Marks from the fastest to the slowest, each with the calls up to it, as ghz counts them."""
     if not ascending:
         return []
     fastest, slowest = ascending[0], ascending[-1]
     step = (slowest - fastest) / HISTOGRAM_STEPS
     marks = [fastest + step * i for i in range(HISTOGRAM_STEPS)] + [slowest]
-    counts = [0] * len(marks)
-    mark = 0
-    for latency in ascending:
-        while latency > marks[mark]:
-            mark += 1
-        counts[mark] += 1
+    counts = np.bincount(np.searchsorted(marks, ascending), minlength=len(marks)).tolist()
     return [
         {"mark": mark, "count": count, "frequency": count / len(ascending)}
         for mark, count in zip(marks, counts, strict=True)

@@ -2,22 +2,22 @@
 
     python -m grace.bench.load.serve_bench --out bench/results/cpu-2core/serve.json
 
-load        latencies and outcomes at offered rates, Poisson arrivals
-overhead    of a request, on the server: total minus queue and stages, by its request log; and what
-            reading a request costs, which the log counts as queue
-saturation  how busy `generate` is, by its own clock, when there is always work; its timeline is
-            written beside the result, as a Chrome trace and a PNG of a window
+load        latencies and outcomes at offered rates with Poisson arrivals
+overhead    server time of a request, minus queue and stages, from the request log; and the cost of
+            reading a request, which the log counts as queue
+saturation  how busy `generate` is, by its own clock, when there is always work; a window of the
+            timeline goes next to the result, as a Chrome trace and a PNG
 """
 
 import argparse
-import json
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from grace.bench.load.calls import STAGES
 from grace.bench.load.client import ClosedLoop, Load, OpenLoop
 from grace.bench.load.client_process import run_in_a_process
 from grace.bench.load.plots import draw_timeline
@@ -25,11 +25,10 @@ from grace.bench.load.result import percentile
 from grace.bench.load.shots import read_shots
 from grace.bench.load.timeline import busy_share, read_timeline, window, write_window
 from grace.bench.load.tiny_server import TinyServerFiles, write_tiny_server_files
-from grace.bench.result_file import write_result
+from grace.bench.result_file import record
 from grace.bench.running_server import GRACE_SERVE, RunningServer
 from grace.configs.errors import GraceError
-from grace.configs.generation import GenerationConfig
-from grace.configs.serving import LimitsConfig, load_serving_config
+from grace.configs.serving import load_serving_config
 from grace.server.stages.requests import read_request
 
 __all__ = ["main"]
@@ -38,8 +37,8 @@ Row = dict[str, Any]
 
 PRECISION = "float32"
 OVERHEAD_RATE = 300
-IN_FLIGHT = 64  # four full batches: the line is never empty
-EDGE_SECONDS = 1.0  # of a run, at either end: not yet or no longer steady
+IN_FLIGHT = 64  # four full batches: the queue is never empty
+EDGE_SECONDS = 1.0  # left out at both ends of a run, where the load is not steady
 WINDOW_SECONDS = 0.3
 
 
@@ -55,20 +54,19 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         files = write_tiny_server_files(Path(folder))
-        rows = [
-            *_loads(files, options.rates, options.seconds),
-            _overhead(files, options.seconds),
-            _saturation(files, options.seconds, options.out),
-        ]
-    for row in rows:
-        print(json.dumps(row))
-    write_result(options.out, "python -m grace.bench.load.serve_bench", arguments, rows)
+        rows = _rows(files, options.rates, options.seconds, options.out)
+        record("python -m grace.bench.load.serve_bench", arguments, rows, options.out)
 
 
-def _loads(files: TinyServerFiles, rates: Sequence[float], seconds: float) -> list[Row]:
+def _rows(
+    files: TinyServerFiles, rates: Sequence[float], seconds: float, out: Path
+) -> Iterator[Row]:
     command = (*GRACE_SERVE, "--config", files.write_config("loads.yaml"))
     with RunningServer(command, files.folder / "loads.log") as server:
-        return [_load(server, files, rate, seconds) for rate in rates]
+        for rate in rates:
+            yield _load(server, files, rate, seconds)
+    yield _overhead(files, seconds)
+    yield _saturation(files, seconds, out)
 
 
 def _load(server: RunningServer, files: TinyServerFiles, rate: float, seconds: float) -> Row:
@@ -92,7 +90,7 @@ def _overhead(files: TinyServerFiles, seconds: float) -> Row:
     with RunningServer((*GRACE_SERVE, "--config", config), files.folder / "o.log") as server:
         result = _client(server, files, OpenLoop(OVERHEAD_RATE, seconds))
         lines = [line for line in server.events("request") if line["code"] == "OK"]
-    parts = ("queue", "input", "features", "generate", "post")
+    parts = ("queue", *STAGES)
     late = lines[int(len(lines) * min(0.5, EDGE_SECONDS / seconds)) :]
     overhead = sorted(line["total_us"] - sum(line[f"{part}_us"] for part in parts) for line in late)
     reading = _reading_us(files, config)
@@ -114,15 +112,13 @@ def _overhead(files: TinyServerFiles, seconds: float) -> Row:
 
 
 def _reading_us(files: TinyServerFiles, config: Path) -> list[float]:
-    """What it takes to read each request, alone in a process, ascending."""
+    """Microseconds to read each request, ascending; nothing else runs in this process."""
     serving = load_serving_config(config)
-    limits: LimitsConfig = serving.limits
-    generation: GenerationConfig = serving.generation
     times = []
     for _ in range(20):
         for shot in read_shots(files.requests, None):
             begin = time.perf_counter()
-            read_request(shot.body, limits, generation)
+            read_request(shot.body, serving.limits, serving.generation)
             times.append((time.perf_counter() - begin) * 1e6)
     return sorted(times)
 
@@ -153,7 +149,8 @@ def _saturation(files: TinyServerFiles, seconds: float, out: Path) -> Row:
         "generate_busy": round(busy, 4),
         "busy": {
             stage: round(busy_share(slices, stage, begin, end), 4)
-            for stage in ("input", "features", "post")
+            for stage in STAGES
+            if stage != "generate"
         },
         "errors": result["grace"]["failed"],
     }

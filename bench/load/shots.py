@@ -1,8 +1,8 @@
-"""What a load consists of: requests as wire bytes.
+"""The requests of a load, as wire bytes.
 
-They are read from JSON lines in the API's JSON form; or, for requests of thousands of values, which
-take milliseconds each to read so, from a `.wire` file: each as its length, 4 bytes little-endian,
-and its bytes.
+They come from JSON lines in the API's JSON form. Requests of thousands of values, whose JSON takes
+milliseconds each to read, come from a `.wire` file: for each request its length, 4 bytes
+little-endian, and its bytes.
 """
 
 import json
@@ -22,7 +22,7 @@ _LENGTH_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """One call as it is made again and again."""
+    """One call of a load, which makes it again and again."""
 
     body: bytes
     timeout_seconds: float | None = None
@@ -30,7 +30,7 @@ class Shot:
 
 
 def read_requests(path: Path) -> tuple[dict[str, Any], ...]:
-    """The requests of a file of JSON lines, as `grace synth` writes it."""
+    """Read a file of JSON lines, such as `grace synth` writes."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except OSError as error:
@@ -90,7 +90,7 @@ def _read_wire(path: Path) -> tuple[bytes, ...]:
 
 
 def write_ghz_data(requests: Path, out: Path) -> None:
-    """The same requests as ghz's --data-file reads them: one JSON array."""
+    """Write the same requests as one JSON array, which ghz's --data-file reads."""
     array = [json.dumps(request) for request in read_requests(requests)]
     text = "[\n" + ",\n".join(array) + "\n]\n"
     if "{{" in text:

@@ -1,11 +1,12 @@
-"""What a report says of one load, read from a result file: ours or ghz's."""
+"""The part of a load's result that a report shows, read from our client's file or from ghz's."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from grace.bench.load.calls import STAGES
 from grace.bench.load.result import percentile, read_result
 from grace.configs.errors import InputError
 
@@ -16,7 +17,7 @@ PERCENTAGES = (50, 90, 95, 99)
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One call: when it was made, from the load's first, and its latency."""
+    """One call: the second in which it was made, from the load's first call on, and its latency."""
 
     second: float
     latency_ms: float
@@ -26,12 +27,11 @@ class Point:
 @dataclass(frozen=True, slots=True)
 class RunSummary:
     """latency_ms   of OK calls by percentage; empty if there are none
-    reasons      failures by the server's reason, or by status where the file has no reasons
-    stages_ms    P50 of queue, each stage and overhead, if the file has them
-    late_ms      P99 of how far the client was behind, if the file has it
+    reasons      failures by the server's reason, or by status if the file has no reasons
+    stages_ms    P50 of queue, each stage and overhead; empty if the file has none
+    late_ms      P99 of the client's lateness, if the file has it
     """
 
-    name: str
     client: str
     offered: float
     seconds: float
@@ -62,25 +62,29 @@ def read_summary(path: Path) -> RunSummary:
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: no result of a load: {error}") from None
     try:
-        return _summary(path.stem, result)
+        return _summary(result)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"{path}: not in ghz's JSON schema ({error!r}); write it with --format json"
         ) from None
 
 
-def _summary(name: str, result: Mapping[str, Any]) -> RunSummary:
+def _summary(result: Mapping[str, Any]) -> RunSummary:
     own: Mapping[str, Any] = result.get("grace") or {}
+    measured: Mapping[str, Any] = own.get("ms", {})
     details = result["details"] or []
     statuses: Mapping[str, int] = result["statusCodeDistribution"]
     count, ok = result["count"], statuses.get("OK", 0)
-    # ghz cancels what is under way at its end; a server does not answer so of its own.
+    # ghz cancels what is under way at its end, and no server answers with Canceled.
     withdrawn = own.get("withdrawn", statuses.get("Canceled", 0))
+    failures = {name: n for name, n in statuses.items() if name not in ("OK", "Canceled")}
     good = sorted(call["latency"] / 1e6 for call in details if call["status"] == "OK")
+    # A closed loop offers what it can; so does ghz without --rps.
+    offered = own.get("offered_rps") or result["options"].get("rps") or result["rps"]
+    parts = ("queue", *STAGES, "overhead")
     return RunSummary(
-        name=name,
         client="ours" if own else "ghz",
-        offered=_offered(result, own),
+        offered=round(float(offered), 1),
         seconds=result["total"] / 1e9,
         count=count,
         ok=ok,
@@ -88,36 +92,15 @@ def _summary(name: str, result: Mapping[str, Any]) -> RunSummary:
         withdrawn=withdrawn,
         latency_ms={p: percentile(good, p) for p in PERCENTAGES} if good else {},
         slowest_ms=result["slowest"] / 1e6,
-        reasons=own.get("reasons", _failures(statuses)),
-        stages_ms=_stages(own),
-        late_ms=_late(own),
+        reasons=own.get("reasons", failures),
+        stages_ms={name: measured[name]["p50"] for name in parts if measured.get(name)},
+        late_ms=measured["lateness"]["p99"] if measured.get("lateness") else None,
         invalid_because=own.get("invalid_because"),
         points=_points(details),
     )
 
 
-def _offered(result: Mapping[str, Any], own: Mapping[str, Any]) -> float:
-    """A closed loop offers what it can; so does ghz without --rps."""
-    offered = own.get("offered_rps") or result["options"].get("rps") or result["rps"]
-    return round(float(offered), 1)
-
-
-def _failures(statuses: Mapping[str, int]) -> dict[str, int]:
-    return {name: n for name, n in statuses.items() if name not in ("OK", "Canceled")}
-
-
-def _stages(own: Mapping[str, Any]) -> dict[str, float]:
-    measured: Mapping[str, Any] = own.get("ms", {})
-    names = ("queue", "input", "features", "generate", "post", "overhead")
-    return {name: measured[name]["p50"] for name in names if measured.get(name)}
-
-
-def _late(own: Mapping[str, Any]) -> float | None:
-    late: Mapping[str, float] | None = own["ms"]["lateness"] if own else None
-    return late["p99"] if late else None
-
-
-def _points(details: list[Mapping[str, Any]]) -> tuple[Point, ...]:
+def _points(details: Sequence[Mapping[str, Any]]) -> tuple[Point, ...]:
     begins = [
         datetime.fromisoformat(call["timestamp"]).timestamp() - call["latency"] / 1e9
         for call in details

@@ -1,11 +1,10 @@
 """`make load`: a server under several offered loads, and a page about it.
 
     python -m grace.bench.load.sweep --out build/load
-    python -m grace.bench.load.sweep --out build/load --address 127.0.0.1:50051 --data
-    demo/requests.jsonl
+    python -m grace.bench.load.sweep --out build/load --address HOST:PORT --data requests.jsonl
 
-Without an address, a server of the tiny catalogue is started. ghz makes the calls where it is
-installed, our own client where not.
+Without an address it starts a server of the tiny catalogue. ghz makes the calls if it is installed,
+our own client if not.
 """
 
 import argparse
@@ -48,7 +47,7 @@ def main(arguments: Sequence[str]) -> None:
             command = (*GRACE_SERVE, "--config", files.write_config("serve.yaml"))
             server = stack.enter_context(RunningServer(command, options.out / "server.log"))
             address, data = server.address, data or files.requests
-            print(f"server of the tiny catalogue at {address}")
+            print(f"a server of the tiny catalogue listens at {address}")
         results = [_load(address, data, rate, options) for rate in options.rates]
     page = options.out / "report.html"
     write_report([read_summary(result) for result in results], page)

@@ -1,4 +1,4 @@
-"""The pipeline's timeline: how busy a stage was, and a window of it to look at."""
+"""The pipeline's timeline: how busy a stage was, and a short window of it to look at."""
 
 import json
 from collections.abc import Sequence
@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grace.bench.load.calls import STAGES
+
 __all__ = ["LANES", "Slice", "busy_share", "read_timeline", "window", "write_window"]
 
-LANES = ("input", "features", "generate", "post")
+LANES = STAGES
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A stage's work on one batch, in seconds on the trace's clock; `event` as the trace has it."""
+    """A stage's work on one batch, in seconds of the trace's clock; `event` is the trace's own."""
 
     stage: str
     begin: float
@@ -23,7 +25,7 @@ class Slice:
 
 
 def read_timeline(path: Path) -> tuple[Slice, ...]:
-    """The slices of a Chrome trace that `grace serve --timeline` wrote, by begin."""
+    """Return the slices of a Chrome trace that `grace serve --timeline` wrote, by begin."""
     trace = json.loads(path.read_text(encoding="utf-8"))
     slices = [
         Slice(
@@ -40,7 +42,7 @@ def read_timeline(path: Path) -> tuple[Slice, ...]:
 
 
 def busy_share(slices: Sequence[Slice], stage: str, begin: float, end: float) -> float:
-    """The share of [begin, end] that the stage worked, counting overlapping slices once."""
+    """Return the share of [begin, end] in which the stage worked, overlaps counted once."""
     busy, until = 0.0, begin
     for part in slices:
         if part.stage == stage:
@@ -50,12 +52,12 @@ def busy_share(slices: Sequence[Slice], stage: str, begin: float, end: float) ->
 
 
 def window(slices: Sequence[Slice], begin: float, end: float) -> tuple[Slice, ...]:
-    """The slices that touch [begin, end]."""
+    """Return the slices that touch [begin, end]."""
     return tuple(part for part in slices if part.begin < end and part.end > begin)
 
 
 def write_window(trace: Path, slices: Sequence[Slice], out: Path) -> None:
-    """The trace with those slices only, for a trace viewer."""
+    """Write the trace with these slices only, for a trace viewer."""
     whole = json.loads(trace.read_text(encoding="utf-8"))
     names = [event for event in whole["traceEvents"] if event["ph"] == "M"]
     events = [*names, *(part.event for part in slices)]

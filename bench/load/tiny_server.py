@@ -1,6 +1,6 @@
-"""The server that loads are measured on: the tiny catalogue and model, on free ports.
+"""The files of the server that loads are measured on: the tiny catalogue and a tiny model.
 
-The model is as small as one can be, so that what is measured is the service.
+The model is as small as possible, so that a load measures the service rather than the model.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class TinyServerFiles:
     requests: Path  # JSON lines
 
     def write_config(self, name: str, **sections: Any) -> Path:
-        """A configuration; `sections` say what differs from the defaults, section by section."""
+        """Write a configuration on free ports; `sections` replace defaults, section by section."""
         return write_server_config(
             *(self.folder / name, self.snapshots, self.checkpoint, TINY),
             **{"warm_up": str(self.requests), **sections},

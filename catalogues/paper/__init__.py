@@ -5,14 +5,14 @@
     arranged = arranged_ads(catalogue, threads=2)
     snapshot = snapshot_of(catalogue, arranged, MatcherMode.UNION, threads=2)
 
-Whatever a prefix, campaign or ad draws is a function of the seed and its own number (draws.py), so
-both ways give the same snapshot. `PaperKnobs` states every number and why. Users and the generator
-that stands in for a model belong to the catalogue.
+Each draw of a prefix, campaign or ad is a function of the seed and its own number (draws.py), so
+both ways give the same snapshot. `PaperKnobs` states every number and its reason. Users, and the
+generator that stands in for a model, belong to the catalogue.
 """
 
 from grace.catalogues.paper.catalogue import PaperCatalogue, make_paper_catalogue
-from grace.catalogues.paper.direct import arranged_ads, snapshot_of
-from grace.catalogues.paper.folder import PaperWritten, write_paper_folder
+from grace.catalogues.paper.draws import Draws
+from grace.catalogues.paper.files import PaperWritten, write_paper_folder
 from grace.catalogues.paper.generator import (
     Generator,
     GeneratorKnobs,
@@ -20,11 +20,13 @@ from grace.catalogues.paper.generator import (
     every_entry,
     generator_of,
 )
+from grace.catalogues.paper.population import make_users
+from grace.catalogues.paper.snapshots import arranged_ads, decode_snapshot, snapshot_of
 from grace.catalogues.paper.spec import PAPER_SIDS, PaperKnobs, PaperSpec, paper_spec
-from grace.catalogues.paper.users import make_users
 
 __all__ = [
     "PAPER_SIDS",
+    "Draws",
     "Generator",
     "GeneratorKnobs",
     "PaperCatalogue",
@@ -33,6 +35,7 @@ __all__ = [
     "PaperWritten",
     "admit_for",
     "arranged_ads",
+    "decode_snapshot",
     "every_entry",
     "generator_of",
     "make_paper_catalogue",

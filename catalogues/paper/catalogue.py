@@ -5,13 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from grace.catalogues.paper.campaigns import Campaigns
+from grace.catalogues.arrays import Float32Array, Int64Array
 from grace.catalogues.paper.draws import Draws, Stream
-from grace.catalogues.paper.rules import RuleLists
-from grace.catalogues.paper.schema import paper_schema
+from grace.catalogues.paper.population import paper_schema
+from grace.catalogues.paper.rules import Campaigns, RuleLists
 from grace.catalogues.paper.spec import PaperSpec
 from grace.catalogues.paper.tree import PaperTree, make_tree
-from grace.catalogues.synth.arrays import Float32Array, Int64Array
 from grace.index.targeting.schema import TargetingSchema
 
 __all__ = ["AdRows", "PaperCatalogue", "make_paper_catalogue"]

@@ -1,8 +1,7 @@
 """Random numbers as a pure function of (seed, stream, key).
 
-What one prefix, campaign or ad draws depends on nothing else: not on the order of the work, its
-chunks or threads, nor on what is skipped. So the Parquet file, the arrays made without it and a
-look at a few SIDs agree.
+The draw of a prefix, campaign or ad does not depend on the order of the work, its chunks or
+threads, or on skipped parts. So the Parquet file, the arrays made without it and single SIDs agree.
 """
 
 from enum import IntEnum
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from grace.catalogues.synth.arrays import FloatArray, Int64Array
+from grace.catalogues.arrays import FloatArray, Int64Array
 
 __all__ = ["Draws", "Stream", "normal_cdf", "normal_quantile"]
 
@@ -66,7 +65,7 @@ class Draws:
         return (self.bits(stream, keys) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     def below(self, stream: int, keys: npt.NDArray[Any], bound: Any) -> Int64Array:
-        """Integers in 0 .. bound - 1, bound a number or one per key."""
+        """Integers from 0 to bound - 1; the bound is one number or one per key."""
         drawn: Int64Array = (self.uniform(stream, keys) * bound).astype(np.int64)
         return drawn
 

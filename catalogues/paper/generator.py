@@ -1,8 +1,8 @@
-"""A stand-in for the model: hierarchical scores that follow popularity and each user's own taste.
+"""A stand-in for the model: hierarchical scores from popularity and each user's preferences.
 
-A user scores a child by how many ads are below it and by a liking of its own, fixed for (seed,
-user, node); the log-softmax over siblings is the token's score. The search is GRACE's: beams per
-step, scores in sum, the best of all candidates that the given test admits.
+A child's logit is made of the number of ads below it and of a preference fixed for (seed, user,
+node). The log-softmax over siblings is the token's score. The search is GRACE's: a number of beams
+for each step, summed scores, and the best of all candidates that the given test admits.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from grace.catalogues.arrays import BoolArray, FloatArray, Int64Array
 from grace.catalogues.paper.draws import Draws, Stream
-from grace.catalogues.synth.arrays import BoolArray, FloatArray, Int64Array
 from grace.index.matchers.admission import admitted_entries
 from grace.index.snapshot import Snapshot
 from grace.index.users.user_rows import UserRows
@@ -102,12 +102,12 @@ class Generator:
 
 
 def every_entry(begin: Int64Array, end: Int64Array) -> BoolArray:
-    """Constrained decoding only: whatever is in the catalogue is admitted."""
+    """Admit every prefix of the catalogue: constrained decoding only."""
     return np.ones(int((end - begin).sum()), np.bool_)
 
 
 def admit_for(snapshot: Snapshot, users: UserRows, request: int) -> Admit:
-    """The snapshot's own decode-time test, in whatever mode it was built."""
+    """Admit by the snapshot's own decode-time test, in the mode in which it was built."""
 
     def admit(begin: Int64Array, end: Int64Array) -> BoolArray:
         runs = [

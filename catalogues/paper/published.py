@@ -1,4 +1,4 @@
-"""What the paper publishes of its index and of decode-time targeting, each under its label there.
+"""The paper's published numbers about its index and decode-time targeting, each with its label.
 
 Matchers are `bitmask` and `bloom`, modes have our names; positions are 0 (root) to 3.
 """

@@ -1,24 +1,69 @@
-"""What each rule says: lists of value codes, one column per attribute and set."""
+"""The campaign and variant that each ad follows, and what the rules of both say."""
 
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from grace.catalogues.paper.campaigns import Campaigns
-from grace.catalogues.paper.draws import Draws, Stream, normal_quantile
-from grace.catalogues.paper.schema import NUM_REGIONS, SMALL
-from grace.catalogues.paper.spec import PaperKnobs
-from grace.catalogues.synth.arrays import (
+from grace.catalogues.arrays import (
     BoolArray,
     FloatArray,
     Int64Array,
     offsets_of,
     position_in_run,
 )
+from grace.catalogues.paper.draws import Draws, Stream, normal_quantile
+from grace.catalogues.paper.population import NUM_REGIONS, SMALL, region_shares
+from grace.catalogues.paper.spec import PaperKnobs
+from grace.catalogues.paper.tree import PaperTree
 from grace.index.builder.columns import ListColumn
 
-__all__ = ["RuleLists", "region_shares"]
+__all__ = ["Campaigns", "RuleLists"]
+
+
+@dataclass(frozen=True, slots=True)
+class Campaigns:
+    """Campaigns are numbered by their two-token prefix: first[i] .. first[i + 1] are i's."""
+
+    tree: PaperTree
+    draws: Draws
+    knobs: PaperKnobs
+    first: Int64Array
+
+    @staticmethod
+    def of(tree: PaperTree, draws: Draws, knobs: PaperKnobs) -> "Campaigns":
+        children = np.diff(tree.children[2])
+        count = np.maximum(1, np.rint(knobs.campaigns * children**knobs.campaign_growth))
+        return Campaigns(tree, draws, knobs, offsets_of(count.astype(np.int64)))
+
+    @property
+    def num_rules(self) -> int:
+        return int(self.first[-1]) * self.knobs.variants
+
+    def rules_of(self, sids: Int64Array, ads: Int64Array) -> Int64Array:
+        """A rule per ad: campaign * variants + variant.   the ads' SIDs [n], ads [n] -> [n]"""
+        draws, knobs = self.draws, self.knobs
+        triples = self.tree.parents(4, sids)
+        pairs = self.tree.parents(3, triples)
+        # Whether an ad keeps its SID's campaign; if not, which of the SID's few others it has.
+        strays = (draws.uniform(Stream.AD_CAMPAIGN, ads) - knobs.ad_keeps) / (1 - knobs.ad_keeps)
+        keeps_sid = strays < 0
+        alternate = (strays * knobs.alternates).astype(np.int64)
+        keeps_triple = draws.uniform(Stream.SID_CAMPAIGN, sids) < knobs.sid_keeps
+        chooser = np.where(
+            keeps_sid,
+            np.where(keeps_triple, triples | (np.int64(1) << 40), sids | (np.int64(2) << 40)),
+            sids * knobs.alternates + alternate | (np.int64(3) << 40),
+        )
+        place = draws.uniform(Stream.CAMPAIGN_CHOICE, chooser) ** knobs.campaign_skew
+        first = self.first[pairs]
+        campaign = first + (place * (self.first[pairs + 1] - first)).astype(np.int64)
+        drawn = draws.uniform(Stream.VARIANT, ads)
+        others = (drawn - knobs.first_variant) / (1 - knobs.first_variant)
+        variant = np.where(others < 0, 0, 1 + (others * (knobs.variants - 1)).astype(np.int64))
+        rules: Int64Array = campaign * knobs.variants + variant
+        return rules
+
 
 _SMALL_BITS = 4  # rule keys of the small attributes: rule << 4 | attribute
 _TRIES = 4
@@ -35,7 +80,7 @@ class Lists:
 @dataclass(frozen=True, slots=True)
 class RuleLists:
     campaigns: Campaigns
-    market: BoolArray  # [first tokens, regions] which regions their ads know
+    market: BoolArray  # [first tokens, regions] the regions in which their ads sell
     packages: Lists  # single regions, then `packages` lists per first token
     windows: tuple[Lists, ...]  # per small attribute all runs of its values, but the whole
 
@@ -104,15 +149,6 @@ class RuleLists:
         walked = np.repeat(start, count) + np.repeat(stride, count) * position_in_run(offsets)
         codes = walked.astype(np.int64) & (knobs.locations - 1)
         return ListColumn(offsets, located.astype(np.uint8), codes.astype(np.int32))
-
-
-def region_shares(knobs: PaperKnobs) -> FloatArray:
-    """The population by region: a home region, and a Zipf law over the others."""
-    others = np.arange(1.0, NUM_REGIONS) ** -knobs.region_power
-    shares: FloatArray = np.append(
-        knobs.home_region, (1 - knobs.home_region) * others / others.sum()
-    )
-    return shares
 
 
 def _packages(market: BoolArray, draws: Draws, knobs: PaperKnobs) -> Lists:

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from grace.catalogues.arrays import Float32Array, FloatArray, Int64Array, in_chunks, offsets_of
 from grace.catalogues.paper.draws import Draws, Stream
 from grace.catalogues.paper.spec import SID_LENGTH, VOCAB, PaperKnobs, PaperSpec
-from grace.catalogues.paper.threads import in_chunks
-from grace.catalogues.synth.arrays import Float32Array, FloatArray, Int64Array, offsets_of
 
 __all__ = ["PaperTree", "make_tree"]
 
@@ -108,8 +107,8 @@ def _normals(draws: Draws, stream: Stream, level: int, count: int, threads: int)
 
 
 def _ads_per_sid(latents: Float32Array, knobs: PaperKnobs, threads: int) -> npt.NDArray[np.int32]:
-    """By a SID's place among all SIDs, told from a sample: popular prefixes have more SIDs than
-    others, so that the latent values are not quite normal."""
+    """Sizes by a SID's quantile, which a sample estimates: popular prefixes have more SIDs than
+    others, so the latent values are not quite normal."""
     sample = np.sort(latents[:: max(1, len(latents) >> 20)])
     places = (np.arange(len(sample)) + 0.5) / len(sample)
     sizes = np.empty(len(latents), np.int32)
@@ -132,7 +131,7 @@ def _size_at(place: FloatArray, knobs: PaperKnobs) -> npt.NDArray[np.int32]:
 def _apportion(
     total: int, weights: npt.NDArray[np.floating], draws: Draws, level: int
 ) -> npt.NDArray[np.int32]:
-    """Shares `total` out by weight, 1 to VOCAB each, rounded at random, exactly `total` in all."""
+    """Divide `total` by weight into 1 to VOCAB each, rounded at random, exactly `total` in all."""
     low, high = 0.0, VOCAB / float(weights.min())
     sample = weights[:: max(1, len(weights) >> 20)]
     for _ in range(50):

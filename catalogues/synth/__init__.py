@@ -1,19 +1,18 @@
-"""Synthetic catalogues that a person can read: ads, targeting and users that hang together.
+"""Synthetic catalogues that a person can read: consistent ads, targeting rules and users.
 
-    spec = preset_spec(Preset.TINY, seed=7)             # or a CatalogueSpec of your own
-    catalogue = make_catalogue(spec)                    # in memory, read-only arrays
-    write_folder(spec, Path("catalogue"))               # the three files that `grace build` reads
+    spec = preset_spec(Preset.TINY, seed=7)     # or your own CatalogueSpec
+    catalogue = make_catalogue(spec)            # in memory, read-only arrays
+    write_folder(spec, Path("catalogue"))       # the files that `grace build` and training read
 
 The first token of a SID is a topic, the second a brand, the third a product line. Targeting follows
-the hierarchy: ads below one three-token prefix mostly share a campaign, and so its rules. What the
-campaigns hold is decided by `TargetingKnobs`; equal specs give equal bytes.
+the hierarchy: ads below one three-token prefix mostly share a campaign, and so its rules.
+`TargetingKnobs` decides what campaigns hold. Equal specs give equal bytes.
 """
 
 from grace.catalogues.synth.catalogue import Catalogue, make_catalogue
-from grace.catalogues.synth.folder import Written, require_room, write_folder
-from grace.catalogues.synth.requests_file import make_requests
-from grace.catalogues.synth.schema import targeting_yaml
+from grace.catalogues.synth.files import Written, write_folder
 from grace.catalogues.synth.spec import CatalogueSpec, Preset, TargetingKnobs, preset_spec
+from grace.catalogues.synth.users import make_requests, make_users
 
 __all__ = [
     "Catalogue",
@@ -23,8 +22,7 @@ __all__ = [
     "Written",
     "make_catalogue",
     "make_requests",
+    "make_users",
     "preset_spec",
-    "require_room",
-    "targeting_yaml",
     "write_folder",
 ]

@@ -4,11 +4,9 @@ from typing import get_args
 
 import numpy as np
 
-from grace.catalogues.synth.arrays import BoolArray, FloatArray, Int64Array
-from grace.catalogues.synth.background import Background
-from grace.catalogues.synth.draws import draw_option, draw_share
+from grace.catalogues.arrays import BoolArray, Int64Array, draw_option, draw_share
 from grace.catalogues.synth.places import COUNTRIES, LANGUAGES
-from grace.catalogues.synth.rules import NO_RULE, RuleColumn, listed_column
+from grace.catalogues.synth.rules import NO_RULE, Background, RuleColumn, listed_column
 from grace.catalogues.synth.schema import AGES, COUNTRY_CODES, DEVICES, GENDERS
 from grace.catalogues.synth.spec import TargetingKnobs
 from grace.catalogues.synth.topics import TOPICS, Lean
@@ -51,15 +49,15 @@ def _leans(background: Background, *leans: Lean) -> BoolArray:
 def _country_columns(
     background: Background, knobs: TargetingKnobs, rng: np.random.Generator
 ) -> tuple[RuleColumn, RuleColumn]:
-    """The home country or its market; excluded: a neighbour in that market, or some other country.
+    """Include the home country or its market; exclude a neighbour in it, or some other country.
 
     An exclude never names the home country, so include minus exclude is never empty.
     """
     home, count = background.country, len(COUNTRIES)
     located, elsewhere = background.located, background.targeted & ~background.located
     beside_location = min(knobs.country, knobs.country_if_located * float(located.mean()))
-    has_rule = draw_share(rng, beside_location, _odds(located))
-    has_rule |= draw_share(rng, knobs.country - beside_location, _odds(elsewhere))
+    has_rule = draw_share(rng, beside_location, located)
+    has_rule |= draw_share(rng, knobs.country - beside_location, elsewhere)
     markets = [[COUNTRY_CODES.index(code) for code in country.market] for country in COUNTRIES]
     has_market = np.array([len(market) > 1 for market in markets])[home]
     grouped = has_rule & has_market & (rng.random(len(home)) < knobs.market_group)
@@ -71,7 +69,7 @@ def _country_columns(
     )
     neighbour = np.array([market[-1] for market in markets])[home]
     other = (home + rng.integers(1, count, size=len(home))) % count
-    excludes = draw_share(rng, knobs.country_exclude, _odds(grouped | (elsewhere & ~has_rule)))
+    excludes = draw_share(rng, knobs.country_exclude, grouped | (elsewhere & ~has_rule))
     exclude = listed_column(
         "country_exclude",
         COUNTRY_CODES,
@@ -84,14 +82,14 @@ def _country_columns(
 def _age_columns(
     background: Background, knobs: TargetingKnobs, rng: np.random.Generator
 ) -> tuple[RuleColumn, RuleColumn]:
-    """Neighbouring age bands; topics for adults (alcohol, loans) always exclude the youngest."""
+    """Include adjacent age bands; topics for adults (alcohol, loans) exclude the youngest."""
     leaning, adult = _leans(background, "young", "older"), _leans(background, "adult")
     share = np.where(leaning, knobs.age_if_leaning, knobs.age)
     has_rule = background.targeted & (rng.random(len(share)) < share)
     suits: dict[Lean, list[float]] = {
         "young": [len(ages) * (ages.stop <= 2) for ages in _AGE_RANGES],
         "older": [len(ages) * (ages.start >= 3) for ages in _AGE_RANGES],
-        "adult": [ages.stop >= 2 for ages in _AGE_RANGES],  # something beside 18-24 stays
+        "adult": [ages.stop >= 2 for ages in _AGE_RANGES],  # an age above 24 stays
     }
     odds = [suits.get(lean, [1.0] * len(_AGE_RANGES)) for lean in _LEANS]
     chosen = draw_option(rng, odds, _TOPIC_LEAN[background.topic])
@@ -113,7 +111,7 @@ def _gender_columns(
     include = listed_column(
         "gender", GENDERS, [[0], [1], [0, 2], [1, 2]], _choice(has_rule, male + 2 * or_unknown)
     )
-    may_exclude = _odds(background.targeted & ~has_rule)
+    may_exclude = background.targeted & ~has_rule
     excludes = draw_share(rng, knobs.gender_exclude, may_exclude)
     exclude = listed_column("gender_exclude", GENDERS, [[1], [0]], _choice(excludes, male))
     return include, exclude
@@ -124,9 +122,9 @@ def _device_columns(
 ) -> tuple[RuleColumn, RuleColumn]:
     targeted = background.targeted
     everyone = np.zeros(len(targeted), np.int64)
-    has_rule = draw_share(rng, knobs.device, _odds(targeted))
+    has_rule = draw_share(rng, knobs.device, targeted)
     chosen = draw_option(rng, [_DEVICE_ODDS], everyone)
-    excludes = draw_share(rng, knobs.device_exclude, _odds(targeted & ~has_rule))
+    excludes = draw_share(rng, knobs.device_exclude, targeted & ~has_rule)
     excluded = draw_option(rng, [_DEVICE_EXCLUDE_ODDS], everyone)
     return (
         listed_column("device", DEVICES, _DEVICE_LISTS, _choice(has_rule, chosen)),
@@ -139,23 +137,19 @@ def _device_columns(
 def _language_columns(
     background: Background, knobs: TargetingKnobs, rng: np.random.Generator
 ) -> tuple[RuleColumn, RuleColumn]:
-    """The language of the home country, often with English."""
+    """Include the language of the home country, often with English."""
     count, english = len(LANGUAGES), LANGUAGES.index("en")
     spoken = np.array([LANGUAGES.index(country.language) for country in COUNTRIES])
     own, targeted = spoken[background.country], background.targeted
-    has_rule = draw_share(rng, knobs.language, _odds(targeted))
+    has_rule = draw_share(rng, knobs.language, targeted)
     with_english = (own != english) & (rng.random(len(own)) < 0.4)
     lists = [[each] for each in range(count)] + [[each, english] for each in range(count)]
     include = listed_column(
         "language", LANGUAGES, lists, _choice(has_rule, own + count * with_english)
     )
     other = (own + rng.integers(1, count, size=len(own))) % count
-    excludes = draw_share(rng, knobs.language_exclude, _odds(targeted & ~has_rule))
+    excludes = draw_share(rng, knobs.language_exclude, targeted & ~has_rule)
     exclude = listed_column(
         "language_exclude", LANGUAGES, [[each] for each in range(count)], _choice(excludes, other)
     )
     return include, exclude
-
-
-def _odds(allowed: BoolArray) -> FloatArray:
-    return allowed.astype(np.float64)

@@ -3,14 +3,15 @@
 A session opens with one of the person's tastes: a topic, often a favourite brand in it. Every
 further step goes to the same product line, brand, product, topic or family as the item before, or
 opens another session. Within such a group an item is drawn by its popularity, which is Zipf's law
-over the catalogue, and sooner from the person's home country.
+over the catalogue, and preferably from the person's home country.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from grace.catalogues.synth.arrays import (
+from grace.catalogues.arrays import (
     BoolArray,
     FloatArray,
     Int64Array,
@@ -33,12 +34,17 @@ _STEP_ODDS = np.array([0.30, 0.25, 0.25, 0.14, 0.06])
 _TASTE_ODDS = np.array([0.6, 0.28, 0.12])  # the first taste is the strongest
 _HAS_FAVOURITE = 0.6  # tastes that have a favourite brand
 _KEEPS_TO_FAVOURITE = 0.7  # sessions of such a taste that open with it
-_TRIES = 3  # draws from a group, of which one at home is preferred
+_TRIES = 3  # draws from a group, of which an item from home is preferred
+
+# The clicks of requests without learned tokens.
+_SAME_LINE = 0.35  # clicks that stay with the product line of the click before
+_TRIES_NEAR_HOME = 4  # draws from a topic until one is from the user's country
+_MOST_CLICKS = 80
 
 
 @dataclass(frozen=True, slots=True)
 class People:
-    """One row per person; who has fewer tastes repeats the first."""
+    """One row per person; a person with fewer tastes repeats the first one."""
 
     home: Int64Array  # [people] country
     topics: Int64Array  # [people, MOST_TASTES]
@@ -50,7 +56,7 @@ class People:
 
 @dataclass(frozen=True, slots=True)
 class _Shelf:
-    """Items by the group they belong to, to draw from by popularity."""
+    """Items by group, to be drawn by popularity."""
 
     group_of: Int64Array  # [items]
     items: Int64Array  # [items] by group
@@ -64,7 +70,7 @@ class _Shelf:
         return cls(group_of, items, offsets_of(np.bincount(group_of)), ends)
 
     def draw(self, group: Int64Array, rng: np.random.Generator) -> Int64Array:
-        """_TRIES items of each group; none of the groups is empty.   [n] -> [n, tries]"""
+        """Draw _TRIES items of each group, which is not empty.   [n] -> [n, tries]"""
         first, last = self.offsets[group, np.newaxis], self.offsets[group + 1, np.newaxis] - 1
         low, high = self.ends[first], self.ends[last + 1]
         drawn = low + rng.random((len(group), _TRIES)) * (high - low)
@@ -74,7 +80,7 @@ class _Shelf:
 
 @dataclass(frozen=True, slots=True)
 class Browsing:
-    """The process over one catalogue; an item is the index of a SID."""
+    """The process on one catalogue; an item is the index of a SID."""
 
     country: Int64Array  # [items] home of the item's first ad
     topic_popularity: FloatArray  # [topics]
@@ -103,7 +109,7 @@ class Browsing:
         )
 
     def people(self, size: int, rng: np.random.Generator) -> People:
-        """Tastes by the popularity of topics; at home where an item of the first taste is."""
+        """Draw tastes by the popularity of topics, and homes from items of the first taste."""
         drawn = pick_by_share(rng, self.topic_popularity, size * MOST_TASTES)
         topics = drawn.reshape(size, MOST_TASTES)
         tastes = rng.integers(1, MOST_TASTES + 1, (size, 1))
@@ -114,7 +120,7 @@ class Browsing:
     def with_favourites(
         self, home: Int64Array, topics: Int64Array, rng: np.random.Generator
     ) -> People:
-        """People of given homes and tastes, some of those with a favourite brand."""
+        """Return people of given homes and tastes, some with a favourite brand of a taste."""
         first, brands = self.topic_brands[topics], np.diff(self.topic_brands)[topics]
         favourite = first + rng.integers(brands)
         return People(
@@ -124,7 +130,7 @@ class Browsing:
     def walk(
         self, people: People, steps: int, rng: np.random.Generator
     ) -> tuple[Int64Array, BoolArray]:
-        """Items, and which of them open a session.   [people, steps] each"""
+        """Return items, and which of them open a session.   [people, steps] each"""
         items = np.empty((len(people), steps), np.int64)
         opens = rng.random((len(people), steps)) < _NEW_SESSION
         opens[:, 0] = True
@@ -142,7 +148,7 @@ class Browsing:
         return items, opens
 
     def _opening(self, people: People, rng: np.random.Generator) -> Int64Array:
-        """Items that a session may open with.   [people, tries]"""
+        """Draw items that a session may open with.   [people, tries]"""
         row, taste = np.arange(len(people)), pick_by_share(rng, _TASTE_ODDS, len(people))
         topic, brand = people.topics[row, taste], people.brands[row, taste]
         tries = self.shelves["topic"].draw(topic, rng)
@@ -151,7 +157,7 @@ class Browsing:
         return tries
 
     def _like(self, before: Int64Array, rng: np.random.Generator) -> Int64Array:
-        """Items that share something with those before.   [people] -> [people, tries]"""
+        """Draw items that are like those before.   [people] -> [people, tries]"""
         kind = pick_by_share(rng, _STEP_ODDS, len(before))
         tries = np.empty((len(before), _TRIES), np.int64)
         for number, name in enumerate(_STEPS):
@@ -160,7 +166,7 @@ class Browsing:
         return tries
 
     def _preferred(self, tries: Int64Array, before: Int64Array, home: Int64Array) -> Int64Array:
-        """A try that is not the item before, if there is one, and at home, if there is one."""
+        """Choose a try that is not the item before, and preferably one from home."""
         another = tries != before[:, np.newaxis]
         at_home = self.country[tries] == home[:, np.newaxis]
         best = np.argmax(2 * another + at_home, axis=1)
@@ -172,3 +178,58 @@ def _zipf(size: int) -> FloatArray:
     """Shares by rank, not normalised."""
     ranks = np.arange(1, size + 1, dtype=np.float64)
     return np.power(ranks, -ZIPF_EXPONENT)
+
+
+DrawHistory = Callable[[list[int], int, np.random.Generator], Int64Array]
+"""Takes one person's topics and home country; returns indices of SIDs, oldest first."""
+
+
+def histories_over(catalogue: Catalogue) -> DrawHistory:
+    """Return the process behind the clicks of requests.
+
+    With learned tokens it is that of the interaction log, so that a trained model can continue it.
+    """
+    return _browsed(catalogue) if catalogue.spec.learned_tokens else _picked(catalogue)
+
+
+def _browsed(catalogue: Catalogue) -> DrawHistory:
+    browsing = Browsing.over(catalogue)
+
+    def draw(tastes: list[int], home: int, rng: np.random.Generator) -> Int64Array:
+        row = (tastes + tastes[:1] * MOST_TASTES)[:MOST_TASTES]
+        people = browsing.with_favourites(np.array([home]), np.array([row]), rng)
+        items, _ = browsing.walk(people, _count(rng), rng)
+        clicks: Int64Array = items[0]
+        return clicks
+
+    return draw
+
+
+def _picked(catalogue: Catalogue) -> DrawHistory:
+    """SIDs of the tastes, preferably from home, often one product line in a row."""
+    tree, topic = catalogue.tree, catalogue.tree.sid_topic
+    by_topic = np.argsort(topic, kind="stable")
+    topic_offsets = offsets_of(np.bincount(topic, minlength=len(TOPICS)))
+    line_offsets = offsets_of(np.bincount(tree.sid_line, minlength=len(tree.line_brand)))
+    homes = catalogue.home_cities(np.arange(catalogue.num_sids), catalogue.ad_offsets[:-1])
+    country = catalogue.places.city_country[homes]
+
+    def draw(tastes: list[int], home: int, rng: np.random.Generator) -> Int64Array:
+        count = _count(rng)
+        clicks = np.empty(count, np.int64)
+        for at in range(count):
+            if at and rng.random() < _SAME_LINE:
+                line = tree.sid_line[clicks[at - 1]]
+                clicks[at] = rng.integers(*line_offsets[line : line + 2])
+                continue
+            taste = tastes[min(int(rng.exponential(0.8)), len(tastes) - 1)]
+            shelf = by_topic[topic_offsets[taste] : topic_offsets[taste + 1]]
+            tried = shelf[rng.integers(len(shelf), size=_TRIES_NEAR_HOME)]
+            clicks[at] = tried[int(np.argmax(country[tried] == home))]
+        return clicks
+
+    return draw
+
+
+def _count(rng: np.random.Generator) -> int:
+    return int(np.clip(rng.lognormal(2.6, 0.8), 3, _MOST_CLICKS))

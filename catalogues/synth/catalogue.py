@@ -1,19 +1,84 @@
-"""A whole catalogue in memory: SIDs, the ads of each, and the campaign behind every ad."""
+"""A whole catalogue in memory: its SIDs, the ads of each, and the campaign that each ad follows."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from grace.catalogues.synth.arrays import Float32Array, Int32Array, Int64Array, frozen, offsets_of
-from grace.catalogues.synth.background import OPEN_CAMPAIGN
-from grace.catalogues.synth.campaigns import Campaigns, campaigns_of_ads, make_campaigns
+from grace.catalogues.arrays import Float32Array, Int32Array, Int64Array, frozen, offsets_of
+from grace.catalogues.synth.attribute_rules import attribute_columns
 from grace.catalogues.synth.learned_tokens import learn_tokens
 from grace.catalogues.synth.places import Places, make_places
+from grace.catalogues.synth.rules import OPEN_CAMPAIGN, RuleColumn, make_background
+from grace.catalogues.synth.set_rules import audience_columns, location_columns
 from grace.catalogues.synth.sid_tree import SidTree, make_sid_tree
-from grace.catalogues.synth.spec import CatalogueSpec, Stream
+from grace.catalogues.synth.spec import CatalogueSpec, Stream, TargetingKnobs
 
-# Ads per SID: p50/p90/p99 = 1/2/11 and a mean of 1.67, as (first, last, share) with the share of
-# a span falling off as a power within it.
+
+@dataclass(frozen=True, slots=True)
+class Campaigns:
+    """`columns` are in the order of schema.RULE_COLUMNS; all arrays are [campaigns]."""
+
+    columns: tuple[RuleColumn, ...]
+    topic: Int64Array
+    city: Int64Array  # the campaign's home, whether or not it targets it
+    brand_campaigns: Int64Array  # [brands + 1] offsets into the campaigns
+
+    def __len__(self) -> int:
+        return len(self.city)
+
+    def column(self, name: str) -> RuleColumn:
+        return next(column for column in self.columns if column.name == name)
+
+    def rule(self, campaign: int) -> dict[str, list[str]]:
+        """The lists of one campaign by column; columns without a rule are absent."""
+        return {
+            column.name: column.lists.strings(column.choice[campaign])
+            for column in self.columns
+            if column.choice[campaign] >= 0
+        }
+
+    def distinct_rules(self) -> int:
+        choices = np.stack([column.choice for column in self.columns], axis=1)
+        rows = np.ascontiguousarray(choices).view(f"V{choices.shape[1] * choices.itemsize}")
+        return len(np.unique(rows))
+
+
+def make_campaigns(
+    spec: CatalogueSpec, tree: SidTree, places: Places, rng: np.random.Generator
+) -> Campaigns:
+    knobs = spec.targeting
+    background = make_background(tree, places, knobs, rng)
+    columns = (
+        *attribute_columns(background, knobs, rng),
+        *location_columns(background, places, knobs, rng),
+        *audience_columns(background, spec.lookalikes, knobs, rng),
+    )
+    return Campaigns(
+        columns, frozen(background.topic), frozen(background.city), background.brand_campaigns
+    )
+
+
+def campaigns_of_ads(
+    campaigns: Campaigns,
+    tree: SidTree,
+    ad_line: Int64Array,
+    knobs: TargetingKnobs,
+    rng: np.random.Generator,
+) -> Int32Array:
+    """Most ads of a product line have its main campaign, others a sibling's, a few none."""
+    first = campaigns.brand_campaigns[:-1]
+    count = np.diff(campaigns.brand_campaigns)
+    line_brand, ad_brand = tree.line_brand, tree.line_brand[ad_line]
+    main = first[line_brand] + rng.integers(count[line_brand])
+    sibling = first[ad_brand] + rng.integers(count[ad_brand])
+    kind = rng.random(len(ad_line))
+    chosen = np.where(kind < knobs.main_campaign, main[ad_line], sibling)
+    chosen[kind >= 1.0 - knobs.open_ads] = OPEN_CAMPAIGN
+    return frozen(chosen.astype(np.int32))
+
+
+# Ads per SID, with p50/p90/p99 = 1/2/11 and a mean of 1.67: (first, last, share) of each span. The
+# share falls off as a power within a span.
 _ADS_PER_SID = ((1, 1, 0.78), (2, 2, 0.13), (3, 10, 0.0785), (11, 11, 0.003), (12, 36, 0.0085))
 _FALL_OFF = 1.1
 
@@ -50,7 +115,7 @@ class Catalogue:
         return np.repeat(np.arange(self.num_sids), np.diff(self.ad_offsets))
 
     def home_cities(self, sids: Int64Array, ads: Int64Array) -> Int64Array:
-        """Where the advertisers of these ads, each given with its SID's index, are at home."""
+        """Return the home city of the advertiser of each ad, given with its SID's index."""
         campaign = self.ad_campaigns[ads]
         brand = self.tree.line_brand[self.tree.sid_line[sids]]
         open_ad = campaign == OPEN_CAMPAIGN
@@ -59,7 +124,7 @@ class Catalogue:
 
 
 def make_catalogue(spec: CatalogueSpec) -> Catalogue:
-    """The catalogue of a spec, the same on every call. 3 M SIDs take some seconds."""
+    """Return the catalogue of a spec, the same on every call. 3 M SIDs take some seconds."""
     ad_rng = spec.rng(Stream.ADS)
     places = make_places(spec.districts_per_city)
     tree = make_sid_tree(spec, spec.rng(Stream.SIDS))
@@ -102,6 +167,6 @@ def _ad_ids(per_sid: Int64Array, rng: np.random.Generator) -> Int64Array:
 
 
 def _bids(size: int, rng: np.random.Generator) -> Float32Array:
-    """In whole cents, never zero."""
+    """Draw bids in whole cents, never zero."""
     bids = np.maximum(_MEDIAN_BID * rng.lognormal(0, _BID_SPREAD, size), 0.01)
     return frozen(np.round(bids, 2).astype(np.float32))

@@ -1,4 +1,4 @@
-"""The interaction log as Parquet: one row an event, by user and time; training reads it."""
+"""The interaction log, and its Parquet file: a row for each event, by user and time."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,11 +7,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grace.catalogues.synth.arrays import BoolArray, Int64Array, frozen, offsets_of, position_in_run
+from grace.catalogues.arrays import BoolArray, Int64Array, frozen, offsets_of, position_in_run
+from grace.catalogues.folder import sid_column, sid_metadata
 from grace.catalogues.synth.browsing import Browsing
 from grace.catalogues.synth.catalogue import Catalogue
-from grace.catalogues.synth.events import ACTION_IDS, ACTION_ODDS, HOUR_MS, MINUTE_MS, NOW_MS
-from grace.catalogues.synth.spec import SID_LENGTH, Stream
+from grace.catalogues.synth.schema import ACTION_IDS, ACTION_ODDS, HOUR_MS, MINUTE_MS, NOW_MS
+from grace.catalogues.synth.spec import Stream
 
 FEWEST_EVENTS, MOST_EVENTS = 10, 40  # of a user
 TEST_SHARE = 0.15  # of the users, with all their events
@@ -23,7 +24,7 @@ _QUIET_MS = 72 * HOUR_MS  # mean time since a user's newest event
 
 @dataclass(frozen=True, slots=True)
 class InteractionLog:
-    """Users side by side, their events oldest first."""
+    """The events of one user after another, oldest first."""
 
     offsets: Int64Array  # [users + 1] offsets into the events
     items: Int64Array  # [events] indices of SIDs
@@ -38,7 +39,7 @@ class InteractionLog:
 
 
 def make_log(catalogue: Catalogue) -> InteractionLog:
-    """The interactions of `spec.log_users` people, the same on every call."""
+    """Return the interactions of `spec.log_users` people, the same on every call."""
     users, rng = catalogue.spec.log_users, catalogue.spec.rng(Stream.LOG)
     browsing = Browsing.over(catalogue)
     items, opens = browsing.walk(browsing.people(users, rng), MOST_EVENTS, rng)
@@ -55,26 +56,20 @@ def make_log(catalogue: Catalogue) -> InteractionLog:
     )
 
 
-def write_log(catalogue: Catalogue, path: Path) -> int:
-    """Writes one row per event; returns how many."""
-    log = make_log(catalogue)
+def write_log(catalogue: Catalogue, log: InteractionLog, path: Path) -> None:
     spec, user = catalogue.spec, log.event_user
-    tokens = catalogue.tree.sids[log.items].reshape(-1)
-    sid_offsets = np.arange(0, len(tokens) + 1, SID_LENGTH, dtype=np.int32)
     split = pa.array(["train", "test"]).take(pa.array(log.held_out[user].astype(np.int32)))
     table = pa.table(
         {
             "user_id": pa.array(user + 1),
-            "sid": pa.ListArray.from_arrays(pa.array(sid_offsets), pa.array(tokens)),
+            "sid": sid_column(catalogue.tree.sids[log.items]),
             "timestamp_ms": pa.array(log.times_ms),
             "action": pa.array(log.actions),
             "split": split,
         }
     )
-    vocab_sizes = ",".join(map(str, spec.vocab_sizes))
-    metadata = {"grace.sid_space": spec.sid_space, "grace.vocab_sizes": vocab_sizes}
+    metadata = sid_metadata(spec.sid_space, spec.vocab_sizes)
     pq.write_table(table.replace_schema_metadata(metadata), path)
-    return len(user)
 
 
 def _times(offsets: Int64Array, opens: BoolArray, rng: np.random.Generator) -> Int64Array:

@@ -1,146 +1,97 @@
-"""Where ads are shown and users live: real countries, regions and cities, largest city first.
+"""The places of ads and users: real countries, regions and cities, largest city first.
 
 Below the cities lie numbered districts, as many as a large catalogue needs for a realistic number
 of distinct location values. Places of one level are numbered in table order, so that the regions
 of a country, the cities of a region or of a country, and the districts of a city are ranges.
 """
 
+import unicodedata
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from grace.catalogues.synth.arrays import FloatArray, Int64Array, frozen, offsets_of
-from grace.catalogues.synth.words import slug
+from grace.catalogues.arrays import FloatArray, Int64Array, frozen, offsets_of
+
+# Country: ISO 3166-1 code, weight, ISO 639-1 language, market; then regions, each with its cities.
+_TABLE = """
+US 0.38 en US CA
+  ca: Los Angeles, San Francisco, San Diego, San Jose, Sacramento;
+  ny: New York, Buffalo, Rochester, Albany; tx: Houston, Austin, Dallas, San Antonio, El Paso;
+  fl: Miami, Tampa, Orlando, Jacksonville; il: Chicago, Springfield, Peoria;
+  wa: Seattle, Spokane, Tacoma; ma: Boston, Worcester, Cambridge;
+  co: Denver, Boulder, Colorado Springs; ga: Atlanta, Savannah, Augusta;
+  pa: Philadelphia, Pittsburgh, Allentown; az: Phoenix, Tucson, Mesa;
+  mi: Detroit, Ann Arbor, Grand Rapids; or: Portland, Eugene, Bend;
+  mn: Minneapolis, Saint Paul, Duluth; tn: Nashville, Memphis, Knoxville
+GB 0.10 en GB US
+  london: London, Croydon, Richmond; south-east: Brighton, Oxford, Southampton, Reading;
+  north-west: Manchester, Liverpool, Chester; yorkshire: Leeds, Sheffield, York;
+  scotland: Glasgow, Edinburgh, Aberdeen, Dundee; wales: Cardiff, Swansea, Newport;
+  west-midlands: Birmingham, Coventry, Wolverhampton; south-west: Bristol, Plymouth, Bath
+CA 0.08 en CA US
+  on: Toronto, Ottawa, Hamilton, London; qc: Montréal, Québec, Laval;
+  bc: Vancouver, Victoria, Kelowna; ab: Calgary, Edmonton, Banff; mb: Winnipeg, Brandon;
+  ns: Halifax, Sydney; sk: Saskatoon, Regina
+DE 0.08 de DE FR
+  berlin: Berlin, Potsdam; bayern: München, Nürnberg, Augsburg, Regensburg;
+  nrw: Köln, Düsseldorf, Dortmund, Bonn; hessen: Frankfurt, Wiesbaden, Kassel;
+  hamburg: Hamburg, Bergedorf; sachsen: Leipzig, Dresden, Chemnitz;
+  bw: Stuttgart, Freiburg, Heidelberg, Ulm; niedersachsen: Hannover, Göttingen, Oldenburg
+FR 0.07 fr FR DE ES
+  idf: Paris, Versailles, Saint-Denis; paca: Marseille, Nice, Avignon, Toulon;
+  ara: Lyon, Grenoble, Annecy; occitanie: Toulouse, Montpellier, Nîmes;
+  bretagne: Rennes, Brest, Quimper; grand-est: Strasbourg, Reims, Metz;
+  aquitaine: Bordeaux, Bayonne, Limoges; hdf: Lille, Amiens, Calais
+IN 0.07 hi IN
+  maharashtra: Mumbai, Pune, Nagpur, Nashik; karnataka: Bengaluru, Mysuru, Mangaluru;
+  delhi: Delhi, Dwarka; tamil-nadu: Chennai, Coimbatore, Madurai; telangana: Hyderabad, Warangal;
+  west-bengal: Kolkata, Siliguri, Durgapur; gujarat: Ahmedabad, Surat, Vadodara;
+  kerala: Kochi, Kozhikode, Thrissur
+JP 0.06 ja JP
+  kanto: Tokyo, Yokohama, Saitama, Chiba; kansai: Osaka, Kyoto, Kobe, Nara;
+  chubu: Nagoya, Kanazawa, Shizuoka; kyushu: Fukuoka, Kumamoto, Nagasaki;
+  hokkaido: Sapporo, Hakodate, Otaru; tohoku: Sendai, Aomori; chugoku: Hiroshima, Okayama
+ES 0.05 es ES PT
+  madrid: Madrid, Getafe, Alcalá; catalunya: Barcelona, Girona, Tarragona;
+  andalucia: Sevilla, Málaga, Granada, Cádiz; valencia: Valencia, Alicante, Elche;
+  euskadi: Bilbao, San Sebastián, Vitoria; galicia: Vigo, A Coruña, Lugo
+MX 0.04 es MX US
+  cdmx: Mexico City, Coyoacán; jalisco: Guadalajara, Zapopan, Puerto Vallarta;
+  nuevo-leon: Monterrey, San Pedro; yucatan: Mérida, Valladolid;
+  quintana-roo: Cancún, Tulum, Playa del Carmen; puebla: Puebla, Cholula
+PT 0.03 pt PT ES
+  lisboa: Lisbon, Cascais, Sintra; norte: Porto, Braga, Guimarães; algarve: Faro, Lagos, Albufeira;
+  centro: Coimbra, Aveiro, Leiria; madeira: Funchal
+NO 0.02 no NO SE
+  oslo: Oslo, Asker; vestland: Bergen, Voss, Florø; trondelag: Trondheim, Steinkjer;
+  rogaland: Stavanger, Sandnes, Haugesund; troms: Tromsø, Harstad; agder: Kristiansand
+SE 0.02 sv SE NO
+  stockholm: Stockholm, Solna, Södertälje; skane: Malmö, Lund, Helsingborg;
+  vastra-gotaland: Göteborg, Borås, Skövde; uppsala: Uppsala, Enköping; norrbotten: Luleå, Kiruna;
+  vasterbotten: Umeå, Skellefteå
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Country:
-    code: str  # ISO 3166-1; NO is Norway, whatever YAML 1.1 thinks of it
+    code: str  # NO is Norway, although YAML 1.1 reads it as a boolean
     weight: float  # share of advertisers whose home market this is
-    language: str  # ISO 639-1
+    language: str
     market: tuple[str, ...]  # countries that an advertiser from here often adds
-    regions: str  # "code Name: City, City; ..."; the code may be missing
+    regions: str  # "code: City, City; ..."
 
 
-COUNTRIES = (
-    Country(
-        "US",
-        0.38,
-        "en",
-        ("US", "CA"),
-        "ca: Los Angeles, San Francisco, San Diego, San Jose, Sacramento;"
-        "ny: New York, Buffalo, Rochester, Albany;"
-        "tx: Houston, Austin, Dallas, San Antonio, El Paso;"
-        "fl: Miami, Tampa, Orlando, Jacksonville; il: Chicago, Springfield, Peoria;"
-        "wa: Seattle, Spokane, Tacoma; ma: Boston, Worcester, Cambridge;"
-        "co: Denver, Boulder, Colorado Springs; ga: Atlanta, Savannah, Augusta;"
-        "pa: Philadelphia, Pittsburgh, Allentown; az: Phoenix, Tucson, Mesa;"
-        "mi: Detroit, Ann Arbor, Grand Rapids; or: Portland, Eugene, Bend;"
-        "mn: Minneapolis, Saint Paul, Duluth; tn: Nashville, Memphis, Knoxville",
-    ),
-    Country(
-        "GB",
-        0.10,
-        "en",
-        ("GB", "US"),
-        "london: London, Croydon, Richmond; south-east: Brighton, Oxford, Southampton, Reading;"
-        "north-west: Manchester, Liverpool, Chester; yorkshire: Leeds, Sheffield, York;"
-        "scotland: Glasgow, Edinburgh, Aberdeen, Dundee; wales: Cardiff, Swansea, Newport;"
-        "west-midlands: Birmingham, Coventry, Wolverhampton; south-west: Bristol, Plymouth, Bath",
-    ),
-    Country(
-        "CA",
-        0.08,
-        "en",
-        ("CA", "US"),
-        "on: Toronto, Ottawa, Hamilton, London; qc: Montréal, Québec, Laval;"
-        "bc: Vancouver, Victoria, Kelowna; ab: Calgary, Edmonton, Banff;"
-        "mb: Winnipeg, Brandon; ns: Halifax, Sydney; sk: Saskatoon, Regina",
-    ),
-    Country(
-        "DE",
-        0.08,
-        "de",
-        ("DE", "FR"),
-        "berlin: Berlin, Potsdam; bayern: München, Nürnberg, Augsburg, Regensburg;"
-        "nrw: Köln, Düsseldorf, Dortmund, Bonn; hessen: Frankfurt, Wiesbaden, Kassel;"
-        "hamburg: Hamburg, Bergedorf; sachsen: Leipzig, Dresden, Chemnitz;"
-        "bw: Stuttgart, Freiburg, Heidelberg, Ulm; niedersachsen: Hannover, Göttingen, Oldenburg",
-    ),
-    Country(
-        "FR",
-        0.07,
-        "fr",
-        ("FR", "DE", "ES"),
-        "idf: Paris, Versailles, Saint-Denis; paca: Marseille, Nice, Avignon, Toulon;"
-        "ara: Lyon, Grenoble, Annecy; occitanie: Toulouse, Montpellier, Nîmes;"
-        "bretagne: Rennes, Brest, Quimper; grand-est: Strasbourg, Reims, Metz;"
-        "aquitaine: Bordeaux, Bayonne, Limoges; hdf: Lille, Amiens, Calais",
-    ),
-    Country(
-        "IN",
-        0.07,
-        "hi",
-        ("IN",),
-        "maharashtra: Mumbai, Pune, Nagpur, Nashik; karnataka: Bengaluru, Mysuru, Mangaluru;"
-        "delhi: Delhi, Dwarka; tamil-nadu: Chennai, Coimbatore, Madurai;"
-        "telangana: Hyderabad, Warangal; west-bengal: Kolkata, Siliguri, Durgapur;"
-        "gujarat: Ahmedabad, Surat, Vadodara; kerala: Kochi, Kozhikode, Thrissur",
-    ),
-    Country(
-        "JP",
-        0.06,
-        "ja",
-        ("JP",),
-        "kanto: Tokyo, Yokohama, Saitama, Chiba; kansai: Osaka, Kyoto, Kobe, Nara;"
-        "chubu: Nagoya, Kanazawa, Shizuoka; kyushu: Fukuoka, Kumamoto, Nagasaki;"
-        "hokkaido: Sapporo, Hakodate, Otaru; tohoku: Sendai, Aomori; chugoku: Hiroshima, Okayama",
-    ),
-    Country(
-        "ES",
-        0.05,
-        "es",
-        ("ES", "PT"),
-        "madrid: Madrid, Getafe, Alcalá; catalunya: Barcelona, Girona, Tarragona;"
-        "andalucia: Sevilla, Málaga, Granada, Cádiz; valencia: Valencia, Alicante, Elche;"
-        "euskadi: Bilbao, San Sebastián, Vitoria; galicia: Vigo, A Coruña, Lugo",
-    ),
-    Country(
-        "MX",
-        0.04,
-        "es",
-        ("MX", "US"),
-        "cdmx: Mexico City, Coyoacán; jalisco: Guadalajara, Zapopan, Puerto Vallarta;"
-        "nuevo-leon: Monterrey, San Pedro; yucatan: Mérida, Valladolid;"
-        "quintana-roo: Cancún, Tulum, Playa del Carmen; puebla: Puebla, Cholula",
-    ),
-    Country(
-        "PT",
-        0.03,
-        "pt",
-        ("PT", "ES"),
-        "lisboa: Lisbon, Cascais, Sintra; norte: Porto, Braga, Guimarães;"
-        "algarve: Faro, Lagos, Albufeira; centro: Coimbra, Aveiro, Leiria; madeira: Funchal",
-    ),
-    Country(
-        "NO",
-        0.02,
-        "no",
-        ("NO", "SE"),
-        "oslo: Oslo, Asker; vestland: Bergen, Voss, Florø; trondelag: Trondheim, Steinkjer;"
-        "rogaland: Stavanger, Sandnes, Haugesund; troms: Tromsø, Harstad; agder: Kristiansand",
-    ),
-    Country(
-        "SE",
-        0.02,
-        "sv",
-        ("SE", "NO"),
-        "stockholm: Stockholm, Solna, Södertälje; skane: Malmö, Lund, Helsingborg;"
-        "vastra-gotaland: Göteborg, Borås, Skövde; uppsala: Uppsala, Enköping;"
-        "norrbotten: Luleå, Kiruna; vasterbotten: Umeå, Skellefteå",
-    ),
-)
+def _read(table: str) -> Iterator[Country]:
+    lines = table.strip().splitlines()
+    begins = [at for at, line in enumerate(lines) if not line.startswith(" ")]
+    for begin, end in zip(begins, [*begins[1:], len(lines)], strict=True):
+        code, weight, language, *market = lines[begin].split()
+        regions = " ".join(line.strip() for line in lines[begin + 1 : end])
+        yield Country(code, float(weight), language, tuple(market), regions)
 
+
+COUNTRIES = tuple(_read(_TABLE))
 LANGUAGES = tuple(dict.fromkeys(country.language for country in COUNTRIES))
 
 
@@ -171,7 +122,7 @@ class Places:
         return self.first_city + len(self.city_names)
 
     def path(self, city: int, district: int | None = None) -> list[str]:
-        """A person's location values at home in `city`: country, region, city, and district."""
+        """Return the location values of a person in `city`: country, region, city and district."""
         places = [
             int(self.city_country[city]),
             self.first_region + int(self.city_region[city]),
@@ -180,6 +131,12 @@ class Places:
         if district is not None and self.districts_per_city:
             places.append(self.first_district + city * self.districts_per_city + district)
         return [self.values[place] for place in places]
+
+
+def slug(name: str) -> str:
+    """`Playa del Carmen` -> `playa-del-carmen`, `Tromsø` -> `tromso`."""
+    plain = unicodedata.normalize("NFKD", name.lower().replace("ø", "o").replace("'", ""))
+    return plain.encode("ascii", "ignore").decode().replace(" ", "-")
 
 
 def make_places(districts_per_city: int) -> Places:
@@ -220,7 +177,7 @@ def make_places(districts_per_city: int) -> Places:
 
 
 def _city_shares(cities_in_region: list[int], cities_in_country: list[int]) -> FloatArray:
-    """Zipf over the cities of a region: the first of each is its metropolis."""
+    """Zipf's law over the cities of each region; the first one is the largest."""
     raw = np.concatenate([1.0 / np.arange(1, count + 1) for count in cities_in_region])
     country = np.repeat(np.arange(len(cities_in_country)), cities_in_country)
     return frozen(raw / np.bincount(country, weights=raw)[country])

@@ -1,4 +1,4 @@
-"""The targeting schema that the synthetic catalogues share, and the YAML file that states it."""
+"""The targeting schema that the synthetic catalogues share, and the constants of their events."""
 
 from grace.catalogues.synth.places import COUNTRIES, LANGUAGES
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
@@ -28,26 +28,11 @@ SCHEMA = TargetingSchema(
 RULE_COLUMNS = tuple(column for name in SCHEMA.names for column in (name, f"{name}_exclude"))
 
 
-def targeting_yaml() -> str:
-    """The schema as a file. Country codes stay bare: NO must reach a reader as Norway."""
-    lines = [
-        "# Who an ad may say it is for. Values are strings; YAML 1.2 scalars, so NO is Norway.",
-        "attributes:",
-    ]
-    for attribute in SCHEMA.attributes:
-        facts = [f"values: [{', '.join(attribute.values)}]"]
-        if attribute.missing is not None:
-            facts.append(f"missing: {attribute.missing}")
-        if attribute.missing_passes_exclude:
-            facts.append("missing_passes_exclude: true")
-        lines.append(f"  {attribute.name}: {{{', '.join(facts)}}}")
-    lines.append("sets:")
-    for target_set in SCHEMA.sets:
-        facts = [
-            f"{fact}: {getattr(target_set, fact)}"
-            for fact in ("bloom_bits", "bloom_hashes", "max_request_values")
-        ]
-        if target_set.missing_passes_exclude:
-            facts.append("missing_passes_exclude: true")
-        lines.append(f"  {target_set.name}: {{{', '.join(facts)}}}")
-    return "\n".join([*lines, f"hash_seed: {SCHEMA.hash_seed}", ""])
+# Events: an action, and the time. The cardinality of actions leaves room beyond the ids in use.
+ACTIONS = 8
+ACTION_IDS = (1, 2, 3, 4)  # view, click, save, buy
+ACTION_ODDS = (0.45, 0.40, 0.10, 0.05)
+
+NOW_MS = 1_788_264_000_000  # 2026-09-01 12:00 UTC: no file depends on the clock
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS

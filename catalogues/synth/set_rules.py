@@ -4,14 +4,18 @@ from enum import IntEnum
 
 import numpy as np
 
-from grace.catalogues.synth.arrays import BoolArray, Int64Array
-from grace.catalogues.synth.background import REACHES, TOPIC_REACH, Background
-from grace.catalogues.synth.draws import draw_option, draw_share
-from grace.catalogues.synth.places import Places
-from grace.catalogues.synth.rules import Ranges, RuleColumn, ranged_column
+from grace.catalogues.arrays import Int64Array, draw_option, draw_share
+from grace.catalogues.synth.places import Places, slug
+from grace.catalogues.synth.rules import (
+    REACHES,
+    TOPIC_REACH,
+    Background,
+    Ranges,
+    RuleColumn,
+    ranged_column,
+)
 from grace.catalogues.synth.spec import TargetingKnobs
 from grace.catalogues.synth.topics import AUDIENCES_PER_TOPIC, TOPICS
-from grace.catalogues.synth.words import slug
 
 
 class _Grain(IntEnum):
@@ -45,14 +49,13 @@ def audience_values(lookalikes: int) -> tuple[str, ...]:
 def location_columns(
     background: Background, places: Places, knobs: TargetingKnobs, rng: np.random.Generator
 ) -> tuple[RuleColumn, RuleColumn]:
-    """Neighbouring places around the campaign's city; excluded: a few cities of its region."""
+    """Include places around the campaign's city; exclude a few cities of its region."""
     grain = draw_option(rng, _GRAIN_ODDS, TOPIC_REACH[background.topic])
     if not places.districts_per_city:
         grain = np.minimum(grain, _Grain.CITY)
     include = _location_ranges(background, places, grain, rng)
     wide = ~background.located | (grain <= _Grain.REGION)
-    odds = (wide & background.targeted).astype(np.float64)
-    excludes = draw_share(rng, knobs.location_exclude, odds)
+    excludes = draw_share(rng, knobs.location_exclude, wide & background.targeted)
     return (
         ranged_column("location", places.values, include, background.located),
         ranged_column(
@@ -64,7 +67,7 @@ def location_columns(
 def _location_ranges(
     background: Background, places: Places, grain: Int64Array, rng: np.random.Generator
 ) -> Ranges:
-    """A local business stays within its region, others reach over the whole country."""
+    """A local business stays within its region; others cover the whole country."""
     country, city = background.country, background.city
     region = places.city_region[city]
     local = TOPIC_REACH[background.topic] == REACHES.index("local")
@@ -96,7 +99,7 @@ def _span(offsets: Int64Array, parent: Int64Array) -> Int64Array:
 
 
 def _excluded_cities(background: Background, places: Places, rng: np.random.Generator) -> Ranges:
-    """Some cities of the home region, never all of them where there are several."""
+    """Some cities of the home region, but never all of several."""
     region = places.city_region[background.city]
     first_city, window = _span(places.region_cities, region)
     count = np.minimum(rng.integers(1, _EXCLUDED_CITIES + 1, size=len(region)), window - 1)
@@ -107,7 +110,7 @@ def _excluded_cities(background: Background, places: Places, rng: np.random.Gene
 def audience_columns(
     background: Background, lookalikes: int, knobs: TargetingKnobs, rng: np.random.Generator
 ) -> tuple[RuleColumn, RuleColumn]:
-    """Interests of the topic or the brand's lookalike; excluded: recent buyers in the topic."""
+    """Include interests of the topic or the brand's lookalike; exclude its recent buyers."""
     values = audience_values(lookalikes)
     topic, targeted = background.topic, background.targeted
     size = len(topic)
@@ -127,13 +130,9 @@ def audience_columns(
         count=np.where(lookalike, 1, interest.count),
     )
     buyers = Ranges(_NAMED + topic, one, one * 0, one)
-    has_rule = _draw(rng, knobs.audience, targeted)
-    excludes = _draw(rng, knobs.audience_exclude, targeted)
+    has_rule = draw_share(rng, knobs.audience, targeted)
+    excludes = draw_share(rng, knobs.audience_exclude, targeted)
     return (
         ranged_column("audience", values, include, has_rule),
         ranged_column("audience_exclude", values, buyers, excludes),
     )
-
-
-def _draw(rng: np.random.Generator, share: float, allowed: BoolArray) -> BoolArray:
-    return draw_share(rng, share, allowed.astype(np.float64))

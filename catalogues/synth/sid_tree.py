@@ -10,7 +10,7 @@ from math import gcd
 
 import numpy as np
 
-from grace.catalogues.synth.arrays import (
+from grace.catalogues.arrays import (
     FloatArray,
     Int64Array,
     UInt16Array,
@@ -40,7 +40,7 @@ class SidTree:
     line_brand: Int64Array  # [lines]
     line_product: Int64Array  # [lines] which of its topic's products
     sid_line: Int64Array  # [num_sids]
-    sid_variant: Int64Array  # [num_sids] any number: decides the detail in a title
+    sid_variant: Int64Array  # [num_sids] any number; it chooses the detail in a title
     brand_lines: Int64Array  # [brands + 1] offsets into the lines
 
     @property
@@ -83,7 +83,7 @@ def make_sid_tree(spec: CatalogueSpec, rng: np.random.Generator) -> SidTree:
 
 
 def apportion(total: int, weights: FloatArray, cap: int) -> Int64Array:
-    """Shares `total` out by weight: at least 1 and at most `cap` each, exactly `total` in all."""
+    """Divide `total` by weight into whole numbers from 1 to `cap`, exactly `total` in all."""
     count = len(weights)
     if not count <= total <= count * cap:
         raise ValueError(f"cannot share {total} among {count}, 1 to {cap} each")
@@ -98,14 +98,14 @@ def apportion(total: int, weights: FloatArray, cap: int) -> Int64Array:
     share = np.minimum(weights * low, room)
     extra = share.astype(np.int64)
     left_over = spare - int(extra.sum())
-    # The largest fractions first; a full one has none to offer.
+    # The largest fractions first; a share that is at its cap has none.
     fractions = np.where(extra < cap - 1, share - extra, -1.0)
     extra[np.argsort(-fractions, kind="stable")[:left_over]] += 1
     return extra + 1
 
 
 def _tier_weights(tier_topic: Int64Array, rng: np.random.Generator) -> FloatArray:
-    """Topics are a flattened Zipf in random order; their tiers differ a little."""
+    """A flattened Zipf law over topics in random order; the tiers of a topic differ a little."""
     popularity = 1.0 / (rng.permutation(len(TOPICS)) + 12.0)
     return popularity[tier_topic] * rng.lognormal(0, 0.3, len(tier_topic))
 

@@ -1,4 +1,4 @@
-"""How large a catalogue is and how often its ads carry which rule: the knobs, in one place."""
+"""The size of a catalogue and the shares of ads that carry each rule: all knobs in one place."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
@@ -17,7 +17,7 @@ MIN_VOCAB = 8
 
 
 class Stream(IntEnum):
-    """Sources of randomness: what one of them draws never shifts what another does."""
+    """Independent sources of randomness: the draws of one never shift those of another."""
 
     SIDS = 0
     CAMPAIGNS = 1
@@ -54,13 +54,13 @@ _PRESETS = {
 
 @dataclass(frozen=True, slots=True)
 class TargetingKnobs:
-    """Shares of campaigns (and so, nearly, of ads) that carry a rule, and what the rules hold."""
+    """Shares of campaigns (nearly those of ads) with a rule, and the contents of the rules."""
 
     country: float = 0.60
     country_exclude: float = 0.04
-    age: float = 0.15  # besides the topics that lean young, older or adult
+    age: float = 0.15  # in topics that do not lean young, older or adult
     age_if_leaning: float = 0.50
-    gender: float = 0.02  # besides the topics that lean female or male
+    gender: float = 0.02  # in topics that do not lean female or male
     gender_if_leaning: float = 0.50
     gender_exclude: float = 0.02
     device: float = 0.15
@@ -72,8 +72,8 @@ class TargetingKnobs:
     audience: float = 0.10
     audience_exclude: float = 0.03
 
-    market_group: float = 0.25  # country rules that name the neighbouring markets too
-    country_if_located: float = 0.80  # likelier there than elsewhere, while `country` allows
+    market_group: float = 0.25  # country rules that also name the neighbouring markets
+    country_if_located: float = 0.80  # with a location rule, as far as `country` allows
     home_market_kept: float = 0.90  # campaigns in the home country of their brand
     main_campaign: float = 0.84  # ads with the campaign of their three-token prefix
     open_ads: float = 0.03  # ads without any rule; the rest use a sibling's campaign
@@ -89,7 +89,7 @@ class CatalogueSpec:
     vocab_sizes: tuple[int, int, int, int]
     seed: int
     targeting: TargetingKnobs = field(default_factory=TargetingKnobs)
-    log_users: int = 0  # whose interactions are logged; 0 for no log
+    log_users: int = 0  # users whose interactions are logged; 0 for no log
     learned_tokens: bool = False  # residual k-means, instead of the hierarchy itself
 
     def __post_init__(self) -> None:
@@ -113,38 +113,38 @@ class CatalogueSpec:
 
     @property
     def num_lines(self) -> int:
-        """Three-token prefixes: product lines."""
+        """The number of three-token prefixes: product lines."""
         return round(self.num_sids / SIDS_PER_LINE)
 
     @property
     def num_brands(self) -> int:
-        """Two-token prefixes: brands within a topic; at most three quarters of what is possible."""
+        """The number of two-token prefixes: brands, at most three quarters of those possible."""
         return min(self.num_lines // LINES_PER_BRAND, 3 * prod(self.vocab_sizes[:2]) // 4)
 
     @property
     def num_tiers(self) -> int:
-        """One-token prefixes: topics, or tiers of topics; nearly all of the vocabulary."""
+        """The number of one-token prefixes: topics or their tiers, nearly the whole vocabulary."""
         return min(self.num_brands, self.vocab_sizes[0] * 63 // 64)
 
     @property
     def max_sids(self) -> int:
-        """Where every two-token prefix has half of its possible children."""
+        """The size at which every two-token prefix has half of its possible children."""
         most_brands = 3 * prod(self.vocab_sizes[:2]) // 4
         return int(most_brands * self.vocab_sizes[2] // 2 * SIDS_PER_LINE)
 
     @property
     def districts_per_city(self) -> int:
-        """Places multiply with the catalogue: none when tiny, over 100 a city at 3 M SIDs."""
+        """Places grow in number with the catalogue: none if tiny, over 100 a city at 3 M SIDs."""
         return self.num_sids // 25_000
 
     @property
     def lookalikes(self) -> int:
-        """Numbered audiences beside the named ones."""
+        """The number of audiences that have a number instead of a name."""
         return self.num_sids // 500
 
 
 def preset_spec(preset: str, sids: int | None = None, seed: int = 1) -> CatalogueSpec:
-    """The spec of a preset. Another number of SIDs makes another SID space, and is named so."""
+    """Return the spec of a preset. Another number of SIDs makes another SID space with its name."""
     if preset not in set(Preset):
         raise InputError(f"--preset {preset} is unknown; known: {', '.join(Preset)}, paper")
     size = _PRESETS[Preset(preset)]

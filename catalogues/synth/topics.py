@@ -1,7 +1,7 @@
-"""What is advertised: 64 topics in 16 families, each with its products, audience and reach.
+"""The advertised topics: 64 in 16 families, each with its products, audiences and reach.
 
 A topic's reach says how its ads are targeted: a `local` business by city or district, a `national`
-one by country and region, a `global` one hardly at all. Its lean says whom it speaks to.
+one by country and region, a `global` one hardly at all. Its lean says whom it addresses.
 """
 
 from dataclasses import dataclass

@@ -1,25 +1,33 @@
-"""Who asks for ads: people at home where the catalogue's ads are, with tastes and a history.
+"""The users and their requests: people at home where the ads are, with tastes and a history.
 
-Nearly one in two has something that real traffic has and tidy data has not: a country or an
-attribute that the schema does not know, no location, dozens of places, attributes missing, no
-history.
+Nearly one in two has what real traffic has and tidy data lacks: a country or an attribute that the
+schema does not know, no location, dozens of places, missing attributes, no history.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 
-from grace.catalogues.synth.arrays import Int64Array
+from grace.catalogues.arrays import Int64Array
+from grace.catalogues.synth.browsing import DrawHistory, histories_over
 from grace.catalogues.synth.catalogue import Catalogue
-from grace.catalogues.synth.histories import Histories, histories_over
-from grace.catalogues.synth.places import COUNTRIES, Places
-from grace.catalogues.synth.schema import AGES, DEVICES, MAX_REQUEST_VALUES
+from grace.catalogues.synth.places import COUNTRIES, Places, slug
+from grace.catalogues.synth.schema import (
+    ACTION_IDS,
+    ACTION_ODDS,
+    AGES,
+    DEVICES,
+    HOUR_MS,
+    MAX_REQUEST_VALUES,
+    NOW_MS,
+)
 from grace.catalogues.synth.spec import Stream
 from grace.catalogues.synth.topics import TOPICS, Topic
-from grace.catalogues.synth.words import slug
 
-__all__ = ["Kind", "User", "make_users"]
+__all__ = ["DEVICE_MODELS", "Kind", "User", "make_requests", "make_users"]
 
 
 class Kind(StrEnum):
@@ -33,7 +41,7 @@ class Kind(StrEnum):
     MEMBER = "member"  # an attribute that the schema does not know, and ads seen too often
 
 
-# Every 16 users: the special kinds once each, spread out.
+# Of every 16 users, each special kind once.
 _KINDS = {
     1: Kind.TRAVELLER,
     3: Kind.ABROAD,
@@ -60,30 +68,29 @@ class User:
     name: str  # as in a request id: tastes first, then home
     kind: Kind
     attributes: dict[str, tuple[str, ...]]  # attributes and sets; an empty tuple is a missing value
-    device: str  # what the request came from, told to targeting or not
+    device: str  # what the request came from, whether or not its targeting attribute is set
     hour: int
     clicks: Int64Array  # indices of SIDs, oldest first
 
 
 def make_users(catalogue: Catalogue) -> list[User]:
-    """`spec.num_users` people, each at home where a random ad of the catalogue is."""
+    """Return `spec.num_users` people, each with the home of a random ad."""
     rng = catalogue.spec.rng(Stream.USERS)
-    histories = histories_over(catalogue)
+    draw_history = histories_over(catalogue)
     ads = rng.integers(catalogue.num_ads, size=catalogue.spec.num_users)
     ad_sids = np.searchsorted(catalogue.ad_offsets, ads, side="right") - 1
     cities = catalogue.home_cities(ad_sids, ads)
     first_tastes = catalogue.tree.sid_topic[ad_sids]
-    return [
-        _user(
-            catalogue, histories, _KINDS.get(number % 16, Kind.ORDINARY), int(city), int(taste), rng
-        )
-        for number, (city, taste) in enumerate(zip(cities, first_tastes, strict=True))
-    ]
+    users = []
+    for number, (city, taste) in enumerate(zip(cities, first_tastes, strict=True)):
+        kind = _KINDS.get(number % 16, Kind.ORDINARY)
+        users.append(_user(catalogue, draw_history, kind, int(city), int(taste), rng))
+    return users
 
 
 def _user(
     catalogue: Catalogue,
-    histories: Histories,
+    draw_history: DrawHistory,
     kind: Kind,
     city: int,
     first_taste: int,
@@ -105,7 +112,7 @@ def _user(
         attributes=attributes,
         device=device,
         hour=int(rng.integers(24)),
-        clicks=_NO_CLICKS if kind is Kind.NEWCOMER else histories.draw(tastes, home, rng),
+        clicks=_NO_CLICKS if kind is Kind.NEWCOMER else draw_history(tastes, home, rng),
     )
 
 
@@ -138,7 +145,7 @@ def _attributes(
 
 
 def _location(kind: Kind, places: Places, city: int, rng: np.random.Generator) -> tuple[str, ...]:
-    """Home, from the country down, then places visited."""
+    """The home, from country to district, then places visited."""
     if kind is Kind.UNPLACED:
         return ()
     if kind is Kind.ABROAD:
@@ -158,7 +165,7 @@ def _location(kind: Kind, places: Places, city: int, rng: np.random.Generator) -
 
 
 def _audiences(topics: list[Topic], lookalikes: int, rng: np.random.Generator) -> tuple[str, ...]:
-    """One interest per taste; for some the purchase behind it, and a few numbered audiences."""
+    """One interest per taste; for some users also recent purchases and numbered audiences."""
     found = [f"audience:{slug(str(rng.choice(topic.audiences)))}" for topic in topics]
     if rng.random() < 0.3:
         found.append(f"audience:recent-buyers-of-{slug(topics[0].name)}")
@@ -166,3 +173,50 @@ def _audiences(topics: list[Topic], lookalikes: int, rng: np.random.Generator) -
         numbers = rng.integers(1, lookalikes + 1, size=rng.integers(0, 6))
         found += [f"audience:lookalike-{number:05}" for number in numbers]
     return tuple(dict.fromkeys(found)) if rng.random() < 0.85 else ()
+
+
+MAX_ADS = 100
+DEVICE_MODELS = 40  # cardinality of the categorical feature; ids run from 1
+_MODELS_PER_DEVICE = (DEVICE_MODELS - 1) // len(DEVICES)
+_DENIED_ADS = 5
+
+
+def make_requests(catalogue: Catalogue) -> Iterator[dict[str, Any]]:
+    """One request for each user, in the JSON form of the Retrieve API."""
+    rng = catalogue.spec.rng(Stream.REQUESTS)
+    for number, user in enumerate(make_users(catalogue)):
+        request: dict[str, Any] = {
+            "request_id": f"u{number:03}-{user.name}",
+            "sid_space": catalogue.spec.sid_space,
+            "user": {name: {"values": list(values)} for name, values in user.attributes.items()},
+            "features": _features(catalogue, user, rng),
+            "max_ads": MAX_ADS,
+        }
+        if user.kind is Kind.MEMBER:
+            seen = np.unique(catalogue.ad_offsets[user.clicks])
+            denied = catalogue.ad_ids[seen[:_DENIED_ADS]]
+            request["exclude_ads"] = [str(ad_id) for ad_id in denied]
+        if number % 4 == 0:
+            request["include_sids"] = True
+        yield request
+
+
+def _features(catalogue: Catalogue, user: User, rng: np.random.Generator) -> dict[str, Any]:
+    count = len(user.clicks)
+    first_model = 1 + DEVICES.index(user.device) * _MODELS_PER_DEVICE
+    model = rng.integers(first_model, first_model + _MODELS_PER_DEVICE)
+    features: dict[str, Any] = {
+        "dense": {"hour": {"values": [user.hour]}},
+        "categorical": {"device": {"ids": [str(model)]}},
+    }
+    if count:
+        ages_ms = np.cumsum(rng.exponential(8 * HOUR_MS, count) + 1000).astype(np.int64)
+        actions = rng.choice(ACTION_IDS, count, p=ACTION_ODDS)
+        features["sequences"] = {
+            "clicks": {
+                "sids": catalogue.tree.sids[user.clicks].reshape(-1).tolist(),
+                "timestamps_ms": [str(NOW_MS - age) for age in ages_ms[::-1]],
+                "side": {"action": {"ids": [str(action) for action in actions]}},
+            }
+        }
+    return features

@@ -1,4 +1,4 @@
-"""The study's rows add up; its rates are judged by their reader."""
+"""The study's rows add up; no test checks the size of its rates."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ def of(rows: list[dict[str, Any]], table: str, mode: str = "") -> list[dict[str,
     return [row for row in rows if row["table"] == table and mode in ("", row.get("mode"))]
 
 
-def test_the_catalogue_and_its_knobs_are_told_once(rows: list[dict[str, Any]]) -> None:
+def test_one_row_describes_the_catalogue_and_its_knobs(rows: list[dict[str, Any]]) -> None:
     (row,) = of(rows, "catalogue")
     assert row["sids"] == 7777
     assert row["ads_per_sid"]["p50"] == 1
@@ -33,7 +33,7 @@ def test_the_catalogue_and_its_knobs_are_told_once(rows: list[dict[str, Any]]) -
 
 
 @pytest.mark.parametrize("mode", ["union", "static", "dynamic"])
-def test_matchers_tell_storage_and_fill_of_both_kinds_at_four_positions(
+def test_matcher_rows_have_storage_and_fill_of_both_kinds_at_four_positions(
     rows: list[dict[str, Any]], mode: str
 ) -> None:
     found = of(rows, "matchers", mode)
@@ -61,7 +61,7 @@ def test_the_buckets_split_all_users(rows: list[dict[str, Any]], mode: str) -> N
 
 
 @pytest.mark.parametrize("mode", ["union", "static", "dynamic"])
-def test_targeting_generates_fewer_sids_in_vain_than_decoding_without(
+def test_targeting_generates_fewer_sids_without_a_match(
     rows: list[dict[str, Any]], mode: str
 ) -> None:
     cd, targeted = (of(rows, "pass", each)[0] for each in ("cd", mode))

@@ -1,4 +1,4 @@
-"""The measurement of what a batch costs the interpreter runs; its times are not judged."""
+"""The measurement of a batch's cost to the interpreter runs; no test checks its times."""
 
 import json
 import sys

@@ -1,62 +1,77 @@
-"""The client against servers whose behaviour is known: what is waited for is not forgotten."""
+"""The load client against servers of known behaviour: it makes every call and records its end."""
 
 import itertools
 import threading
 import time
+from multiprocessing import active_children
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 
-from grace.bench.load.arrivals import poisson_arrivals
-from grace.bench.load.client import ClosedLoop, OpenLoop, run_load
+from grace.bench.load.calls import status_name
+from grace.bench.load.client import ClosedLoop, OpenLoop, poisson_arrivals, run_load
+from grace.bench.load.client_process import run_together
 from grace.bench.load.shots import Shot
 from grace.configs.errors import InputError
 from grace.proto.retrieval_pb2 import RetrieveRequest
 from support.known_server import REPLY, SHOTS, known_server
 
+CLOSED_ADDRESS = "127.0.0.1:9"
+PROCESSES = pytest.mark.parametrize("processes", [1, pytest.param(3, marks=pytest.mark.subprocess)])
 
-def test_every_arrival_is_a_call_and_shots_take_turns() -> None:
-    seen: list[str] = []
 
-    def answer(request: bytes, _: Any) -> bytes:
-        seen.append(RetrieveRequest.FromString(request).request_id)
+@pytest.mark.parametrize("rate", [37, 1511])
+def test_arrivals_are_a_poisson_process(rate: float) -> None:
+    arrivals = poisson_arrivals(rate, 60_000 / rate, seed=5)
+    assert 0 <= arrivals[0] <= arrivals[-1] < 60_000 / rate
+    gaps = np.diff(arrivals) * rate
+    assert gaps.min() >= 0
+    assert gaps.mean() == pytest.approx(1, abs=0.02)
+    assert gaps.std() == pytest.approx(1, abs=0.02)
+    assert np.quantile(gaps, 0.9) == pytest.approx(np.log(10), rel=0.02)
+    counts = np.histogram(poisson_arrivals(63, 2000, seed=9), bins=2000)[0]
+    assert counts.var() == pytest.approx(counts.mean(), rel=0.1)
+
+
+def test_one_seed_always_gives_the_same_arrivals() -> None:
+    first = poisson_arrivals(111, 7, seed=3)
+    assert np.array_equal(first, poisson_arrivals(111, 7, seed=3))
+    assert not np.array_equal(first[:50], poisson_arrivals(111, 7, seed=4)[:50])
+    assert poisson_arrivals(1e-9, 1, seed=1).size == 0
+
+
+@PROCESSES
+def test_an_open_loop_makes_every_arrival_a_call_and_takes_shots_and_connections_in_turn(
+    processes: int,
+) -> None:
+    seen: list[tuple[str, str]] = []
+
+    def answer(request: bytes, context: Any) -> bytes:
+        seen.append((context.peer(), RetrieveRequest.FromString(request).request_id))
         return REPLY
 
-    load = OpenLoop(rate=300, seconds=0.5, seed=11)
-    with known_server(answer) as address:
-        run = run_load(address, SHOTS, load)
-    arrivals = poisson_arrivals(300, 0.5, seed=11)
+    load, warm_up = OpenLoop(rate=150, seconds=0.5, seed=11), 2 * processes
+    with known_server(answer, warm_up=0) as address:
+        run = run_together(address, SHOTS, load, processes=processes, connections=2)
+    arrivals = poisson_arrivals(150, 0.5, seed=11)
     assert sorted(call.intended for call in run.calls) == arrivals.tolist()
     assert {call.status for call in run.calls} == {"OK"}
-    assert sorted(seen) == sorted(f"r{i % 7}" for i in range(len(arrivals)))
     assert all(call.intended <= call.sent <= call.ended <= run.seconds for call in run.calls)
+    assert [call.ended for call in run.calls] == sorted(call.ended for call in run.calls)
+    # Each connection carries one call before the load, which the run does not count.
+    assert (run.processes, run.warm_up_calls) == (processes, warm_up)
+    assert len({peer for peer, _ in seen[:warm_up]}) == len({peer for peer, _ in seen}) == warm_up
+    of_the_load = [request for _, request in seen[warm_up:]]
+    assert sorted(of_the_load) == sorted(f"r{i % 7}" for i in range(len(arrivals)))
+    peers = [peer for peer, _ in seen]
+    counts = [peers.count(peer) for peer in set(peers)]
+    assert max(counts) - min(counts) <= 2
 
 
-def test_the_server_s_times_are_read_from_the_reply() -> None:
-    with known_server(lambda request, context: REPLY) as address:
-        run = run_load(address, SHOTS, ClosedLoop(in_flight=1, seconds=0.1))
-    times = run.calls[0].server
-    assert times is not None
-    assert (times.queue, times.generate, times.all) == (5, 30, 105)
-
-
-def test_a_slow_server_meets_all_the_calls_that_came_meanwhile() -> None:
-    """One at a time in 20 ms, 100 a second: the last one has waited for half of all."""
-
-    def answer(_: bytes, __: Any) -> bytes:
-        time.sleep(0.02)
-        return REPLY
-
-    load = OpenLoop(rate=100, seconds=0.5, seed=2)
-    with known_server(answer, threads=1) as address:
-        run = run_load(address, SHOTS, load)
-    waited = 0.02 * len(run.calls) - 0.5
-    assert waited > 0.25
-    assert max(call.latency for call in run.calls) > waited
-
-
-def test_a_closed_loop_keeps_so_many_calls_under_way() -> None:
+@PROCESSES
+def test_a_closed_loop_keeps_the_given_number_of_calls_under_way(processes: int) -> None:
     lock, met, under_way, most = threading.Lock(), threading.Barrier(5), 0, 0
     first = threading.BoundedSemaphore(5)
 
@@ -71,45 +86,32 @@ def test_a_closed_loop_keeps_so_many_calls_under_way() -> None:
             under_way -= 1
         return REPLY
 
-    with known_server(answer) as address:
-        run = run_load(address, SHOTS, ClosedLoop(in_flight=5, seconds=0.2))
+    with known_server(answer, warm_up=processes) as address:
+        run = run_together(address, SHOTS, ClosedLoop(5, 0.2), processes, connections=1)
     assert most == 5
     assert len(run.calls) > 5
+    times = run.calls[0].server
+    assert times is not None, "the server's times are read from its reply"
+    assert (times.queue, times.generate, times.all) == (5, 30, 105)
 
 
-def test_connections_are_as_many_as_asked_for() -> None:
-    peers: set[str] = set()
+def test_a_slow_server_meets_all_the_calls_that_arrive_meanwhile() -> None:
+    """One at a time in 20 ms, 100 a second: the last one waits for half of all the others."""
 
-    def answer(_: bytes, context: Any) -> bytes:
-        peers.add(context.peer())
+    def answer(_: bytes, __: Any) -> bytes:
+        time.sleep(0.02)
         return REPLY
 
-    with known_server(answer, warm_up=3) as address:
-        run_load(address, SHOTS, ClosedLoop(in_flight=9, seconds=0.2), connections=3)
-    assert len(peers) == 3
-
-
-def test_every_connection_carries_a_call_before_the_load_that_is_not_counted() -> None:
-    seen: list[tuple[str, str]] = []
-
-    def answer(request: bytes, context: Any) -> bytes:
-        seen.append((context.peer(), RetrieveRequest.FromString(request).request_id))
-        return REPLY
-
-    load = OpenLoop(rate=111, seconds=0.3, seed=7)
-    with known_server(answer, warm_up=0) as address:
-        run = run_load(address, SHOTS, load, connections=3)
-    assert len({peer for peer, _ in seen[:3]}) == 3
-    assert {request for _, request in seen[:3]} == {"r0", "r1", "r2"}
-    assert run.warm_up_calls == 3
-    assert len(run.calls) == len(seen) - 3 == len(poisson_arrivals(111, 0.3, 7))
+    load = OpenLoop(rate=100, seconds=0.5, seed=2)
+    with known_server(answer, threads=1) as address:
+        run = run_load(address, SHOTS, load)
+    waited = 0.02 * len(run.calls) - 0.5
+    assert waited > 0.25
+    assert max(call.latency for call in run.calls) > waited
 
 
 @pytest.mark.parametrize("fault", ["refused", "never answered"])
-def test_what_becomes_of_the_calls_before_the_load_is_not_counted(
-    fault: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("grace.bench.load.client._WARM_UP_SECONDS", 0.3)
+def test_the_end_of_a_warm_up_call_does_not_matter(fault: str) -> None:
     numbers, gate = itertools.count(), threading.Event()
 
     def answer(_: bytes, context: Any) -> bytes:
@@ -119,8 +121,9 @@ def test_what_becomes_of_the_calls_before_the_load_is_not_counted(
             context.abort(grpc.StatusCode.UNAVAILABLE, "not yet")
         return REPLY
 
+    load = ClosedLoop(in_flight=5, seconds=0.1)
     with known_server(answer, warm_up=0) as address:
-        run = run_load(address, SHOTS, ClosedLoop(in_flight=5, seconds=0.1), connections=3)
+        run = run_load(address, SHOTS, load, connections=3, warm_up_seconds=0.3)
         gate.set()
     assert {call.status for call in run.calls} == {"OK"}
 
@@ -137,7 +140,7 @@ def test_a_failure_keeps_its_status_reason_and_text() -> None:
     assert ends == {("ResourceExhausted", "queue_full", "full", False)}
 
 
-def test_deadlines_end_calls_as_failures_and_cancels_as_withdrawn() -> None:
+def test_deadlines_end_calls_as_failures_and_the_client_s_own_cancels_as_withdrawn() -> None:
     gate = threading.Event()
 
     def answer(_: bytes, __: Any) -> bytes:
@@ -147,33 +150,52 @@ def test_deadlines_end_calls_as_failures_and_cancels_as_withdrawn() -> None:
     shots = (
         Shot(SHOTS[0].body, timeout_seconds=0.05),
         Shot(SHOTS[1].body, cancel_after_seconds=0.05),
+        SHOTS[2],  # under way at the end
     )
-    load = OpenLoop(rate=60, seconds=0.5, seed=5)
+    load = OpenLoop(rate=60, seconds=0.5, seed=5, finish_seconds=0.2)
     with known_server(answer, threads=64) as address:
         run = run_load(address, shots, load)
         gate.set()
-    ends = {(call.status, call.withdrawn) for call in run.calls}
-    assert ends == {("DeadlineExceeded", False), ("Canceled", True)}
-
-
-def test_calls_under_way_at_the_end_are_withdrawn() -> None:
-    gate = threading.Event()
-
-    def answer(_: bytes, __: Any) -> bytes:
-        gate.wait(30)
-        return REPLY
-
-    load = OpenLoop(rate=60, seconds=0.3, seed=5, finish_seconds=0.05)
-    with known_server(answer, threads=64) as address:
-        run = run_load(address, SHOTS, load)
-        gate.set()
-    assert len(run.calls) == len(poisson_arrivals(60, 0.3, 5))
-    assert {(call.status, call.withdrawn, call.error) for call in run.calls} == {
-        ("Canceled", True, "")
+    assert len(run.calls) == len(poisson_arrivals(60, 0.5, 5))
+    assert {(call.status, call.withdrawn, bool(call.error)) for call in run.calls} == {
+        ("DeadlineExceeded", False, True),
+        ("Canceled", True, False),
     }
 
 
-def test_an_address_without_a_server_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grace.bench.load.client._CONNECT_SECONDS", 0.2)
-    with pytest.raises(InputError, match=r"127\.0\.0\.1:9: no server answers there"):
-        run_load("127.0.0.1:9", SHOTS, ClosedLoop(1, 0.1))
+def test_an_address_without_a_server_is_named() -> None:
+    with pytest.raises(InputError, match=f"{CLOSED_ADDRESS}: no server answers there"):
+        run_load(CLOSED_ADDRESS, SHOTS, ClosedLoop(1, 0.1), connect_seconds=0.2)
+
+
+@pytest.mark.subprocess
+def test_an_error_in_a_client_process_reaches_the_caller() -> None:
+    with pytest.raises(InputError, match=f"{CLOSED_ADDRESS}: no server answers there"):
+        run_together(CLOSED_ADDRESS, SHOTS, ClosedLoop(2, 0.1), processes=2, connections=1)
+    assert active_children() == []
+
+
+@pytest.mark.subprocess
+def test_the_death_of_a_client_process_ends_the_load_with_its_exit_code() -> None:
+    def answer(_: bytes, __: Any) -> bytes:
+        for child in active_children():
+            child.kill()
+        return REPLY
+
+    fault = r"process \d of 2 of the load ended with exit code -9"
+    with known_server(answer, warm_up=2) as address, pytest.raises(InputError, match=fault):
+        run_together(address, SHOTS, ClosedLoop(2, 5.0), processes=2, connections=1)
+    assert active_children() == []
+
+
+def test_a_closed_loop_of_fewer_calls_than_processes_is_refused() -> None:
+    with pytest.raises(InputError, match="--in-flight 3: too few for 4 processes"):
+        run_together(CLOSED_ADDRESS, SHOTS, ClosedLoop(3, 0.1), processes=4)
+
+
+def test_statuses_have_the_names_that_ghz_gives_them() -> None:
+    names = {code.name: status_name(code) for code in grpc.StatusCode}
+    assert names["OK"] == "OK"
+    assert names["CANCELLED"] == "Canceled"
+    assert names["RESOURCE_EXHAUSTED"] == "ResourceExhausted"
+    assert names["INVALID_ARGUMENT"] == "InvalidArgument"

@@ -1,4 +1,4 @@
-"""What a load is made of: requests as JSON lines, for our client and for ghz."""
+"""The requests of a load, as files for our client and for ghz."""
 
 import json
 from pathlib import Path
@@ -7,12 +7,18 @@ import pytest
 
 from grace.bench.load import sweep
 from grace.bench.load.shots import read_shots, write_ghz_data, write_wire
-from grace.catalogues.synth import Written
+from grace.catalogues.synth import Written, preset_spec, write_folder
 from grace.configs.errors import InputError
 from grace.proto.retrieval_pb2 import DESCRIPTOR, RetrieveRequest
 
 
-def test_synthetic_requests_become_the_messages_that_they_say(
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Written]:
+    out = tmp_path_factory.mktemp("synth")
+    return out, write_folder(preset_spec("small", sids=1111), out)
+
+
+def test_synthetic_requests_become_the_messages_they_describe(
     folder: tuple[Path, Written],
 ) -> None:
     path = folder[0] / "requests.jsonl"
@@ -35,7 +41,7 @@ def test_ghz_gets_the_same_requests_as_one_array(
     assert json.loads(out.read_text()) == [json.loads(x) for x in path.read_text().splitlines()]
 
 
-def test_what_ghz_would_take_for_a_template_is_refused(tmp_path: Path) -> None:
+def test_a_request_that_ghz_would_read_as_a_template_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "requests.jsonl"
     path.write_text('{"request_id": "{{.RequestNumber}}"}\n')
     with pytest.raises(InputError, match="template"):
@@ -59,7 +65,7 @@ def test_a_bad_file_is_refused_by_line(tmp_path: Path, text: str, fault: str) ->
         read_shots(path, None)
 
 
-def test_a_line_ends_where_json_says_and_not_at_other_marks(tmp_path: Path) -> None:
+def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
     path = tmp_path / "requests.jsonl"
     path.write_text('{"request_id": "a\u2028b\x85c"}\r\n\n{}\n', encoding="utf-8")
     first, second = read_shots(path, None)
@@ -72,7 +78,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         read_shots(tmp_path / "absent.jsonl", None)
 
 
-def test_ghz_s_configuration_calls_our_method_in_an_open_loop_over_several_connections() -> None:
+def test_ghz_s_configuration_makes_an_open_loop_over_several_connections() -> None:
     config = json.loads(Path(sweep.__file__).with_name("ghz.json").read_text())
     service = DESCRIPTOR.services_by_name["AdsRetrieval"]
     assert config["call"] == f"{service.full_name}.{service.methods[0].name}"
@@ -83,7 +89,7 @@ def test_ghz_s_configuration_calls_our_method_in_an_open_loop_over_several_conne
     assert "proto" not in config  # by reflection
 
 
-def test_wire_files_give_back_the_requests_they_were_made_of(tmp_path: Path) -> None:
+def test_a_wire_file_gives_back_its_requests(tmp_path: Path) -> None:
     bodies = [b"", b"a" * 70_001, bytes(range(256))]
     write_wire(bodies, tmp_path / "r.wire")
     shots = read_shots(tmp_path / "r.wire", 0.5)
@@ -94,7 +100,9 @@ def test_wire_files_give_back_the_requests_they_were_made_of(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("cut", "fault"), [(0, "holds no request"), (3, "within request 1"), (90, "within request 2")]
 )
-def test_a_wire_file_that_was_cut_says_where(tmp_path: Path, cut: int, fault: str) -> None:
+def test_a_truncated_wire_file_is_refused_with_the_place(
+    tmp_path: Path, cut: int, fault: str
+) -> None:
     path = tmp_path / "r.wire"
     write_wire([b"x" * 63, b"y" * 63], path)
     path.write_bytes(path.read_bytes()[:cut])

@@ -1,21 +1,29 @@
-"""A load's result: ghz's schema, and what counts as what in it."""
+"""A load's result in ghz's schema, and the page that reads our results and ghz's alike."""
 
+import json
 import math
-from datetime import UTC, datetime
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
-import grpc
 import pytest
 
-from grace.bench.load.calls import Call, LoadRun, ServerTimes, status_name
+from grace.bench.load.calls import Call, LoadRun, ServerTimes
 from grace.bench.load.client import ClosedLoop, OpenLoop
-from grace.bench.load.result import invalid_because, load_result, percentile
+from grace.bench.load.client_process import merged
+from grace.bench.load.report import main
+from grace.bench.load.result import invalid_because, load_result, percentile, write_load_result
+from grace.bench.load.summary import read_summary
+from grace.configs.errors import InputError
 
+BEGAN = datetime(2026, 1, 31, 12, tzinfo=UTC)
 TIMES = ServerTimes(queue=300, input=100, features=200, generate=3000, post=400)
 LOAD = OpenLoop(rate=63, seconds=3, seed=7)
 
 
 def run_of(*calls: Call, seconds: float = 3.5) -> LoadRun:
-    return LoadRun("ads:50051", datetime(2026, 1, 31, 12, tzinfo=UTC), seconds, calls, 4)
+    return LoadRun("ads:50051", BEGAN, seconds, calls, 4)
 
 
 def ok(intended: float, latency: float, late: float = 0.0) -> Call:
@@ -26,8 +34,8 @@ MIXED = run_of(
     ok(0.5, 0.010),
     ok(0.6, 0.030, late=0.002),
     ok(0.7, 0.020),
-    Call(0.8, 0.8, 0.801, "ResourceExhausted", "queue_full", "the queue is full"),
-    Call(0.9, 0.9, 0.901, "ResourceExhausted", "queue_full", "the queue is full"),
+    Call(0.8, 0.8, 0.801, "ResourceExhausted", "queue_full", "<the queue> is full"),
+    Call(0.9, 0.9, 0.901, "ResourceExhausted", "queue_full", "<the queue> is full"),
     Call(1.0, 1.0, 1.001, "Unavailable", "", "connection refused"),
     Call(1.1, 1.1, 1.900, "Canceled", withdrawn=True),
 )
@@ -49,8 +57,7 @@ def test_the_result_has_every_field_of_ghz_s_schema() -> None:
     }  # fmt: skip
     assert result["date"] == "2026-01-31T12:00:00Z"
     assert result["total"] == 3_500_000_000
-    assert result["options"]["rps"] == 63
-    assert result["options"]["timeout"] == 500_000_000
+    assert (result["options"]["rps"], result["options"]["timeout"]) == (63, 500_000_000)
     assert result["rps"] == pytest.approx(7 / 3.5)
     assert result["details"][1] == {
         "timestamp": "2026-01-31T12:00:00.630000Z",
@@ -58,6 +65,10 @@ def test_the_result_has_every_field_of_ghz_s_schema() -> None:
         "error": "",
         "status": "OK",
     }
+    closed = load_result(MIXED, ClosedLoop(in_flight=16, seconds=3), 4, None)
+    assert closed["options"]["concurrency"] == 16
+    assert "rps" not in closed["options"]
+    assert closed["grace"]["offered_rps"] is None
 
 
 def test_only_ok_calls_are_in_percentiles_histogram_and_extremes() -> None:
@@ -67,33 +78,26 @@ def test_only_ok_calls_are_in_percentiles_histogram_and_extremes() -> None:
     assert list(marks) == [10, 25, 50, 75, 90, 95, 99]
     assert marks[50] == 20_000_000
     histogram = result["histogram"]
-    assert len(histogram) == 11
-    assert sum(bucket["count"] for bucket in histogram) == 3
+    assert [bucket["count"] for bucket in histogram] == [1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1]
     assert sum(bucket["frequency"] for bucket in histogram) == pytest.approx(1)
     assert (histogram[0]["mark"], histogram[-1]["mark"]) == pytest.approx((0.01, 0.03))
 
 
-def test_calls_are_counted_by_status_error_and_reason() -> None:
+def test_calls_are_counted_by_status_error_and_reason_and_a_withdrawn_one_is_no_error() -> None:
     result = load_result(MIXED, LOAD, 4, None)
     assert result["count"] == 7 == sum(result["statusCodeDistribution"].values())
     assert result["statusCodeDistribution"] == {
         "OK": 3, "ResourceExhausted": 2, "Unavailable": 1, "Canceled": 1
     }  # fmt: skip
+    assert result["errorDistribution"] == {
+        "rpc error: code = ResourceExhausted desc = <the queue> is full": 2,
+        "rpc error: code = Unavailable desc = connection refused": 1,
+    }
+    assert [call["error"] for call in result["details"] if call["status"] == "Canceled"] == [""]
     own = result["grace"]
     assert own["reasons"] == {"queue_full": 2, "none given": 1}
     assert own["ok"] + own["failed"] + own["withdrawn"] == 7
     assert own["warm_up_calls"] == 4
-
-
-def test_a_call_that_the_client_withdrew_is_no_error() -> None:
-    result = load_result(MIXED, LOAD, 4, None)
-    assert result["errorDistribution"] == {
-        "rpc error: code = ResourceExhausted desc = the queue is full": 2,
-        "rpc error: code = Unavailable desc = connection refused": 1,
-    }
-    assert [detail["error"] for detail in result["details"] if detail["status"] == "Canceled"] == [
-        ""
-    ]
 
 
 def test_stages_and_overhead_come_from_the_replies() -> None:
@@ -103,10 +107,21 @@ def test_stages_and_overhead_come_from_the_replies() -> None:
     assert measured["overhead"]["p50"] == pytest.approx(20 - 4)
 
 
-def test_latency_counts_from_the_intended_time() -> None:
-    call = ok(1.0, 0.25, late=0.2)
-    assert call.latency == pytest.approx(0.25)
-    assert call.lateness == pytest.approx(0.2)
+def test_percentiles_are_of_the_calls_of_all_processes_together() -> None:
+    def part(latency: float, calls: int, begin: float) -> LoadRun:
+        times = [begin + i / 1e3 for i in range(calls)]
+        ended = tuple(Call(t, t + 0.001, t + latency, "OK") for t in times)
+        return LoadRun("ads:1", BEGAN + timedelta(seconds=begin), 2.0 + begin, ended, 2)
+
+    run = merged([part(0.010, 97, 0.0), part(0.200, 3, 0.02)])
+    result = load_result(run, OpenLoop(50, 2), connections=2, timeout_seconds=None)
+    own = result["grace"]
+    assert own["ms"]["latency_ok"]["p99"] == pytest.approx(200)
+    assert own["ms"]["latency_ok"]["p90"] == pytest.approx(10)
+    assert (result["count"], result["total"]) == (100, 2_020_000_000)
+    assert result["options"]["connections"] == 4
+    assert (own["processes"], own["warm_up_calls"]) == (2, 4)
+    assert own["began"] == BEGAN.timestamp()
 
 
 @pytest.mark.parametrize(
@@ -116,19 +131,20 @@ def test_latency_counts_from_the_intended_time() -> None:
 def test_a_run_is_valid_only_if_the_client_was_not_the_limit(
     late: float, latency: float, valid: bool
 ) -> None:
-    run = run_of(*(ok(i / 10, latency, late) for i in range(20)))
+    """Lateness counts from the intended time, as latency does, in whichever process it arose."""
+    punctual = run_of(*(ok(i / 100, latency) for i in range(98)))
+    run = merged([punctual, run_of(*(ok(i / 100, latency, late) for i in range(2)))])
+    assert load_result(run, LOAD, 4, None)["grace"]["valid"] == valid
     limit = invalid_because(run)
     assert (limit is None) == valid
-    assert load_result(run, LOAD, 4, None)["grace"]["valid"] == valid
-    if limit is not None:
-        assert "the client was the limit" in limit
+    assert limit is None or ("the client was the limit" in limit and "--processes" in limit)
 
 
 def test_a_run_that_lost_its_server_says_so_and_does_not_blame_the_client() -> None:
     gone = Call(1.0, 1.2, 1.21, "Unavailable", text="failed to connect to all addresses")
     run = run_of(ok(0.5, 0.02), gone, gone)
-    told = load_result(run, LOAD, 4, None)["grace"]["invalid_because"]
-    assert told.startswith(
+    fault = load_result(run, LOAD, 4, None)["grace"]["invalid_because"]
+    assert fault.startswith(
         "the server went away: 2 of 3 calls found none or lost it, the first 1.2"
     )
     refused = Call(1.0, 1.0, 1.21, "Unavailable", reason="draining")
@@ -142,16 +158,114 @@ def test_a_run_without_calls_says_so_and_makes_a_result() -> None:
     assert not any(math.isnan(result[name]) for name in ("average", "rps", "fastest"))
 
 
-def test_a_closed_loop_offers_no_rate() -> None:
-    result = load_result(MIXED, ClosedLoop(in_flight=16, seconds=3), 4, None)
-    assert result["options"]["concurrency"] == 16
-    assert "rps" not in result["options"]
-    assert result["grace"]["offered_rps"] is None
+def write_ours(folder: Path, run: LoadRun = MIXED) -> Path:
+    path = folder / "ours.json"
+    write_load_result(load_result(run, LOAD, 4, None), path)
+    return path
 
 
-def test_statuses_have_the_names_that_ghz_has_for_them() -> None:
-    names = {code.name: status_name(code) for code in grpc.StatusCode}
-    assert names["OK"] == "OK"
-    assert names["CANCELLED"] == "Canceled"
-    assert names["RESOURCE_EXHAUSTED"] == "ResourceExhausted"
-    assert names["INVALID_ARGUMENT"] == "InvalidArgument"
+def write_ghz(folder: Path, **changes: Any) -> Path:
+    """A file in the form of `ghz --format json`: nanoseconds, Go's time format, ghz's names."""
+    ends = ["OK", "OK", "OK", "Unavailable", "Canceled"]
+    result = {
+        "date": "2026-01-31T13:00:03+01:00",
+        "endReason": "timeout",
+        "options": {"host": "ads:50051", "rps": 111, "load-schedule": "const", "async": True},
+        "count": 5,
+        "total": 3012345678,
+        "average": 11000000,
+        "fastest": 10000000,
+        "slowest": 12000000,
+        "rps": 1.66,
+        "errorDistribution": {"rpc error: code = Unavailable desc = x": 1},
+        "statusCodeDistribution": {"OK": 3, "Unavailable": 1, "Canceled": 1},
+        "latencyDistribution": [{"percentage": 50, "latency": 11000000}],
+        "histogram": [{"mark": 0.01, "count": 1, "frequency": 0.333}],
+        "details": [
+            {
+                "timestamp": f"2026-01-31T13:00:0{i}.123456789+01:00",
+                "latency": (10 + i) * 1000000,
+                "error": "" if status == "OK" else "rpc error",
+                "status": status,
+            }
+            for i, status in enumerate(ends)
+        ],
+    } | changes
+    path = folder / "ghz.json"
+    path.write_text(json.dumps(result))
+    return path
+
+
+def test_a_result_of_ours_is_summarized(tmp_path: Path) -> None:
+    summary = read_summary(write_ours(tmp_path))
+    assert (summary.client, summary.offered) == ("ours", 63)
+    assert (summary.count, summary.ok, summary.failed, summary.withdrawn) == (7, 3, 3, 1)
+    assert summary.latency_ms[99] == pytest.approx(30)
+    assert summary.reasons == {"queue_full": 2, "none given": 1}
+    assert summary.stages_ms["generate"] == 3
+    assert summary.late_ms == 2
+    assert [round(point.second, 3) for point in summary.points] == [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
+
+
+def test_a_result_of_ghz_is_summarized(tmp_path: Path) -> None:
+    summary = read_summary(write_ghz(tmp_path))
+    assert (summary.client, summary.offered) == ("ghz", 111)
+    assert (summary.count, summary.ok, summary.failed, summary.withdrawn) == (5, 3, 1, 1)
+    assert summary.latency_ms == {50: 11, 90: 12, 95: 12, 99: 12}
+    assert summary.reasons == {"Unavailable": 1}
+    assert summary.late_ms is None
+    assert [round(point.second, 3) for point in summary.points] == [0, 0.999, 1.998, 2.997, 3.996]
+
+
+def test_a_ghz_run_in_which_no_call_ended_is_summarized(tmp_path: Path) -> None:
+    nothing: dict[str, Any] = {"statusCodeDistribution": {}, "details": None, "histogram": None}
+    summary = read_summary(write_ghz(tmp_path, count=0, slowest=0, **nothing))
+    assert (summary.count, summary.ok, summary.points) == (0, 0, ())
+
+
+def test_the_page_is_self_contained_and_explains_its_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "report.html"
+    main([str(write_ours(tmp_path)), str(write_ghz(tmp_path)), "--out", str(out)])
+    assert capsys.readouterr().out == f"{out}: 2 loads\n"
+    page = out.read_text()
+    assert page.index("<table>") < page.index("<img")
+    assert "data:image/png;base64," in page
+    assert not re.search(r"(src|href)='(?!data:)", page)
+    rows = re.findall(r"<tr>(<td>.*?)</tr>", page)
+    assert rows[0].startswith("<td>63</td>")
+    assert rows[1].startswith("<td>111</td>")
+    assert "queue_full" in page
+    assert "not valid: the server went away" in page
+    assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG\r\n")
+    headings = set(re.findall(r"<th>([^<]*)</th>", page))
+    legend = re.findall(r"<li><b>([^<]*)</b>: [^<]+</li>", page)
+    explained = {name for names in legend for name in names.split(", ")}
+    assert {"withdrawn", "late ms", "queue", "overhead"} <= explained <= headings
+
+
+def test_a_page_of_a_valid_run_does_not_call_it_invalid(tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    main([str(write_ours(tmp_path, run_of(ok(0.5, 0.01)))), "--out", str(out)])
+    assert "not valid" not in out.read_text()
+    assert "No call failed." in out.read_text()
+
+
+def test_a_page_whose_folder_is_missing_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "nowhere" / "report.html"
+    with pytest.raises(SystemExit):
+        main([str(write_ours(tmp_path)), "--out", str(out)])
+    assert f"--out: {out}: its folder does not exist; make it first" in capsys.readouterr().err
+    assert not out.parent.exists()
+
+
+def test_a_file_of_something_else_is_refused_by_name(tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    other.write_text('{"rows": []}')
+    with pytest.raises(InputError, match=r"other\.json: not in ghz's JSON schema"):
+        read_summary(other)
+    with pytest.raises(InputError, match=r"absent\.json: no result of a load"):
+        read_summary(tmp_path / "absent.json")

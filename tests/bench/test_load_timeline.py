@@ -1,11 +1,16 @@
-"""How busy a stage is, from the trace that the server writes."""
+"""How busy stages and threads are, from the server's trace and from Linux's counters."""
 
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from grace.bench.load.plots import draw_timeline
+from grace.bench.load.thread_times import ThreadTimes, ThreadWatch
 from grace.bench.load.timeline import Slice, busy_share, read_timeline, window, write_window
 from grace.configs.generation import BeamProfile
 from grace.server.messages import RequestBatch, Span
@@ -15,7 +20,7 @@ STARTS = (10.0, 10.1, 10.25)
 
 
 def write_trace(path: Path) -> None:
-    """Three batches of 3 requests whose generate takes 90 ms, of the time from 10.0 to 10.34."""
+    """Write three batches of 3 requests, each with 90 ms of generate, from 10.0 to 10.34 s."""
     timeline = Timeline()
     nothing: Any = None
     for start in STARTS:
@@ -58,7 +63,7 @@ def test_overlapping_slices_count_once() -> None:
     assert busy_share([part(0, 3), part(1, 2), part(2, 4)], "post", 0, 8) == pytest.approx(0.5)
 
 
-def test_a_window_is_a_trace_of_its_own_and_a_picture(
+def test_a_window_can_be_written_as_a_trace_and_drawn(
     slices: tuple[Slice, ...], tmp_path: Path
 ) -> None:
     shown = window(slices, slices[0].begin + 0.08, slices[0].begin + 0.2)
@@ -66,3 +71,58 @@ def test_a_window_is_a_trace_of_its_own_and_a_picture(
     write_window(tmp_path / "trace.json", shown, tmp_path / "out" / "window.json")
     assert read_timeline(tmp_path / "out" / "window.json") == shown
     assert draw_timeline(shown, "120 ms").startswith(b"\x89PNG")
+
+
+def times(at: float, **spent: float) -> ThreadTimes:
+    keys = {"main": (7, 7), "a": (7, 8), "b": (7, 9), "of_child": (11, 11), "pool": (11, 14)}
+    names = {"main": "grace", "a": "python3", "b": "python3", "of_child": "grace", "pool": "grpc"}
+    return ThreadTimes(
+        {keys[name]: seconds for name, seconds in spent.items()},
+        {keys[name]: names[name] for name in spent},
+        at,
+    )
+
+
+def test_shares_are_per_second_and_threads_of_one_name_get_numbers() -> None:
+    before = times(10.0, main=1.0, a=0.0, b=2.0, of_child=0.5)
+    after = times(12.0, main=2.0, a=0.2, b=2.01, of_child=0.5, pool=0.4)
+    assert after.busiest(before) == {"1 main": 0.5, "2 grpc": 0.2, "1 python3 #1": 0.1}
+    assert list(after.busiest(before)) == ["1 main", "2 grpc", "1 python3 #1"]
+
+
+OWNER_AND_CHILD = """
+import subprocess, sys, threading, time
+work = "import time\\nwhile time.process_time() < 0.3: pass\\nprint()\\ntime.sleep(60)"
+child = subprocess.Popen([sys.executable, "-c", work], stdout=subprocess.PIPE)
+threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+child.stdout.readline()
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.subprocess
+def test_processor_time_is_read_for_every_thread_of_a_process_group() -> None:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER_AND_CHILD],
+        process_group=0,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert owner.stdout is not None
+    with owner.stdout:
+        try:
+            child = int(owner.stdout.readline())
+            read = ThreadTimes.of_group(owner.pid)
+        finally:
+            os.killpg(owner.pid, 9)
+            owner.wait()
+    assert sorted(pid for pid, _ in read.seconds) == sorted([owner.pid, owner.pid, child])
+    assert read.seconds[child, child] >= 0.28  # in hundredths, user and system rounded down
+    assert read.at <= time.time()
+
+
+def test_a_watch_without_two_samples_reports_no_share() -> None:
+    with ThreadWatch(os.getpgid(0)) as watch:
+        pass
+    assert watch.busiest(0.0, time.time()) == {}

@@ -1,4 +1,4 @@
-"""The measurement of expand-and-match runs and says what it measured; its times are not judged."""
+"""The measurement of matching runs and names what it measured; no test checks its times."""
 
 import json
 from pathlib import Path

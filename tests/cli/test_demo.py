@@ -1,4 +1,4 @@
-"""`grace demo` shows the whole way over a real server, and its claims hold."""
+"""`grace demo` shows the whole path through a real server, and its claims hold."""
 
 import os
 import re
@@ -12,16 +12,16 @@ from support.command import GRACE, plain_environment, run_grace
 
 pytestmark = pytest.mark.subprocess
 
-WAYS = ("with the catalogue alone would give", "with targeting, gave")
+WAYS = ("Without targeting, decoding gives", "With targeting, the server gave")
 
 
 def shares_after(heading: str, text: str) -> list[int]:
-    """Percent of generated ads that are for the user."""
+    """The percentages of generated ads that are for the user."""
     return [int(share) for share in re.findall(rf"{heading}:.*\((\d+)%\)", text)]
 
 
 def server_in(text: str) -> int | None:
-    """The process that the demo says it has started."""
+    """The server's process id, in the demo's output."""
     found = re.search(r"grace serve is process (\d+) on ", text)
     return int(found[1]) if found else None
 
@@ -34,22 +34,24 @@ def is_running(process: int) -> bool:
     return True
 
 
-def test_the_demo_serves_users_and_says_why_and_why_not(tmp_path: Path) -> None:
+def test_the_demo_explains_which_ads_its_users_get_and_which_not(tmp_path: Path) -> None:
     done = run_grace("demo", "--out", tmp_path, "--users", "3")
     assert (done.returncode, done.stderr) == (0, "")
     assert re.findall(r"^(\d)\. User ", done.stdout, re.MULTILINE) == ["4", "5", "6"]
     assert "may lead to an eligible ad" in done.stdout
-    assert "not returned:" in done.stdout
+    assert "Not returned, although" in done.stdout
     shoes = done.stdout.partition("4. User running-shoes")[2].partition("\n5. User")[0]
     returned = re.findall(r"^    \d\. (.*)", shoes, re.MULTILINE)
-    assert sum("running shoes" in title for title in returned) >= 3, "near what she clicked"
+    assert sum("running shoes" in title for title in returned) >= 3, (
+        "the ads resemble what the user clicked"
+    )
     assert re.search(r"1\. .+ \(ad \d+, p = 0\.\d+\)\n +\S", done.stdout)
     ruled = re.findall(r"^    \d+\. .+\n +\w+: .+ \(user: .+\)", done.stdout, re.MULTILINE)
-    assert len(ruled) >= 3, "of each user an ad that not everybody may see"
+    assert len(ruled) >= 3, "each user sees an ad with a targeting rule"
     alone, targeted = (shares_after(way, done.stdout) for way in WAYS)
     assert len(alone) == len(targeted) == 3
     assert sum(targeted) > 1.2 * sum(alone), "targeting while decoding finds more for the user"
-    assert len(re.findall(r"the server's times: queue [\d.]+, input", done.stdout)) == 3
+    assert len(re.findall(r"The server's times: queue [\d.]+, input", done.stdout)) == 3
     assert (tmp_path / "snapshots" / "CURRENT").exists()
     assert "finished its work and ended with exit code 0" in done.stdout
     server = server_in(done.stdout)
@@ -59,7 +61,7 @@ def test_the_demo_serves_users_and_says_why_and_why_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["ads.parquet", "serve.yaml"])
-def test_the_demo_replaces_nobodys_files_unasked(name: str, tmp_path: Path) -> None:
+def test_the_demo_replaces_no_file_without_force(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text("mine")
     done = run_grace("demo", "--out", tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
@@ -75,7 +77,7 @@ def test_without_a_folder_an_interrupted_demo_leaves_neither_files_nor_its_serve
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_terminated_demo_takes_its_server_along_and_keeps_the_files_that_were_asked_for(
+def test_a_terminated_demo_ends_its_server_and_keeps_the_files_of_out(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "serve.yaml").write_text("mine, but --force")
@@ -84,22 +86,22 @@ def test_a_terminated_demo_takes_its_server_along_and_keeps_the_files_that_were_
     assert "generation" in (tmp_path / "serve.yaml").read_text()
 
 
-def wants_interrupts() -> None:
-    """What a shell starts in the background ignores them, and so would all that it starts."""
+def accept_interrupts() -> None:
+    """Undo what a shell sets for a background process: it and its children ignore Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def interrupted_demo(
     number: signal.Signals, *arguments: str | Path, env: dict[str, str] | None = None
 ) -> int:
-    """Its server, which was ready when the demo got the signal."""
+    """Signal a demo whose server is ready; return the server's process id."""
     with subprocess.Popen(
         [GRACE, "demo", "--users", "64", *arguments],
         env=plain_environment(**(env or {})),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=wants_interrupts,  # noqa: PLW1509 (no other thread runs here)
+        preexec_fn=accept_interrupts,  # noqa: PLW1509 (no other thread runs here)
         pipesize=4096,  # much less than it has to say: unread, it cannot end before the signal
     ) as process:
         try:

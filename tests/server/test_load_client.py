@@ -1,4 +1,4 @@
-"""Our load client, `make load` and ghz's part of it, against a real server."""
+"""The load client and `make load`, with our client and with ghz, against a real server."""
 
 import json
 import os
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.subprocess
 
 
 def write_requests(files: ServingFiles, path: Path) -> Path:
-    """Of every eleven requests, one names another SID space and one asks for too many ads."""
+    """Write eleven requests: one names another SID space, one asks for too many ads."""
     requests = [dict(request) for request in files.requests[:11]]
     requests[3] |= {"sid_space": "another"}
     requests[7] |= {"max_ads": 999_999}
@@ -28,7 +28,7 @@ def write_requests(files: ServingFiles, path: Path) -> Path:
     return path
 
 
-def test_the_client_s_counts_are_those_of_the_server(
+def test_the_client_and_the_server_count_the_same_calls(
     healthy_server: ServerProcess, serving_files: ServingFiles, tmp_path: Path
 ) -> None:
     data, out = write_requests(serving_files, tmp_path / "requests.jsonl"), tmp_path / "out.json"
@@ -77,10 +77,10 @@ def test_make_load_starts_a_server_and_writes_the_page(tmp_path: Path) -> None:
     assert '"event": "stopped", "exit_code": 0' in log
 
 
-def test_ghz_makes_the_calls_where_it_is_installed(
+def test_ghz_makes_the_calls_if_it_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serving_files: ServingFiles
 ) -> None:
-    """A stand-in for ghz notes what it was asked and answers as ghz would of a load of no calls."""
+    """A stand-in for ghz records its arguments and writes ghz's result of a load without calls."""
     result = {
         "options": {"rps": 63}, "count": 0, "total": 1, "slowest": 0, "rps": 0,
         "statusCodeDistribution": {}, "details": None,

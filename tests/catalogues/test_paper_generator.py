@@ -1,8 +1,9 @@
-"""The stand-in for a model: it searches as GRACE does, and only where it is admitted."""
+"""The stand-in for a model searches as GRACE does, and only where the test admits it."""
 
 import numpy as np
 import pytest
 
+from grace.catalogues.arrays import BoolArray, Int64Array
 from grace.catalogues.paper import (
     Generator,
     GeneratorKnobs,
@@ -16,7 +17,6 @@ from grace.catalogues.paper import (
     snapshot_of,
 )
 from grace.catalogues.paper.draws import Draws, Stream, normal_cdf, normal_quantile
-from grace.catalogues.synth.arrays import BoolArray, Int64Array
 from grace.index.matchers.admission import admitted_entries
 from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
@@ -73,7 +73,7 @@ def test_only_admitted_nodes_are_on_the_path_to_a_generated_sid(
             assert admitted[node - 1]
 
 
-def test_nothing_admitted_is_nothing_generated(snapshot: Snapshot) -> None:
+def test_it_generates_nothing_where_nothing_is_admitted(snapshot: Snapshot) -> None:
     def nothing(begin: Int64Array, end: Int64Array) -> BoolArray:
         return np.zeros(int((end - begin).sum()), np.bool_)
 
@@ -82,7 +82,7 @@ def test_nothing_admitted_is_nothing_generated(snapshot: Snapshot) -> None:
     assert len(found.leaves) == len(found.scores) == 0
 
 
-def test_a_user_is_the_same_in_every_run_and_unlike_another(snapshot: Snapshot) -> None:
+def test_a_user_s_results_repeat_and_differ_from_another_user_s(snapshot: Snapshot) -> None:
     one, again, other = (
         generator(snapshot).generate(user, every_entry, BEAMS, NUM_SIDS) for user in (1, 1, 2)
     )

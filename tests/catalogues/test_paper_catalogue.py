@@ -1,20 +1,22 @@
-"""The `paper` catalogue: its shape, and that files and arrays are two ways to the same snapshot."""
+"""The `paper` catalogue: its shape, and equal snapshots from its files and its arrays."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from grace.catalogues.folder import targeting_yaml
 from grace.catalogues.paper import PaperCatalogue, PaperKnobs, PaperSpec, make_paper_catalogue
-from grace.catalogues.paper.ads_file import write_ads
-from grace.catalogues.paper.decode_only import decode_snapshot
-from grace.catalogues.paper.direct import arranged_ads, collected_ads, snapshot_of
-from grace.catalogues.paper.folder import write_paper_folder
-from grace.catalogues.paper.schema import SMALL, paper_schema, targeting_yaml
-from grace.catalogues.paper.users import make_users
+from grace.catalogues.paper.files import write_ads, write_paper_folder
+from grace.catalogues.paper.population import SMALL, make_users, paper_schema
+from grace.catalogues.paper.snapshots import (
+    arranged_ads,
+    collected_ads,
+    decode_snapshot,
+    snapshot_of,
+)
 from grace.configs.errors import InputError
 from grace.index.builder import BuildSpec, build
 from grace.index.matchers.modes import DynamicKWay, KWay, MatcherMode, StaticKWay
@@ -81,27 +83,17 @@ def test_sids_are_distinct_and_ascending(catalogue: PaperCatalogue) -> None:
     assert (np.diff(keys) > 0).all()
 
 
-def test_what_is_drawn_depends_on_no_chunk_or_thread(catalogue: PaperCatalogue) -> None:
+def test_draws_depend_on_no_chunk_or_thread_and_ids_are_unique(catalogue: PaperCatalogue) -> None:
     again = make_paper_catalogue(catalogue.spec, threads=1)
     np.testing.assert_array_equal(again.tree.ads, catalogue.tree.ads)
     whole = catalogue.rows(np.arange(catalogue.num_ads))
+    assert len(np.unique(whole.ids)) == catalogue.num_ads
+    assert whole.ids.min() >= 0
     odd = again.rows(np.arange(7, catalogue.num_ads, 111))
     np.testing.assert_array_equal(odd.ids, whole.ids[7::111])
     np.testing.assert_array_equal(odd.tokens, whole.tokens[7::111])
     np.testing.assert_array_equal(odd.weights, whole.weights[7::111])
     np.testing.assert_array_equal(odd.rules, whole.rules[7::111])
-
-
-def test_ad_ids_are_unique(catalogue: PaperCatalogue) -> None:
-    ids = catalogue.rows(np.arange(catalogue.num_ads)).ids
-    assert len(np.unique(ids)) == catalogue.num_ads
-    assert ids.min() >= 0
-
-
-def test_another_seed_is_another_catalogue(catalogue: PaperCatalogue) -> None:
-    other = make_paper_catalogue(replace(catalogue.spec, seed=4), threads=2)
-    assert other.spec.sid_space != catalogue.spec.sid_space
-    assert (other.tree.children[2] != catalogue.tree.children[2]).mean() > 0.5
 
 
 def test_every_rule_names_values_of_the_schema_once(catalogue: PaperCatalogue) -> None:
@@ -152,7 +144,7 @@ def test_the_schema_fills_seven_words_without_padding(tmp_path: Path) -> None:
     ],
     ids=["cd", "union", "static", "dynamic", "dynamic by default"],
 )
-def test_files_and_arrays_are_two_ways_to_the_same_snapshot(
+def test_files_and_arrays_make_the_same_snapshot(
     tmp_path: Path, mode: MatcherMode, k_way: KWay | None, rows_per_group: int
 ) -> None:
     catalogue = make_paper_catalogue(PaperSpec(7_777, seed=5), threads=2)
@@ -167,12 +159,6 @@ def test_files_and_arrays_are_two_ways_to_the_same_snapshot(
     assert_same_arrays(direct, built)
 
 
-def test_the_arrays_do_not_depend_on_threads() -> None:
-    catalogue = make_paper_catalogue(PaperSpec(7_777, seed=5), threads=1)
-    one, three = (arranged_ads(catalogue, threads) for threads in (1, 3))
-    assert_same_arrays(three, one)
-
-
 def test_collected_rules_are_those_of_the_ads_and_no_others() -> None:
     catalogue = make_paper_catalogue(PaperSpec(1_111, seed=2), threads=1)
     collected = collected_ads(catalogue, threads=2)
@@ -180,7 +166,7 @@ def test_collected_rules_are_those_of_the_ads_and_no_others() -> None:
     assert (np.bincount(collected.rule_of, minlength=collected.rules.num_rules) > 0).all()
 
 
-def test_the_parquet_file_says_what_a_build_needs(tmp_path: Path) -> None:
+def test_the_parquet_file_names_its_sid_space_and_vocabulary(tmp_path: Path) -> None:
     written = write_paper_folder(
         PaperSpec(1_111, seed=9), tmp_path, threads=2, force=False, progress=silent
     )
@@ -192,23 +178,27 @@ def test_the_parquet_file_says_what_a_build_needs(tmp_path: Path) -> None:
     assert written.bytes == sum(file.stat().st_size for file in tmp_path.iterdir())
 
 
-def test_equal_specs_make_equal_files(tmp_path: Path) -> None:
-    for name, threads in (("one", 1), ("two", 3)):
-        write_paper_folder(
-            PaperSpec(1_111, seed=9), tmp_path / name, threads=threads, force=False, progress=silent
-        )
+def test_equal_specs_make_equal_files_with_any_threads_and_another_seed_other_ones(
+    tmp_path: Path,
+) -> None:
+    for name, threads, seed in (("one", 1, 9), ("two", 3, 9), ("other", 1, 10)):
+        spec = PaperSpec(1_111, seed)
+        write_paper_folder(spec, tmp_path / name, threads=threads, force=False, progress=silent)
     names = sorted(file.name for file in (tmp_path / "one").iterdir())
     assert names == ["ads.parquet", "requests.jsonl", "targeting.yaml"]
     for name in names:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    other = (tmp_path / "other" / "ads.parquet").read_bytes()
+    assert other != (tmp_path / "one" / "ads.parquet").read_bytes()
 
 
 def test_a_taken_folder_is_refused_without_force(tmp_path: Path) -> None:
+    (tmp_path / "interactions.parquet").write_text("another catalogue's log")
     spec = PaperSpec(1_001)
-    write_paper_folder(spec, tmp_path, threads=1, force=False, progress=silent)
     with pytest.raises(InputError, match="--force"):
         write_paper_folder(spec, tmp_path, threads=1, force=False, progress=silent)
     write_paper_folder(spec, tmp_path, threads=1, force=True, progress=silent)
+    assert not (tmp_path / "interactions.parquet").exists()
 
 
 @pytest.mark.parametrize(("sids", "seed"), [(999, 1), (10**9, 1), (1_000, -1)])
@@ -241,7 +231,9 @@ def test_synth_writes_it_by_its_preset(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sids", [1_111, 20_003])
-def test_what_is_made_to_decode_alone_decodes_as_the_whole_snapshot(sids: int) -> None:
+def test_the_snapshot_for_decoding_alone_has_the_trie_and_matchers_of_the_whole_one(
+    sids: int,
+) -> None:
     catalogue = make_paper_catalogue(PaperSpec(sids, seed=3), threads=2)
     whole = snapshot_of(catalogue, arranged_ads(catalogue, 2), MatcherMode.UNION, 2)
     alone = decode_snapshot(catalogue, threads=2)

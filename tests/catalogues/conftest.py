@@ -1,4 +1,4 @@
-"""The catalogues that the tests look at; made once, since nothing can change them."""
+"""The catalogues that several tests read, each made once: their arrays are read-only."""
 
 from pathlib import Path
 

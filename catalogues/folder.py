@@ -1,0 +1,109 @@
+"""A catalogue's folder: `ads.parquet`, `targeting.yaml`, `requests.jsonl`, `interactions.parquet`.
+
+The last one is the log of interactions that training reads; not every catalogue has one.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from grace.catalogues.arrays import UInt16Array
+from grace.configs.errors import InputError
+from grace.index.targeting.schema import TargetingSchema
+
+__all__ = [
+    "ADS_FILE",
+    "LOG_FILE",
+    "REQUESTS_FILE",
+    "TARGETING_FILE",
+    "Progress",
+    "require_room",
+    "sid_column",
+    "sid_metadata",
+    "targeting_yaml",
+    "write_files",
+    "write_json_lines",
+]
+
+ADS_FILE = "ads.parquet"
+TARGETING_FILE = "targeting.yaml"
+REQUESTS_FILE = "requests.jsonl"
+LOG_FILE = "interactions.parquet"
+_FILES = (TARGETING_FILE, REQUESTS_FILE, LOG_FILE, ADS_FILE)
+
+Progress = Callable[[int, int], None]  # (ads written, ads in all)
+
+
+def require_room(out: Path, *, force: bool) -> None:
+    """Refuse, before anything is made, a folder that `write_files` would refuse."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out {out} is a file; name a folder")
+    taken = [name for name in _FILES if (out / name).exists()]
+    if taken and not force:
+        raise InputError(f"--out {out} already holds {', '.join(taken)}; use --force to replace")
+
+
+def write_files(out: Path, writers: Mapping[str, Callable[[Path], None]]) -> int:
+    """Write the files in this order, each whole or not at all; return their bytes.
+
+    All are complete before the first one appears, and the log of another catalogue goes.
+    """
+    partial = {name: out / f".{name}.partial" for name in writers}
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        try:
+            for name, write in writers.items():
+                write(partial[name])
+            if LOG_FILE not in writers:
+                (out / LOG_FILE).unlink(missing_ok=True)
+            for name, path in partial.items():
+                path.replace(out / name)
+        finally:
+            for path in partial.values():
+                path.unlink(missing_ok=True)
+        return sum((out / name).stat().st_size for name in writers)
+    except OSError as error:
+        raise InputError(f"--out {out} cannot be written: {error.strerror or error}") from error
+
+
+def write_json_lines(objects: Iterable[Mapping[str, Any]], path: Path) -> None:
+    lines = (json.dumps(each, ensure_ascii=False) for each in objects)
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def targeting_yaml(schema: TargetingSchema, comment: str = "") -> str:
+    """The schema as a file. Values stay bare: country code NO must reach a reader as Norway."""
+    lines = [comment] if comment else []
+    lines.append("attributes:")
+    for attribute in schema.attributes:
+        facts = [f"values: [{', '.join(attribute.values)}]"]
+        if attribute.missing is not None:
+            facts.append(f"missing: {attribute.missing}")
+        if attribute.missing_passes_exclude:
+            facts.append("missing_passes_exclude: true")
+        lines.append(f"  {attribute.name}: {{{', '.join(facts)}}}")
+    lines.append("sets:")
+    for target_set in schema.sets:
+        facts = [
+            f"{fact}: {getattr(target_set, fact)}"
+            for fact in ("bloom_bits", "bloom_hashes", "max_request_values")
+        ]
+        if target_set.missing_passes_exclude:
+            facts.append("missing_passes_exclude: true")
+        lines.append(f"  {target_set.name}: {{{', '.join(facts)}}}")
+    return "\n".join([*lines, f"hash_seed: {schema.hash_seed}", ""])
+
+
+def sid_column(sids: UInt16Array) -> pa.ListArray:
+    """[rows, tokens] -> a Parquet column of lists."""
+    offsets = np.arange(0, sids.size + 1, sids.shape[1], dtype=np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(sids.reshape(-1)))
+
+
+def sid_metadata(sid_space: str, vocab_sizes: Sequence[int]) -> dict[str, str]:
+    """What a Parquet file says of its SIDs."""
+    return {"grace.sid_space": sid_space, "grace.vocab_sizes": ",".join(map(str, vocab_sizes))}

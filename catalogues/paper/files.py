@@ -1,0 +1,128 @@
+"""The catalogue's folder, and the ads as Parquet.
+
+Each row group holds ads from everywhere, as in a table ordered by id.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from grace.catalogues.arrays import Int64Array, ahead
+from grace.catalogues.folder import (
+    ADS_FILE,
+    REQUESTS_FILE,
+    TARGETING_FILE,
+    Progress,
+    require_room,
+    sid_column,
+    sid_metadata,
+    targeting_yaml,
+    write_files,
+    write_json_lines,
+)
+from grace.catalogues.paper.catalogue import PaperCatalogue, make_paper_catalogue
+from grace.catalogues.paper.population import location_names, make_users
+from grace.catalogues.paper.spec import SID_LENGTH, VOCAB, PaperSpec
+from grace.index.builder.columns import ListColumn
+
+__all__ = ["PaperWritten", "write_ads", "write_paper_folder"]
+
+ROWS_PER_GROUP = 1 << 18
+REQUESTS = 64
+MAX_ADS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class PaperWritten:
+    """The numbers of a folder's contents."""
+
+    sid_space: str
+    sids: int
+    ads: int
+    requests: int
+    bytes: int
+
+
+def write_paper_folder(
+    spec: PaperSpec, out: Path, *, threads: int, force: bool, progress: Progress
+) -> PaperWritten:
+    """Make the catalogue and its files; each appears whole or not at all, the ads last."""
+    require_room(out, force=force)
+    catalogue = make_paper_catalogue(spec, threads)
+    targeting = targeting_yaml(catalogue.schema)
+    writers = {
+        TARGETING_FILE: lambda path: _write_text(targeting, path),
+        REQUESTS_FILE: lambda path: write_json_lines(_requests(catalogue), path),
+        ADS_FILE: lambda path: write_ads(catalogue, path, threads, progress),
+    }
+    size = write_files(out, writers)
+    return PaperWritten(spec.sid_space, spec.num_sids, catalogue.num_ads, REQUESTS, size)
+
+
+def _write_text(text: str, path: Path) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def _requests(catalogue: PaperCatalogue) -> Iterator[dict[str, Any]]:
+    """Requests in the API's JSON form, without features: they suit every model."""
+    for number, user in enumerate(make_users(REQUESTS, catalogue.draws, catalogue.spec.knobs)):
+        yield {
+            "request_id": f"u{number:03}",
+            "sid_space": catalogue.spec.sid_space,
+            "user": {name: {"values": values} for name, values in user.items()},
+            "max_ads": MAX_ADS,
+        }
+
+
+def write_ads(
+    catalogue: PaperCatalogue,
+    path: Path,
+    threads: int,
+    progress: Progress,
+    rows_per_group: int = ROWS_PER_GROUP,
+) -> None:
+    """Draw a few row groups at a time on all threads and write them in turn."""
+    names = [pa.array(attribute.values) for attribute in catalogue.schema.attributes]
+    names.append(pa.array(location_names(catalogue.spec.knobs)))
+    columns = [
+        ("ad_id", pa.int64()),
+        ("sid", pa.list_(pa.uint16())),
+        ("ad_weight", pa.float32()),
+        *((name, pa.list_(pa.string())) for name in catalogue.schema.names),
+    ]
+    metadata = sid_metadata(catalogue.spec.sid_space, (VOCAB,) * SID_LENGTH)
+    schema = pa.schema(columns, metadata=metadata)
+    groups = -(-catalogue.num_ads // rows_per_group)
+
+    def table(group: int) -> pa.Table:
+        return _table(catalogue, schema, names, np.arange(group, catalogue.num_ads, groups))
+
+    written = 0
+    with pq.ParquetWriter(path, schema) as writer:
+        for each in ahead(table, range(groups), threads):
+            writer.write_table(each, row_group_size=rows_per_group)
+            written += each.num_rows
+            progress(written, catalogue.num_ads)
+
+
+def _table(
+    catalogue: PaperCatalogue, schema: pa.Schema, names: list[pa.Array], ads: Int64Array
+) -> pa.Table:
+    rows = catalogue.rows(ads)
+    columns = [pa.array(rows.ids), sid_column(rows.tokens), pa.array(rows.weights)]
+    for column, values in zip(catalogue.rules.columns(rows.rules), names, strict=True):
+        columns.append(_lists(column, values))
+    return pa.table(columns, schema=schema)
+
+
+def _lists(column: ListColumn, names: pa.Array) -> pa.ListArray:
+    return pa.ListArray.from_arrays(
+        pa.array(column.offsets.astype(np.int32)),
+        names.take(pa.array(column.codes)),
+        mask=pa.array(column.valid == 0),
+    )

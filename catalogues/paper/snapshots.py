@@ -1,0 +1,166 @@
+"""The catalogue as a snapshot in memory, without Parquet.
+
+The ads go into the builder's collected form, and each distinct rule into its rule table once. The
+rest is the builder's own path, so the snapshot equals, array for array, what `grace build` makes of
+the catalogue's files. `decode_snapshot` leaves the ads out: 100 million SIDs have 170 million ads,
+most of the work, and measuring a decoder needs none of them.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from grace.catalogues.arrays import Int64Array, ahead, in_chunks
+from grace.catalogues.paper.catalogue import PaperCatalogue
+from grace.catalogues.paper.population import location_names
+from grace.catalogues.paper.spec import SID_LENGTH, VOCAB
+from grace.index.builder.arrange import Arranged, arrange, renumber_rules
+from grace.index.builder.collect import CollectedAds
+from grace.index.builder.kway import checked_k_way, k_way_matchers
+from grace.index.builder.rule_table import RuleTable
+from grace.index.builder.unions import union_matchers
+from grace.index.matchers.modes import KWay, MatcherMode
+from grace.index.matching.ads import SidToAds
+from grace.index.snapshot import Snapshot, SnapshotFacts
+from grace.index.targeting.rules import TargetingRules
+from grace.index.trie import SidTrie
+from grace.index.users.values import InternedValues
+
+__all__ = [
+    "CREATED_AT",
+    "VOCAB_SIZES",
+    "arranged_ads",
+    "collected_ads",
+    "decode_snapshot",
+    "rule_table",
+    "snapshot_of",
+]
+
+VOCAB_SIZES = (VOCAB,) * SID_LENGTH
+_ADS_AT_ONCE = 1 << 18
+_RULES_AT_ONCE = 1 << 18
+CREATED_AT = "2026-01-01T00:00:00Z"
+
+
+def collected_ads(catalogue: PaperCatalogue, threads: int) -> CollectedAds:
+    ads = catalogue.num_ads
+    ids, weights = np.empty(ads, np.int64), np.empty(ads, np.float32)
+    tokens, keys = np.empty((ads, SID_LENGTH), np.uint16), np.empty(ads, np.int32)
+    used = np.zeros(catalogue.campaigns.num_rules, np.bool_)
+
+    def fill(begin: int) -> None:
+        run = slice(begin, min(begin + _ADS_AT_ONCE, ads))
+        rows = catalogue.rows(np.arange(run.start, run.stop))
+        ids[run], tokens[run], weights[run] = rows.ids, rows.tokens, rows.weights
+        keys[run] = rows.rules
+        used[rows.rules] = True
+
+    for _ in ahead(fill, range(0, ads, _ADS_AT_ONCE), threads):
+        pass
+    rules, rule_of_key = rule_table(catalogue, used, threads)
+    names = location_names(catalogue.spec.knobs)
+    return CollectedAds(ids, tokens, weights, rule_of_key[keys], rules, (names,))
+
+
+def arranged_ads(catalogue: PaperCatalogue, threads: int) -> Arranged:
+    return arrange(collected_ads(catalogue, threads), VOCAB_SIZES, threads)
+
+
+def snapshot_of(
+    catalogue: PaperCatalogue,
+    arranged: Arranged,
+    mode: MatcherMode,
+    threads: int,
+    k_way: KWay | None = None,
+    version: int = 1,
+) -> Snapshot:
+    """Return the snapshot in a matcher mode; `arranged` is the same for every mode."""
+    k_way, schema = checked_k_way(mode, k_way, SID_LENGTH), catalogue.schema
+    matchers = None
+    if k_way is not None:
+        matchers = k_way_matchers(arranged, schema, k_way, threads, lambda done: None)
+    elif mode is MatcherMode.UNION:
+        matchers = union_matchers(arranged, schema, threads, lambda done: None)
+    return Snapshot(
+        SnapshotFacts(version, CREATED_AT, catalogue.spec.sid_space, 0, 0),
+        schema,
+        arranged.trie,
+        mode,
+        matchers,
+        arranged.ads,
+        arranged.rules,
+        arranged.set_values,
+    )
+
+
+def rule_table(
+    catalogue: PaperCatalogue, used: npt.NDArray[np.bool_], threads: int
+) -> tuple[TargetingRules, npt.NDArray[np.int32]]:
+    """Return the rules, and the rule of each used key of the catalogue."""
+    rule_of_key = np.full(len(used), -1, np.int32)
+    keys = np.flatnonzero(used)
+    runs = [keys[begin : begin + _RULES_AT_ONCE] for begin in range(0, len(keys), _RULES_AT_ONCE)]
+    with RuleTable(catalogue.schema, threads) as table:
+        drawn = ahead(catalogue.rules.columns, runs, threads)
+        for run, columns in zip(runs, drawn, strict=True):
+            rules = np.zeros(len(run), np.int32)
+            table.add([side for column in columns for side in (column, None)], rules)
+            rule_of_key[run] = rules
+        return table.take(), rule_of_key
+
+
+def decode_snapshot(catalogue: PaperCatalogue, threads: int) -> Snapshot:
+    """Return a snapshot in mode `union` for decoding alone: its leaves have no ads."""
+    trie = _trie(catalogue, threads)
+    rules, rule_of = _rules(catalogue, threads)
+    arranged = Arranged(trie, _ads(catalogue.tree.ads, rule_of), *rules)
+    snapshot = snapshot_of(catalogue, arranged, MatcherMode.UNION, threads)
+    no_ads = _ads(np.zeros(trie.num_leaves + 1, np.int64), np.zeros(0, np.int32))
+    return replace(snapshot, ads=no_ads)
+
+
+def _trie(catalogue: PaperCatalogue, threads: int) -> SidTrie:
+    tree, counts = catalogue.tree, catalogue.tree.level_counts
+    starts = np.cumsum(counts)  # entries before those below level 1, 2, ..
+    offsets = [np.zeros(1, np.int64)]
+    offsets += [tree.children[level][:-1] + starts[level - 1] for level in range(1, SID_LENGTH)]
+    node_offsets = np.concatenate([*offsets, starts[-1:]]).astype(np.int32)
+    csr_tokens = np.empty(starts[-1], np.uint16)
+    for level, (end, count) in enumerate(zip(starts, counts, strict=True), start=1):
+
+        def tokens(nodes: Int64Array, level: int = level) -> npt.NDArray[np.uint16]:
+            return tree.tokens(catalogue.draws, level, nodes)
+
+        in_chunks(csr_tokens[end - count : end], tokens, threads)
+    return SidTrie(VOCAB_SIZES, (1, *counts), node_offsets, csr_tokens)
+
+
+def _rules(
+    catalogue: PaperCatalogue, threads: int
+) -> tuple[tuple[TargetingRules, tuple[InternedValues, ...]], npt.NDArray[np.int32]]:
+    """Return targeting rules with interned values, and the rule of each ad in SID order."""
+    ads = catalogue.num_ads
+    keys = np.empty(ads, np.int32)
+    used = np.zeros(catalogue.campaigns.num_rules, np.bool_)
+
+    def fill(begin: int) -> None:
+        numbers = np.arange(begin, min(begin + _ADS_AT_ONCE, ads))
+        sids = np.searchsorted(catalogue.tree.ads, numbers, side="right") - 1
+        drawn = catalogue.campaigns.rules_of(sids, numbers)
+        keys[numbers[0] : numbers[-1] + 1] = drawn
+        used[drawn] = True
+
+    for _ in ahead(fill, range(0, ads, _ADS_AT_ONCE), threads):
+        pass
+    raw, rule_of_key = rule_table(catalogue, used, threads)
+    names = location_names(catalogue.spec.knobs)
+    in_order = np.arange(raw.num_rules, dtype=np.int32)
+    return renumber_rules(raw, (names,), in_order), rule_of_key[keys]
+
+
+def _ads(offsets: Int64Array, rule_of: npt.NDArray[np.int32]) -> SidToAds:
+    """Ads that have only their rules."""
+    return SidToAds(
+        offsets, np.zeros(0, np.int64), rule_of, np.zeros(0, np.float32), np.zeros(0, np.int32)
+    )
