@@ -82,7 +82,7 @@ test: native  ## run the tests (WORKERS=2 PYTEST_ARGS='-k trie')
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 test-compile: native  ## compile checks of the GPU kernels: nvcc and Triton; no GPU needed
-	$(BIN)/python -m pytest -m compile tests/kernels tests/native $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m compile --timeout 1800 tests/kernels tests/native $(PYTEST_ARGS)
 
 # A machine with a GPU brings its own torch: no environment is made there, and what only the other
 # tests need may be missing, pytest-timeout too, of which pytest's settings speak.
