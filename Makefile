@@ -95,7 +95,7 @@ test: native $(TOOLS)  ## run the tests (WORKERS=2 PYTEST_ARGS='-k trie')
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 test-compile: native $(TOOLS) $(INSTALLED)-nvcc  ## compile the GPU kernels with nvcc and Triton; needs no GPU
-	$(BIN)/python -m pytest -m compile tests/kernels tests/native $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m compile --timeout 1800 tests/kernels tests/native $(PYTEST_ARGS)
 
 # A machine with a GPU brings its own torch: no environment is made there, and what only the other
 # tests need may be missing, pytest-timeout too, of which pytest's settings speak.
