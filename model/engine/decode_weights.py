@@ -9,7 +9,7 @@ token: block 0 is the start, block 1 + t * V + token the token appended at step 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal, Protocol, TypeAlias
 
 import torch
@@ -161,10 +161,8 @@ class FastWeights:
         def copied(weight: Tensor) -> Tensor:
             return weight.to(device, dtype, copy=True)
 
-        return FastWeights(
-            spec=self.spec,
-            vocab_sizes=self.vocab_sizes,
-            scale=self.scale,
+        return replace(
+            self,
             start=copied(self.start),
             embed=copied(self.embed),
             first_blocks=copied(self.first_blocks),

@@ -1,4 +1,4 @@
-"""The decoder step by step, with its paged cache, against all steps at once."""
+"""The decoder step by step, with its paged cache, compared with all steps at once."""
 
 from dataclasses import replace
 
@@ -67,7 +67,7 @@ def test_later_tokens_do_not_change_earlier_logits() -> None:
     assert not torch.equal(one[3], other[3])
 
 
-def test_masked_keys_have_no_influence_and_no_key_at_all_is_no_fault() -> None:
+def test_masked_keys_have_no_influence_and_a_context_may_have_no_key() -> None:
     decoder = random_decoder(SPECS["relu"], VOCAB, D_CONTEXT, seed=2)
     context = random_context(3, 6, D_CONTEXT, seed=2)
     noisy = context.states.clone()

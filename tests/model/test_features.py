@@ -1,4 +1,4 @@
-"""The features stage, against lists and loops."""
+"""The features stage, compared with lists and loops."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def requests() -> list[RequestFeatures]:
 
 
 @torch.inference_mode()
-def test_a_t5_context_is_prefix_history_and_end_packed() -> None:
+def test_t5_features_are_prefix_history_and_end_with_padding_last() -> None:
     features = random_model(T5, seed=3).features
     assert isinstance(features, T5Features)
     events = [[4, 0, 10, 6, 4, 3], [], [1, 2, 3] * 12]
@@ -51,7 +51,7 @@ def test_a_t5_context_is_prefix_history_and_end_packed() -> None:
 
 
 @torch.inference_mode()
-def test_events_are_sums_of_embeddings_spread_to_the_longest(
+def test_events_are_sums_of_embeddings_padded_to_the_maximum(
     interformer: InterFormerFeatures, requests: list[RequestFeatures]
 ) -> None:
     out = interformer(encode_inputs(INTERFORMER, requests).inputs)
@@ -74,7 +74,7 @@ def test_events_are_sums_of_embeddings_spread_to_the_longest(
 
 
 @torch.inference_mode()
-def test_other_inputs_become_tokens(
+def test_non_sequence_inputs_become_tokens(
     interformer: InterFormerFeatures, requests: list[RequestFeatures]
 ) -> None:
     tokens = interformer(encode_inputs(INTERFORMER, requests).inputs).non_sequence

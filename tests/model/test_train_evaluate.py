@@ -62,7 +62,7 @@ def test_followers_rank_by_how_often_they_came_next_in_training() -> None:
     assert follower_ranks(LOG, events).tolist() == [0, ABSENT, ABSENT]
 
 
-def test_blind_draws_find_k_of_the_catalogue() -> None:
+def test_random_draws_find_k_of_the_catalogue() -> None:
     assert random_recall(20) == {1: 0.05, 5: 0.25, 10: 0.5, 50: 1.0}
 
 
@@ -71,7 +71,7 @@ def test_the_gini_coefficient_is_the_plain_one(counts: list[int]) -> None:
     assert skew_of(np.array(counts)).gini == pytest.approx(plain_gini(counts), abs=1e-12)
 
 
-def test_shares_are_those_of_the_most_popular() -> None:
+def test_shares_of_the_most_popular_are_of_all_events() -> None:
     counts = np.full(200, 2)
     counts[[3, 111]] = 102
     skew = skew_of(counts)

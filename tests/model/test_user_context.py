@@ -85,7 +85,7 @@ def replaced(values: Integers, place: int, value: int) -> list[int]:
     return [*values[:place], value, *values[place + 1 :]]
 
 
-def test_every_input_that_is_no_sequence_changes_the_context(interformer: Model) -> None:
+def test_every_non_sequence_input_changes_the_context(interformer: Model) -> None:
     request = random_features(INTERFORMER, np.random.default_rng(7))
     device, pages = request.categorical["device"][0], request.bags["pages"]
     others = {
@@ -122,7 +122,7 @@ def test_every_part_of_every_event_changes_the_context(interformer: Model, name:
     assert without_effect(interformer, request, others) == []
 
 
-def test_what_a_sequence_lacks_changes_the_context(interformer: Model) -> None:
+def test_missing_parts_of_a_sequence_change_the_context(interformer: Model) -> None:
     request = random_features(INTERFORMER, np.random.default_rng(13))
     clicks = request.sequences["clicks"]
     shorter = EventSequence(
@@ -194,7 +194,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("spec", WIDTHS.values(), ids=WIDTHS)
 @pytest.mark.parametrize("bucket", [2, 5, 11])
-def test_neighbours_padding_and_place_do_not_change_a_bit(spec: ModelSpec, bucket: int) -> None:
+def test_neighbours_padding_and_row_do_not_change_a_bit(spec: ModelSpec, bucket: int) -> None:
     model = random_model(spec, seed=5)
     rng = np.random.default_rng(29)
     request = random_features(spec, rng)
@@ -211,7 +211,7 @@ def test_neighbours_padding_and_place_do_not_change_a_bit(spec: ModelSpec, bucke
 
 
 @pytest.mark.parametrize("spec", WIDTHS.values(), ids=WIDTHS)
-def test_buckets_differ_by_rounding_only(spec: ModelSpec) -> None:
+def test_batch_sizes_differ_by_rounding_only(spec: ModelSpec) -> None:
     model = random_model(spec, seed=5)
     request = random_features(spec, np.random.default_rng(31))
     alone = context_of(model, request)
@@ -221,7 +221,7 @@ def test_buckets_differ_by_rounding_only(spec: ModelSpec) -> None:
         assert torch.equal(padded.mask[0], alone.mask[0])
 
 
-def test_requests_without_anything_have_a_finite_context(model: Model) -> None:
+def test_empty_requests_have_a_finite_context(model: Model) -> None:
     context = context_of(model, RequestFeatures(), batch=3)
     assert context.states.isfinite().all()
     assert torch.equal(context.states[0], context.states[2])

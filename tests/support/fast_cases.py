@@ -1,4 +1,4 @@
-"""Decoders of every kind with a catalogue and users, searched plainly and fast."""
+"""Decoders of every kind with a catalogue and users, for the plain search and the fast one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ DECODERS: Mapping[str, tuple[DecoderSpec, tuple[int, ...]]] = {
     "L=4-extra-rows": (replace(_RELU, extra_head_rows=(7, 0, 1, 3)), (7, 3, 11, 5)),
     "L=5": (replace(_RELU, heads=1, d_head=16, norm_eps=1e-3), (3, 5, 2, 7, 3)),
 }
-"""Specifications of T5's family with vocabularies, by readable names."""
+"""Specifications of the T5 family with vocabularies, by name."""
 
 
 @dataclass(frozen=True)

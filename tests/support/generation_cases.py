@@ -1,4 +1,4 @@
-"""Whole models of both encoders with catalogues, to generate with."""
+"""Whole models with either encoder, and catalogues to generate from."""
 
 from dataclasses import dataclass, replace
 
@@ -44,7 +44,7 @@ def make_model(kind: str, device: torch.device, seed: int = 1) -> Model:
 def index_of(
     model: Model, seed: int, mode: MatcherMode, device: torch.device, ads: int = 150
 ) -> DecodeIndex:
-    """A catalogue of the one schema that all batches' users are of."""
+    """Return a catalogue with the schema of every batch's users."""
     rng = np.random.default_rng(seed)
     schema = random_schema(np.random.default_rng(7), (5, 64), 1)
     vocab_sizes = model.spec.vocab_sizes
@@ -53,7 +53,7 @@ def index_of(
 
 
 def make_batch(model: Model, seed: int, requests: int, bucket: int, device: torch.device) -> Batch:
-    """Empty users fill the bucket up."""
+    """Return a batch whose last rows, up to the bucket's size, are empty users."""
     rng = np.random.default_rng(seed)
     schema = random_schema(np.random.default_rng(7), (5, 64), 1)
     inputs = encode_inputs(

@@ -1,7 +1,5 @@
 """Small models with random weights, to compare ways of running them."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -14,23 +12,15 @@ __all__ = ["SMALL_DECODER", "random_context", "random_decoder", "sequence_scores
 SMALL_DECODER = DecoderSpec(layers=2, d_model=24, heads=3, d_head=8, d_ff=40)
 
 
-@dataclass(frozen=True)
-class _Scale:
-    """Wide enough that a random model has opinions: logits of standard deviation near 2."""
-
-    matrix: float = 0.3
-    embedding: float = 1.0
-
-
 def random_decoder(
     spec: DecoderSpec, vocab_sizes: tuple[int, ...], d_context: int, seed: int
 ) -> Decoder:
+    """Return a decoder whose logits have a standard deviation near 2."""
     generator = torch.Generator().manual_seed(seed)
     decoder = Decoder(spec, vocab_sizes, d_context)
     with torch.no_grad():
         for name, weight in decoder.named_parameters():
-            wide = name in ("start", "embed", "bias")
-            scale = _Scale.embedding if wide else _Scale.matrix
+            scale = 1.0 if name in ("start", "embed", "bias") else 0.3
             noise = torch.randn(weight.shape, generator=generator)
             weight.copy_(1 + 0.2 * noise if name.endswith("norm") else scale * noise)
     return decoder
@@ -46,7 +36,7 @@ def random_context(batch: int, tokens: int, d: int, seed: int) -> UserContext:
 
 
 def sequence_scores(decoder: Decoder, context: UserContext, request: int, sids: Tensor) -> Tensor:
-    """The log-probability of each SID for one request, without caches or beams.   [N, L] -> [N]"""
+    """Return the log-probability of each SID for one request, without caches: [N, L] -> [N]."""
     one = UserContext(
         context.states[request].expand(len(sids), -1, -1),
         context.mask[request].expand(len(sids), -1),

@@ -1,4 +1,4 @@
-"""A folder to train on in seconds, and plain definitions of what training measures."""
+"""A folder to train on in seconds, and the plain definition of the Gini coefficient."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ generation:
 
 
 def write_small_data(folder: Path) -> None:
-    """111 SIDs over 64 x 8 x 8 x 8, and the interactions of 63 users."""
+    """Write 111 SIDs over 64 x 8 x 8 x 8, and the interactions of 63 users."""
     spec = CatalogueSpec("small-1", 111, 3, (64, 8, 8, 8), seed=5, log_users=63)
     write_folder(spec, folder, force=True)
 
