@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MappedArray", "blocks", "map_array"]
+__all__ = ["MappedArray", "blocks", "map_array", "read_rows"]
 
 BLOCK_BYTES = 1 << 24
 
@@ -36,14 +36,24 @@ def map_array(path: Path, dtype: str, shape: tuple[int, ...], offset: int = 0) -
     return MappedArray(path, dtype, "r", offset=offset, shape=shape)
 
 
+def read_rows(array: npt.NDArray[Any], begin: int, end: int) -> npt.NDArray[Any]:
+    """Return rows begin .. end - 1. Those of a map are copied, and their pages released."""
+    rows = array[begin:end]
+    if isinstance(array, MappedArray):
+        rows = np.array(rows)
+        array.release(begin * _row_bytes(array), rows.nbytes)
+    return rows
+
+
 def blocks(
     array: npt.NDArray[Any], begin: int = 0, end: int | None = None
 ) -> Iterator[npt.NDArray[Any]]:
     """Yield rows begin .. end - 1 in blocks of some megabytes; of a map, only one is in memory."""
     end = len(array) if end is None else end
-    row_bytes = int(np.prod(array.shape[1:], dtype=np.int64)) * array.dtype.itemsize
-    step = max(1, BLOCK_BYTES // max(1, row_bytes))
+    step = max(1, BLOCK_BYTES // max(1, _row_bytes(array)))
     for at in range(begin, end, step):
-        yield array[at : min(at + step, end)]
-        if isinstance(array, MappedArray):
-            array.release(at * row_bytes, step * row_bytes)
+        yield read_rows(array, at, min(at + step, end))
+
+
+def _row_bytes(array: npt.NDArray[Any]) -> int:
+    return int(np.prod(array.shape[1:], dtype=np.int64)) * array.dtype.itemsize

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from grace.index.builder.sharding.copies import Numbered, Spans, SpanTable, number_spans
 from grace.index.builder.sharding.output_folder import OutputFolder
-from grace.index.storage.mapped import blocks
+from grace.index.storage.mapped import blocks, read_rows
 from grace.index.targeting.rules import SetRules, TargetingRules
 from grace.index.users.values import InternedValues
 
@@ -84,8 +84,9 @@ def _parts(rules: TargetingRules, new_of: Sequence[Ids], out: OutputFolder, name
     """Return the rules in joined ids: a bitmask, and a set rule per set.   int32 [n, 1 + sets]"""
     parts = out.array(name, "<i4", (len(new_of),))
     for begin in range(0, rules.num_rules, BLOCK_RULES):
-        block = slice(begin, begin + BLOCK_RULES)
-        old = np.column_stack([rules.bitmask[block], rules.set_rules[block]])
+        end = min(begin + BLOCK_RULES, rules.num_rules)
+        block = [read_rows(array, begin, end) for array in (rules.bitmask, rules.set_rules)]
+        old = np.column_stack(block)
         parts.append(np.column_stack([new[old[:, at]] for at, new in enumerate(new_of)]))
     return parts.finish()
 
@@ -129,8 +130,9 @@ def _set_rules(table: SetRules, ids: Ids) -> Iterator[SetRules]:
             (table.include_offsets, table.include_values),
             (table.exclude_offsets, table.exclude_values),
         ):
-            borders = np.array(offsets[begin : begin + BLOCK_RULES + 1])
-            lists += [borders - borders[0], ids[values[borders[0] : borders[-1]]]]
+            borders = read_rows(offsets, begin, min(begin + BLOCK_RULES, table.num_rules) + 1)
+            first, last = int(borders[0]), int(borders[-1])
+            lists += [borders - first, ids[read_rows(values, first, last)]]
         yield SetRules(*lists)
 
 

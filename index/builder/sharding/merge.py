@@ -21,7 +21,7 @@ from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts
 from grace.index.storage.array_file import digest_file
 from grace.index.storage.layout import require_expected, snapshot_of
-from grace.index.storage.mapped import blocks, map_array
+from grace.index.storage.mapped import blocks, map_array, read_rows
 from grace.index.storage.reader import open_snapshot
 
 __all__ = ["merge_shards", "open_shard"]
@@ -105,9 +105,9 @@ def _join_lookup(shards: Sequence[SidToAds], out: OutputFolder) -> npt.NDArray[A
     for cut in range(len(borders[0]) - 1):
         ids, ordinals = [], []
         for s, ads in enumerate(shards):
-            begin, end = borders[s][cut], borders[s][cut + 1]
-            ids += [np.array(block) for block in blocks(in_order[s], begin, end)]
-            ordinals.append(ads.ad_lookup[begin:end] + bases[s])
+            begin, end = int(borders[s][cut]), int(borders[s][cut + 1])
+            ids.append(read_rows(in_order[s], begin, end))
+            ordinals.append(read_rows(ads.ad_lookup, begin, end) + bases[s])
         order = np.argsort(np.concatenate(ids))
         lookup.append(np.concatenate(ordinals)[order])
     return lookup.finish()
