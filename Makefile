@@ -59,7 +59,7 @@ fix: $(INSTALLED)  ## repair what a tool can repair: lint, format, generated tab
 	-$(BIN)/ruff check --quiet --fix-only .
 	$(BIN)/ruff format .
 	$(BIN)/python -m grace.configs.settings docs/operations.md
-	$(BIN)/python -m grace.server.observe.metrics_table docs/operations.md
+	$(BIN)/python -m grace.server.observe.metrics docs/operations.md
 	$(BIN)/python -m grace.bench.gpu.document docs/performance.md bench/results/h200
 	$(BIN)/python -m grace.bench.build_table docs/building.md
 	$(BIN)/python -m grace.bench.eligibility_tables docs/eligibility.md

@@ -1,25 +1,35 @@
-"""Every metric of the service; docs/operations.md lists them. Times are in seconds.
+"""Every metric of the service. Times are in seconds.
+
+    python -m grace.server.observe.metrics docs/operations.md       writes the table of all of them
 
 Counters conserve: every call that reached the service is in `grace_requests_total` once, and if it
 was not OK, in `grace_request_failures_total` once. No label holds an ad, user or request id.
 """
 
+import asyncio
+import sys
 import time
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import accumulate
+from pathlib import Path
+from threading import Lock
+from typing import get_args
 
 import torch
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.registry import Collector
 
+from grace.configs.marked_text import rewrite
 from grace.index.snapshot import Snapshot
 from grace.server.errors import ServiceError
-from grace.server.messages import AnsweredBatch, PendingRequest, Span
-from grace.server.observe.batch_histogram import BatchHistogram
-from grace.server.observe.loop_lag import LoopLag
+from grace.server.messages import AnsweredBatch, PendingRequest, Span, StageName
 from grace.server.server_state import Phase, ServerState
 
-__all__ = ["REASONS", "Metric", "Metrics"]
+__all__ = ["REASONS", "BatchHistogram", "LoopLag", "Metric", "Metrics", "metrics_table"]
 
 REASONS = (
     *("malformed", "too_large", "invalid_field", "wrong_model", "wrong_sid_space"),
@@ -31,7 +41,6 @@ _CODES = (
     *("OK", "INVALID_ARGUMENT", "FAILED_PRECONDITION", "RESOURCE_EXHAUSTED"),
     *("DEADLINE_EXCEEDED", "CANCELLED", "UNAVAILABLE", "INTERNAL"),
 )
-_STAGES = ("input", "features", "generate", "post")
 
 # Denser where a request's time usually lies.
 _SECONDS = (
@@ -53,8 +62,73 @@ class Metric:
     means: str
 
 
+class BatchHistogram(Collector):
+    """A histogram without labels that takes a batch's values at once.
+
+    prometheus_client takes a lock and looks through the buckets for every value, which is more work
+    in the interpreter than writing a batch's replies. A value belongs to the first bucket whose
+    bound is not below it.
+    """
+
+    def __init__(
+        self, name: str, means: str, bounds: Sequence[float], registry: CollectorRegistry
+    ) -> None:
+        self._name, self._means = name, means
+        self._bounds = list(map(float, bounds))
+        self._lock = Lock()
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+        registry.register(self)
+
+    def observe_all(self, values: Sequence[float]) -> None:
+        places = [bisect_left(self._bounds, value) for value in values]
+        with self._lock:
+            self._sum += sum(values)
+            for place in places:
+                self._counts[place] += 1
+
+    def describe(self) -> Iterable[HistogramMetricFamily]:
+        """The registry refuses a second histogram of the same name by it."""
+        yield HistogramMetricFamily(self._name, self._means)
+
+    def collect(self) -> Iterable[HistogramMetricFamily]:
+        with self._lock:
+            counts, total = list(accumulate(self._counts)), self._sum
+        bounds = [*map(str, self._bounds), "+Inf"]
+        family = HistogramMetricFamily(self._name, self._means)
+        family.add_metric([], list(zip(bounds, map(float, counts), strict=True)), total)
+        yield family
+
+
+class LoopLag:
+    """How late the event loop runs its timers: what a busy interpreter costs every call.
+
+    `worst()` covers the latest one to two windows; any thread may ask.
+    """
+
+    def __init__(self, window_seconds: float = 2.0, tick_seconds: float = 0.05) -> None:
+        self._window_seconds = window_seconds
+        self._tick_seconds = tick_seconds
+        self._before = self._now = 0.0
+
+    def worst(self) -> float:
+        return max(self._before, self._now)
+
+    async def watch(self) -> None:
+        """Run until cancelled."""
+        window_end = time.perf_counter() + self._window_seconds
+        while True:
+            due = time.perf_counter() + self._tick_seconds
+            await asyncio.sleep(self._tick_seconds)
+            now = time.perf_counter()
+            self._now = max(self._now, now - due)
+            if now >= window_end:
+                self._before, self._now = self._now, 0.0
+                window_end = now + self._window_seconds
+
+
 class Metrics:
-    """On a registry of their own. Any thread may call the methods; each takes microseconds."""
+    """All metrics, on their own registry. Any thread may call the methods: they are fast."""
 
     def __init__(self, state: ServerState, lag: LoopLag, device: torch.device) -> None:
         self.registry = CollectorRegistry()
@@ -138,7 +212,7 @@ class Metrics:
         stages = self._histogram(
             "grace_stage_duration_seconds", "Work of a stage on a batch.", _SECONDS, "stage"
         )
-        self._stage_seconds = {stage: stages.labels(stage) for stage in _STAGES}
+        self._stage_seconds = {stage: stages.labels(stage) for stage in get_args(StageName)}
         self._batch_size = self._histogram("grace_batch_size", "Requests in a batch.", _BATCH)
         self._ads = self._batch_histogram("grace_ads_per_request", "Ads in a reply.", _ADS)
         self._pass_rate = self._batch_histogram(
@@ -194,5 +268,22 @@ class Metrics:
 
 
 def waited(request: PendingRequest, spans: Sequence[Span], worked: float) -> float:
-    """All waiting of a request: its time in the pipeline less what the stages took."""
+    """Return all waiting of a request: its time in the pipeline less that of the stages' work."""
     return max(0.0, spans[-1].end - request.arrived - worked)
+
+
+def metrics_table() -> str:
+    """Return the table in docs/operations.md: a row for each metric, those of a GPU included."""
+    metrics = Metrics(ServerState(), LoopLag(), torch.device("cuda"))
+    rows = map(_row, sorted(metrics.described, key=lambda metric: metric.name))
+    return "\n".join(("| metric | kind | meaning |", "| --- | --- | --- |", *rows)) + "\n"
+
+
+def _row(metric: Metric) -> str:
+    labels = f"{{{','.join(metric.labels)}}}" if metric.labels else ""
+    return f"| `{metric.name}{labels}` | {metric.kind} | {metric.means} |"
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        rewrite(Path(name), "metrics", metrics_table())
