@@ -28,7 +28,7 @@ import uvloop
 
 from grace.configs.errors import ConfigError, DeviceError, GraceError
 from grace.configs.serving import ServingConfig
-from grace.server.engine.serving_model import precision_of
+from grace.server.engine.loading import precision_of
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.messages import Answer, AnsweredBatch, Failure, Span, StageName
 from grace.server.observe.logs import LOGGER, configure_logs, flush_logs

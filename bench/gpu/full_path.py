@@ -35,8 +35,7 @@ from grace.model.engine.captured_generation import copy_features, features_of_no
 from grace.model.engine.fast_weights import Precision
 from grace.model.engine.feature_stage import FeatureStage, feature_stage_for
 from grace.model.engine.prefix_memo import PrefixMemo
-from grace.server.engine.serving_model import EngineFacts, ServingModel
-from grace.server.engine.serving_pair import ServingPair
+from grace.server.engine.serving_pair import EngineFacts, ServingModel, ServingPair
 from grace.server.messages import (
     AnsweredBatch,
     GeneratedBatch,

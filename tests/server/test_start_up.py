@@ -20,7 +20,7 @@ from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.configs.serving import LimitsConfig, ServingConfig
 from grace.model.checkpoints.checkpoint import WEIGHTS
 from grace.model.checkpoints.init import write_random
-from grace.server.engine.room import require_numbered_ids, require_numbered_places
+from grace.server.engine.loading import require_numbered_ids, require_numbered_places
 from grace.server.life_cycle import SWITCH_SECONDS
 from grace.server.scheduling.service_times import ServiceTimes
 from grace.server.stages.stages import STAGES
@@ -271,7 +271,7 @@ def test_too_little_memory_for_generation_names_the_settings_that_take_it(
 ) -> None:
     config = ServingConfig(serving_files.snapshots, serving_files.checkpoint, TINY_GENERATION)
     with (
-        patch("grace.server.engine.serving_pair.serving_model", side_effect=error),
+        patch("grace.server.engine.loading.serving_model", side_effect=error),
         pytest.raises(ConfigError) as caught,
     ):
         load_and_warm_up(config, torch.device("cpu"), STAGES, ServiceTimes(), ())

@@ -17,7 +17,8 @@ from grace.model.engine.fast_generation import FastGeneration
 from grace.model.engine.fast_weights import Precision
 from grace.model.engine.feature_stage import FastStage
 from grace.proto.retrieval_pb2 import RetrieveResponse
-from grace.server.engine.serving_pair import ServingPair, load_pair, serving_pair
+from grace.server.engine.loading import load_pair, serving_pair
+from grace.server.engine.serving_pair import ServingPair
 from grace.server.messages import Answer, PendingRequest
 from grace.server.scheduling.lanes import lanes_of
 from grace.server.scheduling.pipeline import Pipeline
