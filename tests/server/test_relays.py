@@ -27,7 +27,7 @@ from support.faults import Faults
 from support.health import HealthWatch, status
 from support.occupied import occupied_engine
 from support.retrieve_calls import Caller, message
-from support.served import Service, served, until
+from support.served import METHOD, Service, served, until
 from support.server_process import PATIENCE_SECONDS, ServerProcess, wait_until
 from support.serving_files import ServingFiles
 
@@ -214,36 +214,20 @@ def test_no_relay_survives_its_server_however_that_ends(
         caller.close()
 
 
-def test_signals_to_all_processes_at_once_are_the_server_s_to_obey(
-    serving_files: ServingFiles, faults: Faults
-) -> None:
-    request = serving_files.requests[0]
-    config = serving_files.write_config("group.yaml", listen={"front_ends": RELAYS})
-    with ServerProcess(config, faults=faults) as server:
-        relays = relays_of(server.pid)
-        caller = Caller(server.address)
-        with occupied_engine(server, caller, request) as calls:
-            for pid in (*relays, *relays, server.pid):
-                os.kill(pid, signal.SIGINT)
-            for relay in relays:
-                os.kill(relay, signal.SIGTERM)
-            server.wait_log("draining")
-        assert [call.outcome().code for call in calls] == [grpc.StatusCode.OK] * 2
-        caller.close()
-        assert server.wait() == 0
-    assert not any(map(runs, relays))
-    assert not server.log("front_end_died")
+def test_relays_ignore_the_signals_that_stop_a_server_even_before_they_have_begun() -> None:
+    def signal_all() -> None:
+        for relay in relays_of(os.getpid()):
+            os.kill(relay, signal.SIGTERM)
+            os.kill(relay, signal.SIGINT)
 
-
-def test_signals_to_a_relay_that_has_not_begun_do_not_end_it() -> None:
     async def use(relays: Relays, service: Service) -> None:
         opening = asyncio.create_task(relays.open("listen", "127.0.0.1", 0))
         while not opening.done():
-            for relay in relays_of(os.getpid()):
-                os.kill(relay, signal.SIGTERM)
-                os.kill(relay, signal.SIGINT)
+            signal_all()
             await asyncio.sleep(0.001)
-        await opening
+        signal_all()
+        async with grpc.aio.insecure_channel(await opening) as channel:
+            assert await channel.unary_unary(METHOD)(b"")
         await relays.close()
         assert not service.died.is_set()
 
