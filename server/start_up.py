@@ -1,4 +1,4 @@
-"""What must be right before the server is ready, and the one line that says what is not."""
+"""The checks and the loading before the server is ready, and the line that words their faults."""
 
 from contextlib import nullcontext
 from pathlib import Path

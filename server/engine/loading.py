@@ -39,7 +39,7 @@ MOST_PLACES = 2**31 - 1
 """int32 numbers the tokens of all beam rows of a batch, and the ids of all its bags."""
 
 _MEMORY_WORDS = ("out of memory", "allocate", "ALLOC_FAILED")
-"""In what torch, CUDA, cuBLAS and numpy say."""
+"""torch, CUDA, cuBLAS and numpy use these words when memory is too little."""
 
 
 def load_pair(

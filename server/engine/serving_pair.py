@@ -1,4 +1,4 @@
-"""What a batch is bound to: a snapshot and a model that go together, loaded on one device."""
+"""The pair that a batch is bound to: a snapshot and a model that go together, on one device."""
 
 from dataclasses import dataclass
 

@@ -1,7 +1,7 @@
 """Before readiness, every beam profile and batch size goes through all four stages.
 
 So no request pays for what is slow once (memory, kernels, pages of the tables), and the times of
-the second pass are what the first requests are planned by.
+the second pass plan the first requests.
 """
 
 from collections.abc import Callable, Sequence

@@ -30,7 +30,7 @@ Method: TypeAlias = Callable[[bytes, Any], Coroutine[Any, Any, bytes]]
 Trailers: TypeAlias = tuple[tuple[str, str], ...]
 
 HEALTH_SECONDS = 1.0
-"""For all watchers to hear of a change: one that does not read must not delay the others."""
+"""How long a change of health waits for watchers: one may not read."""
 
 
 class Context(Protocol):

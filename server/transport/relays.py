@@ -33,7 +33,7 @@ from grace.server.transport.relay import IGNORED
 __all__ = ["Relays"]
 
 REAP_SECONDS = 5.0
-"""For a process whose end of the link is closed to end."""
+"""How long a process may take to end once its end of the link is closed."""
 
 _LOG = logging.getLogger(LOGGER)
 

@@ -128,7 +128,7 @@ def test_the_size_of_one_more_step_of_the_memo_is_reported(serving_files: Servin
 def expected_replies(
     plain: TwoPairs, serving_files: ServingFiles, count: int
 ) -> dict[tuple[str, int], object]:
-    """By request and snapshot version."""
+    """The plain replies, by request and snapshot version."""
     found: dict[tuple[str, int], object] = {}
     for number, request in enumerate(serving_files.requests[:count]):
         for pair in (plain.first, plain.second):
@@ -201,7 +201,7 @@ def test_a_precision_that_a_cpu_does_not_have_is_refused(setting: str) -> None:
 
 
 @gpu
-def test_what_a_gpu_recorded_is_told(captured: TwoPairs) -> None:
+def test_the_graphs_of_a_gpu_are_reported(captured: TwoPairs) -> None:
     engine = captured.first.model.engine
     assert engine.precision == "fp32"
     assert engine.graphs == len(GENERATION.batch_buckets) * len(GENERATION.profiles)

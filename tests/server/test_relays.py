@@ -59,7 +59,7 @@ def relays_of(pid: int) -> list[int]:
 
 
 def runs(pid: int) -> bool:
-    """Whether the process does anything yet; a dead one may wait for its parent to notice."""
+    """Whether the process still runs; a dead one may wait for its parent to notice."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -149,7 +149,7 @@ def test_all_relays_of_a_server_serve_on_its_one_port_and_hold_grpc_alone(
             assert library not in mapped
 
 
-def test_a_server_whose_relay_dies_ends_and_says_so_and_no_call_is_lost_uncounted(
+def test_a_server_whose_relay_dies_ends_and_reports_it_and_counts_every_call(
     serving_files: ServingFiles, faults: Faults
 ) -> None:
     request = message(serving_files.requests[0])
@@ -167,21 +167,21 @@ def test_a_server_whose_relay_dies_ends_and_says_so_and_no_call_is_lost_uncounte
             )
             held = connections(victim, server.address)
             os.kill(victim, signal.SIGKILL)
-            (told,) = server.wait_log("front_end_died")
-            wait_until(lambda: sum(call.done for call in calls) >= told["calls"], "they fail")
+            (death,) = server.wait_log("front_end_died")
+            wait_until(lambda: sum(call.done for call in calls) >= death["calls"], "they fail")
         outcomes = Counter(call.outcome().code for call in calls)
         assert server.wait() == 1
         assert watch.not_serving.wait(PATIENCE_SECONDS)
     assert not runs(other)
-    assert (told["pid"], told["end"]) == (victim, "SIGKILL")
-    assert 0 < told["calls"] <= held
+    assert (death["pid"], death["end"]) == (victim, "SIGKILL")
+    assert 0 < death["calls"] <= held
     # The others' calls are under way, and have FAIL_SECONDS to be answered.
     assert outcomes == {
-        grpc.StatusCode.UNAVAILABLE: told["calls"],
-        grpc.StatusCode.OK: len(calls) - told["calls"],
+        grpc.StatusCode.UNAVAILABLE: death["calls"],
+        grpc.StatusCode.OK: len(calls) - death["calls"],
     }
     counted = Counter(entry["code"] for entry in server.log("request"))
-    assert counted == {"CANCELLED": told["calls"], "OK": len(calls) - told["calls"]}
+    assert counted == {"CANCELLED": death["calls"], "OK": len(calls) - death["calls"]}
     assert server.log("stopped")[-1]["exit_code"] == 1
 
 

@@ -1,4 +1,4 @@
-"""What keeps a server from starting: exit code 2, and one line that names key, file and remedy."""
+"""A server that cannot start exits with 2, and one line names key, file and remedy."""
 
 import json
 import shutil
@@ -53,7 +53,7 @@ life_cycle.require_distinct_addresses = stop_and_go_on
 sys.exit(life_cycle.serve(load_serving_config(Path(good))))
 """
 
-# What the one line must say, piece after piece.
+# The pieces of the one line, in their order.
 FAULTS: Mapping[str, tuple[str, ...]] = {
     "no-snapshots": ("snapshots: ", "nowhere", ";"),
     "damaged": ("snapshots: ", "damaged/", "; build or publish another version"),
@@ -83,7 +83,7 @@ FAULTS: Mapping[str, tuple[str, ...]] = {
 
 
 def faulty_sections(files: ServingFiles, folder: Path, port: int) -> dict[str, dict[str, Any]]:
-    """By fault: what of the configuration makes it."""
+    """The sections of the configuration that cause each fault."""
     nowhere = folder / "nowhere"
     damaged, no_weights, other = folder / "damaged", folder / "no-weights", folder / "other"
     shutil.copytree(files.snapshots, damaged)
@@ -129,7 +129,7 @@ def taken_port() -> Iterator[int]:
 
 @dataclass(frozen=True)
 class Starts:
-    """By fault: exit code and lines on stderr. Then the lines of the server that was stopped."""
+    """Exit code and lines on stderr of each fault, and the lines of the server that was stopped."""
 
     faulty: Mapping[str, tuple[int, list[str]]]
     stopped: list[str]

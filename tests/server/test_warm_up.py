@@ -1,4 +1,4 @@
-"""What runs before readiness, on what, and what is told of it."""
+"""The warm-up: which requests run before readiness, and what refuses the start."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -148,7 +148,7 @@ def test_a_model_that_overflows_in_fp16_is_refused_with_the_precision_to_use(
     )
     requests = [retrieval_of({"request_id": "r7"})]
     pair = in_precision(pair, serving_files, "bf16")
-    warm_up(STAGES, pair, GENERATION, requests, lambda *told: None)
+    warm_up(STAGES, pair, GENERATION, requests, lambda *observed: None)
 
 
 def test_a_profile_that_does_not_fit_into_memory_ends_the_start_by_name(pair: ServingPair) -> None:
@@ -157,7 +157,7 @@ def test_a_profile_that_does_not_fit_into_memory_ends_the_start_by_name(pair: Se
 
     stages = replace(STAGES, generate=starved)
     with pytest.raises(ConfigError) as caught:
-        warm_up(stages, pair, GENERATION, [retrieval_of({})], lambda *told: None)
+        warm_up(stages, pair, GENERATION, [retrieval_of({})], lambda *observed: None)
     assert str(caught.value) == (
         "generation.profiles.full: a batch of 1 cannot be computed here: can't allocate memory: "
         "1 TiB; give smaller beams or a smaller max_batch"

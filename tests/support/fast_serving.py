@@ -77,7 +77,7 @@ def plain_pairs(files: ServingFiles) -> TwoPairs:
 
 
 def fast_cpu_pairs(files: ServingFiles, memo_bytes: int = MEMO_BYTES) -> TwoPairs:
-    """What a GPU computes, eagerly and in the CPU's float32."""
+    """Pairs that compute as a GPU does, but eagerly and in the CPU's float32."""
     pair = load_cpu_pair(files.snapshots, files.checkpoint)
     model = load_checkpoint(files.checkpoint)
     fast = replace(
