@@ -3,8 +3,7 @@
     python -m grace.server.transport.relay ARGUMENTS
 
 The server starts it, with one end of a pair of sockets. A relay passes bytes on: it neither parses
-nor counts, and decides nothing. It ends when the server tells it to, and at once when the other end
-closes, for whatever reason.
+nor counts, and decides nothing. It ends when the other end closes, for whatever reason.
 """
 
 import asyncio
@@ -34,7 +33,7 @@ from grace.server.transport.grpc_listener import GrpcContext, GrpcListener, List
 __all__ = ["IGNORED", "main"]
 
 IGNORED = (signal.SIGTERM, signal.SIGINT)
-"""Signals to all processes of a server mean the server, which tells its relays what to do."""
+"""Signals to all processes of a server are meant for the server, which then ends its relays."""
 
 _DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
