@@ -10,9 +10,9 @@ import asyncio
 import sys
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from threading import Lock
@@ -20,7 +20,7 @@ from typing import get_args
 
 import torch
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from grace.configs.marked_text import rewrite
@@ -29,7 +29,7 @@ from grace.server.errors import ServiceError
 from grace.server.messages import AnsweredBatch, PendingRequest, Span, StageName
 from grace.server.server_state import Phase, ServerState
 
-__all__ = ["REASONS", "BatchHistogram", "LoopLag", "Metric", "Metrics", "metrics_table"]
+__all__ = ["REASONS", "BatchHistogram", "LoopLag", "Metrics", "metrics_table"]
 
 REASONS = (
     *("malformed", "too_large", "invalid_field", "wrong_model", "wrong_sid_space"),
@@ -50,16 +50,6 @@ _SECONDS = (
 _ADS = (0, 1, 3, 10, 30, 100, 200, 300, 500, 1000, 2000, 5000, 10_000)
 _BATCH = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 _SHARES = (0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """A row of the table in docs/operations.md."""
-
-    name: str
-    kind: str
-    labels: tuple[str, ...]
-    means: str
 
 
 class BatchHistogram(Collector):
@@ -132,7 +122,6 @@ class Metrics:
 
     def __init__(self, state: ServerState, lag: LoopLag, device: torch.device) -> None:
         self.registry = CollectorRegistry()
-        self.described: list[Metric] = []
         self._make_counters()
         self._make_histograms()
         self._make_gauges(state, lag, device)
@@ -182,19 +171,21 @@ class Metrics:
             self._filter.labels(f"set:{target_set.name}")
 
     def _make_counters(self) -> None:
-        self._requests = self._counter("grace_requests", "Calls that ended, by status.", "code")
-        self._failures = self._counter(
-            "grace_request_failures", "Calls that did not end with OK, by reason.", "reason"
+        counter = partial(Counter, registry=self.registry)
+        self._requests = counter("grace_requests", "Calls that ended, by status.", ["code"])
+        means = "Calls that did not end with OK, by reason."
+        self._failures = counter("grace_request_failures", means, ["reason"])
+        self._generated = counter("grace_ads_generated", "Ads of generated SIDs.")
+        self._returned = counter("grace_ads_returned", "Ads in replies.")
+        self._filter = counter(
+            "grace_ads_filtered",
+            "Generated ads not for the user, by the first test failed.",
+            ["by"],
         )
-        self._generated = self._counter("grace_ads_generated", "Ads of generated SIDs.")
-        self._returned = self._counter("grace_ads_returned", "Ads in replies.")
-        self._filter = self._counter(
-            "grace_ads_filtered", "Generated ads not for the user, by the first test failed.", "by"
-        )
-        self._loads = self._counter("grace_snapshot_load", "Snapshots loaded, by result.", "result")
-        self._ok = self._requests.labels("OK")
+        self._loads = counter("grace_snapshot_load", "Snapshots loaded, by result.", ["result"])
         for code in _CODES:
             self._requests.labels(code)
+        self._ok = self._requests.labels("OK")
         for reason in REASONS:
             self._failures.labels(reason)
         for result in ("ok", "failed"):
@@ -203,68 +194,51 @@ class Metrics:
         self._filtered = {name: self._filter.labels(name) for name in names}
 
     def _make_histograms(self) -> None:
-        self._request_seconds = self._histogram(
-            "grace_request_duration_seconds", "From call to reply, of calls answered OK.", _SECONDS
+        histogram = partial(Histogram, registry=self.registry)
+        of_batches = partial(BatchHistogram, registry=self.registry)
+        self._request_seconds = histogram(
+            "grace_request_duration_seconds",
+            "From call to reply, of calls answered OK.",
+            buckets=_SECONDS,
         )
-        self._queue_seconds = self._batch_histogram(
+        self._slack_seconds = histogram(
+            "grace_deadline_slack_seconds",
+            "Left of the deadline when a reply was made.",
+            buckets=_SECONDS,
+        )
+        self._queue_seconds = of_batches(
             "grace_queue_duration_seconds", "All waiting of a request in a batch.", _SECONDS
         )
-        stages = self._histogram(
-            "grace_stage_duration_seconds", "Work of a stage on a batch.", _SECONDS, "stage"
+        stages = histogram(
+            "grace_stage_duration_seconds",
+            "Work of a stage on a batch.",
+            ["stage"],
+            buckets=_SECONDS,
         )
         self._stage_seconds = {stage: stages.labels(stage) for stage in get_args(StageName)}
-        self._batch_size = self._histogram("grace_batch_size", "Requests in a batch.", _BATCH)
-        self._ads = self._batch_histogram("grace_ads_per_request", "Ads in a reply.", _ADS)
-        self._pass_rate = self._batch_histogram(
+        self._batch_size = histogram("grace_batch_size", "Requests in a batch.", buckets=_BATCH)
+        self._ads = of_batches("grace_ads_per_request", "Ads in a reply.", _ADS)
+        self._pass_rate = of_batches(
             "grace_ad_pass_rate", "Share of a request's generated ads that fit the user.", _SHARES
-        )
-        self._slack_seconds = self._histogram(
-            "grace_deadline_slack_seconds", "Left of the deadline when a reply was made.", _SECONDS
         )
 
     def _make_gauges(self, state: ServerState, lag: LoopLag, device: torch.device) -> None:
-        self._gauge(
-            "grace_open_calls",
-            "Calls whose replies have not been sent to the end.",
-            lambda: state.open_calls,
-        )
-        self._gauge("grace_queue_depth", "Requests that wait for a batch.", lambda: state.waiting)
-        self._gauge(
-            "grace_inflight_requests", "Requests taken in and not ended.", lambda: state.in_flight
-        )
-        self._gauge(
-            "grace_ready", "1 while health says SERVING.", lambda: state.phase == Phase.SERVING
-        )
-        self._gauge("grace_event_loop_lag_seconds", "Worst of the last seconds.", lag.worst)
-        self._version = self._gauge("grace_snapshot_version", "Of the snapshot that serves.")
-        self._age = self._gauge("grace_snapshot_age_seconds", "Since that snapshot was built.")
+        gauge = partial(Gauge, registry=self.registry)
+        self._version = gauge("grace_snapshot_version", "Of the snapshot that serves.")
+        self._age = gauge("grace_snapshot_age_seconds", "Since that snapshot was built.")
+        means = "Calls whose replies have not been sent to the end."
+        gauge("grace_open_calls", means).set_function(lambda: state.open_calls)
+        means = "Requests that wait for a batch."
+        gauge("grace_queue_depth", means).set_function(lambda: state.waiting)
+        means = "Requests taken in and not ended."
+        gauge("grace_inflight_requests", means).set_function(lambda: state.in_flight)
+        means = "1 while health says SERVING."
+        gauge("grace_ready", means).set_function(lambda: state.phase == Phase.SERVING)
+        means = "Worst of the last seconds."
+        gauge("grace_event_loop_lag_seconds", means).set_function(lag.worst)
         if device.type == "cuda":
-            self._gauge(
-                "grace_gpu_memory_bytes",
-                "Memory that tensors hold; with a GPU only.",
-                lambda: torch.cuda.memory_allocated(device),
-            )
-
-    def _counter(self, name: str, means: str, *labels: str) -> Counter:
-        self.described.append(Metric(f"{name}_total", "counter", labels, means))
-        return Counter(name, means, labels, registry=self.registry)
-
-    def _histogram(
-        self, name: str, means: str, buckets: Sequence[float], *labels: str
-    ) -> Histogram:
-        self.described.append(Metric(name, "histogram", labels, means))
-        return Histogram(name, means, labels, buckets=buckets, registry=self.registry)
-
-    def _batch_histogram(self, name: str, means: str, bounds: Sequence[float]) -> BatchHistogram:
-        self.described.append(Metric(name, "histogram", (), means))
-        return BatchHistogram(name, means, bounds, self.registry)
-
-    def _gauge(self, name: str, means: str, read: Callable[[], float] | None = None) -> Gauge:
-        self.described.append(Metric(name, "gauge", (), means))
-        gauge = Gauge(name, means, registry=self.registry)
-        if read is not None:
-            gauge.set_function(read)
-        return gauge
+            memory = gauge("grace_gpu_memory_bytes", "Memory that tensors hold; with a GPU only.")
+            memory.set_function(lambda: torch.cuda.memory_allocated(device))
 
 
 def waited(request: PendingRequest, spans: Sequence[Span], worked: float) -> float:
@@ -275,13 +249,15 @@ def waited(request: PendingRequest, spans: Sequence[Span], worked: float) -> flo
 def metrics_table() -> str:
     """Return the table in docs/operations.md: a row for each metric, those of a GPU included."""
     metrics = Metrics(ServerState(), LoopLag(), torch.device("cuda"))
-    rows = map(_row, sorted(metrics.described, key=lambda metric: metric.name))
+    rows = sorted(map(_row, metrics.registry.collect()))
     return "\n".join(("| metric | kind | meaning |", "| --- | --- | --- |", *rows)) + "\n"
 
 
 def _row(metric: Metric) -> str:
-    labels = f"{{{','.join(metric.labels)}}}" if metric.labels else ""
-    return f"| `{metric.name}{labels}` | {metric.kind} | {metric.means} |"
+    total = "_total" if metric.type == "counter" else ""
+    labels = [label for label in metric.samples[0].labels if label != "le"]
+    braces = f"{{{labels[0]}}}" if labels else ""
+    return f"| `{metric.name}{total}{braces}` | {metric.type} | {metric.documentation} |"
 
 
 if __name__ == "__main__":
