@@ -51,6 +51,7 @@ def caught(secret: str) -> ValueError:
             raise ValueError(f"{secret!r} is wrong") from cause
     except ValueError as error:
         return error
+    raise AssertionError
 
 
 def entry(record: logging.LogRecord) -> dict[str, Any]:

@@ -227,7 +227,8 @@ def test_relays_ignore_the_signals_that_stop_a_server_even_before_they_have_begu
             await asyncio.sleep(0.001)
         signal_all()
         async with grpc.aio.insecure_channel(await opening) as channel:
-            assert await channel.unary_unary(METHOD)(b"")
+            retrieve: Any = channel.unary_unary(METHOD)
+            assert await retrieve(b"")
         await relays.close()
         assert not service.died.is_set()
 
