@@ -41,11 +41,10 @@ from grace.model.definition.inputs import FeatureTensors
 from grace.model.definition.spec import BagInput, EncoderSpec, InterFormerSpec, ModelSpec
 from grace.model.engine.feature_stage import FastStage
 from grace.model.engine.prefix_memo import PrefixMemo
-from grace.server.engine.serving_model import EngineFacts, ServingModel
-from grace.server.engine.serving_pair import ServingPair, serving_pair
+from grace.server.engine.loading import serving_pair
+from grace.server.engine.serving_pair import EngineFacts, ServingModel, ServingPair
 from grace.server.messages import PendingRequest, RequestBatch, Span
-from grace.server.observe.loop_lag import LoopLag
-from grace.server.observe.metrics import Metrics
+from grace.server.observe.metrics import LoopLag, Metrics
 from grace.server.server_state import ServerState
 from grace.server.stages.requests import read_request
 from grace.server.stages.stages import STAGES

@@ -28,12 +28,11 @@ import uvloop
 
 from grace.configs.errors import ConfigError, DeviceError, GraceError
 from grace.configs.serving import ServingConfig
-from grace.server.engine.serving_model import precision_of
+from grace.server.engine.loading import precision_of
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.messages import Answer, AnsweredBatch, Failure, Span, StageName
 from grace.server.observe.logs import LOGGER, configure_logs, flush_logs
-from grace.server.observe.loop_lag import LoopLag
-from grace.server.observe.metrics import Metrics
+from grace.server.observe.metrics import LoopLag, Metrics
 from grace.server.observe.request_log import RequestLog
 from grace.server.observe.thread_names import name_this_thread
 from grace.server.observe.timeline import Timeline

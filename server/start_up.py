@@ -1,4 +1,4 @@
-"""What must be right before the server is ready, and how it says what is not."""
+"""The checks and the loading before the server is ready, and the line that words their faults."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,9 +15,13 @@ from grace.configs.errors import (
 )
 from grace.configs.serving import ServingConfig
 from grace.kernels import load_ops
-from grace.server.engine.room import require_numbered_ids, shortage
-from grace.server.engine.serving_model import precision_of
-from grace.server.engine.serving_pair import ServingPair, load_pair
+from grace.server.engine.loading import (
+    load_pair,
+    memory_fault,
+    precision_of,
+    require_numbered_ids,
+)
+from grace.server.engine.serving_pair import ServingPair
 from grace.server.engine.warm_up import warm_up, warm_up_requests
 from grace.server.messages import Retrieval
 from grace.server.scheduling.service_times import ServiceTimes
@@ -34,14 +38,14 @@ __all__ = [
 
 
 def require_device(name: str) -> torch.device:
-    """The device, if this machine and this version can compute on it."""
+    """Return the device, if this machine and this version can compute on it."""
     try:
         device = torch.device(name)
     except RuntimeError:
         raise DeviceError(
             f"device {name!r}: torch knows no such device; use cpu or cuda:0"
         ) from None
-    # Before anything is asked of the GPU: torch's own answer would be a traceback.
+    # Checked before the GPU is used: torch's own answer would be a traceback.
     gpus = torch.cuda.device_count()
     if device.type == "cuda" and gpus and (device.index or 0) >= gpus:
         raise DeviceError(
@@ -53,7 +57,7 @@ def require_device(name: str) -> torch.device:
 
 
 def require_distinct_addresses(config: ServingConfig) -> None:
-    """Rather than to say of the second that somebody has taken it."""
+    """Refuse one address for two listeners by name: binding would only say that it is taken."""
     taken: dict[tuple[str, int], str] = {}
     for section, host, port in (
         ("listen", config.listen.host, config.listen.port),
@@ -69,13 +73,13 @@ def require_distinct_addresses(config: ServingConfig) -> None:
 
 
 def require_folder_of(timeline: Path | None) -> None:
-    """Now, rather than at the end, when the trace would be lost."""
+    """Refuse a trace that could not be written at the end."""
     if timeline is not None and not timeline.parent.is_dir():
         raise InputError(f"timeline: {timeline}: its folder does not exist; make it first")
 
 
 def synthetic_requests(config: ServingConfig) -> tuple[Retrieval, ...]:
-    """Those to warm up with."""
+    """Return the requests to warm up with."""
     return warm_up_requests(config.warm_up, config.limits, config.generation)
 
 
@@ -86,37 +90,34 @@ def load_and_warm_up(
     times: ServiceTimes,
     requests: tuple[Retrieval, ...],
 ) -> ServingPair:
-    # Kernels are launched on the thread's own device, which may be another GPU.
+    """Load the pair that the configuration names and run `requests` through every stage."""
+    # Kernels are launched on the thread's current device, which may be another GPU.
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-        pair = _loaded(config, device)
+        require_numbered_ids(config.limits, config.generation)
+        try:
+            pair = load_pair(
+                config.snapshots,
+                config.checkpoint,
+                config.generation,
+                device,
+                precision_of(config.precision, device),
+                config.memo_bytes,
+                config.threads.post,
+            )
+        except Exception as error:  # too little memory has no one type
+            fault = memory_fault(error)
+            if fault is None:
+                raise
+            raise ConfigError(
+                f"device {config.device}: snapshot and checkpoint do not fit into memory: {fault}; "
+                "take smaller ones, or a larger machine"
+            ) from None
         warm_up(stages, pair, config.generation, requests, times.observe)
     return pair
 
 
-def _loaded(config: ServingConfig, device: torch.device) -> ServingPair:
-    require_numbered_ids(config.limits, config.generation)
-    try:
-        return load_pair(
-            config.snapshots,
-            config.checkpoint,
-            config.generation,
-            device,
-            precision_of(config.precision, device),
-            config.memo_bytes,
-            config.threads.post,
-        )
-    except Exception as error:  # too little memory has no type of its own
-        fault = shortage(error)
-        if fault is None:
-            raise
-        raise ConfigError(
-            f"device {config.device}: snapshot and checkpoint do not fit into memory: {fault}; "
-            "take smaller ones, or a larger machine"
-        ) from None
-
-
 def start_fault(error: GraceError | OSError, config: ServingConfig) -> str:
-    """One line that names the configuration's key, the file and the remedy."""
+    """Return one line that names the configuration's key, the file and the remedy."""
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""
         return f"{place}{error.strerror or error}"
@@ -131,7 +132,7 @@ def start_fault(error: GraceError | OSError, config: ServingConfig) -> str:
     for key, path, remedy in (
         ("snapshots", config.snapshots, "name the folder that `grace build` wrote to"),
         ("checkpoint", config.checkpoint, "name a folder that `grace train` or an import made"),
-        ("warm_up", config.warm_up, "mend it, or name another file"),
+        ("warm_up", config.warm_up, "correct it, or name another file"),
     ):
         if path is not None and text.startswith((str(path), str(path.absolute()))):
             return f"{key}: {text}" if ";" in text else f"{key}: {text}; {remedy}"

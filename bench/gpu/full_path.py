@@ -34,8 +34,7 @@ from grace.model.engine.decode_weights import Precision
 from grace.model.engine.feature_stage import FeatureStage, feature_stage_for
 from grace.model.engine.generation import copy_features, empty_features
 from grace.model.engine.prefix_memo import PrefixMemo
-from grace.server.engine.serving_model import EngineFacts, ServingModel
-from grace.server.engine.serving_pair import ServingPair
+from grace.server.engine.serving_pair import EngineFacts, ServingModel, ServingPair
 from grace.server.messages import (
     AnsweredBatch,
     GeneratedBatch,

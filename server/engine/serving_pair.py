@@ -1,28 +1,57 @@
-"""A snapshot and a checkpoint that go together, loaded on the device: what a batch is bound to."""
+"""The pair that a batch is bound to: a snapshot and a model that go together, on one device."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
-from grace.configs.errors import ConfigError
-from grace.configs.generation import GenerationConfig
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
-from grace.index.storage import load_snapshot
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import DecodeIndex
-from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint, require_match
-from grace.model.engine.decode_weights import PRECISIONS, Precision
-from grace.server.engine.room import require_numbered_places, shortage
-from grace.server.engine.serving_model import ServingModel, serving_model
+from grace.model.definition.input_encoding import InputEncoder
+from grace.model.definition.spec import ModelSpec
+from grace.model.engine.decode_weights import Precision
+from grace.model.engine.feature_stage import FeatureStage
+from grace.model.engine.generation import Generation
 
-__all__ = ["ServingPair", "load_pair", "serving_pair"]
+__all__ = ["EngineFacts", "ServingModel", "ServingPair"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """How generation runs, as the log and GetStatus report it.
+
+    memo_steps       the first steps, which look prefixes up; none on a CPU
+    memo_bytes       the size of their tables
+    next_memo_bytes  the size of the next step's tables; 0 if there is no next step
+    graphs           recorded on a GPU, one for each batch size and beam profile
+    capture_seconds  for folding the weights, the memo and all graphs
+    """
+
+    precision: Precision
+    memo_steps: int
+    memo_bytes: int
+    next_memo_bytes: int
+    graphs: int
+    capture_seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class ServingModel:
+    """A checkpoint on a device, ready to run for any number of snapshots."""
+
+    spec: ModelSpec
+    checkpoint: str  # its id
+    device: torch.device
+    inputs: InputEncoder
+    features: FeatureStage
+    generation: Generation
+    engine: EngineFacts
 
 
 @dataclass(frozen=True, eq=False)
 class ServingPair:
-    """Lives as long as anything refers to it: the server, and every batch bound to it."""
+    """Lives as long as the server or a batch refers to it."""
 
     snapshot: Snapshot
     model: ServingModel
@@ -38,55 +67,3 @@ class ServingPair:
     @property
     def device(self) -> torch.device:
         return self.model.device
-
-
-def load_pair(
-    snapshots: Path,
-    checkpoint: Path,
-    generation: GenerationConfig,
-    device: torch.device,
-    precision: Precision,
-    memo_bytes: int,
-    match_threads: int,
-) -> ServingPair:
-    """The current snapshot of a folder, verified, and a checkpoint of the same SID space."""
-    snapshot = load_snapshot(snapshots)
-    # In float32 but for the features' tables, most of a large model: folding comes before rounding.
-    loaded = load_checkpoint(checkpoint, device, features=PRECISIONS[precision])
-    require_match(loaded.spec, snapshot, checkpoint)
-    generation.require_steps(loaded.spec.sid_length)
-    generation.require_vocabulary(loaded.spec.vocab_sizes)
-    require_numbered_places(generation, loaded.spec.vocab_sizes, device)
-    try:
-        model = serving_model(loaded, checkpoint_id(checkpoint), precision, memo_bytes, generation)
-    except Exception as error:  # too little memory has no type of its own
-        fault = shortage(error)
-        if fault is None:
-            raise
-        raise ConfigError(_too_little_memory(device, memo_bytes, generation, fault)) from None
-    del loaded
-    if device.type == "cuda":
-        torch.cuda.empty_cache()  # of the weights that generation and features have copied
-    return serving_pair(snapshot, model, match_threads)
-
-
-def _too_little_memory(
-    device: torch.device, memo_bytes: int, generation: GenerationConfig, fault: str
-) -> str:
-    profiles = ", ".join(generation.profiles)
-    return (
-        f"device {device}: too little memory to prepare generation: {fault}; give a smaller "
-        f"memo_bytes (now {memo_bytes}), a smaller generation.max_batch (now "
-        f"{generation.max_batch}), fewer or narrower generation.profiles (now {profiles}), or take "
-        "a larger machine"
-    )
-
-
-def serving_pair(snapshot: Snapshot, model: ServingModel, match_threads: int) -> ServingPair:
-    return ServingPair(
-        snapshot=snapshot,
-        model=model,
-        index=DecodeIndex.of(snapshot, model.device),
-        users=UserEncoder(snapshot.schema, snapshot.set_values),
-        matcher=ExactMatcher(snapshot, match_threads),
-    )

@@ -1,7 +1,7 @@
-"""Before readiness: every beam profile and batch size goes through all four stages.
+"""Before readiness, every beam profile and batch size goes through all four stages.
 
-What is slow once (memory, kernels, pages of the tables) is then slow for nobody, and the times that
-the second pass took are what the first requests are planned by.
+So no request pays for what is slow once (memory, kernels, pages of the tables), and the times of
+the second pass plan the first requests.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,13 +28,13 @@ __all__ = ["warm_up", "warm_up_requests"]
 Observe = Callable[[str, int, tuple[Span, ...]], None]
 
 ROUNDS = 2
-"""The first one pays what is slow once; the last one is observed."""
+"""The first one pays for what is slow once; the last one is observed."""
 
 
 def warm_up_requests(
     path: Path | None, limits: LimitsConfig, generation: GenerationConfig
 ) -> tuple[Retrieval, ...]:
-    """Those of a file of JSON lines in the API's JSON form, or one empty request."""
+    """Read a file of JSON lines in the API's JSON form; without one, take an empty request."""
     if path is None:
         return (read_request(b"", limits, generation),)
     try:
@@ -67,7 +67,7 @@ def warm_up(
     requests: Sequence[Retrieval],
     observe: Observe,
 ) -> None:
-    """Raises ConfigError if a request fails: the server would not be ready for it."""
+    """Raise ConfigError if a request fails: the server would not be ready for it."""
     for name, profile in generation.profiles.items():
         for bucket in generation.batch_buckets:
             for turn in range(ROUNDS):
@@ -86,7 +86,7 @@ def warm_up(
                 )
                 try:
                     spans = _run(stages, batch)
-                except (MemoryError, RuntimeError) as error:  # torch's word for too little memory
+                except (MemoryError, RuntimeError) as error:  # torch reports memory by these
                     raise ConfigError(
                         f"generation.profiles.{name}: a batch of {bucket} cannot be computed here: "
                         f"{str(error).splitlines()[0]}; give smaller beams or a smaller max_batch"
@@ -112,7 +112,7 @@ def _run(stages: Stages, batch: RequestBatch) -> tuple[Span, ...]:
 
 
 class _Clock:
-    """Stages one after another; here, unlike in service, each is waited for."""
+    """Measures stages one after another. Unlike the pipeline, it waits for each."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -1,9 +1,9 @@
 """The server's log: one line a record on standard error, as JSON or as text.
 
-Who logs gives a record its event and fields: `LOG.info("ready", extra={"event": "ready", ...})`.
-An exception given as `exc_info` becomes its type and the places it came through. Its message is
-left out, because it may quote a caller's values; records of foreign libraries, whose messages may
-quote exceptions of ours, are told by logger and place for the same reason.
+A record gets its event and fields so: `LOG.info("ready", extra={"event": "ready", ...})`. Messages
+may quote a caller's values, so a line never has an exception's message: `exc_info` becomes the
+exception's type and the places it came through. For the same reason a line of a foreign library
+has its logger and place only.
 """
 
 import json
@@ -12,14 +12,14 @@ import os
 import select
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import PurePath
+from pathlib import Path
 from typing import Any
 
 from grace.configs.serving import LogsConfig
-from grace.server.observe.fault_places import places_of
 from grace.server.observe.thread_names import name_this_thread
 
 __all__ = [
@@ -30,22 +30,21 @@ __all__ = [
     "configure_logs",
     "fields_of",
     "flush_logs",
+    "places_of",
 ]
 
 LOGGER = "grace.server"
 """The name of the logger that the server's modules use."""
 
-GATHER_SECONDS = 0.02
-MOST_LINES = 10_000
-WARNING_SECONDS = 0.2
-FLUSH_SECONDS = 1.0
+MOST_PLACES = 20
+"""The innermost places of one exception: an endless recursion has thousands."""
 
 _OURS = "grace"
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 def configure_logs(config: LogsConfig) -> None:
-    """Makes this process's logging what the configuration says."""
+    """Set up this process's logging as the configuration says."""
     handler = LineWriter(partial(_write, sys.stderr.fileno()))
     handler.setFormatter(JsonLines() if config.format == "json" else TextLines())
     level = logging.getLevelNamesMapping()[config.level.upper()]
@@ -56,93 +55,104 @@ def configure_logs(config: LogsConfig) -> None:
 
 
 def flush_logs() -> None:
-    """Waits until all lines are written, or for FLUSH_SECONDS if nobody reads them."""
+    """Wait until all lines are written, or for a second if no one reads them."""
     for handler in logging.getLogger().handlers:
         handler.flush()
 
 
 class LineWriter(logging.Handler):
-    """Writes on a thread of its own, many lines at once: writing gives up the interpreter lock,
-    which a caller on the event loop would have to win back from the stages for every line.
+    """Writes on its own thread, many lines at once: writing gives up the interpreter lock, which
+    the event loop would have to win back from the stages for every line.
 
-    What warns is written before the call returns, if that takes WARNING_SECONDS at most. Where
-    nobody reads, nobody waits, either: only that thread does, for ever. The lines beyond
-    MOST_LINES are then lost, and their number is told.
+    A warning is written before the call returns, unless that takes `warning_seconds`. Where no one
+    reads, no caller waits again: only the thread does, lines beyond `most_lines` are lost, and the
+    log says how many.
     """
 
-    def __init__(self, write: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        write: Callable[[str], object],
+        most_lines: int = 10_000,
+        gather_seconds: float = 0.02,
+        warning_seconds: float = 0.2,
+        flush_seconds: float = 1.0,
+    ) -> None:
         super().__init__()
         self._write = write
-        self._changed = threading.Condition()  # guards all below; nothing is written under it
+        self._most_lines = most_lines
+        self._gather_seconds = gather_seconds
+        self._warning_seconds = warning_seconds
+        self._flush_seconds = flush_seconds
+        self._changed = threading.Condition()  # guards all below; no one writes while holding it
         self._records: list[logging.LogRecord] = []
         self._lost = 0
-        self._taken_in = 0
-        self._written = 0
+        self._accepted = self._written = 0
         self._hurry = False
-        self._stuck = False  # somebody waited in vain, and no line has been written since
+        self._stuck = False  # a caller waited in vain, and no line has been written since
         threading.Thread(target=self._write_on, name="grace-log", daemon=True).start()
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Not under the handler's lock: whoever waits for a line must not hold up the others."""
+        """Emit without the handler's lock: a caller that waits must not delay the others."""
         passes = bool(self.filter(record))
         if passes:
             self.emit(record)
         return passes
 
     def emit(self, record: logging.LogRecord) -> None:
-        urgent = record.levelno >= logging.WARNING
         with self._changed:
-            if len(self._records) >= MOST_LINES:
+            if len(self._records) >= self._most_lines:
                 self._lost += 1
                 return
             self._records.append(record)
-            self._taken_in += 1
-            if urgent and not self._stuck:
-                self._wait_written(WARNING_SECONDS)
+            self._accepted += 1
+            if record.levelno >= logging.WARNING and not self._stuck:
+                self._wait_written(self._warning_seconds)
             elif len(self._records) == 1:
                 self._changed.notify_all()
 
     def flush(self) -> None:
         with self._changed:
-            self._wait_written(FLUSH_SECONDS)
+            self._wait_written(self._flush_seconds)
 
     def _wait_written(self, seconds: float) -> None:
-        taken_in, self._hurry = self._taken_in, True
+        accepted, self._hurry = self._accepted, True
         self._changed.notify_all()
-        self._stuck = not self._changed.wait_for(lambda: self._written >= taken_in, seconds)
+        self._stuck = not self._changed.wait_for(lambda: self._written >= accepted, seconds)
 
     def _write_on(self) -> None:
         name_this_thread("grace-log")
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._records)
-                self._changed.wait_for(lambda: self._hurry, GATHER_SECONDS)
+                self._changed.wait_for(lambda: self._hurry, self._gather_seconds)
                 self._hurry = False
                 records, self._records = self._records, []
                 lost, self._lost = self._lost, 0
-            if lost:
-                records.append(_lines_lost(lost))
-            self._write("".join(f"{self.format(record)}\n" for record in records))
+            lines = [
+                *map(self.format, records),
+                *([self.format(_lost_lines(lost))] if lost else ()),
+            ]
+            self._write("".join(f"{line}\n" for line in lines))
             with self._changed:
-                self._written += len(records) - bool(lost)
+                self._written += len(records)
                 self._stuck = False
                 self._changed.notify_all()
 
 
 def _write(descriptor: int, text: str) -> None:
-    """Past `sys.stderr`, whose lock the end of the process would wait for."""
+    """Write without `sys.stderr`, whose lock the end of the process would wait for."""
     line = text.encode(errors="backslashreplace")
     while line:
         try:
             line = line[os.write(descriptor, line) :]
-        except BlockingIOError:  # somebody who shares it made it so
+        except BlockingIOError:  # another process that shares it made it non-blocking
             select.select((), (descriptor,), ())
         except OSError:
-            return  # nowhere is left to tell that standard error is gone
+            return  # standard error is gone: there is nowhere left to report it
 
 
-def _lines_lost(count: int) -> logging.LogRecord:
-    text = "lines were lost: nobody read the log"
+def _lost_lines(count: int) -> logging.LogRecord:
+    text = "lines were lost: no one read the log"
     record = logging.LogRecord(LOGGER, logging.WARNING, "", 0, text, None, None)
     record.__dict__.update(event="log_lines_lost", lines=count)
     return record
@@ -170,12 +180,12 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """All that a line says of a record beside its time and level."""
+    """Return all that a line says of a record, but for its time and level."""
     if record.name.partition(".")[0] == _OURS:
         given = {name: value for name, value in vars(record).items() if name not in _STANDARD}
         fields = {"event": given.pop("event", None) or record.getMessage(), **given}
     else:
-        where = f"{PurePath(record.pathname).name}:{record.lineno}"
+        where = f"{Path(record.pathname).name}:{record.lineno}"
         fields = {"event": "library", "logger": record.name, "where": where}
     error = record.exc_info[1] if record.exc_info else None
     if error is not None:
@@ -183,8 +193,25 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
     return fields
 
 
+def places_of(error: BaseException) -> str:
+    """Return `file:line` of each call, outermost first, of the error and of what caused it."""
+    chains: list[str] = []
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        frames = traceback.extract_tb(cause.__traceback__, limit=-MOST_PLACES)
+        # A file and its folder: enough to find it, and the same on every machine.
+        files = ("/".join(Path(frame.filename).parts[-2:]) for frame in frames)
+        lines = (str(frame.lineno) for frame in frames)
+        places = " > ".join(map(":".join, zip(files, lines, strict=True)))
+        chains.append(f"{type(cause).__name__} at {places or 'no known place'}")
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return "; from ".join(chains)
+
+
 def _shown(value: object) -> str:
-    """On one line and in one piece, whatever characters a caller's request_id has."""
+    """Return the value on one line and in one piece, whatever characters a request_id has."""
     text = str(value)
     plain = text.isprintable() and not any(sign in text for sign in ' "=\\')
     return text if plain and text else json.dumps(text)

@@ -1,25 +1,35 @@
-"""Every metric of the service; docs/operations.md lists them. Times are in seconds.
+"""Every metric of the service. Times are in seconds.
+
+    python -m grace.server.observe.metrics docs/operations.md       writes the table of all of them
 
 Counters conserve: every call that reached the service is in `grace_requests_total` once, and if it
 was not OK, in `grace_request_failures_total` once. No label holds an ad, user or request id.
 """
 
+import asyncio
+import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from threading import Lock
+from typing import get_args
 
 import torch
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
+from grace.configs.marked_text import rewrite
 from grace.index.snapshot import Snapshot
 from grace.server.errors import ServiceError
-from grace.server.messages import AnsweredBatch, PendingRequest, Span
-from grace.server.observe.batch_histogram import BatchHistogram
-from grace.server.observe.loop_lag import LoopLag
+from grace.server.messages import AnsweredBatch, PendingRequest, Span, StageName
 from grace.server.server_state import Phase, ServerState
 
-__all__ = ["REASONS", "Metric", "Metrics"]
+__all__ = ["REASONS", "BatchHistogram", "LoopLag", "Metrics", "metrics_table"]
 
 REASONS = (
     *("malformed", "too_large", "invalid_field", "wrong_model", "wrong_sid_space"),
@@ -31,7 +41,6 @@ _CODES = (
     *("OK", "INVALID_ARGUMENT", "FAILED_PRECONDITION", "RESOURCE_EXHAUSTED"),
     *("DEADLINE_EXCEEDED", "CANCELLED", "UNAVAILABLE", "INTERNAL"),
 )
-_STAGES = ("input", "features", "generate", "post")
 
 # Denser where a request's time usually lies.
 _SECONDS = (
@@ -43,22 +52,76 @@ _BATCH = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 _SHARES = (0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """A row of the table in docs/operations.md."""
+class BatchHistogram(Collector):
+    """A histogram without labels that takes a batch's values at once.
 
-    name: str
-    kind: str
-    labels: tuple[str, ...]
-    means: str
+    prometheus_client takes a lock and looks through the buckets for every value, which is more work
+    in the interpreter than writing a batch's replies. A value belongs to the first bucket whose
+    bound is not below it.
+    """
+
+    def __init__(
+        self, name: str, means: str, bounds: Sequence[float], registry: CollectorRegistry
+    ) -> None:
+        self._name, self._means = name, means
+        self._bounds = list(map(float, bounds))
+        self._lock = Lock()
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+        registry.register(self)
+
+    def observe_all(self, values: Sequence[float]) -> None:
+        places = [bisect_left(self._bounds, value) for value in values]
+        with self._lock:
+            self._sum += sum(values)
+            for place in places:
+                self._counts[place] += 1
+
+    def describe(self) -> Iterable[HistogramMetricFamily]:
+        """The registry refuses a second histogram of the same name by it."""
+        yield HistogramMetricFamily(self._name, self._means)
+
+    def collect(self) -> Iterable[HistogramMetricFamily]:
+        with self._lock:
+            counts, total = list(accumulate(self._counts)), self._sum
+        bounds = [*map(str, self._bounds), "+Inf"]
+        family = HistogramMetricFamily(self._name, self._means)
+        family.add_metric([], list(zip(bounds, map(float, counts), strict=True)), total)
+        yield family
+
+
+class LoopLag:
+    """How late the event loop runs its timers: what a busy interpreter costs every call.
+
+    `worst()` covers the latest one to two windows; any thread may ask.
+    """
+
+    def __init__(self, window_seconds: float = 2.0, tick_seconds: float = 0.05) -> None:
+        self._window_seconds = window_seconds
+        self._tick_seconds = tick_seconds
+        self._before = self._now = 0.0
+
+    def worst(self) -> float:
+        return max(self._before, self._now)
+
+    async def watch(self) -> None:
+        """Run until cancelled."""
+        window_end = time.perf_counter() + self._window_seconds
+        while True:
+            due = time.perf_counter() + self._tick_seconds
+            await asyncio.sleep(self._tick_seconds)
+            now = time.perf_counter()
+            self._now = max(self._now, now - due)
+            if now >= window_end:
+                self._before, self._now = self._now, 0.0
+                window_end = now + self._window_seconds
 
 
 class Metrics:
-    """On a registry of their own. Any thread may call the methods; each takes microseconds."""
+    """All metrics, on their own registry. Any thread may call the methods: they are fast."""
 
     def __init__(self, state: ServerState, lag: LoopLag, device: torch.device) -> None:
         self.registry = CollectorRegistry()
-        self.described: list[Metric] = []
         self._make_counters()
         self._make_histograms()
         self._make_gauges(state, lag, device)
@@ -108,19 +171,21 @@ class Metrics:
             self._filter.labels(f"set:{target_set.name}")
 
     def _make_counters(self) -> None:
-        self._requests = self._counter("grace_requests", "Calls that ended, by status.", "code")
-        self._failures = self._counter(
-            "grace_request_failures", "Calls that did not end with OK, by reason.", "reason"
+        counter = partial(Counter, registry=self.registry)
+        self._requests = counter("grace_requests", "Calls that ended, by status.", ["code"])
+        means = "Calls that did not end with OK, by reason."
+        self._failures = counter("grace_request_failures", means, ["reason"])
+        self._generated = counter("grace_ads_generated", "Ads of generated SIDs.")
+        self._returned = counter("grace_ads_returned", "Ads in replies.")
+        self._filter = counter(
+            "grace_ads_filtered",
+            "Generated ads not for the user, by the first test failed.",
+            ["by"],
         )
-        self._generated = self._counter("grace_ads_generated", "Ads of generated SIDs.")
-        self._returned = self._counter("grace_ads_returned", "Ads in replies.")
-        self._filter = self._counter(
-            "grace_ads_filtered", "Generated ads not for the user, by the first test failed.", "by"
-        )
-        self._loads = self._counter("grace_snapshot_load", "Snapshots loaded, by result.", "result")
-        self._ok = self._requests.labels("OK")
+        self._loads = counter("grace_snapshot_load", "Snapshots loaded, by result.", ["result"])
         for code in _CODES:
             self._requests.labels(code)
+        self._ok = self._requests.labels("OK")
         for reason in REASONS:
             self._failures.labels(reason)
         for result in ("ok", "failed"):
@@ -129,70 +194,72 @@ class Metrics:
         self._filtered = {name: self._filter.labels(name) for name in names}
 
     def _make_histograms(self) -> None:
-        self._request_seconds = self._histogram(
-            "grace_request_duration_seconds", "From call to reply, of calls answered OK.", _SECONDS
+        histogram = partial(Histogram, registry=self.registry)
+        of_batches = partial(BatchHistogram, registry=self.registry)
+        self._request_seconds = histogram(
+            "grace_request_duration_seconds",
+            "From call to reply, of calls answered OK.",
+            buckets=_SECONDS,
         )
-        self._queue_seconds = self._batch_histogram(
+        self._slack_seconds = histogram(
+            "grace_deadline_slack_seconds",
+            "Left of the deadline when a reply was made.",
+            buckets=_SECONDS,
+        )
+        self._queue_seconds = of_batches(
             "grace_queue_duration_seconds", "All waiting of a request in a batch.", _SECONDS
         )
-        stages = self._histogram(
-            "grace_stage_duration_seconds", "Work of a stage on a batch.", _SECONDS, "stage"
+        stages = histogram(
+            "grace_stage_duration_seconds",
+            "Work of a stage on a batch.",
+            ["stage"],
+            buckets=_SECONDS,
         )
-        self._stage_seconds = {stage: stages.labels(stage) for stage in _STAGES}
-        self._batch_size = self._histogram("grace_batch_size", "Requests in a batch.", _BATCH)
-        self._ads = self._batch_histogram("grace_ads_per_request", "Ads in a reply.", _ADS)
-        self._pass_rate = self._batch_histogram(
+        self._stage_seconds = {stage: stages.labels(stage) for stage in get_args(StageName)}
+        self._batch_size = histogram("grace_batch_size", "Requests in a batch.", buckets=_BATCH)
+        self._ads = of_batches("grace_ads_per_request", "Ads in a reply.", _ADS)
+        self._pass_rate = of_batches(
             "grace_ad_pass_rate", "Share of a request's generated ads that fit the user.", _SHARES
-        )
-        self._slack_seconds = self._histogram(
-            "grace_deadline_slack_seconds", "Left of the deadline when a reply was made.", _SECONDS
         )
 
     def _make_gauges(self, state: ServerState, lag: LoopLag, device: torch.device) -> None:
-        self._gauge(
-            "grace_open_calls",
-            "Calls whose replies have not been sent to the end.",
-            lambda: state.open_calls,
-        )
-        self._gauge("grace_queue_depth", "Requests that wait for a batch.", lambda: state.waiting)
-        self._gauge(
-            "grace_inflight_requests", "Requests taken in and not ended.", lambda: state.in_flight
-        )
-        self._gauge(
-            "grace_ready", "1 while health says SERVING.", lambda: state.phase == Phase.SERVING
-        )
-        self._gauge("grace_event_loop_lag_seconds", "Worst of the last seconds.", lag.worst)
-        self._version = self._gauge("grace_snapshot_version", "Of the snapshot that serves.")
-        self._age = self._gauge("grace_snapshot_age_seconds", "Since that snapshot was built.")
+        gauge = partial(Gauge, registry=self.registry)
+        self._version = gauge("grace_snapshot_version", "Of the snapshot that serves.")
+        self._age = gauge("grace_snapshot_age_seconds", "Since that snapshot was built.")
+        means = "Calls whose replies have not been sent to the end."
+        gauge("grace_open_calls", means).set_function(lambda: state.open_calls)
+        means = "Requests that wait for a batch."
+        gauge("grace_queue_depth", means).set_function(lambda: state.waiting)
+        means = "Requests taken in and not ended."
+        gauge("grace_inflight_requests", means).set_function(lambda: state.in_flight)
+        means = "1 while health says SERVING."
+        gauge("grace_ready", means).set_function(lambda: state.phase == Phase.SERVING)
+        means = "Worst of the last seconds."
+        gauge("grace_event_loop_lag_seconds", means).set_function(lag.worst)
         if device.type == "cuda":
-            self._gauge(
-                "grace_gpu_memory_bytes",
-                "Memory that tensors hold; with a GPU only.",
-                lambda: torch.cuda.memory_allocated(device),
-            )
-
-    def _counter(self, name: str, means: str, *labels: str) -> Counter:
-        self.described.append(Metric(f"{name}_total", "counter", labels, means))
-        return Counter(name, means, labels, registry=self.registry)
-
-    def _histogram(
-        self, name: str, means: str, buckets: Sequence[float], *labels: str
-    ) -> Histogram:
-        self.described.append(Metric(name, "histogram", labels, means))
-        return Histogram(name, means, labels, buckets=buckets, registry=self.registry)
-
-    def _batch_histogram(self, name: str, means: str, bounds: Sequence[float]) -> BatchHistogram:
-        self.described.append(Metric(name, "histogram", (), means))
-        return BatchHistogram(name, means, bounds, self.registry)
-
-    def _gauge(self, name: str, means: str, read: Callable[[], float] | None = None) -> Gauge:
-        self.described.append(Metric(name, "gauge", (), means))
-        gauge = Gauge(name, means, registry=self.registry)
-        if read is not None:
-            gauge.set_function(read)
-        return gauge
+            memory = gauge("grace_gpu_memory_bytes", "Memory that tensors hold; with a GPU only.")
+            memory.set_function(lambda: torch.cuda.memory_allocated(device))
 
 
 def waited(request: PendingRequest, spans: Sequence[Span], worked: float) -> float:
-    """All waiting of a request: its time in the pipeline less what the stages took."""
+    """Return all waiting of a request: its time in the pipeline less that of the stages' work."""
     return max(0.0, spans[-1].end - request.arrived - worked)
+
+
+def metrics_table() -> str:
+    """Return the table in docs/operations.md: a row for each metric, those of a GPU included."""
+    metrics = Metrics(ServerState(), LoopLag(), torch.device("cuda"))
+    rows = sorted(map(_row, metrics.registry.collect()))
+    return "\n".join(("| metric | kind | meaning |", "| --- | --- | --- |", *rows)) + "\n"
+
+
+def _row(metric: Metric) -> str:
+    total = "_total" if metric.type == "counter" else ""
+    labels = [label for label in metric.samples[0].labels if label != "le"]
+    braces = f"{{{labels[0]}}}" if labels else ""
+    return f"| `{metric.name}{total}{braces}` | {metric.type} | {metric.documentation} |"
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        rewrite(Path(name), "metrics", metrics_table())

@@ -1,4 +1,4 @@
-"""GET /metrics over HTTP, on threads of its own: a scrape never waits for the event loop."""
+"""GET /metrics over HTTP, on its own threads: a scrape never waits for the event loop."""
 
 import socket
 import threading
@@ -18,11 +18,11 @@ __all__ = ["MetricsPage"]
 
 _PATH = "/metrics"
 _PATIENCE_SECONDS = 10  # with a client that is slow to ask or to read
-_MOST_CLIENTS = 8  # at once; the one that has been here longest then gives way
+_MOST_CLIENTS = 8  # at once; one more makes the oldest give way
 
 
 class MetricsPage:
-    """Listens once made; raises OSError if it cannot."""
+    """Listens once constructed; raises OSError if it cannot."""
 
     def __init__(self, host: str, port: int, registry: CollectorRegistry) -> None:
         family, _, _, _, place = socket.getaddrinfo(
@@ -54,7 +54,7 @@ class _Server(ThreadingMixIn, TCPServer):
         self.address_family = family
         self.registry = registry
         self._lock = threading.Lock()
-        self._clients: dict[socket.socket, None] = {}  # in the order they came in
+        self._clients: dict[socket.socket, None] = {}  # oldest first
         super().__init__(place, _Page)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -62,7 +62,7 @@ class _Server(ThreadingMixIn, TCPServer):
             if len(self._clients) >= _MOST_CLIENTS:
                 oldest = next(iter(self._clients))
                 del self._clients[oldest]
-                with suppress(OSError):  # it has hung up itself
+                with suppress(OSError):  # it may have hung up itself
                     oldest.shutdown(socket.SHUT_RDWR)
             self._clients[request] = None
         super().process_request(request, client_address)
@@ -73,7 +73,7 @@ class _Server(ThreadingMixIn, TCPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hangs up in the middle is no fault of the server's."""
+        """Ignore it: a client that hangs up in the middle is no fault of the server's."""
 
 
 class _Page(BaseHTTPRequestHandler):

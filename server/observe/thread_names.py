@@ -1,7 +1,7 @@
 """Names of threads that the kernel knows, for `top -H` and the like.
 
-Python tells the kernel its threads' names from 3.14 on; before that each has the name of whoever
-started it.
+Python gives its threads' names to the kernel from 3.14 on. Before, a thread has the name of the one
+that started it.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ _SET_NAME = 15  # prctl's PR_SET_NAME
 
 
 def name_this_thread(name: str) -> None:
-    """For the main thread that is the process's name as well."""
+    """Name the thread; the main thread's name is the process's as well."""
     encoded = name.encode()
     assert len(encoded) <= _MOST_BYTES, name
     if sys.platform == "linux":

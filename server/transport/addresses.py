@@ -1,4 +1,4 @@
-"""Addresses that are listened on: how they are written, checked and held, and what is wrong."""
+"""Addresses to listen on: how they are written, checked and held, and what is wrong with them."""
 
 import errno
 import socket
@@ -19,7 +19,7 @@ def address(host: str, port: int) -> str:
 
 
 def refusal(section: str, host: str, port: int, fault: str) -> ConfigError:
-    """`section` is the configuration's that names the address."""
+    """`section` is the configuration's section that names the address."""
     return ConfigError(
         f"{section}: {address(host, port)}: {fault[:1].lower()}{fault[1:]}; choose another "
         f"{section}.host or {section}.port (port 0 takes a free one)"
@@ -27,14 +27,14 @@ def refusal(section: str, host: str, port: int, fault: str) -> ConfigError:
 
 
 def fault_of(error: OSError | UnicodeError) -> str:
-    """Of resolving or binding an address. A UnicodeError is of a name that DNS cannot have."""
+    """Word a fault of resolving or binding. A UnicodeError means a name that DNS cannot have."""
     if isinstance(error, UnicodeError):
         return "not a host name"
     return error.strerror or str(error)
 
 
 def require_free(section: str, host: str, port: int) -> None:
-    """gRPC does not say why it cannot listen, so the system is asked first."""
+    """Ask the system whether gRPC can listen here: gRPC itself does not say why it cannot."""
     with ExitStack() as stack:
         faults: list[OSError] = []
         places = _places(section, host, port)
@@ -48,11 +48,11 @@ def require_free(section: str, host: str, port: int) -> None:
 
 @contextmanager
 def held_port(section: str, host: str, port: int) -> Iterator[int]:
-    """Inside, nobody takes the address but servers of this user that share their port. The port
-    itself, a free one for 0.
+    """Hold the address inside for processes of this user that share it; return the port, a free
+    one for 0.
 
-    A socket that is bound and does not listen holds it: no connection comes to such a one. It is
-    bound for itself alone, as it never would be to a port that others share, and then shares it.
+    A socket that is bound and does not listen holds it, and no connection comes to such a socket.
+    It is bound exclusively first, which fails if others share the port, and shares it then.
     """
     with ExitStack() as stack:
         faults: list[OSError] = []
@@ -76,7 +76,7 @@ def _held(place: _Place) -> socket.socket:
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
-    # Perhaps only connections of a server that has ended linger there: they may.
+    # Connections of a server that has ended may linger there.
     return _bound(place, reuse=True)
 
 
@@ -101,7 +101,7 @@ def _places(section: str, host: str, port: int) -> list[_Place]:
 
 
 def _require_some(faults: list[OSError], places: int, section: str, host: str, port: int) -> None:
-    """None of the places may be taken, and one at least must be there."""
+    """Refuse the address if any of its places is taken, or if none can be bound."""
     taken = [fault for fault in faults if fault.errno == errno.EADDRINUSE]
     if taken or len(faults) == places:
         raise refusal(section, host, port, fault_of((taken or faults)[0]))

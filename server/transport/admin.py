@@ -24,7 +24,7 @@ from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import InternalError
 from grace.server.observe.logs import LOGGER
 from grace.server.server_state import ServerState
-from grace.server.transport.call_context import Context
+from grace.server.transport.grpc_listener import Context
 
 __all__ = ["Admin"]
 
@@ -43,7 +43,7 @@ class Admin:
         self._config = config
 
     async def get_status(self, message: bytes, context: Context) -> bytes:  # noqa: ARG002
-        """Whatever the request says: it has no fields."""
+        """Return the status; a request has no fields that could change it."""
         try:
             return self._status().SerializeToString()
         except Exception as error:  # noqa: BLE001, the caller must not see its text

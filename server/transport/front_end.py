@@ -33,7 +33,7 @@ from grace.server.observe.metrics import Metrics
 from grace.server.observe.request_log import RequestLog
 from grace.server.server_state import Phase, ServerState
 from grace.server.stages.requests import read_request
-from grace.server.transport.call_context import Context, GrpcContext
+from grace.server.transport.grpc_listener import Context, GrpcContext
 
 __all__ = ["Call", "FrontEnd"]
 

@@ -1,9 +1,9 @@
-"""One gRPC server on one address: a service of ours, health, reflection. Bytes in, bytes out."""
+"""One gRPC server on one address: one service, health, reflection. Bytes come in and go out."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
@@ -16,12 +16,36 @@ from grpc_reflection.v1alpha.reflection import enable_server_reflection
 
 from grace.server.transport.addresses import address, refusal, require_free
 
-__all__ = ["HEALTH_SECONDS", "GrpcListener", "ListenLimits", "Method"]
+__all__ = [
+    "HEALTH_SECONDS",
+    "Context",
+    "GrpcContext",
+    "GrpcListener",
+    "ListenLimits",
+    "Method",
+    "Trailers",
+]
 
 Method: TypeAlias = Callable[[bytes, Any], Coroutine[Any, Any, bytes]]
+Trailers: TypeAlias = tuple[tuple[str, str], ...]
 
 HEALTH_SECONDS = 1.0
-"""To tell all watchers; one that does not read must not hold us up."""
+"""How long a change of health waits for watchers: one may not read."""
+
+
+class Context(Protocol):
+    """The part of grpc.aio.ServicerContext that a call needs, wherever its gRPC runs."""
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None: ...
+    async def abort(
+        self, code: grpc.StatusCode, details: str, trailing_metadata: Trailers
+    ) -> NoReturn: ...
+
+
+class GrpcContext(Context, Protocol):
+    """The context of a call whose gRPC runs in this process."""
+
+    def time_remaining(self) -> float | None: ...  # gRPC's own types leave the None out
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +58,11 @@ class ListenLimits:
 
 
 class GrpcListener:
-    """One gRPC server on one address: a service of ours, health and, if wanted, reflection.
+    """A gRPC server with one service, health and, if wanted, reflection.
 
-    Requests come and replies go as bytes: parsing them is the service's business, and so are its
-    errors. Health says NOT_SERVING until `set_health`. With `shares_port`, others like it may
-    listen on its address, each having some of the connections.
+    Requests and replies are bytes: the service's methods parse them and word its errors. Health
+    says NOT_SERVING until `set_health`. With `shares_port`, other listeners may have the same
+    address, and the kernel gives each some of the connections.
     """
 
     def __init__(
@@ -72,22 +96,22 @@ class GrpcListener:
             enable_server_reflection((service.full_name, HEALTH, REFLECTION), self._server)
 
     async def open(self, section: str, host: str, port: int) -> str:
-        """Listens; `host:port` as it came out. `section` is the configuration's, for errors."""
+        """Listen, and return `host:port` with the port that it has. Errors name `section`."""
         await self.set_health(serving=False)
         if not self._shares_port:
             require_free(section, host, port)
         try:
             bound = self._server.add_insecure_port(address(host, port))
-        except RuntimeError:  # its text points to a log of gRPC's own
+        except RuntimeError:  # its text only points to gRPC's log
             raise refusal(section, host, port, "cannot be listened on") from None
         await self._server.start()
         return address(host, bound)
 
     async def set_health(self, *, serving: bool) -> None:
         status = HealthCheckResponse.SERVING if serving else HealthCheckResponse.NOT_SERVING
-        told = (self._health.set(name, status) for name in ("", self._name))
-        await asyncio.wait([asyncio.ensure_future(each) for each in told], timeout=HEALTH_SECONDS)
+        changes = (self._health.set(name, status) for name in ("", self._name))
+        await asyncio.wait(list(map(asyncio.ensure_future, changes)), timeout=HEALTH_SECONDS)
 
     async def close(self, seconds: float | None = None) -> None:
-        """Takes no calls any more and gives those under way so long; a later, shorter time wins."""
+        """Take no new calls and give the others some time. A later call may shorten it."""
         await self._server.stop(seconds)

@@ -1,8 +1,9 @@
-"""The three addresses that the server listens on: clients', operators', Prometheus'."""
+"""The three addresses that the server listens on: for clients, operators and Prometheus."""
 
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 
 from prometheus_client import CollectorRegistry
 
@@ -16,24 +17,34 @@ from grace.server.transport.front_end import FrontEnd
 from grace.server.transport.grpc_listener import GrpcListener, ListenLimits
 from grace.server.transport.relays import Relays
 
-__all__ = ["Listeners"]
+__all__ = ["Addresses", "Listeners"]
 
 OVERSIZE = 4
-"""Messages up to so many times the limit are refused by us, with a reason; larger ones by gRPC."""
+"""The front end refuses messages of up to this many times the limit, with a reason; gRPC refuses
+larger ones."""
 
 CONNECTIONS, LEAST_STREAMS = 4, 100
-"""So many connections may use up `limits.open_calls`: one whose client does not read its replies
-leaves places for others. Each may have a few streams beside calls, as health is watched on one."""
-
-SETTLE_SECONDS = 0.2
-"""For calls on their way here to come in and be refused; and again, when the last has ended, until
-streams of watchers, which never end, are cut."""
+"""It takes this many connections to use up `limits.open_calls`, so that a client that does not read
+its replies leaves places for others. Each connection may have a few streams more, for health."""
 
 _LOG = logging.getLogger(LOGGER)
 
 
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """`host:port` of each, with the port that was free where 0 was asked for."""
+
+    retrieve: str
+    admin: str
+    metrics: str
+
+
 class Listeners:
-    """`died` is called if a process that holds gRPC ends without having been told to."""
+    """
+    died            called if a relay ends unasked
+    settle_seconds  for calls on their way here to come in and be refused, and once more, after the
+                    last call has ended, until streams of watchers, which never end, are cut
+    """
 
     def __init__(
         self,
@@ -41,8 +52,10 @@ class Listeners:
         front_end: FrontEnd,
         admin: Admin,
         died: Callable[[], None],
+        settle_seconds: float = 0.2,
     ) -> None:
         self._config = config
+        self._settle_seconds = settle_seconds
         self._front_end = front_end
         services = DESCRIPTOR.services_by_name
         limits = ListenLimits(
@@ -52,16 +65,15 @@ class Listeners:
         )
         self._clients: GrpcListener | Relays
         if config.listen.front_ends:
-            calls = config.limits.open_calls
-            self._clients = Relays(config.listen.front_ends, front_end, calls, limits, died)
+            self._clients = Relays(config.listen.front_ends, front_end, limits, died)
         else:
             methods = {"Retrieve": front_end.retrieve}
             self._clients = GrpcListener(services["AdsRetrieval"], methods, limits)
         self._operators = GrpcListener(services["Admin"], {"GetStatus": admin.get_status}, limits)
         self._page: MetricsPage | None = None
 
-    async def open(self, registry: CollectorRegistry) -> None:
-        """Binds all three and answers on them, health with NOT_SERVING."""
+    async def open(self, registry: CollectorRegistry) -> Addresses:
+        """Bind all three and answer on them, health with NOT_SERVING."""
         listen, admin, metrics = self._config.listen, self._config.admin, self._config.metrics
         retrieve = await self._clients.open("listen", listen.host, listen.port)
         operators = await self._operators.open("admin", admin.host, admin.port)
@@ -69,10 +81,10 @@ class Listeners:
             self._page = MetricsPage(metrics.host, metrics.port, registry)
         except (OSError, UnicodeError) as error:
             raise refusal("metrics", metrics.host, metrics.port, fault_of(error)) from None
-        page = address(metrics.host, self._page.port)
-        where = {"retrieve": retrieve, "admin": operators, "metrics": page}
-        by = {"front_ends": listen.front_ends}
-        _LOG.info("listening", extra={"event": "listening", **where, **by})
+        addresses = Addresses(retrieve, operators, address(metrics.host, self._page.port))
+        facts = {"event": "listening", **asdict(addresses), "front_ends": listen.front_ends}
+        _LOG.info("listening", extra=facts)
+        return addresses
 
     async def set_health(self, *, serving: bool) -> None:
         await asyncio.gather(
@@ -80,15 +92,15 @@ class Listeners:
         )
 
     async def finish_calls(self, seconds: float) -> bool:
-        """Those under way have so long; new ones are not served. Whether all ended in time."""
-        # What is on its way here is refused by the front end, with a reason: gRPC, once it is
-        # closing, would drop some of it as cancelled.
-        await asyncio.sleep(SETTLE_SECONDS)
-        closing = asyncio.create_task(self._clients.close(seconds + SETTLE_SECONDS))
+        """Serve no new calls and give the others some time. Whether all ended within it."""
+        # The front end refuses what is on its way here, with a reason: gRPC, once it is closing,
+        # would drop some of it as cancelled.
+        await asyncio.sleep(self._settle_seconds)
+        closing = asyncio.create_task(self._clients.close(seconds + self._settle_seconds))
         idle = asyncio.create_task(self._front_end.until_idle(self._config.listen.reply_seconds))
         await asyncio.wait((idle,), timeout=seconds)
         finished = idle.done()
-        await self._clients.close(SETTLE_SECONDS if finished else None)
+        await self._clients.close(self._settle_seconds if finished else None)
         await closing
         idle.cancel()
         if finished and idle.result():
@@ -97,7 +109,7 @@ class Listeners:
         return finished
 
     async def close(self) -> None:
-        """What is still open; the metrics last."""
+        """Close what is still open, the metrics last."""
         await self._clients.close()
         await self._operators.close()
         if self._page is not None:

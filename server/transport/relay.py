@@ -1,27 +1,24 @@
-"""A process that holds gRPC for a server: what comes in on its connections goes to the server's
-process, whose interpreter is thereby free of it, and what that answers goes out.
+"""A relay: a process that holds gRPC for a server, so that the server's interpreter is free of it.
 
-    python -m grace.server.transport.relay DESCRIPTOR        of its end of a pair of sockets; the
-    server starts it
+    python -m grace.server.transport.relay ARGUMENTS
 
-It takes bytes and gives bytes: it neither parses nor counts, and decides nothing. Its life is the
-server's: it ends when told to, and at once when the other end closes, however that came about.
+The server starts it, with one end of a pair of sockets. A relay passes bytes on: it neither parses
+nor counts, and decides nothing. It ends when the other end closes, for whatever reason.
 """
 
 import asyncio
 import ctypes
 import gc
+import json
 import logging
 import math
 import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
-from typing import Any, Self
+from typing import Any
 
 import grpc
 import uvloop
@@ -30,80 +27,46 @@ from grace.configs.errors import ConfigError
 from grace.proto.retrieval_pb2 import DESCRIPTOR
 from grace.server.observe.logs import LOGGER, fields_of
 from grace.server.observe.thread_names import name_this_thread
-from grace.server.transport.call_context import GrpcContext, Trailers
-from grace.server.transport.frames import PROTOCOL, TIMES, Kind, Link, Take, facts_of
-from grace.server.transport.grpc_listener import GrpcListener, ListenLimits
+from grace.server.transport.frames import PROTOCOL, TIMES, Kind, Link
+from grace.server.transport.grpc_listener import GrpcContext, GrpcListener, ListenLimits
 
-__all__ = ["RelaySettings", "main"]
+__all__ = ["IGNORED", "main"]
 
 IGNORED = (signal.SIGTERM, signal.SIGINT)
-"""Whoever sends them to all processes of a server at once means the server."""
-
-SETTLE_SECONDS = 0.2
-"""For gRPC to say of the last calls that they have ended, once it is closed."""
-
-NEAR_BOUND = 0.5
-"""The part of the calls that the server takes beyond which ends are told at once: others wait
-for their places, of this relay and of those beside it.
-"""
+"""Signals to all processes of a server are meant for the server, which then ends its relays."""
 
 _DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
-@dataclass(frozen=True, slots=True)
-class RelaySettings:
-    """calls  at once that the server takes; of further ones it is told, for it to refuse them"""
-
-    host: str
-    port: int
-    calls: int
-    limits: ListenLimits
-
-    def facts(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def of(cls, facts: dict[str, Any]) -> Self:
-        return cls(**{**facts, "limits": ListenLimits(**facts["limits"])})
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    code: grpc.StatusCode
-    details: str
-    trailers: Trailers
-
-
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: str) -> int:
+    """`arguments` are JSON: the descriptor of the socket, then the fields of ListenLimits."""
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)  # the server started it with them blocked
     ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
-    (descriptor,) = map(int, arguments)
+    descriptor, *limits = json.loads(arguments)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_relay(socket.socket(fileno=descriptor)))
+        return runner.run(_relay(socket.socket(fileno=descriptor), limits))
 
 
-async def _relay(end: socket.socket) -> int:
-    relay = Relay()
-    logging.getLogger().handlers[:] = [_LinkLog(relay.link)]
+async def _relay(end: socket.socket, limits: Sequence[Any]) -> int:
+    link = await Link.connected(end)
+    logging.getLogger().handlers[:] = [_LinkLog(link)]
+    code = 0
     try:
-        await relay.run(end)
-    except ExceptionGroup as group:  # of orders that failed: the server is told, and ends
+        await Relay(link, ListenLimits(*limits)).run()
+    except* Exception as group:  # the server logs it, and ends
         for error in group.exceptions:
             logging.getLogger(LOGGER).error("front_end_failed", exc_info=error)
         await asyncio.sleep(0)  # the log's turn
         code = 1
-    else:
-        code = 0
-    relay.ends = True
-    await relay.link.close()
+    await link.close()
     return code
 
 
 class _LinkLog(logging.Handler):
-    """To the server's log."""
+    """Sends the lines of this process's log to the server's."""
 
     def __init__(self, link: Link) -> None:
         super().__init__()
@@ -116,122 +79,72 @@ class _LinkLog(logging.Handler):
 
 
 class Relay:
-    """Belongs to the event loop."""
+    """Belongs to the event loop. A call is open here until gRPC is done with it."""
 
-    def __init__(self) -> None:
-        takes: Mapping[int, Take] = {
-            Kind.REPLY: self._reply,
-            Kind.FAILURE: self._failure,
-            Kind.OPEN: self._open,
-            Kind.HEALTH: self._health,
-            Kind.CLOSE: self._close,
-        }
-        self.link = Link(takes, self._lost)
-        self.ends = False
+    def __init__(self, link: Link, limits: ListenLimits) -> None:
+        service, methods = DESCRIPTOR.services_by_name["AdsRetrieval"], {"Retrieve": self._retrieve}
+        self._link = link
+        self._listener = GrpcListener(service, methods, limits, shares_port=True)
         self._loop = asyncio.get_running_loop()
-        self._told_to_end = asyncio.Event()
-        self._listener: GrpcListener | None = None
-        self._most_calls = 0
-        self._calls = 0  # so far
-        self._open_calls = 0
-        self._waiting: dict[int, asyncio.Future[bytes | _Failure]] = {}
+        self._last_call = 0
+        self._open: dict[int, asyncio.Future[bytes | list[Any]]] = {}
 
-    async def run(self, end: socket.socket) -> None:
-        """Until it has been told to close, and has."""
-        async with asyncio.TaskGroup() as self._orders:
-            await self.link.connect(end)
-            self.link.send_facts(Kind.HELLO, 0, {"protocol": PROTOCOL, "clock": perf_counter()})
-            await self._told_to_end.wait()
+    async def run(self) -> None:
+        """Carry out the server's orders until it closes its end."""
+        orders: dict[str, Callable[..., Awaitable[object]]] = {
+            "open": self._listen,
+            "set_health": self._listener.set_health,
+            "close": self._listener.close,
+        }
+        async with asyncio.TaskGroup() as tasks:
+            async for kind, number, body in self._link.frames():
+                if kind == Kind.REPLY:
+                    self._resolve(number, body)
+                elif kind == Kind.FAILURE:
+                    self._resolve(number, json.loads(body))
+                else:
+                    name, given = json.loads(body)
+                    tasks.create_task(self._carry_out(number, orders[name](**given)))
+            os._exit(0)  # whatever is under way
 
-    def _lost(self, error: Exception | None) -> None:
-        if not self.ends:  # otherwise the server has, and whoever would want to know
-            os._exit(0 if error is None else 1)
+    async def _carry_out(self, number: int, order: Awaitable[object]) -> None:
+        fault = ""
+        try:
+            await order
+        except ConfigError as error:
+            fault = str(error)
+        facts = {"fault": fault, "protocol": PROTOCOL, "clock": perf_counter()}
+        self._link.send_facts(Kind.DONE, number, facts)
+
+    async def _listen(self, section: str, host: str, port: int) -> None:
+        await self._listener.open(section, host, port)
+        name_this_thread("grace-relay")  # after gRPC's threads began: they inherit the name
+        gc.collect()
+        gc.freeze()  # what is loaded stays
 
     async def _retrieve(self, message: bytes, context: GrpcContext) -> bytes:
         arrived = perf_counter()
         left = context.time_remaining()
         deadline = math.inf if left is None else arrived + left
-        self._calls = number = self._calls + 1
-        self._open_calls += 1
-        end: asyncio.Future[bytes | _Failure] = self._loop.create_future()
-        self._waiting[number] = end
-        context.add_done_callback(partial(self._ended, number, end))
-        times = TIMES.pack(arrived, deadline)
-        if self._open_calls > self._most_calls:  # one too many of this relay is one too many of all
-            self.link.send(Kind.SURPLUS, number, times)
-        else:
-            self.link.send(Kind.CALL, number, times, message)
-        try:
-            outcome = await end
-        finally:
-            del self._waiting[number]
-        if isinstance(outcome, _Failure):
-            await context.abort(outcome.code, outcome.details, outcome.trailers)
-        return outcome
+        self._last_call = number = self._last_call + 1
+        outcome = self._open[number] = self._loop.create_future()
+        context.add_done_callback(lambda _: self._ended(number))
+        self._link.send(Kind.CALL, number, TIMES.pack(arrived, deadline), message)
+        end = await outcome
+        if isinstance(end, bytes):
+            return end
+        code, details, trailers = end
+        return await context.abort(_CODES[code], details, tuple(map(tuple, trailers)))
 
-    def _ended(self, number: int, end: "asyncio.Future[bytes | _Failure]", _: GrpcContext) -> None:
-        near = self._open_calls > NEAR_BOUND * self._most_calls
-        self._open_calls -= 1
-        if near or end.cancelled():  # if cancelled, the server still works for it
-            self.link.send(Kind.ENDED, number)
-        else:
-            self.link.send_later(Kind.ENDED, number)
+    def _ended(self, number: int) -> None:
+        del self._open[number]
+        self._link.send(Kind.ENDED, number)
 
-    def _reply(self, number: int, body: memoryview) -> None:
-        self._resolve(number, bytes(body))
-
-    def _failure(self, number: int, body: memoryview) -> None:
-        code, details, trailers = facts_of(body)
-        pairs = tuple((str(name), str(value)) for name, value in trailers)
-        self._resolve(number, _Failure(_CODES[code], details, pairs))
-
-    def _resolve(self, number: int, outcome: bytes | _Failure) -> None:
-        end = self._waiting.get(number)
-        if end is not None and not end.done():  # or the caller has gone, and ENDED is on its way
-            end.set_result(outcome)
-
-    def _open(self, order: int, body: memoryview) -> None:
-        self._carry_out(self._listen, order, bytes(body))
-
-    def _health(self, order: int, body: memoryview) -> None:
-        self._carry_out(self._set_health, order, bytes(body))
-
-    def _close(self, order: int, body: memoryview) -> None:  # noqa: ARG002, its end is the answer
-        self._carry_out(self._finish, bytes(body))
-
-    def _carry_out(self, order: Callable[..., Coroutine[Any, Any, None]], *facts: object) -> None:
-        if not self._told_to_end.is_set():  # what is told after CLOSE is for nobody any more
-            self._orders.create_task(order(*facts))
-
-    async def _listen(self, order: int, facts: bytes) -> None:
-        settings = RelaySettings.of(facts_of(facts))
-        self._most_calls = settings.calls
-        service = DESCRIPTOR.services_by_name["AdsRetrieval"]
-        methods = {"Retrieve": self._retrieve}
-        self._listener = GrpcListener(service, methods, settings.limits, shares_port=True)
-        fault = ""
-        try:
-            await self._listener.open("listen", settings.host, settings.port)
-        except ConfigError as error:
-            fault = str(error)
-        name_this_thread("grace-relay")  # behind gRPC, whose thread would have the name as well
-        gc.collect()
-        gc.freeze()  # what is loaded stays
-        self.link.send(Kind.DONE, order, fault.encode())
-
-    async def _set_health(self, order: int, facts: bytes) -> None:
-        if self._listener is not None:
-            await self._listener.set_health(serving=facts_of(facts)["serving"])
-        self.link.send(Kind.DONE, order)
-
-    async def _finish(self, facts: bytes) -> None:
-        if self._listener is not None:
-            await self._listener.close(facts_of(facts)["seconds"])
-        end = self._loop.time() + SETTLE_SECONDS
-        while self._open_calls and self._loop.time() < end:
-            await asyncio.sleep(0.001)
-        self._told_to_end.set()
+    def _resolve(self, number: int, end: bytes | list[Any]) -> None:
+        outcome = self._open.get(number)
+        if outcome is not None and not outcome.done():  # otherwise its caller has gone
+            outcome.set_result(end)
 
 
 if __name__ == "__main__":
-    os._exit(main(sys.argv[1:]))  # nothing of the interpreter's is worth the time to end it
+    os._exit(main(sys.argv[1]))  # ending the interpreter takes time and does nothing more

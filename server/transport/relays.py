@@ -1,82 +1,246 @@
-"""gRPC in processes of its own: relays, which share one port and do nothing but pass bytes on.
+"""The server's side of its relays: processes that hold gRPC, share one port and pass bytes on.
 
-The interpreter of a server's process is one, and gRPC takes more of it for a call than all else
-that the event loop does. In relays it costs the server a few frames over a pair of sockets
-(`server/transport/frames.py`). The kernel gives each relay some of the connections.
+gRPC takes more of the interpreter for a call than all else that the event loop does. In relays
+(`server/transport/relay.py`) it costs the server a few frames (`server/transport/frames.py`). The
+kernel gives each relay some of the connections.
 """
 
 import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import astuple, dataclass, field
+from time import perf_counter
+from typing import Any, NoReturn
+
+import grpc
 
 from grace.configs.errors import ConfigError
+from grace.server.errors import InternalError
+from grace.server.observe.logs import LOGGER
 from grace.server.transport.addresses import address, held_port
-from grace.server.transport.frames import Kind
-from grace.server.transport.front_end import FrontEnd
-from grace.server.transport.grpc_listener import HEALTH_SECONDS, ListenLimits
-from grace.server.transport.relay import RelaySettings
-from grace.server.transport.relay_process import RelayProcess
+from grace.server.transport.frames import PROTOCOL, TIMES, Kind, Link
+from grace.server.transport.front_end import Call, FrontEnd
+from grace.server.transport.grpc_listener import HEALTH_SECONDS, ListenLimits, Trailers
+from grace.server.transport.relay import IGNORED
 
 __all__ = ["Relays"]
 
-START_SECONDS = 60.0
+REAP_SECONDS = 5.0
+"""How long a process may take to end once its end of the link is closed."""
+
+_LOG = logging.getLogger(LOGGER)
 
 
+@dataclass(eq=False)
 class Relays:
-    """To its users one GrpcListener of the service for clients, whose method is the front end's.
+    """Listens like a GrpcListener whose method is the front end's. Belongs to the event loop.
 
-    `died` is called if a relay ends before it is told to.
+    died           called if a relay ends unasked
+    start_seconds  for all relays to listen
+    late_seconds   how much later than asked a relay may end before it is killed
+    program        the interpreter's arguments for a relay
     """
 
-    def __init__(
-        self,
-        count: int,
-        front_end: FrontEnd,
-        calls: int,
-        limits: ListenLimits,
-        died: Callable[[], None],
-    ) -> None:
-        self._count = count
-        self._front_end = front_end
-        self._calls = calls
-        self._limits = limits
-        self._died = died
-        self._relays: list[RelayProcess] = []
+    count: int
+    front_end: FrontEnd
+    limits: ListenLimits
+    died: Callable[[], None]
+    start_seconds: float = 60.0
+    late_seconds: float = 10.0
+    program: Sequence[str] = ("-m", "grace.server.transport.relay")
+    _relays: list["_Relay"] = field(default_factory=list, init=False)
 
     async def open(self, section: str, host: str, port: int) -> str:
+        """Start the processes and wait until they listen; `host:port` with the port they have."""
         if sys.platform != "linux":
             raise ConfigError(
-                f"{section}.front_ends: {self._count} processes can share a port, a clock and an "
+                f"{section}.front_ends: {self.count} processes can share a port, a clock and an "
                 "end on Linux only; set it to 0"
             )
         with held_port(section, host, port) as held:
-            settings = RelaySettings(host, held, self._calls, self._limits)
-            for number in range(1, self._count + 1):
-                name = f"{number} of {self._count}"
-                relay = await RelayProcess.started(name, self._front_end, self._died)
+            for number in range(1, self.count + 1):
+                ours, theirs = socket.socketpair()
+                with theirs:
+                    link = await Link.connected(ours)
+                    process = _start(self.program, (theirs.fileno(), *astuple(self.limits)))
+                relay = _Relay(f"{number} of {self.count}", process, link, self)
                 self._relays.append(relay)
+            where = {"section": section, "host": host, "port": held}
             try:
-                async with asyncio.timeout(START_SECONDS):
-                    await asyncio.gather(*(_listen(relay, settings) for relay in self._relays))
+                async with asyncio.timeout(self.start_seconds):
+                    opened = (relay.order("open", where) for relay in self._relays)
+                    faults = await asyncio.gather(*opened)
             except TimeoutError:
                 raise ConfigError(
-                    f"{section}.front_ends: {self._count} processes were not up after "
-                    f"{START_SECONDS:g} s; take fewer, or a machine with more cores"
+                    f"{section}.front_ends: {self.count} processes were not up after "
+                    f"{self.start_seconds:g} s; take fewer, or a machine with more cores"
                 ) from None
+        if any(faults):
+            raise ConfigError(next(filter(None, faults)))
         return address(host, held)
 
     async def set_health(self, *, serving: bool) -> None:
-        orders = [relay.order(Kind.HEALTH, {"serving": serving}) for relay in self._relays]
-        told = [asyncio.ensure_future(order) for order in orders]
-        _, late = await asyncio.wait(told, timeout=2 * HEALTH_SECONDS)
-        for each in late:
-            each.cancel()
+        orders = (relay.order("set_health", {"serving": serving}) for relay in self._relays)
+        await asyncio.wait(list(map(asyncio.ensure_future, orders)), timeout=2 * HEALTH_SECONDS)
 
     async def close(self, seconds: float | None = None) -> None:
+        """Close as a GrpcListener does, and wait until the processes have ended."""
         await asyncio.gather(*(relay.close(seconds) for relay in self._relays))
 
 
-async def _listen(relay: RelayProcess, settings: RelaySettings) -> None:
-    fault = await relay.greeted() or await relay.order(Kind.OPEN, settings.facts())
-    if fault:
-        raise ConfigError(fault)
+def _start(program: Sequence[str], arguments: tuple[Any, ...]) -> subprocess.Popen[bytes]:
+    """Start a relay with those signals blocked that would end it before it ignores them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-P", *program, json.dumps(arguments)],
+            # Its modules come from where this process has its own.
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+            pass_fds=arguments[:1],
+            stdin=subprocess.DEVNULL,
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _Relay:
+    """One of the relays; `name` says which."""
+
+    def __init__(
+        self, name: str, process: subprocess.Popen[bytes], link: Link, relays: Relays
+    ) -> None:
+        self._name = name
+        self._process = process
+        self._link = link
+        self._relays = relays
+        self._began = perf_counter()
+        self._calls: dict[int, _RelayedCall] = {}
+        self._orders: list[asyncio.Future[str]] = []  # an order's number is its place
+        self._closing = self._killed = False
+        self._end = asyncio.create_task(self._live())
+
+    async def order(self, method: str, arguments: dict[str, Any]) -> str:
+        """Wait until the relay's listener has done it; return what is wrong, or nothing."""
+        done = asyncio.Future[str]()
+        self._link.send_facts(Kind.ORDER, len(self._orders), (method, arguments))
+        self._orders.append(done)
+        await asyncio.wait((done, self._end), return_when=asyncio.FIRST_COMPLETED)
+        return done.result() if done.done() else self._end.result()
+
+    async def close(self, seconds: float | None) -> None:
+        self._closing = True
+        try:
+            async with asyncio.timeout((seconds or 0.0) + self._relays.late_seconds):
+                await self.order("close", {"seconds": seconds})
+        except TimeoutError:
+            self._kill()
+        await self._link.close()
+        await asyncio.wait((self._end,))
+
+    async def _live(self) -> str:
+        """Serve the relay until its process has ended; return how, as a fault."""
+        await asyncio.wait((asyncio.create_task(self._read()),))
+        await self._link.close()
+        for call in self._calls.values():
+            call.ended()
+        code = await asyncio.to_thread(self._reap)
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        if self._killed and code == -signal.SIGKILL:
+            how = "SIGKILL of the server's own: it did not end in time"
+        if code or not self._closing:
+            facts = {"pid": self._process.pid, "end": how, "calls": len(self._calls)}
+            facts |= {"event": "front_end_died", "front_end": self._name}
+            _LOG.error("front_end_died", extra=facts)
+            self._relays.died()
+        return f"listen.front_ends: process {self._name} ended with {how}"
+
+    async def _read(self) -> None:
+        async for kind, number, body in self._link.frames():
+            if kind == Kind.CALL:
+                front_end = self._relays.front_end
+                self._calls[number] = _RelayedCall(front_end, self._link, number, body)
+            elif kind == Kind.ENDED:
+                self._calls.pop(number).ended()
+            elif kind == Kind.LOG:
+                facts = {**json.loads(body), "front_end": self._name}
+                _LOG.log(facts.pop("level"), facts["event"], extra=facts)
+            else:
+                self._orders[number].set_result(self._fault(**json.loads(body)))
+
+    def _fault(self, fault: str, protocol: int, clock: float) -> str:
+        """Return what is wrong with an order, or with the relay that answers it, or nothing."""
+        if protocol != PROTOCOL:
+            return (
+                f"listen.front_ends: process {self._name} speaks protocol {protocol}, this server "
+                f"{PROTOCOL}; install one version of grace-serving over the other"
+            )
+        now = perf_counter()
+        if not self._began <= clock <= now:
+            return (
+                f"listen.front_ends: by the clock of process {self._name} it is {clock:.6f} s, by "
+                f"this server's {self._began:.6f} to {now:.6f} s; deadlines cannot cross; set it "
+                "to 0"
+            )
+        return fault
+
+    def _reap(self) -> int:
+        try:
+            return self._process.wait(REAP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._kill()
+            return self._process.wait()
+
+    def _kill(self) -> None:
+        self._killed = True
+        self._process.kill()
+
+
+class _RelayedCall:
+    """The front end's `Context` of a call that a relay holds, and the task that answers it."""
+
+    def __init__(self, front_end: FrontEnd, link: Link, number: int, body: bytes) -> None:
+        self._link = link
+        self._number = number
+        self._callbacks: list[Callable[[Any], None]] = []
+        call = Call(body[TIMES.size :], *TIMES.unpack_from(body))
+        front_end.opened(call, self)  # now: the next frame may be the end of another call
+        self._task = asyncio.create_task(self._answer(front_end, call))
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        self._callbacks.append(callback)
+
+    async def abort(
+        self, code: grpc.StatusCode, details: str, trailing_metadata: Trailers
+    ) -> NoReturn:
+        failure = (code.value[0], details, trailing_metadata)
+        self._link.send_facts(Kind.FAILURE, self._number, failure)
+        raise _AbortedError
+
+    async def _answer(self, front_end: FrontEnd, call: Call) -> None:
+        with suppress(_AbortedError):
+            try:
+                self._link.send(Kind.REPLY, self._number, await front_end.answer(call, self))
+            except Exception as error:  # noqa: BLE001, a caller waits, and must not see its text
+                _LOG.error("call failed", exc_info=error, extra={"event": "call_failed"})
+                failure = InternalError()
+                await self.abort(failure.code, failure.text, failure.trailers)
+
+    def ended(self) -> None:
+        """gRPC is done with it: its reply is out, or its caller has gone."""
+        if self._task.done():
+            for callback in self._callbacks:
+                callback(self)
+        else:  # cancelled after its first step: a task that never began would count nothing
+            self._task.add_done_callback(lambda _: self.ended())
+            asyncio.get_running_loop().call_soon(self._task.cancel)
+
+
+class _AbortedError(BaseException):
+    """Ends the task of a call that has failed."""

@@ -29,7 +29,7 @@ def healthy_server(serving_files: ServingFiles) -> Iterator[ServerProcess]:
 
 @pytest.fixture(scope="session")
 def relayed_server(serving_files: ServingFiles) -> Iterator[ServerProcess]:
-    """The same with gRPC in two processes of its own."""
+    """The same with gRPC in two relays."""
     config = serving_files.write_config("relayed.yaml", listen={"front_ends": 2})
     with ServerProcess(config) as server:
         yield server

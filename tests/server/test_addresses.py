@@ -1,4 +1,4 @@
-"""Addresses that several processes listen on, and nobody else."""
+"""Addresses that the processes of one server share, and no other process gets."""
 
 import socket
 from contextlib import ExitStack, closing
@@ -12,7 +12,7 @@ HOST = "127.0.0.1"
 
 
 def shared(port: int, *, listens: bool) -> socket.socket:
-    """As gRPC binds a port that it shares."""
+    """Bind a port as gRPC does if it shares it."""
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -28,7 +28,7 @@ def assert_refused(port: int) -> None:
             ask("listen", HOST, port)
 
 
-def test_a_held_port_is_a_free_one_that_is_nobody_else_s_and_that_relays_share() -> None:
+def test_a_held_port_was_free_and_only_relays_share_it() -> None:
     with held_port("listen", HOST, 0) as port, ExitStack() as stack:
         assert_refused(port)
         relays = [stack.enter_context(shared(port, listens=True)) for _ in range(2)]
@@ -43,7 +43,7 @@ def test_a_held_port_is_a_free_one_that_is_nobody_else_s_and_that_relays_share()
     require_free("listen", HOST, port)
 
 
-def test_what_listens_holds_its_port_without_its_holder() -> None:
+def test_a_listener_keeps_its_port_after_it_was_held() -> None:
     with held_port("listen", HOST, 0) as port:
         relay = shared(port, listens=True)
     with relay:

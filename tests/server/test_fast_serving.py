@@ -10,18 +10,14 @@ import torch
 
 from grace.catalogues.synth import preset_spec, write_folder
 from grace.configs.errors import ConfigError
-from grace.configs.generation import GenerationConfig
 from grace.index.builder import BuildSpec, build
-from grace.kernels import Ops
+from grace.kernels import load_ops
 from grace.model.checkpoints.checkpoint import load_checkpoint
-from grace.model.definition.model import Model
-from grace.model.engine.decode_weights import Precision
 from grace.model.engine.feature_lookups import FeatureLookups
 from grace.model.engine.feature_stage import PlainStage
 from grace.model.engine.generation import FastGeneration, PlainGeneration
-from grace.server.engine import serving_model
-from grace.server.engine.serving_model import EngineFacts, precision_of
-from grace.server.engine.serving_model import serving_model as serving_model_of
+from grace.server.engine.loading import engine_facts, precision_of
+from grace.server.engine.serving_pair import EngineFacts
 from grace.server.stages import input_stage
 from grace.server.stages.input_stage import prepare_inputs
 from grace.server.stages.stages import STAGES
@@ -110,21 +106,13 @@ def test_the_memo_changes_no_reply(
     assert_same_answers(got, expected)
 
 
-def test_what_one_more_step_of_the_memo_takes_is_told(
-    serving_files: ServingFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_size_of_one_more_step_of_the_memo_is_reported(serving_files: ServingFiles) -> None:
     model = load_checkpoint(serving_files.checkpoint)
 
-    def eager(
-        model: Model, ops: Ops, precision: Precision, memo_bytes: int, config: GenerationConfig
-    ) -> FastGeneration:
-        assert config is GENERATION
-        return FastGeneration(model, ops, precision, memo_bytes)
-
     def engine(memo_bytes: int) -> EngineFacts:
-        return serving_model_of(model, "c", "fp32", memo_bytes, GENERATION).engine
+        generation = FastGeneration(model, load_ops(CPU), "fp32", memo_bytes)
+        return engine_facts(generation, model.spec, "fp32", GENERATION, seconds=0.0)
 
-    monkeypatch.setattr(serving_model, "generation_for", eager)
     now = engine(0)
     steps = [now.memo_steps]
     while now.next_memo_bytes:
@@ -139,7 +127,7 @@ def test_what_one_more_step_of_the_memo_takes_is_told(
 def expected_replies(
     plain: TwoPairs, serving_files: ServingFiles, count: int
 ) -> dict[tuple[str, int], object]:
-    """By request and snapshot version."""
+    """The plain replies, by request and snapshot version."""
     found: dict[tuple[str, int], object] = {}
     for number, request in enumerate(serving_files.requests[:count]):
         for pair in (plain.first, plain.second):
@@ -212,7 +200,7 @@ def test_a_precision_that_a_cpu_does_not_have_is_refused(setting: str) -> None:
 
 
 @gpu
-def test_what_a_gpu_recorded_is_told(captured: TwoPairs) -> None:
+def test_the_graphs_of_a_gpu_are_reported(captured: TwoPairs) -> None:
     engine = captured.first.model.engine
     assert engine.precision == "fp32"
     assert engine.graphs == len(GENERATION.batch_buckets) * len(GENERATION.profiles)

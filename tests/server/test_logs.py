@@ -1,9 +1,10 @@
-"""The log: one line a record, with its fields, and never an exception's words."""
+"""The log: one line a record, with its fields, and never an exception's message."""
 
 import io
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -11,12 +12,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
-from grace.server.observe.logs import LOGGER, JsonLines, LineWriter, TextLines
+from grace.server.observe.logs import LOGGER, JsonLines, LineWriter, TextLines, places_of
 from support.command import plain_environment, run_python
+from support.server_process import wait_until
 
 SECRET = "marker-4711"
 FORMATTERS = pytest.mark.parametrize("formatter", [JsonLines, TextLines])
@@ -37,13 +38,17 @@ def record_of(log: Callable[[logging.Logger], None], name: str = LOGGER) -> logg
     return record
 
 
-def failing(secret: str) -> None:
-    raise ValueError(secret)
+def quote(secret: str) -> None:
+    raise KeyError(secret)
 
 
 def caught(secret: str) -> ValueError:
+    """An error that another one caused, both with the secret in their messages."""
     try:
-        failing(secret)
+        try:
+            quote(secret)
+        except KeyError as cause:
+            raise ValueError(f"{secret!r} is wrong") from cause
     except ValueError as error:
         return error
     raise AssertionError
@@ -56,14 +61,14 @@ def entry(record: logging.LogRecord) -> dict[str, Any]:
 
 def test_a_record_is_a_line_of_json_with_its_event_and_fields() -> None:
     fields = {"event": "request", "request_id": "r1", "total_us": 63, "field": None}
-    told = entry(record_of(lambda log: log.info("request", extra=fields)))
-    assert told.pop("time").endswith("Z")
-    assert told == {"level": "info", **fields}
+    line = entry(record_of(lambda log: log.info("request", extra=fields)))
+    assert line.pop("time").endswith("Z")
+    assert line == {"level": "info", **fields}
 
 
-def test_a_record_without_an_event_is_told_by_its_words() -> None:
-    told = entry(record_of(lambda log: log.warning("%d threads are late", 7)))
-    assert (told["level"], told["event"]) == ("warning", "7 threads are late")
+def test_the_event_of_a_record_without_one_is_its_message() -> None:
+    line = entry(record_of(lambda log: log.warning("%d threads are late", 7)))
+    assert (line["level"], line["event"]) == ("warning", "7 threads are late")
 
 
 def test_text_is_for_people_and_leaves_out_what_is_unknown() -> None:
@@ -89,20 +94,29 @@ def test_a_request_id_cannot_break_the_line_or_pass_for_another_field(
 
 
 @FORMATTERS
-def test_an_exception_is_told_by_its_type_and_places_only(
+def test_the_line_of_an_exception_has_types_and_places_and_no_message(
     formatter: type[logging.Formatter],
 ) -> None:
-    error = caught(SECRET)
-    error.__cause__ = caught(f"{SECRET} as well")
-    record = record_of(lambda log: log.error("batch_failed", exc_info=error))
+    record = record_of(lambda log: log.error("batch_failed", exc_info=caught(SECRET)))
     line = formatter().format(record)
     assert SECRET not in line
-    assert "ValueError" in line
-    assert "server/test_logs.py:" in line
+    assert re.search(r"ValueError at server/test_logs.py:\d+; from KeyError at server/", line)
+
+
+def test_the_places_of_an_exception_are_its_innermost_ones() -> None:
+    def recurse() -> None:
+        recurse()
+
+    with pytest.raises(RecursionError) as endless:
+        recurse()
+    assert places_of(endless.value).count(" > ") == 19
+    assert places_of(ValueError("x")) == "ValueError at no known place"
 
 
 @FORMATTERS
-def test_a_foreign_record_is_told_without_its_words(formatter: type[logging.Formatter]) -> None:
+def test_the_line_of_a_foreign_record_has_its_place_and_no_message(
+    formatter: type[logging.Formatter],
+) -> None:
     record = record_of(
         lambda log: log.error("Unexpected %r", SECRET, exc_info=caught(SECRET)), "grpc._cython"
     )
@@ -131,7 +145,7 @@ for config in (LogsConfig("json", "warning"), LogsConfig("text", "debug")):
 
 
 class Sink(io.StringIO):
-    """Standard error that a reader may hold up."""
+    """Standard error that a reader may block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,45 +159,39 @@ class Sink(io.StringIO):
         return super().write(text)
 
 
-def line_writer() -> tuple[logging.Logger, LineWriter, Sink]:
-    sink = Sink()
-    writer = LineWriter(sink.write)
+def logger_of(writer: LineWriter) -> logging.Logger:
     writer.setFormatter(JsonLines())
     logger = logging.Logger(LOGGER)
     logger.addHandler(writer)
-    return logger, writer, sink
+    return logger
 
 
 def test_many_lines_are_one_write_and_a_warning_is_there_at_once() -> None:
-    logger, _, sink = line_writer()
-    with patch("grace.server.observe.logs.GATHER_SECONDS", 60.0):
-        for number in range(63):
-            logger.info("request", extra={"event": "request", "number": number})
-        assert sink.writes == 0
-        logger.warning("late")
+    sink = Sink()
+    logger = logger_of(LineWriter(sink.write, gather_seconds=60.0, warning_seconds=60.0))
+    for number in range(63):
+        logger.info("request", extra={"event": "request", "number": number})
+    assert sink.writes == 0
+    logger.warning("late")
     entries = [json.loads(line) for line in sink.getvalue().splitlines()]
     assert sink.writes == 1
     assert [entry.get("number") for entry in entries] == [*range(63), None]
 
 
-def test_a_line_is_written_without_anybody_asking() -> None:
-    logger, _, sink = line_writer()
-    logger.info("quiet")
-    end = time.monotonic() + 30
-    while not sink.getvalue() and time.monotonic() < end:
-        time.sleep(0.005)
+def test_a_line_is_written_though_no_one_waits_for_it() -> None:
+    sink = Sink()
+    logger_of(LineWriter(sink.write)).info("quiet")
+    wait_until(lambda: bool(sink.getvalue()), "it is written")
     assert json.loads(sink.getvalue())["event"] == "quiet"
 
 
-def test_lines_beyond_the_bound_are_lost_and_counted_and_hold_nobody_up() -> None:
-    logger, writer, sink = line_writer()
+def test_lines_beyond_the_bound_are_lost_and_counted_and_delay_no_one() -> None:
+    sink = Sink()
+    writer = LineWriter(sink.write, most_lines=5, gather_seconds=60.0, flush_seconds=60.0)
+    logger = logger_of(writer)
     sink.unblocked.clear()
-    with (
-        patch("grace.server.observe.logs.MOST_LINES", 5),
-        patch("grace.server.observe.logs.GATHER_SECONDS", 60.0),
-    ):
-        for _ in range(8):
-            logger.info("request")
+    for _ in range(8):
+        logger.info("request")
     sink.unblocked.set()
     writer.flush()
     entries = [json.loads(line) for line in sink.getvalue().splitlines()]
@@ -205,26 +213,23 @@ def full_pipe() -> Iterator[tuple[int, int]]:
     os.close(write)
 
 
-def test_where_nobody_reads_nobody_waits_for_long(full_pipe: tuple[int, int]) -> None:
+def test_a_caller_waits_once_where_no_one_reads(full_pipe: tuple[int, int]) -> None:
     read, write = full_pipe
-    writer = LineWriter(lambda text: os.write(write, text.encode()))
-    writer.setFormatter(JsonLines())
-    logger = logging.Logger(LOGGER)
-    logger.addHandler(writer)
-    logger.warning("first")  # waits in vain
-    with patch("grace.server.observe.logs.WARNING_SECONDS", 1e6):
-        for _ in range(7):
-            logger.warning("later")  # would wait for ever
-    with patch("grace.server.observe.logs.FLUSH_SECONDS", 0.05):
-        writer.flush()
-    received = bytearray()
-    while received.count(b"\n") < 8:
-        received += os.read(read, 1 << 16)
-    entries = [json.loads(line) for line in received.lstrip(b"x").splitlines()]
-    assert [entry["event"] for entry in entries] == ["first", *["later"] * 7]
+
+    def write_on(text: str) -> None:
+        os.write(write, text.encode())
+
+    writer = LineWriter(write_on, warning_seconds=1.0, flush_seconds=0.05)
+    logger = logger_of(writer)
+    begin = time.monotonic()
+    for _ in range(600):
+        logger.warning("not read")  # the first one waits in vain, the others would for 10 minutes
+    assert time.monotonic() - begin < 300
     writer.flush()
-    with patch("grace.server.observe.logs.WARNING_SECONDS", 60.0):
-        logger.warning("is read again")
+    received = bytearray()
+    while received.count(b"\n") < 600:
+        received += os.read(read, 1 << 16)
+    logger.warning("is read again")
     assert b"is read again" in os.read(read, 1 << 16)
 
 
@@ -245,7 +250,7 @@ flush_logs()
 
 
 @pytest.mark.subprocess
-def test_a_process_ends_though_nobody_reads_its_log(full_pipe: tuple[int, int]) -> None:
+def test_a_process_ends_though_no_one_reads_its_log(full_pipe: tuple[int, int]) -> None:
     code = """
 import logging
 from grace.configs.serving import LogsConfig

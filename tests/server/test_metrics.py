@@ -1,8 +1,10 @@
-"""The metrics: which there are, that they agree with what happened, and the page they stand on."""
+"""The metrics: which there are, that they agree with what happened, and the page that has them."""
 
+import asyncio
 import re
 import socket
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -11,16 +13,22 @@ from pathlib import Path
 
 import pytest
 import torch
-from prometheus_client import CollectorRegistry
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from grace.configs.marked_text import replaced
 from grace.server import errors
 from grace.server.errors import InvalidRequest, ServiceError
 from grace.server.messages import Span
-from grace.server.observe.loop_lag import LoopLag
-from grace.server.observe.metrics import REASONS, Metrics
+from grace.server.observe.metrics import (
+    REASONS,
+    BatchHistogram,
+    LoopLag,
+    Metrics,
+    metrics_table,
+)
 from grace.server.observe.metrics_page import MetricsPage
-from grace.server.observe.metrics_table import metrics_table
 from grace.server.server_state import ServerState
 from support.faults import STAGE_NAMES
 from support.retrieve_calls import counted_calls, message
@@ -45,14 +53,8 @@ def test_the_document_has_every_metric_and_no_other(repository: Path) -> None:
     assert replaced(document, "metrics", metrics_table()) == document, "run make fix"
 
 
-def test_the_table_names_kinds_and_labels() -> None:
-    table = metrics_table()
-    assert "| `grace_requests_total{code}` | counter |" in table
-    assert "| `grace_stage_duration_seconds{stage}` | histogram |" in table
-    assert "| `grace_gpu_memory_bytes` | gauge |" in table
-
-
-def test_gpu_memory_is_told_only_of_a_gpu(metrics: Metrics) -> None:
+def test_there_is_gpu_memory_only_with_a_gpu(metrics: Metrics) -> None:
+    assert "| `grace_gpu_memory_bytes` | gauge |" in metrics_table()
     assert metrics.registry.get_sample_value("grace_gpu_memory_bytes") is None
 
 
@@ -80,7 +82,7 @@ def test_every_status_and_reason_of_the_error_table_is_there_from_the_start(
         assert value(metrics, "grace_request_failures_total", reason=reason) == 0
 
 
-def test_what_became_of_a_batchs_ads_adds_up(metrics: Metrics, serving_files: ServingFiles) -> None:
+def test_the_counts_of_a_batch_s_ads_add_up(metrics: Metrics, serving_files: ServingFiles) -> None:
     torch.set_num_threads(1)
     pair = load_cpu_pair(serving_files.snapshots, serving_files.checkpoint)
     metrics.serves(pair.snapshot)
@@ -105,7 +107,7 @@ def test_what_became_of_a_batchs_ads_adds_up(metrics: Metrics, serving_files: Se
 
 
 @pytest.mark.subprocess
-def test_a_running_servers_metrics_agree_with_its_calls(
+def test_a_running_server_s_metrics_agree_with_its_calls(
     healthy_server: ServerProcess, serving_files: ServingFiles
 ) -> None:
     server = healthy_server
@@ -122,6 +124,52 @@ def test_a_running_servers_metrics_agree_with_its_calls(
     assert server.metric("grace_snapshot_age_seconds") > 0
     assert server.metric("grace_snapshot_load_total", result="ok") == 1
     assert 0 <= server.metric("grace_event_loop_lag_seconds") < 60
+
+
+BOUNDS = (0, 0.5, 1, 63)
+VALUES = (-1, 0, 0.25, 0.5, 1, 62.5, 63, 64, 1e9)
+
+
+def page_of(registry: CollectorRegistry) -> list[bytes]:
+    """Without the time of creation, which the service does not show."""
+    return [line for line in generate_latest(registry).splitlines() if b"_created" not in line]
+
+
+@given(st.lists(st.lists(st.sampled_from(VALUES), max_size=17)))
+def test_a_batch_s_values_give_the_page_that_single_values_do(batches: list[list[float]]) -> None:
+    ours, theirs = CollectorRegistry(), CollectorRegistry()
+    batch = BatchHistogram("h_seconds", "What it is.", BOUNDS, ours)
+    single = Histogram("h_seconds", "What it is.", buckets=BOUNDS, registry=theirs)
+    for values in batches:
+        batch.observe_all(values)
+        for value in values:
+            single.observe(value)
+    assert page_of(ours) == page_of(theirs)
+
+
+def test_a_histogram_s_name_is_registered_once() -> None:
+    registry = CollectorRegistry()
+    BatchHistogram("h", "What it is.", BOUNDS, registry)
+    with pytest.raises(ValueError, match="Duplicated timeseries"):
+        BatchHistogram("h", "What it is.", BOUNDS, registry)
+
+
+def test_a_blocked_event_loop_has_a_lag_that_is_forgotten_later() -> None:
+    blocked_seconds = 0.3
+    lag = LoopLag(window_seconds=0.2)
+
+    async def block() -> None:
+        watch = asyncio.create_task(lag.watch())
+        await asyncio.sleep(0.01)
+        time.sleep(blocked_seconds)
+        while lag.worst() < blocked_seconds / 2:
+            await asyncio.sleep(0.01)
+        while lag.worst() >= blocked_seconds / 2:  # two windows later it is forgotten
+            await asyncio.sleep(0.01)
+        watch.cancel()
+
+    assert lag.worst() == 0
+    asyncio.run(asyncio.wait_for(block(), 30))
 
 
 @pytest.fixture

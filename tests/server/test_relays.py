@@ -1,21 +1,19 @@
-"""Servers whose gRPC is in relays: what only they have, processes that end and connections that
-are spread. Much of what all servers do is tested with relays where it is tested without.
+"""Servers whose gRPC runs in relays, processes of their own. The tests marked `front_ends`
+elsewhere show that clients see no difference; these show what only such servers have.
 """
 
 import asyncio
-import json
+import logging
 import os
+import re
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import count
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from time import perf_counter
 from typing import Any
-from unittest.mock import patch
 
 import grpc
 import pytest
@@ -23,14 +21,13 @@ import pytest
 from grace.configs.errors import ConfigError
 from grace.configs.serving import LimitsConfig
 from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse
-from grace.server.messages import Answer
-from grace.server.transport.relay_process import LATE_SECONDS
-from support.command import plain_environment
+from grace.server.transport.grpc_listener import ListenLimits
+from grace.server.transport.relays import Relays
 from support.faults import Faults
 from support.health import HealthWatch, status
 from support.occupied import occupied_engine
-from support.retrieve_calls import Caller, counted_calls, message
-from support.served import Service, served
+from support.retrieve_calls import Caller, message
+from support.served import METHOD, Service, served, until
 from support.server_process import PATIENCE_SECONDS, ServerProcess, wait_until
 from support.serving_files import ServingFiles
 
@@ -38,27 +35,19 @@ pytestmark = pytest.mark.subprocess
 
 RELAYS = 2
 ESTABLISHED = "01"
+LIMITS = ListenLimits(receive_bytes=1 << 20, streams=111, reflection=False)
 
-FIRST_IS_KILLED = """
-import sys
-from pathlib import Path
-from grace.configs.serving import load_serving_config
-from grace.server.transport import relay_process
-from grace.server.life_cycle import serve
-
-started, _start = [], relay_process._start
-
-def start(end):
-    process = _start(end)
-    if not started:
-        process.kill()
-        process.wait()
-    started.append(process)
-    return process
-
-relay_process._start = start
-sys.exit(serve(load_serving_config(Path(sys.argv[1]))))
+# Programs of relays that do not come up.
+IMPORTS = "import sys; from grace.server.transport import relay; "
+MAIN = "sys.exit(relay.main(sys.argv[1]))"
+OTHER_VERSION = f"{IMPORTS} relay.PROTOCOL = 99; {MAIN}"
+OTHER_CLOCK = f"{IMPORTS} relay.perf_counter = lambda: -3.0; {MAIN}"
+RAISES = """
+async def fail(*_): raise {fault}
+relay.GrpcListener.open = fail
 """
+TAKEN = IMPORTS + RAISES.format(fault='relay.ConfigError("listen: the port is taken")') + MAIN
+FAULTY = IMPORTS + RAISES.format(fault='KeyError("marker-4711")') + MAIN
 
 
 def relays_of(pid: int) -> list[int]:
@@ -70,7 +59,7 @@ def relays_of(pid: int) -> list[int]:
 
 
 def runs(pid: int) -> bool:
-    """Whether the process does anything yet; a dead one may wait for its parent to notice."""
+    """Whether the process still runs; a dead one may wait for its parent to notice."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -97,13 +86,55 @@ def callers(address: str, count: int) -> Iterator[list[Caller]]:
             caller.close()
 
 
-def test_all_relays_of_a_server_serve_on_its_one_port(
+def request_of(request_id: str) -> bytes:
+    return RetrieveRequest(request_id=request_id).SerializeToString()
+
+
+def ends(service: Service) -> tuple[float, float]:
+    """Calls that are counted as OK, and as failed."""
+    ok = service.count("grace_requests_total", code="OK")
+    reasons = ("cancelled", "deadline_exceeded", "too_many_calls")
+    failed = (service.count("grace_request_failures_total", reason=each) for each in reasons)
+    return ok, sum(failed)
+
+
+def with_relays(use: Callable[[Relays, Service], Awaitable[None]], **settings: Any) -> None:
+    """Call `use` with relays that are not started, of a service without listeners."""
+
+    async def run() -> None:
+        service = Service(LimitsConfig())
+        relays = Relays(RELAYS, service.front_end, LIMITS, service.died.set, **settings)
+        try:
+            await use(relays, service)
+        finally:
+            await relays.close()
+
+    asyncio.run(asyncio.wait_for(run(), 120))
+
+
+def fault_of(program: str, **settings: Any) -> str:
+    """Return the fault of the start of relays that run this program."""
+
+    async def use(relays: Relays, _: Service) -> None:
+        await relays.open("listen", "127.0.0.1", 0)
+
+    with pytest.raises(ConfigError) as caught:
+        with_relays(use, program=("-c", program), **settings)
+    return str(caught.value)
+
+
+def deaths(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [vars(record) for record in caplog.records if record.message == "front_end_died"]
+
+
+def test_all_relays_of_a_server_serve_on_its_one_port_and_hold_grpc_alone(
     relayed_server: ServerProcess, serving_files: ServingFiles
 ) -> None:
     server = relayed_server
     relays = relays_of(server.pid)
     assert len(relays) == RELAYS
-    before = server.metric("grace_requests_total", code="OK")
+    assert [line["front_ends"] for line in server.log("listening")] == [RELAYS]
+    assert status(server).front_ends == RELAYS
     with callers(server.address, 31) as clients:
         for client in clients:
             assert client.call(message(serving_files.requests[0])).ok
@@ -111,28 +142,14 @@ def test_all_relays_of_a_server_serve_on_its_one_port(
         assert sum(held) >= 31
         assert all(held), "the kernel gives each of them some"
         assert connections(server.pid, server.address) == 0
-    server.wait_until(
-        lambda: server.metric("grace_requests_total", code="OK") == before + 31, "31 are counted"
-    )
-
-
-def test_log_and_status_tell_how_many_relays_there_are(
-    healthy_server: ServerProcess, relayed_server: ServerProcess
-) -> None:
-    for server, relays in ((healthy_server, 0), (relayed_server, RELAYS)):
-        assert [line["front_ends"] for line in server.log("listening")] == [relays]
-        assert status(server).front_ends == relays
-
-
-def test_a_relay_holds_none_of_what_the_server_computes_with(relayed_server: ServerProcess) -> None:
-    for relay in relays_of(relayed_server.pid):
+    for relay in relays:
         mapped = Path(f"/proc/{relay}/maps").read_text()
         assert "cygrpc" in mapped
         for library in ("torch", "numpy", "libgrace"):
             assert library not in mapped
 
 
-def test_a_server_whose_relay_dies_ends_and_says_so_and_no_call_is_lost_uncounted(
+def test_a_server_whose_relay_dies_ends_and_reports_it_and_counts_every_call(
     serving_files: ServingFiles, faults: Faults
 ) -> None:
     request = message(serving_files.requests[0])
@@ -150,21 +167,21 @@ def test_a_server_whose_relay_dies_ends_and_says_so_and_no_call_is_lost_uncounte
             )
             held = connections(victim, server.address)
             os.kill(victim, signal.SIGKILL)
-            (told,) = server.wait_log("front_end_died")
-            wait_until(lambda: sum(call.done for call in calls) >= told["calls"], "they fail")
+            (death,) = server.wait_log("front_end_died")
+            wait_until(lambda: sum(call.done for call in calls) >= death["calls"], "they fail")
         outcomes = Counter(call.outcome().code for call in calls)
         assert server.wait() == 1
         assert watch.not_serving.wait(PATIENCE_SECONDS)
     assert not runs(other)
-    assert (told["pid"], told["end"]) == (victim, "SIGKILL")
-    assert 0 < told["calls"] <= held
+    assert (death["pid"], death["end"]) == (victim, "SIGKILL")
+    assert 0 < death["calls"] <= held
     # The others' calls are under way, and have FAIL_SECONDS to be answered.
     assert outcomes == {
-        grpc.StatusCode.UNAVAILABLE: told["calls"],
-        grpc.StatusCode.OK: len(calls) - told["calls"],
+        grpc.StatusCode.UNAVAILABLE: death["calls"],
+        grpc.StatusCode.OK: len(calls) - death["calls"],
     }
     counted = Counter(entry["code"] for entry in server.log("request"))
-    assert counted == {"CANCELLED": told["calls"], "OK": len(calls) - told["calls"]}
+    assert counted == {"CANCELLED": death["calls"], "OK": len(calls) - death["calls"]}
     assert server.log("stopped")[-1]["exit_code"] == 1
 
 
@@ -192,125 +209,169 @@ def test_no_relay_survives_its_server_however_that_ends(
         with occupied_engine(server, caller, request) as calls:
             os.kill(relays[0], signal.SIGSTOP)  # it cannot see that the link has ended
             server.signal(signal.SIGKILL)
-            wait_until(lambda: not any(map(runs, relays)), "the relays have gone", 5.0)
+            wait_until(lambda: not any(map(runs, relays)), "the relays have gone")
         assert {call.outcome().code for call in calls} == {grpc.StatusCode.UNAVAILABLE}
         caller.close()
 
 
-def test_signals_to_all_processes_at_once_are_the_server_s_to_heed(
-    serving_files: ServingFiles, faults: Faults
+def test_relays_ignore_the_signals_that_stop_a_server_even_before_they_have_begun() -> None:
+    def signal_all() -> None:
+        for relay in relays_of(os.getpid()):
+            os.kill(relay, signal.SIGTERM)
+            os.kill(relay, signal.SIGINT)
+
+    async def use(relays: Relays, service: Service) -> None:
+        opening = asyncio.create_task(relays.open("listen", "127.0.0.1", 0))
+        while not opening.done():
+            signal_all()
+            await asyncio.sleep(0.001)
+        signal_all()
+        async with grpc.aio.insecure_channel(await opening) as channel:
+            retrieve: Any = channel.unary_unary(METHOD)
+            assert await retrieve(b"")
+        await relays.close()
+        assert not service.died.is_set()
+
+    with_relays(use)
+
+
+def test_relays_that_are_closed_before_they_are_up_end_in_order(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    request = serving_files.requests[0]
-    config = serving_files.write_config("group.yaml", listen={"front_ends": RELAYS})
-    with ServerProcess(config, faults=faults) as server:
-        relays = relays_of(server.pid)
-        with counted_calls(server) as caller:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                for relay in relays:
-                    os.kill(relay, number)
-            assert caller.call(message(request)).ok
-        caller = Caller(server.address)
-        with occupied_engine(server, caller, request) as calls:
-            for pid in (*relays, server.pid):
-                os.kill(pid, signal.SIGTERM)
-            server.wait_log("draining")
-        assert [call.outcome().code for call in calls] == [grpc.StatusCode.OK] * 2
-        caller.close()
-        assert server.wait() == 0
-    assert not any(map(runs, relays))
-    assert not server.log("front_end_died")
+    async def use(relays: Relays, _: Service) -> None:
+        opening = asyncio.create_task(relays.open("listen", "127.0.0.1", 0))
+        await until(lambda: len(relays_of(os.getpid())) == RELAYS)
+        opening.cancel()
+        with suppress(asyncio.CancelledError):
+            await opening
+        await relays.close()
+        assert not relays_of(os.getpid())
+
+    with_relays(use)
+    assert not deaths(caplog)
+    assert capfd.readouterr().err == ""
 
 
-def test_a_relay_that_hangs_holds_no_end_up_for_ever(caplog: pytest.LogCaptureFixture) -> None:
-    async def use(service: Service, _: object) -> None:
-        relay, _ = relays_of(os.getpid())
-        os.kill(relay, signal.SIGSTOP)
-        began = time.monotonic()
-        await service.listeners.close()
-        assert time.monotonic() - began < LATE_SECONDS
+def test_a_relay_that_hangs_is_killed_when_the_server_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def use(relays: Relays, service: Service) -> None:
+        await relays.open("listen", "127.0.0.1", 0)
+        hanging, _ = relays_of(os.getpid())
+        os.kill(hanging, signal.SIGSTOP)
+        await relays.close()
         assert service.died.is_set(), "calls of it may have been cut"
-        assert not runs(relay)
+        assert not runs(hanging)
 
-    with patch("grace.server.transport.relay_process.LATE_SECONDS", 0.3):
-        served(use, front_ends=RELAYS)
-    (told,) = [vars(entry)["end"] for entry in caplog.records if entry.message == "front_end_died"]
-    assert told == "SIGKILL of the server's own: it did not end in time"
+    with_relays(use, late_seconds=0.3)
+    (death,) = deaths(caplog)
+    assert death["end"] == "SIGKILL of the server's own: it did not end in time"
+
+
+@pytest.mark.parametrize(
+    ("program", "fault"),
+    [
+        ("raise SystemExit(3)", "listen.front_ends: process 1 of 2 ended with exit code 3"),
+        ("import os; os.abort()", "listen.front_ends: process 1 of 2 ended with SIGABRT"),
+        (
+            "import time; time.sleep(600)",
+            "listen.front_ends: 2 processes were not up after 0.5 s; ",
+        ),
+        (OTHER_VERSION, "listen.front_ends: process 1 of 2 speaks protocol 99, this server "),
+        (OTHER_CLOCK, "listen.front_ends: by the clock of process 1 of 2 it is -3.000000 s, by "),
+        (TAKEN, "listen: the port is taken"),
+    ],
+    ids=["it exits", "it is killed", "it hangs", "another version", "another clock", "taken port"],
+)
+def test_relays_that_do_not_come_up_are_a_fault_of_the_start(program: str, fault: str) -> None:
+    hangs = {"start_seconds": 0.5, "late_seconds": 0.1} if "sleep" in program else {}
+    assert fault_of(program, **hangs).startswith(fault)
+
+
+def test_relays_are_refused_where_they_could_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "darwin")
+    fault = "listen.front_ends: 2 processes can share a port, a clock and an end on Linux only"
+    assert fault_of("") == f"{fault}; set it to 0"
+
+
+def test_a_fault_in_a_relay_is_a_line_of_the_server_s_log_without_its_words(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ended = "listen.front_ends: process [12] of 2 ended with exit code 1"
+    assert re.fullmatch(ended, fault_of(FAULTY))
+    line = next(vars(each) for each in caplog.records if each.message == "front_end_failed")
+    assert (line["error"], line["levelno"]) == ("KeyError", logging.ERROR)
+    assert line["front_end"] in ("1 of 2", "2 of 2")
+    assert not any("4711" in str(vars(record)) for record in caplog.records)
 
 
 def test_calls_around_the_bound_get_their_own_reply_or_are_refused() -> None:
-    bound, seconds = 4, 2.0
+    bound, calls = 4, 63
     refused, replies = Counter[str](), Counter[bool]()
 
-    async def answer(service: Service) -> None:
-        while True:
-            await asyncio.sleep(0.001)
-            taken, service.pipeline.taken = service.pipeline.taken, []
-            ids = [request.retrieval.request_id for request in taken]
-            encoded = [RetrieveResponse(request_id=each).SerializeToString() for each in ids]
-            service.front_end.ended(list(map(Answer, taken, encoded)), [])
-
     async def call(retrieve: Any, caller: int) -> None:
-        end = time.monotonic() + seconds
-        for number in count():
-            if time.monotonic() > end:
-                return
+        for number in range(calls):
             request_id = f"{caller}-{number}"
             try:
-                reply = await retrieve(RetrieveRequest(request_id=request_id).SerializeToString())
+                reply = await retrieve(request_of(request_id))
             except grpc.aio.AioRpcError as error:
                 refused[dict(error.trailing_metadata())["grace-reason"]] += 1
             else:
                 replies[RetrieveResponse.FromString(reply).request_id == request_id] += 1
 
+    async def answer(service: Service) -> None:
+        while True:
+            await asyncio.sleep(0.001)
+            service.pipeline.answer()
+
     async def use(service: Service, retrieve: Any) -> None:
         service.pipeline.answers = False
-        answers = asyncio.ensure_future(answer(service))
+        answers = asyncio.create_task(answer(service))
         await asyncio.gather(*(call(retrieve, caller) for caller in range(3 * bound)))
         answers.cancel()
-        ok = service.count("grace_requests_total", code="OK")
-        failed = service.count("grace_request_failures_total", reason="too_many_calls")
-        assert (ok, failed) == (replies[True], refused["too_many_calls"])
+        assert ends(service) == (replies[True], refused["too_many_calls"])
 
     served(use, LimitsConfig(open_calls=bound), front_ends=1)
     assert set(replies) == {True}
     assert set(refused) == {"too_many_calls"}
 
 
-def test_relays_are_refused_where_they_could_not_work() -> None:
-    async def use(service: Service, _: object) -> None:  # noqa: ARG001
-        raise AssertionError("it serves")
+def test_a_call_that_is_given_up_at_any_moment_is_withdrawn_and_counted_once() -> None:
+    async def use(service: Service, retrieve: Any) -> None:
+        service.pipeline.answers = False
+        given_up = retrieve(b"", timeout=1.0)
+        await until(lambda: len(service.pipeline.taken) == 1)
+        deadline = service.pipeline.taken[0].deadline
+        assert deadline < perf_counter() + 1.5
+        assert await given_up.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        await until(lambda: len(service.pipeline.cancelled) == 1)
+        service.pipeline.answer()  # to no one
+        for turn in range(1, 64):
+            call = retrieve(b"")
+            await until(lambda: bool(service.pipeline.taken))
+            call.cancel()
+            await asyncio.sleep(0.0001 * (turn % 7))  # the answer and the end may cross
+            service.pipeline.answer()
+            await until(lambda: not service.state.open_calls)
+        assert sum(ends(service)) == 64
+        service.pipeline.answers = True
+        assert RetrieveResponse.FromString(await retrieve(request_of("r7"))).request_id == "r7"
 
-    with (
-        patch("sys.platform", "darwin"),
-        pytest.raises(ConfigError, match=r"listen.front_ends: .* on Linux only; set it to 0"),
-    ):
-        served(use, front_ends=RELAYS)
-
-
-def test_a_relay_killed_before_it_has_begun_ends_the_start_in_one_line(
-    serving_files: ServingFiles,
-) -> None:
-    config = serving_files.write_config("unborn.yaml", listen={"front_ends": RELAYS})
-    done = subprocess.run(
-        [sys.executable, "-c", FIRST_IS_KILLED, str(config)],
-        env=plain_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=150,
-    )
-    assert done.returncode == 2
-    died, told = done.stderr.splitlines()
-    assert json.loads(died)["event"] == "front_end_died"
-    assert told == "error: listen.front_ends: process 1 of 2 ended with SIGKILL"
+    served(use, front_ends=1)
 
 
-def test_relays_that_do_not_come_up_are_told_with_what_became_of_them() -> None:
-    async def use(service: Service, _: object) -> None:  # noqa: ARG001
-        raise AssertionError("it serves")
+def test_time_between_the_processes_counts_as_the_call_s_own() -> None:
+    busy_seconds = 0.3
 
-    with (
-        patch("sys.executable", "/bin/false"),
-        pytest.raises(ConfigError, match=r"front_ends: process [12] of 2 ended with exit code 1"),
-    ):
-        served(use, front_ends=RELAYS)
+    async def use(service: Service, _: Any) -> None:
+        caller = Caller(service.address)
+        longest = 0.0
+        while longest < busy_seconds / 2:  # until a call has come while the event loop was busy
+            before = service.count("grace_request_duration_seconds_sum")
+            call = caller.start(b"")
+            time.sleep(busy_seconds)
+            await asyncio.to_thread(call.outcome)
+            longest = service.count("grace_request_duration_seconds_sum") - before
+        caller.close()
+
+    served(use, front_ends=1)

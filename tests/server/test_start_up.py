@@ -1,4 +1,4 @@
-"""What keeps a server from starting: exit code 2, and one line that names key, file and remedy."""
+"""A server that cannot start exits with 2, and one line names key, file and remedy."""
 
 import json
 import shutil
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -20,7 +20,7 @@ from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.configs.serving import LimitsConfig, ServingConfig
 from grace.model.checkpoints.checkpoint import WEIGHTS
 from grace.model.checkpoints.init import write_random
-from grace.server.engine.room import require_numbered_ids, require_numbered_places
+from grace.server.engine.loading import require_numbered_ids, require_numbered_places
 from grace.server.life_cycle import SWITCH_SECONDS
 from grace.server.scheduling.service_times import ServiceTimes
 from grace.server.stages.stages import STAGES
@@ -32,19 +32,28 @@ from support.stage_cases import GENERATION as TINY_GENERATION
 
 pytestmark = pytest.mark.subprocess
 
+# One process for all: most of a start is imports. Its last server is asked to stop before it has
+# begun, and ends the process.
 STARTS = """
-import sys
+import os, signal, sys
 from pathlib import Path
 from grace.configs.serving import load_serving_config
-from grace.server.life_cycle import serve
+from grace.server import life_cycle
 
-for line in sys.stdin.read().splitlines():
-    code = serve(load_serving_config(Path(line)))
+def stop_and_go_on(config):
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(os.getpid(), number)
+
+*faulty, good = sys.stdin.read().splitlines()
+for line in faulty:
+    code = life_cycle.serve(load_serving_config(Path(line)), source=Path(line).name)
     switch = sys.getswitchinterval()
     print(f"end {Path(line).stem} {code} {switch}", file=sys.stderr, flush=True)
+life_cycle.require_distinct_addresses = stop_and_go_on
+sys.exit(life_cycle.serve(load_serving_config(Path(good))))
 """
 
-# What the one line must say, piece after piece.
+# The pieces of the one line, in their order.
 FAULTS: Mapping[str, tuple[str, ...]] = {
     "no-snapshots": ("snapshots: ", "nowhere", ";"),
     "damaged": ("snapshots: ", "damaged/", "; build or publish another version"),
@@ -53,8 +62,8 @@ FAULTS: Mapping[str, tuple[str, ...]] = {
     "other-space": ("checkpoint: ", "model.yaml", "sid_space", "other-1", "; load a checkpoint"),
     "steps": ("generation.profiles.short.beams: 3 steps", ";"),
     "no-such-device": ("device 'abacus'", "; use cpu"),
-    "no-gpu": ("device cuda:63", "; use device cpu"),
-    "precision": ("precision: bf16 needs a GPU; on device cpu use fp32",),
+    "no-gpu": ("no-gpu.yaml: device cuda:63", "; use device cpu"),
+    "precision": ("precision.yaml: precision: bf16 needs a GPU; on device cpu use fp32 or auto",),
     "no-warm-up": ("warm_up: ", "nowhere.jsonl", "cannot be read"),
     "bad-warm-up": ("warm_up: ", "bad.jsonl: line 2", "no_such_field"),
     "taken": ("listen: 127.0.0.1:", "address already in use; choose", "listen.port"),
@@ -74,7 +83,7 @@ FAULTS: Mapping[str, tuple[str, ...]] = {
 
 
 def faulty_sections(files: ServingFiles, folder: Path, port: int) -> dict[str, dict[str, Any]]:
-    """By fault: what of the configuration makes it."""
+    """The sections of the configuration that cause each fault."""
     nowhere = folder / "nowhere"
     damaged, no_weights, other = folder / "damaged", folder / "no-weights", folder / "other"
     shutil.copytree(files.snapshots, damaged)
@@ -118,18 +127,25 @@ def taken_port() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
+@dataclass(frozen=True)
+class Starts:
+    """Exit code and lines on stderr of each fault, and the lines of the server that was stopped."""
+
+    faulty: Mapping[str, tuple[int, list[str]]]
+    stopped: list[str]
+
+
 @pytest.fixture(scope="module")
 def starts(
     serving_files: ServingFiles, taken_port: int, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, tuple[int, list[str]]]:
-    """By fault: exit code and lines on stderr. One process for all: most of a start is imports."""
+) -> Starts:
     folder = tmp_path_factory.mktemp("faulty")
     files = replace(serving_files, folder=folder)
     sections = faulty_sections(files, folder, taken_port)
     configs = [files.write_config(f"{name}.yaml", **each) for name, each in sections.items()]
     done = subprocess.run(
         [sys.executable, "-c", STARTS],
-        input="\n".join(map(str, configs)),
+        input="\n".join(map(str, [*configs, files.write_config("good.yaml")])),
         env=plain_environment(),
         capture_output=True,
         text=True,
@@ -146,14 +162,14 @@ def starts(
             lines = []
         else:
             lines.append(line)
-    return ends
+    return Starts(ends, lines)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_server_that_cannot_start_says_why_in_one_line_and_exits_with_2(
-    starts: dict[str, tuple[int, list[str]]], fault: str
+    starts: Starts, fault: str
 ) -> None:
-    code, lines = starts[fault]
+    code, lines = starts.faulty[fault]
     (line,) = [line for line in lines if not line.startswith('{"time"')]
     assert code == 2
     assert line.startswith("error: ")
@@ -164,41 +180,26 @@ def test_a_server_that_cannot_start_says_why_in_one_line_and_exits_with_2(
     assert not any('"ready"' in line for line in lines)
 
 
-def test_a_fault_that_is_known_at_once_is_told_before_anything_listens(
-    starts: dict[str, tuple[int, list[str]]],
-) -> None:
+def test_only_a_fault_of_what_is_loaded_comes_after_the_ports_are_bound(starts: Starts) -> None:
     for fault in ("no-such-device", "no-gpu", "no-warm-up", "bad-warm-up", "taken", "taken-relays"):
-        assert not any('"listening"' in line for line in starts[fault][1])
+        assert not any('"listening"' in line for line in starts.faulty[fault][1])
+    assert any('"listening"' in line for line in starts.faulty["damaged"][1])
 
 
-def test_what_loads_has_its_ports_already(starts: dict[str, tuple[int, list[str]]]) -> None:
-    assert any('"listening"' in line for line in starts["damaged"][1])
+def test_a_signal_before_anything_listens_stops_a_server_as_at_any_time(starts: Starts) -> None:
+    events = [json.loads(line)["event"] for line in starts.stopped]
+    assert events == ["listening", "draining", "stopped"]
 
 
-def test_the_command_line_replaces_what_the_file_says(
+def test_the_command_line_replaces_settings_of_the_file_and_the_fault_names_both(
     serving_files: ServingFiles, taken_port: int
 ) -> None:
-    config = serving_files.write_config("replaced.yaml", snapshots="nowhere")
+    config = serving_files.write_config("replaced.yaml", snapshots="nowhere", device="abacus")
     command = ("serve", "--config", config, "--snapshots", serving_files.snapshots)
-    done = run_grace(*command, "--port", str(taken_port))
+    done = run_grace(*command, "--port", str(taken_port), "--device", "cpu")
     assert done.returncode == 2
-    where = f"{config} with --port {taken_port}: listen: 127.0.0.1:{taken_port}"
+    where = f"{config} with --port {taken_port} --device cpu: listen: 127.0.0.1:{taken_port}"
     assert done.stderr.startswith(f"error: {where}: address already in use; choose")
-    assert len(done.stderr.splitlines()) == 1
-
-
-def test_a_setting_that_does_not_suit_the_machine_is_told_with_its_file(
-    serving_files: ServingFiles,
-) -> None:
-    config = serving_files.write_config("half.yaml", precision="bf16")
-    done = run_grace("serve", "--config", config)
-    assert done.returncode == 2
-    fault = "precision: bf16 needs a GPU; on device cpu use fp32 or auto"
-    assert done.stderr == f"error: {config}: {fault}\n"
-    done = run_grace("serve", "--config", config, "--port", "0", "--device", "cuda:63")
-    assert done.returncode == 2
-    where = f"{config} with --port 0 --device cuda:63: device cuda:63: "
-    assert done.stderr.startswith(f"error: {where}")
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -226,7 +227,7 @@ def test_only_a_device_that_can_be_computed_on_is_taken(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "fault"),
     [
         (RuntimeError("DefaultCPUAllocator: can't allocate memory\nat"), "can't allocate memory"),
         (MemoryError("Unable to allocate 63 GiB"), "Unable to allocate 63 GiB"),
@@ -234,20 +235,20 @@ def test_only_a_device_that_can_be_computed_on_is_taken(name: str) -> None:
         (RuntimeError("a shape is wrong"), None),
     ],
 )
-def test_what_does_not_fit_into_memory_is_the_users_to_mend_and_other_faults_are_ours(
-    error: Exception, told: str | None
+def test_too_little_memory_is_a_fault_of_the_configuration_and_other_errors_are_ours(
+    error: Exception, fault: str | None
 ) -> None:
     config = ServingConfig(Path(), Path(), GENERATION)
     times = ServiceTimes()
     with (
         patch("grace.server.start_up.load_pair", side_effect=error),
-        pytest.raises(ConfigError if told else RuntimeError) as caught,
+        pytest.raises(ConfigError if fault else RuntimeError) as caught,
     ):
         load_and_warm_up(config, torch.device("cpu"), STAGES, times, ())
-    if told:
+    if fault:
         text = str(caught.value)
         assert text.startswith("device cpu: snapshot and checkpoint do not fit into memory: ")
-        assert told in text
+        assert fault in text
         assert "\n" not in text
     else:
         assert caught.value is error
@@ -271,7 +272,7 @@ def test_too_little_memory_for_generation_names_the_settings_that_take_it(
 ) -> None:
     config = ServingConfig(serving_files.snapshots, serving_files.checkpoint, TINY_GENERATION)
     with (
-        patch("grace.server.engine.serving_pair.serving_model", side_effect=error),
+        patch("grace.server.engine.loading.serving_model", side_effect=error),
         pytest.raises(ConfigError) as caught,
     ):
         load_and_warm_up(config, torch.device("cpu"), STAGES, ServiceTimes(), ())
@@ -304,49 +305,13 @@ def test_more_ids_in_a_batch_than_can_be_numbered_are_refused_by_name() -> None:
         require_numbered_ids(LimitsConfig(message_bytes=1 << 21), generation)
 
 
-def test_a_gpu_that_is_not_there_is_refused_before_it_is_asked_for_anything() -> None:
+def test_a_gpu_that_is_not_there_is_refused_with_those_that_are() -> None:
     with (
         patch.object(torch.cuda, "device_count", return_value=1),
-        patch("grace.server.start_up.load_ops") as load_ops,
+        pytest.raises(DeviceError) as caught,
     ):
-        with pytest.raises(DeviceError) as caught:
-            require_device("cuda:5")
-        load_ops.assert_not_called()
-        assert require_device("cuda:0") == torch.device("cuda:0")
-        load_ops.assert_called_once()
+        require_device("cuda:5")
     assert str(caught.value) == (
         "device cuda:5: this machine has 1 CUDA GPUs that torch can use, numbered from 0; name one "
         "of them, or use cpu"
     )
-
-
-EARLY = """
-import os, signal, sys
-from pathlib import Path
-from grace.configs.serving import load_serving_config
-from grace.server import life_cycle
-
-def stop_and_go_on(config):
-    for number in (signal.SIGINT, signal.SIGTERM):
-        os.kill(os.getpid(), number)
-
-life_cycle.require_distinct_addresses = stop_and_go_on
-sys.exit(life_cycle.serve(load_serving_config(Path(sys.argv[1]))))
-"""
-
-
-def test_a_signal_before_anything_listens_is_heeded_as_any_other(
-    serving_files: ServingFiles,
-) -> None:
-    config = serving_files.write_config("early.yaml")
-    done = subprocess.run(
-        [sys.executable, "-c", EARLY, str(config)],
-        env=plain_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=150,
-    )
-    assert done.returncode == 0, done.stderr
-    events = [json.loads(line)["event"] for line in done.stderr.splitlines()]
-    assert events == ["listening", "draining", "stopped"]

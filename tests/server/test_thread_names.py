@@ -1,4 +1,4 @@
-"""Who works under which name in a server, as the kernel and so `top -H` tells it."""
+"""The names of a server's threads, as the kernel and so `top -H` shows them."""
 
 import threading
 from collections import Counter
@@ -7,13 +7,16 @@ from pathlib import Path
 import pytest
 
 from grace.server.observe.thread_names import name_this_thread
-from support.front_ends import FRONT_ENDS, WHERE
-from support.retrieve_calls import Caller, message
+from support.health import status
 from support.server_process import ServerProcess
-from support.serving_files import ServingFiles
 
 STAGES = ("grace-input", "grace-features", "grace-generate", "grace-post")
-OTHERS = ("grace-loop", "grace-log", "grace-metrics")
+OTHERS = (
+    "grace-loop",
+    "grace-log",
+    "grace-metrics",
+    "grace-match",
+)  # a match thread less than post
 
 
 def names_of(pid: int) -> Counter[str]:
@@ -21,33 +24,19 @@ def names_of(pid: int) -> Counter[str]:
     return Counter((task / "comm").read_text().strip() for task in tasks)
 
 
-def children_of(pid: int) -> list[int]:
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [int(child) for child in text.split()]
-
-
 @pytest.mark.subprocess
-@pytest.mark.parametrize("front_ends", FRONT_ENDS, ids=WHERE)
-def test_every_thread_that_matters_has_its_name(
-    serving_files: ServingFiles, front_ends: int
-) -> None:
-    config = serving_files.write_config(
-        f"names{front_ends}.yaml", listen={"front_ends": front_ends}, threads={"post": 3}
-    )
-    with ServerProcess(config) as server:
-        caller = Caller(server.address)
-        assert caller.call(message(serving_files.requests[0])).response.ad_ids
-        caller.close()
-        names = names_of(server.pid)
-        expected = {**dict.fromkeys((*STAGES, *OTHERS), 1), "grace-match": 2}  # beside post itself
-        assert {name: names[name] for name in expected} == expected, names
-        main = Path(f"/proc/{server.pid}/comm").read_text().strip()
-        assert main == "grace-loop"
-        relays = children_of(server.pid)
-        assert [names_of(relay)["grace-relay"] for relay in relays] == [1] * front_ends
+def test_every_thread_that_matters_has_its_name(either_server: ServerProcess) -> None:
+    pid = either_server.pid
+    names = names_of(pid)
+    expected = dict.fromkeys((*STAGES, *OTHERS), 1)
+    assert {name: names[name] for name in expected} == expected, names
+    assert Path(f"/proc/{pid}/comm").read_text().strip() == "grace-loop"
+    relays = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    relay_names = [names_of(int(relay))["grace-relay"] for relay in relays]
+    assert relay_names == [1] * status(either_server).front_ends
 
 
-def test_a_name_is_the_thread_s_own() -> None:
+def test_a_name_belongs_to_one_thread() -> None:
     seen: list[str] = []
 
     def own_name() -> str:

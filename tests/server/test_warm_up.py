@@ -1,4 +1,4 @@
-"""What runs before readiness, on what, and what is told of it."""
+"""The warm-up: which requests run before readiness, and what refuses the start."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -81,23 +81,20 @@ def test_the_catalogue_s_requests_can_be_the_file(serving_files: ServingFiles) -
         (b"{}\n\n{\n", ": line 3: not a request: "),
         (b'{"profile": "wide"}\n', ": line 1: profile: 'wide' is not a profile here; known: "),
         (b"\xff\xfe", ": not UTF-8 text; write one JSON request a line"),
+        (None, ": cannot be read: No such file"),
     ],
-    ids=["empty", "blank", "unknown-key", "no-json", "invalid", "no-text"],
+    ids=["empty", "blank", "unknown-key", "no-json", "invalid", "no-text", "no-file"],
 )
 def test_a_file_that_cannot_be_used_is_refused_by_line(
-    tmp_path: Path, text: bytes, fault: str
+    tmp_path: Path, text: bytes | None, fault: str
 ) -> None:
     path = tmp_path / "warm.jsonl"
-    path.write_bytes(text)
+    if text is not None:
+        path.write_bytes(text)
     with pytest.raises(InputError) as caught:
         warm_up_requests(path, LIMITS, GENERATION)
     assert str(caught.value).startswith(f"{path}{fault}")
     assert "\n" not in str(caught.value)
-
-
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none\.jsonl: cannot be read: No such file"):
-        warm_up_requests(tmp_path / "none.jsonl", LIMITS, GENERATION)
 
 
 def refuse(pair: ServingPair, request: dict[str, object]) -> str:
@@ -148,7 +145,7 @@ def test_a_model_that_overflows_in_fp16_is_refused_with_the_precision_to_use(
     )
     requests = [retrieval_of({"request_id": "r7"})]
     pair = in_precision(pair, serving_files, "bf16")
-    warm_up(STAGES, pair, GENERATION, requests, lambda *told: None)
+    warm_up(STAGES, pair, GENERATION, requests, lambda *observed: None)
 
 
 def test_a_profile_that_does_not_fit_into_memory_ends_the_start_by_name(pair: ServingPair) -> None:
@@ -157,7 +154,7 @@ def test_a_profile_that_does_not_fit_into_memory_ends_the_start_by_name(pair: Se
 
     stages = replace(STAGES, generate=starved)
     with pytest.raises(ConfigError) as caught:
-        warm_up(stages, pair, GENERATION, [retrieval_of({})], lambda *told: None)
+        warm_up(stages, pair, GENERATION, [retrieval_of({})], lambda *observed: None)
     assert str(caught.value) == (
         "generation.profiles.full: a batch of 1 cannot be computed here: can't allocate memory: "
         "1 TiB; give smaller beams or a smaller max_batch"

@@ -17,7 +17,8 @@ from grace.model.engine.decode_weights import Precision
 from grace.model.engine.feature_stage import FastStage
 from grace.model.engine.generation import FastGeneration
 from grace.proto.retrieval_pb2 import RetrieveResponse
-from grace.server.engine.serving_pair import ServingPair, load_pair, serving_pair
+from grace.server.engine.loading import load_pair, serving_pair
+from grace.server.engine.serving_pair import ServingPair
 from grace.server.messages import Answer, PendingRequest
 from grace.server.scheduling.lanes import lanes_of
 from grace.server.scheduling.pipeline import Pipeline
@@ -76,7 +77,7 @@ def plain_pairs(files: ServingFiles) -> TwoPairs:
 
 
 def fast_cpu_pairs(files: ServingFiles, memo_bytes: int = MEMO_BYTES) -> TwoPairs:
-    """What a GPU computes, eagerly and in the CPU's float32."""
+    """Pairs that compute as a GPU does, but eagerly and in the CPU's float32."""
     pair = load_cpu_pair(files.snapshots, files.checkpoint)
     model = load_checkpoint(files.checkpoint)
     fast = replace(

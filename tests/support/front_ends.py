@@ -1,4 +1,4 @@
-"""Where gRPC runs, for tests of what must not depend on it."""
+"""Where gRPC runs, for tests of promises that must not depend on it."""
 
 import pytest
 

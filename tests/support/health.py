@@ -1,4 +1,4 @@
-"""What a server says of itself: gRPC health, asked and watched, and its status."""
+"""A server's reports on itself: gRPC health, asked and watched, and its status."""
 
 import threading
 from types import TracebackType

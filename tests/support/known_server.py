@@ -24,7 +24,7 @@ REPLY = RetrieveResponse(
 
 @contextmanager
 def known_server(answer: Answer, threads: int = 8, warm_up: int = 4) -> Iterator[str]:
-    """Answers Retrieve with this function, on so many threads; the first calls with REPLY."""
+    """Serve Retrieve with `answer`, on N threads; the first `warm_up` calls get REPLY."""
     numbers = itertools.count()
 
     def warm(request: bytes, context: Any) -> bytes:

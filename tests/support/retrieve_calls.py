@@ -87,7 +87,7 @@ class Call:
 
 
 class Caller:
-    """A client of one server, over a connection of its own; requests are wire bytes."""
+    """A client of one server with its own connection; requests are wire bytes."""
 
     def __init__(self, address: str) -> None:
         # Channels of a process share connections unless their options differ.
@@ -110,7 +110,7 @@ class Caller:
 
 @dataclass(frozen=True)
 class Counters:
-    """What a server has counted since it started."""
+    """The calls that a server has counted since it started."""
 
     calls: float
     ok: float

@@ -1,10 +1,9 @@
-"""All that listens, in the test's own process, over a pipeline that computes nothing."""
+"""The server's listeners in the test's process, over a pipeline that computes nothing."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
-from unittest.mock import patch
 
 import grpc
 import pytest
@@ -17,9 +16,9 @@ from grace.configs.serving import (
     MetricsConfig,
     ServingConfig,
 )
+from grace.proto.retrieval_pb2 import RetrieveResponse
 from grace.server.messages import Answer, PendingRequest
-from grace.server.observe.loop_lag import LoopLag
-from grace.server.observe.metrics import Metrics
+from grace.server.observe.metrics import LoopLag, Metrics
 from grace.server.scheduling.pipeline import Pipeline
 from grace.server.server_state import Phase, ServerState
 from grace.server.transport.admin import Admin
@@ -27,13 +26,14 @@ from grace.server.transport.front_end import FrontEnd
 from grace.server.transport.listeners import Listeners
 from support.pipeline_cases import GENERATION
 
-__all__ = ["METHOD", "Service", "reason_of", "served", "until"]
+__all__ = ["METHOD", "PADDING", "Service", "reason_of", "served", "until"]
 
 METHOD = "/grace.v1.AdsRetrieval/Retrieve"
+PADDING = "x" * 65_536  # of every reply
 
 
 class Echo:
-    """A pipeline that answers when it is told to, at once by default."""
+    """A pipeline that answers when the test says so, at once by default."""
 
     def __init__(self) -> None:
         self.answers = True
@@ -50,15 +50,23 @@ class Echo:
         self.cancelled.append(request)
 
     def answer(self) -> None:
+        """Reply to each request taken, with its id and 64 KiB."""
         taken, self.taken = self.taken, []
-        self.front_end.ended([Answer(request, b"x" * 65_536) for request in taken], [])
+        ids = [request.retrieval.request_id for request in taken]
+        replies = [RetrieveResponse(request_id=each, ignored_names=[PADDING]) for each in ids]
+        encoded = [reply.SerializeToString() for reply in replies]
+        self.front_end.ended(list(map(Answer, taken, encoded)), [])
 
 
 class Service:
-    """All that listens, in this process, over a pipeline that computes nothing."""
+    """Listeners and front end; `died` is set if a relay dies."""
 
     def __init__(
-        self, limits: LimitsConfig, reply_seconds: float = 60.0, front_ends: int = 0
+        self,
+        limits: LimitsConfig,
+        reply_seconds: float = 60.0,
+        front_ends: int = 0,
+        settle_seconds: float = 0.2,
     ) -> None:
         config = ServingConfig(
             snapshots=Path(),
@@ -76,7 +84,7 @@ class Service:
         self.state.pipeline = cast("Pipeline", self.pipeline)
         self.state.phase, self.state.takes = Phase.SERVING, True
         admin = Admin(self.state, config)
-        self.listeners = Listeners(config, self.front_end, admin, self.died.set)
+        self.listeners = Listeners(config, self.front_end, admin, self.died.set, settle_seconds)
         self.address = ""
 
     def count(self, name: str, **labels: str) -> float:
@@ -88,17 +96,14 @@ class Service:
 def served(
     use: Callable[[Service, Any], Awaitable[None]],
     limits: LimitsConfig | None = None,
-    reply_seconds: float = 60.0,
-    front_ends: int = 0,
+    **settings: Any,
 ) -> None:
-    """Calls `use` with a service and the method of a client of it."""
+    """Call `use` with a service and the Retrieve method of a client of it."""
 
     async def serve() -> None:
-        service = Service(limits or LimitsConfig(), reply_seconds, front_ends)
+        service = Service(limits or LimitsConfig(), **settings)
         try:
-            with patch("grace.server.transport.listeners._LOG.info") as told:
-                await service.listeners.open(service.metrics.registry)
-            service.address = told.call_args.kwargs["extra"]["retrieve"]
+            service.address = (await service.listeners.open(service.metrics.registry)).retrieve
             async with grpc.aio.insecure_channel(service.address) as channel:
                 await use(service, channel.unary_unary(METHOD))
         finally:
@@ -113,6 +118,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def reason_of(call: Any) -> str:
+    """Return the reason that a call fails with."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call
     return str(dict(caught.value.trailing_metadata())["grace-reason"])

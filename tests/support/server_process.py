@@ -1,4 +1,4 @@
-"""A real server as a process of its own, with what a test sees of it from outside.
+"""A real server in another process, with all that a test sees of it from outside.
 
     with ServerProcess(files.write_config()) as server:              grace serve
     with ServerProcess(config, faults=Faults(tmp_path)) as server:   the same, with faults
@@ -31,7 +31,7 @@ from support.faults import Faults
 __all__ = ["PATIENCE_SECONDS", "ServerProcess", "wait_until"]
 
 PATIENCE_SECONDS = 60.0
-"""How long to wait for what must happen; on a busy machine it may take long."""
+"""How long to wait for an event that must come; a busy machine may take long."""
 LOOK_AGAIN_SECONDS = 0.005
 SMALLEST_PIPE = 4096
 FAULTY_SERVER = Path(__file__).with_name("faulty_server.py")
@@ -133,7 +133,7 @@ class ServerProcess:
 
     @contextmanager
     def unread_log(self) -> Iterator[Callable[[], int]]:
-        """Inside, nobody reads the log; how many bytes of it wait in its pipe, a small one."""
+        """Inside, no one reads the log. Counts its bytes that wait in its pipe, a small one."""
         stream = self._process.stderr
         assert stream is not None
         fcntl.fcntl(stream, fcntl.F_SETPIPE_SZ, SMALLEST_PIPE)

@@ -1,4 +1,4 @@
-"""What a server needs on disk: the tiny catalogue's snapshot, a tiny model, a configuration."""
+"""The files that a server needs: the tiny catalogue's snapshot, a tiny model, a configuration."""
 
 import json
 from collections.abc import Mapping

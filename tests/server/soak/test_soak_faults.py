@@ -1,4 +1,4 @@
-"""The fault tests' long forms: everything at once for minutes, and then nothing is left over."""
+"""Long fault tests: everything at once for minutes, after which nothing may be left over."""
 
 import os
 import random
@@ -37,7 +37,7 @@ CROWD = {
 
 
 class RestlessClient:
-    """Calls with deadlines, cancels, and sends what is wrong, until it is told to stop."""
+    """Calls with deadlines, cancels, and sends what is wrong, until it is stopped."""
 
     def __init__(self, address: str, frames: Sequence[bytes], seed: int) -> None:
         self.caller = Caller(address)
@@ -172,7 +172,7 @@ def test_a_stage_that_dies_under_load_leaves_no_call_behind(
         grpc.StatusCode.INTERNAL,
         grpc.StatusCode.UNAVAILABLE,
         grpc.StatusCode.RESOURCE_EXHAUSTED,
-        grpc.StatusCode.CANCELLED,  # gRPC's own end of what comes in while it closes
+        grpc.StatusCode.CANCELLED,  # by gRPC, of calls that come in while it closes
     }
 
 

@@ -1,4 +1,4 @@
-"""Mixed load for long: what the server holds stays as it was, and its counters add up."""
+"""Mixed load for long: memory, threads and descriptors stay as they were, and counters add up."""
 
 import json
 import os
@@ -33,7 +33,7 @@ STATUSES = {
 
 @dataclass(frozen=True)
 class Holdings:
-    """What a process and its children hold."""
+    """Memory, threads and descriptors of a process and its children."""
 
     memory: int
     threads: int
