@@ -20,7 +20,7 @@ from grace.server.engine.serving_model import precision_of
 from grace.server.engine.serving_pair import ServingPair, load_pair
 from grace.server.engine.warm_up import warm_up, warm_up_requests
 from grace.server.messages import Retrieval
-from grace.server.scheduling.service_times import ServiceTimes
+from grace.server.scheduling.predictions import Predictions
 from grace.server.stages.stages import Stages
 
 __all__ = [
@@ -83,13 +83,13 @@ def load_and_warm_up(
     config: ServingConfig,
     device: torch.device,
     stages: Stages,
-    times: ServiceTimes,
+    predictions: Predictions,
     requests: tuple[Retrieval, ...],
 ) -> ServingPair:
     # Kernels are launched on the thread's own device, which may be another GPU.
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         pair = _loaded(config, device)
-        warm_up(stages, pair, config.generation, requests, times.observe)
+        warm_up(stages, pair, config.generation, requests, predictions.observe)
     return pair
 
 

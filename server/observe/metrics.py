@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from grace.index.snapshot import Snapshot
 from grace.server.errors import ServiceError
-from grace.server.messages import AnsweredBatch, PendingRequest, Span
+from grace.server.messages import STAGE_NAMES, AnsweredBatch, Span, queue_seconds
 from grace.server.observe.batch_histogram import BatchHistogram
 from grace.server.observe.loop_lag import LoopLag
 from grace.server.server_state import Phase, ServerState
@@ -31,7 +31,6 @@ _CODES = (
     *("OK", "INVALID_ARGUMENT", "FAILED_PRECONDITION", "RESOURCE_EXHAUSTED"),
     *("DEADLINE_EXCEEDED", "CANCELLED", "UNAVAILABLE", "INTERNAL"),
 )
-_STAGES = ("input", "features", "generate", "post")
 
 # Denser where a request's time usually lies.
 _SECONDS = (
@@ -75,12 +74,10 @@ class Metrics:
             self._failures.labels(error.reason).inc()
 
     def batch_done(self, answered: AnsweredBatch, spans: Sequence[Span]) -> None:
-        requests = answered.input.requests
         self._batch_size.observe(len(answered.input.batch.requests))
         for span in spans:
             self._stage_seconds[span.stage].observe(span.end - span.begin)
-        worked = sum(span.end - span.begin for span in spans)
-        self._queue_seconds.observe_all([waited(each, spans, worked) for each in requests])
+        self._queue_seconds.observe_all(queue_seconds(answered.input.requests, spans))
         counts = answered.counts
         self._generated.inc(int(counts.generated.sum()))
         self._returned.inc(int(counts.returned.sum()))
@@ -138,7 +135,7 @@ class Metrics:
         stages = self._histogram(
             "grace_stage_duration_seconds", "Work of a stage on a batch.", _SECONDS, "stage"
         )
-        self._stage_seconds = {stage: stages.labels(stage) for stage in _STAGES}
+        self._stage_seconds = {stage: stages.labels(stage) for stage in STAGE_NAMES}
         self._batch_size = self._histogram("grace_batch_size", "Requests in a batch.", _BATCH)
         self._ads = self._batch_histogram("grace_ads_per_request", "Ads in a reply.", _ADS)
         self._pass_rate = self._batch_histogram(
@@ -191,8 +188,3 @@ class Metrics:
         if read is not None:
             gauge.set_function(read)
         return gauge
-
-
-def waited(request: PendingRequest, spans: Sequence[Span], worked: float) -> float:
-    """All waiting of a request: its time in the pipeline less what the stages took."""
-    return max(0.0, spans[-1].end - request.arrived - worked)

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from grace.server.scheduling.service_times import ServiceTimes
+from grace.server.scheduling.predictions import Predictions
 from support.faults import Faults
 from support.front_ends import WHERE
 from support.pipeline_cases import Clock, Recorder
+from support.scripted_stages import Script, Start, pipelines
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles, write_serving_files
-from support.told_stages import Start, Told, pipelines
 
 
 @pytest.fixture(scope="session")
@@ -50,8 +50,8 @@ def faults(tmp_path: Path) -> Faults:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def script() -> Script:
+    return Script()
 
 
 @pytest.fixture
@@ -60,8 +60,8 @@ def recorder() -> Recorder:
 
 
 @pytest.fixture
-def start(told: Told, recorder: Recorder) -> Iterator[Start]:
-    with pipelines(told, recorder) as make:
+def start(script: Script, recorder: Recorder) -> Iterator[Start]:
+    with pipelines(script, recorder) as make:
         yield make
 
 
@@ -71,5 +71,5 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def times(clock: Clock) -> ServiceTimes:
-    return ServiceTimes(clock)
+def predictions(clock: Clock) -> Predictions:
+    return Predictions(clock)

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from grace.server.messages import StageName
-from support.faults import STAGE_NAMES, Faults
+from grace.server.messages import STAGE_NAMES, StageName
+from support.faults import Faults
 from support.health import HealthWatch
 from support.retrieve_calls import Caller, Outcome, counted_calls, message
 from support.server_process import PATIENCE_SECONDS, ServerProcess

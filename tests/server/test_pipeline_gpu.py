@@ -1,16 +1,15 @@
-"""The pipeline on a GPU: four stages on streams of their own, and not one wrong number.
+"""The pipeline on a GPU: each stage on its own stream, and not one wrong number.
 
 Each stage lets its stream sleep before it writes or reads, so that a missing wait between streams,
 or memory given away too early, shows in the numbers every time. That it does is tested as well, by
-taking each of these away.
+leaving each of these out.
 """
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import torch
@@ -28,9 +27,7 @@ from grace.server.messages import (
     RequestBatch,
     Span,
 )
-from grace.server.scheduling.hand_off import Carried
-from grace.server.scheduling.lanes import lanes_of
-from grace.server.scheduling.pipeline import Pipeline
+from grace.server.scheduling.streams import Clock, Mark, Stream, Streams, streams_for
 from grace.server.stages.stages import Stages
 from support.pipeline_cases import (
     GENERATION,
@@ -58,7 +55,7 @@ REQUESTS = 41
 
 
 def sleep(milliseconds: float) -> None:
-    """The current stream does, not the host."""
+    """Let the current stream sleep, not the host."""
     torch.cuda._sleep(int(milliseconds * CYCLES_PER_MS))  # type: ignore[no-untyped-call]
 
 
@@ -83,7 +80,7 @@ def expected(request: PendingRequest) -> int:
 
 
 def agreed(early: Tensor, late: Tensor) -> Tensor:
-    """What was read twice, or garbage where the two differ."""
+    """Return the values that were the same when read twice, and garbage elsewhere."""
     return torch.where(early == late, late, GARBAGE)
 
 
@@ -130,21 +127,54 @@ def post(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:
 STAGES = Stages(read, features, generate, post)
 
 
-def run(
-    stages: Stages = STAGES, change: Callable[[Pipeline], None] = lambda pipeline: None
-) -> Recorder:
-    """All requests through a pipeline, in batches of several sizes."""
+class NotFollowing:
+    """A stream whose work does not wait for other streams."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.context, self.mark = stream.context, stream.mark
+        self.passed, self.keep = stream.passed, stream.keep
+
+    def follow(self, mark: Mark) -> None:
+        pass
+
+
+class NotWaiting:
+    """A clock that waits for nothing, and so cannot read times."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.context = clock.context
+
+    def wait_for(self, mark: Mark) -> None:
+        pass
+
+    def times(self, marks: Sequence[Mark]) -> list[float]:
+        return [0.0] * len(marks)
+
+
+def without(streams: Streams, ignored: str) -> Streams:
+    match ignored:
+        case "features follows":
+            return replace(streams, features=NotFollowing(streams.features))
+        case "generate follows":
+            return replace(streams, generate=NotFollowing(streams.generate))
+        case "post waits":
+            return replace(streams, clock=NotWaiting(streams.clock))
+    return streams
+
+
+def run(stages: Stages = STAGES, ignored: str = "") -> Recorder:
+    """Send all requests through a pipeline, in batches of several sizes."""
     recorder, requests = Recorder(), [request_of(str(number)) for number in range(REQUESTS)]
-    pipeline = make_pipeline(stages, recorder, lanes=lanes_of(torch.device(DEVICE)))
-    change(pipeline)
+    streams = streams_for(torch.device(DEVICE))
+    pipeline = make_pipeline(stages, recorder, streams=without(streams, ignored))
     pipeline.start()
     for number, request in enumerate(requests):
         pipeline.submit(request)
         time.sleep(0.008 if number % 5 == 0 else 0.0)
     pipeline.close()
     assert pipeline.join(LONG)
-    assert not recorder.deaths
-    assert recorder.times_told() == dict.fromkeys(requests, 1)
+    assert recorder.deaths == 0
+    assert recorder.reports() == dict.fromkeys(requests, 1)
     return recorder
 
 
@@ -162,47 +192,29 @@ def test_every_answer_is_what_the_host_computes() -> None:
     assert len(sizes) > 1
 
 
-def ignore(_: object) -> None:
-    pass
-
-
-def without_wait_of_features(pipeline: Pipeline, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pipeline._lanes["features"], "go_after", ignore)
-
-
-def without_wait_of_generate(pipeline: Pipeline, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pipeline._lanes["generate"], "go_after", ignore)
-
-
-def without_wait_of_post(pipeline: Pipeline, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pipeline._clock, "wait_for", ignore)
-    patch.setattr(pipeline._clock, "times", lambda marks: [0.0] * len(marks))
-
-
-def without_holding_memory(pipeline: Pipeline, patch: pytest.MonkeyPatch) -> None:
-    attempt = pipeline._attempt
-
-    def attempt_and_drop(*given: Any) -> Carried[Any] | None:
-        carried = attempt(*given)
-        return None if carried is None else replace(carried, held=())
-
-    patch.setattr(pipeline, "_attempt", attempt_and_drop)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        without_wait_of_features,
-        without_wait_of_generate,
-        without_wait_of_post,
-        without_holding_memory,
-    ],
-)
-def test_without_any_of_these_some_answers_are_garbage(
-    change: Callable[[Pipeline, pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("ignored", ["features follows", "generate follows", "post waits"])
+def test_without_any_of_these_waits_some_answers_are_garbage(ignored: str) -> None:
     run()
-    recorder = run(change=lambda pipeline: change(pipeline, monkeypatch))
+    recorder = run(ignored=ignored)
+    torch.cuda.synchronize()
+    right, wrong = right_and_wrong(recorder)
+    assert wrong > 0, f"all {right} answers are right"
+
+
+def test_without_holding_memory_some_answers_are_garbage() -> None:
+    """What features makes reaches generate, but not through the pipeline, which cannot hold it."""
+    passed_around: dict[int, FeatureBatch] = {}
+
+    def features_passed_around(batch: InputBatch) -> FeatureBatch:
+        passed_around[id(batch)] = features(batch)
+        return empty_features(batch)
+
+    def generate_from_it(batch: FeatureBatch) -> GeneratedBatch:
+        return generate(passed_around.pop(id(batch.input)))
+
+    run()
+    stages = replace(STAGES, features=features_passed_around, generate=generate_from_it)
+    recorder = run(stages)
     torch.cuda.synchronize()
     right, wrong = right_and_wrong(recorder)
     assert wrong > 0, f"all {right} answers are right"

@@ -247,7 +247,7 @@ def test_calls_around_the_bound_get_their_own_reply_or_are_refused() -> None:
             taken, service.pipeline.taken = service.pipeline.taken, []
             ids = [request.retrieval.request_id for request in taken]
             encoded = [RetrieveResponse(request_id=each).SerializeToString() for each in ids]
-            service.front_end.ended(list(map(Answer, taken, encoded)), [])
+            service.front_end.ended(list(map(Answer, taken, encoded)))
 
     async def call(retrieve: Any, caller: int) -> None:
         end = time.monotonic() + seconds

@@ -17,13 +17,12 @@ from typing import Concatenate, ParamSpec, TypeVar
 from grace.server.messages import PendingRequest, StageName
 from grace.server.stages.stages import Stages
 
-__all__ = ["STAGE_NAMES", "Faults", "StageFaultError", "with_faults"]
+__all__ = ["Faults", "StageFaultError", "with_faults"]
 
 Batch = TypeVar("Batch")
 Rest = ParamSpec("Rest")
 Result = TypeVar("Result")
 
-STAGE_NAMES: tuple[StageName, ...] = ("input", "features", "generate", "post")
 LOOK_AGAIN_SECONDS = 0.001
 
 

@@ -1,8 +1,8 @@
-"""A device without a GPU that does its work as late as it may: lanes for a pipeline on a CPU.
+"""A device without a GPU that does its work as late as it may: streams for a pipeline on a CPU.
 
-What a stage queues on its stream runs when somebody waits for a mark behind it, and no sooner, so
-that whoever forgets to wait reads what nobody has written yet. Queued work knows memory by weak
-references: memory that nobody holds until then has been given away, which is a fault.
+Work that a stage queues on its stream runs when a thread waits for a mark after it, and no sooner.
+So a stage that forgets to wait reads what has not been written yet. Queued work knows memory by
+weak references: memory that is not held until then has been given away, which is a fault.
 """
 
 import threading
@@ -15,7 +15,7 @@ from time import perf_counter, sleep
 
 from torch import Tensor
 
-from grace.server.scheduling.lanes import HostLane, Lanes
+from grace.server.scheduling.streams import HostStream, Streams
 
 __all__ = ["LazyDevice"]
 
@@ -26,7 +26,7 @@ Work = Callable[[], object]
 class Mark:
     """`at` is the time when its stream came by."""
 
-    stream: "Stream"
+    stream: "LazyStream"
     at: float | None = None
 
     def reached(self) -> None:
@@ -34,19 +34,31 @@ class Mark:
 
 
 class LazyDevice:
-    def __init__(self) -> None:
+    """`ignored` names waits and holds that the streams leave out, to see what they are good for:
+    "features follows", "generate follows", "post waits" and "keep"."""
+
+    def __init__(self, *ignored: str) -> None:
         self.faults: list[str] = []
+        self._ignored = ignored
         self._lock = threading.RLock()
         self._working = threading.local()
-        self._streams = [Stream(self._lock, self._working) for _ in range(3)]
+        self._streams = [
+            LazyStream(
+                self._lock,
+                self._working,
+                follows=f"{stage} follows" not in ignored,
+                keeps="keep" not in ignored,
+            )
+            for stage in ("input", "features", "generate")
+        ]
 
-    def lanes(self) -> Lanes:
-        before, middle, last = self._streams
-        return Lanes(before, middle, last, HostLane(), LazyClock(self._lock))
+    def streams(self) -> Streams:
+        clock = LazyClock(self._lock, waits="post waits" not in self._ignored)
+        return Streams(*self._streams, HostStream(), clock)
 
     def queue(self, work: Callable[..., None], made: Tensor, *given: Tensor) -> None:
-        """On the stream of the stage that calls: `work` on what it was given, if that is still
-        there, and on what it has made, which a stream gives away only behind its own work."""
+        """Queue work on the stream of the stage that calls: on what it was given, if that still
+        exists, and on what it has made, which a stream gives away only after its own work."""
         weak = [weakref.ref(tensor) for tensor in given]
 
         def run() -> None:
@@ -63,16 +75,18 @@ class LazyDevice:
             stream.run_to(stream.mark())
 
 
-class Stream:
-    """A lane."""
-
-    def __init__(self, lock: threading.RLock, working: threading.local) -> None:
+class LazyStream:
+    def __init__(
+        self, lock: threading.RLock, working: threading.local, follows: bool, keeps: bool
+    ) -> None:
         self._lock = lock
         self._working = working
+        self._follows = follows
+        self._keeps = keeps
         self._queued: deque[Work] = deque()
 
     @contextmanager
-    def working(self) -> Iterator[None]:
+    def context(self) -> Iterator[None]:
         self._working.stream = self
         yield
 
@@ -85,14 +99,16 @@ class Stream:
         self.queue(made.reached)
         return made
 
-    def go_after(self, mark: Mark) -> None:
-        self.queue(lambda: mark.stream.run_to(mark))
+    def follow(self, mark: Mark) -> None:
+        if self._follows:
+            self.queue(lambda: mark.stream.run_to(mark))
 
     def passed(self, mark: Mark) -> bool:
         return mark.at is not None
 
     def keep(self, memory: object) -> None:
-        self.queue(lambda: memory)
+        if self._keeps:
+            self.queue(lambda: memory)
 
     def run_to(self, mark: Mark) -> None:
         with self._lock:
@@ -101,15 +117,17 @@ class Stream:
 
 
 class LazyClock:
-    def __init__(self, lock: threading.RLock) -> None:
+    def __init__(self, lock: threading.RLock, waits: bool) -> None:
         self._lock = lock
+        self._waits = waits
 
-    def working(self) -> AbstractContextManager[object]:
+    def context(self) -> AbstractContextManager[object]:
         return nullcontext()
 
     def wait_for(self, mark: Mark) -> None:
         sleep(0.002)  # what the stages before do not hold is gone by now
-        mark.stream.run_to(mark)
+        if self._waits:
+            mark.stream.run_to(mark)
 
     def times(self, marks: Sequence[Mark]) -> list[float]:
         return [mark.at if mark.at is not None else 0.0 for mark in marks]

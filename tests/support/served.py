@@ -51,7 +51,7 @@ class Echo:
 
     def answer(self) -> None:
         taken, self.taken = self.taken, []
-        self.front_end.ended([Answer(request, b"x" * 65_536) for request in taken], [])
+        self.front_end.ended([Answer(request, b"x" * 65_536) for request in taken])
 
 
 class Service:
@@ -71,7 +71,7 @@ class Service:
         )
         self.state, self.pipeline, self.died = ServerState(), Echo(), asyncio.Event()
         self.metrics = Metrics(self.state, LoopLag(), torch.device("cpu"))
-        self.front_end = FrontEnd(self.state, limits, GENERATION, self.metrics, None)
+        self.front_end = FrontEnd(self.state, limits, GENERATION, self.metrics)
         self.pipeline.front_end = self.front_end
         self.state.pipeline = cast("Pipeline", self.pipeline)
         self.state.phase, self.state.takes = Phase.SERVING, True

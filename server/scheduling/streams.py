@@ -1,16 +1,16 @@
-"""What a stage computes on, and how one knows when it is done: the host, or a stream of a GPU.
+"""Where a stage's work runs, and when it is done: on the host, or on a stream of a GPU.
 
-A mark is a moment in a lane's work. On the host a function has done its work when it returns, so a
-mark is the time. On a GPU a function only queues work: a mark is an event behind it, the next
-lane's work is queued behind that event, and nobody waits but the stage that works on the host.
+A mark is a moment in a stream's work. On the host, work is done when its function returns, so that
+a mark is the time. On a GPU a function only queues work: a mark is an event after it, the next
+stage's stream is told to follow the event, and no thread waits but that of the stage on the host.
 
-Nobody may free memory that another stream still reads: the allocator would give it to the next
-batch on the stream that made it. So a batch holds what every stage made of it until generate's mark
-has passed, and a stage that fails keeps its batch until its stream has come so far.
+Memory must not be freed while another stream still reads it: the allocator would give it to the
+next batch on the stream that made it. So a batch holds what every stage made of it until generate's
+mark has passed, and a stage that fails keeps its batch until its own stream has done the work.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
@@ -18,71 +18,82 @@ from typing import Any, Protocol, TypeAlias
 
 import torch
 
-__all__ = ["Clock", "Lane", "Lanes", "Mark", "lanes_of"]
+__all__ = [
+    "Clock",
+    "DeviceClock",
+    "DeviceStream",
+    "HostClock",
+    "HostStream",
+    "Mark",
+    "Stream",
+    "Streams",
+    "streams_for",
+]
 
 Mark: TypeAlias = Any
-"""A time on the host, a torch.cuda.Event on a GPU: what a lane made, its own kind understands."""
+"""A time on the host, a torch.cuda.Event on a GPU. Only streams and clocks look into it."""
 
 REFERENCE_SECONDS = 1.0
-"""How long one reference event serves. Distances to it are float32 milliseconds: exact to 0.1 us
-after a second, to 8 ms after a day."""
+"""How long one reference event is used. torch measures from it in float32 milliseconds: exact to
+0.1 us after a second, to 8 ms after a day."""
 
 REFERENCE_TRIES = 3
 
 
-class Lane(Protocol):
-    def working(self) -> AbstractContextManager[object]:
-        """What the stage's thread does its work in."""
+class Stream(Protocol):
+    def context(self) -> AbstractContextManager[object]:
+        """Return the context in which the stage's thread works."""
 
-    def mark(self) -> Mark: ...
+    def mark(self) -> Mark:
+        """Mark the end of the work so far."""
 
-    def go_after(self, mark: Mark) -> None:
-        """Work from now on comes after another lane's mark."""
+    def follow(self, mark: Mark) -> None:
+        """Begin all later work after another stream's mark."""
 
     def passed(self, mark: Mark) -> bool: ...
 
     def keep(self, memory: object) -> None:
-        """Until the work so far is done."""
+        """Keep memory until the work so far is done."""
 
 
 class Clock(Protocol):
-    def working(self) -> AbstractContextManager[object]:
-        """What the thread that reads the clock does its work in."""
+    def context(self) -> AbstractContextManager[object]:
+        """Return the context in which the thread that reads the clock works."""
 
     def wait_for(self, mark: Mark) -> None: ...
 
     def times(self, marks: Sequence[Mark]) -> list[float]:
-        """When they passed, by time.perf_counter()."""
+        """Return when the marks passed, by time.perf_counter()."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
-    """Those of a pipeline's stages. Post's work is the host's, and its thread reads the clock."""
+class Streams:
+    """One stream for each stage. Post works on the host, and its thread reads the clock."""
 
-    input: Lane
-    features: Lane
-    generate: Lane
-    post: Lane
+    input: Stream
+    features: Stream
+    generate: Stream
+    post: Stream
     clock: Clock
 
 
-def lanes_of(device: torch.device) -> Lanes:
+def streams_for(device: torch.device) -> Streams:
     if device.type == "cpu":
-        return Lanes(HostLane(), HostLane(), HostLane(), HostLane(), HostClock())
-    return Lanes(
-        *(StreamLane(device), StreamLane(device), StreamLane(device)),
-        *(HostLane(), DeviceClock(device)),
+        return Streams(HostStream(), HostStream(), HostStream(), HostStream(), HostClock())
+    return Streams(
+        *(DeviceStream(device), DeviceStream(device), DeviceStream(device)),
+        *(HostStream(), DeviceClock(device)),
     )
 
 
-class HostLane:
-    def working(self) -> AbstractContextManager[object]:
+class HostStream:
+    def context(self) -> AbstractContextManager[object]:
         return nullcontext()
 
     def mark(self) -> float:
         return perf_counter()
 
-    def go_after(self, mark: Mark) -> None:
+    def follow(self, mark: Mark) -> None:
         pass
 
     def passed(self, mark: Mark) -> bool:  # noqa: ARG002
@@ -92,26 +103,26 @@ class HostLane:
         pass
 
 
-class StreamLane:
+class DeviceStream:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        # What was queued before, such as the copies of the weights, comes first.
+        # Earlier work, such as the copies of the weights, comes first.
         self._stream.wait_stream(torch.cuda.current_stream(device))
         self._kept: deque[tuple[torch.cuda.Event, object]] = deque()
 
-    def working(self) -> AbstractContextManager[object]:
+    def context(self) -> AbstractContextManager[object]:
         return _on_device(self._device, self._stream)
 
     def mark(self) -> torch.cuda.Event:
         while self._kept and self._kept[0][0].query():  # type: ignore[no-untyped-call]
             self._kept.popleft()
-        # Blocking: whoever waits for it sleeps instead of keeping a core busy.
+        # Blocking: a thread that waits for it sleeps instead of keeping a core busy.
         event = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
         event.record(self._stream)
         return event
 
-    def go_after(self, mark: torch.cuda.Event) -> None:
+    def follow(self, mark: torch.cuda.Event) -> None:
         self._stream.wait_event(mark)
 
     def passed(self, mark: torch.cuda.Event) -> bool:
@@ -122,7 +133,7 @@ class StreamLane:
 
 
 class HostClock:
-    def working(self) -> AbstractContextManager[object]:
+    def context(self) -> AbstractContextManager[object]:
         return nullcontext()
 
     def wait_for(self, mark: Mark) -> None:
@@ -133,37 +144,38 @@ class HostClock:
 
 
 class DeviceClock:
-    """For one thread, whose own work is the host's."""
+    """Reads the times of a GPU's events. One thread, which works on the host, may use it."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, clock: Callable[[], float] = perf_counter) -> None:
         self._device = device
+        self._clock = clock
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        with self.working():
+        with self.context():
             self._reference, self._at = self._new_reference()
 
-    def working(self) -> AbstractContextManager[object]:
+    def context(self) -> AbstractContextManager[object]:
         return _on_device(self._device, self._stream)
 
     def wait_for(self, mark: torch.cuda.Event) -> None:
         mark.synchronize()
 
     def times(self, marks: Sequence[torch.cuda.Event]) -> list[float]:
-        if perf_counter() - self._at > REFERENCE_SECONDS:
+        if self._clock() - self._at > REFERENCE_SECONDS:
             self._reference, self._at = self._new_reference()
         return [self._at + self._reference.elapsed_time(mark) / 1000 for mark in marks]
 
     def _new_reference(self) -> tuple[torch.cuda.Event, float]:
-        """An event, and when it was: of some tries the one whose time is known best.
+        """Record an event and return it with its time: of some tries, the one known best.
 
-        The stream is empty, so that nothing but the event itself is waited for.
+        The stream is empty, so that the wait is for the event alone.
         """
         tries: list[tuple[float, torch.cuda.Event, float]] = []
         for _ in range(REFERENCE_TRIES):
             event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            begin = perf_counter()
+            begin = self._clock()
             event.record(self._stream)
             event.synchronize()
-            end = perf_counter()
+            end = self._clock()
             tries.append((end - begin, event, (begin + end) / 2))
         _, event, at = min(tries, key=lambda each: each[0])
         return event, at
