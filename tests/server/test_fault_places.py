@@ -1,4 +1,4 @@
-"""What a log says of an exception: its types and places, nothing that it quotes."""
+"""A log has the types and places of an exception, and nothing that it quotes."""
 
 from grace.server.observe.fault_places import places_of
 
@@ -26,23 +26,23 @@ def caught(value: str) -> ValueError:
     raise AssertionError
 
 
-def test_types_and_places_are_told_innermost_last_and_then_those_of_the_cause() -> None:
-    told, cause = places_of(caught("SECRET")).split("; from ")
-    assert told.startswith("ValueError at server/test_fault_places.py:")
+def test_types_and_places_are_listed_innermost_last_and_then_those_of_the_cause() -> None:
+    places, cause = places_of(caught("SECRET")).split("; from ")
+    assert places.startswith("ValueError at server/test_fault_places.py:")
     assert cause.startswith("KeyError at server/test_fault_places.py:")
-    assert told.count(" > ") == cause.count(" > ") == 1
+    assert places.count(" > ") == cause.count(" > ") == 1
 
 
-def test_no_message_is_told() -> None:
+def test_no_message_is_listed() -> None:
     assert "SECRET" not in places_of(caught("SECRET"))
 
 
-def test_an_endless_recursion_is_told_by_its_last_places() -> None:
+def test_an_endless_recursion_is_listed_by_its_last_places() -> None:
     try:
         recurse()
     except RecursionError as error:
-        told = places_of(error)
-    assert told.count(" > ") == 19
+        places = places_of(error)
+    assert places.count(" > ") == 19
 
 
 def test_an_exception_that_was_never_raised_has_no_place() -> None:

@@ -90,7 +90,7 @@ def test_every_request_ends_exactly_once(
         "post": (fates[3], random.Random(seed + 3)),
     }
 
-    def befall(stage: StageName, _: InputBatch | RequestBatch) -> None:
+    def disturb(stage: StageName, _: InputBatch | RequestBatch) -> None:
         fate, chance = chances[stage]
         if chance.random() < fate.slow:
             time.sleep(chance.random() * 0.001)
@@ -100,7 +100,7 @@ def test_every_request_ends_exactly_once(
             raise SystemExit
 
     recorder = Recorder()
-    pipeline = make_pipeline(plain_stages(befall), recorder, max_waiting, max_wait_ms)
+    pipeline = make_pipeline(plain_stages(disturb), recorder, max_waiting, max_wait_ms)
     callers = [Caller(pipeline, random.Random(seed + 10 + i)) for i in range(CALLERS)]
     threads = [threading.Thread(target=caller.run) for caller in callers]
     pipeline.start()

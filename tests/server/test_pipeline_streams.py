@@ -52,14 +52,14 @@ def no_log(monkeypatch: pytest.MonkeyPatch) -> None:
 class LazyStages:
     """Work on a lazy device: 3 (id + 100) + 1, one step a stage.
 
-    befall  is called when features and generate have queued their work
+    disturb  is called when features and generate have queued their work
     """
 
     def __init__(
-        self, device: LazyDevice, befall: Callable[[str], None] = lambda stage: None
+        self, device: LazyDevice, disturb: Callable[[str], None] = lambda stage: None
     ) -> None:
         self._device = device
-        self._befall = befall
+        self._disturb = disturb
 
     def stages(self) -> Stages:
         return Stages(self.read, self.features, self.generate, self.post)
@@ -78,7 +78,7 @@ class LazyStages:
         given = batch.users.bitmask
         made = torch.full_like(given, GARBAGE)
         self._device.queue(lambda made, given: made.copy_(given * 3), made, given)
-        self._befall("features")
+        self._disturb("features")
         return replace(empty_features(batch), features=FeatureTensors(made, ()))
 
     def generate(self, batch: FeatureBatch) -> GeneratedBatch:
@@ -86,7 +86,7 @@ class LazyStages:
         assert given is not None
         made = torch.full((len(given), 1), GARBAGE, dtype=torch.int32)
         self._device.queue(lambda made, given: made.copy_(given[:, None] + 1), made, given)
-        self._befall("generate")
+        self._disturb("generate")
         return replace(empty_generated(batch), leaves=made)
 
     def post(self, batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:
@@ -183,13 +183,13 @@ def give_up_one(device: LazyDevice) -> Recorder:
     """Of three batches the second is prepared, and its caller goes."""
     gate, seen = threading.Event(), list[str]()
 
-    def befall(stage: str) -> None:
+    def disturb(stage: str) -> None:
         seen.append(stage)
         if stage == "generate":
             assert gate.wait(LONG)
 
     recorder = Recorder()
-    stages = LazyStages(device, befall).stages()
+    stages = LazyStages(device, disturb).stages()
     pipeline = make_pipeline(stages, recorder, streams=device.streams())
     pipeline.start()
     first, second, third = (request_of(str(number)) for number in range(3))

@@ -163,23 +163,23 @@ def no_answers(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:
     )
 
 
-def plain_stages(befall: Callable[[StageName, InputBatch | RequestBatch], None]) -> Stages:
-    """Stages that compute nothing; each calls `befall` first, which may wait or raise."""
+def plain_stages(disturb: Callable[[StageName, InputBatch | RequestBatch], None]) -> Stages:
+    """Stages that compute nothing; each calls `disturb` first, which may wait or raise."""
 
     def read(batch: RequestBatch) -> InputBatch:
-        befall("input", batch)
+        disturb("input", batch)
         return empty_input(batch)
 
     def features(batch: InputBatch) -> FeatureBatch:
-        befall("features", batch)
+        disturb("features", batch)
         return empty_features(batch)
 
     def generate(batch: FeatureBatch) -> GeneratedBatch:
-        befall("generate", batch.input)
+        disturb("generate", batch.input)
         return empty_generated(batch)
 
     def post(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:
-        befall("post", batch.input)
+        disturb("post", batch.input)
         return no_answers(batch, spans)
 
     return Stages(read, features, generate, post)
