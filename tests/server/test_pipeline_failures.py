@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from grace.configs.serving import LimitsConfig
+from grace.proto.retrieval_pb2 import RetrieveRequest
 from grace.server.errors import Draining, InvalidRequest
 from grace.server.messages import (
     STAGE_NAMES,
@@ -19,8 +21,10 @@ from grace.server.messages import (
     StageName,
 )
 from grace.server.observe.logs import LOGGER
-from grace.server.scheduling.failed_batches import FAILURES_OF_A_BROKEN_STAGE
+from grace.server.scheduling.failed_batches import FAILURES_OF_A_BROKEN_STAGE, FailedBatches
+from grace.server.stages.requests import read_request
 from support.pipeline_cases import (
+    GENERATION,
     LONG,
     Recorder,
     empty_input,
@@ -100,25 +104,25 @@ def test_a_batch_that_succeeds_in_between_forgives_the_failures_before_it(
     assert recorder.deaths == 0
 
 
-def test_one_request_sent_again_and_again_counts_once_and_kills_no_stage(
-    start: Start, script: Script, recorder: Recorder
-) -> None:
-    pipeline = start()
-    script.raises["generate"] = ValueError()
-    poison = request_of("poison")
-    again = [
-        replace(poison, retrieval=replace(poison.retrieval, request_id=str(i)))
-        for i in range(3 * FAILURES_OF_A_BROKEN_STAGE)
-    ]
-    for request in again:
-        pipeline.submit(request)
-        recorder.wait_for(request)
-    assert {recorder.reason(request) for request in again} == {"internal"}
-    for name in ("a", "b"):
-        request = request_of(name)
-        pipeline.submit(request)
-        recorder.wait_for(request)
-    wait_until(lambda: recorder.deaths == 1)
+def test_a_request_that_fails_alone_counts_once_however_often_it_is_sent() -> None:
+    message = RetrieveRequest()
+    for name in ("country", "device", "x" * 99):
+        message.user[name].values.extend(["a", "value", "value"])
+    message.features.bags["pages"].ids.extend(range(999))
+    message.features.sequences["clicks"].sids.extend([1, 2] * 64)
+    message.exclude_ads.extend(range(63))
+    failed, error = FailedBatches(), ValueError()
+    for i in range(9):
+        message.request_id = str(i)
+        retrieval = read_request(message.SerializeToString(), LimitsConfig(), GENERATION)
+        assert not failed.broken_by(error, [replace(request_of(), retrieval=retrieval)])
+    assert not failed.broken_by(error, [request_of("another")])
+    assert failed.broken_by(error, [request_of("third")])
+
+
+def test_a_batch_of_several_that_fails_counts_each_time() -> None:
+    failed, batch = FailedBatches(), [request_of("a"), request_of("b")]
+    assert [failed.broken_by(ValueError(), batch) for _ in range(3)] == [False, False, True]
 
 
 def test_callers_have_their_outcomes_even_if_the_log_is_stuck(

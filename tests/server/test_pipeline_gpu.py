@@ -7,7 +7,6 @@ leaving each of these out.
 
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -27,8 +26,9 @@ from grace.server.messages import (
     RequestBatch,
     Span,
 )
-from grace.server.scheduling.streams import Clock, Mark, Stream, Streams, streams_for
+from grace.server.scheduling.streams import streams_for
 from grace.server.stages.stages import Stages
+from support.missing_waits import without
 from support.pipeline_cases import (
     GENERATION,
     LONG,
@@ -127,46 +127,11 @@ def post(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:
 STAGES = Stages(read, features, generate, post)
 
 
-class NotFollowing:
-    """A stream whose work does not wait for other streams."""
-
-    def __init__(self, stream: Stream) -> None:
-        self.context, self.mark = stream.context, stream.mark
-        self.passed, self.keep = stream.passed, stream.keep
-
-    def follow(self, mark: Mark) -> None:
-        pass
-
-
-class NotWaiting:
-    """A clock that waits for nothing, and so cannot read times."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.context = clock.context
-
-    def wait_for(self, mark: Mark) -> None:
-        pass
-
-    def times(self, marks: Sequence[Mark]) -> list[float]:
-        return [0.0] * len(marks)
-
-
-def without(streams: Streams, ignored: str) -> Streams:
-    match ignored:
-        case "features follows":
-            return replace(streams, features=NotFollowing(streams.features))
-        case "generate follows":
-            return replace(streams, generate=NotFollowing(streams.generate))
-        case "post waits":
-            return replace(streams, clock=NotWaiting(streams.clock))
-    return streams
-
-
-def run(stages: Stages = STAGES, ignored: str = "") -> Recorder:
+def run(stages: Stages = STAGES, left_out: str = "") -> Recorder:
     """Send all requests through a pipeline, in batches of several sizes."""
     recorder, requests = Recorder(), [request_of(str(number)) for number in range(REQUESTS)]
-    streams = streams_for(torch.device(DEVICE))
-    pipeline = make_pipeline(stages, recorder, streams=without(streams, ignored))
+    streams = without(streams_for(torch.device(DEVICE)), left_out)
+    pipeline = make_pipeline(stages, recorder, streams=streams)
     pipeline.start()
     for number, request in enumerate(requests):
         pipeline.submit(request)
@@ -192,10 +157,10 @@ def test_every_answer_is_what_the_host_computes() -> None:
     assert len(sizes) > 1
 
 
-@pytest.mark.parametrize("ignored", ["features follows", "generate follows", "post waits"])
-def test_without_any_of_these_waits_some_answers_are_garbage(ignored: str) -> None:
+@pytest.mark.parametrize("left_out", ["features follows", "generate follows", "post waits"])
+def test_without_any_of_these_waits_some_answers_are_garbage(left_out: str) -> None:
     run()
-    recorder = run(ignored=ignored)
+    recorder = run(left_out=left_out)
     torch.cuda.synchronize()
     right, wrong = right_and_wrong(recorder)
     assert wrong > 0, f"all {right} answers are right"

@@ -34,27 +34,15 @@ class Mark:
 
 
 class LazyDevice:
-    """`ignored` names waits and holds that the streams leave out, to see what they are good for:
-    "features follows", "generate follows", "post waits" and "keep"."""
-
-    def __init__(self, *ignored: str) -> None:
+    def __init__(self) -> None:
         self.faults: list[str] = []
-        self._ignored = ignored
         self._lock = threading.RLock()
         self._working = threading.local()
-        self._streams = [
-            LazyStream(
-                self._lock,
-                self._working,
-                follows=f"{stage} follows" not in ignored,
-                keeps="keep" not in ignored,
-            )
-            for stage in ("input", "features", "generate")
-        ]
+        self._streams = [LazyStream(self._lock, self._working) for _ in range(3)]
 
     def streams(self) -> Streams:
-        clock = LazyClock(self._lock, waits="post waits" not in self._ignored)
-        return Streams(*self._streams, HostStream(), clock)
+        before, middle, last = self._streams
+        return Streams(before, middle, last, HostStream(), LazyClock())
 
     def queue(self, work: Callable[..., None], made: Tensor, *given: Tensor) -> None:
         """Queue work on the stream of the stage that calls: on what it was given, if that still
@@ -76,13 +64,9 @@ class LazyDevice:
 
 
 class LazyStream:
-    def __init__(
-        self, lock: threading.RLock, working: threading.local, follows: bool, keeps: bool
-    ) -> None:
+    def __init__(self, lock: threading.RLock, working: threading.local) -> None:
         self._lock = lock
         self._working = working
-        self._follows = follows
-        self._keeps = keeps
         self._queued: deque[Work] = deque()
 
     @contextmanager
@@ -100,15 +84,13 @@ class LazyStream:
         return made
 
     def follow(self, mark: Mark) -> None:
-        if self._follows:
-            self.queue(lambda: mark.stream.run_to(mark))
+        self.queue(lambda: mark.stream.run_to(mark))
 
     def passed(self, mark: Mark) -> bool:
         return mark.at is not None
 
     def keep(self, memory: object) -> None:
-        if self._keeps:
-            self.queue(lambda: memory)
+        self.queue(lambda: memory)
 
     def run_to(self, mark: Mark) -> None:
         with self._lock:
@@ -117,17 +99,12 @@ class LazyStream:
 
 
 class LazyClock:
-    def __init__(self, lock: threading.RLock, waits: bool) -> None:
-        self._lock = lock
-        self._waits = waits
-
     def context(self) -> AbstractContextManager[object]:
         return nullcontext()
 
     def wait_for(self, mark: Mark) -> None:
         sleep(0.002)  # what the stages before do not hold is gone by now
-        if self._waits:
-            mark.stream.run_to(mark)
+        mark.stream.run_to(mark)
 
     def times(self, marks: Sequence[Mark]) -> list[float]:
         return [mark.at if mark.at is not None else 0.0 for mark in marks]
