@@ -87,9 +87,8 @@ def serve(
         torch.set_num_threads(config.threads.torch)
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         try:
-            server = Server(config, stages, timeline)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                return runner.run(server.run(early))
+                return runner.run(_serve(config, stages, timeline, early))
         except (GraceError, OSError) as error:
             fault = start_fault(error, config)
             if source and isinstance(error, (ConfigError, DeviceError)):
@@ -97,6 +96,12 @@ def serve(
     flush_logs()
     print(f"error: {fault}", file=sys.stderr, flush=True)
     return NOT_STARTED
+
+
+async def _serve(
+    config: ServingConfig, stages: Stages, timeline: Path | None, early: "EarlySignals"
+) -> int:
+    return await Server(config, stages, timeline).run(early)
 
 
 class EarlySignals:
@@ -118,6 +123,8 @@ class EarlySignals:
 
 
 class Server:
+    """Belongs to the event loop."""
+
     def __init__(self, config: ServingConfig, stages: Stages, timeline: Path | None) -> None:
         self._config = config
         self._stages = stages
@@ -129,23 +136,22 @@ class Server:
         self._timeline_path = timeline
         self._timeline = None if timeline is None else Timeline()
         self._predictions = Predictions()
-        self._state = ServerState()
-        self._lag = LoopLag()
-        self._metrics = Metrics(self._state, self._lag, self._device)
-
-    async def run(self, early: EarlySignals) -> int:
-        config, state = self._config, self._state
         self._loop = asyncio.get_running_loop()
         self._stop_asked, self._broken = asyncio.Event(), asyncio.Event()
-        for number in STOP_SIGNALS:
-            self._loop.add_signal_handler(number, self._asked_to_stop)
-        if early.seen:
-            self._stop_asked.set()
+        self._state = state = ServerState()
+        self._lag = LoopLag()
+        self._metrics = Metrics(state, self._lag, self._device)
         self._front_end = FrontEnd(
             state, config.limits, config.generation, self._metrics, config.logs.requests
         )
         admin = Admin(state, config)
         self._listeners = Listeners(config, self._front_end, admin, self._broken.set)
+
+    async def run(self, early: EarlySignals) -> int:
+        for number in STOP_SIGNALS:
+            self._loop.add_signal_handler(number, self._asked_to_stop)
+        if early.seen:
+            self._stop_asked.set()
         watch = asyncio.create_task(self._lag.watch())
         try:
             await self._listeners.open(self._metrics.registry)

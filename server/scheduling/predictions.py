@@ -28,7 +28,7 @@ twice the prediction, so that a slow engine has time to confirm it."""
 
 
 def bucket_for(requests: int, buckets: Sequence[int]) -> int:
-    """Return the smallest bucket that holds so many requests."""
+    """Return the smallest bucket that holds N requests."""
     return next(bucket for bucket in buckets if bucket >= requests)
 
 

@@ -1,7 +1,7 @@
 """The waiting requests: a bounded queue with two priorities, and an index by deadline.
 
 NORMAL requests go before LOW ones; within a priority the first to come is the first to go. Each
-beam profile has a line of its own, because a batch has one profile. A NORMAL request that finds the
+beam profile has its own line, because a batch has one profile. A NORMAL request that finds the
 queue full takes the place of the youngest LOW one.
 """
 

@@ -2,7 +2,7 @@
 
 A mark is a moment in a stream's work. On the host, work is done when its function returns, so that
 a mark is the time. On a GPU a function only queues work: a mark is an event after it, the next
-stage's stream is told to follow the event, and no thread waits but that of the stage on the host.
+stage's stream follows the event, and only the thread of the stage on the host waits for it.
 
 Memory must not be freed while another stream still reads it: the allocator would give it to the
 next batch on the stream that made it. So a batch holds what every stage made of it until generate's
