@@ -204,7 +204,7 @@ class Server:
             batching=config.batching,
             predictions=self._predictions,
             outcomes=self._front_end,
-            died=lambda: self._loop.call_soon_threadsafe(self._broken.set),
+            died=self._stage_died,
             streams=streams_for(self._device),
             timeline=self._timeline,
         )
@@ -264,6 +264,10 @@ class Server:
             _LOG.warning("forced", extra={"event": "forced", "cut": self._state.in_flight})
             exit_now(_logged(FAILED))
         self._stop_asked.set()
+
+    def _stage_died(self) -> None:
+        """Called from one of the pipeline's threads."""
+        self._loop.call_soon_threadsafe(self._broken.set)
 
 
 def exit_now(code: int) -> NoReturn:

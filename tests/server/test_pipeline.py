@@ -87,7 +87,7 @@ def test_requests_that_leave_the_queue_fail_while_generate_stands_still(
     pipeline = start(max_waiting=2)
     occupy(pipeline, script)
     low = request_of("low", priority="LOW")
-    expiring = request_of("expiring", deadline=time.perf_counter() + 0.05)
+    expiring = request_of("expiring", deadline=time.perf_counter() + 1.0)
     normal = [request_of("n0"), request_of("n1")]
     for request in (low, expiring, normal[0]):
         pipeline.submit(request)

@@ -6,8 +6,6 @@ is `reduced`, and @N if its deadline is N ms ahead: "01' a@250".
 
 import gc
 import re
-import threading
-import time
 import weakref
 from collections.abc import Mapping, Sequence
 
@@ -21,7 +19,7 @@ from grace.server.scheduling.predictions import Predictions, bucket_for
 from grace.server.scheduling.request_queue import STALE_DEADLINES
 from grace.server.scheduling.scheduler import Departure, Scheduler
 from grace.server.scheduling.under_way import BatchUnderWay, Place
-from support.pipeline_cases import LONG, Clock, request_of, spans_of, wait_until
+from support.pipeline_cases import Clock, request_of, spans_of
 
 BUCKETS = (1, 2, 4, 7)
 
@@ -365,67 +363,3 @@ def test_after_abandon_every_request_has_ended_wherever_it_was() -> None:
     assert not any(desk.scheduler.cancel(request) for request in lost)
     assert (desk.scheduler.in_flight, desk.scheduler.waiting) == (0, 0)
     assert desk.scheduler.next_batch() is None
-
-
-class Taker:
-    """A thread that takes what leaves the queue until the scheduler is closed and empty."""
-
-    def __init__(self, max_waiting: int = 63, max_wait_ms: float = 0.0) -> None:
-        config = BatchingConfig(max_waiting, max_wait_ms)
-        self.scheduler = Scheduler(config, BUCKETS, Predictions())
-        self.got: list[Departure] = []
-        self._thread = threading.Thread(target=self._take, daemon=True)
-        self._thread.start()
-
-    def _take(self) -> None:
-        while (departure := self.scheduler.next_batch()) is not None:
-            self.got.append(departure)
-
-    def submit(self, *requests: PendingRequest) -> None:
-        for request in requests:
-            self.scheduler.submit(request)
-
-    def waits_for(self, departures: int) -> Departure:
-        wait_until(lambda: len(self.got) == departures)
-        return self.got[-1]
-
-    def ends(self) -> None:
-        self._thread.join(LONG)
-        assert not self._thread.is_alive()
-
-
-def test_next_batch_wakes_for_a_request_a_displacement_and_a_free_place() -> None:
-    taker = Taker(max_waiting=1)
-    taker.submit(request_of())
-    prepared = taker.waits_for(1).batch
-    taker.submit(request_of(priority="LOW"), request_of())
-    assert failed(taker.waits_for(2)) == {"r": "displaced"}
-    taker.scheduler.end((), prepared)
-    assert taker.waits_for(3).batch is not None
-    taker.scheduler.close()
-    taker.ends()
-
-
-def test_next_batch_wakes_when_a_deadline_passes_and_when_a_batch_was_held_long_enough() -> None:
-    taker = Taker(max_wait_ms=5.0)
-    taker.submit(request_of())
-    prepared = taker.waits_for(1).batch
-    taker.submit(request_of("expiring", deadline=time.perf_counter() + 0.05))
-    assert failed(taker.waits_for(2)) == {"expiring": "deadline_exceeded"}
-    taker.scheduler.end((), prepared)
-    taker.submit(request_of())
-    assert taker.waits_for(3).batch is not None
-    taker.scheduler.close()
-    taker.ends()
-
-
-def test_next_batch_ends_when_the_last_waiting_request_of_a_closed_scheduler_is_cancelled() -> None:
-    taker = Taker()
-    taker.submit(request_of())
-    taker.waits_for(1)
-    waiting = request_of()
-    taker.submit(waiting)
-    taker.scheduler.close()
-    assert taker.scheduler.cancel(waiting)
-    taker.ends()
-    assert len(taker.got) == 1
