@@ -30,6 +30,7 @@ from grace.configs.errors import ConfigError, DeviceError, GraceError
 from grace.configs.serving import ServingConfig
 from grace.server.engine.serving_model import precision_of
 from grace.server.engine.serving_pair import ServingPair
+from grace.server.messages import Retrieval
 from grace.server.observe.logs import LOGGER, configure_logs, flush_logs
 from grace.server.observe.loop_lag import LoopLag
 from grace.server.observe.metrics import Metrics
@@ -87,8 +88,14 @@ def serve(
         torch.set_num_threads(config.threads.torch)
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         try:
+            require_distinct_addresses(config)
+            device = require_device(config.device)
+            precision_of(config.precision, device)
+            requests = synthetic_requests(config)
+            require_folder_of(timeline)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                return runner.run(_serve(config, stages, timeline, early))
+                make = partial(Server, config, stages, timeline, device, requests, early)
+                return runner.run(_run(make))
         except (GraceError, OSError) as error:
             fault = start_fault(error, config)
             if source and isinstance(error, (ConfigError, DeviceError)):
@@ -96,12 +103,6 @@ def serve(
     flush_logs()
     print(f"error: {fault}", file=sys.stderr, flush=True)
     return NOT_STARTED
-
-
-async def _serve(
-    config: ServingConfig, stages: Stages, timeline: Path | None, early: "EarlySignals"
-) -> int:
-    return await Server(config, stages, timeline).run(early)
 
 
 class EarlySignals:
@@ -122,36 +123,48 @@ class EarlySignals:
         self.seen = True
 
 
+async def _run(make: Callable[[], "Server"]) -> int:
+    """Make the server in its event loop, and run it."""
+    return await make().run()
+
+
 class Server:
     """Belongs to the event loop."""
 
-    def __init__(self, config: ServingConfig, stages: Stages, timeline: Path | None) -> None:
+    def __init__(
+        self,
+        config: ServingConfig,
+        stages: Stages,
+        timeline: Path | None,
+        device: torch.device,
+        warm_up_requests: tuple[Retrieval, ...],
+        early: EarlySignals,
+    ) -> None:
+        # First: a signal that comes to a running loop before its handler is seen twice.
+        self._loop = asyncio.get_running_loop()
+        self._stop_asked, self._broken = asyncio.Event(), asyncio.Event()
+        for number in STOP_SIGNALS:
+            self._loop.add_signal_handler(number, self._asked_to_stop)
+        if early.seen:
+            self._stop_asked.set()
         self._config = config
         self._stages = stages
-        require_distinct_addresses(config)
-        self._device = require_device(config.device)
-        precision_of(config.precision, self._device)
-        self._warm_up_requests = synthetic_requests(config)
-        require_folder_of(timeline)
+        self._device = device
+        self._warm_up_requests = warm_up_requests
         self._timeline_path = timeline
         self._timeline = None if timeline is None else Timeline()
         self._predictions = Predictions()
-        self._loop = asyncio.get_running_loop()
-        self._stop_asked, self._broken = asyncio.Event(), asyncio.Event()
         self._state = state = ServerState()
         self._lag = LoopLag()
-        self._metrics = Metrics(state, self._lag, self._device)
+        self._metrics = Metrics(state, self._lag, device)
         self._front_end = FrontEnd(
             state, config.limits, config.generation, self._metrics, config.logs.requests
         )
         admin = Admin(state, config)
         self._listeners = Listeners(config, self._front_end, admin, self._broken.set)
 
-    async def run(self, early: EarlySignals) -> int:
-        for number in STOP_SIGNALS:
-            self._loop.add_signal_handler(number, self._asked_to_stop)
-        if early.seen:
-            self._stop_asked.set()
+    async def run(self) -> int:
+        """Serve until a signal or a fault ends the server; return the exit code."""
         watch = asyncio.create_task(self._lag.watch())
         try:
             await self._listeners.open(self._metrics.registry)

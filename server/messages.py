@@ -74,7 +74,7 @@ class RequestState(Enum):
     NEW = auto()
     WAITING = auto()  # in the queue
     TAKEN = auto()  # out of the queue: its outcome is on its way
-    ABANDONED = auto()  # taken, and its caller has gone
+    UNWANTED = auto()  # taken, and its caller has gone
     ENDED = auto()  # its outcome was passed on, or its caller took it back
 
 

@@ -103,7 +103,7 @@ class Scheduler:
                     self._changed.notify()  # the queue may be empty, which ends `next_batch`
                 return self._ends(request)
             if request.state is RequestState.TAKEN:
-                request.state = RequestState.ABANDONED
+                request.state = RequestState.UNWANTED
             return False
 
     def next_batch(self) -> Departure | None:
