@@ -168,7 +168,8 @@ class Server:
         watch = asyncio.create_task(self._lag.watch())
         try:
             await self._listeners.open(self._metrics.registry)
-            name_this_thread("grace-loop")  # now: gRPC's thread would inherit it
+            # Only now: gRPC's thread, which has been started, would inherit the name.
+            name_this_thread("grace-loop")
             pair = await self._load()
             if pair is None:
                 await self._listeners.close()

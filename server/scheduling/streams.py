@@ -22,7 +22,6 @@ __all__ = [
     "Clock",
     "DeviceClock",
     "DeviceStream",
-    "HostClock",
     "HostStream",
     "Mark",
     "Stream",
@@ -78,15 +77,16 @@ class Streams:
 
 
 def streams_for(device: torch.device) -> Streams:
+    host = HostStream()
     if device.type == "cpu":
-        return Streams(HostStream(), HostStream(), HostStream(), HostStream(), HostClock())
-    return Streams(
-        *(DeviceStream(device), DeviceStream(device), DeviceStream(device)),
-        *(HostStream(), DeviceClock(device)),
-    )
+        return Streams(host, host, host, host, clock=host)
+    before, middle, last = (DeviceStream(device) for _ in range(3))
+    return Streams(before, middle, last, host, clock=DeviceClock(device))
 
 
 class HostStream:
+    """The stream and the clock of a stage that works on the host."""
+
     def context(self) -> AbstractContextManager[object]:
         return nullcontext()
 
@@ -101,6 +101,12 @@ class HostStream:
 
     def keep(self, memory: object) -> None:
         pass
+
+    def wait_for(self, mark: Mark) -> None:
+        pass
+
+    def times(self, marks: Sequence[float]) -> list[float]:
+        return list(marks)
 
 
 class DeviceStream:
@@ -130,17 +136,6 @@ class DeviceStream:
 
     def keep(self, memory: object) -> None:
         self._kept.append((self.mark(), memory))
-
-
-class HostClock:
-    def context(self) -> AbstractContextManager[object]:
-        return nullcontext()
-
-    def wait_for(self, mark: Mark) -> None:
-        pass
-
-    def times(self, marks: Sequence[float]) -> list[float]:
-        return list(marks)
 
 
 class DeviceClock:
