@@ -1,6 +1,6 @@
-"""What a call can fail with; its status stands beside each leaf.
+"""Every failure of a call, with its status.
 
-ServiceError            every failure has a reason, which metrics, logs and the trailer carry
+ServiceError            has a reason, which metrics, logs and the trailer carry
 ├── InvalidRequest      INVALID_ARGUMENT     what the request says, with the field's path
 ├── WrongPair           FAILED_PRECONDITION  another model or SID space than the loaded ones
 ├── Overloaded          RESOURCE_EXHAUSTED   with the time after which to try again
@@ -10,8 +10,8 @@ ServiceError            every failure has a reason, which metrics, logs and the 
 ├── Draining            UNAVAILABLE          on its way out
 └── InternalError       INTERNAL             ours; its text goes to the log, never to the caller
 
-Only `text` reaches a caller. It may name a value of the caller's own request; a log may not, so a
-log has `reason` and `field` only.
+Only `text` reaches a caller. It may name a value of the caller's own request. A log may not, so it
+has `reason` and `field` only.
 """
 
 from typing import ClassVar
@@ -28,10 +28,17 @@ __all__ = [
     "Overloaded",
     "ServiceError",
     "WrongPair",
+    "displaced",
+    "expired",
+    "malformed",
+    "queue_full",
+    "unmeetable",
 ]
 
-
 FIELD_CHARACTERS = 128
+
+MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.001, 10.0
+"""Bounds of the advice when to try again: a prediction may be missing, or far off."""
 
 
 class ServiceError(Exception):
@@ -46,7 +53,7 @@ class ServiceError(Exception):
 
     @property
     def field(self) -> str | None:
-        """The path of the request's field that is to blame."""
+        """The path of the faulty field of the request, if the error is about one."""
         return None
 
     @property
@@ -120,7 +127,7 @@ class Draining(ServiceError):
 
 
 class InternalError(ServiceError):
-    """`text` is fixed: what went wrong stands in the log beside the request's id."""
+    """`text` is fixed: the log says what went wrong, next to the request's id."""
 
     code = grpc.StatusCode.INTERNAL
 
@@ -128,8 +135,39 @@ class InternalError(ServiceError):
         super().__init__(reason, "internal error; the server's log has it under the request's id")
 
 
+def malformed() -> InvalidRequest:
+    text = "the bytes are not a grace.v1.RetrieveRequest"
+    return InvalidRequest("", text, reason="malformed")
+
+
+def queue_full(places: int, retry_seconds: float) -> Overloaded:
+    """`retry_seconds` until all waiting requests have been answered."""
+    text = f"{places} requests wait, and no more may; try again later"
+    return Overloaded("queue_full", text, _retry_after(retry_seconds))
+
+
+def displaced(retry_seconds: float) -> Overloaded:
+    text = "a request of NORMAL priority took the place of this LOW one; try again later"
+    return Overloaded("displaced", text, _retry_after(retry_seconds))
+
+
+def unmeetable(left: float, needed: float) -> DeadlineUnmeetable:
+    """`left` seconds to the deadline are fewer than an answer is predicted to need."""
+    text = f"{max(0.0, left) * 1000:.0f} ms are left, an answer takes {needed * 1000:.0f} ms now"
+    return DeadlineUnmeetable("deadline_unmeetable", f"{text}; allow more time, or try again later")
+
+
+def expired() -> DeadlineUnmeetable:
+    text = "the deadline passed while the request waited; allow more time, or try again later"
+    return DeadlineUnmeetable("deadline_exceeded", text)
+
+
+def _retry_after(seconds: float) -> float:
+    return min(max(MIN_RETRY_SECONDS, seconds), MAX_RETRY_SECONDS)
+
+
 def _bounded(field: str) -> str:
-    """A path holds names of the caller's; a long one must not push the fault out of the status."""
+    """Cut the middle of a path: it holds the caller's names, and must leave room for the fault."""
     if len(field) <= FIELD_CHARACTERS:
         return field
     half = FIELD_CHARACTERS // 2

@@ -1,11 +1,11 @@
-"""The server from start to end: listening, loading, ready, draining, gone.
+"""The server from start to end.
 
-STARTING   the ports are bound; health says NOT_SERVING while snapshot and checkpoint are loaded and
-           every stage is warmed up, on a thread of its own
-SERVING    until SIGTERM or SIGINT, or until a stage dies, or a process that holds gRPC
-DRAINING   NOT_SERVING; calls are taken for `listen.linger_seconds`, then what is under way is
+STARTING   the ports are bound; health says NOT_SERVING while a thread loads snapshot and checkpoint
+           and warms every stage up
+SERVING    until SIGTERM or SIGINT, or until a stage or a process that holds gRPC dies
+DRAINING   NOT_SERVING; calls are taken for `listen.linger_seconds`, then the calls under way are
            finished within `listen.drain_seconds`
-FAILED     something has died: what was under way in it fails, and the process ends
+FAILED     a stage or a process has died: its calls fail, and the server ends
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -30,15 +30,14 @@ from grace.configs.errors import ConfigError, DeviceError, GraceError
 from grace.configs.serving import ServingConfig
 from grace.server.engine.loading import precision_of
 from grace.server.engine.serving_pair import ServingPair
-from grace.server.messages import Answer, AnsweredBatch, Failure, Span, StageName
+from grace.server.messages import Retrieval
 from grace.server.observe.logs import LOGGER, configure_logs, flush_logs
 from grace.server.observe.metrics import LoopLag, Metrics
-from grace.server.observe.request_log import RequestLog
 from grace.server.observe.thread_names import name_this_thread
 from grace.server.observe.timeline import Timeline
-from grace.server.scheduling.lanes import lanes_of
 from grace.server.scheduling.pipeline import Pipeline
-from grace.server.scheduling.service_times import ServiceTimes
+from grace.server.scheduling.predictions import Predictions
+from grace.server.scheduling.streams import streams_for
 from grace.server.server_state import Phase, ServerState
 from grace.server.stages.stages import STAGES, Stages
 from grace.server.start_up import (
@@ -62,10 +61,10 @@ SWITCH_SECONDS = 5e-4
 """How long a busy stage thread may keep the interpreter from the event loop."""
 
 FAIL_SECONDS = 2.0
-"""For the failures of a dead stage to reach their callers."""
+"""The time that the failures of a dead stage have to reach their callers."""
 
 JOIN_SECONDS = 5.0
-"""For the pipeline's threads to end, once nothing is under way."""
+"""The time that the pipeline's threads have to end, once nothing is under way."""
 
 _LOG = logging.getLogger(LOGGER)
 _Result = TypeVar("_Result")
@@ -77,9 +76,10 @@ def serve(
     timeline: Path | None = None,
     source: str = "",
 ) -> int:
-    """Runs until it is told to stop; the exit code. A fault of the start is told on stderr.
+    """Run until a signal or a fault ends the server; return the exit code. A fault of the start is
+    printed on stderr.
 
-    `source` is where the settings come from: a file, and options that replaced some of it.
+    `source` names where the settings come from: a file, and options that replaced some of it.
     """
     with EarlySignals() as early:
         configure_logs(config.logs)
@@ -87,9 +87,14 @@ def serve(
         torch.set_num_threads(config.threads.torch)
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         try:
-            server = Server(config, stages, timeline)
+            require_distinct_addresses(config)
+            device = require_device(config.device)
+            precision_of(config.precision, device)
+            requests = synthetic_requests(config)
+            require_folder_of(timeline)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                return runner.run(server.run(early))
+                make = partial(Server, config, stages, timeline, device, requests, early)
+                return runner.run(_run(make))
         except (GraceError, OSError) as error:
             fault = start_fault(error, config)
             if source and isinstance(error, (ConfigError, DeviceError)):
@@ -100,7 +105,7 @@ def serve(
 
 
 class EarlySignals:
-    """Notes what asks to stop before the event loop listens: it would end the process otherwise."""
+    """Notes signals that arrive before the event loop handles them, and would end the process."""
 
     def __init__(self) -> None:
         self.seen = False
@@ -117,47 +122,58 @@ class EarlySignals:
         self.seen = True
 
 
+async def _run(make: Callable[[], "Server"]) -> int:
+    """Make the server in its event loop, and run it."""
+    return await make().run()
+
+
 class Server:
-    """Also the pipeline's `Outcomes`: told from its threads how requests and batches end."""
+    """Belongs to the event loop."""
 
-    def __init__(self, config: ServingConfig, stages: Stages, timeline: Path | None) -> None:
-        self._config = config
-        self._stages = stages
-        require_distinct_addresses(config)
-        self._device = require_device(config.device)
-        precision_of(config.precision, self._device)
-        self._warm_up_requests = synthetic_requests(config)
-        require_folder_of(timeline)
-        self._timeline_path = timeline
-        self._timeline = None if timeline is None else Timeline()
-        self._times = ServiceTimes()
-        self._state = ServerState()
-        self._lag = LoopLag()
-        self._metrics = Metrics(self._state, self._lag, self._device)
-        self._request_log = RequestLog() if config.logs.requests else None
-
-    async def run(self, early: EarlySignals) -> int:
-        config, state = self._config, self._state
+    def __init__(
+        self,
+        config: ServingConfig,
+        stages: Stages,
+        timeline: Path | None,
+        device: torch.device,
+        warm_up_requests: tuple[Retrieval, ...],
+        early: EarlySignals,
+    ) -> None:
+        # First: a signal that comes to a running loop before its handler is seen twice.
         self._loop = asyncio.get_running_loop()
         self._stop_asked, self._broken = asyncio.Event(), asyncio.Event()
         for number in STOP_SIGNALS:
             self._loop.add_signal_handler(number, self._asked_to_stop)
         if early.seen:
             self._stop_asked.set()
+        self._config = config
+        self._stages = stages
+        self._device = device
+        self._warm_up_requests = warm_up_requests
+        self._timeline_path = timeline
+        self._timeline = None if timeline is None else Timeline()
+        self._predictions = Predictions()
+        self._state = state = ServerState()
+        self._lag = LoopLag()
+        self._metrics = Metrics(state, self._lag, device)
         self._front_end = FrontEnd(
-            state, config.limits, config.generation, self._metrics, self._request_log
+            state, config.limits, config.generation, self._metrics, config.logs.requests
         )
         admin = Admin(state, config)
         self._listeners = Listeners(config, self._front_end, admin, self._broken.set)
+
+    async def run(self) -> int:
+        """Serve until a signal or a fault ends the server; return the exit code."""
         watch = asyncio.create_task(self._lag.watch())
         try:
             await self._listeners.open(self._metrics.registry)
-            name_this_thread("grace-loop")  # behind gRPC, whose thread would have the name as well
+            # Only now: gRPC's thread, which has been started, would inherit the name.
+            name_this_thread("grace-loop")
             pair = await self._load()
             if pair is None:
                 await self._listeners.close()
                 # The loading thread is in native code, which nothing interrupts.
-                exit_now(_told(FAILED if self._broken.is_set() else STOPPED))
+                exit_now(_logged(FAILED if self._broken.is_set() else STOPPED))
             await self._go_ready(pair)
             return await self._serve_and_end()
         finally:
@@ -165,10 +181,14 @@ class Server:
             await self._listeners.close()
 
     async def _load(self) -> ServingPair | None:
-        """None if the server was told to stop before it was ready, or broke."""
+        """Return None if the server was asked to stop, or broke, before it was ready."""
         loading = _in_thread(
             lambda: load_and_warm_up(
-                self._config, self._device, self._stages, self._times, self._warm_up_requests
+                self._config,
+                self._device,
+                self._stages,
+                self._predictions,
+                self._warm_up_requests,
             )
         )
         if await _first(loading, self._stop_asked.wait(), self._broken.wait()) != 0:
@@ -180,7 +200,7 @@ class Server:
             return None
         try:
             pair = loading.result()
-        except Exception:  # whatever it was is counted, and raised on
+        except Exception:  # counted, and raised again
             self._metrics.loaded("failed")
             raise
         self._metrics.loaded("ok")
@@ -195,14 +215,15 @@ class Server:
             pair=state.current_pair,
             generation=config.generation,
             batching=config.batching,
-            times=self._times,
-            outcomes=self,
-            lanes=lanes_of(self._device),
+            predictions=self._predictions,
+            outcomes=self._front_end,
+            died=self._stage_died,
+            streams=streams_for(self._device),
             timeline=self._timeline,
         )
         state.pipeline.start()
         gc.collect()
-        gc.freeze()  # what is loaded stays: no collection need look at it again
+        gc.freeze()  # what is loaded stays: collections need not look at it again
         state.phase, state.takes = Phase.SERVING, True
         await self._listeners.set_health(serving=True)
         facts = {"snapshot_version": pair.snapshot.facts.version, "checkpoint": pair.checkpoint}
@@ -221,13 +242,13 @@ class Server:
         joined = await _in_thread(lambda: pipeline.join(JOIN_SECONDS))
         self._write_timeline()
         await self._listeners.close()
-        code = _told(STOPPED if finished and joined else FAILED)
+        code = _logged(STOPPED if finished and joined else FAILED)
         if not joined:
             exit_now(code)
         return code
 
     async def _drain(self) -> bool:
-        """Whether everything that was taken in has been answered."""
+        """Return whether every call that was taken has been answered."""
         self._state.phase = Phase.DRAINING
         _LOG.info("draining", extra={"event": "draining"})
         await self._listeners.set_health(serving=False)
@@ -254,34 +275,27 @@ class Server:
     def _asked_to_stop(self) -> None:
         if self._stop_asked.is_set():
             _LOG.warning("forced", extra={"event": "forced", "cut": self._state.in_flight})
-            exit_now(_told(FAILED))
+            exit_now(_logged(FAILED))
         self._stop_asked.set()
 
-    def ended(self, answers: Sequence[Answer], failures: Sequence[Failure]) -> None:
-        self._front_end.ended(answers, failures)
-
-    def batch_done(self, answered: AnsweredBatch, spans: tuple[Span, ...]) -> None:
-        self._metrics.batch_done(answered, spans)
-        if self._request_log is not None:
-            self._request_log.batch_done(answered, spans)
-
-    def died(self, stage: StageName, error: BaseException) -> None:  # noqa: ARG002, it is logged
+    def _stage_died(self) -> None:
+        """Called from one of the pipeline's threads."""
         self._loop.call_soon_threadsafe(self._broken.set)
 
 
 def exit_now(code: int) -> NoReturn:
-    """Ends the process without waiting for any thread, but for the log's, and that not for long."""
+    """End the process at once. Only the log's thread has a short time to write what is left."""
     flush_logs()
     os._exit(code)
 
 
-def _told(code: int) -> int:
+def _logged(code: int) -> int:
     _LOG.info("stopped", extra={"event": "stopped", "exit_code": code})
     return code
 
 
 async def _first(*events: Awaitable[object]) -> int:
-    """Which of them has happened; the earlier one if several have. The others are given up."""
+    """Wait until one of some events has happened; return its index. Cancel the others."""
     waits = [asyncio.ensure_future(event) for event in events]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     first = next(number for number, wait in enumerate(waits) if wait.done())
@@ -291,22 +305,22 @@ async def _first(*events: Awaitable[object]) -> int:
 
 
 def _in_thread(work: Callable[[], _Result]) -> asyncio.Future[_Result]:
-    """On a thread that the process can end without, unlike those of the loop's own pool."""
+    """Run work on a daemon thread: the process can end without it, unlike the loop's own pool."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[_Result] = loop.create_future()
 
-    def tell(how: Callable[[], None]) -> None:
+    def complete(setter: Callable[[], None]) -> None:
         if not future.cancelled():
-            how()
+            setter()
 
     def run() -> None:
         name_this_thread("grace-aside")
         try:
             result = work()
         except BaseException as error:  # noqa: BLE001, it is raised where the future is awaited
-            loop.call_soon_threadsafe(tell, partial(future.set_exception, error))
+            loop.call_soon_threadsafe(complete, partial(future.set_exception, error))
         else:
-            loop.call_soon_threadsafe(tell, partial(future.set_result, result))
+            loop.call_soon_threadsafe(complete, partial(future.set_result, result))
 
     threading.Thread(target=run, daemon=True).start()
     return future

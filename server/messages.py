@@ -1,4 +1,4 @@
-"""What one stage hands to the next: reading this file is reading the pipeline.
+"""What one stage passes to the next: these types are the pipeline in short.
 
     Retrieval -> PendingRequest -> RequestBatch --input--> InputBatch --features--> FeatureBatch
                                      --generate--> GeneratedBatch --post--> AnsweredBatch
@@ -7,8 +7,11 @@ A batch is bound to one snapshot and one checkpoint when it forms, and keeps the
 tensors have as many rows as its bucket; requests have the first rows, the others are empty.
 """
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from enum import Enum, auto
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -26,22 +29,27 @@ from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError
 
 __all__ = [
+    "STAGE_NAMES",
     "Answer",
     "AnsweredBatch",
     "Failure",
     "FeatureBatch",
     "GeneratedBatch",
     "InputBatch",
+    "Outcome",
     "PendingRequest",
     "Priority",
     "RequestBatch",
+    "RequestState",
     "Retrieval",
     "Span",
     "StageName",
+    "queue_seconds",
 ]
 
 Priority: TypeAlias = Literal["NORMAL", "LOW"]
 StageName: TypeAlias = Literal["input", "features", "generate", "post"]
+STAGE_NAMES: tuple[StageName, ...] = get_args(StageName)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +68,35 @@ class Retrieval:
     include_sids: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PendingRequest:
-    """A request that somebody waits for. Two of them are never equal.
+class RequestState(Enum):
+    """Where a request is. NEW -> WAITING -> TAKEN -> ENDED, or shorter."""
 
-    arrived   time.perf_counter() when it was read, and its waiting began
-    deadline  on the same clock; infinite if the caller set none
+    NEW = auto()
+    WAITING = auto()  # in the queue
+    TAKEN = auto()  # out of the queue: its outcome is on its way
+    UNWANTED = auto()  # taken, and its caller has gone
+    ENDED = auto()  # its outcome was passed on, or its caller took it back
+
+
+@dataclass(slots=True, eq=False)
+class PendingRequest:
+    """A request on its way from the front end to its outcome. Two of them are never equal.
+
+    arrived     time.perf_counter() when it was read, and its waiting began
+    deadline    on the same clock; infinite if the caller set none
+    completion  the event loop's: only the front end sets it; None if no call waits, as in warm-up
+    state       the scheduler's: read and written under its lock only
+    batch_size  of its batch, and when the stages worked on it, for the log; the pipeline sets
+    spans       both before it passes the outcome on
     """
 
     retrieval: Retrieval
     arrived: float
     deadline: float
+    completion: "asyncio.Future[Outcome] | None" = None
+    state: RequestState = RequestState.NEW
+    batch_size: int = 0
+    spans: "tuple[Span, ...]" = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +109,13 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A request that ends with a reply, as the bytes of a RetrieveResponse."""
+    """A request that ends with a reply, the bytes of a RetrieveResponse."""
 
     request: PendingRequest
     reply: bytes
+
+
+Outcome: TypeAlias = Answer | Failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +125,13 @@ class Span:
     stage: StageName
     begin: float
     end: float
+
+
+def queue_seconds(requests: Sequence[PendingRequest], spans: Sequence[Span]) -> list[float]:
+    """Return how long each request of a batch has waited, anywhere, until the last span's end: the
+    time since it arrived less the time that stages worked on it."""
+    waited = spans[-1].end - sum(span.end - span.begin for span in spans)
+    return [max(0.0, waited - request.arrived) for request in requests]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +148,15 @@ class RequestBatch:
 
 @dataclass(frozen=True, slots=True)
 class InputBatch:
-    """What the input stage made of a batch: request i has row i.
+    """A batch as the input stage has read it: request i has row i.
 
-    `failures` are requests of the batch that could not be read; they have no row.
+    `failures` are the requests that could not be read; they have no row.
     """
 
     batch: RequestBatch
     requests: tuple[PendingRequest, ...]
     failures: tuple[Failure, ...]
-    ignored: tuple[tuple[str, ...], ...]  # of each request: names nobody knows
+    ignored: tuple[tuple[str, ...], ...]  # of each request: names that the schema does not know
     user_rows: UserRows  # [bucket], in the CPU's memory, for exact matching
     users: UserTensors  # [bucket], on the device
     inputs: BatchInputs  # [bucket], on the device
@@ -138,7 +174,7 @@ class GeneratedBatch:
 
     leaves   int32 [bucket, num_sids]    best first; dead ones NO_NODE
     scores   float32 [bucket, num_sids]
-    corrupt  bool [bucket]               the model's numbers were not finite; the row means nothing
+    corrupt  bool [bucket]               the model's numbers are not finite: the row has no meaning
     """
 
     input: InputBatch
@@ -149,9 +185,9 @@ class GeneratedBatch:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredBatch:
-    """The end: each request of the input batch is in `answers` or in `failures`.
+    """The last type: each request of the input batch is in `answers` or in `failures`.
 
-    counts are of the answers, in their order.
+    counts  one entry for each answer, in the same order
     """
 
     input: InputBatch

@@ -1,4 +1,4 @@
-"""What the server is doing, and the pair that it serves. Only the event loop changes it."""
+"""The server's phase, its open calls and the pair that it serves."""
 
 import time
 from enum import IntEnum
@@ -11,7 +11,7 @@ __all__ = ["Phase", "ServerState"]
 
 
 class Phase(IntEnum):
-    """The API's GetStatusResponse.State."""
+    """Where the server is between start and end: the API's GetStatusResponse.State."""
 
     STARTING = GetStatusResponse.STATE_STARTING
     SERVING = GetStatusResponse.STATE_SERVING
@@ -20,11 +20,12 @@ class Phase(IntEnum):
 
 
 class ServerState:
-    """
-    pair        the current one: batches are bound to what this holds when they form
-    pipeline    None until ready
-    takes       whether a call is taken in; while draining it is, for as long as the server lingers
-    open_calls  Retrieve calls that have come in and whose replies have not gone out to the end
+    """Only the event loop changes it.
+
+    pair        the current pair: a batch is bound to it when it forms
+    pipeline    None until the server is ready
+    takes       whether new calls are served: also while a draining server lingers
+    open_calls  Retrieve calls that came in and whose replies have not been sent to the end
     """
 
     def __init__(self) -> None:

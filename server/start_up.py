@@ -24,7 +24,7 @@ from grace.server.engine.loading import (
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.engine.warm_up import warm_up, warm_up_requests
 from grace.server.messages import Retrieval
-from grace.server.scheduling.service_times import ServiceTimes
+from grace.server.scheduling.predictions import Predictions
 from grace.server.stages.stages import Stages
 
 __all__ = [
@@ -87,7 +87,7 @@ def load_and_warm_up(
     config: ServingConfig,
     device: torch.device,
     stages: Stages,
-    times: ServiceTimes,
+    predictions: Predictions,
     requests: tuple[Retrieval, ...],
 ) -> ServingPair:
     """Load the pair that the configuration names and run `requests` through every stage."""
@@ -112,7 +112,7 @@ def load_and_warm_up(
                 f"device {config.device}: snapshot and checkpoint do not fit into memory: {fault}; "
                 "take smaller ones, or a larger machine"
             ) from None
-        warm_up(stages, pair, config.generation, requests, times.observe)
+        warm_up(stages, pair, config.generation, requests, predictions.observe)
     return pair
 
 

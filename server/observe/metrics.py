@@ -16,7 +16,6 @@ from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from threading import Lock
-from typing import get_args
 
 import torch
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -26,7 +25,7 @@ from prometheus_client.registry import Collector
 from grace.configs.marked_text import rewrite
 from grace.index.snapshot import Snapshot
 from grace.server.errors import ServiceError
-from grace.server.messages import AnsweredBatch, PendingRequest, Span, StageName
+from grace.server.messages import STAGE_NAMES, AnsweredBatch, Span, queue_seconds
 from grace.server.server_state import Phase, ServerState
 
 __all__ = ["REASONS", "BatchHistogram", "LoopLag", "Metrics", "metrics_table"]
@@ -138,12 +137,10 @@ class Metrics:
             self._failures.labels(error.reason).inc()
 
     def batch_done(self, answered: AnsweredBatch, spans: Sequence[Span]) -> None:
-        requests = answered.input.requests
         self._batch_size.observe(len(answered.input.batch.requests))
         for span in spans:
             self._stage_seconds[span.stage].observe(span.end - span.begin)
-        worked = sum(span.end - span.begin for span in spans)
-        self._queue_seconds.observe_all([waited(each, spans, worked) for each in requests])
+        self._queue_seconds.observe_all(queue_seconds(answered.input.requests, spans))
         counts = answered.counts
         self._generated.inc(int(counts.generated.sum()))
         self._returned.inc(int(counts.returned.sum()))
@@ -215,7 +212,7 @@ class Metrics:
             ["stage"],
             buckets=_SECONDS,
         )
-        self._stage_seconds = {stage: stages.labels(stage) for stage in get_args(StageName)}
+        self._stage_seconds = {stage: stages.labels(stage) for stage in STAGE_NAMES}
         self._batch_size = histogram("grace_batch_size", "Requests in a batch.", buckets=_BATCH)
         self._ads = of_batches("grace_ads_per_request", "Ads in a reply.", _ADS)
         self._pass_rate = of_batches(
@@ -239,11 +236,6 @@ class Metrics:
         if device.type == "cuda":
             memory = gauge("grace_gpu_memory_bytes", "Memory that tensors hold; with a GPU only.")
             memory.set_function(lambda: torch.cuda.memory_allocated(device))
-
-
-def waited(request: PendingRequest, spans: Sequence[Span], worked: float) -> float:
-    """Return all waiting of a request: its time in the pipeline less that of the stages' work."""
-    return max(0.0, spans[-1].end - request.arrived - worked)
 
 
 def metrics_table() -> str:

@@ -1,7 +1,7 @@
-"""When each stage worked on which batch: the latest spans, as a trace that browsers draw.
+"""When each stage worked on which batch, as a file in Chrome's trace format.
 
-The file is Chrome's trace format, which chrome://tracing and ui.perfetto.dev open: a track for
-each stage, a slice for each batch, times in microseconds from the oldest slice.
+chrome://tracing and ui.perfetto.dev draw it: a track for each stage, a slice for each batch, times
+in microseconds from the oldest slice.
 """
 
 import json
@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grace.server.messages import RequestBatch, Span, StageName
+from grace.server.messages import STAGE_NAMES, RequestBatch, Span
 
 __all__ = ["Timeline"]
 
-TRACKS: tuple[StageName, ...] = ("input", "features", "generate", "post")
 PROCESS = 1
 
 
@@ -30,22 +29,22 @@ class _Entry:
 
 
 class Timeline:
-    """Keeps the latest batches only. Any thread may call it."""
+    """Keeps the latest batches, and counts all. Any thread may call it."""
 
     def __init__(self, max_batches: int = 20_000) -> None:
         self._lock = threading.Lock()
         self._entries: deque[_Entry] = deque(maxlen=max_batches)
-        self._batches = 0
+        self.batches = 0
 
     def add(self, batch: RequestBatch, spans: Sequence[Span]) -> None:
         profile, bucket, requests = batch.profile_name, batch.bucket, len(batch.requests)
         with self._lock:
-            self._entries.append(_Entry(self._batches, profile, bucket, requests, tuple(spans)))
-            self._batches += 1
+            self._entries.append(_Entry(self.batches, profile, bucket, requests, tuple(spans)))
+            self.batches += 1
 
     def write(self, path: Path) -> None:
         with self._lock:
-            entries, batches = tuple(self._entries), self._batches
+            entries, batches = tuple(self._entries), self.batches
         origin = min((span.begin for entry in entries for span in entry.spans), default=0.0)
         events = [_event(entry, span, origin) for entry in entries for span in entry.spans]
         trace = {
@@ -57,15 +56,10 @@ class Timeline:
 
 
 def _track_names() -> list[dict[str, Any]]:
+    common = {"name": "thread_name", "ph": "M", "pid": PROCESS}
     return [
-        {
-            "name": "thread_name",
-            "ph": "M",
-            "pid": PROCESS,
-            "tid": track,
-            "args": {"name": stage},
-        }
-        for track, stage in enumerate(TRACKS, start=1)
+        {**common, "tid": track, "args": {"name": stage}}
+        for track, stage in enumerate(STAGE_NAMES, start=1)
     ]
 
 
@@ -74,7 +68,7 @@ def _event(entry: _Entry, span: Span, origin: float) -> dict[str, Any]:
         "name": span.stage,
         "ph": "X",
         "pid": PROCESS,
-        "tid": TRACKS.index(span.stage) + 1,
+        "tid": STAGE_NAMES.index(span.stage) + 1,
         "ts": round((span.begin - origin) * 1e6, 3),
         "dur": round((span.end - span.begin) * 1e6, 3),
         "args": {

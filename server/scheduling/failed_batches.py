@@ -1,11 +1,12 @@
-"""When failed batches mean that a stage is broken, rather than unlucky with one request."""
+"""When failed batches mean that a stage is broken, and not just that one request is bad."""
 
 import pickle
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
-from grace.server.messages import RequestBatch
+from grace.server.messages import PendingRequest
 
 __all__ = ["FAILURES_OF_A_BROKEN_STAGE", "FailedBatches"]
 
@@ -13,26 +14,26 @@ FAILURES_OF_A_BROKEN_STAGE = 3
 """In a row."""
 
 DEVICE_ERRORS = (torch.AcceleratorError, torch.cuda.CudaError)
-"""After one of these nothing that the device returns can be trusted."""
+"""After one of these, nothing that the device returns can be trusted."""
 
 
 class FailedBatches:
-    """Those of a stage in a row.
+    """Counts the batches that failed in one stage in a row.
 
-    A request that comes again, say because its caller retries, and is alone in its batch each time,
-    counts once: it may be all that fails, and it must not take one server after the other down.
+    A request that fails alone in its batch counts once, however often its caller sends it again: it
+    may be the only cause, and it must not take one server after the other down.
     """
 
     def __init__(self) -> None:
         self._counted = 0
         self._alone: set[bytes] = set()
 
-    def broken_by(self, error: Exception, batch: RequestBatch) -> bool:
-        """Whether this batch's failure says that the stage is."""
+    def broken_by(self, error: Exception, requests: Sequence[PendingRequest]) -> bool:
+        """Count a batch that failed; return whether the stage is broken."""
         if isinstance(error, DEVICE_ERRORS):
             return True
-        if len(batch.requests) == 1:
-            content = pickle.dumps(replace(batch.requests[0].retrieval, request_id=""))
+        if len(requests) == 1:
+            content = pickle.dumps(replace(requests[0].retrieval, request_id=""))
             if content in self._alone:
                 return False
             self._alone.add(content)
@@ -40,6 +41,6 @@ class FailedBatches:
         return self._counted >= FAILURES_OF_A_BROKEN_STAGE
 
     def clear(self) -> None:
-        """After a batch that did not fail."""
+        """Start again, after a batch that did not fail."""
         self._counted = 0
         self._alone.clear()

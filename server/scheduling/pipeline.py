@@ -1,38 +1,36 @@
-"""Four threads, one for each stage, and what passes between them.
+"""Four threads, one for each stage, and the batches that pass between them.
 
-    submit -> waiting line -> input -> features -> generate -> post -> outcomes
+    submit -> Scheduler -> input -> features -> generate -> post -> Outcomes
 
-A batch forms as soon as something waits and no other batch is prepared, or being prepared, ahead of
-generate: so generate never waits for the stages before it when there is work, and a lone request
-leaves at once. Every request that was taken in ends once: its answer or failure is told, or it was
-cancelled while it still waited. A prepared batch that nobody waits for any more is not generated.
+A batch forms as soon as a request waits and no other batch is prepared, or being prepared, ahead of
+generate. So generate never waits for the stages before it while there is work, and a lone request
+starts at once. Every request that was taken ends exactly once: the pipeline reports its outcome,
+or `cancel` took it back while it waited.
 
-The stages are pure functions. On a GPU each has a stream of its own (server/scheduling/lanes.py),
-so that they
-overlap; only post, whose work is the host's, waits for the device.
+The stages are pure functions. On a GPU each has its own stream (`streams.py`), so that they
+overlap; only post, which works on the host, waits for the device.
 """
 
 import logging
-import math
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import perf_counter
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from grace.configs.generation import GenerationConfig
 from grace.configs.serving import BatchingConfig
 from grace.server.engine.serving_pair import ServingPair
-from grace.server.errors import Cancelled, Draining, InternalError
+from grace.server.errors import InternalError
 from grace.server.messages import (
-    Answer,
     AnsweredBatch,
     Failure,
     FeatureBatch,
     GeneratedBatch,
     InputBatch,
+    Outcome,
     PendingRequest,
     RequestBatch,
-    Retrieval,
     Span,
     StageName,
 )
@@ -40,37 +38,94 @@ from grace.server.observe.logs import LOGGER
 from grace.server.observe.thread_names import name_this_thread
 from grace.server.observe.timeline import Timeline
 from grace.server.scheduling.failed_batches import FailedBatches
-from grace.server.scheduling.hand_off import Carried, HandOff, Timed
-from grace.server.scheduling.lanes import Clock, Lane, Lanes
-from grace.server.scheduling.refusals import displaced, expired, queue_full, turned_away, unmeetable
-from grace.server.scheduling.service_times import ServiceTimes
-from grace.server.scheduling.waiting_line import Departure, WaitingLine, bucket_for
-from grace.server.scheduling.work_ahead import WorkAhead
+from grace.server.scheduling.predictions import Predictions
+from grace.server.scheduling.scheduler import Departure, Scheduler
+from grace.server.scheduling.streams import Clock, Mark, Stream, Streams
+from grace.server.scheduling.under_way import BatchUnderWay, Place
 from grace.server.stages.stages import Stages
 
 __all__ = ["Outcomes", "Pipeline"]
 
-Given = TypeVar("Given")
+Batch = TypeVar("Batch")
+Taken = TypeVar("Taken")
 Made = TypeVar("Made")
 
 _LOG = logging.getLogger(LOGGER)
 
 
 class Outcomes(Protocol):
-    """Called from the pipeline's threads. What these raise is the end of the stage that called."""
-
-    def ended(self, answers: Sequence[Answer], failures: Sequence[Failure]) -> None:
-        """Each submitted request is in one call, once, unless `cancel` took it back."""
+    """Called from the pipeline's threads. An exception ends the stage that called."""
 
     def batch_done(self, answered: AnsweredBatch, spans: tuple[Span, ...]) -> None:
-        """Before its requests end."""
+        """Report a batch that has passed all stages, before its requests end."""
 
-    def died(self, stage: StageName, error: BaseException) -> None:
-        """The first dead stage; all requests have ended. The process must end."""
+    def ended(self, outcomes: Sequence[Outcome]) -> None:
+        """Report how requests ended: each one once, unless `cancel` took it back."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    stage: StageName
+    begin: Mark
+    end: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class _Carried(Generic[Batch]):
+    """A batch between two stages, readable once the last mark has passed.
+
+    made  what the stages before made of it, which streams may still read
+    """
+
+    under_way: BatchUnderWay
+    batch: Batch
+    times: tuple[_Timed, ...] = ()
+    made: tuple[object, ...] = ()
+
+
+class _Slot(Generic[Batch]):
+    """A queue of one batch between two stages."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._batch: _Carried[Batch] | None = None
+        self._closed = False
+
+    def put(self, batch: _Carried[Batch]) -> None:
+        """Wait until the slot is empty, and fill it. After `abandon` the batch is dropped."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._batch is None or self._closed)
+            if not self._closed:
+                self._batch = batch
+                self._changed.notify_all()
+
+    def take(self) -> _Carried[Batch] | None:
+        """Wait for a batch. None once the slot is closed and empty."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._batch is not None or self._closed)
+            batch, self._batch = self._batch, None
+            self._changed.notify_all()
+            return batch
+
+    def close(self) -> None:
+        """Called by the stage that puts: nothing follows."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def abandon(self) -> None:
+        """Drop the batch in the slot, and all that follow."""
+        with self._changed:
+            self._batch = None
+            self.close()
 
 
 class Pipeline:
-    """Any thread may submit, cancel and close."""
+    """Any thread may submit, cancel and close.
+
+    `died` is called once, from one of the threads here, when a stage has died and all requests have
+    ended. The process must end then.
+    """
 
     def __init__(
         self,
@@ -78,40 +133,38 @@ class Pipeline:
         pair: Callable[[], ServingPair],
         generation: GenerationConfig,
         batching: BatchingConfig,
-        times: ServiceTimes,
+        predictions: Predictions,
         outcomes: Outcomes,
-        lanes: Lanes,
+        died: Callable[[], None],
+        streams: Streams,
         timeline: Timeline | None = None,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._stages = stages
         self._pair = pair
-        self._generation = generation
-        self._max_waiting = batching.max_waiting
-        self._times = times
+        self._profiles = generation.profiles
         self._outcomes = outcomes
+        self._died = died
         self._timeline = timeline
-        self._work = WorkAhead(times)
-        self._line = WaitingLine(batching, generation.batch_buckets, self._work)
-        self._to_features: HandOff[InputBatch] = HandOff()
-        self._to_generate: HandOff[FeatureBatch] = HandOff()
-        self._to_post: HandOff[GeneratedBatch] = HandOff()
-        self._lanes: dict[StageName, Lane] = {
-            "input": lanes.input,
-            "features": lanes.features,
-            "generate": lanes.generate,
-            "post": lanes.post,
+        self._scheduler = Scheduler(batching, generation.batch_buckets, predictions, clock)
+        self._to_features: _Slot[InputBatch] = _Slot()
+        self._to_generate: _Slot[FeatureBatch] = _Slot()
+        self._to_post: _Slot[GeneratedBatch] = _Slot()
+        self._streams: dict[StageName, Stream] = {
+            "input": streams.input,
+            "features": streams.features,
+            "generate": streams.generate,
+            "post": streams.post,
         }
-        self._clock = lanes.clock
-        self._failed = {name: FailedBatches() for name in self._lanes}
-        self._lock = threading.Lock()  # guards the three below; the line's own comes after it
-        self._live: dict[PendingRequest, bool] = {}  # to whether its caller waits
-        self._closed = False
-        self._dead = False
+        self._marks = streams.clock
+        self._failed = {stage: FailedBatches() for stage in self._streams}
         self._threads = [
-            self._thread("input", self._input_next, self._to_features.close),
-            self._thread("features", self._features_next, self._to_generate.close),
-            self._thread("generate", self._generate_next, self._to_post.close),
-            self._thread("post", self._post_next, None),
+            self._thread("input", self._scheduler.next_batch, self._input, self._to_features.close),
+            self._thread(
+                "features", self._to_features.take, self._features, self._to_generate.close
+            ),
+            self._thread("generate", self._to_generate.take, self._generate, self._to_post.close),
+            self._thread("post", self._to_post.take, self._post, lambda: None),
         ]
 
     def start(self) -> None:
@@ -120,157 +173,102 @@ class Pipeline:
 
     @property
     def waiting(self) -> int:
-        return len(self._line)
+        return self._scheduler.waiting
 
     @property
     def in_flight(self) -> int:
-        return len(self._live)
+        return self._scheduler.in_flight
 
     def submit(self, request: PendingRequest) -> None:
-        """Takes a request in, or refuses it at once."""
-        with self._lock:
-            if self._closed:
-                raise Draining
-            left = request.deadline - perf_counter()
-            if not math.isinf(left):
-                self._require_time(request.retrieval, left)
-            if not self._line.push(request):
-                raise queue_full(self._max_waiting, self._seconds_of_line())
-            self._live[request] = True
+        """Take a request, or raise why it is refused."""
+        self._scheduler.submit(request)
 
     def cancel(self, request: PendingRequest) -> bool:
-        """True if it still waited: it is gone. False if its end is told, or was."""
-        with self._lock:
-            waited = self._line.remove(request)
-            if waited:
-                del self._live[request]
-            elif request in self._live:
-                self._live[request] = False
-            return waited
+        """Note that the caller has gone. True if the request still waited: it has no outcome."""
+        return self._scheduler.cancel(request)
 
     def close(self) -> None:
-        """Takes nothing in from now on; what was taken in is finished."""
-        with self._lock:
-            self._closed = True
-            self._line.close()
+        """Take no more requests. What was taken is finished."""
+        self._scheduler.close()
 
     def join(self, timeout: float) -> bool:
-        """After `close`: True once all threads have ended."""
+        """Wait for the threads to end, after `close`. True once all have."""
         end = perf_counter() + timeout
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join(max(0.0, end - perf_counter()))
         return not any(thread.is_alive() for thread in self._threads)
 
-    def _seconds_of_line(self) -> float:
-        """Until what is ahead and all that waits has been answered, as predicted."""
-        before, buckets = self._line.before("LOW"), self._generation.batch_buckets
-        return self._times.behind(self._work.horizon(), before, buckets).after
-
-    def _seconds_alone(self, request: PendingRequest) -> float:
-        """To its reply if it formed a batch now, as predicted."""
-        return self._work.needed(request.retrieval.profile, self._generation.batch_buckets[0])
-
-    def _require_time(self, retrieval: Retrieval, left: float) -> None:
-        """By what is waiting now: it would be in the last batch of its profile."""
-        buckets = self._generation.batch_buckets
-        before = self._line.before(retrieval.priority)
-        full, beside = divmod(before.pop(retrieval.profile, 0), buckets[-1])
-        before[retrieval.profile] = full * buckets[-1]
-        ahead = self._times.behind(self._work.horizon(), before, buckets)
-        bucket = bucket_for(beside + 1, buckets)
-        if self._times.too_late(retrieval.profile, bucket, ahead, left):
-            needed = ahead.behind(self._times.predict(retrieval.profile, bucket))
-            raise unmeetable(left, needed.after)
-
     def _thread(
         self,
         stage: StageName,
-        next_batch: Callable[[], bool],
-        close: Callable[[], None] | None,
+        take: Callable[[], Taken | None],
+        work: Callable[[Taken], None],
+        close: Callable[[], None],
     ) -> threading.Thread:
-        # Post computes on the host, and is who waits for the device and reads its times.
-        works_in: Lane | Clock = self._clock if stage == "post" else self._lanes[stage]
+        # Post works on the host; its thread waits for the device and reads the device's times.
+        works_in: Stream | Clock = self._marks if stage == "post" else self._streams[stage]
 
         def run() -> None:
             name_this_thread(f"grace-{stage}")
             try:
-                with works_in.working():
-                    while next_batch():
-                        pass
+                with works_in.context():
+                    while (taken := take()) is not None:
+                        work(taken)
+                        del taken  # its memory is not held while the thread waits for the next one
             except BaseException as error:  # noqa: BLE001, whatever ends a stage ends the service
                 self._die(stage, error)
-            if close is not None:
-                close()
+            close()
 
         return threading.Thread(target=run, name=f"grace-{stage}", daemon=True)
 
-    def _input_next(self) -> bool:
-        leaving = self._line.take()
-        if leaving is None:
-            return False
-        self._turn_away(leaving)
-        if not leaving.requests:
-            return True
-        bound = self._bind(leaving.requests)
-        self._work.formed(bound)
-        carried = self._attempt("input", Carried(bound, bound, (), ()), self._read_all)
-        if carried is not None:
-            self._end((), carried.batch.failures)
-            if carried.batch.requests:
-                self._to_features.put(carried)
-            else:
-                self._over(bound)
-        return True
+    def _input(self, departure: Departure) -> None:
+        self._end(departure.failures)
+        under_way = departure.batch
+        if under_way is None:
+            return
+        given = _Carried(under_way, self._bind(under_way))
+        carried = self._attempt("input", given, self._read_all)
+        if carried is not None and carried.batch.requests:
+            self._end(carried.batch.failures)
+            self._to_features.put(carried)
+        elif carried is not None:
+            self._end(carried.batch.failures, under_way)
 
-    def _features_next(self) -> bool:
-        given = self._to_features.take()
-        if given is None:
-            return False
+    def _features(self, given: _Carried[InputBatch]) -> None:
         carried = self._attempt("features", given, self._stages.features)
         if carried is not None:
             self._to_generate.put(carried)
-        return True
 
-    def _generate_next(self) -> bool:
-        given = self._to_generate.take()
-        if given is None:
-            return False
-        if not self._is_wanted(given.batch.input):
-            self._give_up(given)
-            return True
-        self._work.taken(given.bound)
-        self._line.wake()
+    def _generate(self, given: _Carried[FeatureBatch]) -> None:
+        failures = self._scheduler.unwanted(given.batch.input.requests)
+        if failures:
+            self._give_up(given, failures)
+            return
+        self._scheduler.advance(given.under_way, Place.QUEUED)
         carried = self._attempt("generate", given, self._stages.generate)
         if carried is not None:
-            if self._lanes["generate"].passed(carried.times[-1].end):
-                self._work.generated(given.bound)
+            if self._streams["generate"].passed(carried.times[-1].end):
+                self._scheduler.advance(given.under_way, Place.GENERATED)
             self._to_post.put(carried)
-        return True
 
-    def _post_next(self) -> bool:
-        given = self._to_post.take()
-        if given is None:
-            return False
-        self._clock.wait_for(given.times[-1].end)
-        self._work.posted(given.bound)
-        self._line.wake()
+    def _post(self, given: _Carried[GeneratedBatch]) -> None:
+        self._marks.wait_for(given.times[-1].end)
+        self._scheduler.advance(given.under_way, Place.POST)
         spans = self._spans(given.times)
         carried = self._attempt("post", given, lambda batch: self._answer_all(batch, spans))
         if carried is not None:
             post = carried.times[-1]
-            self._work.ended(given.bound)
-            self._done(carried.batch, (*spans, Span("post", post.begin, post.end)))
-        return True
+            spans = (*spans, Span("post", post.begin, post.end))
+            self._done(given.under_way, carried.batch, spans)
 
-    def _bind(self, requests: tuple[PendingRequest, ...]) -> RequestBatch:
-        name = requests[0].retrieval.profile
+    def _bind(self, under_way: BatchUnderWay) -> RequestBatch:
         return RequestBatch(
             pair=self._pair(),
-            profile_name=name,
-            profile=self._generation.profiles[name],
-            bucket=bucket_for(len(requests), self._generation.batch_buckets),
-            requests=requests,
+            profile_name=under_way.profile,
+            profile=self._profiles[under_way.profile],
+            bucket=under_way.bucket,
+            requests=under_way.requests,
             formed=perf_counter(),
         )
 
@@ -286,115 +284,84 @@ class Pipeline:
         return made
 
     def _attempt(
-        self, stage: StageName, given: Carried[Given], function: Callable[[Given], Made]
-    ) -> Carried[Made] | None:
-        """The stage's work on a batch; None if the batch has failed and its requests have ended."""
-        lane = self._lanes[stage]
+        self, stage: StageName, given: _Carried[Batch], work: Callable[[Batch], Made]
+    ) -> _Carried[Made] | None:
+        """Do a stage's work on a batch. None if it has failed, and its requests have ended."""
+        stream = self._streams[stage]
         if given.times:
-            lane.go_after(given.times[-1].end)
-        begin = lane.mark()
+            stream.follow(given.times[-1].end)
+        begin = stream.mark()
         try:
-            made = function(given.batch)
+            made = work(given.batch)
         except Exception as error:  # fails one batch, unless the stage is broken
-            if self._failed[stage].broken_by(error, given.bound):
+            if self._failed[stage].broken_by(error, given.under_way.requests):
                 raise
-            lane.keep(given)
-            self._batch_failed(stage, given.bound, error)
+            stream.keep(given)
+            self._batch_failed(stage, given.under_way, error)
             return None
         self._failed[stage].clear()
-        timed = Timed(stage, begin, lane.mark())
-        return Carried(given.bound, made, (*given.times, timed), (*given.held, given.batch))
+        timed = _Timed(stage, begin, stream.mark())
+        return _Carried(given.under_way, made, (*given.times, timed), (*given.made, given.batch))
 
-    def _batch_failed(self, stage: StageName, bound: RequestBatch, error: Exception) -> None:
-        self._over(bound)
-        self._end((), [Failure(request, InternalError()) for request in bound.requests])
-        # Only now: a log that nobody reads must not hold back the callers.
-        ids = [request.retrieval.request_id for request in bound.requests]
+    def _batch_failed(self, stage: StageName, under_way: BatchUnderWay, error: Exception) -> None:
+        self._end([Failure(each, InternalError()) for each in under_way.requests], under_way)
+        # Only now: a log that is not read must not hold back the callers.
+        ids = [request.retrieval.request_id for request in under_way.requests]
         fields = {"event": "batch_failed", "stage": stage, "requests": ids}
         _LOG.error("a batch failed", exc_info=error, extra=fields)
 
-    def _is_wanted(self, batch: InputBatch) -> bool:
-        now = perf_counter()
-        with self._lock:
-            return any(each.deadline > now and self._live.get(each) for each in batch.requests)
+    def _give_up(self, given: _Carried[FeatureBatch], failures: Sequence[Failure]) -> None:
+        stream = self._streams["generate"]
+        stream.follow(given.times[-1].end)
+        stream.keep(given)
+        self._end(failures, given.under_way)
 
-    def _give_up(self, given: Carried[FeatureBatch]) -> None:
-        """Nobody waits for it: each was cancelled, or its deadline has passed."""
-        lane, now = self._lanes["generate"], perf_counter()
-        lane.go_after(given.times[-1].end)
-        lane.keep(given)
-        self._over(given.bound)
-        failures = [
-            Failure(each, expired() if each.deadline <= now else Cancelled())
-            for each in given.batch.input.requests
-        ]
-        self._end((), failures)
+    def _spans(self, times: tuple[_Timed, ...]) -> tuple[Span, ...]:
+        moments = self._marks.times([mark for each in times for mark in (each.begin, each.end)])
+        ends = zip(times, moments[::2], moments[1::2], strict=True)
+        return tuple(Span(each.stage, begin, end) for each, begin, end in ends)
 
-    def _over(self, bound: RequestBatch) -> None:
-        """No stage will see it again."""
-        self._work.ended(bound)
-        self._line.wake()
-
-    def _spans(self, times: tuple[Timed, ...]) -> tuple[Span, ...]:
-        moments = self._clock.times([mark for each in times for mark in (each.begin, each.end)])
-        pairs = zip(moments[::2], moments[1::2], strict=True)
-        return tuple(
-            Span(each.stage, begin, end) for each, (begin, end) in zip(times, pairs, strict=True)
-        )
-
-    def _done(self, answered: AnsweredBatch, spans: tuple[Span, ...]) -> None:
-        bound = answered.input.batch
-        self._times.observe(bound.profile_name, bound.bucket, spans)
+    def _done(
+        self, under_way: BatchUnderWay, answered: AnsweredBatch, spans: tuple[Span, ...]
+    ) -> None:
+        for request in answered.input.requests:
+            request.batch_size, request.spans = len(under_way.requests), spans
         if self._timeline is not None:
-            self._timeline.add(bound, spans)
+            self._timeline.add(answered.input.batch, spans)
         self._outcomes.batch_done(answered, spans)
-        self._end(answered.answers, answered.failures)
+        self._end([*answered.answers, *answered.failures], under_way, spans)
 
-    def _turn_away(self, leaving: Departure) -> None:
-        now, retry = perf_counter(), self._seconds_of_line()
-        late = [
-            Failure(request, turned_away(request, now, self._seconds_alone(request)))
-            for request in leaving.late
-        ]
-        gone = [Failure(request, displaced(retry)) for request in leaving.displaced]
-        self._end((), [*late, *gone])
-
-    def _end(self, answers: Sequence[Answer], failures: Sequence[Failure]) -> None:
-        """Tells of those that have not ended before, say because a stage had died."""
-        with self._lock:
-            answers = [each for each in answers if self._leaves(each.request)]
-            failures = [each for each in failures if self._leaves(each.request)]
-        if answers or failures:
-            self._outcomes.ended(answers, failures)
-
-    def _leaves(self, request: PendingRequest) -> bool:
-        return self._live.pop(request, None) is not None
+    def _end(
+        self,
+        outcomes: Sequence[Outcome],
+        under_way: BatchUnderWay | None = None,
+        spans: tuple[Span, ...] = (),
+    ) -> None:
+        """End requests, and their batch if it is given, and report their outcomes."""
+        reported = self._scheduler.end(outcomes, under_way, spans)
+        if reported:
+            self._outcomes.ended(reported)
 
     def _die(self, stage: StageName, error: BaseException) -> None:
-        with self._lock:
-            if self._dead:
-                return
-            self._dead = self._closed = True
-            lost = tuple(self._live)
-            self._live.clear()
-            self._line.abandon()
-        for hand_off in (self._to_features, self._to_generate, self._to_post):
-            hand_off.abandon()
+        lost = self._scheduler.abandon()
+        if lost is None:  # another stage died before
+            return
+        for slot in (self._to_features, self._to_generate, self._to_post):
+            slot.abandon()
         try:
             if lost:
-                failures = [Failure(request, InternalError("stage_died")) for request in lost]
-                self._outcomes.ended((), failures)
+                self._outcomes.ended([Failure(each, InternalError("stage_died")) for each in lost])
         finally:
-            self._outcomes.died(stage, error)
+            self._died()
             fields = {"event": "stage_died", "stage": stage}
             _LOG.critical("a stage died", exc_info=error, extra=fields)
 
 
 def _require_all(
     expected: Sequence[PendingRequest],
-    told: Sequence[PendingRequest],
+    passed_on: Sequence[PendingRequest],
     failures: Sequence[Failure],
 ) -> None:
     """A request that a stage forgets would wait for ever."""
-    if set(expected) != {*told, *(failure.request for failure in failures)}:
-        raise RuntimeError("a stage must tell the end of each request, and of no other")
+    if set(expected) != {*passed_on, *(failure.request for failure in failures)}:
+        raise RuntimeError("a stage must pass on or fail each of its requests, and no other")

@@ -27,10 +27,15 @@ from grace.model.engine.feature_stage import BatchInputs
 from grace.model.engine.native_lookups import DirectInputs
 from grace.model.engine.one_copy import copied_together
 from grace.server.engine.serving_pair import ServingPair
-from grace.server.errors import InternalError, InvalidRequest, ServiceError, WrongPair
+from grace.server.errors import (
+    InternalError,
+    InvalidRequest,
+    ServiceError,
+    WrongPair,
+    malformed,
+)
 from grace.server.messages import Failure, InputBatch, PendingRequest, RequestBatch, Retrieval
 from grace.server.observe.logs import LOGGER, places_of
-from grace.server.scheduling.refusals import malformed
 
 __all__ = ["prepare_inputs"]
 

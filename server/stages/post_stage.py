@@ -14,13 +14,14 @@ from grace.index.trie import NO_NODE
 from grace.proto.retrieval_pb2 import Counts, RetrieveResponse, Timings
 from grace.server.errors import InternalError
 from grace.server.messages import (
+    STAGE_NAMES,
     Answer,
     AnsweredBatch,
     Failure,
     GeneratedBatch,
     InputBatch,
     Span,
-    StageName,
+    queue_seconds,
 )
 from grace.server.stages.native_replies import ReplyHeads, write_replies
 from grace.server.stages.replies import GeneratedSids, write_reply
@@ -29,7 +30,7 @@ __all__ = ["answer_requests"]
 
 _MAX_UINT32 = 2**32 - 1
 _NONE_DENIED = np.empty(0, np.int64)
-_TIMED: tuple[StageName, ...] = ("input", "features", "generate")
+_TIMED = STAGE_NAMES[:-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +105,8 @@ class _Times:
         spent.update((span.stage, span.end - span.begin) for span in spans)
         self._begin = begin
         self._stages = [_microseconds(spent[stage]) for stage in _TIMED]
-        before = begin - sum(spent.values())
-        self._queue = [_microseconds(before - request.arrived) for request in batch.requests]
+        waited = queue_seconds(batch.requests, (*spans, Span("post", begin, begin)))
+        self._queue = [_microseconds(seconds) for seconds in waited]
 
     def of(self, rows: Sequence[int]) -> npt.NDArray[np.uint32]:
         """Until now, as the fields of grace.v1.Timings.   [rows, 5]"""

@@ -23,9 +23,8 @@ from grace.model.engine.wire_features import (
     split_features,
 )
 from grace.proto.retrieval_pb2 import Events, Features, Ids, Numbers, RetrieveRequest, Values
-from grace.server.errors import InvalidRequest
+from grace.server.errors import InvalidRequest, malformed
 from grace.server.messages import Priority, Retrieval
-from grace.server.scheduling.refusals import malformed
 
 __all__ = ["read_request"]
 

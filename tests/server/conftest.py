@@ -1,17 +1,20 @@
-"""Files and servers that several tests share, which no test may change or end, and pipelines."""
+"""Files, servers and pipelines that tests share. No test may change files or end a server."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from grace.server.scheduling.service_times import ServiceTimes
+from grace.server.scheduling.predictions import Predictions
 from support.faults import Faults
 from support.front_ends import WHERE
+from support.occupied import FAULTY_PLACES
 from support.pipeline_cases import Clock, Recorder
+from support.poisoned_model import poisoned_checkpoint
+from support.scripted_stages import Script, Start, pipelines
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles, write_serving_files
-from support.told_stages import Start, Told, pipelines
 
 
 @pytest.fixture(scope="session")
@@ -42,6 +45,44 @@ def either_server(request: pytest.FixtureRequest) -> ServerProcess:
     return server
 
 
+@pytest.fixture(scope="session")
+def faulty_server(
+    serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    """A server with a small queue, a model that breaks on one value of one input, and faults. Tests
+    leave it idle and its faults switched off."""
+    with _faulty_server(serving_files, tmp_path_factory, front_ends=0) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def relayed_faulty_server(
+    serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    with _faulty_server(serving_files, tmp_path_factory, front_ends=2) as server:
+        yield server
+
+
+@pytest.fixture(scope="session", params=["faulty_server", "relayed_faulty_server"], ids=WHERE)
+def either_faulty_server(request: pytest.FixtureRequest) -> ServerProcess:
+    server = request.getfixturevalue(request.param)
+    assert isinstance(server, ServerProcess)
+    return server
+
+
+def _faulty_server(
+    files: ServingFiles, folders: pytest.TempPathFactory, front_ends: int
+) -> ServerProcess:
+    checkpoint = poisoned_checkpoint(folders.mktemp("poisoned"))
+    config = replace(files, checkpoint=checkpoint).write_config(
+        f"faulty{front_ends}.yaml",
+        batching={"max_waiting": FAULTY_PLACES},
+        listen={"front_ends": front_ends},
+        logs={"level": "debug"},
+    )
+    return ServerProcess(config, faults=Faults(folders.mktemp("faults")))
+
+
 @pytest.fixture
 def faults(tmp_path: Path) -> Faults:
     folder = tmp_path / "faults"
@@ -50,8 +91,8 @@ def faults(tmp_path: Path) -> Faults:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def script() -> Script:
+    return Script()
 
 
 @pytest.fixture
@@ -60,8 +101,8 @@ def recorder() -> Recorder:
 
 
 @pytest.fixture
-def start(told: Told, recorder: Recorder) -> Iterator[Start]:
-    with pipelines(told, recorder) as make:
+def start(script: Script, recorder: Recorder) -> Iterator[Start]:
+    with pipelines(script, recorder) as make:
         yield make
 
 
@@ -71,5 +112,5 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def times(clock: Clock) -> ServiceTimes:
-    return ServiceTimes(clock)
+def predictions(clock: Clock) -> Predictions:
+    return Predictions(clock)

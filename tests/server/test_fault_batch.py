@@ -1,16 +1,14 @@
-"""One bad request among sixteen: it fails alone, and the others cannot tell that it was there."""
+"""One bad request among sixteen fails alone and changes no bit of the others' answers."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import grpc
 import pytest
 
-from support.faults import Faults
-from support.occupied import occupied_engine, start_in_line
-from support.poisoned_model import poisoned_checkpoint, poisoned_request
+from support.occupied import occupied_engine, start_waiting
+from support.poisoned_model import poisoned_request
 from support.retrieve_calls import Caller, Outcome, counted_calls, message
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
@@ -20,7 +18,7 @@ pytestmark = pytest.mark.subprocess
 Request = Mapping[str, Any]
 BATCH = 16
 PLACE = 6
-"""Of the bad one: neither first nor last."""
+"""The bad one is neither first nor last."""
 
 
 def changed(request: Request, path: str, value: Any) -> Request:
@@ -80,17 +78,6 @@ FAULTS: dict[str, tuple[Callable[[Request], Request], grpc.StatusCode, str, str]
 }
 
 
-@pytest.fixture(scope="module")
-def server(
-    serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ServerProcess]:
-    """A server whose model breaks on one value of one input."""
-    checkpoint = poisoned_checkpoint(tmp_path_factory.mktemp("poisoned"))
-    config = replace(serving_files, checkpoint=checkpoint).write_config("batch.yaml")
-    with ServerProcess(config, faults=Faults(tmp_path_factory.mktemp("faults"))) as started:
-        yield started
-
-
 def answered_as_one_batch(
     server: ServerProcess, caller: Caller, requests: Sequence[Request]
 ) -> list[Outcome]:
@@ -98,7 +85,7 @@ def answered_as_one_batch(
     with occupied_engine(server, caller, requests[0]) as ahead:
         calls = []
         for name, request in zip(names, requests, strict=True):
-            calls += start_in_line(server, caller, request, name)
+            calls += start_waiting(server, caller, request, name)
     assert all(call.outcome().ok for call in ahead)
     outcomes = [call.outcome() for call in calls]
     assert server.faults.batches("input")[-1] == names
@@ -106,35 +93,42 @@ def answered_as_one_batch(
 
 
 def answer(outcome: Outcome) -> bytes:
-    """All of a reply that does not depend on the time or on the request's name."""
+    """Return what does not depend on the time or on the request's name."""
     response = outcome.response
     response.ClearField("timings")
     response.ClearField("request_id")
     return response.SerializeToString(deterministic=True)
 
 
+@pytest.fixture(scope="module")
+def good_answers(faulty_server: ServerProcess, serving_files: ServingFiles) -> list[bytes]:
+    """The answers to the good requests in a batch of their own."""
+    good = list(serving_files.requests[:BATCH])
+    del good[PLACE]
+    with counted_calls(faulty_server) as caller:
+        return list(map(answer, answered_as_one_batch(faulty_server, caller, good)))
+
+
 @pytest.mark.parametrize("kind", FAULTS)
-def test_a_bad_request_fails_alone_and_the_others_answers_are_the_same_bits(
-    server: ServerProcess, serving_files: ServingFiles, kind: str
+def test_a_bad_request_fails_alone_and_the_others_have_the_same_bits_as_without_it(
+    faulty_server: ServerProcess, serving_files: ServingFiles, good_answers: list[bytes], kind: str
 ) -> None:
     spoil, code, reason, field = FAULTS[kind]
-    good = list(serving_files.requests[:BATCH])
-    with counted_calls(server) as caller:
-        bad = good[PLACE]
-        mixed = answered_as_one_batch(
-            server, caller, [*good[:PLACE], spoil(bad), *good[PLACE + 1 :]]
-        )
-        alone = answered_as_one_batch(server, caller, [*good[:PLACE], *good[PLACE + 1 :]])
-    failed = mixed.pop(PLACE)
+    requests = list(serving_files.requests[:BATCH])
+    requests[PLACE] = dict(spoil(requests[PLACE]))
+    with counted_calls(faulty_server) as caller:
+        outcomes = answered_as_one_batch(faulty_server, caller, requests)
+    failed = outcomes.pop(PLACE)
     assert (failed.code, failed.reason) == (code, reason)
     assert failed.text.startswith(field)
-    assert list(map(answer, mixed)) == list(map(answer, alone))
-    assert any(outcome.response.ad_ids for outcome in mixed)
+    assert list(map(answer, outcomes)) == good_answers
+    assert any(outcome.response.ad_ids for outcome in outcomes)
 
 
 def test_a_batch_of_bad_requests_only_ends_without_reaching_the_model(
-    server: ServerProcess, serving_files: ServingFiles
+    faulty_server: ServerProcess, serving_files: ServingFiles
 ) -> None:
+    server = faulty_server
     bad = [
         changed(request, "features.categorical.device.ids", ["40"])
         for request in serving_files.requests[:3]
@@ -143,7 +137,7 @@ def test_a_batch_of_bad_requests_only_ends_without_reaching_the_model(
         with occupied_engine(server, caller, serving_files.requests[0]) as ahead:
             calls = []
             for place, request in enumerate(bad):
-                calls += start_in_line(server, caller, request, f"bad{place}")
+                calls += start_waiting(server, caller, request, f"bad{place}")
         assert [call.outcome().code for call in calls] == [INVALID] * 3
         assert all(call.outcome().ok for call in ahead)
         assert caller.call(message(serving_files.requests[0])).ok

@@ -1,4 +1,4 @@
-"""A log that nobody reads any more costs lines, but no call and no orderly end."""
+"""A log that is not read loses lines, but no call, and does not keep the server from its end."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.subprocess
 
 
 def fills(unread_bytes: Callable[[], int], caller: Caller) -> bool:
-    """Whether no more of the log gets through, though calls leave lines in it."""
+    """Return whether no more of the log gets through although calls leave lines in it."""
     before = unread_bytes()
     for _ in range(63):
         assert caller.call(b"\xff").reason == "malformed"
@@ -23,7 +23,7 @@ def fills(unread_bytes: Callable[[], int], caller: Caller) -> bool:
 
 
 @pytest.mark.parametrize(("signals", "code"), [(1, 0), (2, 1)])
-def test_it_answers_and_ends_as_asked_though_nobody_reads_its_log(
+def test_a_server_whose_log_is_stuck_answers_and_ends_by_one_signal_or_at_once_by_two(
     serving_files: ServingFiles, faults: Faults, signals: int, code: int
 ) -> None:
     request = message(serving_files.requests[0])
@@ -43,7 +43,7 @@ def test_it_answers_and_ends_as_asked_though_nobody_reads_its_log(
                     wait_until(lambda: health(server) == "NOT_SERVING", "it drains")
                     server.terminate()
                     wait_until(lambda: not server.running, "it ends")
-                    assert not cut.outcome().ok
+                    assert cut.outcome().code is grpc.StatusCode.UNAVAILABLE
             else:
                 server.terminate()
                 wait_until(lambda: not server.running, "it ends")

@@ -1,4 +1,4 @@
-"""SIGTERM loses no request, whatever the server is doing; a second one does not wait."""
+"""SIGTERM loses no request, whatever the server does. test_fault_log.py has a second SIGTERM."""
 
 import signal
 import socket
@@ -8,9 +8,9 @@ import grpc
 import pytest
 
 from support.faults import Faults
-from support.front_ends import FRONT_ENDS, front_ends
+from support.front_ends import front_ends
 from support.health import HealthWatch, health
-from support.occupied import occupied_engine, start_in_line
+from support.occupied import occupied_engine, start_waiting
 from support.retrieve_calls import Caller, Outcome, counted_calls, message
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
@@ -21,7 +21,7 @@ UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 
 
 def call_until(stop: threading.Event, address: str, request: bytes, seen: list[Outcome]) -> None:
-    """One client: a call after the other, until health has told it to go elsewhere."""
+    """One client: calls one after the other until health says that it should go elsewhere."""
     caller = Caller(address)
     while not stop.is_set():
         seen.append(caller.call(request))
@@ -41,8 +41,8 @@ def listens(address: str) -> bool:
 def test_clients_that_heed_health_lose_no_request(
     serving_files: ServingFiles, front_ends: int
 ) -> None:
-    # Time enough for a busy machine to tell the clients.
-    listen = {"linger_seconds": 2.0, "front_ends": front_ends}
+    # Long enough for a busy machine to notify the clients.
+    listen = {"linger_seconds": 4.0, "front_ends": front_ends}
     config = serving_files.write_config("linger.yaml", listen=listen)
     seen: list[Outcome] = []
     with ServerProcess(config) as server, HealthWatch(server) as watch:
@@ -70,21 +70,19 @@ def test_clients_that_heed_health_lose_no_request(
     assert server.log("stopped")[-1]["exit_code"] == 0
 
 
-@front_ends
-def test_what_was_taken_in_is_answered_before_the_end(
-    serving_files: ServingFiles, faults: Faults, front_ends: int
+def test_calls_under_way_are_answered_before_the_end(
+    serving_files: ServingFiles, faults: Faults
 ) -> None:
     request = serving_files.requests[0]
-    config = serving_files.write_config("drain.yaml", listen={"front_ends": front_ends})
-    with ServerProcess(config, faults=faults) as server:
+    with ServerProcess(serving_files.write_config("drain.yaml"), faults=faults) as server:
         caller, other = Caller(server.address), Caller(server.address)
         with occupied_engine(server, caller, request) as calls:
-            calls += start_in_line(server, caller, request, "waiting")
+            calls += start_waiting(server, caller, request, "waiting")
             server.signal(signal.SIGINT)
             server.wait_log("draining")
             late = other.call(message(request))
             assert late.code is UNAVAILABLE
-            assert late.reason in ("draining", "")  # or nobody listens any more
+            assert late.reason in ("draining", "")  # or the server does not listen any more
             server.wait_until(lambda: not listens(server.address), "it no longer listens")
             assert not any(call.done for call in calls)
         assert [call.outcome().code for call in calls] == [grpc.StatusCode.OK] * 3
@@ -93,36 +91,16 @@ def test_what_was_taken_in_is_answered_before_the_end(
         other.close()
 
 
-@front_ends
-def test_a_second_signal_ends_it_at_once(
-    serving_files: ServingFiles, faults: Faults, front_ends: int
-) -> None:
-    request = serving_files.requests[0]
-    listen = {"drain_seconds": 600.0, "front_ends": front_ends}
-    config = serving_files.write_config("second.yaml", listen=listen)
-    with ServerProcess(config, faults=faults) as server:
-        caller = Caller(server.address)
-        with occupied_engine(server, caller, request) as calls:
-            server.terminate()
-            server.wait_log("draining")
-            server.terminate()
-            assert server.wait() == 1
-            assert all(call.outcome().code is UNAVAILABLE for call in calls)
-        caller.close()
-
-
-@front_ends
 def test_a_server_that_still_loads_refuses_calls_and_ends_cleanly(
-    serving_files: ServingFiles, faults: Faults, front_ends: int
+    serving_files: ServingFiles, faults: Faults
 ) -> None:
-    config = serving_files.write_config("loading.yaml", listen={"front_ends": front_ends})
+    config = serving_files.write_config("loading.yaml")
     with (
         faults.closed("input"),
         ServerProcess(config, faults=faults, ready=False) as server,
     ):
         server.wait_until(lambda: bool(faults.batches("input")), "it warms up")
-        assert health(server) == "NOT_SERVING"
-        assert health(server, "") == "NOT_SERVING"
+        assert health(server) == health(server, "") == "NOT_SERVING"
         with counted_calls(server) as caller:
             early = caller.call(message(serving_files.requests[0]))
             assert (early.code, early.reason) == (UNAVAILABLE, "not_ready")
@@ -131,18 +109,19 @@ def test_a_server_that_still_loads_refuses_calls_and_ends_cleanly(
     assert not server.log("ready")
 
 
-@pytest.mark.parametrize("second_front_ends", FRONT_ENDS)
+@pytest.mark.parametrize(("first", "front_ends"), [("healthy_server", 0), ("relayed_server", 2)])
 def test_a_second_server_on_the_same_port_is_refused(
-    serving_files: ServingFiles, either_server: ServerProcess, second_front_ends: int
+    serving_files: ServingFiles, request: pytest.FixtureRequest, first: str, front_ends: int
 ) -> None:
-    port = either_server.address.rpartition(":")[2]
-    listen = {"port": int(port), "front_ends": second_front_ends}
+    server: ServerProcess = request.getfixturevalue(first)
+    port = server.address.rpartition(":")[2]
+    listen = {"port": int(port), "front_ends": front_ends}
     config = serving_files.write_config("taken.yaml", listen=listen)
     with ServerProcess(config, ready=False) as second:
         assert second.wait() == 2
     (line,) = [line for line in second.lines if line.startswith("error: ")]
     assert f"listen: 127.0.0.1:{port}: address already in use; choose" in line
     for _ in range(7):  # the first has all connections
-        caller = Caller(either_server.address)
+        caller = Caller(server.address)
         assert caller.call(message(serving_files.requests[0])).ok
         caller.close()

@@ -10,7 +10,7 @@ from time import perf_counter
 import pytest
 import torch
 
-from grace.configs.serving import BatchingConfig, LimitsConfig
+from grace.configs.serving import LimitsConfig
 from grace.index.users.wire_user import WireUser
 from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.engine.feature_lookups import FeatureLookups
@@ -21,15 +21,13 @@ from grace.proto.retrieval_pb2 import Features, RetrieveRequest, RetrieveRespons
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import InvalidRequest
 from grace.server.messages import Answer, Failure, PendingRequest
-from grace.server.scheduling.lanes import lanes_of
 from grace.server.scheduling.pipeline import Pipeline
-from grace.server.scheduling.service_times import ServiceTimes
 from grace.server.stages.input_stage import prepare_inputs
 from grace.server.stages.requests import read_request
 from grace.server.stages.stages import STAGES
-from support.fast_serving import CPU, assert_same_answers, fast_cpu_pairs, whole
+from support.fast_serving import assert_same_answers, fast_cpu_pairs, whole
 from support.hostile_wire import HostileWire
-from support.pipeline_cases import LONG, Recorder, wait_until
+from support.pipeline_cases import LONG, Recorder, make_pipeline, wait_until
 from support.serving_files import ServingFiles
 from support.stage_cases import GENERATION, answer, message_of, replies_of, request_batch
 from support.wire_cases import field
@@ -166,14 +164,12 @@ def test_hostile_requests_fail_no_good_one_and_no_stage(
 
 @contextmanager
 def running(pair: ServingPair, recorder: Recorder) -> Iterator[Pipeline]:
-    pipeline = Pipeline(
+    pipeline = make_pipeline(
         STAGES,
-        lambda: pair,
-        GENERATION,
-        BatchingConfig(max_waiting=4 * BUCKET),
-        ServiceTimes(),
         recorder,
-        lanes_of(CPU),
+        max_waiting=4 * BUCKET,
+        pair=lambda: pair,
+        generation=GENERATION,
     )
     pipeline.start()
     yield pipeline

@@ -1,5 +1,5 @@
-"""Readiness, and what a server says of itself. Its start is in test_start_up.py, its end in
-test_fault_shutdown.py.
+"""Readiness, and what a server reports about itself. test_start_up.py has its start,
+test_fault_shutdown.py its end.
 """
 
 from contextlib import ExitStack
@@ -32,7 +32,7 @@ def services_by_reflection(address: str) -> list[str]:
 
 
 def health_code(address: str, service: str) -> grpc.StatusCode:
-    """What a health check of a service fails with; OK if it says SERVING."""
+    """Return the code with which a health check of a service fails; OK if it says SERVING."""
     with grpc.insecure_channel(address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         try:
@@ -46,7 +46,7 @@ def health_code(address: str, service: str) -> grpc.StatusCode:
 
 
 @front_ends
-def test_it_is_ready_once_it_is_warm_and_says_so_everywhere(
+def test_a_server_is_ready_once_it_is_warm_and_says_so_everywhere(
     serving_files: ServingFiles, faults: Faults, front_ends: int
 ) -> None:
     listen = {"reflection": False, "front_ends": front_ends}
@@ -84,30 +84,30 @@ def test_it_is_ready_once_it_is_warm_and_says_so_everywhere(
 
 
 def test_status_names_what_serves(healthy_server: ServerProcess) -> None:
-    told = status(healthy_server)
-    assert told.state == GetStatusResponse.STATE_SERVING
-    assert (told.device, told.default_profile, told.max_batch) == ("cpu", "full", 16)
-    assert (told.waiting, told.max_waiting, told.front_ends) == (0, 256, 0)
-    assert told.uptime_seconds > 0
-    assert told.server_version[0].isdigit()
-    assert (told.snapshot.version, told.snapshot.sid_space) == (1, "synth-tiny-1")
-    assert told.snapshot.mode == "union"
-    assert told.snapshot.ads > told.snapshot.sids > 0
-    assert "country" in told.snapshot.attributes
-    assert list(told.snapshot.sets) == ["location", "audience"]
-    assert (told.model.encoder, list(told.model.vocab_sizes)) == ("interformer", [64] * 4)
-    assert dict(told.model.inputs) == {
+    shown = status(healthy_server)
+    assert shown.state == GetStatusResponse.STATE_SERVING
+    assert (shown.device, shown.default_profile, shown.max_batch) == ("cpu", "full", 16)
+    assert (shown.waiting, shown.max_waiting, shown.front_ends) == (0, 256, 0)
+    assert shown.uptime_seconds > 0
+    assert shown.server_version[0].isdigit()
+    assert (shown.snapshot.version, shown.snapshot.sid_space) == (1, "synth-tiny-1")
+    assert shown.snapshot.mode == "union"
+    assert shown.snapshot.ads > shown.snapshot.sids > 0
+    assert "country" in shown.snapshot.attributes
+    assert list(shown.snapshot.sets) == ["location", "audience"]
+    assert (shown.model.encoder, list(shown.model.vocab_sizes)) == ("interformer", [64] * 4)
+    assert dict(shown.model.inputs) == {
         "hour": "dense",
         "device": "categorical",
         "pages": "bag",
         "clicks": "sequence",
     }
-    profiles = {each.name: (list(each.beams), each.num_sids) for each in told.profiles}
+    profiles = {each.name: (list(each.beams), each.num_sids) for each in shown.profiles}
     assert profiles == {"full": ([1, 16, 16, 16], 16), "reduced": ([1, 4, 4, 4], 4)}
-    engine = told.engine
+    engine = shown.engine
     assert (engine.precision, engine.graphs, engine.gpu_memory_bytes) == ("fp32", 0, 0)
     (ready,) = healthy_server.log("ready")
-    assert ready["checkpoint"] == told.model.checkpoint
+    assert ready["checkpoint"] == shown.model.checkpoint
     assert (ready["precision"], ready["memo_steps"], ready["graphs"]) == ("fp32", 0, 0)
 
 
@@ -147,11 +147,11 @@ def test_a_request_leaves_one_line_in_the_log_with_its_times(
     caller.close()
     assert refused.reason == "invalid_field"
 
-    def told() -> list[dict[str, Any]]:
+    def lines() -> list[dict[str, Any]]:
         return [e for e in either_server.log("request") if e["request_id"] == name]
 
-    either_server.wait_until(lambda: len(told()) == 2, "both calls are logged")
-    answered, failed = told()
+    either_server.wait_until(lambda: len(lines()) == 2, "both calls are logged")
+    answered, failed = lines()
     assert (answered["code"], answered["reason"], answered["batch_size"]) == ("OK", None, 1)
     for stage in ("input", "features", "generate"):
         assert answered[f"{stage}_us"] == getattr(reply.timings, f"{stage}_us")

@@ -1,4 +1,4 @@
-"""Whatever happens, every request that was taken in ends once: told, or taken back by cancel."""
+"""Whatever happens, every request that was taken ends once: reported, or taken back by cancel."""
 
 import math
 import random
@@ -20,9 +20,9 @@ REQUESTS = 40  # of each caller
 
 @dataclass(frozen=True)
 class Fate:
-    """What befalls the batches of a stage."""
+    """The shares of a stage's batches that fail, kill the stage, and are slow."""
 
-    failing: float  # share of them
+    failing: float
     dying: float
     slow: float
 
@@ -37,7 +37,7 @@ FATES = st.builds(
 
 @dataclass
 class Caller:
-    """Submits at random, and cancels some of it at random."""
+    """Submits requests, and cancels some of them, at random."""
 
     pipeline: Pipeline
     chance: random.Random
@@ -90,7 +90,7 @@ def test_every_request_ends_exactly_once(
         "post": (fates[3], random.Random(seed + 3)),
     }
 
-    def befall(stage: StageName, _: InputBatch | RequestBatch) -> None:
+    def disturb(stage: StageName, _: InputBatch | RequestBatch) -> None:
         fate, chance = chances[stage]
         if chance.random() < fate.slow:
             time.sleep(chance.random() * 0.001)
@@ -100,7 +100,7 @@ def test_every_request_ends_exactly_once(
             raise SystemExit
 
     recorder = Recorder()
-    pipeline = make_pipeline(plain_stages(befall), recorder, max_waiting, max_wait_ms)
+    pipeline = make_pipeline(plain_stages(disturb), recorder, max_waiting, max_wait_ms)
     callers = [Caller(pipeline, random.Random(seed + 10 + i)) for i in range(CALLERS)]
     threads = [threading.Thread(target=caller.run) for caller in callers]
     pipeline.start()
@@ -115,11 +115,11 @@ def test_every_request_ends_exactly_once(
 
     taken = {request for caller in callers for request in caller.taken}
     cancelled = [request for caller in callers for request in caller.cancelled]
-    told = recorder.times_told()
-    assert set(told.values()) <= {1}
+    reports = recorder.reports()
+    assert set(reports.values()) <= {1}
     assert len(cancelled) == len(set(cancelled))
-    assert not set(cancelled) & told.keys()
-    assert set(cancelled) | told.keys() == taken
+    assert not set(cancelled) & reports.keys()
+    assert set(cancelled) | reports.keys() == taken
     assert len(taken) + sum(caller.refused for caller in callers) == CALLERS * REQUESTS
     assert (pipeline.in_flight, pipeline.waiting) == (0, 0)
-    assert len(recorder.deaths) <= 1
+    assert recorder.deaths <= 1

@@ -1,4 +1,4 @@
-"""What fails in a stage: one request, one batch, or the stage itself."""
+"""What can fail in a stage: one request, one batch, or the stage itself."""
 
 import logging
 import threading
@@ -7,8 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from grace.configs.serving import LimitsConfig
+from grace.proto.retrieval_pb2 import RetrieveRequest
 from grace.server.errors import Draining, InvalidRequest
 from grace.server.messages import (
+    STAGE_NAMES,
     AnsweredBatch,
     Failure,
     GeneratedBatch,
@@ -18,8 +21,10 @@ from grace.server.messages import (
     StageName,
 )
 from grace.server.observe.logs import LOGGER
-from grace.server.scheduling.failed_batches import FAILURES_OF_A_BROKEN_STAGE
+from grace.server.scheduling.failed_batches import FAILURES_OF_A_BROKEN_STAGE, FailedBatches
+from grace.server.stages.requests import read_request
 from support.pipeline_cases import (
+    GENERATION,
     LONG,
     Recorder,
     empty_input,
@@ -28,9 +33,7 @@ from support.pipeline_cases import (
     request_of,
     wait_until,
 )
-from support.told_stages import STAGE_NAMES, Start, Told
-
-_LOG = logging.getLogger(LOGGER)
+from support.scripted_stages import Script, Start
 
 
 def refusing_input(batch: RequestBatch) -> InputBatch:
@@ -40,108 +43,114 @@ def refusing_input(batch: RequestBatch) -> InputBatch:
 
 
 def test_a_request_that_input_refuses_fails_alone_and_a_batch_of_such_ends_there(
-    start: Start, told: Told, recorder: Recorder
+    start: Start, script: Script, recorder: Recorder
 ) -> None:
-    pipeline = start(stages=replace(plain_stages(told), input=refusing_input))
-    told.close("generate")
+    pipeline = start(stages=replace(plain_stages(script), input=refusing_input))
+    script.close("generate")
     first, bad = request_of("first"), [request_of(f"bad{i}") for i in range(6)]
     pipeline.submit(first)
-    told.wait_for("generate", "first")
+    script.wait_for("generate", "first")
     pipeline.submit(bad[0])
     recorder.wait_for(bad[0])  # and its place ahead of generate is free again
     good = request_of("good")
     for request in (*bad[1:3], good):
         pipeline.submit(request)
-    told.open("generate")
+    script.open("generate")
     recorder.wait_for(first, good, *bad[:3])
     assert {recorder.reason(request) for request in bad[:3]} == {"invalid_field"}
     assert recorder.reason(good) is None
-    assert {name for names in told.given("features") for name in names} == {"first", "good"}
+    assert {name for names in script.given("features") for name in names} == {"first", "good"}
 
 
 @pytest.mark.parametrize("stage", STAGE_NAMES)
 def test_an_exception_fails_its_batch_and_the_stage_goes_on(
-    start: Start, told: Told, recorder: Recorder, stage: StageName, caplog: pytest.LogCaptureFixture
+    start: Start,
+    script: Script,
+    recorder: Recorder,
+    stage: StageName,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     pipeline = start()
-    told.raises[stage] = ValueError("SECRET")
+    script.raises[stage] = ValueError("SECRET")
     failed = [request_of(f"failed{i}") for i in range(FAILURES_OF_A_BROKEN_STAGE - 1)]
     for request in failed:
         pipeline.submit(request)
         recorder.wait_for(request)
-    del told.raises[stage]
+    del script.raises[stage]
     answered = request_of("answered")
     pipeline.submit(answered)
     recorder.wait_for(answered)
     assert [recorder.reason(request) for request in failed] == ["internal"] * len(failed)
     assert recorder.reason(answered) is None
-    assert not recorder.deaths
+    assert recorder.deaths == 0
     records = [record for record in caplog.records if vars(record).get("event") == "batch_failed"]
     assert [vars(record)["requests"] for record in records] == [["failed0"], ["failed1"]]
     assert {vars(record)["stage"] for record in records} == {stage}
     assert not any("SECRET" in record.getMessage() for record in records)
 
 
-def test_a_success_in_between_is_no_row_of_failures(
-    start: Start, told: Told, recorder: Recorder
+def test_a_batch_that_succeeds_in_between_forgives_the_failures_before_it(
+    start: Start, script: Script, recorder: Recorder
 ) -> None:
     pipeline = start()
     for turn in range(3 * FAILURES_OF_A_BROKEN_STAGE):
         if turn % FAILURES_OF_A_BROKEN_STAGE:
-            told.raises["generate"] = ValueError()
+            script.raises["generate"] = ValueError()
         else:
-            told.raises.clear()
+            script.raises.clear()
         request = request_of(str(turn))
         pipeline.submit(request)
         recorder.wait_for(request)
-    assert not recorder.deaths
+    assert recorder.deaths == 0
 
 
-def test_one_request_sent_again_and_again_kills_no_stage(
-    start: Start, told: Told, recorder: Recorder
-) -> None:
-    pipeline = start()
-    told.raises["generate"] = ValueError()
-    poison = request_of("poison")
-    again = [
-        replace(poison, retrieval=replace(poison.retrieval, request_id=str(i)))
-        for i in range(3 * FAILURES_OF_A_BROKEN_STAGE)
-    ]
-    for request in again:
-        pipeline.submit(request)
-        recorder.wait_for(request)
-    assert {recorder.reason(request) for request in again} == {"internal"}
-    for name in ("a", "b"):
-        request = request_of(name)
-        pipeline.submit(request)
-        recorder.wait_for(request)
-    wait_until(lambda: bool(recorder.deaths))
+def test_a_request_that_fails_alone_counts_once_however_often_it_is_sent() -> None:
+    message = RetrieveRequest()
+    for name in ("country", "device", "x" * 99):
+        message.user[name].values.extend(["a", "value", "value"])
+    message.features.bags["pages"].ids.extend(range(999))
+    message.features.sequences["clicks"].sids.extend([1, 2] * 64)
+    message.exclude_ads.extend(range(63))
+    failed, error = FailedBatches(), ValueError()
+    for i in range(9):
+        message.request_id = str(i)
+        retrieval = read_request(message.SerializeToString(), LimitsConfig(), GENERATION)
+        assert not failed.broken_by(error, [replace(request_of(), retrieval=retrieval)])
+    assert not failed.broken_by(error, [request_of("another")])
+    assert failed.broken_by(error, [request_of("third")])
 
 
-def test_callers_are_told_even_if_nobody_reads_the_log(
-    start: Start, told: Told, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+def test_a_batch_of_several_that_fails_counts_each_time() -> None:
+    failed, batch = FailedBatches(), [request_of("a"), request_of("b")]
+    assert [failed.broken_by(ValueError(), batch) for _ in range(3)] == [False, False, True]
+
+
+def test_callers_have_their_outcomes_even_if_the_log_is_stuck(
+    start: Start, script: Script, recorder: Recorder
 ) -> None:
     unread = threading.Event()
 
-    def stuck(*_: object, **__: object) -> None:
-        assert unread.wait(LONG)
+    class StuckHandler(logging.Handler):
+        def emit(self, _: logging.LogRecord) -> None:
+            assert unread.wait(LONG)
 
-    monkeypatch.setattr(_LOG, "error", stuck)
-    monkeypatch.setattr(_LOG, "critical", stuck)
-    told.raises["generate"] = ValueError()
+    handler = StuckHandler()
+    logging.getLogger(LOGGER).addHandler(handler)
+    script.raises["generate"] = ValueError()
     failing, dying = start(), start()
     request = request_of("failed")
     failing.submit(request)
     recorder.wait_for(request)
     assert recorder.reason(request) == "internal"
-    told.raises["post"] = SystemExit()
-    del told.raises["generate"]
+    script.raises["post"] = SystemExit()
+    del script.raises["generate"]
     request = request_of("lost")
     dying.submit(request)
     recorder.wait_for(request)
-    wait_until(lambda: bool(recorder.deaths))
+    wait_until(lambda: recorder.deaths == 1)
     assert recorder.reason(request) == "stage_died"
     unread.set()
+    logging.getLogger(LOGGER).removeHandler(handler)
 
 
 def forgetful_post(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:
@@ -150,9 +159,9 @@ def forgetful_post(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBa
 
 
 def test_a_request_that_a_stage_forgets_fails_with_its_batch(
-    start: Start, told: Told, recorder: Recorder
+    start: Start, script: Script, recorder: Recorder
 ) -> None:
-    pipeline = start(stages=replace(plain_stages(told), post=forgetful_post))
+    pipeline = start(stages=replace(plain_stages(script), post=forgetful_post))
     request = request_of()
     pipeline.submit(request)
     recorder.wait_for(request)
@@ -170,9 +179,9 @@ DEADLY: list[tuple[str, BaseException, int]] = [
 @pytest.mark.parametrize(
     ("error", "batches"), [each[1:] for each in DEADLY], ids=[each[0] for each in DEADLY]
 )
-def test_a_dead_stage_fails_all_in_flight_and_is_told_once(
+def test_a_dead_stage_fails_all_requests_in_flight_and_is_reported_once(
     start: Start,
-    told: Told,
+    script: Script,
     recorder: Recorder,
     stage: StageName,
     error: BaseException,
@@ -180,17 +189,17 @@ def test_a_dead_stage_fails_all_in_flight_and_is_told_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     pipeline = start()
-    told.close(stage)
+    script.close(stage)
     requests = [request_of(f"r{i}") for i in range(63)]
     for request in requests:
         pipeline.submit(request)
-    told.raises[stage] = error
-    told.open(stage)
+    script.raises[stage] = error
+    script.open(stage)
     recorder.wait_for(*requests)
-    wait_until(lambda: bool(recorder.deaths))
+    wait_until(lambda: recorder.deaths == 1)
     assert pipeline.join(LONG)
-    assert recorder.deaths == [(stage, error)]
-    assert len(told.given(stage)) == batches
+    assert recorder.deaths == 1
+    assert len(script.given(stage)) == batches
     reasons = {recorder.reason(request) for request in requests}
     assert "stage_died" in reasons
     assert reasons <= {"stage_died", "internal"}
@@ -199,5 +208,7 @@ def test_a_dead_stage_fails_all_in_flight_and_is_told_once(
     with pytest.raises(Draining):
         pipeline.submit(request_of())
     (record,) = [each for each in caplog.records if vars(each).get("event") == "stage_died"]
-    assert record.levelno == logging.CRITICAL
+    assert (vars(record)["stage"], record.levelno) == (stage, logging.CRITICAL)
+    assert record.exc_info is not None
+    assert record.exc_info[1] is error
     assert "SECRET" not in record.getMessage()

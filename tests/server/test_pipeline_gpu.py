@@ -1,16 +1,14 @@
-"""The pipeline on a GPU: four stages on streams of their own, and not one wrong number.
+"""The pipeline on a GPU: each stage on its own stream, and not one wrong number.
 
 Each stage lets its stream sleep before it writes or reads, so that a missing wait between streams,
 or memory given away too early, shows in the numbers every time. That it does is tested as well, by
-taking each of these away.
+leaving each of these out.
 """
 
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import torch
@@ -28,10 +26,9 @@ from grace.server.messages import (
     RequestBatch,
     Span,
 )
-from grace.server.scheduling.hand_off import Carried
-from grace.server.scheduling.lanes import lanes_of
-from grace.server.scheduling.pipeline import Pipeline
+from grace.server.scheduling.streams import streams_for
 from grace.server.stages.stages import Stages
+from support.missing_waits import without
 from support.pipeline_cases import (
     GENERATION,
     LONG,
@@ -58,7 +55,7 @@ REQUESTS = 41
 
 
 def sleep(milliseconds: float) -> None:
-    """The current stream does, not the host."""
+    """Let the current stream sleep, not the host."""
     torch.cuda._sleep(int(milliseconds * CYCLES_PER_MS))  # type: ignore[no-untyped-call]
 
 
@@ -83,7 +80,7 @@ def expected(request: PendingRequest) -> int:
 
 
 def agreed(early: Tensor, late: Tensor) -> Tensor:
-    """What was read twice, or garbage where the two differ."""
+    """Return the values that were the same when read twice, and garbage elsewhere."""
     return torch.where(early == late, late, GARBAGE)
 
 
@@ -130,21 +127,19 @@ def post(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:
 STAGES = Stages(read, features, generate, post)
 
 
-def run(
-    stages: Stages = STAGES, change: Callable[[Pipeline], None] = lambda pipeline: None
-) -> Recorder:
-    """All requests through a pipeline, in batches of several sizes."""
+def run(stages: Stages = STAGES, left_out: str = "") -> Recorder:
+    """Send all requests through a pipeline, in batches of several sizes."""
     recorder, requests = Recorder(), [request_of(str(number)) for number in range(REQUESTS)]
-    pipeline = make_pipeline(stages, recorder, lanes=lanes_of(torch.device(DEVICE)))
-    change(pipeline)
+    streams = without(streams_for(torch.device(DEVICE)), left_out)
+    pipeline = make_pipeline(stages, recorder, streams=streams)
     pipeline.start()
     for number, request in enumerate(requests):
         pipeline.submit(request)
         time.sleep(0.008 if number % 5 == 0 else 0.0)
     pipeline.close()
     assert pipeline.join(LONG)
-    assert not recorder.deaths
-    assert recorder.times_told() == dict.fromkeys(requests, 1)
+    assert recorder.deaths == 0
+    assert recorder.reports() == dict.fromkeys(requests, 1)
     return recorder
 
 
@@ -162,47 +157,29 @@ def test_every_answer_is_what_the_host_computes() -> None:
     assert len(sizes) > 1
 
 
-def ignore(_: object) -> None:
-    pass
-
-
-def without_wait_of_features(pipeline: Pipeline, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pipeline._lanes["features"], "go_after", ignore)
-
-
-def without_wait_of_generate(pipeline: Pipeline, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pipeline._lanes["generate"], "go_after", ignore)
-
-
-def without_wait_of_post(pipeline: Pipeline, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pipeline._clock, "wait_for", ignore)
-    patch.setattr(pipeline._clock, "times", lambda marks: [0.0] * len(marks))
-
-
-def without_holding_memory(pipeline: Pipeline, patch: pytest.MonkeyPatch) -> None:
-    attempt = pipeline._attempt
-
-    def attempt_and_drop(*given: Any) -> Carried[Any] | None:
-        carried = attempt(*given)
-        return None if carried is None else replace(carried, held=())
-
-    patch.setattr(pipeline, "_attempt", attempt_and_drop)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        without_wait_of_features,
-        without_wait_of_generate,
-        without_wait_of_post,
-        without_holding_memory,
-    ],
-)
-def test_without_any_of_these_some_answers_are_garbage(
-    change: Callable[[Pipeline, pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("left_out", ["features follows", "generate follows", "post waits"])
+def test_without_any_of_these_waits_some_answers_are_garbage(left_out: str) -> None:
     run()
-    recorder = run(change=lambda pipeline: change(pipeline, monkeypatch))
+    recorder = run(left_out=left_out)
+    torch.cuda.synchronize()
+    right, wrong = right_and_wrong(recorder)
+    assert wrong > 0, f"all {right} answers are right"
+
+
+def test_without_holding_memory_some_answers_are_garbage() -> None:
+    """What features makes reaches generate, but not through the pipeline, which cannot hold it."""
+    passed_around: dict[int, FeatureBatch] = {}
+
+    def features_passed_around(batch: InputBatch) -> FeatureBatch:
+        passed_around[id(batch)] = features(batch)
+        return empty_features(batch)
+
+    def generate_from_it(batch: FeatureBatch) -> GeneratedBatch:
+        return generate(passed_around.pop(id(batch.input)))
+
+    run()
+    stages = replace(STAGES, features=features_passed_around, generate=generate_from_it)
+    recorder = run(stages)
     torch.cuda.synchronize()
     right, wrong = right_and_wrong(recorder)
     assert wrong > 0, f"all {right} answers are right"

@@ -22,7 +22,7 @@ from grace.model.checkpoints.checkpoint import WEIGHTS
 from grace.model.checkpoints.init import write_random
 from grace.server.engine.loading import require_numbered_ids, require_numbered_places
 from grace.server.life_cycle import SWITCH_SECONDS
-from grace.server.scheduling.service_times import ServiceTimes
+from grace.server.scheduling.predictions import Predictions
 from grace.server.stages.stages import STAGES
 from grace.server.start_up import load_and_warm_up, require_device, require_folder_of
 from support.command import plain_environment, run_grace
@@ -239,7 +239,7 @@ def test_too_little_memory_is_a_fault_of_the_configuration_and_other_errors_are_
     error: Exception, fault: str | None
 ) -> None:
     config = ServingConfig(Path(), Path(), GENERATION)
-    times = ServiceTimes()
+    times = Predictions()
     with (
         patch("grace.server.start_up.load_pair", side_effect=error),
         pytest.raises(ConfigError if fault else RuntimeError) as caught,
@@ -275,7 +275,7 @@ def test_too_little_memory_for_generation_names_the_settings_that_take_it(
         patch("grace.server.engine.loading.serving_model", side_effect=error),
         pytest.raises(ConfigError) as caught,
     ):
-        load_and_warm_up(config, torch.device("cpu"), STAGES, ServiceTimes(), ())
+        load_and_warm_up(config, torch.device("cpu"), STAGES, Predictions(), ())
     fault = str(error).splitlines()[0]
     assert str(caught.value) == (
         f"device cpu: too little memory to prepare generation: {fault}; give a smaller memo_bytes "

@@ -1,4 +1,4 @@
-"""The trace of a timeline, as its readers find it."""
+"""The trace that a timeline writes."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ def slices(trace: dict[str, Any]) -> list[dict[str, Any]]:
     return [event for event in trace["traceEvents"] if event["ph"] == "X"]
 
 
-def test_every_span_is_a_slice_on_its_stages_track(tmp_path: Path) -> None:
+def test_every_span_is_a_slice_on_the_track_of_its_stage(tmp_path: Path) -> None:
     timeline = Timeline()
     timeline.add(request_batch(*[request_of()] * 3), spans_of(0.25, 0.5, 0.125, begin=1000.0))
     timeline.add(

@@ -8,7 +8,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from grace.configs.serving import BatchingConfig
 from grace.index.builder import BuildSpec, build
 from grace.index.storage import load_snapshot
 from grace.kernels import load_ops
@@ -20,11 +19,9 @@ from grace.proto.retrieval_pb2 import RetrieveResponse
 from grace.server.engine.loading import load_pair, serving_pair
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.messages import Answer, PendingRequest
-from grace.server.scheduling.lanes import lanes_of
-from grace.server.scheduling.pipeline import Pipeline
-from grace.server.scheduling.service_times import ServiceTimes
+from grace.server.scheduling.streams import streams_for
 from grace.server.stages.stages import STAGES
-from support.pipeline_cases import LONG, Recorder
+from support.pipeline_cases import LONG, Recorder, make_pipeline
 from support.serving_files import ServingFiles
 from support.stage_cases import GENERATION, JsonRequest, load_cpu_pair, retrieval_of
 
@@ -113,14 +110,13 @@ def answers_of(
 ) -> dict[str, RetrieveResponse]:
     """Through a pipeline, all at once; batches are bound to the pairs in turn, for ever."""
     recorder, turn = Recorder(), iter(pairs)
-    pipeline = Pipeline(
+    pipeline = make_pipeline(
         STAGES,
-        lambda: next(turn),
-        GENERATION,
-        BatchingConfig(max_waiting=len(requests)),
-        ServiceTimes(),
         recorder,
-        lanes_of(device),
+        max_waiting=len(requests),
+        streams=streams_for(device),
+        pair=lambda: next(turn),
+        generation=GENERATION,
     )
     pipeline.start()
     for request in requests:

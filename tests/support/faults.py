@@ -1,9 +1,9 @@
-"""Faults that a test switches on and off in a running server: files in a folder both look at.
+"""Faults that a test switches on and off in a running server, by files in a shared folder.
 
 STAGE.closed   the stage waits while this file exists
 STAGE.raises   the stage raises an exception with the file's text
 STAGE.dies     the stage raises SystemExit with the file's text
-batches.jsonl  what each stage was given, a line for each batch, warm-up included
+batches.jsonl  the request ids of each batch that a stage was given, warm-up included
 """
 
 import json
@@ -17,18 +17,17 @@ from typing import Concatenate, ParamSpec, TypeVar
 from grace.server.messages import PendingRequest, StageName
 from grace.server.stages.stages import Stages
 
-__all__ = ["STAGE_NAMES", "Faults", "StageFaultError", "with_faults"]
+__all__ = ["Faults", "StageFaultError", "with_faults"]
 
 Batch = TypeVar("Batch")
 Rest = ParamSpec("Rest")
 Result = TypeVar("Result")
 
-STAGE_NAMES: tuple[StageName, ...] = ("input", "features", "generate", "post")
 LOOK_AGAIN_SECONDS = 0.001
 
 
 class StageFaultError(RuntimeError):
-    """What a broken stage raises."""
+    """Raised by a stage with the fault `raises`."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Faults:
 
     @contextmanager
     def closed(self, stage: StageName) -> Iterator[None]:
-        """Batches that reach the stage inside wait there until it is left."""
+        """Inside, batches that reach the stage wait in it."""
         with self._switch(stage, "closed", ""):
             yield
 
@@ -52,22 +51,22 @@ class Faults:
             yield
 
     def forget(self) -> None:
-        """What the stages were given until now; the server must be idle."""
+        """Forget the batches until now; the server must be idle."""
         (self.folder / "batches.jsonl").unlink(missing_ok=True)
 
     def batches(self, stage: StageName) -> list[list[str]]:
-        """The request ids of each batch that the stage was given."""
+        """Return the request ids of each batch that the stage was given."""
         path = self.folder / "batches.jsonl"
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         entries = map(json.loads, lines)
         return [entry["requests"] for entry in entries if entry["stage"] == stage]
 
     def reached(self, stage: StageName) -> set[str]:
-        """The ids of all requests that the stage was given."""
+        """Return the ids of all requests that the stage was given."""
         return {request for batch in self.batches(stage) for request in batch}
 
-    def befall(self, stage: StageName, requests: Sequence[PendingRequest]) -> None:
-        """In the server: what the stage does before its work."""
+    def disturb(self, stage: StageName, requests: Sequence[PendingRequest]) -> None:
+        """Called in the server, before the stage does its work."""
         entry = {"stage": stage, "requests": [each.retrieval.request_id for each in requests]}
         with (self.folder / "batches.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
@@ -100,7 +99,7 @@ class Faults:
 
 
 def with_faults(stages: Stages, faults: Faults, generate_seconds: float = 0.0) -> Stages:
-    """The stages, each with what befalls it; generate takes at least as long as given."""
+    """Return the stages with faults; generate takes at least the given time."""
     generate = _at_least(stages.generate, generate_seconds)
     return Stages(
         input=_faulty("input", stages.input, faults, lambda batch: batch.requests),
@@ -117,7 +116,7 @@ def _faulty(
     requests_of: Callable[[Batch], Sequence[PendingRequest]],
 ) -> Callable[Concatenate[Batch, Rest], Result]:
     def run(batch: Batch, /, *rest: Rest.args, **named: Rest.kwargs) -> Result:
-        faults.befall(name, requests_of(batch))
+        faults.disturb(name, requests_of(batch))
         return stage(batch, *rest, **named)
 
     return run

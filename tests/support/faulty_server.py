@@ -1,8 +1,8 @@
-"""The real server with faults: `grace serve`, but that its stages can be slowed, held and broken.
+"""The real server with faults: `grace serve` with stages that can be slowed, stopped and broken.
 
     python faulty_server.py --config FILE --faults FOLDER [--generate-ms N] [--timeline FILE]
 
-FOLDER is where a test switches faults on and off while the server runs; support.faults has them.
+A test switches faults on and off by files in FOLDER while the server runs: see support.faults.
 """
 
 import argparse

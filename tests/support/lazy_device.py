@@ -1,8 +1,8 @@
-"""A device without a GPU that does its work as late as it may: lanes for a pipeline on a CPU.
+"""A device without a GPU that does its work as late as it may: streams for a pipeline on a CPU.
 
-What a stage queues on its stream runs when somebody waits for a mark behind it, and no sooner, so
-that whoever forgets to wait reads what nobody has written yet. Queued work knows memory by weak
-references: memory that nobody holds until then has been given away, which is a fault.
+Work that a stage queues on its stream runs when a thread waits for a mark after it, and no sooner.
+So a stage that forgets to wait reads what has not been written yet. Queued work knows memory by
+weak references: memory that is not held until then has been given away, which is a fault.
 """
 
 import threading
@@ -15,7 +15,7 @@ from time import perf_counter, sleep
 
 from torch import Tensor
 
-from grace.server.scheduling.lanes import HostLane, Lanes
+from grace.server.scheduling.streams import HostStream, Streams
 
 __all__ = ["LazyDevice"]
 
@@ -26,7 +26,7 @@ Work = Callable[[], object]
 class Mark:
     """`at` is the time when its stream came by."""
 
-    stream: "Stream"
+    stream: "LazyStream"
     at: float | None = None
 
     def reached(self) -> None:
@@ -38,15 +38,15 @@ class LazyDevice:
         self.faults: list[str] = []
         self._lock = threading.RLock()
         self._working = threading.local()
-        self._streams = [Stream(self._lock, self._working) for _ in range(3)]
+        self._streams = [LazyStream(self._lock, self._working) for _ in range(3)]
 
-    def lanes(self) -> Lanes:
+    def streams(self) -> Streams:
         before, middle, last = self._streams
-        return Lanes(before, middle, last, HostLane(), LazyClock(self._lock))
+        return Streams(before, middle, last, HostStream(), LazyClock())
 
     def queue(self, work: Callable[..., None], made: Tensor, *given: Tensor) -> None:
-        """On the stream of the stage that calls: `work` on what it was given, if that is still
-        there, and on what it has made, which a stream gives away only behind its own work."""
+        """Queue work on the stream of the stage that calls: on what it was given, if that still
+        exists, and on what it has made, which a stream gives away only after its own work."""
         weak = [weakref.ref(tensor) for tensor in given]
 
         def run() -> None:
@@ -63,16 +63,14 @@ class LazyDevice:
             stream.run_to(stream.mark())
 
 
-class Stream:
-    """A lane."""
-
+class LazyStream:
     def __init__(self, lock: threading.RLock, working: threading.local) -> None:
         self._lock = lock
         self._working = working
         self._queued: deque[Work] = deque()
 
     @contextmanager
-    def working(self) -> Iterator[None]:
+    def context(self) -> Iterator[None]:
         self._working.stream = self
         yield
 
@@ -85,7 +83,7 @@ class Stream:
         self.queue(made.reached)
         return made
 
-    def go_after(self, mark: Mark) -> None:
+    def follow(self, mark: Mark) -> None:
         self.queue(lambda: mark.stream.run_to(mark))
 
     def passed(self, mark: Mark) -> bool:
@@ -101,10 +99,7 @@ class Stream:
 
 
 class LazyClock:
-    def __init__(self, lock: threading.RLock) -> None:
-        self._lock = lock
-
-    def working(self) -> AbstractContextManager[object]:
+    def context(self) -> AbstractContextManager[object]:
         return nullcontext()
 
     def wait_for(self, mark: Mark) -> None:

@@ -1,4 +1,4 @@
-"""A server whose every place is taken, one known request after another: for tests of its queue."""
+"""Servers whose generate stage stands still, so that a test knows what waits in the queue."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -7,7 +7,10 @@ from typing import Any
 from support.retrieve_calls import Call, Caller, message
 from support.server_process import ServerProcess
 
-__all__ = ["occupied_engine", "start_in_line", "wait_waiting"]
+__all__ = ["FAULTY_PLACES", "occupied_engine", "start_waiting", "wait_waiting"]
+
+FAULTY_PLACES = 19
+"""The places in the queue of the servers with faults that tests share."""
 
 
 def wait_waiting(server: ServerProcess, requests: int) -> None:
@@ -16,10 +19,10 @@ def wait_waiting(server: ServerProcess, requests: int) -> None:
     )
 
 
-def start_in_line(
+def start_waiting(
     server: ServerProcess, caller: Caller, request: Mapping[str, Any], *names: str, **fields: Any
 ) -> list[Call]:
-    """Calls that wait in the line, in this order, behind those that do already."""
+    """Start calls one by one, each after the one before it waits in the queue."""
     ahead = int(server.metric("grace_queue_depth"))
     calls = []
     for place, name in enumerate(names, start=ahead + 1):
@@ -32,10 +35,10 @@ def start_in_line(
 def occupied_engine(
     server: ServerProcess, caller: Caller, request: Mapping[str, Any]
 ) -> Iterator[list[Call]]:
-    """Inside, the first call stands in the generate stage and the second is prepared ahead of it.
+    """Stop one call in the generate stage and prepare a second ahead of it: all others wait in the
+    queue. On leaving, the stage goes on.
 
-    So whatever else is called waits in the line. On leaving, the stage goes on. The server must be
-    idle before; `server.faults` has nothing of what it did until then.
+    The server must be idle before. `server.faults` forgets its earlier batches.
     """
     server.faults.forget()
     with server.faults.closed("generate"):

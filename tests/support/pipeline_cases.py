@@ -1,4 +1,4 @@
-"""Pipelines over stages that do as a test says, with real messages whose values nobody looks at."""
+"""Pipelines over stages that compute nothing, and messages whose values no stage reads."""
 
 import math
 import threading
@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +27,7 @@ from grace.server.messages import (
     FeatureBatch,
     GeneratedBatch,
     InputBatch,
+    Outcome,
     PendingRequest,
     Priority,
     RequestBatch,
@@ -36,16 +36,16 @@ from grace.server.messages import (
     StageName,
 )
 from grace.server.observe.timeline import Timeline
-from grace.server.scheduling.lanes import Lanes, lanes_of
 from grace.server.scheduling.pipeline import Pipeline
-from grace.server.scheduling.service_times import ServiceTimes
+from grace.server.scheduling.predictions import Predictions
+from grace.server.scheduling.streams import Streams, streams_for
 from grace.server.stages.stages import Stages
 
 __all__ = [
     "GENERATION",
+    "LONG",
     "PAIR",
     "Clock",
-    "Outcome",
     "Recorder",
     "empty_features",
     "empty_generated",
@@ -60,7 +60,7 @@ __all__ = [
 ]
 
 LONG = 30.0
-"""Seconds until a wait is given up: far beyond what the slowest machine needs."""
+"""Seconds after which a wait fails: far beyond what the slowest machine needs."""
 
 GENERATION = GenerationConfig(
     max_batch=4,
@@ -69,14 +69,10 @@ GENERATION = GenerationConfig(
 PAIR = object.__new__(ServingPair)
 """No stage here looks into it."""
 
-Outcome = Answer | Failure
-Batch = TypeVar("Batch")
-Result = TypeVar("Result")
-
 
 @dataclass
 class Clock:
-    """Time that stands until a test moves it."""
+    """Time that stands still until a test moves it."""
 
     now: float = 100.0
 
@@ -167,23 +163,23 @@ def no_answers(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:
     )
 
 
-def plain_stages(befall: Callable[[StageName, InputBatch | RequestBatch], None]) -> Stages:
-    """Stages that compute nothing; each calls `befall` first, which may wait or raise."""
+def plain_stages(disturb: Callable[[StageName, InputBatch | RequestBatch], None]) -> Stages:
+    """Stages that compute nothing; each calls `disturb` first, which may wait or raise."""
 
     def read(batch: RequestBatch) -> InputBatch:
-        befall("input", batch)
+        disturb("input", batch)
         return empty_input(batch)
 
     def features(batch: InputBatch) -> FeatureBatch:
-        befall("features", batch)
+        disturb("features", batch)
         return empty_features(batch)
 
     def generate(batch: FeatureBatch) -> GeneratedBatch:
-        befall("generate", batch.input)
+        disturb("generate", batch.input)
         return empty_generated(batch)
 
     def post(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:
-        befall("post", batch.input)
+        disturb("post", batch.input)
         return no_answers(batch, spans)
 
     return Stages(read, features, generate, post)
@@ -191,34 +187,35 @@ def plain_stages(befall: Callable[[StageName, InputBatch | RequestBatch], None])
 
 @dataclass
 class Recorder:
-    """Outcomes as they are told."""
+    """The outcomes that a pipeline reports."""
 
     ends: list[Outcome] = field(default_factory=list)
     done: list[tuple[AnsweredBatch, tuple[Span, ...]]] = field(default_factory=list)
-    deaths: list[tuple[StageName, BaseException]] = field(default_factory=list)
+    deaths: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def ended(self, answers: Sequence[Answer], failures: Sequence[Failure]) -> None:
+    def ended(self, outcomes: Sequence[Outcome]) -> None:
         with self.lock:
-            self.ends += [*answers, *failures]
+            self.ends += outcomes
 
     def batch_done(self, answered: AnsweredBatch, spans: tuple[Span, ...]) -> None:
         self.done.append((answered, spans))
 
-    def died(self, stage: StageName, error: BaseException) -> None:
-        self.deaths.append((stage, error))
+    def died(self) -> None:
+        self.deaths += 1
 
-    def times_told(self) -> Counter[PendingRequest]:
+    def reports(self) -> Counter[PendingRequest]:
+        """How often the outcome of each request was reported."""
         with self.lock:
             return Counter(end.request for end in self.ends)
 
     def reason(self, request: PendingRequest) -> str | None:
-        """None for an answer."""
+        """Why a request failed. None for an answer."""
         (end,) = (end for end in self.ends if end.request is request)
         return end.error.reason if isinstance(end, Failure) else None
 
     def wait_for(self, *requests: PendingRequest) -> None:
-        wait_until(lambda: self.times_told().keys() >= set(requests))
+        wait_until(lambda: self.reports().keys() >= set(requests))
 
 
 def make_pipeline(
@@ -226,19 +223,24 @@ def make_pipeline(
     recorder: Recorder,
     max_waiting: int = 100,
     max_wait_ms: float = 0.0,
-    times: ServiceTimes | None = None,
+    predictions: Predictions | None = None,
     timeline: Timeline | None = None,
-    lanes: Lanes | None = None,
+    streams: Streams | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    pair: Callable[[], ServingPair] = lambda: PAIR,
+    generation: GenerationConfig = GENERATION,
 ) -> Pipeline:
     return Pipeline(
         stages,
-        lambda: PAIR,
-        GENERATION,
+        pair,
+        generation,
         BatchingConfig(max_waiting, max_wait_ms),
-        ServiceTimes() if times is None else times,
+        predictions or Predictions(),
         recorder,
-        lanes_of(torch.device("cpu")) if lanes is None else lanes,
+        recorder.died,
+        streams or streams_for(torch.device("cpu")),
         timeline,
+        clock,
     )
 
 

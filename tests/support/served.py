@@ -55,7 +55,7 @@ class Echo:
         ids = [request.retrieval.request_id for request in taken]
         replies = [RetrieveResponse(request_id=each, ignored_names=[PADDING]) for each in ids]
         encoded = [reply.SerializeToString() for reply in replies]
-        self.front_end.ended(list(map(Answer, taken, encoded)), [])
+        self.front_end.ended(list(map(Answer, taken, encoded)))
 
 
 class Service:
@@ -79,7 +79,7 @@ class Service:
         )
         self.state, self.pipeline, self.died = ServerState(), Echo(), asyncio.Event()
         self.metrics = Metrics(self.state, LoopLag(), torch.device("cpu"))
-        self.front_end = FrontEnd(self.state, limits, GENERATION, self.metrics, None)
+        self.front_end = FrontEnd(self.state, limits, GENERATION, self.metrics)
         self.pipeline.front_end = self.front_end
         self.state.pipeline = cast("Pipeline", self.pipeline)
         self.state.phase, self.state.takes = Phase.SERVING, True

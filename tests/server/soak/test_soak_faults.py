@@ -10,7 +10,8 @@ import grpc
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from support.faults import STAGE_NAMES, Faults
+from grace.server.messages import STAGE_NAMES, StageName
+from support.faults import Faults
 from support.front_ends import front_ends
 from support.health import HealthWatch
 from support.hostile_bytes import mutated_frames
@@ -153,15 +154,14 @@ def test_what_does_not_finish_within_the_bound_is_not_waited_for(
 
 @pytest.mark.parametrize("stage", STAGE_NAMES)
 def test_a_stage_that_dies_under_load_leaves_no_call_behind(
-    serving_files: ServingFiles, faults: Faults, stage: str
+    serving_files: ServingFiles, faults: Faults, stage: StageName
 ) -> None:
     config = serving_files.write_config("death.yaml")
-    (name,) = (each for each in STAGE_NAMES if each == stage)
     with ServerProcess(config, faults=faults) as server:
         callers = [Caller(server.address) for _ in range(CLIENTS)]
         frames = frames_of(serving_files)[:31]
         calls = [callers[i % CLIENTS].start(frames[i % 31]) for i in range(211)]
-        with faults.dies(name, "it dies"):
+        with faults.dies(stage, "it dies"):
             calls += [callers[i % CLIENTS].start(frames[i % 31]) for i in range(211)]
             codes = {call.outcome().code for call in calls}
             assert server.wait() == 1

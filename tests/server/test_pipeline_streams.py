@@ -1,14 +1,13 @@
-"""The pipeline's waits between streams, and what it holds meanwhile, on a device that is late.
+"""The pipeline's waits between streams, and the memory that it holds, on a device that is late.
 
-What a GPU does at times, the lazy device does always; `test_pipeline_gpu.py` has the real one. That
-a missing wait or memory given away too early is seen is tested by taking each of these away.
+The lazy device always does what a GPU does at times; `test_pipeline_gpu.py` has the real one. That
+a missing wait, or memory given away too early, is seen is tested by leaving each of these out.
 """
 
 import logging
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -26,10 +25,9 @@ from grace.server.messages import (
     Span,
 )
 from grace.server.observe.logs import LOGGER
-from grace.server.scheduling.hand_off import Carried
-from grace.server.scheduling.pipeline import Pipeline
 from grace.server.stages.stages import Stages
 from support.lazy_device import LazyDevice
+from support.missing_waits import without
 from support.pipeline_cases import (
     LONG,
     Recorder,
@@ -48,19 +46,21 @@ REQUESTS = 41
 
 @pytest.fixture(autouse=True)
 def no_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record holds its error, that its frames, and these what the pipeline has let go."""
+    """A log record holds its error and so its frames, with memory that the pipeline has let go."""
     monkeypatch.setattr(logging.getLogger(LOGGER), "disabled", True)
 
 
 class LazyStages:
     """Work on a lazy device: 3 (id + 100) + 1, one step a stage.
 
-    befall  is called when features and generate have queued their work
+    disturb  is called when features and generate have queued their work
     """
 
-    def __init__(self, device: LazyDevice, befall: Callable[[str], None]) -> None:
-        self._device = device
-        self._befall = befall
+    def __init__(
+        self, device: LazyDevice, disturb: Callable[[str], None] = lambda stage: None
+    ) -> None:
+        self.device = device
+        self._disturb = disturb
 
     def stages(self) -> Stages:
         return Stages(self.read, self.features, self.generate, self.post)
@@ -72,22 +72,22 @@ class LazyStages:
         def write(made: Tensor) -> None:
             made[: len(ids)] = torch.tensor(ids) + 100
 
-        self._device.queue(write, made)
+        self.device.queue(write, made)
         return replace(empty_input(batch), users=UserTensors(made, ()))
 
     def features(self, batch: InputBatch) -> FeatureBatch:
         given = batch.users.bitmask
         made = torch.full_like(given, GARBAGE)
-        self._device.queue(lambda made, given: made.copy_(given * 3), made, given)
-        self._befall("features")
+        self.device.queue(lambda made, given: made.copy_(given * 3), made, given)
+        self._disturb("features")
         return replace(empty_features(batch), features=FeatureTensors(made, ()))
 
     def generate(self, batch: FeatureBatch) -> GeneratedBatch:
         given = batch.features.non_sequence
         assert given is not None
         made = torch.full((len(given), 1), GARBAGE, dtype=torch.int32)
-        self._device.queue(lambda made, given: made.copy_(given[:, None] + 1), made, given)
-        self._befall("generate")
+        self.device.queue(lambda made, given: made.copy_(given[:, None] + 1), made, given)
+        self._disturb("generate")
         return replace(empty_generated(batch), leaves=made)
 
     def post(self, batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:
@@ -100,20 +100,16 @@ class LazyStages:
         return replace(no_answers(batch, spans), answers=answers)
 
 
-def run(
-    device: LazyDevice,
-    befall: Callable[[str], None] = lambda stage: None,
-    change: Callable[[Pipeline], None] = lambda pipeline: None,
-) -> Recorder:
-    recorder = Recorder()
-    pipeline = make_pipeline(LazyStages(device, befall).stages(), recorder, lanes=device.lanes())
-    change(pipeline)
+def run(stages: LazyStages, left_out: str = "") -> Recorder:
+    recorder, device = Recorder(), stages.device
+    streams = without(device.streams(), left_out)
+    pipeline = make_pipeline(stages.stages(), recorder, streams=streams)
     pipeline.start()
     for number in range(REQUESTS):
         pipeline.submit(request_of(str(number)))
     pipeline.close()
     assert pipeline.join(LONG)
-    assert not recorder.deaths
+    assert recorder.deaths == 0
     assert len(recorder.ends) == REQUESTS
     device.finish()
     return recorder
@@ -129,14 +125,14 @@ def wrong(recorder: Recorder) -> int:
 
 def test_every_stage_reads_what_the_one_before_has_written_and_still_holds() -> None:
     device = LazyDevice()
-    recorder = run(device)
+    recorder = run(LazyStages(device))
     assert sum(isinstance(end, Answer) for end in recorder.ends) == REQUESTS
     assert wrong(recorder) == 0
     assert device.faults == []
 
 
 class SometimesFailing:
-    """Every third time at one stage, when its work is queued."""
+    """Fails one stage every third time, when its work is queued."""
 
     def __init__(self, stage: str) -> None:
         self._stage = stage
@@ -151,24 +147,52 @@ class SometimesFailing:
 @pytest.mark.parametrize("stage", ["features", "generate"])
 def test_a_batch_that_fails_with_work_queued_is_held_until_that_is_done(stage: str) -> None:
     device = LazyDevice()
-    recorder = run(device, SometimesFailing(stage))
+    recorder = run(LazyStages(device, SometimesFailing(stage)))
     assert 0 < sum(isinstance(end, Answer) for end in recorder.ends) < REQUESTS
     assert wrong(recorder) == 0
     assert device.faults == []
 
 
-def give_up_one(device: LazyDevice, change: Callable[[Pipeline], None]) -> Recorder:
-    """Of three batches the second is prepared, and nobody waits for it any more."""
+@pytest.mark.parametrize("left_out", ["features follows", "generate follows", "post waits", "keep"])
+def test_a_missing_wait_or_hold_is_seen(left_out: str) -> None:
+    device = LazyDevice()
+    recorder = run(LazyStages(device, SometimesFailing("generate")), left_out)
+    assert wrong(recorder) > 0 or device.faults
+
+
+class PassingAround(LazyStages):
+    """What features makes reaches generate, but not through the pipeline, which cannot hold it."""
+
+    def __init__(self, device: LazyDevice) -> None:
+        super().__init__(device)
+        self._made: dict[int, FeatureBatch] = {}
+
+    def features(self, batch: InputBatch) -> FeatureBatch:
+        self._made[id(batch)] = super().features(batch)
+        return empty_features(batch)
+
+    def generate(self, batch: FeatureBatch) -> GeneratedBatch:
+        return super().generate(self._made.pop(id(batch.input)))
+
+
+def test_memory_that_the_pipeline_does_not_hold_is_seen() -> None:
+    device = LazyDevice()
+    run(PassingAround(device))
+    assert device.faults
+
+
+def give_up_one(device: LazyDevice, left_out: str = "") -> Recorder:
+    """Of three batches the second is prepared, and its caller goes."""
     gate, seen = threading.Event(), list[str]()
 
-    def befall(stage: str) -> None:
+    def disturb(stage: str) -> None:
         seen.append(stage)
         if stage == "generate":
             assert gate.wait(LONG)
 
     recorder = Recorder()
-    pipeline = make_pipeline(LazyStages(device, befall).stages(), recorder, lanes=device.lanes())
-    change(pipeline)
+    stages = LazyStages(device, disturb).stages()
+    pipeline = make_pipeline(stages, recorder, streams=without(device.streams(), left_out))
     pipeline.start()
     first, second, third = (request_of(str(number)) for number in range(3))
     pipeline.submit(first)
@@ -187,71 +211,14 @@ def give_up_one(device: LazyDevice, change: Callable[[Pipeline], None]) -> Recor
     return recorder
 
 
-def unchanged(pipeline: Pipeline) -> None:
-    pass
-
-
 def test_a_batch_that_is_given_up_is_held_until_its_work_is_done() -> None:
     device = LazyDevice()
-    assert wrong(give_up_one(device, unchanged)) == 0
+    assert wrong(give_up_one(device)) == 0
     assert device.faults == []
 
 
-def ignore(_: object) -> None:
-    pass
-
-
-def without_wait_of_features(pipeline: Pipeline, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pipeline._lanes["features"], "go_after", ignore)
-
-
-def without_wait_of_generate(pipeline: Pipeline, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pipeline._lanes["generate"], "go_after", ignore)
-
-
-def without_wait_of_post(pipeline: Pipeline, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pipeline._clock, "wait_for", ignore)
-
-
-def without_holding_memory(pipeline: Pipeline, patch: pytest.MonkeyPatch) -> None:
-    attempt = pipeline._attempt
-
-    def attempt_and_drop(*given: Any) -> Carried[Any] | None:
-        carried = attempt(*given)
-        return None if carried is None else replace(carried, held=())
-
-    patch.setattr(pipeline, "_attempt", attempt_and_drop)
-
-
-def without_keeping_what_failed(pipeline: Pipeline, patch: pytest.MonkeyPatch) -> None:
-    for lane in pipeline._lanes.values():
-        patch.setattr(lane, "keep", ignore)
-
-
-WITHOUT = [
-    without_wait_of_features,
-    without_wait_of_generate,
-    without_wait_of_post,
-    without_holding_memory,
-    without_keeping_what_failed,
-]
-
-
-@pytest.mark.parametrize("change", WITHOUT)
-def test_what_is_missing_is_seen(
-    change: Callable[[Pipeline, pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("left_out", ["generate follows", "keep"])
+def test_a_missing_wait_or_hold_of_a_batch_that_is_given_up_is_seen(left_out: str) -> None:
     device = LazyDevice()
-    recorder = run(
-        device, SometimesFailing("generate"), lambda pipeline: change(pipeline, monkeypatch)
-    )
-    assert wrong(recorder) > 0 or device.faults
-
-
-@pytest.mark.parametrize("change", [without_wait_of_generate, without_keeping_what_failed])
-def test_what_is_missing_of_a_batch_that_is_given_up_is_seen(
-    change: Callable[[Pipeline, pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    device = LazyDevice()
-    give_up_one(device, lambda pipeline: change(pipeline, monkeypatch))
+    give_up_one(device, left_out)
     assert device.faults

@@ -1,4 +1,4 @@
-"""Streams and clock of a GPU, over events whose time a test moves."""
+"""The streams and the clock of a GPU, over fake events whose time a test moves."""
 
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -8,13 +8,12 @@ from weakref import ref
 import pytest
 import torch
 
-from grace.server.scheduling import lanes
-from grace.server.scheduling.lanes import (
+from grace.server.scheduling.streams import (
     REFERENCE_SECONDS,
     DeviceClock,
-    HostLane,
-    StreamLane,
-    lanes_of,
+    DeviceStream,
+    HostStream,
+    streams_for,
 )
 from support.pipeline_cases import Clock
 
@@ -23,14 +22,17 @@ GPU = torch.device("cuda:0")
 
 @dataclass
 class Events:
-    """In place of torch.cuda. A stream has come as far as the test says."""
+    """A fake of torch.cuda's streams and events. A stream has come as far as the test says."""
 
     clock: Clock
+    streams: "list[Stream]" = field(default_factory=list)
+    recorded: "list[Event]" = field(default_factory=list)
     synchronized: list[object] = field(default_factory=list)
 
     def make_stream(self, device: torch.device) -> "Stream":
         assert device == GPU
-        return Stream(self)
+        self.streams.append(Stream(self))
+        return self.streams[-1]
 
     def make_event(self, enable_timing: bool, blocking: bool = False) -> "Event":
         assert enable_timing
@@ -59,6 +61,7 @@ class Event:
     def record(self, stream: Stream) -> None:
         assert isinstance(stream, Stream)
         self.at = self.events.clock.now
+        self.events.recorded.append(self)
 
     def query(self) -> bool:
         return self.passed
@@ -80,17 +83,16 @@ def events(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Events:
     for name in ("device", "stream"):
         monkeypatch.setattr(torch.cuda, name, lambda _: nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "current")
-    monkeypatch.setattr(lanes, "perf_counter", clock)
     return made
 
 
 @pytest.mark.usefixtures("events")
 def test_a_mark_s_time_is_the_host_s(clock: Clock) -> None:
-    device_clock, lane = DeviceClock(GPU), StreamLane(GPU)
+    device_clock, stream = DeviceClock(GPU, clock), DeviceStream(GPU)
     marks, expected = [], []
     for seconds in (0.0, 0.001, 0.0637, 0.3):
         clock.now += seconds
-        marks.append(lane.mark())
+        marks.append(stream.mark())
         expected.append(clock.now)
     assert device_clock.times(marks) == pytest.approx(expected, abs=1e-5)
 
@@ -98,57 +100,53 @@ def test_a_mark_s_time_is_the_host_s(clock: Clock) -> None:
 def test_the_clock_is_set_again_before_its_distances_grow_coarse(
     events: Events, clock: Clock
 ) -> None:
-    device_clock, lane = DeviceClock(GPU), StreamLane(GPU)
+    device_clock, stream = DeviceClock(GPU, clock), DeviceStream(GPU)
     first = len(events.synchronized)
     assert first > 0
     clock.now += 0.9 * REFERENCE_SECONDS
-    device_clock.times([lane.mark()])
+    device_clock.times([stream.mark()])
     assert len(events.synchronized) == first
     clock.now += 0.2 * REFERENCE_SECONDS
-    mark = lane.mark()
+    mark = stream.mark()
     expected = clock.now
     assert device_clock.times([mark]) == pytest.approx([expected], abs=1e-5)
     assert len(events.synchronized) == 2 * first
 
 
-def test_who_waits_for_a_mark_sleeps(events: Events) -> None:
-    device_clock, lane = DeviceClock(GPU), StreamLane(GPU)
-    mark: Any = lane.mark()
+def test_a_thread_that_waits_for_a_mark_sleeps(events: Events, clock: Clock) -> None:
+    device_clock, stream = DeviceClock(GPU, clock), DeviceStream(GPU)
+    mark: Any = stream.mark()
     device_clock.wait_for(mark)
     assert mark.blocking
     assert events.synchronized[-1] is mark
 
 
-@pytest.mark.usefixtures("events")
-def test_a_stream_goes_after_what_was_queued_before_it_and_after_a_mark() -> None:
-    lane, other = StreamLane(GPU), StreamLane(GPU)
+def test_a_stream_follows_earlier_work_and_another_streams_mark(events: Events) -> None:
+    stream, other = DeviceStream(GPU), DeviceStream(GPU)
     mark: Any = other.mark()
-    lane.go_after(mark)
-    stream: Any = lane._stream
-    assert stream.waits_for == ["current", mark]
-    assert not lane.passed(mark)
+    stream.follow(mark)
+    assert events.streams[0].waits_for == ["current", mark]
+    assert not stream.passed(mark)
     mark.passed = True
-    assert lane.passed(mark)
+    assert stream.passed(mark)
 
 
-@pytest.mark.usefixtures("events")
-def test_memory_is_kept_until_its_stream_has_come_so_far() -> None:
-    lane = StreamLane(GPU)
+def test_memory_is_kept_until_its_stream_has_done_the_work(events: Events) -> None:
+    stream = DeviceStream(GPU)
     memory = torch.zeros(3)
     gone = ref(memory)
-    lane.keep(memory)
+    stream.keep(memory)
     del memory
-    kept: Any = lane._kept[0][0]
-    lane.mark()
+    kept = events.recorded[-1]
+    stream.mark()
     assert gone() is not None
     kept.passed = True
-    lane.mark()
+    stream.mark()
     assert gone() is None
 
 
-@pytest.mark.usefixtures("events")
-def test_post_s_work_is_the_host_s_on_every_device() -> None:
-    made = lanes_of(GPU)
-    assert isinstance(made.post, HostLane)
-    streams = {id(lane._stream) for lane in (made.input, made.features, made.generate)}  # type: ignore[attr-defined]
-    assert len(streams) == 3
+def test_post_works_on_the_host_and_each_other_stage_on_its_own_stream(events: Events) -> None:
+    streams = streams_for(GPU)
+    assert isinstance(streams.post, HostStream)
+    assert len({id(each) for each in (streams.input, streams.features, streams.generate)}) == 3
+    assert len(events.streams) == 4  # and the clock's

@@ -1,4 +1,4 @@
-"""Stages that do as a test tells them, pipelines over them, and what the stages were given."""
+"""Stages that wait and fail where a test says, and pipelines over them."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -17,14 +17,13 @@ from support.pipeline_cases import (
     wait_until,
 )
 
-__all__ = ["STAGE_NAMES", "Start", "Told", "occupy", "pipelines"]
+__all__ = ["Script", "Start", "occupy", "pipelines"]
 
-STAGE_NAMES: tuple[StageName, ...] = ("input", "features", "generate", "post")
 Start = Callable[..., Pipeline]
 
 
-class Told:
-    """What stages are told to do, and what they were given."""
+class Script:
+    """Which stages wait or raise, and the requests of every batch that a stage was given."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[StageName, tuple[str, ...]]] = []
@@ -52,30 +51,30 @@ class Told:
 
 
 @contextmanager
-def pipelines(told: Told, recorder: Recorder) -> Iterator[Start]:
-    """Starts pipelines, and on leaving ends them and sees that no request was told twice."""
+def pipelines(script: Script, recorder: Recorder) -> Iterator[Start]:
+    """Start pipelines; on leaving end them, and check that no request ended twice."""
     started: list[Pipeline] = []
 
     def start(stages: Stages | None = None, **settings: Any) -> Pipeline:
-        pipeline = make_pipeline(stages or plain_stages(told), recorder, **settings)
+        pipeline = make_pipeline(stages or plain_stages(script), recorder, **settings)
         started.append(pipeline)
         pipeline.start()
         return pipeline
 
     yield start
-    for stage in tuple(told.gates):
-        told.open(stage)
+    for stage in tuple(script.gates):
+        script.open(stage)
     for pipeline in started:
         pipeline.close()
         assert pipeline.join(LONG)
         assert (pipeline.in_flight, pipeline.waiting) == (0, 0)
-    assert set(recorder.times_told().values()) <= {1}
+    assert set(recorder.reports().values()) <= {1}
 
 
-def occupy(pipeline: Pipeline, told: Told) -> None:
-    """One batch stands in generate and one is prepared ahead of it: others wait in the line."""
-    told.close("generate")
+def occupy(pipeline: Pipeline, script: Script) -> None:
+    """Stop one batch in generate and prepare one ahead of it: all others wait in the queue."""
+    script.close("generate")
     pipeline.submit(request_of("running"))
-    told.wait_for("generate", "running")
+    script.wait_for("generate", "running")
     pipeline.submit(request_of("prepared"))
-    told.wait_for("features", "prepared")
+    script.wait_for("features", "prepared")

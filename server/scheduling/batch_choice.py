@@ -1,0 +1,139 @@
+"""Which waiting requests start together, and which have too little time left to start.
+
+A batch's time grows with its bucket. So a batch is made smaller for a request that has little time
+left, where the others have time to spare. LOW requests take the rows that NORMAL ones leave free,
+and more rows only if no NORMAL request is left behind and none becomes late.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from grace.server.messages import PendingRequest
+from grace.server.scheduling.predictions import Backlog, Predictions, bucket_for
+from grace.server.scheduling.request_queue import RequestQueue
+
+__all__ = ["MOST_LATE", "BatchChoice"]
+
+MOST_LATE = 64
+"""Late requests that leave at one moment: the callers need the lock that is held meanwhile."""
+
+
+@dataclass
+class BatchChoice:
+    """One choice, at one moment. `make` takes the chosen and the late requests out of the queue.
+
+    backlog     the work under way, which the chosen batch comes after
+    max_wait    seconds that a batch may be held back to fill
+    late        the requests that were too late to start
+    held_until  when to choose again, if no request starts now
+    """
+
+    queue: RequestQueue
+    predictions: Predictions
+    backlog: Backlog
+    buckets: tuple[int, ...]
+    max_wait: float
+    now: float
+    late: list[PendingRequest] = field(default_factory=list)
+    held_until: float = math.inf
+
+    def make(self) -> list[PendingRequest]:
+        """Return the requests that start together; none if the queue is empty or they are held."""
+        for _ in range(MOST_LATE):
+            if not len(self.queue):
+                break
+            first = self.queue.first(self.buckets[-1])
+            start = self._in_time(first)
+            if start:
+                is_cut = len(start) < len(first)
+                start = self._fill_up(start)
+                held_until = self.now if is_cut else self._hold(start)
+                if self.now < held_until:
+                    self.held_until = held_until
+                    return []
+                self.queue.take(start)
+                return start
+            # The others may start with the requests that follow, and in a smaller bucket.
+            self._turn_away(_tightest(first))
+        return []
+
+    def _in_time(self, first: list[PendingRequest]) -> list[PendingRequest]:
+        """Return the requests that start so that the tightest deadline is met. Return none if it
+        cannot be met, or only at the cost of others.
+
+        Under overload smaller batches would make it worse. So a batch is made smaller only if the
+        waiting requests fill no more than half of the largest bucket, and those that are left
+        behind have time for a full batch to go before them.
+        """
+        bucket = bucket_for(len(first), self.buckets)
+        tightest = _tightest(first)
+        if self._meets(tightest, bucket):
+            return first
+        if 2 * self.queue.waiting(first[0].retrieval.priority) > self.buckets[-1]:
+            return []
+        smaller = (each for each in reversed(self.buckets) if each < bucket)
+        rows = next((each for each in smaller if self._meets(tightest, each)), None)
+        if rows is None:
+            return []
+        by_deadline = sorted(first, key=_deadline)
+        kept, left_behind = set(by_deadline[:rows]), by_deadline[rows:]
+        needed = self._needed(first[0].retrieval.profile, rows, self.buckets[-1])
+        if left_behind[0].deadline - self.now < needed:
+            return []
+        return [each for each in first if each in kept]
+
+    def _fill_up(self, start: list[PendingRequest]) -> list[PendingRequest]:
+        """Add LOW requests in rows that cost the NORMAL ones nothing."""
+        chosen = start[0].retrieval
+        low = self.queue.low(chosen.profile, self.buckets[-1] + MOST_LATE)
+        if chosen.priority == "LOW" or not low:
+            return start
+        rows = bucket_for(len(start), self.buckets)
+        if len(start) == self.queue.waiting("NORMAL"):
+            tightest = _tightest(start)
+            most = bucket_for(min(len(start) + len(low), self.buckets[-1]), self.buckets)
+            larger = (each for each in reversed(self.buckets) if rows < each <= most)
+            rows = next((each for each in larger if self._meets(tightest, each)), rows)
+        filled = list(start)
+        for request in low[: rows - len(start) + MOST_LATE]:
+            if len(filled) == rows:
+                break
+            if self._meets(request, rows):
+                filled.append(request)
+            elif not self._meets(request, self.buckets[0]):
+                self._turn_away(request)
+        return filled
+
+    def _hold(self, start: list[PendingRequest]) -> float:
+        """Return until when to hold the batch back to fill: not until one of it is late."""
+        if not self.max_wait or len(start) == self.buckets[-1]:
+            return 0.0
+        needed = self._needed(start[0].retrieval.profile, bucket_for(len(start), self.buckets))
+        return min(start[0].arrived + self.max_wait, _tightest(start).deadline - needed)
+
+    def _meets(self, request: PendingRequest, bucket: int) -> bool:
+        """Return whether a request meets its deadline in a batch of this bucket."""
+        if request.deadline == math.inf:
+            return True
+        left = request.deadline - self.now
+        return not self.predictions.too_late(request.retrieval.profile, bucket, self.backlog, left)
+
+    def _needed(self, profile: str, *buckets: int) -> float:
+        """Predict the seconds to the last reply of batches that form now, one after the other."""
+        backlog = self.backlog
+        for bucket in buckets:
+            backlog = backlog.then(self.predictions.predict(profile, bucket))
+        return backlog.after
+
+    def _turn_away(self, request: PendingRequest) -> None:
+        self.queue.take((request,))
+        self.late.append(request)
+
+
+def _deadline(request: PendingRequest) -> float:
+    return request.deadline
+
+
+def _tightest(requests: Iterable[PendingRequest]) -> PendingRequest:
+    return min(requests, key=_deadline)

@@ -1,0 +1,183 @@
+"""Where a stage's work runs, and when it is done: on the host, or on a stream of a GPU.
+
+A mark is a moment in a stream's work. On the host, work is done when its function returns, so that
+a mark is the time. On a GPU a function only queues work: a mark is an event after it, the next
+stage's stream follows the event, and only the thread of the stage on the host waits for it.
+
+Memory must not be freed while another stream still reads it: the allocator would give it to the
+next batch on the stream that made it. So a batch holds what every stage made of it until generate's
+mark has passed, and a stage that fails keeps its batch until its own stream has done the work.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Protocol, TypeAlias
+
+import torch
+
+__all__ = [
+    "Clock",
+    "DeviceClock",
+    "DeviceStream",
+    "HostStream",
+    "Mark",
+    "Stream",
+    "Streams",
+    "streams_for",
+]
+
+Mark: TypeAlias = Any
+"""A time on the host, a torch.cuda.Event on a GPU. Only streams and clocks look into it."""
+
+REFERENCE_SECONDS = 1.0
+"""How long one reference event is used. torch measures from it in float32 milliseconds: exact to
+0.1 us after a second, to 8 ms after a day."""
+
+REFERENCE_TRIES = 3
+
+
+class Stream(Protocol):
+    def context(self) -> AbstractContextManager[object]:
+        """Return the context in which the stage's thread works."""
+
+    def mark(self) -> Mark:
+        """Mark the end of the work so far."""
+
+    def follow(self, mark: Mark) -> None:
+        """Begin all later work after another stream's mark."""
+
+    def passed(self, mark: Mark) -> bool: ...
+
+    def keep(self, memory: object) -> None:
+        """Keep memory until the work so far is done."""
+
+
+class Clock(Protocol):
+    def context(self) -> AbstractContextManager[object]:
+        """Return the context in which the thread that reads the clock works."""
+
+    def wait_for(self, mark: Mark) -> None: ...
+
+    def times(self, marks: Sequence[Mark]) -> list[float]:
+        """Return when the marks passed, by time.perf_counter()."""
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """One stream for each stage. Post works on the host, and its thread reads the clock."""
+
+    input: Stream
+    features: Stream
+    generate: Stream
+    post: Stream
+    clock: Clock
+
+
+def streams_for(device: torch.device) -> Streams:
+    host = HostStream()
+    if device.type == "cpu":
+        return Streams(host, host, host, host, clock=host)
+    before, middle, last = (DeviceStream(device) for _ in range(3))
+    return Streams(before, middle, last, host, clock=DeviceClock(device))
+
+
+class HostStream:
+    """The stream and the clock of a stage that works on the host."""
+
+    def context(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def mark(self) -> float:
+        return perf_counter()
+
+    def follow(self, mark: Mark) -> None:
+        pass
+
+    def passed(self, mark: Mark) -> bool:  # noqa: ARG002
+        return True
+
+    def keep(self, memory: object) -> None:
+        pass
+
+    def wait_for(self, mark: Mark) -> None:
+        pass
+
+    def times(self, marks: Sequence[float]) -> list[float]:
+        return list(marks)
+
+
+class DeviceStream:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        # Earlier work, such as the copies of the weights, comes first.
+        self._stream.wait_stream(torch.cuda.current_stream(device))
+        self._kept: deque[tuple[torch.cuda.Event, object]] = deque()
+
+    def context(self) -> AbstractContextManager[object]:
+        return _on_device(self._device, self._stream)
+
+    def mark(self) -> torch.cuda.Event:
+        while self._kept and self._kept[0][0].query():  # type: ignore[no-untyped-call]
+            self._kept.popleft()
+        # Blocking: a thread that waits for it sleeps instead of keeping a core busy.
+        event = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
+        event.record(self._stream)
+        return event
+
+    def follow(self, mark: torch.cuda.Event) -> None:
+        self._stream.wait_event(mark)
+
+    def passed(self, mark: torch.cuda.Event) -> bool:
+        return bool(mark.query())  # type: ignore[no-untyped-call]
+
+    def keep(self, memory: object) -> None:
+        self._kept.append((self.mark(), memory))
+
+
+class DeviceClock:
+    """Reads the times of a GPU's events. One thread, which works on the host, may use it."""
+
+    def __init__(self, device: torch.device, clock: Callable[[], float] = perf_counter) -> None:
+        self._device = device
+        self._clock = clock
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        with self.context():
+            self._reference, self._at = self._new_reference()
+
+    def context(self) -> AbstractContextManager[object]:
+        return _on_device(self._device, self._stream)
+
+    def wait_for(self, mark: torch.cuda.Event) -> None:
+        mark.synchronize()
+
+    def times(self, marks: Sequence[torch.cuda.Event]) -> list[float]:
+        if self._clock() - self._at > REFERENCE_SECONDS:
+            self._reference, self._at = self._new_reference()
+        return [self._at + self._reference.elapsed_time(mark) / 1000 for mark in marks]
+
+    def _new_reference(self) -> tuple[torch.cuda.Event, float]:
+        """Record an event and return it with its time: of some tries, the one known best.
+
+        The stream is empty, so that the wait is for the event alone.
+        """
+        tries: list[tuple[float, torch.cuda.Event, float]] = []
+        for _ in range(REFERENCE_TRIES):
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            begin = self._clock()
+            event.record(self._stream)
+            event.synchronize()
+            end = self._clock()
+            tries.append((end - begin, event, (begin + end) / 2))
+        _, event, at = min(tries, key=lambda each: each[0])
+        return event, at
+
+
+def _on_device(device: torch.device, stream: torch.cuda.Stream) -> AbstractContextManager[object]:
+    stack = ExitStack()
+    stack.enter_context(torch.cuda.device(device))
+    stack.enter_context(torch.cuda.stream(stream))
+    return stack

@@ -1,0 +1,365 @@
+"""Which requests wait, start, are refused and are too late: the scheduler under a test's clock.
+
+A request is written as one character, LOW if it is a lower-case letter, with ' if its beam profile
+is `reduced`, and @N if its deadline is N ms ahead: "01' a@250".
+"""
+
+import gc
+import re
+import weakref
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from grace.configs.serving import BatchingConfig
+from grace.server.errors import Draining, Overloaded, ServiceError
+from grace.server.messages import Answer, Failure, PendingRequest
+from grace.server.scheduling.batch_choice import MOST_LATE
+from grace.server.scheduling.predictions import Predictions, bucket_for
+from grace.server.scheduling.request_queue import STALE_DEADLINES
+from grace.server.scheduling.scheduler import Departure, Scheduler
+from grace.server.scheduling.under_way import BatchUnderWay, Place
+from support.pipeline_cases import Clock, request_of, spans_of
+
+BUCKETS = (1, 2, 4, 7)
+
+
+class Desk:
+    """A scheduler and its clock."""
+
+    def __init__(self, max_waiting: int = 63, max_wait_ms: float = 0.0) -> None:
+        self.clock = Clock()
+        self.predictions = Predictions(self.clock)
+        config = BatchingConfig(max_waiting, max_wait_ms)
+        self.scheduler = Scheduler(config, BUCKETS, self.predictions, self.clock)
+
+    def learn(self, seconds: Mapping[int, float], profile: str = "full") -> None:
+        """Batches of each bucket take so long, all of it in generate."""
+        for bucket, generate in seconds.items():
+            self.predictions.observe(profile, bucket, spans_of(0.0, generate, 0.0))
+
+    def submit(self, text: str) -> list[PendingRequest]:
+        requests = []
+        for name, reduced, left in re.findall(r"(\w)('?)(?:@([\d.]+))?", text):
+            request = request_of(
+                name + reduced,
+                "reduced" if reduced else "full",
+                "LOW" if name.islower() else "NORMAL",
+                self.clock.now + (float(left) / 1000 if left else float("inf")),
+                arrived=self.clock.now,
+            )
+            self.scheduler.submit(request)
+            requests.append(request)
+        return requests
+
+    def refusal(self, text: str) -> ServiceError:
+        with pytest.raises(ServiceError) as refused:
+            self.submit(text)
+        return refused.value
+
+    def needed(self, text: str = "X@0.001") -> float:
+        """The seconds that an answer takes, by the text of a refusal."""
+        match = re.search(r"an answer takes (\d+) ms now", self.refusal(text).text)
+        assert match is not None
+        return int(match[1]) / 1000
+
+    def forms(self) -> BatchUnderWay:
+        departure = self.scheduler.poll()
+        assert departure is not None
+        assert departure.batch is not None
+        assert not departure.failures
+        return departure.batch
+
+    def ends(self, batch: BatchUnderWay) -> None:
+        self.scheduler.end([Answer(each, b"") for each in batch.requests], batch)
+
+    def runs(self) -> str:
+        """Let batch after batch form and end; return them, and with a minus the failed requests."""
+        left = []
+        while (departure := self.scheduler.poll()) is not None:
+            self.scheduler.end(departure.failures)
+            left += [f"-{name}" for name in failed(departure)]
+            if departure.batch is not None:
+                left.append("".join(names_of(departure.batch.requests)))
+                self.ends(departure.batch)
+        return " ".join(left)
+
+    def occupies(self) -> BatchUnderWay:
+        """One batch is in generate and one is prepared, which is returned: no other may form."""
+        batches = []
+        for _ in range(2):
+            self.submit("X")
+            batches.append(self.forms())
+            self.scheduler.advance(batches[0], Place.QUEUED)
+        return batches[1]
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def names_of(requests: Sequence[PendingRequest]) -> list[str]:
+    return [request.retrieval.request_id for request in requests]
+
+
+def failed(departure: Departure | None) -> dict[str, str]:
+    """The reasons of the failures by request."""
+    assert departure is not None
+    return {each.request.retrieval.request_id: each.error.reason for each in departure.failures}
+
+
+@pytest.mark.parametrize(("requests", "bucket"), [(1, 1), (2, 2), (3, 4), (4, 4), (5, 7), (7, 7)])
+def test_the_bucket_is_the_smallest_that_holds_the_requests(requests: int, bucket: int) -> None:
+    assert bucket_for(requests, BUCKETS) == bucket
+
+
+ORDERS = {
+    "a batch has the first to come, up to the largest bucket": ("012345678", "0123456 78"),
+    "NORMAL requests go first, and LOW ones fill the free rows": ("abcdefghi01", "01abcde fghi"),
+    "a batch has one profile, and others keep their places": ("01'23'4a'", "024 1'3'a'"),
+    "LOW ones take no further rows while NORMAL ones wait": ("abcdefghi0123'", "012a 3' bcdefgh i"),
+}
+
+
+@pytest.mark.parametrize(("submitted", "leave"), ORDERS.values(), ids=ORDERS)
+def test_requests_leave_in_order(desk: Desk, submitted: str, leave: str) -> None:
+    desk.submit(submitted)
+    assert desk.runs() == leave
+
+
+DEADLINES = {
+    "LOW ones make no NORMAL one late": ("abcdef0@350", "0abc def"),
+    "a late LOW one keeps no row from those after it": ("a@50 b@150 c012", "-a 012c b"),
+    "a batch is made smaller for a request with little time": ("01@900 2@250", "12 0"),
+    "but not if the rest had no time for a full batch first": ("0@250 1@550 2@550", "-0 12"),
+    "nor if half of the largest batch waits": ("0@250 1@9000 2@9000 3@9000", "-0 123"),
+    "a late request leaves its row to the next": ("0@50 12345678", "-0 1234567 8"),
+}
+
+
+@pytest.mark.parametrize(("submitted", "leave"), DEADLINES.values(), ids=DEADLINES)
+def test_deadlines_decide_who_starts(desk: Desk, submitted: str, leave: str) -> None:
+    desk.submit(submitted)
+    desk.learn({1: 0.1, 2: 0.2, 4: 0.3, 7: 0.4})  # unknown before, so that no request was refused
+    assert desk.runs() == leave
+
+
+def test_a_request_that_is_turned_away_learns_what_an_answer_takes(desk: Desk) -> None:
+    desk.submit("0@200")
+    desk.learn({1: 0.25})
+    departure = desk.scheduler.poll()
+    assert failed(departure) == {"0": "deadline_unmeetable"}
+    assert departure is not None
+    text = departure.failures[0].error.text
+    assert text.startswith("200 ms are left, an answer takes 250 ms now")
+
+
+def test_a_full_queue_refuses_and_says_when_it_will_have_been_worked_off() -> None:
+    desk = Desk(max_waiting=9)
+    desk.learn({1: 0.5, 2: 0.5, 7: 0.5})
+    desk.occupies()
+    desk.submit("012345678")
+    for request in "9", "a":
+        refused = desk.refusal(request)
+        assert isinstance(refused, Overloaded)
+        assert refused.reason == "queue_full"
+        assert refused.retry_after_seconds == pytest.approx(2.0)  # two under way, two of the queue
+    assert (desk.scheduler.waiting, desk.scheduler.in_flight) == (9, 11)
+
+
+def test_a_normal_request_takes_the_place_of_the_youngest_low_one() -> None:
+    desk = Desk(max_waiting=3)
+    prepared = desk.occupies()
+    _, young = desk.submit("ab")
+    desk.submit("0")
+    assert desk.refusal("c").reason == "queue_full"
+    desk.submit("1")
+    assert not desk.scheduler.cancel(young)  # its failure follows
+    assert failed(desk.scheduler.poll()) == {"b": "displaced"}
+    desk.submit("2")
+    assert failed(desk.scheduler.poll()) == {"a": "displaced"}
+    assert desk.refusal("3").reason == "queue_full"
+    desk.scheduler.end((), prepared)
+    assert desk.runs() == "012"
+
+
+def test_a_cancelled_request_leaves_the_queue_at_once() -> None:
+    desk = Desk(max_waiting=3)
+    requests = desk.submit("012")
+    assert desk.scheduler.cancel(requests[1])
+    assert not desk.scheduler.cancel(requests[1])
+    desk.submit("3")
+    assert desk.runs() == "023"
+    assert not desk.scheduler.cancel(requests[0])
+    assert (desk.scheduler.waiting, desk.scheduler.in_flight) == (0, 0)
+
+
+def test_a_request_is_refused_by_what_goes_before_it(desk: Desk) -> None:
+    desk.learn({1: 1.0, 2: 2.0, 4: 4.0, 7: 7.0})
+    desk.learn({1: 10.0, 2: 20.0}, "reduced")
+    desk.submit("0123'a")
+    # After the other profile's batch, and with the waiting requests of its own.
+    assert desk.needed() == 14.0
+    assert desk.needed("X'@0.001") == 24.0
+    for request in "X@13900", "x@16900":
+        assert desk.refusal(request).reason == "deadline_unmeetable"
+    desk.submit("4@14100 567")
+    assert desk.needed() == 18.0  # a full batch goes before it
+
+
+def test_expired_requests_leave_even_while_no_batch_may_form(desk: Desk) -> None:
+    prepared = desk.occupies()
+    desk.submit("0 1@500 2@9000")
+    desk.clock.now += 0.5
+    assert desk.runs() == "-1"
+    desk.scheduler.end((), prepared)
+    assert desk.runs() == "02"
+
+
+def test_many_late_requests_leave_some_at_a_time_and_delay_no_batch() -> None:
+    desk = Desk(max_waiting=1000)
+    late = desk.submit("0@500 " * (3 * MOST_LATE))
+    desk.submit("1'@9000")
+    desk.clock.now += 0.5
+    gone: list[PendingRequest] = []
+    batches = []
+    while (departure := desk.scheduler.poll()) is not None:
+        assert len(departure.failures) <= 2 * MOST_LATE
+        gone += [each.request for each in departure.failures]
+        batches.append(departure.batch and names_of(departure.batch.requests))
+    assert batches == [None, ["1'"]]
+    assert gone == late
+
+
+class WatchedRequest(PendingRequest):
+    """A request that a weak reference may point to."""
+
+
+def test_requests_that_have_left_are_not_kept_for_their_deadlines(desk: Desk) -> None:
+    desk.submit("0@500")
+    left = []
+    for _ in range(5 * STALE_DEADLINES):
+        request = WatchedRequest(request_of().retrieval, 0.0, desk.clock.now + 3600.0)
+        left.append(weakref.ref(request))
+        desk.scheduler.submit(request)
+        assert desk.scheduler.cancel(request)
+    del request
+    gc.collect()
+    assert sum(each() is not None for each in left) <= STALE_DEADLINES + 4
+    desk.clock.now += 0.5
+    assert desk.runs() == "-0"
+
+
+def test_a_batch_is_held_back_to_fill() -> None:
+    desk = Desk(max_wait_ms=250.0)
+    desk.submit("012345")
+    desk.clock.now += 0.24
+    assert desk.runs() == ""
+    desk.submit("6")
+    assert desk.runs() == "0123456"
+    desk.submit("7")
+    desk.clock.now += 0.2
+    desk.submit("8")
+    assert desk.runs() == ""
+    desk.clock.now += 0.05
+    assert desk.runs() == "78"
+
+
+def test_a_batch_is_not_held_back_until_one_of_it_is_late() -> None:
+    desk = Desk(max_wait_ms=250.0)
+    desk.learn({2: 0.125})
+    desk.submit("0 1@187.5")
+    desk.clock.now += 0.03125
+    assert desk.runs() == ""
+    desk.clock.now += 0.03125
+    assert desk.runs() == "01"
+
+
+def test_a_closed_scheduler_takes_nothing_and_holds_nothing_back() -> None:
+    desk = Desk(max_wait_ms=60_000.0)
+    desk.submit("0")
+    desk.scheduler.close()
+    assert isinstance(desk.refusal("1"), Draining)
+    assert desk.runs() == "0"
+    assert desk.scheduler.next_batch() is None
+
+
+def test_one_batch_is_prepared_ahead_of_generate_and_no_more(desk: Desk) -> None:
+    second = desk.occupies()
+    desk.submit("0")
+    assert desk.scheduler.poll() is None
+    desk.scheduler.advance(second, Place.QUEUED)  # the device has not begun it
+    assert desk.scheduler.poll() is None
+
+
+def test_no_batch_forms_while_a_generated_one_waits_for_post(desk: Desk) -> None:
+    scheduler = desk.scheduler
+    desk.submit("0")
+    first = desk.forms()
+    desk.submit("1")
+    for place in (Place.QUEUED, Place.GENERATED):
+        scheduler.advance(first, place)
+    assert scheduler.poll() is None
+    scheduler.advance(first, Place.POST)
+    second = desk.forms()
+    desk.submit("2")
+    for place in (Place.QUEUED, Place.GENERATED):
+        scheduler.advance(second, place)
+    desk.ends(first)
+    assert scheduler.poll() is None
+    scheduler.advance(second, Place.POST)
+    assert desk.runs() == "2"
+
+
+def test_the_work_ahead_shrinks_while_generate_works(desk: Desk) -> None:
+    desk.learn({1: 0.5})
+    prepared = desk.occupies()
+    assert desk.needed() == 1.5
+    desk.clock.now += 0.125
+    assert desk.needed() == 1.375
+    assert desk.refusal("0@1300").reason == "deadline_unmeetable"
+    desk.scheduler.cancel(*desk.submit("0@1400"))
+    desk.clock.now += 99.0  # longer than predicted: generate may end at any moment
+    assert desk.needed() == 1.0
+    desk.scheduler.advance(prepared, Place.QUEUED)
+    assert desk.needed() == 1.0
+
+
+def test_a_batch_counts_until_post_has_ended_it(desk: Desk) -> None:
+    desk.predictions.observe("full", 1, spans_of(0.25, 0.5, 2.0))
+    desk.submit("0")
+    first = desk.forms()
+    assert desk.needed() == 4.75  # post of the first, then of the next
+    desk.clock.now += 0.25
+    for place in (Place.QUEUED, Place.GENERATED, Place.POST):
+        desk.scheduler.advance(first, place)
+    desk.clock.now += 0.5
+    assert desk.needed() == 3.5
+    desk.scheduler.end((), first, spans_of(0.25, 0.5, 1.0))  # and is learned from
+    assert desk.needed() == 1.75
+
+
+def test_a_batch_is_unwanted_once_all_of_it_is_cancelled_or_expired(desk: Desk) -> None:
+    cancelled, _ = desk.submit("01@500")
+    batch = desk.forms()
+    assert desk.scheduler.unwanted(batch.requests) == []
+    assert not desk.scheduler.cancel(cancelled)
+    assert desk.scheduler.unwanted(batch.requests) == []
+    desk.clock.now += 0.5
+    failures = desk.scheduler.unwanted(batch.requests)
+    assert [each.error.reason for each in failures] == ["cancelled", "deadline_exceeded"]
+
+
+def test_after_abandon_every_request_has_ended_wherever_it_was() -> None:
+    desk = Desk(max_waiting=2)
+    batch = desk.occupies()
+    desk.submit("a01")
+    lost = desk.scheduler.abandon()
+    assert lost is not None
+    assert sorted(names_of(lost)) == ["0", "1", "X", "X", "a"]
+    assert desk.scheduler.abandon() is None
+    assert desk.scheduler.end([Failure(each, Draining()) for each in lost], batch) == []
+    assert not any(desk.scheduler.cancel(request) for request in lost)
+    assert (desk.scheduler.in_flight, desk.scheduler.waiting) == (0, 0)
+    assert desk.scheduler.next_batch() is None
