@@ -23,7 +23,7 @@ from grace.index.users.user_rows import UserAttributes
 from grace.index.users.values import InternedValues
 from grace.model.definition.beam_search import leaves_of
 from grace.model.engine.fast_weights import Precision
-from grace.proto.retrieval_pb2 import RetrieveResponse
+from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse
 
 __all__ = ["check_full", "check_reply", "eligible_rules"]
 
@@ -56,9 +56,10 @@ def _check_replies(name: str, snapshot: Snapshot, way: Way) -> None:
     leaves, scores = way.generated.leaves.numpy(), way.generated.scores.numpy()
     for row, answer in enumerate(way.answered.answers):
         retrieval = answer.request.retrieval
+        user = RetrieveRequest.FromString(retrieval.message).user
         fault = check_reply(
             snapshot,
-            retrieval.user.read(),
+            {name: list(given.values) for name, given in user.items()},
             leaves[row],
             scores[row],
             retrieval.max_ads,

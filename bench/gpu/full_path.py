@@ -29,10 +29,10 @@ from grace.index.users.user_rows import UserEncoder
 from grace.kernels import DecodeIndex, UserTensors
 from grace.kernels.encoder.encoder_ops import load_encoder_ops
 from grace.model.definition.beam_search import Generated, leaves_of
-from grace.model.definition.input_encoding import InputEncoder
 from grace.model.definition.inputs import FeatureTensors, SequenceTensors, UserContext
 from grace.model.engine.captured_generation import copy_features, features_of_nobody
 from grace.model.engine.fast_weights import Precision
+from grace.model.engine.feature_reader import read_inputs
 from grace.model.engine.feature_stage import FeatureStage, feature_stage_for
 from grace.model.engine.prefix_memo import PrefixMemo
 from grace.server.engine.serving_model import EngineFacts, ServingModel
@@ -80,10 +80,9 @@ class Surroundings:
     @torch.inference_mode()
     def plain_context(self, requests: Sequence[Retrieval]) -> UserContext:
         """By definition, in float32, of the features' tables as they are held."""
-        model, encoder = self.engine.plain, InputEncoder(self.subject.spec)
-        encoded = [encoder.encode(request.features.read()) for request in requests]
-        inputs = encoder.batch(encoded, len(requests)).to(self.engine.weights.device)
-        features = model.features(inputs)
+        messages = [request.message for request in requests]
+        inputs = read_inputs(self.subject.spec, messages, len(messages))
+        features = self.engine.plain.features(inputs.to(self.engine.weights.device))
         single = features.non_sequence
         context: UserContext = self._plain_encoder(
             FeatureTensors(
@@ -102,7 +101,6 @@ class Surroundings:
             spec=spec,
             checkpoint="measured",
             device=device,
-            inputs=InputEncoder(spec),
             features=self.stage,
             generation=generation,
             engine=EngineFacts(self.precision, 0, 0, 0, graphs=1, capture_seconds=0.0),

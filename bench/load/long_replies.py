@@ -10,6 +10,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,6 @@ from grace.configs.serving import load_serving_config
 from grace.proto.retrieval_pb2 import RetrieveResponse
 from grace.server.life_cycle import serve
 from grace.server.messages import AnsweredBatch, GeneratedBatch, Span
-from grace.server.stages.replies import write_reply
 from grace.server.stages.stages import STAGES
 
 __all__ = ["main"]
@@ -41,8 +41,14 @@ def _answer(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:
         asked = answer.request.retrieval.max_ads
         ads = 0 if asked == 1 else asked
         head = RetrieveResponse(request_id=answer.request.retrieval.request_id)
-        answers.append(replace(answer, reply=write_reply(head, _IDS[:ads], _SCORES[:ads])))
+        answers.append(replace(answer, reply=head.SerializeToString() + _ads(ads)))
     return replace(answered, answers=tuple(answers))
+
+
+@lru_cache(maxsize=16)
+def _ads(count: int) -> bytes:
+    """The fields of this many ads: a message's parts may be written apart."""
+    return RetrieveResponse(ad_ids=_IDS[:count], scores=_SCORES[:count]).SerializeToString()
 
 
 if __name__ == "__main__":

@@ -5,9 +5,8 @@ sequences to their declared maximum, so that every later shape depends on the ba
 request's numbers never depend on its neighbours.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,46 +24,20 @@ from grace.model.definition.spec import (
 
 __all__ = [
     "AGE_BUCKETS",
-    "EventSequence",
     "FeatureTensors",
-    "Integers",
     "JaggedIds",
     "ModelInputs",
-    "RequestFeatures",
     "SequenceEvents",
     "SequenceTensors",
     "UserContext",
+    "age_buckets",
     "inputs_of_kind",
 ]
-
-Integers: TypeAlias = Sequence[int] | npt.NDArray[np.int64]
 
 Kind = TypeVar("Kind", DenseInput, CategoricalInput, BagInput, SequenceInput)
 
 AGE_BUCKETS = 44
 """No time, and the powers of two of milliseconds: the last bucket begins at 2^42 ms, 139 years."""
-
-
-@dataclass(frozen=True, slots=True)
-class EventSequence:
-    """One user's events, oldest first. `sids` is flat: sid_length tokens per event.
-
-    The order is the one given: times do not reorder events.
-    """
-
-    sids: Integers
-    timestamps_ms: Integers = ()  # one per event, or none at all
-    side: Mapping[str, Integers] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class RequestFeatures:
-    """The features of one request as plain values; what is absent takes its declared default."""
-
-    dense: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    categorical: Mapping[str, Integers] = field(default_factory=dict)
-    bags: Mapping[str, Integers] = field(default_factory=dict)
-    sequences: Mapping[str, EventSequence] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,3 +145,9 @@ class UserContext:
 def inputs_of_kind(spec: ModelSpec, kind: type[Kind]) -> list[tuple[str, Kind]]:
     """The declared inputs of one kind, with their names, in the order that batches have."""
     return [(name, value) for name, value in spec.inputs.items() if isinstance(value, kind)]
+
+
+def age_buckets(ages_ms: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """1 + floor(log2(1 + age)), at most AGE_BUCKETS - 1; 0 for an age of -1, which is no time."""
+    _, exponents = np.frexp(ages_ms.astype(np.float64) + 1.0)  # 0 has exponent 0
+    return np.minimum(exponents, AGE_BUCKETS - 1).astype(np.int64)

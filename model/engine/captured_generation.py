@@ -15,12 +15,12 @@ from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile
 from grace.kernels import DecodeIndex, UserTensors, admission_slot
 from grace.model.definition.beam_search import Generated, leaves_of, require_together
-from grace.model.definition.input_encoding import InputEncoder
 from grace.model.definition.inputs import FeatureTensors, SequenceTensors
 from grace.model.definition.model import Model
 from grace.model.engine.captured_call import CapturedCall, CaptureMemory
 from grace.model.engine.fast_generation import FastGeneration
 from grace.model.engine.fast_search import FoundNodes
+from grace.model.engine.feature_reader import read_inputs
 from grace.model.engine.prefix_memo import PrefixMemo
 
 __all__ = ["CapturedGeneration", "copy_features", "features_of_nobody", "one_sid_index"]
@@ -101,7 +101,7 @@ class CapturedGeneration:
 def features_of_nobody(model: Model, batch: int, dtype: torch.dtype) -> FeatureTensors:
     """Of requests that give nothing: what every batch of this size has the shapes of."""
     device = model.decoder.start.device
-    inputs = InputEncoder(model.spec).batch([], batch).to(device)
+    inputs = read_inputs(model.spec, [], batch).to(device)
     with torch.inference_mode():
         features = model.features(inputs)
         single = features.non_sequence

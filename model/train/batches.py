@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from grace.configs.errors import ConfigError, InputError
-from grace.model.definition.input_encoding import age_buckets
-from grace.model.definition.inputs import ModelInputs, SequenceEvents
+from grace.model.definition.inputs import ModelInputs, SequenceEvents, age_buckets
 from grace.model.definition.spec import ModelSpec, SequenceInput
 from grace.model.train.interactions import Interactions
 

@@ -10,7 +10,6 @@ from grace.configs.errors import ConfigError
 from grace.configs.generation import GenerationConfig
 from grace.configs.serving import PrecisionSetting
 from grace.kernels import load_ops
-from grace.model.definition.input_encoding import InputEncoder
 from grace.model.definition.model import Model
 from grace.model.definition.spec import ModelSpec
 from grace.model.engine.fast_weights import PRECISIONS, Precision
@@ -47,7 +46,6 @@ class ServingModel:
     spec: ModelSpec
     checkpoint: str  # its id
     device: torch.device
-    inputs: InputEncoder
     features: FeatureStage
     generation: Generation
     engine: EngineFacts
@@ -80,7 +78,6 @@ def serving_model(
         spec=model.spec,
         checkpoint=checkpoint,
         device=device,
-        inputs=InputEncoder(model.spec),
         features=feature_stage_for(model, PRECISIONS[precision]),
         generation=made,
         engine=_facts(made, model.spec, precision, generation, seconds),

@@ -12,7 +12,7 @@ that is not used changes nothing.
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
 
@@ -23,16 +23,13 @@ from torch import Tensor
 
 from grace.configs.errors import RequestError
 from grace.model.definition.inputs import (
-    AGE_BUCKETS,
-    EventSequence,
-    Integers,
     JaggedIds,
     ModelInputs,
-    RequestFeatures,
     SequenceEvents,
+    age_buckets,
     inputs_of_kind,
 )
-from grace.model.definition.request_values import finite_floats, integers, integers_below
+from support.plain_values import Integers, finite_floats, integers, integers_below
 from grace.model.definition.spec import (
     BagInput,
     CategoricalInput,
@@ -45,8 +42,9 @@ __all__ = [
     "EncodedEvents",
     "EncodedInputs",
     "EncodedRequest",
+    "EventSequence",
     "InputEncoder",
-    "age_buckets",
+    "RequestFeatures",
     "bag_rows",
     "encode_inputs",
 ]
@@ -66,6 +64,28 @@ _FIELDS = {
     SequenceInput: "sequences",
 }
 """Where a request has the inputs of each kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventSequence:
+    """One user's events, oldest first. `sids` is flat: sid_length tokens per event.
+
+    The order is the one given: times do not reorder events.
+    """
+
+    sids: Integers
+    timestamps_ms: Integers = ()  # one per event, or none at all
+    side: Mapping[str, Integers] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFeatures:
+    """The features of one request as plain values; what is absent takes its declared default."""
+
+    dense: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    categorical: Mapping[str, Integers] = field(default_factory=dict)
+    bags: Mapping[str, Integers] = field(default_factory=dict)
+    sequences: Mapping[str, EventSequence] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +189,99 @@ class InputEncoder:
 
     @cached_property
     def _dense(self) -> list[tuple[str, DenseInput]]:
+        return inputs_of_kind(self.spec, DenseInput)
+
+    @cached_property
+    def _categorical(self) -> list[tuple[str, CategoricalInput]]:
+        return inputs_of_kind(self.spec, CategoricalInput)
+
+    @cached_property
+    def _bags(self) -> list[tuple[str, BagInput]]:
+        return inputs_of_kind(self.spec, BagInput)
+
+    @cached_property
+    def _sequences(self) -> list[tuple[str, SequenceInput]]:
+        return inputs_of_kind(self.spec, SequenceInput)
+
+    @cached_property
+    def _empty(self) -> EncodedRequest:
+        return self.encode(RequestFeatures())
+
+    def _bags_of(self, given: Mapping[str, Integers]) -> tuple[Int64, ...]:
+        ids: list[Integers] = []
+        for name, spec in self._bags:
+            values = given.get(name, ())
+            ids.append(values if len(values) else list(spec.default))
+        if all(type(each) is list for each in ids):
+            # Parts of one array are made faster than arrays. What is no integer is named below.
+            with suppress(TypeError, OverflowError):
+                whole = np.asarray(array("q", list(chain.from_iterable(ids))))
+                ends = accumulate(map(len, ids), initial=0)
+                return tuple(whole[begin:end] for begin, end in pairwise(ends))
+        return tuple(
+            integers(each, f"features.bags.{name}.ids")
+            for (name, _), each in zip(self._bags, ids, strict=True)
+        )
+
+    def _events(self, spec: SequenceInput, events: EventSequence, name: str) -> EncodedEvents:
+        field, length = f"features.sequences.{name}", self.spec.sid_length
+        tokens = integers(events.sids, f"{field}.sids")
+        if len(tokens) % length:
+            raise RequestError(f"{field}.sids", f"{len(tokens)} tokens, not a multiple of {length}")
+        sids = tokens.reshape(-1, length)
+        integers_below(self.spec.vocab_sizes, sids, f"{field}.sids")
+        times = _per_event(events.timestamps_ms, len(sids), f"{field}.timestamps_ms")
+        # Seen as unsigned, a negative number is larger than any time.
+        if times.view(np.uint64).max(initial=0) > _LAST_TIME:
+            raise RequestError(f"{field}.timestamps_ms", f"{times.min()} is negative")
+        recent = slice(max(0, len(sids) - spec.max_length), None)
+        sids, times = sids[recent], times[recent]
+        side = []
+        for side_name, cardinality in spec.side.items():
+            where = f"{field}.side.{side_name}.ids"
+            ids = _per_event(events.side.get(side_name, ()), len(tokens) // length, where)
+            integers_below((cardinality,), ids[:, None], where)
+            side.append(ids[recent] if len(ids) else np.full(len(sids), cardinality))
+        ages = times.max() - times if len(times) else np.full(len(sids), NO_AGE)
+        return EncodedEvents(sids, ages, tuple(side))
+
+    def _unknown(self, request: RequestFeatures) -> Iterable[str]:
+        given: dict[str, Mapping[str, object]] = {
+            "dense": request.dense,
+            "categorical": request.categorical,
+            "bags": request.bags,
+            "sequences": request.sequences,
+        }
+        for kind, names in given.items():
+            for name in names:
+                declared = self.spec.inputs.get(name)
+                if declared is None:
+                    yield f"{kind}.{name}"
+                elif (right := _FIELDS[type(declared)]) != kind:
+                    raise RequestError(
+                        f"features.{kind}.{name}", f"the model reads it as features.{right}.{name}"
+                    )
+        for name, events in request.sequences.items():
+            sequence = self.spec.inputs.get(name)
+            if isinstance(sequence, SequenceInput):
+                for side in events.side.keys() - sequence.side.keys():
+                    yield f"sequences.{name}.side.{side}"
+
+
+_NO_EVENTS = EventSequence(())
+
+
+def bag_rows(ids: Int64, hash_rows: int | npt.NDArray[np.uint64]) -> Int64:
+    """The table row of each id: SplitMix64's finaliser, modulo the number of rows, which may be
+    another for each."""
+    mixed = ids.view(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return (mixed % np.uint64(hash_rows)).view(np.int64)
+
+
+def _dense(self) -> list[tuple[str, DenseInput]]:
         return inputs_of_kind(self.spec, DenseInput)
 
     @cached_property

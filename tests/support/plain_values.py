@@ -2,14 +2,16 @@
 
 from array import array
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from grace.configs.errors import RequestError
-from grace.model.definition.inputs import Integers
 
-__all__ = ["finite_floats", "integers", "integers_below"]
+__all__ = ["Integers", "finite_floats", "integers", "integers_below"]
+
+Integers: TypeAlias = Sequence[int] | npt.NDArray[np.int64]
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 FLOAT32_MAX = float(np.finfo(np.float32).max)
