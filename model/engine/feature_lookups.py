@@ -6,7 +6,7 @@ the batch size alone.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -95,10 +95,11 @@ def event_rows_of(spec: ModelSpec) -> tuple[tuple[EventRows, ...], int]:
     return tuple(found), row
 
 
-def squashed(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """sign(x) log(1 + |x|)"""
-    made: npt.NDArray[np.float32] = np.sign(numbers) * np.log1p(np.abs(numbers))
-    return made
+def squashed(lookups: FeatureLookups) -> FeatureLookups:
+    """The same with sign(x) log(1 + |x|) of each number, in the CPU's memory."""
+    numbers = lookups.dense.numpy()
+    dense = np.sign(numbers) * np.log1p(np.abs(numbers))
+    return replace(lookups, dense=torch.from_numpy(dense))
 
 
 def table_begins(sizes: Sequence[int]) -> npt.NDArray[np.int64]:

@@ -45,8 +45,7 @@ class FastStage:
 
     def read(self, messages: Sequence[bytes], size: int) -> ReadFeatures:
         read = self._reader.read(messages, size)
-        dense = torch.from_numpy(squashed(read.inputs.dense.numpy()))
-        return replace(read, inputs=replace(read.inputs, dense=dense))
+        return replace(read, inputs=squashed(read.inputs))
 
     def compute(self, inputs: FeatureLookups) -> FeatureTensors:
         return self._features.compute(inputs)

@@ -10,10 +10,10 @@ from transformers import T5Config, T5EncoderModel
 
 from grace.model.checkpoints.init import random_model
 from grace.model.definition.encoders import T5Encoder
-from grace.model.definition.input_encoding import InputEncoder
-from grace.model.definition.inputs import FeatureTensors, RequestFeatures, SequenceTensors
+from grace.model.definition.inputs import FeatureTensors, SequenceTensors
 from grace.model.definition.spec import T5EncoderSpec
 from support.encoder_cases import INTERFORMER, T5, context_of, random_features
+from support.plain_inputs import InputEncoder, RequestFeatures
 from support.plain_interformer import plain_context
 
 GATED = {"feed_forward_proj": "gated-gelu"}

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from grace.model.checkpoints.init import random_model
-from grace.model.definition.input_encoding import InputEncoder, encode_inputs
-from grace.model.definition.inputs import EventSequence, FeatureTensors, RequestFeatures
+from grace.model.definition.inputs import FeatureTensors
 from grace.model.definition.spec import (
     BagInput,
     CategoricalInput,
@@ -18,10 +17,12 @@ from grace.model.definition.spec import (
     SequenceInput,
 )
 from grace.model.engine.fast_features import FastFeatures
-from grace.model.engine.feature_lookups import FeatureLookups, LookupEncoder
+from grace.model.engine.feature_lookups import FeatureLookups
 from grace.model.engine.feature_stage import FastStage, PlainStage, feature_stage_for
 from grace.model.engine.one_copy import copied_together, packed
 from support.encoder_cases import INTERFORMER, T5, random_features
+from support.plain_inputs import EventSequence, InputEncoder, RequestFeatures, encode_inputs
+from support.plain_lookups import LookupEncoder
 
 CPU = torch.device("cpu")
 

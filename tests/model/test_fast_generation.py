@@ -16,11 +16,11 @@ from grace.model.engine.captured_generation import copy_features, features_of_no
 from grace.model.engine.fast_features import FastFeatures
 from grace.model.engine.fast_generation import FastGeneration
 from grace.model.engine.fast_weights import PRECISIONS, Precision
-from grace.model.engine.feature_lookups import LookupEncoder
 from grace.model.engine.generation import PlainGeneration, generation_for
 from support.fast_cases import ALL_STEPS
 from support.generation_cases import MODELS, PROFILES, index_of, make_batch, make_model
 from support.op_cases import mapped
+from support.plain_lookups import LookupEncoder
 
 CPU = torch.device("cpu")
 OPS = load_ops(CPU)

@@ -12,9 +12,15 @@ from hypothesis import strategies as st
 
 from grace.configs.errors import RequestError
 from grace.model.definition.features_json import features_of_json
-from grace.model.definition.input_encoding import InputEncoder, age_buckets, bag_rows, encode_inputs
-from grace.model.definition.inputs import AGE_BUCKETS, EventSequence, RequestFeatures
+from grace.model.definition.inputs import AGE_BUCKETS, age_buckets
 from support.encoder_cases import INTERFORMER, T5, random_features
+from support.plain_inputs import (
+    EventSequence,
+    InputEncoder,
+    RequestFeatures,
+    bag_rows,
+    encode_inputs,
+)
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 

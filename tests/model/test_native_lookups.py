@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grace.configs.errors import RequestError
-from grace.model.definition.input_encoding import EncodedRequest, InputEncoder
-from grace.model.definition.inputs import RequestFeatures
 from grace.model.definition.spec import ModelSpec
-from grace.model.engine.feature_lookups import FeatureLookups, LookupEncoder
+from grace.model.engine.feature_lookups import FeatureLookups
 from grace.model.engine.native_lookups import DirectInputs, NativeLookups
 from grace.model.engine.wire_features import FeatureLimits, WireFeatures, split_features
 from grace.proto.retrieval_pb2 import Features, RetrieveRequest
 from support.encoder_cases import INTERFORMER, T5, random_features
+from support.plain_inputs import EncodedRequest, InputEncoder, RequestFeatures
+from support.plain_lookups import LookupEncoder
 from support.wire_cases import field, random_spec, random_wire, varint, with_bytes_changed
 
 LIMITS = FeatureLimits(names=256, name_bytes=1024, values=4096, events=16_384, sid_length=3)

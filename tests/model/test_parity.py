@@ -19,12 +19,12 @@ from grace.index.users.user_rows import UserEncoder
 from grace.kernels import REFERENCE, DecodeIndex, Ops, UserTensors, load_ops
 from grace.model.checkpoints.import_t5 import T5Layout, import_t5
 from grace.model.definition.beam_search import Generated, beam_search
-from grace.model.definition.input_encoding import encode_inputs
-from grace.model.definition.inputs import EventSequence, RequestFeatures, UserContext
+from grace.model.definition.inputs import UserContext
 from grace.model.definition.model import Model
 from support.hf_t5 import HfModel, HfShape, Sid, hf_inputs, hf_search, random_t5
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
+from support.plain_inputs import EventSequence, RequestFeatures, encode_inputs
 
 CPU = torch.device("cpu")
 SCORE_TOLERANCE = 3e-5  # of summed log-probabilities near -20: float32 in another order

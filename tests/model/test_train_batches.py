@@ -7,12 +7,11 @@ import pytest
 import torch
 
 from grace.configs.errors import ConfigError, InputError
-from grace.model.definition.input_encoding import encode_inputs
-from grace.model.definition.inputs import EventSequence, RequestFeatures
 from grace.model.definition.spec import SequenceInput
 from grace.model.train.batches import HistoryBatches, history_input
 from grace.model.train.interactions import Interactions, read_interactions
 from grace.model.train.run import LOG_FILE, catalogue_of
+from support.plain_inputs import EventSequence, RequestFeatures, encode_inputs
 from support.specs import INTERFORMER
 from support.training import write_small_data
 

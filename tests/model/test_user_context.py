@@ -9,8 +9,6 @@ import pytest
 import torch
 
 from grace.model.checkpoints.init import random_model
-from grace.model.definition.input_encoding import encode_inputs
-from grace.model.definition.inputs import EventSequence, Integers, RequestFeatures
 from grace.model.definition.model import Model
 from grace.model.definition.spec import ModelSpec, SequenceInput
 from support.encoder_cases import (
@@ -21,6 +19,7 @@ from support.encoder_cases import (
     random_features,
     t5_spec,
 )
+from support.plain_inputs import EventSequence, Integers, RequestFeatures, encode_inputs
 
 SPECS = {"interformer": INTERFORMER, "t5": T5}
 

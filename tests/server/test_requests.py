@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grace.configs.serving import LimitsConfig
-from grace.model.definition.inputs import RequestFeatures
 from grace.proto.retrieval_pb2 import Features, RetrieveRequest
 from grace.server.errors import InvalidRequest
 from grace.server.messages import Retrieval
 from grace.server.stages.requests import read_request
 from support.encoder_cases import INTERFORMER
+from support.plain_inputs import RequestFeatures
 from support.stage_cases import GENERATION, message_of
 from support.wire_cases import random_wire, varint, with_bytes_changed
 

@@ -11,13 +11,12 @@ import torch
 
 from grace.index.trie import NO_NODE
 from grace.index.users.user_rows import UserEncoder, UserRows
-from grace.model.definition.input_encoding import EncodedRequest, InputEncoder
-from grace.model.definition.inputs import RequestFeatures
 from grace.proto.retrieval_pb2 import RetrieveResponse
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.messages import GeneratedBatch, Span
 from grace.server.stages.stages import STAGES
 from support.oracle import RawAd, eligible
+from support.plain_inputs import EncodedRequest, InputEncoder, RequestFeatures
 from support.poisoned_model import POISONED_DEVICE, poisoned_checkpoint, poisoned_request
 from support.serving_files import ServingFiles
 from support.stage_cases import (

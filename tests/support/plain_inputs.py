@@ -1,13 +1,4 @@
-"""Requests to a batch of model inputs: checks, defaults, hashing, and a batch's fixed size.
-
-A bag's id is any 64-bit number. Its row is `splitmix64(id) mod hash_rows`, the finaliser of
-SplitMix64 over the id's two's complement bits: the same everywhere and always, since trained tables
-depend on it.
-
-Of a sequence the last `max_length` events are used, in the order given. An event's age is its
-time's distance from the newest time among those used: times may come in any order, and an event
-that is not used changes nothing.
-"""
+"""The plain reader of features, from Python values to model inputs: C++ is compared with it."""
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +20,6 @@ from grace.model.definition.inputs import (
     age_buckets,
     inputs_of_kind,
 )
-from support.plain_values import Integers, finite_floats, integers, integers_below
 from grace.model.definition.spec import (
     BagInput,
     CategoricalInput,
@@ -37,16 +27,18 @@ from grace.model.definition.spec import (
     ModelSpec,
     SequenceInput,
 )
+from grace.proto.retrieval_pb2 import RetrieveRequest
+from support.plain_values import Integers, finite_floats, integers, integers_below
 
 __all__ = [
     "EncodedEvents",
-    "EncodedInputs",
     "EncodedRequest",
     "EventSequence",
     "InputEncoder",
     "RequestFeatures",
     "bag_rows",
     "encode_inputs",
+    "features_message",
 ]
 
 Int64 = npt.NDArray[np.int64]
@@ -253,7 +245,7 @@ class InputEncoder:
             "sequences": request.sequences,
         }
         for kind, names in given.items():
-            for name in names:
+            for name in sorted(names):
                 declared = self.spec.inputs.get(name)
                 if declared is None:
                     yield f"{kind}.{name}"
@@ -279,105 +271,6 @@ def bag_rows(ids: Int64, hash_rows: int | npt.NDArray[np.uint64]) -> Int64:
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed ^= mixed >> np.uint64(31)
     return (mixed % np.uint64(hash_rows)).view(np.int64)
-
-
-def _dense(self) -> list[tuple[str, DenseInput]]:
-        return inputs_of_kind(self.spec, DenseInput)
-
-    @cached_property
-    def _categorical(self) -> list[tuple[str, CategoricalInput]]:
-        return inputs_of_kind(self.spec, CategoricalInput)
-
-    @cached_property
-    def _bags(self) -> list[tuple[str, BagInput]]:
-        return inputs_of_kind(self.spec, BagInput)
-
-    @cached_property
-    def _sequences(self) -> list[tuple[str, SequenceInput]]:
-        return inputs_of_kind(self.spec, SequenceInput)
-
-    @cached_property
-    def _empty(self) -> EncodedRequest:
-        return self.encode(RequestFeatures())
-
-    def _bags_of(self, given: Mapping[str, Integers]) -> tuple[Int64, ...]:
-        ids: list[Integers] = []
-        for name, spec in self._bags:
-            values = given.get(name, ())
-            ids.append(values if len(values) else list(spec.default))
-        if all(type(each) is list for each in ids):
-            # Parts of one array are made faster than arrays. What is no integer is named below.
-            with suppress(TypeError, OverflowError):
-                whole = np.asarray(array("q", list(chain.from_iterable(ids))))
-                ends = accumulate(map(len, ids), initial=0)
-                return tuple(whole[begin:end] for begin, end in pairwise(ends))
-        return tuple(
-            integers(each, f"features.bags.{name}.ids")
-            for (name, _), each in zip(self._bags, ids, strict=True)
-        )
-
-    def _events(self, spec: SequenceInput, events: EventSequence, name: str) -> EncodedEvents:
-        field, length = f"features.sequences.{name}", self.spec.sid_length
-        tokens = integers(events.sids, f"{field}.sids")
-        if len(tokens) % length:
-            raise RequestError(f"{field}.sids", f"{len(tokens)} tokens, not a multiple of {length}")
-        sids = tokens.reshape(-1, length)
-        integers_below(self.spec.vocab_sizes, sids, f"{field}.sids")
-        times = _per_event(events.timestamps_ms, len(sids), f"{field}.timestamps_ms")
-        # Seen as unsigned, a negative number is larger than any time.
-        if times.view(np.uint64).max(initial=0) > _LAST_TIME:
-            raise RequestError(f"{field}.timestamps_ms", f"{times.min()} is negative")
-        recent = slice(max(0, len(sids) - spec.max_length), None)
-        sids, times = sids[recent], times[recent]
-        side = []
-        for side_name, cardinality in spec.side.items():
-            where = f"{field}.side.{side_name}.ids"
-            ids = _per_event(events.side.get(side_name, ()), len(tokens) // length, where)
-            integers_below((cardinality,), ids[:, None], where)
-            side.append(ids[recent] if len(ids) else np.full(len(sids), cardinality))
-        ages = times.max() - times if len(times) else np.full(len(sids), NO_AGE)
-        return EncodedEvents(sids, ages, tuple(side))
-
-    def _unknown(self, request: RequestFeatures) -> Iterable[str]:
-        given: dict[str, Mapping[str, object]] = {
-            "dense": request.dense,
-            "categorical": request.categorical,
-            "bags": request.bags,
-            "sequences": request.sequences,
-        }
-        for kind, names in given.items():
-            for name in names:
-                declared = self.spec.inputs.get(name)
-                if declared is None:
-                    yield f"{kind}.{name}"
-                elif (right := _FIELDS[type(declared)]) != kind:
-                    raise RequestError(
-                        f"features.{kind}.{name}", f"the model reads it as features.{right}.{name}"
-                    )
-        for name, events in request.sequences.items():
-            sequence = self.spec.inputs.get(name)
-            if isinstance(sequence, SequenceInput):
-                for side in events.side.keys() - sequence.side.keys():
-                    yield f"sequences.{name}.side.{side}"
-
-
-_NO_EVENTS = EventSequence(())
-
-
-def bag_rows(ids: Int64, hash_rows: int | npt.NDArray[np.uint64]) -> Int64:
-    """The table row of each id: SplitMix64's finaliser, modulo the number of rows, which may be
-    another for each."""
-    mixed = ids.view(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed ^= mixed >> np.uint64(31)
-    return (mixed % np.uint64(hash_rows)).view(np.int64)
-
-
-def age_buckets(ages_ms: Int64) -> Int64:
-    """1 + floor(log2(1 + age)), at most AGE_BUCKETS - 1; 0 for NO_AGE."""
-    _, exponents = np.frexp(ages_ms.astype(np.float64) + 1.0)  # 0 has exponent 0
-    return np.minimum(exponents, AGE_BUCKETS - 1).astype(np.int64)
 
 
 def _dense(spec: DenseInput, values: Sequence[float], field: str) -> Float32:
@@ -431,3 +324,23 @@ def _join(rows: Sequence[EncodedEvents]) -> SequenceEvents:
             for column in zip(*(events.side for events in rows), strict=True)
         ),
     )
+
+
+def features_message(features: RequestFeatures) -> bytes:
+    """A grace.v1.RetrieveRequest of these features."""
+    request = RetrieveRequest()
+    message = request.features
+    message.SetInParent()
+    for name, numbers in features.dense.items():
+        message.dense[name].values.extend(numbers)
+    for name, ids in features.categorical.items():
+        message.categorical[name].ids.extend(ids)
+    for name, ids in features.bags.items():
+        message.bags[name].ids.extend(ids)
+    for name, given in features.sequences.items():
+        events = message.sequences[name]
+        events.sids.extend(given.sids)
+        events.timestamps_ms.extend(given.timestamps_ms)
+        for side, ids in given.side.items():
+            events.side[side].ids.extend(ids)
+    return request.SerializeToString()

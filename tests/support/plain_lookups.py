@@ -14,7 +14,6 @@ from grace.model.engine.feature_lookups import (
     EventRows,
     FeatureLookups,
     event_rows_of,
-    squashed,
     table_begins,
 )
 from support.plain_inputs import EncodedEvents, EncodedRequest, InputEncoder, bag_rows
@@ -42,7 +41,7 @@ class LookupEncoder:
 
     def _dense(self, rows: Sequence[EncodedRequest]) -> npt.NDArray[np.float32]:
         numbers = np.concatenate([np.empty(0, np.float32), *(x for row in rows for x in row.dense)])
-        return squashed(numbers).reshape(len(rows), -1)
+        return numbers.reshape(len(rows), -1)
 
     def _categorical(self, rows: Sequence[EncodedRequest]) -> Int32:
         given = np.array([row.categorical for row in rows], np.int64).reshape(len(rows), -1)

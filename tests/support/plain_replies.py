@@ -1,8 +1,7 @@
-"""A reply's bytes: small fields through the generated class, long ones straight from arrays.
+"""The plain writer of replies, small fields through the generated class: C++ is compared with it.
 
 A packed field on the wire is its tag, its length in bytes and its numbers, little-endian, and the
-fields of a message may come in any order. So the bytes of the small fields and those of the arrays,
-side by side, are the message.
+fields of a message may come in any order.
 """
 
 from collections.abc import Sequence

@@ -42,7 +42,7 @@ def finite_floats(values: Sequence[float], field: str) -> npt.NDArray[np.float32
         raise RequestError(field, f"expected a list of numbers, got {list(values)!r}") from None
     finite = np.abs(wide) <= FLOAT32_MAX
     if not finite.all():
-        raise RequestError(field, f"{wide[~finite][0]} is not finite as a 32-bit float")
+        raise RequestError(field, f"{wide[~finite][0]} is not finite")
     return wide.astype(np.float32)
 
 
