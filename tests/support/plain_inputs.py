@@ -1,11 +1,9 @@
 """The plain reader of features, from Python values to model inputs: C++ is compared with it."""
 
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, chain, pairwise
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,13 +26,13 @@ from grace.model.definition.spec import (
     SequenceInput,
 )
 from grace.proto.retrieval_pb2 import RetrieveRequest
-from support.plain_values import Integers, finite_floats, integers, integers_below
 
 __all__ = [
     "EncodedEvents",
     "EncodedRequest",
     "EventSequence",
     "InputEncoder",
+    "Integers",
     "RequestFeatures",
     "bag_rows",
     "encode_inputs",
@@ -42,6 +40,7 @@ __all__ = [
 ]
 
 Int64 = npt.NDArray[np.int64]
+Integers: TypeAlias = Sequence[int] | Int64
 Float32 = npt.NDArray[np.float32]
 
 NO_AGE = -1
@@ -200,24 +199,14 @@ class InputEncoder:
         return self.encode(RequestFeatures())
 
     def _bags_of(self, given: Mapping[str, Integers]) -> tuple[Int64, ...]:
-        ids: list[Integers] = []
-        for name, spec in self._bags:
-            values = given.get(name, ())
-            ids.append(values if len(values) else list(spec.default))
-        if all(type(each) is list for each in ids):
-            # Parts of one array are made faster than arrays. What is no integer is named below.
-            with suppress(TypeError, OverflowError):
-                whole = np.asarray(array("q", list(chain.from_iterable(ids))))
-                ends = accumulate(map(len, ids), initial=0)
-                return tuple(whole[begin:end] for begin, end in pairwise(ends))
         return tuple(
-            integers(each, f"features.bags.{name}.ids")
-            for (name, _), each in zip(self._bags, ids, strict=True)
+            integers(given[name] if len(given.get(name, ())) else spec.default)
+            for name, spec in self._bags
         )
 
     def _events(self, spec: SequenceInput, events: EventSequence, name: str) -> EncodedEvents:
         field, length = f"features.sequences.{name}", self.spec.sid_length
-        tokens = integers(events.sids, f"{field}.sids")
+        tokens = integers(events.sids)
         if len(tokens) % length:
             raise RequestError(f"{field}.sids", f"{len(tokens)} tokens, not a multiple of {length}")
         sids = tokens.reshape(-1, length)
@@ -273,6 +262,25 @@ def bag_rows(ids: Int64, hash_rows: int | npt.NDArray[np.uint64]) -> Int64:
     return (mixed % np.uint64(hash_rows)).view(np.int64)
 
 
+def integers(values: Integers) -> Int64:
+    return np.array(values, np.int64)
+
+
+def finite_floats(values: Sequence[float], field: str) -> Float32:
+    numbers = np.array(values, np.float32)
+    for number in numbers[~np.isfinite(numbers)]:
+        raise RequestError(field, f"{number} is not finite")
+    return numbers
+
+
+def integers_below(bounds: Sequence[int], values: Int64, field: str) -> None:
+    """Column c of `values` holds 0 to bounds[c] - 1.   [n, len(bounds)]"""
+    for place, bound in enumerate(bounds):
+        for value in values[:, place][(values[:, place] < 0) | (values[:, place] >= bound)]:
+            what = f"token {value} at position {place} of a SID" if len(bounds) > 1 else value
+            raise RequestError(field, f"{what} is not one of 0 to {bound - 1}")
+
+
 def _dense(spec: DenseInput, values: Sequence[float], field: str) -> Float32:
     if not len(values):
         values = spec.default or (0.0,) * spec.size
@@ -285,7 +293,7 @@ def _dense(spec: DenseInput, values: Sequence[float], field: str) -> Float32:
 def _categorical(spec: CategoricalInput, values: Integers, field: str) -> int:
     if len(values) == 0:
         return spec.default
-    ids = integers(values, field)
+    ids = integers(values)
     if len(ids) != 1:
         raise RequestError(field, f"{len(ids)} ids, the model takes one")
     (chosen,) = ids.tolist()
@@ -296,7 +304,7 @@ def _categorical(spec: CategoricalInput, values: Integers, field: str) -> int:
 
 def _per_event(values: Integers, events: int, field: str) -> Int64:
     """One for each event, or none at all."""
-    numbers = integers(values, field)
+    numbers = integers(values)
     if len(numbers) not in (0, events):
         raise RequestError(
             field, f"number of values: {len(numbers)}, of events: {events}; send one for each event"

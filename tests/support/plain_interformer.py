@@ -8,8 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from grace.model.definition.inputs import age_buckets
-from grace.model.definition.inputs import inputs_of_kind
+from grace.model.definition.inputs import age_buckets, inputs_of_kind
 from grace.model.definition.spec import (
     BagInput,
     CategoricalInput,
@@ -17,7 +16,6 @@ from grace.model.definition.spec import (
     ModelSpec,
     SequenceInput,
 )
-
 from support.plain_inputs import EncodedRequest, bag_rows
 
 __all__ = ["plain_context"]
