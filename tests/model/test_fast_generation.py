@@ -16,11 +16,12 @@ from grace.model.engine.captured_generation import copy_features, features_of_no
 from grace.model.engine.fast_features import FastFeatures
 from grace.model.engine.fast_generation import FastGeneration
 from grace.model.engine.fast_weights import PRECISIONS, Precision
+from grace.model.engine.feature_lookups import squashed
+from grace.model.engine.feature_reader import FeatureReader
 from grace.model.engine.generation import PlainGeneration, generation_for
 from support.fast_cases import ALL_STEPS
 from support.generation_cases import MODELS, PROFILES, index_of, make_batch, make_model
 from support.op_cases import mapped
-from support.plain_lookups import LookupEncoder
 
 CPU = torch.device("cpu")
 OPS = load_ops(CPU)
@@ -77,7 +78,7 @@ def test_what_becomes_of_the_model_changes_no_answer(kind: str, precision: Preci
     fast = FastGeneration(model, OPS, precision, 0)
     features = FastFeatures(model, PRECISIONS[precision])
     index, batch = index_of(model, 1, MatcherMode.CD, CPU), make_batch(model, 1, 4, 4, CPU)
-    lookups = LookupEncoder(model.spec).batch([], 4)
+    lookups = squashed(FeatureReader(model.spec).read([], 4).inputs)
     before, kept = features.compute(lookups), mapped(batch.features, torch.clone)
     expected = fast.generate(batch.features, batch.users, index, PROFILES[0])
     with torch.no_grad():
