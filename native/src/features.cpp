@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <string_view>
-#include <tuple>
 
 #include "grace/abi.h"
 #include "grace/wire_request.h"
@@ -60,10 +59,10 @@ bool is_below(int64_t value, int64_t bound) {
 struct Inputs::Given {
   struct Other {
     std::string_view name;
-    size_t kind;
+    size_t parent;  // its kind
   };
   std::vector<Reader> dense, categorical, bags, sequences;
-  std::vector<Other> others;
+  wire::LastOfEachName<Other> others;
 
   Reader& of(Place place) {
     switch (place.kind) {
@@ -84,8 +83,8 @@ struct Inputs::Events {
   std::string_view name;
   int64_t count = 0;
   std::vector<uint32_t> tokens;
-  std::vector<int64_t> times;            // as many as events, or none, as the ids of each side
-  std::vector<std::string_view> others;  // names of sides that the model does not have
+  std::vector<int64_t> times;                 // as many as events, or none, as the ids of each side
+  wire::LastOfEachName<Given::Other> others;  // sides that the model does not have
   std::vector<std::string_view> side_names;
   std::vector<std::vector<int64_t>> side;
 
@@ -147,7 +146,7 @@ void Inputs::add_side(const std::string& name, Side side) {
 
 void Inputs::read(Reader request, int64_t row, const Rows& rows,
                   wire::UnknownNames& unknown) const {
-  const Given given = find(request);
+  Given given = find(request);
   read_dense(given, rows.dense + row * numbers_);
   read_categorical(given, rows.categorical + row * static_cast<int64_t>(categorical_.size()));
   read_bags(given, row, rows);
@@ -157,8 +156,8 @@ void Inputs::read(Reader request, int64_t row, const Rows& rows,
   for (size_t i = 0; i < sequences_.size(); ++i) {
     read_events(sequences_[i], given.sequences[i], events);
     check_events(sequences_[i], events);
-    for (const std::string_view side : events.others) {
-      unknown.add(Field::kOneSide, events.name, side);
+    for (const Given::Other& side : events.others.entries()) {
+      unknown.add(Field::kOneSide, events.name, side.name);
     }
     if (layout_.packed) {
       write_packed(sequences_[i], events, places);
@@ -183,7 +182,7 @@ Inputs::Given Inputs::find(Reader request) const {
     if (!wire::read_entry(entry, name, [](Reader) {})) return true;
     const auto found = names_.find(name);
     if (found == names_.end() || static_cast<size_t>(found->second.kind) != kind) {
-      given.others.push_back({name, kind});
+      given.others.put({name, kind});
     } else {
       given.of(found->second) = entry;
     }
@@ -197,21 +196,16 @@ Inputs::Given Inputs::find(Reader request) const {
   return given;
 }
 
-void Inputs::report_others(const Given& given, wire::UnknownNames& unknown) const {
-  const Given::Other* misplaced = nullptr;
-  for (const Given::Other& other : given.others) {
+void Inputs::report_others(Given& given, wire::UnknownNames& unknown) const {
+  for (const Given::Other& other : given.others.sorted()) {
+    const Field field = shifted(Field::kOneDense, static_cast<int64_t>(other.parent));
     const auto declared = names_.find(other.name);
-    if (declared == names_.end()) {
-      unknown.add(shifted(Field::kOneDense, static_cast<int64_t>(other.kind)), other.name);
-    } else if (misplaced == nullptr ||
-               std::tie(other.kind, other.name) < std::tie(misplaced->kind, misplaced->name)) {
-      misplaced = &other;
+    if (declared != names_.end()) {
+      const auto right = static_cast<int64_t>(declared->second.kind);
+      throw Fault{Wrong::kOtherKind, field, right, 0, other.name};
     }
+    unknown.add(field, other.name);
   }
-  if (misplaced == nullptr) return;
-  const auto right = static_cast<int64_t>(names_.find(misplaced->name)->second.kind);
-  throw Fault{Wrong::kOtherKind, shifted(Field::kOneDense, static_cast<int64_t>(misplaced->kind)),
-              right, 0, misplaced->name};
 }
 
 void Inputs::read_dense(const Given& given, float* numbers) const {
@@ -295,7 +289,7 @@ void Inputs::read_events(const Sequence& sequence, Reader entry, Events& events)
     if (!wire::read_entry(side, name, [](Reader) {})) return true;
     const auto found = sequence.side_names.find(name);
     if (found == sequence.side_names.end()) {
-      events.others.push_back(name);
+      events.others.put({name, 0});
     } else {
       sides[found->second] = side;
     }

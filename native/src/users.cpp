@@ -100,7 +100,7 @@ struct Users::Given {
     Reader entry;
   };
   std::vector<Reader> attributes, sets;
-  std::vector<Other> others;
+  wire::LastOfEachName<Other> others;
 };
 
 void Users::declare(const std::string& name, Place place) {
@@ -132,7 +132,7 @@ void Users::begin(const Rows& rows) const {
 }
 
 void Users::read(Reader request, int64_t row, const Rows& rows, wire::UnknownNames& unknown) const {
-  const Given given = find(request);
+  Given given = find(request);
   uint64_t* bits = rows.bitmask + row * words_;
   std::fill_n(bits, words_, 0);
   for (size_t i = 0; i < attributes_.size(); ++i) {
@@ -143,7 +143,7 @@ void Users::read(Reader request, int64_t row, const Rows& rows, wire::UnknownNam
     read_set(i, before, given.sets[i], row, rows);
     before += rows.size * sets_[i].most_values;
   }
-  for (const Given::Other& other : given.others) {
+  for (const Given::Other& other : given.others.sorted()) {
     take_values(other.entry, [](std::string_view) {});
     unknown.add(Field::kOneOfUser, other.name);
   }
@@ -158,14 +158,13 @@ Users::Given Users::find(Reader request) const {
     if (!wire::read_entry(entry, name, [](Reader) {})) return true;
     const auto found = names_.find(name);
     if (found == names_.end()) {
-      given.others.push_back({name, 0, entry});
+      given.others.put({name, 0, entry});
     } else {
       const Place place = found->second;
       (place.is_set ? given.sets : given.attributes)[place.number] = entry;
     }
     return true;
   });
-  wire::keep_last_of_each_name(given.others);
   return given;
 }
 

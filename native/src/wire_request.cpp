@@ -1,6 +1,8 @@
 #include "grace/wire_request.h"
 
 #include <cmath>
+#include <iterator>
+#include <random>
 
 #include "grace/abi.h"
 
@@ -19,16 +21,6 @@ struct Entry {
   int64_t times = 0;
   int64_t long_value = 0;  // bytes of the first value that is too long
   float not_finite = 0;    // the first number that is not
-};
-
-// Entries side by side.
-struct Entries {
-  const Entry* first;
-  const Entry* last;
-
-  const Entry* begin() const { return first; }
-  const Entry* end() const { return last; }
-  size_t size() const { return static_cast<size_t>(last - first); }
 };
 
 int64_t size_of(std::string_view text) { return static_cast<int64_t>(text.size()); }
@@ -60,21 +52,19 @@ class RequestReader {
   void check_user();
   void check_features();
   void check_sequence(const Entry& sequence);
-  Entries sides_of(const Entry& sequence) const;
   void check_text(Field field, std::string_view text, int64_t most, Wrong wrong) const;
   void check_name(Field map, std::string_view name, std::string_view of = {}) const;
 
   const Limits& limits_;
-  std::vector<Entry> user_;
-  std::vector<Entry> inputs_[kKinds];
-  std::vector<Entry> sides_;
+  LastOfEachName<Entry> user_;
+  LastOfEachName<Entry> inputs_[kKinds];
+  LastOfEachName<Entry> sides_;
+  std::vector<Entry> kept_sides_;  // of sequences that count, by sequence and name
+  size_t inputs_read_ = 0;
 };
 
 void RequestReader::read(Reader message, RequestHead& head) {
   each_field(message, [&](Reader& fields, uint32_t tag) { return read_field(fields, tag, head); });
-  keep_last_of_each_name(user_);
-  for (auto& inputs : inputs_) keep_last_of_each_name(inputs);
-  keep_last_of_each_name(sides_);
 }
 
 bool RequestReader::read_field(Reader& message, uint32_t tag, RequestHead& head) {
@@ -121,7 +111,7 @@ void RequestReader::read_user(Reader entry) {
     return true;
   };
   if (read_entry(entry, user.name, [&](Reader part) { each_field(part, take_value); })) {
-    user_.push_back(user);
+    user_.put(user);
   }
 }
 
@@ -136,8 +126,7 @@ void RequestReader::read_features(Reader features) {
 
 void RequestReader::read_input(Reader entry, int kind) {
   Entry input;
-  input.number = inputs_[kind].size();
-  const size_t sides = sides_.size();
+  input.number = inputs_read_++;
   const auto take = [&](Reader part) {
     if (kind == 0) {
       read_numbers(part, input);
@@ -149,11 +138,7 @@ void RequestReader::read_input(Reader entry, int kind) {
       });
     }
   };
-  if (read_entry(entry, input.name, take)) {
-    inputs_[kind].push_back(input);
-  } else {
-    sides_.resize(sides);
-  }
+  if (read_entry(entry, input.name, take)) inputs_[kind].put(input);
 }
 
 void RequestReader::read_numbers(Reader part, Entry& input) {
@@ -176,7 +161,7 @@ void RequestReader::read_events(Reader part, Entry& sequence) {
       return count_integers(ids, id_tag, 1, side.values);
     };
     if (read_entry(events.bytes(), side.name, [&](Reader ids) { each_field(ids, take_id); })) {
-      sides_.push_back(side);
+      sides_.put(side);
     }
     return true;
   });
@@ -213,7 +198,7 @@ void RequestReader::check_user() {
   const auto names = static_cast<int64_t>(user_.size());
   if (names > limits_.names) throw Fault{Wrong::kNames, Field::kUser, names, limits_.names};
   int64_t together = 0;
-  for (const Entry& entry : user_) {
+  for (const Entry& entry : user_.sorted()) {
     check_name(Field::kUser, entry.name);
     if (entry.values > limits_.values_per_name) {
       throw Fault{Wrong::kValues, Field::kUserValues, entry.values, limits_.values_per_name,
@@ -224,7 +209,7 @@ void RequestReader::check_user() {
   if (together > limits_.user_values) {
     throw Fault{Wrong::kUserValues, Field::kUser, together, limits_.user_values};
   }
-  for (const Entry& entry : user_) {
+  for (const Entry& entry : user_.entries()) {
     if (entry.long_value > 0) {
       throw Fault{Wrong::kValueBytes, Field::kUserValues, entry.long_value, limits_.value_bytes,
                   entry.name};
@@ -241,10 +226,18 @@ void RequestReader::check_features() {
   };
   for (const auto& inputs : inputs_) names += inputs.size();
   check_names();
-  for (const Entry& sequence : inputs_[3]) names += sides_of(sequence).size();
+  std::vector<bool> counts(inputs_read_);  // whether an entry is still there
+  for (const Entry& sequence : inputs_[3].entries()) counts[sequence.number] = true;
+  const auto counting = [&](const Entry& side) { return counts[side.parent]; };
+  const std::vector<Entry>& sides = sides_.entries();
+  names += static_cast<size_t>(std::count_if(sides.begin(), sides.end(), counting));
   check_names();
+  std::copy_if(sides.begin(), sides.end(), std::back_inserter(kept_sides_), counting);
+  std::sort(kept_sides_.begin(), kept_sides_.end(), [](const Entry& a, const Entry& b) {
+    return a.parent != b.parent ? a.parent < b.parent : a.name < b.name;
+  });
   for (int kind = 0; kind < kKinds; ++kind) {
-    for (const Entry& input : inputs_[kind]) {
+    for (const Entry& input : inputs_[kind].sorted()) {
       check_name(shifted(Field::kDense, kind), input.name);
       if (kind == 3) {
         check_sequence(input);
@@ -262,16 +255,6 @@ void RequestReader::check_features() {
   }
 }
 
-Entries RequestReader::sides_of(const Entry& sequence) const {
-  const Entry* begin = sides_.data();
-  const Entry* end = begin + sides_.size();
-  const auto first = [&](size_t parent) {
-    return std::partition_point(begin, end,
-                                [=](const Entry& side) { return side.parent < parent; });
-  };
-  return {first(sequence.number), first(sequence.number + 1)};
-}
-
 void RequestReader::check_sequence(const Entry& sequence) {
   const auto check = [&](Field field, int64_t events, std::string_view side) {
     if (events > limits_.events) {
@@ -280,13 +263,21 @@ void RequestReader::check_sequence(const Entry& sequence) {
   };
   check(Field::kSids, (sequence.values + limits_.sid_length - 1) / limits_.sid_length, {});
   check(Field::kTimestamps, sequence.times, {});
-  for (const Entry& side : sides_of(sequence)) {
-    check_name(Field::kSides, side.name, sequence.name);
-    check(Field::kSideIds, side.values, side.name);
+  auto side = std::partition_point(kept_sides_.begin(), kept_sides_.end(), [&](const Entry& each) {
+    return each.parent < sequence.number;
+  });
+  for (; side != kept_sides_.end() && side->parent == sequence.number; ++side) {
+    check_name(Field::kSides, side->name, sequence.name);
+    check(Field::kSideIds, side->values, side->name);
   }
 }
 
 }  // namespace
+
+uint64_t seed_of_this_process() {
+  static const uint64_t seed = std::random_device{}() * uint64_t{0x9E3779B97F4A7C15};
+  return seed;
+}
 
 void read_request(Reader message, const Limits& limits, RequestHead& head) {
   RequestReader reader(limits);

@@ -103,7 +103,7 @@ class Inputs {
   void read_bags(const Given& given, int64_t row, const Rows& rows) const;
   void read_events(const Sequence& sequence, wire::Reader entry, Events& events) const;
   void check_events(const Sequence& sequence, const Events& events) const;
-  void report_others(const Given& given, wire::UnknownNames& unknown) const;
+  void report_others(Given& given, wire::UnknownNames& unknown) const;
   void write_events(const Sequence& sequence, const Events& events, int32_t* places) const;
   void write_packed(const Sequence& sequence, const Events& events, int32_t* places) const;
   void declare(const std::string& name, Place place);

@@ -10,6 +10,7 @@
 
 #include "grace/wire.h"
 #include "grace/wire_faults.h"
+#include "grace/xxh3.h"
 
 namespace grace::wire {
 
@@ -53,23 +54,67 @@ struct RequestHead {
 // their names. `head` has what was read, whatever is thrown but for Malformed.
 void read_request(Reader message, const Limits& limits, RequestHead& head);
 
-// What is left of a map's entries: the last one of each name, in the order of names. An entry that
-// belongs to another map's entry is one of that `parent`.
+// Names have other hashes in every process: no caller can choose names that collide.
+uint64_t seed_of_this_process();
+
+// The entries of a map: of one name, only the last one counts. An entry that belongs to an entry of
+// another map has that `parent`.
 template <typename Entry>
-void keep_last_of_each_name(std::vector<Entry>& entries) {
-  const auto same = [](const Entry& a, const Entry& b) {
-    return a.parent == b.parent && a.name == b.name;
-  };
-  std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
-    return a.parent != b.parent ? a.parent < b.parent : a.name < b.name;
-  });
-  size_t kept = 0;
-  for (size_t i = 0; i < entries.size(); ++i) {
-    if (i + 1 < entries.size() && same(entries[i], entries[i + 1])) continue;
-    entries[kept++] = entries[i];
+class LastOfEachName {
+ public:
+  void put(const Entry& entry) {
+    if (2 * (entries_.size() + 1) > cells_.size()) grow();
+    int32_t& cell = cells_[cell_of(entry)];
+    if (cell == kFree) {
+      cell = static_cast<int32_t>(entries_.size());
+      entries_.push_back(entry);
+    } else {
+      entries_[static_cast<size_t>(cell)] = entry;
+    }
   }
-  entries.resize(kept);
-}
+
+  void clear() {
+    cells_.clear();
+    entries_.clear();
+  }
+
+  size_t size() const { return entries_.size(); }
+
+  // By parent and name. Nothing may be put after it.
+  const std::vector<Entry>& sorted() {
+    std::sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
+      return a.parent != b.parent ? a.parent < b.parent : a.name < b.name;
+    });
+    return entries_;
+  }
+
+  // In any order.
+  const std::vector<Entry>& entries() const { return entries_; }
+
+ private:
+  static constexpr int32_t kFree = -1;
+
+  size_t cell_of(const Entry& entry) const {
+    const size_t mask = cells_.size() - 1;
+    size_t at = hash_text(entry.name, seed_of_this_process() + entry.parent) & mask;
+    while (cells_[at] != kFree) {
+      const Entry& there = entries_[static_cast<size_t>(cells_[at])];
+      if (there.parent == entry.parent && there.name == entry.name) break;
+      at = (at + 1) & mask;
+    }
+    return at;
+  }
+
+  void grow() {
+    cells_.assign(std::max<size_t>(16, 2 * cells_.size()), kFree);
+    for (size_t i = 0; i < entries_.size(); ++i) {
+      cells_[cell_of(entries_[i])] = static_cast<int32_t>(i);
+    }
+  }
+
+  std::vector<int32_t> cells_;  // a power of two of them, at most half of them taken
+  std::vector<Entry> entries_;
+};
 
 }  // namespace grace::wire
 
