@@ -3,7 +3,7 @@
 Faults and fields are numbered as in native/include/grace/wire_faults.h.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from ctypes import c_char_p
 from functools import lru_cache
 from typing import Any
@@ -70,7 +70,7 @@ _UNKNOWN_ROOM = 64
 """Names of a batch that are not declared; if there are more, C++ reads the batch again."""
 
 
-def fault_of(numbers: Sequence[int], message: bytes) -> RequestError | None:
+def fault_of(numbers: Iterable[int], message: bytes) -> RequestError | None:
     """The error of a fault's numbers; its field is empty if the bytes are no request."""
     fault, field, name_at, name_size, side_at, side_size, value, limit, place = numbers
     if not fault:

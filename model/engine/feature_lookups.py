@@ -114,7 +114,7 @@ def model_inputs_of(spec: ModelSpec, lookups: FeatureLookups) -> ModelInputs:
     categorical = lookups.categorical - torch.from_numpy(table_begins(cardinalities))
     return ModelInputs(
         batch=len(lookups.events),
-        dense=tuple(lookups.dense.split(sizes, dim=1)) if sizes else (),
+        dense=tuple(lookups.dense.split_with_sizes(sizes, dim=1)) if sizes else (),
         categorical=tuple(categorical.unbind(dim=1)),
         bags=_bags_of(spec, lookups),
         sequences=_sequences_of(spec, lookups.events),
