@@ -145,7 +145,7 @@ void check_fault(const int64_t* fault, int64_t size) {
 
 void check_message(Random& random, const std::vector<char>& message, bool whole) {
   const int64_t most = chance(random, 10) ? below(random, 4) : 1000;
-  const int64_t limits[] = {9, 1000, most, most, 1000, 1000, 3, 1000, 2};
+  const int64_t limits[] = {9, 2000, most, most, 1000, 1000, 3, 1000, 2};
   int64_t head[13];
   int64_t fault[kFaultNumbers];
   const auto size = static_cast<int64_t>(message.size());
