@@ -92,7 +92,7 @@ class Reader {
     return value;
   }
 
-  // The value of a field that nobody reads.
+  // Skips the value of a field that the caller does not read.
   void skip(uint32_t tag) { skip(tag, kMostNested - depth_); }
 
  private:

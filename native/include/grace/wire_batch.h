@@ -14,7 +14,8 @@ namespace grace::wire {
 
 constexpr int64_t kUnknownNumbers = 5;
 
-// Names that nobody declares, in room for some of them; all are counted.
+// Names that the schema or the model does not declare: as many as there is room for are listed, and
+// all are counted.
 class UnknownNames {
  public:
   UnknownNames(int64_t room, int64_t* out) : room_(room), out_(out) {}
@@ -61,10 +62,10 @@ template <typename Read>
 void read_batch(const Batch& batch, Read&& read) {
   require(0 <= batch.requests && batch.requests <= batch.size, "a batch has too many requests");
   UnknownNames unknown(batch.unknown_room, batch.unknown);
-  UnknownNames nobody(0, nullptr);
+  UnknownNames dropped(0, nullptr);
   for (int64_t b = 0; b < batch.size; ++b) {
     if (b >= batch.requests) {
-      read(Reader(), b, nobody);
+      read(Reader(), b, dropped);
       continue;
     }
     int64_t* fault = batch.faults + b * kFaultNumbers;
@@ -72,7 +73,7 @@ void read_batch(const Batch& batch, Read&& read) {
     const auto refuse = [&](const Fault& found) {
       write_fault(found, batch.messages[b], fault);
       unknown.forget_after(before);
-      read(Reader(), b, nobody);
+      read(Reader(), b, dropped);
     };
     write_fault({Wrong::kNothing}, batch.messages[b], fault);
     unknown.begin(batch.messages[b]);
