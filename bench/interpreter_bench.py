@@ -36,7 +36,6 @@ from grace.index.snapshot import Snapshot
 from grace.kernels import DecodeIndex, UserTensors
 from grace.model.checkpoints.init import load_model_config, random_model
 from grace.model.definition.beam_search import Generated
-from grace.model.definition.input_encoding import InputEncoder
 from grace.model.definition.inputs import FeatureTensors
 from grace.model.definition.spec import BagInput, EncoderSpec, InterFormerSpec, ModelSpec
 from grace.model.engine.feature_stage import FastStage
@@ -167,7 +166,6 @@ def _pair(spec: ModelSpec, snapshot: Snapshot) -> ServingPair:
         spec=spec,
         checkpoint="measured",
         device=CPU,
-        inputs=InputEncoder(spec),
         features=FastStage(model, torch.float32),
         generation=DrawnLeaves(snapshot.trie.num_leaves),
         engine=EngineFacts("fp32", 0, 0, 0, graphs=0, capture_seconds=0.0),

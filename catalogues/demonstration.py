@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from grace import model
+from grace.client.request_json import request_of_json
 from grace.configs.generation import BeamProfile
 from grace.index.matchers.admission import admitted_entries
 from grace.index.matching.exact import ExactMatcher
@@ -24,9 +25,8 @@ from grace.index.users.user_rows import UserAttributes, UserEncoder, UserRows
 from grace.kernels import DecodeIndex, UserTensors, load_ops
 from grace.model.checkpoints.checkpoint import load_checkpoint, require_match
 from grace.model.definition.beam_search import beam_search
-from grace.model.definition.features_json import features_of_json
-from grace.model.definition.input_encoding import encode_inputs
 from grace.model.definition.model import Model
+from grace.model.engine.feature_reader import read_inputs
 from grace.proto.retrieval_pb2 import RetrieveResponse
 
 __all__ = ["CHECKPOINT", "DemonstratedAd", "Demonstration", "Explanation", "Outcome", "shopper"]
@@ -113,8 +113,8 @@ class Demonstration:
         )
 
     def _catalogue_alone(self, request: Mapping[str, Any], rows: UserRows) -> Outcome:
-        features = features_of_json(request["features"])
-        context = self._model.user_context(encode_inputs(self._model.spec, [features]).inputs)
+        message = request_of_json(request).SerializeToString()
+        context = self._model.user_context(read_inputs(self._model.spec, [message], 1))
         index = DecodeIndex.of(self._snapshot, CPU).without_matchers()
         users, ops = UserTensors.of(rows, CPU), load_ops(CPU)
         found = beam_search(self._model.decoder, context, users, index, self._profile, ops)

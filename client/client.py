@@ -1,4 +1,4 @@
-"""The other end of the wire: what `grace retrieve` and `grace demo` call a server with.
+"""A client of a server, which `grace retrieve` and `grace demo` use.
 
     with RetrievalClient("127.0.0.1:50051") as client:
         reply = client.retrieve(request_of_json(json.loads(text)), timeout=1.0)
@@ -29,9 +29,9 @@ OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
 REFUSED = ("INVALID_ARGUMENT", "FAILED_PRECONDITION")
-"""For what the request says."""
+"""Statuses that refuse what the request says."""
 NO_SUCH_SERVICE = ("UNIMPLEMENTED", "NOT_FOUND")
-"""Of a call and of a health check."""
+"""What a call and a health check get from another service."""
 LOOK_AGAIN_SECONDS = 0.05
 CHECK_SECONDS = 5.0
 MAX_PORT = 65535
@@ -77,7 +77,7 @@ class RetrievalClient:
         try:
             reply: wire.RetrieveResponse = self._retrieve(request, timeout=timeout)
         except grpc.RpcError as error:
-            raise self._told(error) from None
+            raise self._call_error(error) from None
         return reply
 
     def is_ready(self, timeout: float = CHECK_SECONDS) -> bool:
@@ -88,11 +88,11 @@ class RetrievalClient:
         except grpc.RpcError as error:
             if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 return False
-            raise self._told(error) from None
+            raise self._call_error(error) from None
         return bool(status == health_pb2.HealthCheckResponse.SERVING)
 
     def wait_ready(self, timeout: float) -> None:
-        """Until health is SERVING, whether or not there is a server yet."""
+        """Wait until health is SERVING, whether or not there is a server yet."""
         end = time.monotonic() + timeout
         while not self.is_ready(max(end - time.monotonic(), LOOK_AGAIN_SECONDS)):
             if time.monotonic() >= end:
@@ -102,7 +102,7 @@ class RetrievalClient:
                 )
             time.sleep(LOOK_AGAIN_SECONDS)
 
-    def _told(self, error: grpc.RpcError) -> CallError:
+    def _call_error(self, error: grpc.RpcError) -> CallError:
         code, text = error.code().name, " ".join((error.details() or "").split())
         trailers = dict(cast(Iterable[tuple[str, str]], error.trailing_metadata() or ()))
         reason = trailers.get("grace-reason", "")

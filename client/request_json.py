@@ -1,4 +1,4 @@
-"""A request in protobuf's JSON form, judged here: every fault comes with its path and value.
+"""A request in protobuf's JSON form, checked here: every fault comes with its path and value.
 
 user.country.values[0]: expected text, got 3
 """
@@ -21,22 +21,22 @@ MAX_FLOAT = float.fromhex("0x1.fffffep+127")
 _INTEGER = re.compile(r"-?[0-9]{1,20}", re.ASCII)
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
 _NO_NUMBERS = ("NaN", "Infinity", "-Infinity")
-"""How protobuf spells them. That they are not finite is for the server to say."""
+"""How protobuf spells them. The server refuses them, since they are not finite."""
 
 
 def request_of_json(values: Mapping[str, Any]) -> RetrieveRequest:
     """Raises RequestError: an unknown key, or a value that the field's type cannot have.
 
-    Everything else that a request may say wrongly is for the server to judge.
+    The server checks everything else that a request may say wrongly.
     """
-    _judge_message(values, cast(Descriptor, RetrieveRequest.DESCRIPTOR), "")
+    _check_message(values, cast(Descriptor, RetrieveRequest.DESCRIPTOR), "")
     try:
         return json_format.ParseDict(dict(values), RetrieveRequest())
     except (json_format.ParseError, ValueError, TypeError) as error:
         raise RequestError("request", " ".join(str(error).split()).rstrip(".")) from None
 
 
-def _judge_message(values: Any, message: Descriptor, at: str) -> None:
+def _check_message(values: Any, message: Descriptor, at: str) -> None:
     """Every key, however deep, is a field's name as the .proto file or as JSON spells it."""
     if not isinstance(values, Mapping):
         raise _unexpected(at, "an object", values)
@@ -47,49 +47,49 @@ def _judge_message(values: Any, message: Descriptor, at: str) -> None:
             fault = f"unknown key {_shown(key)}; known: {', '.join(fields)}"
             raise RequestError(at or "request", fault)
         if value is not None:  # null is as good as no entry
-            _judge_field(value, spelled[key], f"{at}.{key}" if at else key)
+            _check_field(value, spelled[key], f"{at}.{key}" if at else key)
 
 
-def _judge_field(value: Any, field: FieldDescriptor, at: str) -> None:
+def _check_field(value: Any, field: FieldDescriptor, at: str) -> None:
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         if not isinstance(value, Mapping):
             raise _unexpected(at, "an object", value)
         of_entry = field.message_type.fields_by_name["value"]
         for name, item in value.items():
-            _judge_name(name, at)
-            _judge_value(item, of_entry, f"{at}.{name if name.isprintable() else repr(name)}")
+            _check_name(name, at)
+            _check_value(item, of_entry, f"{at}.{name if name.isprintable() else repr(name)}")
     elif field.is_repeated:
         if not isinstance(value, list | tuple):
             raise _unexpected(at, "a list", value)
         for place, item in enumerate(value):
-            _judge_value(item, field, f"{at}[{place}]")
+            _check_value(item, field, f"{at}[{place}]")
     else:
-        _judge_value(value, field, at)
+        _check_value(value, field, at)
 
 
-def _judge_value(value: Any, field: FieldDescriptor, at: str) -> None:
+def _check_value(value: Any, field: FieldDescriptor, at: str) -> None:
     if field.message_type is not None:
-        _judge_message(value, field.message_type, at)
-    elif (judge := _SCALARS.get(field.cpp_type)) is not None:
-        judge(value, at)
+        _check_message(value, field.message_type, at)
+    elif (check := _SCALARS.get(field.cpp_type)) is not None:
+        check(value, at)
 
 
-def _judge_name(name: Any, at: str) -> None:
+def _check_name(name: Any, at: str) -> None:
     if not isinstance(name, str) or not _is_unicode(name):
         raise RequestError(at, f"the name {_shown(name)} is no text")
 
 
-def _judge_text(value: Any, at: str) -> None:
+def _check_text(value: Any, at: str) -> None:
     if not isinstance(value, str) or not _is_unicode(value):
         raise _unexpected(at, "text", value)
 
 
-def _judge_bool(value: Any, at: str) -> None:
+def _check_bool(value: Any, at: str) -> None:
     if not isinstance(value, bool):
         raise _unexpected(at, "true or false", value)
 
 
-def _judge_float(value: Any, at: str) -> None:
+def _check_float(value: Any, at: str) -> None:
     if value in _NO_NUMBERS:
         return
     if isinstance(value, str) and not _NUMBER.fullmatch(value):
@@ -101,10 +101,10 @@ def _judge_float(value: Any, at: str) -> None:
         raise RequestError(at, f"{_shown(value)} is not one of -3.4e38 to 3.4e38")
 
 
-def _integer_judge(bits: int, *, signed: bool) -> Callable[[Any, str], None]:
+def _integer_check(bits: int, *, signed: bool) -> Callable[[Any, str], None]:
     low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
 
-    def judge(value: Any, at: str) -> None:
+    def check(value: Any, at: str) -> None:
         is_number = isinstance(value, int) and not isinstance(value, bool)
         is_whole = isinstance(value, float) and value.is_integer()
         is_digits = isinstance(value, str) and _INTEGER.fullmatch(value) is not None
@@ -113,15 +113,15 @@ def _integer_judge(bits: int, *, signed: bool) -> Callable[[Any, str], None]:
         if not low <= int(value) <= high:
             raise RequestError(at, f"{_shown(value)} is not one of {low} to {high}")
 
-    return judge
+    return check
 
 
 _SCALARS: Mapping[int, Callable[[Any, str], None]] = {
-    FieldDescriptor.CPPTYPE_STRING: _judge_text,
-    FieldDescriptor.CPPTYPE_BOOL: _judge_bool,
-    FieldDescriptor.CPPTYPE_FLOAT: _judge_float,
-    FieldDescriptor.CPPTYPE_UINT32: _integer_judge(32, signed=False),
-    FieldDescriptor.CPPTYPE_INT64: _integer_judge(64, signed=True),
+    FieldDescriptor.CPPTYPE_STRING: _check_text,
+    FieldDescriptor.CPPTYPE_BOOL: _check_bool,
+    FieldDescriptor.CPPTYPE_FLOAT: _check_float,
+    FieldDescriptor.CPPTYPE_UINT32: _integer_check(32, signed=False),
+    FieldDescriptor.CPPTYPE_INT64: _integer_check(64, signed=True),
 }
 """The types that a request has."""
 

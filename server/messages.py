@@ -20,11 +20,9 @@ from torch import Tensor
 from grace.configs.generation import BeamProfile
 from grace.index.matching.exact import MatchCounts
 from grace.index.users.user_rows import UserRows
-from grace.index.users.wire_user import WireUser
 from grace.kernels import UserTensors
 from grace.model.definition.inputs import FeatureTensors
-from grace.model.engine.feature_stage import BatchInputs
-from grace.model.engine.wire_features import WireFeatures
+from grace.model.engine.feature_lookups import FeatureLookups
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError
 
@@ -54,13 +52,15 @@ STAGE_NAMES: tuple[StageName, ...] = get_args(StageName)
 
 @dataclass(frozen=True, slots=True)
 class Retrieval:
-    """One request as it was read: within the limits, not yet compared with snapshot and model."""
+    """One request as it was read: within the limits, not yet compared with snapshot and model.
 
+    `message` is the whole of it, a grace.v1.RetrieveRequest; user and features are only there.
+    """
+
+    message: bytes
     request_id: str
     model: str  # a checkpoint id, or empty
     sid_space: str  # or empty
-    user: WireUser
-    features: WireFeatures
     max_ads: int
     profile: str  # one of the configuration's
     priority: Priority
@@ -159,7 +159,7 @@ class InputBatch:
     ignored: tuple[tuple[str, ...], ...]  # of each request: names that the schema does not know
     user_rows: UserRows  # [bucket], in the CPU's memory, for exact matching
     users: UserTensors  # [bucket], on the device
-    inputs: BatchInputs  # [bucket], on the device
+    inputs: FeatureLookups  # [bucket], on the device
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,9 @@ from grace.index.users.user_rows import UserEncoder
 from grace.kernels import DecodeIndex, UserTensors
 from grace.kernels.load import load_encoder_ops
 from grace.model.definition.beam_search import Generated, leaves_of
-from grace.model.definition.input_encoding import InputEncoder
 from grace.model.definition.inputs import FeatureTensors, SequenceTensors, UserContext
 from grace.model.engine.decode_weights import Precision
+from grace.model.engine.feature_reader import read_inputs
 from grace.model.engine.feature_stage import FeatureStage, feature_stage_for
 from grace.model.engine.generation import copy_features, empty_features
 from grace.model.engine.prefix_memo import PrefixMemo
@@ -78,9 +78,9 @@ class Surroundings:
     @torch.inference_mode()
     def plain_context(self, requests: Sequence[Retrieval]) -> UserContext:
         """Return the encoder's definition, in float32, of the feature tables as they are stored."""
-        model, encoder = self.engine.plain, InputEncoder(self.work.spec)
-        encoded = [encoder.encode(request.features.read()) for request in requests]
-        inputs = encoder.batch(encoded, len(requests)).to(self.work.device)
+        model = self.engine.plain
+        messages = [request.message for request in requests]
+        inputs = read_inputs(self.work.spec, messages, len(messages)).to(self.work.device)
         features = model.features(inputs)
         single = features.non_sequence
         context: UserContext = self._plain_encoder(
@@ -97,7 +97,6 @@ class Surroundings:
             spec=spec,
             checkpoint="measured",
             device=self.work.device,
-            inputs=InputEncoder(spec),
             features=self.stage,
             generation=generation,
             engine=EngineFacts(self.precision, 0, 0, 0, graphs=1, capture_seconds=0.0),

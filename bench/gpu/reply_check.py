@@ -16,7 +16,7 @@ from grace.index.targeting.schema import Attribute, TargetSet
 from grace.index.trie import NO_NODE
 from grace.index.users.user_rows import UserAttributes
 from grace.index.users.values import InternedValues
-from grace.proto.retrieval_pb2 import RetrieveResponse
+from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse
 from grace.server.messages import AnsweredBatch, GeneratedBatch
 
 __all__ = ["check_replies", "check_reply", "eligible_rules"]
@@ -32,9 +32,10 @@ def check_replies(
     leaves, scores = generated.leaves.numpy(), generated.scores.numpy()
     for row, answer in enumerate(answered.answers):
         retrieval = answer.request.retrieval
+        user = RetrieveRequest.FromString(retrieval.message).user
         fault = check_reply(
             snapshot,
-            retrieval.user.read(),
+            {name: list(given.values) for name, given in user.items()},
             leaves[row],
             scores[row],
             retrieval.max_ads,

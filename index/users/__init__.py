@@ -1,1 +1,1 @@
-"""A request's user, from its bytes or from Python values to rows of the matchers."""
+"""A request's user: the rows that matchers test, and the values that rules name."""

@@ -3,34 +3,70 @@
 A user's attributes become one bitmask row: the bits of the known values, `other` for an unknown
 one, and for a missing attribute the value its schema names, or `other`. A user's values of a set
 become Bloom queries (all of them) and interned ids (those that some rule names).
+
+C++ reads them from the bytes of a grace.v1.RetrieveRequest, without the interpreter lock.
 """
 
+import weakref
 from collections.abc import Mapping, Sequence
+from ctypes import c_char_p, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from grace.configs.errors import InputError, RequestError
-from grace.index.matchers.bloom import value_hashes
 from grace.index.snapshot import Snapshot
-from grace.index.targeting.schema import RESERVED_VALUE, Attribute, TargetingSchema, TargetSet
-from grace.index.users.native_users import NativeUsers
-from grace.index.users.set_queries import SetQueries
+from grace.index.targeting.schema import TargetingSchema
 from grace.index.users.values import InternedValues
-from grace.index.users.wire_user import WireUser
+from grace.native.loader import array_in, array_out, declare
+from grace.native.wire_faults import read_batch
+from grace.proto.retrieval_pb2 import RetrieveRequest
 
-__all__ = ["DirectUsers", "SetQueries", "UserAttributes", "UserEncoder", "UserRows"]
+__all__ = ["ReadUsers", "SetQueries", "UserAttributes", "UserEncoder", "UserRows"]
 
 UserAttributes = Mapping[str, Sequence[str]]
 """Raw user attributes of one request: name -> values; an empty list means missing."""
 
+_open = declare("grace_users_open", c_int64, c_uint64, array_out(np.uint64))
+_add_attribute = declare(
+    "grace_users_add_attribute",
+    *(c_uint64, c_char_p, c_int64, c_int64, array_in(np.int64), array_in(np.uint8), c_int64),
+)
+_add_set = declare(
+    "grace_users_add_set",
+    *(c_uint64, c_char_p, c_int64, array_in(np.int64), array_in(np.uint8), c_int64),
+)
+_close = declare("grace_users_close", c_uint64)
+_read = declare(
+    "grace_users_read",
+    *(c_uint64, c_int64, c_int64, c_void_p, array_in(np.int64)),
+    *(array_out(np.uint64, 2), array_out(np.int32, 2), array_out(np.uint64)),
+    *(array_out(np.int32, 2), array_out(np.int32)),
+    *(array_out(np.int64, 2), c_int64, array_out(np.int64, 2), array_out(np.int64)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SetQueries:
+    """What a batch of B requests asks about one set.
+
+    offsets        int32 [B + 1]
+    hashes         uint64 [...]    Bloom queries, one per distinct value
+    value_offsets  int32 [B + 1]
+    value_ids      int32 [...]     ids of the values that some rule names, ascending per request
+    """
+
+    offsets: npt.NDArray[np.int32]
+    hashes: npt.NDArray[np.uint64]
+    value_offsets: npt.NDArray[np.int32]
+    value_ids: npt.NDArray[np.int32]
+
 
 @dataclass(frozen=True, slots=True)
 class UserRows:
-    """Bits and value ids mean something only beside the schema and values that made them.
+    """Bits and value ids mean something only together with the schema and values that made them.
 
     bitmask  uint64 [B, words]
     """
@@ -54,127 +90,96 @@ class UserRows:
 
 
 @dataclass(frozen=True, slots=True)
-class DirectUsers:
-    """What C++ made of a batch.
-
-    understood  of each user; one that was not has the row of an empty one
-    """
+class ReadUsers:
+    """The users of a batch; one with a fault has the row of an empty user."""
 
     rows: UserRows
-    understood: tuple[bool, ...]
+    faults: tuple[RequestError | None, ...]
 
 
 @dataclass(frozen=True)
 class UserEncoder:
+    """Any thread may call it."""
+
     schema: TargetingSchema
     set_values: tuple[InternedValues, ...]
 
-    def direct(self, users: Sequence[WireUser], size: int) -> DirectUsers | None:
-        """What `encode` makes, straight from the bytes; None if they are for `encode` to read.
-
-        Empty users fill the batch up to `size`.
-        """
-        made = self._native.read([user.content for user in users], size)
-        ignored = (*made.ignored, *[()] * (size - len(users)))
-        return DirectUsers(UserRows(self, made.bitmask, made.sets, ignored), made.understood)
+    def read(self, messages: Sequence[bytes], size: int) -> ReadUsers:
+        """The users of grace.v1.RetrieveRequest messages; empty users fill the batch up."""
+        most = [target_set.max_request_values for target_set in self.schema.sets]
+        bitmask = np.empty((size, self.schema.words), np.uint64)
+        offsets = np.empty((len(most), size + 1), np.int32)
+        hashes = np.empty(size * sum(most), np.uint64)
+        value_offsets = np.empty((len(most), size + 1), np.int32)
+        value_ids = np.empty(size * sum(most), np.int32)
+        rows = (bitmask, offsets, hashes, value_offsets, value_ids)
+        faults, ignored = read_batch(_read, self._handle, messages, size, *rows)
+        sets, begin = [], 0
+        for number, values in enumerate(most):
+            own, ids = offsets[number], value_offsets[number]
+            queries = hashes[begin : begin + int(own[-1])]
+            sets.append(SetQueries(own, queries, ids, value_ids[begin : begin + int(ids[-1])]))
+            begin += size * values
+        ignored = (*ignored, *[()] * (size - len(messages)))
+        return ReadUsers(UserRows(self, bitmask, tuple(sets), ignored), faults)
 
     def encode(self, users: Sequence[UserAttributes]) -> UserRows:
         """Raises RequestError, naming the field, for what cannot be tested."""
-        distinct = [{name: _distinct(name, user[name]) for name in user} for user in users]
-        known = self._known_names
-        row_bytes = self.schema.words * 8
-        rows = [self._row(user).to_bytes(row_bytes, "little") for user in distinct]
-        bitmask = np.frombuffer(b"".join(rows), "<u8").astype(np.uint64)
-        sets = tuple(
-            self._queries(target_set, values, [user.get(target_set.name, ()) for user in distinct])
-            for target_set, values in zip(self.schema.sets, self.set_values, strict=True)
-        )
-        ignored = tuple(tuple(sorted(user.keys() - known)) for user in distinct)
-        return UserRows(self, bitmask.reshape(len(users), self.schema.words), sets, ignored)
+        read = self.read([_message_of(user) for user in users], len(users))
+        for fault in filter(None, read.faults):
+            raise fault
+        return read.rows
 
     @cached_property
-    def _native(self) -> NativeUsers:
-        return NativeUsers(self.schema, self.set_values)
-
-    @cached_property
-    def _known_names(self) -> frozenset[str]:
-        return frozenset(self.schema.names)
-
-    @cached_property
-    def _bit_of(self) -> tuple[dict[str, int], ...]:
-        return tuple(
-            {value: first + i for i, value in enumerate(attribute.values)}
-            for attribute, first in zip(self.schema.attributes, self.schema.first_bits, strict=True)
-        )
-
-    def _row(self, user: Mapping[str, tuple[str, ...]]) -> int:
-        """The user's bits as one number."""
-        row = 0
-        for attribute, first, bit_of in zip(
-            self.schema.attributes, self.schema.first_bits, self._bit_of, strict=True
-        ):
-            other = first + len(attribute.values)
-            values = user.get(attribute.name, ()) or _stand_in(attribute)
-            for value in values:
-                row |= 1 << bit_of.get(value, other)
-            if not values:
-                row |= 1 << other
-        return row
-
-    def _queries(
-        self,
-        target_set: TargetSet,
-        interned: InternedValues,
-        users: Sequence[tuple[str, ...]],
-    ) -> SetQueries:
-        offsets, value_offsets = [0], [0]
-        known = interned.ids
-        value_ids: list[int] = []
-        for values in users:
-            if len(values) > target_set.max_request_values:
-                raise RequestError(
-                    f"user.{target_set.name}.values",
-                    f"{len(values)} distinct values, at most {target_set.max_request_values} "
-                    "are allowed (max_request_values in the targeting schema); send fewer",
-                )
-            value_ids.extend(sorted([known[value] for value in values if value in known]))
-            offsets.append(offsets[-1] + len(values))
-            value_offsets.append(len(value_ids))
-        return SetQueries(
-            np.array(offsets, np.int32),
-            value_hashes(chain.from_iterable(users), self.schema.hash_seed),
-            np.array(value_offsets, np.int32),
-            np.array(value_ids, np.int32),
-        )
+    def _handle(self) -> int:
+        handle = _opened(self.schema, self.set_values)
+        weakref.finalize(self, _close, handle).atexit = False
+        return handle
 
 
-def _stand_in(attribute: Attribute) -> tuple[str, ...]:
-    return () if attribute.missing is None else (attribute.missing,)
-
-
-def _distinct(name: str, values: Sequence[str]) -> tuple[str, ...]:
-    field = f"user.{name}.values"
-    if isinstance(values, str) or not isinstance(values, Sequence):
-        raise RequestError(field, f"expected a list of strings, got {type(values).__name__}")
+def _opened(schema: TargetingSchema, set_values: tuple[InternedValues, ...]) -> int:
+    made = np.zeros(1, np.uint64)
+    _open(schema.words, schema.hash_seed, made)
+    handle = int(made[0])
     try:
-        distinct = tuple(dict.fromkeys(values))
-        "".join(distinct).encode()
-    except (TypeError, UnicodeEncodeError):
-        raise RequestError(field, _fault_of(values)) from None
-    if RESERVED_VALUE in distinct:
-        raise RequestError(field, _fault_of(values))
-    return distinct
+        for attribute, first in zip(schema.attributes, schema.first_bits, strict=True):
+            encoded = [value.encode() for value in attribute.values]
+            ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+            text = np.frombuffer(b"".join(encoded), np.uint8)
+            stands_in = (
+                len(attribute.values)
+                if attribute.missing is None
+                else attribute.values.index(attribute.missing)
+            )
+            name = attribute.name.encode()
+            _add_attribute(handle, name, first, len(encoded), ends, text, first + stands_in)
+        for target_set, values in zip(schema.sets, set_values, strict=True):
+            _add_set(
+                *(handle, target_set.name.encode(), len(values), values.offsets, values.utf8),
+                target_set.max_request_values,
+            )
+    except BaseException:
+        _close(handle)
+        raise
+    return handle
+
+
+def _message_of(user: UserAttributes) -> bytes:
+    message = RetrieveRequest()
+    for name, values in user.items():
+        if isinstance(values, str) or not isinstance(values, Sequence):
+            fault = f"expected a list of strings, got {type(values).__name__}"
+            raise RequestError(f"user.{name}.values", fault)
+        try:
+            "".join(values).encode()
+        except (TypeError, UnicodeEncodeError):
+            raise RequestError(f"user.{name}.values", _fault_of(values)) from None
+        message.user[name].values.extend(values)
+    return message.SerializeToString()
 
 
 def _fault_of(values: Sequence[object]) -> str:
-    """Of the first value that cannot be tested."""
     for value in values:
         if not isinstance(value, str):
             return f"expected strings, got {type(value).__name__}"
-        if value == RESERVED_VALUE:
-            break
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            return "a value is not valid Unicode text"
-    return f"{RESERVED_VALUE!r} is reserved; name values, or send none"
+    return "a value is not valid Unicode text"

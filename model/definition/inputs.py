@@ -5,9 +5,8 @@ features stage pads sequences to their declared maximum. Every later shape then 
 batch size alone, so a request's numbers never depend on its neighbours.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,46 +24,20 @@ from grace.model.definition.spec import (
 
 __all__ = [
     "AGE_BUCKETS",
-    "EventSequence",
     "FeatureTensors",
-    "Integers",
     "JaggedIds",
     "ModelInputs",
-    "RequestFeatures",
     "SequenceEvents",
     "SequenceTensors",
     "UserContext",
+    "age_buckets",
     "inputs_of_kind",
 ]
-
-Integers: TypeAlias = Sequence[int] | npt.NDArray[np.int64]
 
 Kind = TypeVar("Kind", DenseInput, CategoricalInput, BagInput, SequenceInput)
 
 AGE_BUCKETS = 44
 """Bucket 0 is "no time"; the others are powers of two of milliseconds, up to 2^42 ms, 139 years."""
-
-
-@dataclass(frozen=True, slots=True)
-class EventSequence:
-    """One user's events in the caller's order, oldest first: times do not reorder them.
-
-    `sids` is flat, with sid_length tokens per event.
-    """
-
-    sids: Integers
-    timestamps_ms: Integers = ()  # one per event, or empty
-    side: Mapping[str, Integers] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class RequestFeatures:
-    """The features of one request as plain values. Absent inputs take their declared defaults."""
-
-    dense: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    categorical: Mapping[str, Integers] = field(default_factory=dict)
-    bags: Mapping[str, Integers] = field(default_factory=dict)
-    sequences: Mapping[str, EventSequence] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,3 +150,9 @@ class UserContext:
 def inputs_of_kind(spec: ModelSpec, kind: type[Kind]) -> list[tuple[str, Kind]]:
     """Return the declared inputs of one kind with their names, in the order of every batch."""
     return [(name, value) for name, value in spec.inputs.items() if isinstance(value, kind)]
+
+
+def age_buckets(ages_ms: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """1 + floor(log2(1 + age)), at most AGE_BUCKETS - 1; 0 for an age of -1, which is no time."""
+    _, exponents = np.frexp(ages_ms.astype(np.float64) + 1.0)  # 0 has exponent 0
+    return np.minimum(exponents, AGE_BUCKETS - 1).astype(np.int64)

@@ -31,12 +31,12 @@ from grace.model.definition.beam_search import (
     leaves_of,
     require_together,
 )
-from grace.model.definition.input_encoding import InputEncoder
 from grace.model.definition.inputs import FeatureTensors, SequenceTensors
 from grace.model.definition.model import Model
 from grace.model.engine.cuda_graphs import GraphedCall, GraphMemory
 from grace.model.engine.decode_loop import FoundNodes, fast_search
 from grace.model.engine.decode_weights import PRECISIONS, FastWeights, Precision
+from grace.model.engine.feature_reader import read_inputs
 from grace.model.engine.prefix_memo import PrefixMemo
 
 __all__ = [
@@ -243,7 +243,7 @@ class GraphGeneration:
 def empty_features(model: Model, batch: int, dtype: torch.dtype) -> FeatureTensors:
     """Return the features of requests without inputs: every batch of this size has their shapes."""
     device = model.decoder.start.device
-    inputs = InputEncoder(model.spec).batch([], batch).to(device)
+    inputs = read_inputs(model.spec, [], batch).to(device)
     with torch.inference_mode():
         features = _cast(model.features(inputs), dtype)
         single = features.non_sequence

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from grace.configs.errors import ConfigError, InputError
 from grace.index.trie import SidTrie
-from grace.model.definition.input_encoding import age_buckets
-from grace.model.definition.inputs import ModelInputs, SequenceEvents
+from grace.model.definition.inputs import ModelInputs, SequenceEvents, age_buckets
 from grace.model.definition.spec import ModelSpec, SequenceInput
 
 __all__ = ["HistoryBatches", "Interactions", "history_input", "read_interactions"]

@@ -19,7 +19,7 @@ std::vector<T> copied(const T* values, int64_t count) {
 
 }  // namespace
 
-// Where events stand: grace::features::EventLayout. Inputs follow, of each kind in declared order.
+// Where events are: grace::features::EventLayout. Inputs follow, of each kind in declared order.
 GRACE_API int32_t grace_features_open(int64_t sid_length, const int64_t* vocab_sizes,
                                       int64_t places, int64_t ids, int32_t zeros, int32_t packed,
                                       int64_t prefixes, const int32_t* prefix, int64_t suffixes,
@@ -82,29 +82,25 @@ GRACE_API int32_t grace_features_close(uint64_t handle) {
   return grace::guarded([&] { delete &inputs_of(handle); });
 }
 
-// Each message is a request's grace.v1.Features; empty ones fill the batch up to `size`.
-//   dense .. events                     FeatureLookups of `size` rows, numbers as sent
-//   understood    uint8 [requests]      0: not plainly right, and its row is an empty request's
-//   unknown_ends  int64 [requests]      where its unknown names end in `unknown`; a request whose
-//                                       names have no room left there is not understood
+// Each message is a grace.v1.RetrieveRequest; grace::wire::Batch says what becomes of faults and of
+// unknown names. The other arrays are those of FeatureLookups, of `size` rows, but for the numbers,
+// which are as sent.
 GRACE_API int32_t grace_features_read(uint64_t handle, int64_t requests, int64_t size,
                                       const char* const* messages, const int64_t* sizes,
                                       float* dense, int32_t* categorical, int32_t* bag_offsets,
                                       int64_t bag_room, int32_t* bag_rows, int32_t* events,
-                                      uint8_t* understood, int64_t unknown_room, char* unknown,
+                                      int64_t* faults, int64_t unknown_room, int64_t* unknown,
                                       int64_t* unknown_ends) {
   return grace::guarded([&] {
-    grace::require(requests <= size, "features_read: more requests than rows");
     grace::require(bag_room <= std::numeric_limits<int32_t>::max(),
                    "features_read: more ids in bags than int32 offsets can number");
     const Inputs& inputs = inputs_of(handle);
     const grace::features::Rows rows{dense, categorical, bag_offsets, bag_rows, bag_room, events};
     bag_offsets[0] = 0;
-    const grace::wire::Batch batch{requests,   size,         messages, sizes,
-                                   understood, unknown_room, unknown,  unknown_ends};
-    grace::wire::read_batch(batch,
-                            [&](grace::wire::Reader message, int64_t row, std::string& names) {
-                              inputs.read(message, row, rows, names);
-                            });
+    grace::wire::read_batch(
+        {requests, size, messages, sizes, faults, unknown_room, unknown, unknown_ends},
+        [&](grace::wire::Reader message, int64_t row, grace::wire::UnknownNames& names) {
+          inputs.read(message, row, rows, names);
+        });
   });
 }

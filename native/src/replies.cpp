@@ -1,5 +1,5 @@
-// Matched ads to the bytes of grace.v1.RetrieveResponse. server/stages/replies.py is the definition: small
-// fields in the order of their numbers, the long ones behind them.
+// Matched ads to the bytes of grace.v1.RetrieveResponse: small fields in the order of their
+// numbers, the long ones after them.
 #include <vector>
 
 #include "grace/abi.h"
@@ -9,6 +9,7 @@
 namespace {
 
 using grace::exact::Reply;
+using grace::wire::packed_size;
 using grace::wire::Writer;
 
 constexpr int kTimings = 5;
@@ -21,6 +22,15 @@ struct Texts {
   std::string_view operator[](int64_t i) const {
     return {begins[i], static_cast<size_t>(sizes[i])};
   }
+};
+
+// The SIDs of one reply: the leaves of its row, dead ones among them, and the tokens of live ones.
+struct Sids {
+  int64_t length;
+  int64_t width;
+  const int32_t* leaves;
+  const float* scores;
+  const uint32_t* tokens;
 };
 
 void write_reply(Writer& out, const Reply& reply, std::string_view request_id,
@@ -40,28 +50,65 @@ void write_reply(Writer& out, const Reply& reply, std::string_view request_id,
   out.packed(3, reply.scores.data(), returned * int64_t{sizeof(float)});
 }
 
+void write_sids(Writer& out, const Reply& reply, const Sids& sids) {
+  std::vector<float> scores;
+  std::vector<uint32_t> place_of_leaf(static_cast<size_t>(sids.width));
+  for (int64_t i = 0; i < sids.width; ++i) {
+    place_of_leaf[static_cast<size_t>(i)] = static_cast<uint32_t>(scores.size());
+    if (sids.leaves[i] != grace::exact::kNoLeaf) scores.push_back(sids.scores[i]);
+  }
+  std::vector<uint32_t> sid_of_ad;
+  for (const int32_t position : reply.positions) {
+    sid_of_ad.push_back(place_of_leaf.at(static_cast<size_t>(position)));
+  }
+  const auto four_bytes = [](const auto& values) {
+    return 4 * static_cast<int64_t>(values.size());
+  };
+  const int64_t token_bytes = four_bytes(scores) * sids.length;
+  const int64_t length[] = {sids.length};
+  out.head(4, grace::wire::numbers_size(length, 1) + packed_size(token_bytes) +
+                  packed_size(four_bytes(scores)) + packed_size(four_bytes(sid_of_ad)));
+  out.number(1, static_cast<uint64_t>(sids.length));
+  out.packed(2, sids.tokens, token_bytes);
+  out.packed(3, scores.data(), four_bytes(scores));
+  out.packed(4, sid_of_ad.data(), four_bytes(sid_of_ad));
+}
+
 }  // namespace
 
 // Of replies that grace_exact_match made: message i is that of row rows[i].
-//   texts, sizes  [2, count]: request ids, then the fields 9 that Python has written
-//   common        served_by, the fields 6 and 7 as bytes, and the profile's name
-//   timings       uint32 [count, 5]: the fields of grace.v1.Timings
-//   ends          int64 [count]: where each message ends in `out`
+//   texts, sizes    [2, count]: request ids, then the fields 9 that Python has written
+//   served_by       the fields 6 and 7 as bytes
+//   timings         uint32 [count, 5]: the fields of grace.v1.Timings
+//   leaves, scores  [batch, width]: what grace_exact_match was given
+//   first_sids      int64 [count]: of a reply with SIDs its first row of `tokens`, else -1
+//   tokens          uint32 [sids, sid_length]: of the live leaves of each reply with SIDs
+//   ends            int64 [count]: where each message ends in `out`
 GRACE_API int32_t grace_replies_write(uint64_t replies_handle, int64_t count, const int32_t* rows,
                                       const char* const* texts, const int64_t* sizes,
                                       const char* served_by, int64_t served_by_size,
                                       const char* profile, int64_t profile_size,
-                                      const uint32_t* timings, int64_t room, uint8_t* out,
-                                      int64_t* ends) {
+                                      const uint32_t* timings, int64_t width, const int32_t* leaves,
+                                      const float* scores, const int64_t* first_sids, int64_t sids,
+                                      int64_t sid_length, const uint32_t* tokens, int64_t room,
+                                      uint8_t* out, int64_t* ends) {
   return grace::guarded([&] {
     const auto& replies = *reinterpret_cast<const std::vector<Reply>*>(replies_handle);
     const Texts request_ids{texts, sizes};
     const Texts ignored{texts + count, sizes + count};
     Writer writer(out, room);
     for (int64_t i = 0; i < count; ++i) {
-      write_reply(writer, replies.at(static_cast<size_t>(rows[i])), request_ids[i],
-                  {served_by, static_cast<size_t>(served_by_size)}, ignored[i],
-                  {profile, static_cast<size_t>(profile_size)}, timings + i * kTimings);
+      const Reply& reply = replies.at(static_cast<size_t>(rows[i]));
+      write_reply(writer, reply, request_ids[i], {served_by, static_cast<size_t>(served_by_size)},
+                  ignored[i], {profile, static_cast<size_t>(profile_size)}, timings + i * kTimings);
+      if (first_sids[i] >= 0) {
+        grace::require(first_sids[i] + reply.counts.leaves <= sids,
+                       "replies_write: fewer SIDs than live leaves");
+        const int64_t row = rows[i] * width;
+        write_sids(
+            writer, reply,
+            {sid_length, width, leaves + row, scores + row, tokens + first_sids[i] * sid_length});
+      }
       ends[i] = writer.written();
     }
   });

@@ -4,29 +4,38 @@
 
 #include "grace/abi.h"
 #include "grace/id_tables.h"
+#include "grace/wire_request.h"
 #include "grace/xxh3.h"
 
 namespace grace::users {
 
+using wire::Fault;
+using wire::Field;
 using wire::kBytes;
 using wire::Reader;
-using wire::require_plain;
 using wire::tag_of;
+using wire::Wrong;
 
 namespace {
 
 constexpr std::string_view kReserved = "*";  // index.schema.RESERVED_VALUE
 constexpr int32_t kFree = -1;
 
-// Calls take(value) for each of a grace.v1.Values.
+// Calls take(value) for each value of an entry of `user`.
 template <typename Take>
-void take_values(Reader values, Take&& take) {
-  while (!values.done()) {
-    require_plain(values.tag() == tag_of(1, kBytes));
-    const std::string_view value = values.bytes().text();
-    require_plain(value != kReserved);
-    take(value);
-  }
+void take_values(Reader entry, Take&& take) {
+  std::string_view name;
+  wire::read_entry(entry, name, [&](Reader part) {
+    wire::each_field(part, [&](Reader& values, uint32_t tag) {
+      if (tag != tag_of(1, kBytes)) return false;
+      const std::string_view value = values.bytes().text();
+      if (value == kReserved) {
+        throw Fault{Wrong::kReservedValue, Field::kUserValues, 0, 0, wire::name_of(entry)};
+      }
+      take(value);
+      return true;
+    });
+  });
 }
 
 // The distinct ones of the values added, in the order of their first coming.
@@ -70,7 +79,6 @@ Interned::Interned(Texts texts, uint64_t seed) : texts_(texts) {
   const uint32_t bits = table_bits(texts.count);
   cells_.assign(size_t{1} << bits, kFree);
   for (int64_t id = 0; id < texts.count; ++id) {
-    if (texts[id].size() > kLongestHashed) continue;
     size_t at = first_cell(hash_text(texts[id], seed), bits);
     while (cells_[at] != kFree) at = (at + 1) & (cells_.size() - 1);
     cells_[at] = static_cast<int32_t>(id);
@@ -83,9 +91,16 @@ int32_t Interned::find(std::string_view value, uint64_t hash) const {
   return cells_[at];
 }
 
-// The values of each declared name; a null reader where there is none.
+// The entry that counts of each declared name, a null reader where there is none, and of each other
+// name.
 struct Users::Given {
+  struct Other {
+    std::string_view name;
+    size_t parent;
+    Reader entry;
+  };
   std::vector<Reader> attributes, sets;
+  wire::LastOfEachName<Other> others;
 };
 
 void Users::declare(const std::string& name, Place place) {
@@ -116,8 +131,8 @@ void Users::begin(const Rows& rows) const {
   }
 }
 
-void Users::read(Reader user, int64_t row, const Rows& rows, std::string& unknown) const {
-  const Given given = find(user, unknown);
+void Users::read(Reader request, int64_t row, const Rows& rows, wire::UnknownNames& unknown) const {
+  Given given = find(request);
   uint64_t* bits = rows.bitmask + row * words_;
   std::fill_n(bits, words_, 0);
   for (size_t i = 0; i < attributes_.size(); ++i) {
@@ -128,33 +143,35 @@ void Users::read(Reader user, int64_t row, const Rows& rows, std::string& unknow
     read_set(i, before, given.sets[i], row, rows);
     before += rows.size * sets_[i].most_values;
   }
+  for (const Given::Other& other : given.others.sorted()) {
+    take_values(other.entry, [](std::string_view) {});
+    unknown.add(Field::kOneOfUser, other.name);
+  }
 }
 
-Users::Given Users::find(Reader user, std::string& unknown) const {
-  Given given{std::vector<Reader>(attributes_.size()), std::vector<Reader>(sets_.size())};
-  while (!user.done()) {
-    require_plain(user.tag() == tag_of(4, kBytes));
-    const wire::MapEntry entry = wire::map_entry(user.bytes());
-    const auto found = names_.find(entry.name);
+Users::Given Users::find(Reader request) const {
+  Given given{std::vector<Reader>(attributes_.size()), std::vector<Reader>(sets_.size()), {}};
+  wire::each_field(request, [&](Reader& fields, uint32_t tag) {
+    if (tag != tag_of(wire::kUserEntry, kBytes)) return false;
+    const Reader entry = fields.bytes();
+    std::string_view name;
+    if (!wire::read_entry(entry, name, [](Reader) {})) return true;
+    const auto found = names_.find(name);
     if (found == names_.end()) {
-      wire::require_listable(entry.name);
-      take_values(entry.value, [](std::string_view) {});
-      unknown.append(entry.name).push_back('\0');
-      continue;
+      given.others.put({name, 0, entry});
+    } else {
+      const Place place = found->second;
+      (place.is_set ? given.sets : given.attributes)[place.number] = entry;
     }
-    const Place place = found->second;
-    Reader& values = place.is_set ? given.sets[place.number] : given.attributes[place.number];
-    require_plain(values.at() == nullptr);
-    // Values without bytes are some, too: the second of that name is still the second.
-    values = entry.value.at() == nullptr ? Reader(user.at(), 0) : entry.value;
-  }
+    return true;
+  });
   return given;
 }
 
-void Users::set_bits(const Attribute& attribute, Reader values, uint64_t* row) const {
+void Users::set_bits(const Attribute& attribute, Reader entry, uint64_t* row) const {
   bool any = false;
   const auto set = [&](int64_t bit) { row[bit >> 6] |= uint64_t{1} << (bit & 63); };
-  take_values(values, [&](std::string_view value) {
+  take_values(entry, [&](std::string_view value) {
     const auto found = attribute.bit_of.find(std::string(value));
     set(found == attribute.bit_of.end() ? attribute.other : found->second);
     any = true;
@@ -162,18 +179,18 @@ void Users::set_bits(const Attribute& attribute, Reader values, uint64_t* row) c
   if (!any) set(attribute.missing);
 }
 
-void Users::read_set(size_t number, int64_t before, Reader values, int64_t row,
+void Users::read_set(size_t number, int64_t before, Reader entry, int64_t row,
                      const Rows& rows) const {
   thread_local Distinct distinct;
   distinct.clear();
-  take_values(values, [&](std::string_view value) {
-    require_plain(value.size() <= kLongestHashed);
-    distinct.add(value, hash_text(value, seed_));
-  });
+  take_values(entry, [&](std::string_view value) { distinct.add(value, hash_text(value, seed_)); });
   distinct.keep_first();
   const Set& set = sets_[number];
   const auto count = static_cast<int64_t>(distinct.values().size());
-  require_plain(count <= set.most_values);
+  if (count > set.most_values) {
+    throw Fault{Wrong::kDistinctValues, Field::kUserValues, count, set.most_values,
+                wire::name_of(entry)};
+  }
   const int64_t at = static_cast<int64_t>(number) * (rows.size + 1) + row;
   uint64_t* hash = rows.hashes + before + rows.offsets[at];
   int32_t* const first_id = rows.value_ids + before + rows.value_offsets[at];

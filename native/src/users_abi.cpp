@@ -49,27 +49,21 @@ GRACE_API int32_t grace_users_close(uint64_t handle) {
   return grace::guarded([&] { delete &users_of(handle); });
 }
 
-// Each message is a grace.v1.RetrieveRequest with a `user` and nothing else; empty ones fill the
-// batch up to `size`. The sets' arrays are those of grace::users::Rows.
-//   bitmask       uint64 [size, words]
-//   understood    uint8 [requests]      0: not plainly right, and its row is an empty user's
-//   unknown_ends  int64 [requests]      where its unknown names end in `unknown`; a user whose
-//                                       names have no room left there is not understood
+// Each message is a grace.v1.RetrieveRequest; grace::wire::Batch says what becomes of faults and of
+// unknown names. The sets' arrays are those of grace::users::Rows; bitmask is uint64 [size, words].
 GRACE_API int32_t grace_users_read(uint64_t handle, int64_t requests, int64_t size,
                                    const char* const* messages, const int64_t* sizes,
                                    uint64_t* bitmask, int32_t* offsets, uint64_t* hashes,
-                                   int32_t* value_offsets, int32_t* value_ids, uint8_t* understood,
-                                   int64_t unknown_room, char* unknown, int64_t* unknown_ends) {
+                                   int32_t* value_offsets, int32_t* value_ids, int64_t* faults,
+                                   int64_t unknown_room, int64_t* unknown, int64_t* unknown_ends) {
   return grace::guarded([&] {
-    grace::require(requests <= size, "users_read: more requests than rows");
     const Users& users = users_of(handle);
     const grace::users::Rows rows{size, bitmask, offsets, hashes, value_offsets, value_ids};
     users.begin(rows);
-    const grace::wire::Batch batch{requests,   size,         messages, sizes,
-                                   understood, unknown_room, unknown,  unknown_ends};
-    grace::wire::read_batch(batch,
-                            [&](grace::wire::Reader message, int64_t row, std::string& names) {
-                              users.read(message, row, rows, names);
-                            });
+    grace::wire::read_batch(
+        {requests, size, messages, sizes, faults, unknown_room, unknown, unknown_ends},
+        [&](grace::wire::Reader message, int64_t row, grace::wire::UnknownNames& names) {
+          users.read(message, row, rows, names);
+        });
   });
 }

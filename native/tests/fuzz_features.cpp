@@ -1,6 +1,8 @@
-// Features written at random, whole and spoilt, judged by what every batch of look-ups satisfies.
+// Requests of features written at random, whole and spoilt: what every fault and batch of look-ups
+// satisfies.
 //
 // Messages are exact-size heap blocks, so that the sanitizers see every read beyond them.
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -9,7 +11,7 @@
 #include "fuzz_driver.h"
 
 extern "C" {
-int32_t grace_features_check(const char*, int64_t, const int64_t*, int64_t*);
+int32_t grace_request_read(const char*, int64_t, const int64_t*, int64_t*, int64_t*);
 int32_t grace_features_open(int64_t, const int64_t*, int64_t, int64_t, int32_t, int32_t, int64_t,
                             const int32_t*, int64_t, const int32_t*, uint64_t*);
 int32_t grace_features_add_dense(uint64_t, const char*, int64_t, const float*);
@@ -19,8 +21,8 @@ int32_t grace_features_add_sequence(uint64_t, const char*, int64_t, int64_t, int
                                     int64_t, const int64_t*);
 int32_t grace_features_add_side(uint64_t, const char*, int64_t, int64_t);
 int32_t grace_features_read(uint64_t, int64_t, int64_t, const char* const*, const int64_t*, float*,
-                            int32_t*, int32_t*, int64_t, int32_t*, int32_t*, uint8_t*, int64_t,
-                            char*, int64_t*);
+                            int32_t*, int32_t*, int64_t, int32_t*, int32_t*, int64_t*, int64_t,
+                            int64_t*, int64_t*);
 int32_t grace_features_close(uint64_t);
 }
 
@@ -152,27 +154,31 @@ std::vector<char> block(const std::string& bytes) {
   return exact;
 }
 
-void check_message(Random& random, const std::string& message, bool whole) {
-  const std::vector<char> bytes = block("\x0a\x01r" + field(5, message) + "\x30\x07");
+constexpr int64_t kFaultNumbers = 9;
+constexpr int64_t kMalformed = 1;
+constexpr int64_t kUnknown = 3;
+
+int64_t fault_of(const std::vector<char>& message, int64_t most) {
+  const int64_t limits[] = {9, 1000, most, most, 1000, most, 1000, 1000, kLength};
+  int64_t head[13];
+  int64_t fault[kFaultNumbers];
+  const auto size = static_cast<int64_t>(message.size());
+  EXPECT(grace_request_read(message.data(), size, limits, head, fault) == 0);
+  for (const int name : {2, 4}) EXPECT(0 <= fault[name] && fault[name] + fault[name + 1] <= size);
+  return fault[0];
+}
+
+void check_message(Random& random, const std::vector<char>& message, bool whole) {
   const int64_t most = chance(random, 10) ? below(random, 4) : 1000;
-  const int64_t limits[] = {most, 9, 1000, 1000, kLength};
-  int64_t span[4] = {-1, -1, -1, -1};
-  const auto size = static_cast<int64_t>(bytes.size());
-  EXPECT(grace_features_check(bytes.data(), size, limits, span) == 0);
-  EXPECT(span[0] == 0 || span[0] == 1);
-  if (span[0] == 1) EXPECT(0 <= span[1] && span[1] <= span[2] && span[2] <= span[3]);
-  if (span[0] == 1) EXPECT(span[3] <= size);
-  if (whole && most == 1000) EXPECT(span[0] == 1 && span[3] == size - 2);
+  const int64_t fault = fault_of(message, most);
+  if (whole) EXPECT(fault == 0 || (most < 1000 && fault != kMalformed));
 }
 
 void check_length(Random& random) {
   const int64_t size = 1 + below(random, 10);
   const std::string entry = field(1, "hour") + field(2, "");
   const std::vector<char> bytes = block(field(5, "\x0a" + long_length(entry.size(), size) + entry));
-  const int64_t limits[] = {9, 9, 9, 9, kLength};
-  int64_t span[4] = {};
-  EXPECT(grace_features_check(bytes.data(), static_cast<int64_t>(bytes.size()), limits, span) == 0);
-  EXPECT(span[0] == (size <= 5 ? 1 : 0));
+  EXPECT(fault_of(bytes, 9) == (size <= 5 ? 0 : kMalformed));
 }
 
 void check_rows(const Model& model, const std::vector<std::vector<char>>& messages, int64_t size) {
@@ -192,19 +198,23 @@ void check_rows(const Model& model, const std::vector<std::vector<char>>& messag
   auto rows = std::make_unique<int32_t[]>(static_cast<size_t>(room));
   const int64_t num_ids = size * model.places * model.ids;
   auto ids = std::make_unique<int32_t[]>(static_cast<size_t>(num_ids));
-  auto understood = std::make_unique<uint8_t[]>(static_cast<size_t>(requests));
-  auto unknown = std::make_unique<char[]>(25);
+  auto faults = std::make_unique<int64_t[]>(static_cast<size_t>(requests * kFaultNumbers));
+  auto unknown = std::make_unique<int64_t[]>(kUnknown * 5);
   auto ends = std::make_unique<int64_t[]>(static_cast<size_t>(requests));
   EXPECT(grace_features_read(model.handle, requests, size, pointers.data(), sizes.data(),
                              dense.get(), categorical.get(), offsets.get(), room, rows.get(),
-                             ids.get(), understood.get(), 25, unknown.get(), ends.get()) == 0);
+                             ids.get(), faults.get(), kUnknown, unknown.get(), ends.get()) == 0);
   EXPECT(offsets[0] == 0);
   for (int64_t i = 0; i < size * bags; ++i) EXPECT(offsets[i] <= offsets[i + 1]);
   for (int32_t i = 0; i < offsets[size * bags]; ++i) EXPECT(0 <= rows[i] && rows[i] < kBagRows);
   for (int64_t i = 0; i < num_ids; ++i) EXPECT(0 <= ids[i] && ids[i] <= model.zeros);
   for (int64_t b = 0; b < requests; ++b) {
-    EXPECT((b == 0 ? 0 : ends[b - 1]) <= ends[b] && ends[b] <= 25);
-    EXPECT(understood[b] <= 1);
+    const int64_t begin = b == 0 ? 0 : ends[b - 1];
+    EXPECT(begin <= ends[b]);
+    for (int64_t i = begin; i < std::min(ends[b], kUnknown); ++i) {
+      const int64_t* name = unknown.get() + 5 * i + 1;
+      EXPECT(0 <= name[0] && name[0] + name[1] <= sizes[static_cast<size_t>(b)]);
+    }
   }
   for (int64_t b = 0; !model.packed && b < size; ++b) {
     EXPECT(0 <= categorical[b] && categorical[b] < kCategories);
@@ -217,9 +227,9 @@ void run_once(Random& random, const Model& plain, const Model& packed) {
   for (int64_t n = below(random, 5); n > 0; --n) {
     const bool whole = chance(random, 40);
     const std::string written = features(random);
-    const std::string message = whole ? written : spoilt(random, written);
-    check_message(random, message, whole);
-    messages.push_back(block(message));
+    const std::string all = "\x0a\x01r" + field(5, written) + "\x30\x07";
+    messages.push_back(block(whole ? all : spoilt(random, all)));
+    check_message(random, messages.back(), whole);
   }
   const int64_t size = static_cast<int64_t>(messages.size()) + below(random, 3);
   check_rows(plain, messages, size);

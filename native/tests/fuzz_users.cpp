@@ -1,4 +1,5 @@
-// Users written at random, whole and spoilt, judged by what every batch of rows satisfies.
+// Requests of users written at random, whole and spoilt: what every head, fault and batch of rows
+// satisfies.
 //
 // Messages are exact-size heap blocks, so that the sanitizers see every read beyond them.
 #include <algorithm>
@@ -10,7 +11,8 @@
 #include "fuzz_driver.h"
 
 extern "C" {
-int32_t grace_users_check(const char*, int64_t, const int64_t*, int64_t*);
+int32_t grace_request_read(const char*, int64_t, const int64_t*, int64_t*, int64_t*);
+int32_t grace_request_excluded(const char*, int64_t, int64_t, int64_t*);
 int32_t grace_users_open(int64_t, uint64_t, uint64_t*);
 int32_t grace_users_add_attribute(uint64_t, const char*, int64_t, int64_t, const int64_t*,
                                   const uint8_t*, int64_t);
@@ -18,7 +20,7 @@ int32_t grace_users_add_set(uint64_t, const char*, int64_t, const int64_t*, cons
                             int64_t);
 int32_t grace_users_close(uint64_t);
 int32_t grace_users_read(uint64_t, int64_t, int64_t, const char* const*, const int64_t*, uint64_t*,
-                         int32_t*, uint64_t*, int32_t*, int32_t*, uint8_t*, int64_t, char*,
+                         int32_t*, uint64_t*, int32_t*, int32_t*, int64_t*, int64_t, int64_t*,
                          int64_t*);
 }
 
@@ -91,7 +93,7 @@ std::string value(Random& random) {
     case 3:
       return chance(random, 80) ? "" : "*";
     default:
-      return std::string(static_cast<size_t>(below(random, 135)), 'x');
+      return std::string(static_cast<size_t>(below(random, 1500)), 'x');
   }
 }
 
@@ -126,18 +128,36 @@ std::string spoilt(Random& random, std::string bytes) {
   return bytes;
 }
 
-void check_message(Random& random, const std::string& message, bool whole) {
-  const std::string bytes = "\x0a\x01r" + message + "\x30\x07";
-  const std::vector<char> block(bytes.begin(), bytes.end());
+constexpr int64_t kFaultNumbers = 9;
+constexpr int64_t kFaults = 24;
+constexpr int64_t kFields = 28;
+constexpr int64_t kUnknown = 3;
+
+void check_span(const int64_t* span, int64_t size) {
+  EXPECT(0 <= span[0] && 0 <= span[1] && span[0] + span[1] <= size);
+}
+
+void check_fault(const int64_t* fault, int64_t size) {
+  EXPECT(0 <= fault[0] && fault[0] < kFaults && 0 <= fault[1] && fault[1] < kFields);
+  check_span(fault + 2, size);
+  check_span(fault + 4, size);
+}
+
+void check_message(Random& random, const std::vector<char>& message, bool whole) {
   const int64_t most = chance(random, 10) ? below(random, 4) : 1000;
-  const int64_t limits[] = {most, 9, 1000, 1000, 1000};
-  int64_t span[3] = {-1, -1, -1};
-  const auto size = static_cast<int64_t>(block.size());
-  EXPECT(grace_users_check(block.data(), size, limits, span) == 0);
-  EXPECT(span[0] == 0 || span[0] == 1);
-  if (span[0] == 1) EXPECT(0 <= span[1] && span[1] <= span[2] && span[2] <= size);
-  if (whole && most == 1000) EXPECT(span[0] == 1);
-  if (whole && most == 1000 && !message.empty()) EXPECT(span[1] == 3 && span[2] == size - 2);
+  const int64_t limits[] = {9, 2000, most, most, 1000, 1000, 3, 1000, 2};
+  int64_t head[13];
+  int64_t fault[kFaultNumbers];
+  const auto size = static_cast<int64_t>(message.size());
+  EXPECT(grace_request_read(message.data(), size, limits, head, fault) == 0);
+  check_fault(fault, size);
+  for (int text = 0; text < 5; ++text) check_span(head + 2 * text, size);
+  EXPECT(0 <= head[10] && head[10] < (int64_t{1} << 32) && (head[11] == 0 || head[11] == 1));
+  EXPECT(0 <= head[12] && head[12] <= size);
+  if (whole && most == 1000) EXPECT(fault[0] == 0 && head[0] == 2 && head[1] == 1);
+  if (fault[0] == 1) return;
+  std::vector<int64_t> excluded(static_cast<size_t>(head[12]));
+  EXPECT(grace_request_excluded(message.data(), size, head[12], excluded.data()) == 0);
 }
 
 void check_set(const Schema& schema, int64_t s, int64_t size, const int32_t* offsets,
@@ -171,12 +191,12 @@ void check_rows(const Schema& schema, const std::vector<std::vector<char>>& mess
   auto hashes = std::make_unique<uint64_t[]>(room);
   auto value_offsets = std::make_unique<int32_t[]>(static_cast<size_t>(kSets * (size + 1)));
   auto value_ids = std::make_unique<int32_t[]>(room);
-  auto understood = std::make_unique<uint8_t[]>(static_cast<size_t>(requests));
-  auto unknown = std::make_unique<char[]>(12);
+  auto faults = std::make_unique<int64_t[]>(static_cast<size_t>(requests * kFaultNumbers));
+  auto unknown = std::make_unique<int64_t[]>(kUnknown * 5);
   auto ends = std::make_unique<int64_t[]>(static_cast<size_t>(requests));
   EXPECT(grace_users_read(schema.handle, requests, size, pointers.data(), sizes.data(),
                           bitmask.get(), offsets.get(), hashes.get(), value_offsets.get(),
-                          value_ids.get(), understood.get(), 12, unknown.get(), ends.get()) == 0);
+                          value_ids.get(), faults.get(), kUnknown, unknown.get(), ends.get()) == 0);
   for (int64_t s = 0; s < kSets; ++s) {
     check_set(schema, s, size, offsets.get(), value_offsets.get(), value_ids.get());
   }
@@ -186,8 +206,12 @@ void check_rows(const Schema& schema, const std::vector<std::vector<char>>& mess
     EXPECT(row[0] != 0 || row[1] != 0);
   }
   for (int64_t b = 0; b < requests; ++b) {
-    EXPECT((b == 0 ? 0 : ends[b - 1]) <= ends[b] && ends[b] <= 12);
-    EXPECT(understood[b] <= 1);
+    check_fault(faults.get() + b * kFaultNumbers, sizes[static_cast<size_t>(b)]);
+    const int64_t begin = b == 0 ? 0 : ends[b - 1];
+    EXPECT(begin <= ends[b]);
+    for (int64_t i = begin; i < std::min(ends[b], kUnknown); ++i) {
+      check_span(unknown.get() + 5 * i + 1, sizes[static_cast<size_t>(b)]);
+    }
   }
 }
 
@@ -196,9 +220,10 @@ void run_once(Random& random, const Schema& schema) {
   for (int64_t n = below(random, 5); n > 0; --n) {
     const bool whole = chance(random, 40);
     const std::string written = user(random);
-    const std::string message = whole ? written : spoilt(random, written);
-    check_message(random, message, whole);
+    const std::string all = "\x0a\x01r" + written + "\x30\x07\x48\x05";
+    const std::string message = whole ? all : spoilt(random, all);
     messages.emplace_back(message.begin(), message.end());
+    check_message(random, messages.back(), whole);
   }
   const auto requests = static_cast<int64_t>(messages.size());
   check_rows(schema, messages, requests + 1 + below(random, 3));

@@ -15,7 +15,6 @@ from grace.index.storage import load_snapshot
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import DecodeIndex, load_ops
 from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint, require_match
-from grace.model.definition.input_encoding import InputEncoder
 from grace.model.definition.model import Model
 from grace.model.definition.spec import ModelSpec
 from grace.model.engine.decode_weights import PRECISIONS, Precision
@@ -112,7 +111,6 @@ def serving_model(
         spec=model.spec,
         checkpoint=checkpoint,
         device=device,
-        inputs=InputEncoder(model.spec),
         features=feature_stage_for(model, PRECISIONS[precision]),
         generation=made,
         engine=engine_facts(made, model.spec, precision, generation, seconds),

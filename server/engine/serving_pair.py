@@ -8,7 +8,6 @@ from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import DecodeIndex
-from grace.model.definition.input_encoding import InputEncoder
 from grace.model.definition.spec import ModelSpec
 from grace.model.engine.decode_weights import Precision
 from grace.model.engine.feature_stage import FeatureStage
@@ -43,7 +42,6 @@ class ServingModel:
     spec: ModelSpec
     checkpoint: str  # its id
     device: torch.device
-    inputs: InputEncoder
     features: FeatureStage
     generation: Generation
     engine: EngineFacts

@@ -1,7 +1,6 @@
 """The last stage: generated leaves to ads, exactly matched, and to the bytes of each reply."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from time import perf_counter
 from typing import Any
@@ -9,9 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from grace.index.matching.exact import HeldAds, MatchCounts, MatchedAds
+from grace.index.matching.exact import MatchCounts
 from grace.index.trie import NO_NODE
-from grace.proto.retrieval_pb2 import Counts, RetrieveResponse, Timings
 from grace.server.errors import InternalError
 from grace.server.messages import (
     STAGE_NAMES,
@@ -23,26 +21,13 @@ from grace.server.messages import (
     Span,
     queue_seconds,
 )
-from grace.server.stages.native_replies import ReplyHeads, write_replies
-from grace.server.stages.replies import GeneratedSids, write_reply
+from grace.server.stages.replies import Leaves, ReplyHeads, write_replies
 
 __all__ = ["answer_requests"]
 
 _MAX_UINT32 = 2**32 - 1
 _NONE_DENIED = np.empty(0, np.int64)
 _TIMED = STAGE_NAMES[:-1]
-
-
-@dataclass(frozen=True, slots=True)
-class _Leaves:
-    """Of every row of the bucket; those of padding and of corrupt requests are all dead.
-
-    leaves  int32 [bucket, num_sids]
-    scores  float32 [bucket, num_sids]
-    """
-
-    leaves: npt.NDArray[np.int32]
-    scores: npt.NDArray[np.float32]
 
 
 def answer_requests(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:
@@ -53,7 +38,8 @@ def answer_requests(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredB
     sound = [row for row in range(len(requests)) if not corrupt[row]]
     leaves = _leaves_of(batch, sound)
     with batch.input.batch.pair.matcher.held(*_asked(batch.input, leaves)) as ads:
-        replies = _replies(batch.input, sound, leaves, ads, _Times(batch.input, spans, begin))
+        heads = _heads(batch.input, sound, _Times(batch.input, spans, begin))
+        replies = write_replies(ads, heads, leaves, batch.input.batch.pair.snapshot.trie)
         counts = _counts_of(ads.counts, sound)
     return AnsweredBatch(
         batch.input,
@@ -67,16 +53,17 @@ def answer_requests(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredB
     )
 
 
-def _leaves_of(batch: GeneratedBatch, sound: Sequence[int]) -> _Leaves:
-    leaves, scores = batch.leaves.numpy(), batch.scores.numpy()
+def _leaves_of(batch: GeneratedBatch, sound: Sequence[int]) -> Leaves:
+    leaves = np.ascontiguousarray(batch.leaves.numpy())
+    scores = np.ascontiguousarray(batch.scores.numpy())
     if len(sound) < len(leaves):
         kept = leaves[sound]
         leaves = np.full_like(leaves, NO_NODE)
         leaves[sound] = kept
-    return _Leaves(leaves, scores)
+    return Leaves(leaves, scores)
 
 
-def _asked(batch: InputBatch, leaves: _Leaves) -> tuple[Any, ...]:
+def _asked(batch: InputBatch, leaves: Leaves) -> tuple[Any, ...]:
     """What the matcher is asked."""
     retrievals = [request.retrieval for request in batch.requests]
     rows, width = leaves.leaves.shape
@@ -114,66 +101,19 @@ class _Times:
         return np.array([[self._queue[row], *self._stages, post] for row in rows], np.uint32)
 
 
-def _replies(
-    batch: InputBatch, rows: Sequence[int], leaves: _Leaves, ads: HeldAds, times: _Times
-) -> list[bytes]:
-    """Of those rows."""
-    made: dict[int, bytes] = {}
-    with_sids = [row for row in rows if batch.requests[row].retrieval.include_sids]
-    if with_sids:
-        matched = ads.taken()
-        for row in with_sids:
-            made[row] = _reply_with_sids(batch, row, leaves, matched, times)
-    others = [row for row in rows if row not in made]
-    heads = ReplyHeads(
-        rows=np.array(others, np.int32),
-        request_ids=[batch.requests[row].retrieval.request_id for row in others],
-        ignored=[batch.ignored[row] for row in others],
-        timings=times.of(others),
+def _heads(batch: InputBatch, rows: Sequence[int], times: _Times) -> ReplyHeads:
+    """What the replies of these rows say besides their ads."""
+    retrievals = [batch.requests[row].retrieval for row in rows]
+    return ReplyHeads(
+        rows=np.array(rows, np.int32),
+        request_ids=[retrieval.request_id for retrieval in retrievals],
+        ignored=[batch.ignored[row] for row in rows],
+        timings=times.of(rows),
+        include_sids=[retrieval.include_sids for retrieval in retrievals],
         snapshot_version=batch.batch.pair.snapshot.facts.version,
         checkpoint=batch.batch.pair.checkpoint,
         profile=batch.batch.profile_name,
     )
-    made.update(zip(others, write_replies(ads, heads), strict=True))
-    return [made[row] for row in rows]
-
-
-def _reply_with_sids(
-    batch: InputBatch, row: int, leaves: _Leaves, matched: MatchedAds, times: _Times
-) -> bytes:
-    pair, counts = batch.batch.pair, matched.counts
-    first, last = matched.offsets[row : row + 2].tolist()
-    live = leaves.leaves[row] != NO_NODE
-    # Dead leaves are left out, and what stood behind them moves up.
-    place = np.cumsum(live, dtype=np.int32) - 1
-    sids = GeneratedSids(
-        pair.snapshot.trie.sids(leaves.leaves[row][live]),
-        leaves.scores[row][live],
-        place[matched.leaf_positions[first:last]],
-    )
-    queue, *stages = times.of([row])[0].tolist()
-    head = RetrieveResponse(
-        request_id=batch.requests[row].retrieval.request_id,
-        counts=Counts(
-            sids_generated=int(np.count_nonzero(live)),
-            ads_generated=int(counts.generated[row]),
-            ads_matched=int(counts.matched[row]),
-            ads_returned=last - first,
-        ),
-        snapshot_version=pair.snapshot.facts.version,
-        checkpoint=pair.checkpoint,
-        ignored_names=batch.ignored[row],
-        truncated=bool(counts.truncated[row]),
-        profile=batch.batch.profile_name,
-        timings=Timings(
-            queue_us=queue,
-            input_us=stages[0],
-            features_us=stages[1],
-            generate_us=stages[2],
-            post_us=stages[3],
-        ),
-    )
-    return write_reply(head, matched.ad_ids[first:last], matched.scores[first:last], sids)
 
 
 def _microseconds(seconds: float) -> int:

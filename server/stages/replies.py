@@ -1,92 +1,117 @@
-"""A reply's bytes: small fields through the generated class, long ones straight from arrays.
-
-A packed field on the wire is its tag, its length in bytes and its numbers, little-endian, and the
-fields of a message may come in any order. So the bytes of the small fields and those of the arrays,
-side by side, are the message.
-"""
+"""The bytes of a batch's replies, in one call without the interpreter lock."""
 
 from collections.abc import Sequence
+from ctypes import c_char_p, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
-from grace.proto.retrieval_pb2 import RetrieveResponse, Sids
+from grace.index.matching.exact import HeldAds
+from grace.index.trie import NO_NODE, SidTrie
+from grace.native.loader import array_in, array_out, declare
+from grace.proto.retrieval_pb2 import RetrieveResponse
 
-__all__ = ["GeneratedSids", "write_reply"]
+__all__ = ["Leaves", "ReplyHeads", "write_replies"]
 
-Part: TypeAlias = bytes | memoryview
+_MOST_NUMBERS = 192
+"""Bytes of a reply's counts, timings and flags, and of the tags and sizes of its other fields."""
 
-_LENGTH_DELIMITED = 2
-_CONTINUED = 0x80
+_AD_BYTES = 16  # its id, its score and which SID it comes from
+
+_write = declare(
+    "grace_replies_write",
+    *(c_uint64, c_int64, array_in(np.int32), c_void_p, array_in(np.int64)),
+    *(c_char_p, c_int64, c_char_p, c_int64, array_in(np.uint32, 2)),
+    *(c_int64, array_in(np.int32, 2), array_in(np.float32, 2)),
+    *(array_in(np.int64), c_int64, c_int64, array_in(np.uint32, 2)),
+    *(c_int64, array_out(np.uint8), array_out(np.int64)),
+)
 
 
 @dataclass(frozen=True, slots=True)
-class GeneratedSids:
-    """What `Sids` of the reply holds.
+class Leaves:
+    """What a batch generated; dead leaves, and all of padding and corrupt requests, are NO_NODE.
 
-    tokens     uint16 [n, L]
-    scores     float32 [n]
-    sid_of_ad  int32 [ads]
+    leaves  int32 [bucket, num_sids]
+    scores  float32 [bucket, num_sids]
     """
 
-    tokens: npt.NDArray[np.uint16]
+    leaves: npt.NDArray[np.int32]
     scores: npt.NDArray[np.float32]
-    sid_of_ad: npt.NDArray[np.int32]
 
 
-def write_reply(
-    head: RetrieveResponse,
-    ad_ids: npt.NDArray[np.int64],
-    scores: npt.NDArray[np.float32],
-    sids: GeneratedSids | None = None,
-) -> bytes:
-    """The bytes of `head`, which has the small fields, with the ads and, if given, the SIDs."""
-    parts: list[Part] = [head.SerializeToString()]
-    _add_packed(parts, _AD_IDS, ad_ids.astype("<i8", copy=False))
-    _add_packed(parts, _SCORES, scores.astype("<f4", copy=False))
-    if sids is not None:
-        _add_sids(parts, sids)
-    return b"".join(parts)
+@dataclass(frozen=True, slots=True)
+class ReplyHeads:
+    """The fields of n replies other than their ads and SIDs.
+
+    rows          int32 [n]       of the matched batch
+    ignored       names, of each
+    timings       uint32 [n, 5]   the fields of grace.v1.Timings
+    include_sids  of each: whether its SIDs are returned as well
+    """
+
+    rows: npt.NDArray[np.int32]
+    request_ids: Sequence[str]
+    ignored: Sequence[Sequence[str]]
+    timings: npt.NDArray[np.uint32]
+    include_sids: Sequence[bool]
+    snapshot_version: int
+    checkpoint: str
+    profile: str
 
 
-def _add_sids(parts: list[Part], sids: GeneratedSids) -> None:
-    inner: list[Part] = [Sids(length=sids.tokens.shape[1]).SerializeToString()]
-    _add_packed(inner, _SID_TOKENS, sids.tokens.astype("<u4"))
-    _add_packed(inner, _SID_SCORES, sids.scores.astype("<f4", copy=False))
-    _add_packed(inner, _SID_OF_AD, sids.sid_of_ad.astype("<u4"))
-    parts.append(_SIDS + _varint(_size(inner)))
-    parts.extend(inner)
+def write_replies(ads: HeldAds, heads: ReplyHeads, leaves: Leaves, trie: SidTrie) -> list[bytes]:
+    """`ads` are those that were matched for `leaves`."""
+    replies = len(heads.request_ids)
+    if not replies:
+        return []
+    texts = [request_id.encode() for request_id in heads.request_ids]
+    texts += [_ignored(names) if names else b"" for names in heads.ignored]
+    sizes = np.array([len(text) for text in texts], np.int64)
+    served_by = _served_by(heads.snapshot_version, heads.checkpoint)
+    profile = heads.profile.encode()
+    first_sids, tokens = _sids(heads, leaves, trie)
+    fixed = _MOST_NUMBERS + len(served_by) + len(profile)
+    room = int(ads.offsets[-1]) * _AD_BYTES + replies * fixed + int(sizes.sum())
+    room += tokens.nbytes + 4 * len(tokens)
+    written = np.empty(room, np.uint8)
+    ends = np.empty(replies, np.int64)
+    _write(
+        *(ads.replies, replies, heads.rows, (c_char_p * len(texts))(*texts), sizes),
+        *(served_by, len(served_by), profile, len(profile), heads.timings),
+        *(leaves.leaves.shape[1], leaves.leaves, leaves.scores),
+        *(first_sids, len(tokens), trie.sid_length, tokens),
+        *(room, written, ends),
+    )
+    whole, begin, made = written.data, 0, []
+    for end in ends.tolist():
+        made.append(bytes(whole[begin:end]))
+        begin = end
+    return made
 
 
-def _add_packed(parts: list[Part], tag: bytes, numbers: npt.NDArray[np.generic]) -> None:
-    if numbers.size:
-        parts.append(tag + _varint(numbers.nbytes))
-        parts.append(np.ascontiguousarray(numbers).data)
+def _sids(
+    heads: ReplyHeads, leaves: Leaves, trie: SidTrie
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
+    """The first SID of each reply that has SIDs, -1 for others, and the tokens of all of them."""
+    asked = np.array(heads.include_sids, np.bool_)
+    if not asked.any():
+        return np.full(len(asked), -1), np.empty((0, trie.sid_length), np.uint32)
+    own = leaves.leaves[heads.rows[asked]]
+    live = own != NO_NODE
+    first_sids = np.full(len(asked), -1)
+    first_sids[asked] = np.cumsum([0, *live.sum(axis=1)[:-1]])
+    return first_sids, trie.sids(own[live]).astype(np.uint32)
 
 
-def _size(parts: Sequence[Part]) -> int:
-    return sum(len(part) if isinstance(part, bytes) else part.nbytes for part in parts)
+def _ignored(names: Sequence[str]) -> bytes:
+    return RetrieveResponse(ignored_names=names).SerializeToString()
 
 
-def _varint(number: int) -> bytes:
-    """Seven bits a byte, the lowest first."""
-    written = bytearray()
-    while number >= _CONTINUED:
-        written.append(number % _CONTINUED | _CONTINUED)
-        number //= _CONTINUED
-    written.append(number)
-    return bytes(written)
-
-
-def _tag(field_number: int) -> bytes:
-    return _varint(field_number << 3 | _LENGTH_DELIMITED)
-
-
-_AD_IDS = _tag(RetrieveResponse.AD_IDS_FIELD_NUMBER)
-_SCORES = _tag(RetrieveResponse.SCORES_FIELD_NUMBER)
-_SIDS = _tag(RetrieveResponse.SIDS_FIELD_NUMBER)
-_SID_TOKENS = _tag(Sids.TOKENS_FIELD_NUMBER)
-_SID_SCORES = _tag(Sids.SCORES_FIELD_NUMBER)
-_SID_OF_AD = _tag(Sids.SID_OF_AD_FIELD_NUMBER)
+@lru_cache(maxsize=64)
+def _served_by(snapshot_version: int, checkpoint: str) -> bytes:
+    return RetrieveResponse(
+        snapshot_version=snapshot_version, checkpoint=checkpoint
+    ).SerializeToString()

@@ -1,39 +1,44 @@
-"""A call's bytes to a Retrieval: every limit of the configuration is enforced here, and named.
+"""A call's bytes to a Retrieval: C++ checks all of them, and enforces the configuration's limits.
 
-It runs on the event loop, so user and features stay bytes: what they may be is the input stage's to
-say.
+It runs on the event loop, so user and features stay bytes: the input stage reads them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from ctypes import c_char_p, c_int64, c_void_p
 from functools import lru_cache
-from math import isfinite
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
+from grace.configs.errors import RequestError
 from grace.configs.generation import GenerationConfig
 from grace.configs.serving import LimitsConfig
-from grace.index.users.wire_user import UserLimits, WireUser, split_user
-from grace.model.engine.wire_features import (
-    FeatureLimits,
-    WireFeatures,
-    integers_of,
-    repeated,
-    split_features,
-)
-from grace.proto.retrieval_pb2 import Events, Features, Ids, Numbers, RetrieveRequest, Values
+from grace.native.loader import array_out, declare, load_library_with_lock
+from grace.native.wire_faults import FAULT_NUMBERS, fault_of
 from grace.server.errors import InvalidRequest, malformed
 from grace.server.messages import Priority, Retrieval
 
-__all__ = ["read_request"]
-
-Message = TypeVar("Message")
+__all__ = ["read_request", "refusal_of", "request_id_of"]
 
 PRIORITIES: Mapping[str, Priority] = {"": "NORMAL", "NORMAL": "NORMAL", "LOW": "LOW"}
 SHOWN_CHARACTERS = 64
-_WIDEST_CHARACTER = 4  # bytes in UTF-8
+_TEXTS = 5  # request_id, model, sid_space, profile, priority: where each begins, and its size
 _NO_ADS = np.empty(0, np.int64)
+
+_Head = c_int64 * (2 * _TEXTS + 3)
+_Fault = c_int64 * FAULT_NUMBERS
+
+# Some microseconds on the event loop: giving the lock away and waiting for it would take longer.
+_read = declare(
+    "grace_request_read",
+    *(c_char_p, c_int64, c_void_p, c_void_p, c_void_p),
+    library=load_library_with_lock,
+)
+_read_excluded = declare(
+    "grace_request_excluded",
+    *(c_char_p, c_int64, c_int64, array_out(np.int64)),
+    library=load_library_with_lock,
+)
 
 
 def read_request(message: bytes, limits: LimitsConfig, generation: GenerationConfig) -> Retrieval:
@@ -46,65 +51,57 @@ def read_request(message: bytes, limits: LimitsConfig, generation: GenerationCon
             reason="too_large",
         )
     sid_length = len(generation.profiles[generation.default_profile].beams)
-    user_limits, feature_limits = _wire_limits(limits, sid_length)
-    features = split_features(message, feature_limits)
-    rest = message if features is None else features[0]
-    user = None if features is None else split_user(rest, user_limits)
-    request = _parsed(rest if user is None else user[0])
-    _require_bytes("request_id", request.request_id, limits.request_id_bytes, "request_id_bytes")
-    for field in ("model", "sid_space", "profile", "priority"):
-        _require_bytes(field, getattr(request, field), limits.value_bytes, "value_bytes")
-    exclude_ads = repeated(request.exclude_ads)
-    _require_count("exclude_ads", len(exclude_ads), "ads", limits.exclude_ads, "exclude_ads")
+    head, numbers = _Head(), _Fault()
+    _read(message, len(message), _limits(limits, sid_length), head, numbers)
+    refusal = refusal_of(fault_of(numbers, message))
+    if refusal is not None:
+        raise refusal
+    request_id, model, sid_space, profile, priority = _texts(message, head)
+    max_ads, include_sids, excluded = head[2 * _TEXTS :]
+    exclude_ads = _NO_ADS
+    if excluded:
+        exclude_ads = np.empty(excluded, np.int64)
+        _read_excluded(message, len(message), excluded, exclude_ads)
     return Retrieval(
-        request_id=request.request_id,
-        model=request.model,
-        sid_space=request.sid_space,
-        user=_user(request.user, limits) if user is None else user[1],
-        features=(
-            _features(request.features, limits, sid_length) if features is None else features[1]
-        ),
-        max_ads=_max_ads(request.max_ads, limits),
-        profile=_profile(request.profile, generation),
-        priority=_priority(request.priority),
-        exclude_ads=(
-            np.asarray(integers_of(exclude_ads), np.int64) if len(exclude_ads) else _NO_ADS
-        ),
-        include_sids=request.include_sids,
+        message=message,
+        request_id=request_id,
+        model=model,
+        sid_space=sid_space,
+        max_ads=max_ads or limits.default_max_ads,
+        profile=_profile(profile, generation),
+        priority=_priority(priority),
+        exclude_ads=exclude_ads,
+        include_sids=bool(include_sids),
     )
 
 
-def _parsed(message: bytes) -> RetrieveRequest:
-    try:
-        return RetrieveRequest.FromString(message)
-    except DecodeError:
-        raise malformed() from None
+def request_id_of(message: bytes) -> str | None:
+    """The request id of a message that may have been refused; None if its bytes are no request."""
+    head, numbers = _Head(), _Fault()
+    _read(message, len(message), _limits(LimitsConfig(), sid_length=1), head, numbers)
+    fault = fault_of(numbers, message)
+    return None if fault is not None and not fault.field else _texts(message, head)[0]
+
+
+def refusal_of(fault: RequestError | None) -> InvalidRequest | None:
+    if fault is None:
+        return None
+    return InvalidRequest(fault.field, fault.fault) if fault.field else malformed()
+
+
+def _texts(message: bytes, head: Any) -> list[str]:
+    return [
+        message[head[i] : head[i] + head[i + 1]].decode() if head[i + 1] else ""
+        for i in range(0, 2 * _TEXTS, 2)
+    ]
 
 
 @lru_cache(maxsize=16)
-def _wire_limits(limits: LimitsConfig, sid_length: int) -> tuple[UserLimits, FeatureLimits]:
-    return (
-        UserLimits(
-            names=limits.names,
-            name_bytes=limits.value_bytes,
-            values=limits.values_per_name,
-            together=limits.user_values,
-            value_bytes=limits.value_bytes,
-        ),
-        FeatureLimits(
-            names=limits.names,
-            name_bytes=limits.value_bytes,
-            values=limits.values_per_name,
-            events=limits.events,
-            sid_length=sid_length,
-        ),
+def _limits(limits: LimitsConfig, sid_length: int) -> Any:
+    return (c_int64 * 9)(
+        *(limits.request_id_bytes, limits.value_bytes, limits.names, limits.values_per_name),
+        *(limits.user_values, limits.events, limits.exclude_ads, limits.max_ads, sid_length),
     )
-
-
-def _max_ads(given: int, limits: LimitsConfig) -> int:
-    if given > limits.max_ads:
-        raise InvalidRequest("max_ads", f"{given} ads, at most {limits.max_ads} (limits.max_ads)")
-    return given or limits.default_max_ads
 
 
 def _profile(given: str, generation: GenerationConfig) -> str:
@@ -119,93 +116,6 @@ def _priority(given: str) -> Priority:
     if priority is None:
         raise InvalidRequest("priority", f"{_shown(given)} is neither NORMAL nor LOW")
     return priority
-
-
-def _user(user: Mapping[str, Values], limits: LimitsConfig) -> WireUser:
-    """Of a request whose user is not plainly right: it may be so all the same."""
-    _require_count("user", len(user), "names", limits.names, "names")
-    together = 0
-    for name, message in _named("user", user, limits):
-        field, count = f"user.{name}.values", len(message.values)
-        _require_count(field, count, "values", limits.values_per_name, "values_per_name")
-        together += count
-    _require_count("user", together, "values", limits.user_values, "user_values")
-    for name, message in user.items():
-        for value in message.values:
-            if _is_longer(value, limits.value_bytes):
-                raise InvalidRequest(
-                    f"user.{name}.values",
-                    f"a value has {len(value.encode())} bytes, at most {limits.value_bytes} "
-                    "(limits.value_bytes)",
-                )
-    return WireUser.of(user)
-
-
-def _features(features: Features, limits: LimitsConfig, sid_length: int) -> WireFeatures:
-    """Of a request whose features are not plainly right: they may be so all the same."""
-    dense, categorical = features.dense, features.categorical
-    bags, sequences = features.bags, features.sequences
-    names = len(dense) + len(categorical) + len(bags) + len(sequences)
-    _require_count("features", names, "names", limits.names, "names")
-    names += sum(len(events.side) for events in sequences.values())
-    _require_count("features", names, "names", limits.names, "names")
-    for name, numbers in _named("features.dense", dense, limits):
-        _check_numbers(f"features.dense.{name}.values", numbers, limits)
-    _check_ids("features.categorical", categorical, limits)
-    _check_ids("features.bags", bags, limits)
-    for name, events in _named("features.sequences", sequences, limits):
-        _check_events(f"features.sequences.{name}", events, limits, sid_length)
-    return WireFeatures.of(features)
-
-
-def _check_numbers(field: str, message: Numbers, limits: LimitsConfig) -> None:
-    count = len(message.values)
-    _require_count(field, count, "values", limits.values_per_name, "values_per_name")
-    for number in message.values:
-        if not isfinite(number):
-            raise InvalidRequest(field, f"{number} is not finite")
-
-
-def _check_ids(parent: str, inputs: Mapping[str, Ids], limits: LimitsConfig) -> None:
-    for name, message in _named(parent, inputs, limits):
-        field, count = f"{parent}.{name}.ids", len(message.ids)
-        _require_count(field, count, "ids", limits.values_per_name, "values_per_name")
-
-
-def _check_events(field: str, message: Events, limits: LimitsConfig, sid_length: int) -> None:
-    events = -(-len(message.sids) // sid_length)
-    times = len(message.timestamps_ms)
-    _require_count(f"{field}.sids", events, "events", limits.events, "events")
-    _require_count(f"{field}.timestamps_ms", times, "events", limits.events, "events")
-    for name, values in _named(f"{field}.side", message.side, limits):
-        ids = len(values.ids)
-        _require_count(f"{field}.side.{name}.ids", ids, "events", limits.events, "events")
-
-
-def _named(
-    parent: str, inputs: Mapping[str, Message], limits: LimitsConfig
-) -> Iterator[tuple[str, Message]]:
-    """The entries of a map, by names of bounded length."""
-    short = limits.value_bytes // _WIDEST_CHARACTER
-    for name in inputs:
-        if len(name) > short:
-            _require_bytes(parent, name, limits.value_bytes, "value_bytes", "a name")
-        yield name, inputs[name]
-
-
-def _require_count(field: str, count: int, what: str, most: int, setting: str) -> None:
-    if count > most:
-        raise InvalidRequest(field, f"{count} {what}, at most {most} (limits.{setting})")
-
-
-def _require_bytes(field: str, text: str, most: int, setting: str, what: str = "it") -> None:
-    if _is_longer(text, most):
-        size = len(text.encode())
-        raise InvalidRequest(field, f"{what} has {size} bytes, at most {most} (limits.{setting})")
-
-
-def _is_longer(text: str, most: int) -> bool:
-    return len(text) > most or not (text.isascii() or len(text.encode()) <= most)
 
 
 def _shown(text: str) -> str:

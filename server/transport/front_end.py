@@ -13,11 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
 
-from google.protobuf.message import DecodeError
-
 from grace.configs.generation import GenerationConfig
 from grace.configs.serving import LimitsConfig
-from grace.proto.retrieval_pb2 import RetrieveRequest
 from grace.server.errors import (
     Cancelled,
     DeadlineUnmeetable,
@@ -32,7 +29,7 @@ from grace.server.observe.logs import LOGGER
 from grace.server.observe.metrics import Metrics
 from grace.server.observe.request_log import log_request
 from grace.server.server_state import Phase, ServerState
-from grace.server.stages.requests import read_request
+from grace.server.stages.requests import read_request, request_id_of
 from grace.server.transport.grpc_listener import Context, GrpcContext
 
 __all__ = ["Call", "FrontEnd"]
@@ -210,7 +207,5 @@ def _request_id(call: Call, limits: LimitsConfig) -> str | None:
         return call.request.retrieval.request_id
     if call.surplus or len(call.message) > limits.message_bytes:
         return None
-    try:
-        return RetrieveRequest.FromString(call.message).request_id[: limits.request_id_bytes]
-    except DecodeError:
-        return None
+    request_id = request_id_of(call.message)
+    return None if request_id is None else request_id[: limits.request_id_bytes]

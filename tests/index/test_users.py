@@ -1,13 +1,23 @@
-"""User rows: what a request's attributes become, and what is refused."""
+"""User rows: what a request's attributes become, and what is refused.
+
+tests/server/test_wire_readers.py compares all of it with the plain encoder on odd bytes.
+"""
+
+from random import Random
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from grace.configs.errors import RequestError
 from grace.index.matchers.bloom import value_hash
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from grace.index.users.user_rows import UserEncoder
 from grace.index.users.values import InternedValues
+from support.plain_requests import plain_user
+from support.plain_users import plain_rows
+from support.wire_users import random_user_wire, random_value
 
 SCHEMA = TargetingSchema(
     (Attribute("country", ("US", "NO")), Attribute("gender", ("f", "m", "?"), missing="?")),
@@ -15,6 +25,7 @@ SCHEMA = TargetingSchema(
     hash_seed=7,
 )
 ENCODER = UserEncoder(SCHEMA, (InternedValues.of(["sf", "la"]), InternedValues.of([])))
+KNOWN = ("la", "sf", "oslo", "é" * 64, "x" * 128, "y" * 129, "")
 US, NO, OTHER_COUNTRY, FEMALE, UNKNOWN_GENDER, OTHER_GENDER = 1, 2, 4, 8, 32, 64
 
 
@@ -47,9 +58,15 @@ def test_set_values_become_queries_and_known_ids_per_request() -> None:
     assert rows.sets[1].offsets.tolist() == [0, 0, 0, 0]
 
 
-def test_names_of_other_schemas_are_ignored_and_told() -> None:
-    rows = ENCODER.encode([{"zodiac": ["leo"], "country": ["US"], "area": []}, {}])
-    assert rows.ignored == (("area", "zodiac"), ())
+def test_names_of_other_schemas_are_ignored_and_listed() -> None:
+    rows = ENCODER.encode([{"zodiac": ["leo"], "country": ["US"], "a\0größe": []}, {}])
+    assert rows.ignored == (("a\0größe", "zodiac"), ())
+
+
+def test_any_number_of_names_of_other_schemas_is_listed() -> None:
+    names = [f"{'x' * 100}{number}" for number in range(3000)]
+    rows = ENCODER.encode([dict.fromkeys(names, ()), {"mood": []}, {}])
+    assert rows.ignored == (tuple(sorted(names)), ("mood",), ())
 
 
 def test_too_many_distinct_values_are_an_error_never_a_truncation() -> None:
@@ -71,6 +88,11 @@ BAD_VALUES = {
 }
 
 
+def test_a_reserved_value_of_an_unknown_name_is_refused_as_well() -> None:
+    with pytest.raises(RequestError, match=r"user\.zodiac\.values: '\*' is reserved"):
+        ENCODER.encode([{"zodiac": ["leo", "*"]}])
+
+
 @pytest.mark.parametrize("values", BAD_VALUES.values(), ids=BAD_VALUES)
 def test_what_is_not_a_list_of_text_is_refused_by_field(values: object) -> None:
     with pytest.raises(RequestError, match=r"user\.country\.values"):
@@ -87,3 +109,75 @@ def test_hashes_keep_all_64_bits() -> None:
     rows = ENCODER.encode([{"audience": [f"v{i}" for i in range(64)]}])
     assert rows.sets[1].hashes.dtype == np.uint64
     assert (rows.sets[1].hashes >> np.uint64(63)).any()
+
+
+@given(st.text(max_size=600), st.integers(0, 2**64 - 1))
+def test_hashes_are_those_of_the_bloom_rows(value: str, seed: int) -> None:
+    schema = TargetingSchema((), (TargetSet("location", 256, 4, 3),), seed)
+    encoder = UserEncoder(schema, (InternedValues.of([]),))
+    value = f"{value}."  # the reserved value is none
+    rows = encoder.encode([{"location": [value]}])
+    assert rows.sets[0].hashes.tolist() == [value_hash(value, seed)]
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**64 - 1])
+def test_values_of_every_length_are_hashed_and_found(seed: int) -> None:
+    values = [chr(97 + length % 26) * length for length in range(1300)]
+    schema = TargetingSchema((), (TargetSet("location", 256, 4, 1300),), seed)
+    encoder = UserEncoder(schema, (InternedValues.of(values[::2]),))
+    location = encoder.encode([{"location": values}]).sets[0]
+    assert location.hashes.tolist() == [value_hash(value, seed) for value in values]
+    known = {value: number for number, value in enumerate(sorted(values[::2]))}
+    assert location.value_ids.tolist() == sorted(known.values())
+
+
+def random_encoder(random: Random) -> UserEncoder:
+    attributes = [
+        Attribute("country", tuple(f"v{i}" for i in range(random.choice((2, 63, 64, 130))))),
+        Attribute("gender", ("f", "m", "?"), missing=random.choice(("?", "f", None))),
+    ]
+    sets = [
+        TargetSet("location", 256, 4, random.choice((1, 3, 64))),
+        TargetSet("audience", 64, 2, 64),
+    ]
+    schema = TargetingSchema(
+        tuple(random.sample(attributes, random.randint(0, 2))),
+        tuple(random.sample(sets, random.randint(0, 2))),
+        hash_seed=random.choice((0, 7, 2**64 - 1)),
+    )
+    values = {random_value(random, KNOWN) for _ in range(random.randint(0, 40))} - {"*"}
+    return UserEncoder(schema, tuple(InternedValues.of(values) for _ in schema.sets))
+
+
+@given(st.integers(0, 2**32))
+def test_a_batch_is_read_as_the_plain_encoder_reads_each_user(seed: int) -> None:
+    """A user with a fault has the row of an empty one, and the others are as without it."""
+    random = Random(seed)
+    encoder = random_encoder(random)
+    interned = [value for values in encoder.set_values for value in values.strings]
+    names = ("country", "gender", "location", "audience")
+    messages = [random_user_wire(random, names, (*KNOWN, *interned, "*")) for _ in range(5)]
+    got = encoder.read(messages, 7)
+    users = []
+    for message, fault in zip(messages, got.faults, strict=True):
+        users.append(plain_user(message))
+        try:
+            plain_rows(encoder, users[-1:])
+            assert fault is None
+        except RequestError as error:
+            users[-1] = {}
+            assert str(fault) == str(error)
+    expected = plain_rows(encoder, [*users, {}, {}])
+    assert got.rows.encoder is encoder
+    assert got.rows.ignored == expected.ignored
+    np.testing.assert_array_equal(got.rows.bitmask, expected.bitmask)
+    for one, other in zip(got.rows.sets, expected.sets, strict=True):
+        for array in ("offsets", "hashes", "value_offsets", "value_ids"):
+            mine, theirs = getattr(one, array), getattr(other, array)
+            assert mine.dtype == theirs.dtype
+            np.testing.assert_array_equal(mine, theirs)
+
+
+def test_a_batch_that_cannot_hold_its_requests_is_our_mistake() -> None:
+    with pytest.raises(ValueError, match="a batch of 2 cannot hold 3 requests"):
+        ENCODER.read([b""] * 3, 2)

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from grace.model.checkpoints.init import random_model
-from grace.model.definition.input_encoding import InputEncoder, encode_inputs
-from grace.model.definition.inputs import EventSequence, FeatureTensors, RequestFeatures
+from grace.model.definition.inputs import FeatureTensors
 from grace.model.definition.spec import (
     BagInput,
     CategoricalInput,
@@ -18,10 +17,12 @@ from grace.model.definition.spec import (
     SequenceInput,
 )
 from grace.model.engine.fast_features import FastFeatures
-from grace.model.engine.feature_lookups import FeatureLookups, LookupEncoder
+from grace.model.engine.feature_lookups import FeatureLookups, squashed
+from grace.model.engine.feature_reader import FeatureReader
 from grace.model.engine.feature_stage import FastStage, PlainStage, feature_stage_for
 from grace.model.engine.one_copy import copied_together, packed
 from support.encoder_cases import INTERFORMER, T5, random_features
+from support.plain_inputs import EventSequence, RequestFeatures, encode_inputs, features_message
 
 CPU = torch.device("cpu")
 
@@ -52,8 +53,8 @@ def requests_of(spec: ModelSpec, seed: int, count: int) -> list[RequestFeatures]
 
 
 def lookups_of(spec: ModelSpec, requests: Sequence[RequestFeatures], size: int) -> FeatureLookups:
-    encoder = InputEncoder(spec)
-    return LookupEncoder(spec).batch([encoder.encode(each) for each in requests], size)
+    messages = [features_message(each) for each in requests]
+    return squashed(FeatureReader(spec).read(messages, size).inputs)
 
 
 def assert_same_features(got: FeatureTensors, expected: FeatureTensors, tolerance: float) -> None:
@@ -111,18 +112,19 @@ def test_no_request_at_all_is_a_batch_of_empty_ones() -> None:
     model = random_model(INTERFORMER, seed=3).eval().requires_grad_(False)
     got = FastFeatures(model, torch.float32).compute(lookups)
     assert not any(sequence.mask.any() for sequence in got.sequences)
-    with pytest.raises(ValueError, match="a batch of 2 cannot hold 3 requests"):
-        lookups_of(INTERFORMER, [RequestFeatures()] * 3, 2)
 
 
 def test_a_cpu_computes_the_definition_itself() -> None:
     model = random_model(INTERFORMER, seed=3).eval().requires_grad_(False)
     assert isinstance(feature_stage_for(model, torch.float32), PlainStage)
-    encoder = InputEncoder(INTERFORMER)
-    requests = [encoder.encode(each) for each in requests_of(INTERFORMER, 1, 3)]
+    requests = requests_of(INTERFORMER, 1, 3)
+    messages = [features_message(each) for each in requests]
     plain, fast = PlainStage(model), FastStage(model, torch.float32)
-    expected = plain.compute(plain.batch(requests, 6))
-    assert_same_features(fast.compute(fast.batch(requests, 6)), expected, 2e-6)
+    got = plain.compute(plain.read(messages, 6).inputs)
+    with torch.inference_mode():
+        expected = model.features(encode_inputs(INTERFORMER, requests, 6).inputs)
+    assert_same_features(got, expected, 0.0)
+    assert_same_features(fast.compute(fast.read(messages, 6).inputs), expected, 2e-6)
 
 
 def test_what_is_on_the_cpu_need_not_be_copied() -> None:

@@ -6,10 +6,10 @@ import torch
 
 from grace.model.checkpoints.init import random_model
 from grace.model.definition.features import InterFormerFeatures, T5Features
-from grace.model.definition.input_encoding import InputEncoder, encode_inputs
-from grace.model.definition.inputs import EventSequence, RequestFeatures, inputs_of_kind
+from grace.model.definition.inputs import inputs_of_kind
 from grace.model.definition.spec import SequenceInput
 from support.encoder_cases import INTERFORMER, T5, random_features
+from support.plain_inputs import EventSequence, InputEncoder, RequestFeatures, encode_inputs
 from support.plain_interformer import event_states, non_sequence_tokens
 
 

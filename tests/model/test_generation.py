@@ -14,7 +14,8 @@ from grace.kernels import REFERENCE, UserTensors, load_ops
 from grace.model.definition.beam_search import beam_search
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.model.engine.fast_features import FastFeatures
-from grace.model.engine.feature_lookups import LookupEncoder
+from grace.model.engine.feature_lookups import squashed
+from grace.model.engine.feature_reader import FeatureReader
 from grace.model.engine.generation import (
     FastGeneration,
     PlainGeneration,
@@ -70,7 +71,7 @@ def test_fast_generation_owns_its_weights(kind: str, precision: Precision) -> No
     fast = FastGeneration(model, OPS, precision, 0)
     features = FastFeatures(model, PRECISIONS[precision])
     index, batch = index_of(model, 1, MatcherMode.CD, CPU), make_batch(model, 1, 4, 4, CPU)
-    lookups = LookupEncoder(model.spec).batch([], 4)
+    lookups = squashed(FeatureReader(model.spec).read([], 4).inputs)
     before, kept = features.compute(lookups), mapped(batch.features, torch.clone)
     expected = fast.generate(batch.features, batch.users, index, PROFILES[0])
     assert (expected.leaves != NO_NODE).any()

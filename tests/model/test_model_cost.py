@@ -22,8 +22,7 @@ from grace.model.checkpoints.model_cost import (
     summarize_model,
 )
 from grace.model.definition.beam_search import beam_search
-from grace.model.definition.input_encoding import encode_inputs
-from grace.model.definition.inputs import EventSequence, RequestFeatures, inputs_of_kind
+from grace.model.definition.inputs import inputs_of_kind
 from grace.model.definition.spec import (
     BagInput,
     CategoricalInput,
@@ -39,6 +38,7 @@ from support.in_process import invoke_grace
 from support.models import random_context
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
+from support.plain_inputs import EventSequence, RequestFeatures, encode_inputs
 
 CPU = torch.device("cpu")
 BATCH = 16

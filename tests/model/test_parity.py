@@ -23,11 +23,11 @@ from grace.index.users.user_rows import UserEncoder
 from grace.kernels import REFERENCE, DecodeIndex, Ops, UserTensors, load_ops
 from grace.model.checkpoints.import_t5 import T5Layout, import_t5
 from grace.model.definition.beam_search import Generated, beam_search
-from grace.model.definition.input_encoding import encode_inputs
-from grace.model.definition.inputs import EventSequence, RequestFeatures, UserContext
+from grace.model.definition.inputs import UserContext
 from grace.model.definition.model import Model
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
+from support.plain_inputs import EventSequence, RequestFeatures, encode_inputs
 from support.t5_folders import PAD, Sid, T5Shape, write_t5
 
 transformers = pytest.importorskip(

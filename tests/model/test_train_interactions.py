@@ -14,8 +14,6 @@ import torch
 
 from grace.configs.errors import ConfigError, InputError
 from grace.index.snapshot import Snapshot
-from grace.model.definition.input_encoding import encode_inputs
-from grace.model.definition.inputs import EventSequence, RequestFeatures
 from grace.model.definition.spec import SequenceInput
 from grace.model.train.interactions import (
     HistoryBatches,
@@ -25,6 +23,7 @@ from grace.model.train.interactions import (
 )
 from grace.model.train.run import LOG_FILE
 from support.encoder_cases import INTERFORMER
+from support.plain_inputs import EventSequence, RequestFeatures, encode_inputs
 
 Rows = list[dict[str, Any]]
 

@@ -9,14 +9,7 @@ import pytest
 import torch
 
 from grace.model.checkpoints.init import random_model
-from grace.model.definition.input_encoding import InputEncoder, encode_inputs
-from grace.model.definition.inputs import (
-    EventSequence,
-    FeatureTensors,
-    Integers,
-    RequestFeatures,
-    SequenceTensors,
-)
+from grace.model.definition.inputs import FeatureTensors, SequenceTensors
 from grace.model.definition.model import Model
 from grace.model.definition.spec import ModelSpec, SequenceInput
 from support.encoder_cases import (
@@ -26,6 +19,13 @@ from support.encoder_cases import (
     interformer_spec,
     random_features,
     t5_spec,
+)
+from support.plain_inputs import (
+    EventSequence,
+    InputEncoder,
+    Integers,
+    RequestFeatures,
+    encode_inputs,
 )
 from support.plain_interformer import plain_context
 

@@ -1,7 +1,7 @@
 """One request's bytes, whatever they are, fail no other request of its batch, and no stage."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from random import Random
@@ -11,13 +11,7 @@ import pytest
 import torch
 
 from grace.configs.serving import LimitsConfig
-from grace.index.users.wire_user import WireUser
-from grace.model.checkpoints.checkpoint import load_checkpoint
-from grace.model.engine.feature_lookups import FeatureLookups
-from grace.model.engine.feature_stage import FastStage
-from grace.model.engine.native_lookups import DirectInputs
-from grace.model.engine.wire_features import WireFeatures
-from grace.proto.retrieval_pb2 import Features, RetrieveRequest, RetrieveResponse, Values
+from grace.proto.retrieval_pb2 import Features, RetrieveResponse
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import InvalidRequest
 from grace.server.messages import Answer, Failure, PendingRequest
@@ -38,17 +32,6 @@ BUCKET = GENERATION.batch_buckets[-1]
 LIMITS = LimitsConfig(exclude_ads=9)
 
 
-class Credulous(FastStage):
-    """Understands what it should not: as if C++ took bytes that protobuf refuses."""
-
-    def direct(self, requests: Sequence[WireFeatures], size: int) -> DirectInputs:
-        made = super().direct(requests, size)
-        assert made is not None
-        taken = [features.content == REFUSED for features in requests]
-        both = zip(taken, made.understood, strict=True)
-        return replace(made, understood=tuple(any(each) for each in both))
-
-
 @pytest.fixture(scope="module")
 def pair(serving_files: ServingFiles) -> ServingPair:
     torch.set_num_threads(1)
@@ -62,70 +45,51 @@ def pending(message: bytes) -> PendingRequest:
 def hour(*values: float) -> bytes:
     features = Features()
     features.dense["hour"].values.extend(values)
-    return features.SerializeToString()
+    return field(5, features.SerializeToString())
 
 
-def with_features(name: str, features: bytes) -> bytes:
-    return RetrieveRequest(request_id=name).SerializeToString() + field(5, features)
+ODD = pending(hour(3.0) + hour(4.0))
+"""A name that comes twice, of which the last one counts."""
+
+REFUSED = {
+    "a length in six bytes": (field(5, field(1, b"\x0a\x04hour", 6)), "malformed", ""),
+    "a name that is no text": (field(4, field(1, b"\xff")), "malformed", ""),
+    "a reserved value": (
+        message_of({"user": {"mood": {"values": ["*"]}}}),
+        "invalid_field",
+        "user.mood.values: '*' is reserved; name values, or send none",
+    ),
+    "too many numbers": (
+        hour(1.0, 2.0),
+        "invalid_field",
+        "features.dense.hour.values: 2 values, the model takes 1",
+    ),
+}
 
 
-ODD = with_features("odd", hour(3.0) + hour(4.0))
-"""A name that comes twice: only protobuf reads it, and the rest of its batch along with it."""
-
-REFUSED = field(1, b"\x0a\x04hour", 6)
-"""A length in six bytes."""
-
-
-def assert_fails_alone(
-    pair: ServingPair, files: ServingFiles, bad: PendingRequest, reason: str
+@pytest.mark.parametrize("fault", REFUSED)
+def test_a_refused_request_fails_alone(
+    pair: ServingPair, serving_files: ServingFiles, fault: str
 ) -> None:
-    """Among good requests, of which one is odd."""
-    first, last = (pending(message_of(request)) for request in files.requests[:2])
-    waiting = (first, bad, last, pending(ODD))
+    """As if the event loop had let it through; among good ones, of which one is odd."""
+    message, reason, text = REFUSED[fault]
+    nothing = pending(b"")
+    bad = replace(nothing, retrieval=replace(nothing.retrieval, message=message))
+    first, last = (pending(message_of(request)) for request in serving_files.requests[:2])
+    waiting = (first, bad, last, ODD)
     batch = replace(request_batch(pair, [], 8), requests=waiting)
     made = prepare_inputs(batch)
     (failure,) = made.failures
     assert failure.request is bad
     assert isinstance(failure.error, InvalidRequest)
     assert failure.error.reason == reason
-    assert made.requests == tuple(each for each in waiting if each is not bad)
+    assert not text or failure.error.text == text
+    assert made.requests == (first, last, ODD)
     without = prepare_inputs(replace(batch, requests=made.requests))
-    assert isinstance(made.inputs, FeatureLookups)
-    assert isinstance(without.inputs, FeatureLookups)
-    for one, other in zip(made.inputs.tensors(), without.inputs.tensors(), strict=True):
-        assert torch.equal(one, other)
-
-
-def with_content(features: bytes = b"", user: bytes = b"") -> PendingRequest:
-    """As if the reader on the event loop had let it through."""
-    nothing = pending(b"")
-    content = replace(nothing.retrieval, features=WireFeatures(features), user=WireUser(user))
-    return replace(nothing, retrieval=content)
-
-
-def test_what_one_reader_takes_and_the_next_refuses_fails_alone(
-    pair: ServingPair, serving_files: ServingFiles
-) -> None:
-    stage = Credulous(load_checkpoint(serving_files.checkpoint), torch.float32)
-    credulous = replace(pair, model=replace(pair.model, features=stage))
-    assert_fails_alone(credulous, serving_files, with_content(features=REFUSED), "malformed")
-
-
-@pytest.mark.parametrize(
-    "bad", [with_content(features=REFUSED), with_content(user=field(4, b"\x0a\x01\xff"))]
-)
-def test_bytes_that_protobuf_refuses_fail_alone_as_malformed(
-    pair: ServingPair, serving_files: ServingFiles, bad: PendingRequest
-) -> None:
-    assert_fails_alone(pair, serving_files, bad, "malformed")
-
-
-def test_what_the_catalogue_or_the_model_refuses_fails_alone(
-    pair: ServingPair, serving_files: ServingFiles
-) -> None:
-    user = WireUser.of({"country": Values(values=["*"])}).content
-    for bad in (with_content(user=user), with_content(features=hour(1.0, 2.0))):
-        assert_fails_alone(pair, serving_files, bad, "invalid_field")
+    assert not without.failures
+    tensors = zip(made.inputs.tensors(), without.inputs.tensors(), strict=True)
+    assert all(torch.equal(one, other) for one, other in tensors)
+    assert torch.equal(made.users.bitmask, without.users.bitmask)
 
 
 def test_hostile_requests_fail_no_good_one_and_no_stage(

@@ -1,24 +1,18 @@
 """What a call's bytes may say, and how what they may not say is named."""
 
 from dataclasses import replace
-from random import Random
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from grace.configs.serving import LimitsConfig
-from grace.model.definition.inputs import RequestFeatures
-from grace.proto.retrieval_pb2 import Features, RetrieveRequest
+from grace.proto.retrieval_pb2 import RetrieveRequest
 from grace.server.errors import InvalidRequest
 from grace.server.messages import Retrieval
-from grace.server.stages.requests import read_request
-from support.encoder_cases import INTERFORMER
+from grace.server.stages.requests import read_request, request_id_of
+from support.plain_requests import plain_features, plain_user
 from support.stage_cases import GENERATION, message_of
-from support.wire_cases import random_wire, varint, with_bytes_changed
 
 LIMITS = LimitsConfig(
     max_ads=1000,
@@ -72,8 +66,9 @@ def refusal(message: bytes | dict[str, Any], limits: LimitsConfig = LIMITS) -> I
 def test_every_field_arrives() -> None:
     got = read(FULL)
     assert (got.request_id, got.model, got.sid_space) == ("r1", "0123456789abcdef", "space-1")
-    assert got.user == {"country": ["US", "é"], "location": []}
-    features = got.features.read()
+    assert got.message == message_of(FULL)
+    assert plain_user(got.message) == {"country": ["US", "é"], "location": []}
+    features = plain_features(got.message)
     assert features.dense == {"hour": [13.5]}
     assert list(features.categorical["device"]) == [17]
     assert list(features.bags["pages"]) == [-(2**63), 7]
@@ -90,8 +85,7 @@ def test_every_field_arrives() -> None:
 def test_an_empty_request_takes_every_default() -> None:
     got = read(b"")
     assert (got.request_id, got.model, got.sid_space) == ("", "", "")
-    assert got.user == {}
-    assert got.features.read() == RequestFeatures()
+    assert got.message == b""
     assert (got.max_ads, got.profile, got.priority) == (500, "full", "NORMAL")
     assert got.exclude_ads.dtype == np.int64
     assert got.exclude_ads.tolist() == []
@@ -101,11 +95,7 @@ def test_an_empty_request_takes_every_default() -> None:
 @pytest.mark.parametrize("count", [0, 1, 63, 64, 111])
 def test_short_and_long_lists_are_read_alike(count: int) -> None:
     ids = [(-1) ** i * (i + 2**40) for i in range(count)]
-    message = {"exclude_ads": ids, "features": {"bags": {"pages": {"ids": ids}}}}
-    got = read(message, replace(LIMITS, exclude_ads=111))
-    assert got.exclude_ads.tolist() == ids
-    bag = np.asarray(got.features.read().bags["pages"], np.int64)
-    assert bag.tolist() == ids
+    assert read({"exclude_ads": ids}, replace(LIMITS, exclude_ads=111)).exclude_ads.tolist() == ids
 
 
 def of_user(values: list[str]) -> dict[str, Any]:
@@ -236,7 +226,7 @@ def test_a_request_at_every_limit_is_taken() -> None:
             "exclude_ads": list(range(7)),
         }
     )
-    assert len(got.user) == len(got.features.read().bags) == 5
+    assert len(plain_user(got.message)) == len(plain_features(got.message).bags) == 5
 
 
 def test_a_request_of_too_many_bytes_is_refused_before_it_is_parsed() -> None:
@@ -256,61 +246,19 @@ def test_bytes_that_are_no_request_are_malformed(message: bytes) -> None:
     assert error.text == "the bytes are not a grace.v1.RetrieveRequest"
 
 
-@given(st.integers(0, 2**32))
-def test_features_left_as_bytes_are_those_that_protobuf_reads(seed: int) -> None:
-    """And what is refused is refused in the same words."""
-    random = Random(seed)
-    features = random_wire(random, INTERFORMER, flaws=0.1)
-    rest = message_of({"max_ads": 7, **of_user(["US", "é"])})
-    message = b"\x2a" + varint(len(features)) + features + rest
-    limits = replace(LIMITS, names=random.choice((5, 20)), values_per_name=random.choice((2, 9)))
-    for given_bytes in (message, with_bytes_changed(random, message)):
-        got = outcome(given_bytes, limits)
-        with patch("grace.server.stages.requests.split_features", return_value=None):
-            assert got == outcome(given_bytes, limits)
-
-
-def outcome(message: bytes, limits: LimitsConfig) -> object:
-    try:
-        got = read(message, limits)
-    except InvalidRequest as error:
-        return error.reason, error.text
-    fields = [getattr(got, name) for name in got.__slots__ if name != "features"]
-    return repr(fields), Features.FromString(got.features.content)
-
-
 def test_a_long_value_of_the_caller_is_not_sent_back_whole() -> None:
     error = refusal({"profile": "p" * 1000}, replace(LIMITS, value_bytes=1000))
     assert error.text.startswith(f"profile: '{'p' * 64}'... is not a profile here")
 
 
-@settings(max_examples=300)
-@given(st.data())
-def test_any_bytes_are_a_request_within_the_limits_or_refused(data: st.DataObject) -> None:
-    message = data.draw(st.one_of(st.binary(max_size=80), mutated_requests()))
-    try:
-        got = read(message)
-    except InvalidRequest as error:
-        assert error.reason in ("malformed", "invalid_field", "too_large")
-        assert "\n" not in error.text.replace(str(error.field), "")
-    else:
-        parsed = RetrieveRequest.FromString(message)
-        assert got.request_id == parsed.request_id
-        assert got.user == {name: list(given.values) for name, given in parsed.user.items()}
-        assert 1 <= got.max_ads <= LIMITS.max_ads
-        assert got.profile in GENERATION.profiles
+@pytest.mark.parametrize("message", [b"", message_of(FULL), message_of({"request_id": "é" * 99})])
+def test_the_id_of_a_refused_request_can_still_be_read(message: bytes) -> None:
+    assert request_id_of(message) == RetrieveRequest.FromString(message).request_id
+    assert request_id_of(message + b"\xff") is None
 
 
-def mutated_requests() -> st.SearchStrategy[bytes]:
-    """A valid request with some of its bytes changed, cut out or doubled."""
-    good = message_of(FULL)
-
-    def mutate(cuts: list[tuple[int, int, bytes]]) -> bytes:
-        message = good
-        for begin, count, inserted in cuts:
-            at = begin % (len(message) + 1)
-            message = message[:at] + inserted + message[at + count :]
-        return message
-
-    cut = st.tuples(st.integers(0, len(good)), st.integers(0, 3), st.binary(max_size=3))
-    return st.lists(cut, min_size=1, max_size=4).map(mutate)
+@pytest.mark.parametrize("count", [1, 7])
+def test_a_message_of_as_many_entries_as_fit_is_refused_by_their_number(count: int) -> None:
+    entries = b"".join(b"\x22\x05\x0a\x03" + f"{i % 1000:03}".encode() for i in range(14_285))
+    error = refusal(entries * count, replace(LIMITS, message_bytes=1 << 20))
+    assert error.text == "user: 1000 names, at most 5 (limits.names)"

@@ -10,9 +10,6 @@ import pytest
 import torch
 
 from grace.index.trie import NO_NODE
-from grace.index.users.user_rows import UserEncoder, UserRows
-from grace.model.definition.input_encoding import EncodedRequest, InputEncoder
-from grace.model.definition.inputs import RequestFeatures
 from grace.proto.retrieval_pb2 import RetrieveResponse
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.messages import GeneratedBatch, Span
@@ -257,64 +254,6 @@ def test_the_poison_is_in_one_value_only(
     for request_id, reply in clean.items():
         assert list(poisoned[request_id].ad_ids) == list(reply.ad_ids)
         assert list(poisoned[request_id].scores) == list(reply.scores)
-
-
-class BrokenUsers(UserEncoder):
-    """Our own mistake, met by one user only, in a message that quotes them."""
-
-    def direct(self, users: Any, size: int) -> None:  # noqa: ARG002
-        return None
-
-    def encode(self, users: Any) -> UserRows:
-        if any("SECRET" in values for user in users for values in user.values()):
-            raise KeyError("SECRET")
-        return super().encode(users)
-
-
-class BrokenInputs(InputEncoder):
-    def encode(self, request: RequestFeatures) -> EncodedRequest:
-        if "SECRET" in request.dense:
-            raise ZeroDivisionError("SECRET")
-        return super().encode(request)
-
-
-@pytest.mark.parametrize(
-    ("change", "kind"),
-    [
-        ({"user": {"country": {"values": ["SECRET"]}}}, "KeyError"),
-        ({"features": {"dense": {"SECRET": {"values": [1]}}}}, "ZeroDivisionError"),
-    ],
-    ids=["users", "inputs"],
-)
-def test_our_own_mistake_with_one_request_is_logged_without_its_values(
-    pair: ServingPair,
-    serving_files: ServingFiles,
-    caplog: pytest.LogCaptureFixture,
-    change: dict[str, Any],
-    kind: str,
-) -> None:
-    broken = replace(
-        pair,
-        users=BrokenUsers(pair.users.schema, pair.users.set_values),
-        model=replace(pair.model, inputs=BrokenInputs(pair.model.spec)),
-    )
-    good = list(serving_files.requests[:2])
-    bad = {**serving_files.requests[2], **change, "request_id": "bad"}
-    prepared = STAGES.input(request_batch(broken, [good[0], bad, good[1]], 4))
-    (failure,) = prepared.failures
-    assert failure.error.reason == "internal"
-    assert "SECRET" not in failure.error.text
-    assert [r.retrieval.request_id for r in prepared.requests] == [r["request_id"] for r in good]
-    (record,) = caplog.records
-    logged = record.__dict__
-    assert (logged["event"], logged["request_id"], logged["stage"]) == (
-        "request_failed",
-        "bad",
-        "input",
-    )
-    assert logged["error"] == kind
-    assert "server/stages/input_stage.py:" in logged["places"]
-    assert "SECRET" not in repr({**logged, "args": None}) + caplog.text
 
 
 def test_times_of_a_reply_come_from_the_spans(

@@ -59,7 +59,7 @@ def test_every_profile_and_bucket_runs_and_is_observed_once_when_it_is_warm(
 
 def test_without_a_file_one_empty_request_is_enough(pair: ServingPair) -> None:
     requests = warm_up_requests(None, LIMITS, GENERATION)
-    assert [request.user for request in requests] == [{}]
+    assert [request.message for request in requests] == [b""]
     observed: list[int] = []
     small = replace(GENERATION, max_batch=3)
     warm_up(STAGES, pair, small, requests, lambda name, bucket, spans: observed.append(bucket))

@@ -1,39 +1,42 @@
-"""C++ and protobuf read the same requests, and make the same of them.
+"""C++ reads requests as protobuf and the plain encoders do: same meaning, same faults, same words.
 
 FUZZ_SECONDS and FUZZ_SEED ask for more, and for others; `make soak` takes minutes.
 """
 
 import os
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from random import Random
 from time import perf_counter
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from grace.configs.errors import RequestError
 from grace.configs.serving import LimitsConfig
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from grace.index.users.user_rows import UserEncoder
 from grace.index.users.values import InternedValues
-from grace.index.users.wire_user import WireUser
-from grace.model.definition.input_encoding import EncodedRequest, InputEncoder
-from grace.model.definition.inputs import RequestFeatures
 from grace.model.definition.spec import ModelSpec
-from grace.model.engine.feature_lookups import LookupEncoder
-from grace.model.engine.native_lookups import NativeLookups
-from grace.model.engine.wire_features import WireFeatures
-from grace.proto.retrieval_pb2 import Features, RetrieveRequest
+from grace.model.engine.feature_reader import FeatureReader
+from grace.proto.retrieval_pb2 import RetrieveRequest
 from grace.server.errors import InvalidRequest
 from grace.server.messages import Retrieval
-from grace.server.stages import requests
 from grace.server.stages.requests import read_request
 from support.encoder_cases import INTERFORMER
+from support.hostile_bytes import mutated_frames
 from support.hostile_wire import HostileWire
 from support.pipeline_cases import GENERATION
-from support.wire_cases import random_spec
+from support.plain_inputs import EncodedRequest, InputEncoder, RequestFeatures
+from support.plain_lookups import LookupEncoder
+from support.plain_requests import plain_features, plain_request, plain_user
+from support.plain_users import plain_rows
+from support.stage_cases import message_of
+from support.wire_cases import field, random_spec, varint
 
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "3"))
 SOAK_SECONDS = float(os.environ.get("FUZZ_SECONDS", "120"))
@@ -50,15 +53,17 @@ SCHEMA = TargetingSchema(
     hash_seed=7,
 )
 ENCODER = UserEncoder(
-    SCHEMA, (InternedValues.of(["US", "x", "f"]), InternedValues.of(["NO", "a\0b"]))
+    SCHEMA, (InternedValues.of(["US", "x", "f"]), InternedValues.of(["NO", "a\0b", "x" * 300]))
 )
+
+Refusal = tuple[str, str | None, str]
 
 
 @dataclass(frozen=True)
 class Readers:
-    """Of one model's features."""
+    """The readers of one model's features."""
 
-    native: NativeLookups
+    native: FeatureReader
     plain: InputEncoder
     lookups: LookupEncoder
     nothing: EncodedRequest
@@ -67,110 +72,252 @@ class Readers:
     def of(spec: ModelSpec) -> "Readers":
         plain = InputEncoder(spec)
         nothing = plain.encode(RequestFeatures())
-        return Readers(NativeLookups(spec), plain, LookupEncoder(spec), nothing)
+        return Readers(FeatureReader(spec), plain, LookupEncoder(spec), nothing)
 
 
-def read(message: bytes) -> Retrieval | tuple[str, str]:
-    """What came of it, or why nothing did."""
+READERS = Readers.of(INTERFORMER)
+
+
+def outcome(
+    read: Callable[..., Retrieval], message: bytes, limits: LimitsConfig
+) -> Retrieval | Refusal:
     try:
-        return read_request(message, LIMITS, GENERATION)
+        return read(message, limits, GENERATION)
     except InvalidRequest as error:
-        return error.reason, error.text
+        return error.reason, error.field, error.text
 
 
-def read_by_protobuf(message: bytes) -> Retrieval | tuple[str, str]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(requests, "split_features", lambda message, limits: None)
-        return read(message)
+def assert_read_alike(
+    readers: Readers, message: bytes, limits: LimitsConfig = LIMITS
+) -> Counter[str]:
+    """What came of it."""
+    got, expected = outcome(read_request, message, limits), outcome(plain_request, message, limits)
+    if not isinstance(got, Retrieval) or not isinstance(expected, Retrieval):
+        assert got == expected, message.hex()
+        assert isinstance(got, tuple)
+        return Counter([got[0]])
+    for each in fields(Retrieval):
+        one, other = getattr(got, each.name), getattr(expected, each.name)
+        assert np.array_equal(one, other), (each.name, message.hex())
+    return Counter(
+        [
+            "taken",
+            f"features {assert_same_look_ups(readers, message)}",
+            f"user {assert_same_rows(message)}",
+        ]
+    )
 
 
-def assert_same_retrieval(got: Retrieval, expected: Retrieval, message: bytes) -> None:
-    whole = RetrieveRequest.FromString(message)
-    whole.DiscardUnknownFields()
-    for one in (got, expected):
-        features = Features.FromString(one.features.content)
-        features.DiscardUnknownFields()
-        assert features == whole.features
-        assert one.user == {name: list(given.values) for name, given in whole.user.items()}
-    for name in ("request_id", "max_ads", "profile", "priority", "include_sids"):
-        assert getattr(got, name) == getattr(expected, name)
-    assert got.exclude_ads.tolist() == expected.exclude_ads.tolist()
-
-
-def assert_same_look_ups(readers: Readers, features: WireFeatures) -> bool:
-    """Whether C++ has understood them."""
+def assert_same_look_ups(readers: Readers, message: bytes) -> str:
+    """`read` or `refused`."""
+    got = readers.native.read([message], 2)
+    (fault,), (ignored,) = got.faults, got.ignored
     try:
-        plain = readers.plain.encode(features.read())
-    except RequestError:
-        plain = None
-    got = readers.native.read([features], 2)
-    (understood,), (ignored,) = got.understood, got.ignored
-    if understood:
-        assert plain is not None
-        assert ignored == plain.ignored
-    row = plain if understood and plain is not None else readers.nothing
+        row = readers.plain.encode(plain_features(message))
+        assert fault is None, message.hex()
+    except RequestError as error:
+        row = readers.nothing
+        assert str(fault) == str(error), message.hex()
+    assert ignored == row.ignored
     expected = readers.lookups.batch([row], 2)
     for one, other in zip(got.inputs.tensors(), expected.tensors(), strict=True):
         assert one.dtype == other.dtype
-        assert torch.equal(one, other)
-    return understood
+        assert torch.equal(one, other), message.hex()
+    return "read" if fault is None else "refused"
 
 
-def assert_same_rows(user: WireUser) -> bool:
-    """Whether C++ has understood it."""
+def assert_same_rows(message: bytes) -> str:
+    """`read` or `refused`."""
+    got = ENCODER.read([message], 2)
+    (fault,) = got.faults
     try:
-        plain = ENCODER.encode([user.read(), {}])
-    except RequestError:
-        plain = None
-    got = ENCODER.direct([user], 2)
-    assert got is not None
-    (understood,) = got.understood
-    if understood:
-        assert plain is not None
-    expected = plain if understood and plain is not None else ENCODER.encode([{}, {}])
+        expected = plain_rows(ENCODER, [plain_user(message), {}])
+        assert fault is None, message.hex()
+    except RequestError as error:
+        expected = plain_rows(ENCODER, [{}, {}])
+        assert str(fault) == str(error), message.hex()
     assert got.rows.ignored == expected.ignored
     np.testing.assert_array_equal(got.rows.bitmask, expected.bitmask)
     for one, other in zip(got.rows.sets, expected.sets, strict=True):
         for name in ("offsets", "hashes", "value_offsets", "value_ids"):
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-    return understood
+    return "read" if fault is None else "refused"
 
 
-def fuzz(seconds: float, seed: int) -> Counter[str]:
-    """How often what happened."""
+def fuzz(seconds: float, seed: int) -> None:
     random, seen = Random(seed), Counter[str]()
     end = perf_counter() + seconds
     while perf_counter() < end:
         spec = random.choice((INTERFORMER, random_spec(random)))
         readers, wire = Readers.of(spec), HostileWire(random, spec, SCHEMA)
         for _ in range(63):
-            message = wire.request()
-            got, expected = read(message), read_by_protobuf(message)
-            if isinstance(got, Retrieval) and isinstance(expected, Retrieval):
-                assert_same_retrieval(got, expected, message)
-                seen["features understood"] += assert_same_look_ups(readers, got.features)
-                seen["users understood"] += assert_same_rows(got.user)
-                seen["taken"] += 1
-            else:
-                assert got == expected, message.hex()
-                seen[got[0] if isinstance(got, tuple) else ""] += 1
-    return seen
-
-
-def assert_read_alike(seconds: float) -> None:
-    seen = fuzz(seconds, SEED)
-    least = sum(seen.values()) / 50
-    for outcome in (
-        *("taken", "features understood", "users understood"),
-        *("malformed", "invalid_field"),
+            limits = replace(
+                LIMITS, names=random.choice((1, 9, 9, 9)), events=random.choice((3, 40))
+            )
+            seen += assert_read_alike(readers, wire.request(), limits)
+    least = sum(seen.values()) / 300
+    for end_of_it in (
+        *("malformed", "invalid_field", "taken"),
+        *("features read", "features refused", "user read", "user refused"),
     ):
-        assert seen[outcome] > least, seen
+        assert seen[end_of_it] > least, seen
 
 
-def test_hostile_bytes_are_read_alike() -> None:
-    assert_read_alike(SECONDS)
+def test_hostile_requests_are_read_alike() -> None:
+    fuzz(SECONDS, SEED)
 
 
 @pytest.mark.soak
-def test_hostile_bytes_are_read_alike_for_minutes() -> None:
-    assert_read_alike(SOAK_SECONDS)
+def test_hostile_requests_are_read_alike_for_minutes() -> None:
+    fuzz(SOAK_SECONDS, SEED)
+
+
+FULL = {
+    "request_id": "r1",
+    "user": {"country": {"values": ["US", "é"]}, "location": {"values": ["x"]}, "mood": {}},
+    "features": {
+        "dense": {"hour": {"values": [13.5]}},
+        "categorical": {"device": {"ids": ["3"]}},
+        "bags": {"pages": {"ids": [str(-(2**63)), "7"]}, "hats": {}},
+        "sequences": {
+            "clicks": {
+                "sids": [1, 2, 3, 4, 0, 5],
+                "timestamps_ms": [str(2**63 - 1), "7"],
+                "side": {"action": {"ids": ["2", "0"]}, "price": {"ids": ["1"]}},
+            }
+        },
+    },
+    "max_ads": 100,
+    "priority": "LOW",
+    "exclude_ads": ["123", "-5"],
+    "include_sids": True,
+}
+
+
+@settings(max_examples=300)
+@given(mutated_frames([message_of(FULL)]))
+def test_mutated_requests_are_read_alike(message: bytes) -> None:
+    assert_read_alike(READERS, message)
+
+
+def entry(name: bytes, message: bytes) -> bytes:
+    return field(1, name) + field(2, message)
+
+
+def groups(depth: int) -> bytes:
+    return b"\x3b" * depth + b"\x3c" * depth
+
+
+def within(fields: Sequence[int], content: bytes) -> bytes:
+    for number in reversed(fields):
+        content = field(number, content)
+    return content
+
+
+COUNTRY = entry(b"country", field(1, b"US"))
+CASES = {
+    "an integer whose tenth byte is too large": b"\x48" + b"\x81" * 9 + b"\x7f",
+    "an integer of eleven bytes": b"\x48" + b"\x80" * 10 + b"\x01",
+    "a packed integer whose tenth byte is too large": field(9, b"\x81" * 9 + b"\x7f"),
+    "a packed integer of eleven bytes": field(9, b"\x81" * 10 + b"\x7f"),
+    "packed integers that end within one": field(9, b"\x01\x80"),
+    "max_ads beyond 32 bits": b"\x30" + varint(2**32 + 7),
+    "include_sids of the highest bit": b"\x50" + varint(2**63),
+    "include_sids of a bit too high": b"\x50" + b"\x80" * 9 + b"\x02",
+    "a tag beyond 32 bits": varint((1 << 32) + 48) + b"\x07",
+    "the largest tag": varint((1 << 32) - 8) + b"\x07",
+    "field 0": b"\x00\x01",
+    "field 0 in two bytes": b"\x80\x00\x01",
+    "field 0 in a group": b"\x3b\x00\x00\x3c",
+    "wire type 6": b"\x36",
+    "wire type 7 of an unknown field": b"\x87\x01",
+    "a size of 2^31": b"\x0a\x80\x80\x80\x80\x08",
+    "a size of 2^32 + 1": b"\x0a\x81\x80\x80\x80\x10a",
+    "an end without a group": b"\x3c",
+    "a group without an end": b"\x3b",
+    "the end of another group": b"\x3b\x44",
+    "a group of a known field": b"\x23\x24",
+    "no text in a group": b"\x3b\x0a\x01\xff\x3c",
+    "a group that ends in another message": b"\x3b" + field(5, b"\x3c"),
+    "an entry with an unknown field": field(4, COUNTRY + b"\x18\x01"),
+    "a good entry, then one with an unknown field": field(4, COUNTRY)
+    + field(4, entry(b"country", field(1, b"NO")) + b"\x1b\x1c"),
+    "no text in an entry with an unknown field": field(
+        4, entry(b"a", field(1, b"\xff")) + b"\x18\x01"
+    ),
+    "a name that is a number": field(4, b"\x08\x01" + field(2, field(1, b"US"))),
+    "an entry with two messages": field(4, COUNTRY + field(2, field(1, b"NO"))),
+    "an entry with two names": field(4, field(1, b"mood") + COUNTRY),
+    "an empty entry": field(4, b""),
+    "a name twice": field(4, COUNTRY) + field(4, entry(b"country", field(1, b"NO"))),
+    "a name twice, the first of them reserved": field(4, entry(b"country", field(1, b"*")))
+    + field(4, COUNTRY),
+    "values with an unknown field": field(4, entry(b"country", b"\x10\x01" + field(1, b"US"))),
+    "a name that is no text": field(4, entry(b"\xc3\x28", b"")),
+    "a name with a zero byte": field(4, entry(b"a\0b", b"")),
+    "features twice": field(5, field(1, entry(b"hour", b"")))
+    + field(5, field(1, entry(b"hour", field(1, b"\0\0\x80\x3f")))),
+    "floats of three bytes": within((5, 1), entry(b"hour", field(1, b"\0\0\0"))),
+    "a float that is an integer": within((5, 1), entry(b"hour", b"\x08\x01")),
+    "tokens beyond 32 bits": within(
+        (5, 4), entry(b"clicks", b"\x08" + varint(2**32 + 1) + b"\x08\x01\x08\x01")
+    ),
+    "a side with an unknown field": within(
+        (5, 4), entry(b"clicks", field(3, entry(b"action", b"\x08\x07") + b"\x18\x01"))
+    ),
+    "a sequence twice, of other sides": within(
+        (5, 4), entry(b"clicks", field(3, entry(b"price", b"")))
+    )
+    + within((5, 4), entry(b"clicks", field(3, entry(b"cost", b"")))),
+    "an input of another kind": within((5, 3), entry(b"hour", b""))
+    + within((5, 2), entry(b"clicks", b"")),
+}
+
+
+@pytest.mark.parametrize("message", CASES.values(), ids=CASES)
+def test_odd_requests_are_read_alike(message: bytes) -> None:
+    assert_read_alike(READERS, message)
+
+
+@pytest.mark.parametrize("inside", [(), (5,), (4,), (4, 2), (5, 4), (5, 4, 2), (5, 4, 2, 3, 2)])
+@pytest.mark.parametrize("depth", range(93, 103))
+def test_messages_and_groups_are_nested_as_deep_as_protobuf_takes(
+    inside: tuple[int, ...], depth: int
+) -> None:
+    assert_read_alike(READERS, within(inside, groups(depth)))
+
+
+LENGTHS = {
+    "a text": (1,),
+    "a user": (4,),
+    "values": (4, 2),
+    "a value": (4, 2, 1),
+    "features": (5,),
+    "a sequence": (5, 4),
+    "tokens": (5, 4, 2, 1),
+    "an unknown field": (100,),
+}
+
+
+@pytest.mark.parametrize("numbers", LENGTHS.values(), ids=LENGTHS)
+@pytest.mark.parametrize("size", range(1, 11))
+def test_a_length_has_as_many_bytes_as_protobuf_takes(numbers: tuple[int, ...], size: int) -> None:
+    *outer, last = numbers
+    message = within(outer, field(last, b"", size))
+    assert assert_read_alike(READERS, message)["malformed"] == (size > 5)
+
+
+@given(st.binary(max_size=12))
+def test_text_is_what_protobuf_takes_for_it(text: bytes) -> None:
+    for message in (
+        field(1, text),
+        field(4, entry(text, b"")),
+        field(4, entry(b"a", field(1, text))),
+    ):
+        assert_read_alike(READERS, message)
+
+
+def test_a_request_is_read_whole() -> None:
+    message = message_of(FULL)
+    assert RetrieveRequest.FromString(message).ByteSize() == len(message)
+    assert assert_read_alike(READERS, message)["taken"]

@@ -3,8 +3,7 @@
 import numpy as np
 import torch
 
-from grace.model.definition.input_encoding import encode_inputs
-from grace.model.definition.inputs import EventSequence, RequestFeatures, UserContext
+from grace.model.definition.inputs import UserContext
 from grace.model.definition.model import Model
 from grace.model.definition.spec import (
     BagInput,
@@ -18,6 +17,7 @@ from grace.model.definition.spec import (
     SequenceInput,
     T5EncoderSpec,
 )
+from support.plain_inputs import EventSequence, RequestFeatures, encode_inputs
 
 __all__ = ["INTERFORMER", "T5", "context_of", "interformer_spec", "random_features", "t5_spec"]
 

@@ -17,11 +17,11 @@ from torch import Tensor
 from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
 from grace.kernels.ops_cuda import CUDA_ENCODER
 from grace.model.checkpoints.init import random_model
-from grace.model.definition.input_encoding import encode_inputs
-from grace.model.definition.inputs import FeatureTensors, RequestFeatures
+from grace.model.definition.inputs import FeatureTensors
 from grace.model.definition.spec import ModelSpec
 from support.encoder_cases import INTERFORMER, T5, random_features
 from support.op_cases import OpCase, mapped, normal
+from support.plain_inputs import RequestFeatures, encode_inputs
 from support.triton_agreement import Call, difference
 
 __all__ = ["CASES", "encoder_calls", "encoder_difference"]

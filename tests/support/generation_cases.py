@@ -10,12 +10,12 @@ from grace.index.matchers.modes import MatcherMode
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import DecodeIndex, UserTensors
 from grace.model.checkpoints.init import random_model
-from grace.model.definition.input_encoding import encode_inputs
 from grace.model.definition.inputs import FeatureTensors
 from grace.model.definition.model import Model
 from grace.model.definition.spec import DecoderSpec, ModelSpec
 from support.encoder_cases import INTERFORMER, T5, random_features
 from support.plain_builder import plain_snapshot
+from support.plain_inputs import encode_inputs
 from support.strategies import random_ads, random_schema, random_users
 
 __all__ = ["MODELS", "PROFILES", "Batch", "index_of", "make_batch", "make_model"]

@@ -14,11 +14,9 @@ from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.configs.serving import BatchingConfig
 from grace.index.matching.exact import MatchCounts
 from grace.index.users.user_rows import UserEncoder, UserRows
-from grace.index.users.wire_user import WireUser
 from grace.kernels import UserTensors
-from grace.model.definition.inputs import FeatureTensors, ModelInputs
-from grace.model.engine.wire_features import WireFeatures
-from grace.proto.retrieval_pb2 import Values
+from grace.model.definition.inputs import FeatureTensors
+from grace.model.engine.feature_lookups import FeatureLookups
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.messages import (
     Answer,
@@ -88,11 +86,10 @@ def request_of(
     arrived: float | None = None,
 ) -> PendingRequest:
     retrieval = Retrieval(
+        message=b"",
         request_id=name,
         model="",
         sid_space="",
-        user=WireUser.of({"name": Values(values=[name])}),
-        features=WireFeatures(),
         max_ads=5,
         profile=profile,
         priority=priority,
@@ -133,7 +130,7 @@ def empty_input(batch: RequestBatch, failures: Sequence[Failure] = ()) -> InputB
             object.__new__(UserEncoder), np.zeros((batch.bucket, 1), np.uint64), (), ()
         ),
         users=UserTensors(torch.zeros(batch.bucket, 1, dtype=torch.int64), ()),
-        inputs=ModelInputs(batch.bucket, (), (), (), ()),
+        inputs=FeatureLookups(*[torch.zeros(0)] * 5),
     )
 
 

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from grace.model.definition.input_encoding import EncodedRequest, age_buckets, bag_rows
-from grace.model.definition.inputs import inputs_of_kind
+from grace.model.definition.inputs import age_buckets, inputs_of_kind
 from grace.model.definition.spec import (
     BagInput,
     CategoricalInput,
@@ -17,6 +16,7 @@ from grace.model.definition.spec import (
     ModelSpec,
     SequenceInput,
 )
+from support.plain_inputs import EncodedRequest, bag_rows
 
 __all__ = ["plain_context"]
 

@@ -1,6 +1,5 @@
-// A request's features, grace.v1.Features, from the bytes it came in: checked, then read to the row
-// numbers that model/engine/feature_lookups.py describes. Whatever is not plainly right is left to Python,
-// whose model/definition/input_encoding.py is the definition and has the words for what is wrong.
+// A request's features, grace.v1.Features, from the request's bytes to the row numbers that
+// model/engine/feature_lookups.py describes.
 #ifndef GRACE_FEATURES_H_
 #define GRACE_FEATURES_H_
 
@@ -11,23 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "grace/wire.h"
+#include "grace/wire_batch.h"
 
 namespace grace::features {
 
-// At most so many; `events` is of one sequence.
-struct Limits {
-  int64_t names;
-  int64_t name_bytes;
-  int64_t values;
-  int64_t events;
-  int64_t sid_length;
-};
-
-// Throws NotPlain unless every byte is understood, names are ASCII, numbers finite, and all of it
-// within the limits.
-void check(wire::Reader features, const Limits& limits);
-
+// In the order of their fields in Features.
 enum class Kind { kDense, kCategorical, kBag, kSequence };
 
 struct Place {
@@ -69,8 +56,8 @@ struct Sequence {
   std::vector<Side> side;
 };
 
-// A packed sequence has neither ages nor positions: its tokens stand place behind place, between
-// prefix and suffix.
+// A packed sequence has neither ages nor positions: its tokens follow each other, between prefix
+// and suffix.
 struct EventLayout {
   std::vector<int64_t> vocab_sizes;
   int64_t places;
@@ -102,20 +89,21 @@ class Inputs {
   // To the last sequence.
   void add_side(const std::string& name, Side side);
 
-  // Reads one request into its row; the rows before it must have been read. Unknown names are
-  // appended to `unknown`, each as "kind.name" and a zero byte. Throws NotPlain.
-  void read(wire::Reader features, int64_t row, const Rows& rows, std::string& unknown) const;
+  // Reads one request's features into its row; the rows before it must have been read. Throws
+  // Fault, of the declared inputs first, kind by kind.
+  void read(wire::Reader request, int64_t row, const Rows& rows, wire::UnknownNames& unknown) const;
 
  private:
   struct Given;
   struct Events;
 
-  Given find(wire::Reader features, std::string& unknown) const;
+  Given find(wire::Reader request) const;
   void read_dense(const Given& given, float* numbers) const;
   void read_categorical(const Given& given, int32_t* ids) const;
   void read_bags(const Given& given, int64_t row, const Rows& rows) const;
-  void read_events(const Sequence& sequence, wire::Reader message, Events& events,
-                   std::string& unknown) const;
+  void read_events(const Sequence& sequence, wire::Reader entry, Events& events) const;
+  void check_events(const Sequence& sequence, const Events& events) const;
+  void report_others(Given& given, wire::UnknownNames& unknown) const;
   void write_events(const Sequence& sequence, const Events& events, int32_t* places) const;
   void write_packed(const Sequence& sequence, const Events& events, int32_t* places) const;
   void declare(const std::string& name, Place place);

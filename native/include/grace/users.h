@@ -1,6 +1,5 @@
-// A request's user, the map `user` of grace.v1.RetrieveRequest, from the bytes it came in: checked,
-// then read to the rows that index/users/user_rows.py describes. Whatever is not plainly right is left to
-// Python, whose UserEncoder.encode is the definition and has the words for what is wrong.
+// A request's user, the map `user` of grace.v1.RetrieveRequest, from the request's bytes to the
+// rows that index/users/user_rows.py describes.
 #ifndef GRACE_USERS_H_
 #define GRACE_USERS_H_
 
@@ -13,18 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "grace/wire.h"
+#include "grace/wire_batch.h"
 
 namespace grace::users {
-
-// At most so many: names, bytes of each, values of a name, of all together, bytes of each.
-struct Limits {
-  int64_t names;
-  int64_t name_bytes;
-  int64_t values;
-  int64_t together;
-  int64_t value_bytes;
-};
 
 // Texts side by side: text i is utf8[offsets[i] .. offsets[i + 1]].
 struct Texts {
@@ -44,11 +34,11 @@ struct Attribute {
   int64_t missing;
 };
 
-// Finds a value's id by its hash. Longer values than are hashed here are not in it.
+// Finds a value's id by its hash.
 class Interned {
  public:
   Interned(Texts texts, uint64_t seed);
-  // -1 if it is none of them.
+  // Returns -1 if it is none of them.
   int32_t find(std::string_view value, uint64_t hash) const;
 
  private:
@@ -61,8 +51,8 @@ struct Set {
   int64_t most_values;
 };
 
-// A batch's arrays of `size` rows, zero-filled by nobody. Those of sets stand set behind set:
-// offsets [size + 1] each, hashes and ids with room for size * most_values each.
+// A batch's arrays of `size` rows, not initialised. Those of sets come set after set: offsets
+// [size + 1] each, hashes and ids with room for size * most_values each.
 struct Rows {
   int64_t size;
   uint64_t* bitmask;
@@ -82,9 +72,8 @@ class Users {
 
   // Before the first row: where it begins in the sets' arrays.
   void begin(const Rows& rows) const;
-  // Reads one user into its row; the rows before it must have been read. Unknown names are appended
-  // to `unknown`, each with a zero byte. Throws NotPlain.
-  void read(wire::Reader user, int64_t row, const Rows& rows, std::string& unknown) const;
+  // Reads one request's user into its row; the rows before it must have been read. Throws Fault.
+  void read(wire::Reader request, int64_t row, const Rows& rows, wire::UnknownNames& unknown) const;
 
  private:
   struct Place {
@@ -93,9 +82,9 @@ class Users {
   };
   struct Given;
 
-  Given find(wire::Reader user, std::string& unknown) const;
-  void set_bits(const Attribute& attribute, wire::Reader values, uint64_t* row) const;
-  void read_set(size_t number, int64_t before, wire::Reader values, int64_t row,
+  Given find(wire::Reader request) const;
+  void set_bits(const Attribute& attribute, wire::Reader entry, uint64_t* row) const;
+  void read_set(size_t number, int64_t before, wire::Reader entry, int64_t row,
                 const Rows& rows) const;
   void declare(const std::string& name, Place place);
 

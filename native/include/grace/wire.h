@@ -1,6 +1,6 @@
-// Protocol buffers' wire format, as far as our own messages need it. A reader takes what every
-// writer writes and throws NotPlain at the rest, malformed or merely odd: the caller then lets
-// protobuf itself say which. What is taken here, protobuf reads the same.
+// Protocol buffers' wire format, read as protobuf's own decoder (upb) reads it: what that one
+// refuses is Malformed here, what it skips is skipped, and numbers that are too long lose the same
+// bits.
 #ifndef GRACE_WIRE_H_
 #define GRACE_WIRE_H_
 
@@ -12,137 +12,169 @@
 
 namespace grace::wire {
 
-struct NotPlain {};
+struct Malformed {};
 
-inline void require_plain(bool condition) {
-  if (!condition) throw NotPlain{};
+inline void require_formed(bool condition) {
+  if (!condition) throw Malformed{};
 }
 
-// How a value is written. A tag is one byte here: fields have numbers below 16.
-enum : uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+// How a value is written.
+enum : uint32_t {
+  kVarint = 0,
+  kFixed64 = 1,
+  kBytes = 2,
+  kBeginGroup = 3,
+  kEndGroup = 4,
+  kFixed32 = 5
+};
 
-constexpr uint8_t tag_of(int field, int written_as) {
-  return static_cast<uint8_t>(field << 3 | written_as);
-}
+constexpr uint32_t tag_of(uint32_t field, uint32_t written_as) { return field << 3 | written_as; }
+
+constexpr int kMostNested = 100;  // messages and groups within each other
 
 class Reader {
  public:
-  Reader() : at_(nullptr), end_(nullptr) {}
-  Reader(const void* begin, int64_t size)
-      : at_(static_cast<const uint8_t*>(begin)), end_(at_ + size) {}
+  Reader() : Reader(nullptr, 0) {}
+  Reader(const void* begin, int64_t size, int depth = 0)
+      : at_(static_cast<const uint8_t*>(begin)), end_(at_ + size), depth_(depth) {}
 
   bool done() const { return at_ == end_; }
   int64_t left() const { return end_ - at_; }
   const uint8_t* at() const { return at_; }
-
-  // One byte: protobuf takes five, but nobody writes more than a tag needs.
-  uint8_t tag() {
-    require_plain(!done() && *at_ >= 0x08 && *at_ < 0x80);
-    return *at_++;
+  std::string_view text() const {
+    return {reinterpret_cast<const char*>(at_), static_cast<size_t>(left())};
   }
 
-  // At most ten bytes, of which the tenth has one bit left to give.
+  // At most five bytes.
+  uint32_t tag() {
+    if (!done() && *at_ >= 0x08 && *at_ < 0x80) return *at_++;
+    const uint32_t tag = any_tag();
+    require_formed(tag >= 0x08);
+    return tag;
+  }
+
+  // At most ten bytes; bits beyond 64 are lost.
   uint64_t varint() {
-    require_plain(!done());
+    require_formed(!done());
     if (*at_ < 0x80) return *at_++;
     uint64_t value = 0;
     for (int shift = 0; shift < 70; shift += 7) {
-      require_plain(!done());
+      require_formed(!done());
       const uint64_t byte = *at_++;
       value |= (byte & 0x7f) << shift;
-      if (byte < 0x80) {
-        require_plain(shift < 63 || byte < 2);
-        return value;
-      }
+      if (byte < 0x80) return value;
     }
-    throw NotPlain{};
+    throw Malformed{};
   }
 
-  // What follows its size: a text, a message, a packed list. Sizes have at most five bytes, however
-  // small the number in them: protobuf refuses longer ones.
+  // What follows its size: a text, a message, a packed list. A size has at most five bytes, however
+  // small the number in them.
   Reader bytes() {
     const uint8_t* begin = at_;
     const uint64_t size = varint();
-    require_plain(at_ - begin <= 5 && size <= static_cast<uint64_t>(left()));
-    const Reader inner(at_, static_cast<int64_t>(size));
+    require_formed(at_ - begin <= 5 && size <= static_cast<uint64_t>(left()));
+    const Reader inner(at_, static_cast<int64_t>(size), depth_ + 1);
     at_ += size;
     return inner;
   }
 
+  std::string_view utf8() {
+    const std::string_view text = bytes().text();
+    require_formed(is_utf8(text));
+    return text;
+  }
+
   float fixed32() {
     float value;
-    require_plain(left() >= static_cast<int64_t>(sizeof value));
-    std::memcpy(&value, at_, sizeof value);
-    at_ += sizeof value;
+    const uint8_t* from = at_;
+    advance(sizeof value);
+    std::memcpy(&value, from, sizeof value);
     return value;
   }
 
-  void skip(uint8_t tag) {
+  // Skips the value of a field that the caller does not read.
+  void skip(uint32_t tag) { skip(tag, kMostNested - depth_); }
+
+ private:
+  uint32_t any_tag() {
+    const uint8_t* begin = at_;
+    const uint64_t tag = varint();
+    require_formed(at_ - begin <= 5 && tag <= UINT32_MAX);
+    return static_cast<uint32_t>(tag);
+  }
+
+  void skip(uint32_t tag, int groups) {
     switch (tag & 7) {
       case kVarint:
         varint();
         return;
+      case kFixed64:
+        return advance(8);
       case kBytes:
         bytes();
         return;
       case kFixed32:
         return advance(4);
-      case kFixed64:
-        return advance(8);
+      case kBeginGroup: {
+        require_formed(groups > 0);
+        const uint32_t end = (tag & ~7u) | kEndGroup;
+        for (uint32_t inner = any_tag(); inner != end; inner = any_tag()) skip(inner, groups - 1);
+        return;
+      }
       default:
-        throw NotPlain{};
+        throw Malformed{};
     }
   }
 
-  std::string_view text() const {
-    return {reinterpret_cast<const char*>(at_), static_cast<size_t>(left())};
-  }
-
- private:
   void advance(int64_t size) {
-    require_plain(left() >= size);
+    require_formed(left() >= size);
     at_ += size;
   }
 
   const uint8_t* at_;
   const uint8_t* end_;
+  int depth_;
 };
 
-struct MapEntry {
-  std::string_view name;
-  Reader value;
-};
-
-// An entry of a map from texts to messages. Neither may come twice: a second one would be merged.
-inline MapEntry map_entry(Reader entry) {
-  MapEntry read;
-  bool named = false;
-  bool valued = false;
-  while (!entry.done()) {
-    const uint8_t tag = entry.tag();
-    if (tag == tag_of(1, kBytes) && !named) {
-      named = true;
-      read.name = entry.bytes().text();
-    } else if (tag == tag_of(2, kBytes) && !valued) {
-      valued = true;
-      read.value = entry.bytes();
-    } else {
-      throw NotPlain{};
-    }
-  }
-  return read;
-}
-
-// Of a name that nobody knows: Python is given such names side by side, with a zero byte between
-// them, and decodes those of a batch together.
-inline void require_listable(std::string_view name) {
-  require_plain(name.find('\0') == std::string_view::npos && is_utf8(name));
-}
-
-// Calls take(value) for what stands behind `tag` if that is the repeated integer field `field`,
-// one value or a packed list of them. False if it is another field.
+// Calls take(message, tag) for every field; it reads the field's value, or returns false to have it
+// skipped.
 template <typename Take>
-bool take_integers(Reader& message, uint8_t tag, int field, Take&& take) {
+void each_field(Reader message, Take&& take) {
+  while (!message.done()) {
+    const uint32_t tag = message.tag();
+    if (!take(message, tag)) message.skip(tag);
+  }
+}
+
+// Reads an entry of a map from texts to messages: calls take(part) for each part of its message, of
+// which there may be several, to be merged, or none. Returns false if the entry has any other
+// field: protobuf then takes the whole entry for an unknown field.
+template <typename Take>
+bool read_entry(Reader entry, std::string_view& name, Take&& take) {
+  bool is_entry = true;
+  each_field(entry, [&](Reader& fields, uint32_t tag) {
+    if (tag == tag_of(1, kBytes)) {
+      name = fields.utf8();
+    } else if (tag == tag_of(2, kBytes)) {
+      take(fields.bytes());
+    } else {
+      return is_entry = false;
+    }
+    return true;
+  });
+  return is_entry;
+}
+
+inline std::string_view name_of(Reader entry) {
+  std::string_view name;
+  read_entry(entry, name, [](Reader) {});
+  return name;
+}
+
+// Calls take(value) for what follows `tag` if that is the repeated integer field `field`, one value
+// or a packed list of them. False if it is another field.
+template <typename Take>
+bool take_integers(Reader& message, uint32_t tag, uint32_t field, Take&& take) {
   if (tag == tag_of(field, kVarint)) {
     take(message.varint());
   } else if (tag == tag_of(field, kBytes)) {
@@ -155,7 +187,7 @@ bool take_integers(Reader& message, uint8_t tag, int field, Take&& take) {
 
 // The same of a repeated float.
 template <typename Take>
-bool take_floats(Reader& message, uint8_t tag, int field, Take&& take) {
+bool take_floats(Reader& message, uint32_t tag, uint32_t field, Take&& take) {
   if (tag == tag_of(field, kFixed32)) {
     take(message.fixed32());
   } else if (tag == tag_of(field, kBytes)) {
@@ -185,7 +217,7 @@ inline bool any_nine(uint64_t bits) {
 inline int64_t count_packed(Reader packed) {
   const uint8_t* bytes = packed.at();
   const int64_t size = packed.left();
-  require_plain(size == 0 || bytes[size - 1] < 0x80);
+  require_formed(size == 0 || bytes[size - 1] < 0x80);
   int64_t more = 0;  // bytes that another one follows
   bool plain = true;
   uint64_t window = 0;

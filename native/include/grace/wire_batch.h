@@ -1,54 +1,91 @@
-// A batch of messages to rows, each message for itself: what is not plainly right is left to
-// Python.
+// A batch of messages read to rows, each message by itself: one with a fault has the row of an
+// empty message, and the others are read all the same.
 #ifndef GRACE_WIRE_BATCH_H_
 #define GRACE_WIRE_BATCH_H_
 
-#include <algorithm>
 #include <cstdint>
-#include <string>
+#include <string_view>
 
+#include "grace/abi.h"
 #include "grace/wire.h"
+#include "grace/wire_faults.h"
 
 namespace grace::wire {
 
-// Of `requests` messages, empty ones filling the batch up to `size` rows:
-//   understood    [requests]   0: not plainly right, and its row is an empty message's
-//   unknown       its unknown names end at unknown_ends [requests]; a message whose names have no
-//                 room left there is not understood
+constexpr int64_t kUnknownNumbers = 5;
+
+// Names that the schema or the model does not declare: as many as there is room for are listed, and
+// all are counted.
+class UnknownNames {
+ public:
+  UnknownNames(int64_t room, int64_t* out) : room_(room), out_(out) {}
+
+  void add(Field kind, std::string_view name, std::string_view side = {}) {
+    if (count_ < room_) {
+      int64_t numbers[kFaultNumbers];
+      write_fault({Wrong::kNothing, kind, 0, 0, name, side}, message_, numbers);
+      for (int64_t i = 0; i < kUnknownNumbers; ++i) {
+        out_[count_ * kUnknownNumbers + i] = numbers[1 + i];
+      }
+    }
+    ++count_;
+  }
+
+  void begin(const char* message) { message_ = message; }
+  int64_t count() const { return count_; }
+  void forget_after(int64_t count) { count_ = count; }
+
+ private:
+  int64_t room_;
+  int64_t* out_;
+  const char* message_ = nullptr;
+  int64_t count_ = 0;
+};
+
+// `requests` messages; empty ones fill the batch up to `size` rows:
+//   faults        [requests, kFaultNumbers]   all 0 for a message without a fault
+//   unknown       [unknown_room, kUnknownNumbers]   where its names end: unknown_ends [requests],
+//                 which counts names beyond the room as well
 struct Batch {
   int64_t requests;
   int64_t size;
   const char* const* messages;
   const int64_t* sizes;
-  uint8_t* understood;
+  int64_t* faults;
   int64_t unknown_room;
-  char* unknown;
+  int64_t* unknown;
   int64_t* unknown_ends;
 };
 
-// Calls read(message, row, names) for every row in order; it appends unknown names, or throws
-// NotPlain.
+// Calls read(message, row, unknown) for every row in order; it may throw Fault or Malformed.
 template <typename Read>
 void read_batch(const Batch& batch, Read&& read) {
-  std::string names;
-  std::string nobody;
+  require(0 <= batch.requests && batch.requests <= batch.size, "a batch has too many requests");
+  UnknownNames unknown(batch.unknown_room, batch.unknown);
+  UnknownNames dropped(0, nullptr);
   for (int64_t b = 0; b < batch.size; ++b) {
-    bool understood = false;
-    const size_t before = names.size();
-    if (b < batch.requests) {
-      try {
-        read(Reader(batch.messages[b], batch.sizes[b]), b, names);
-        require_plain(static_cast<int64_t>(names.size()) <= batch.unknown_room);
-        understood = true;
-      } catch (const NotPlain&) {
-        names.resize(before);
-      }
-      batch.understood[b] = understood;
-      batch.unknown_ends[b] = static_cast<int64_t>(names.size());
+    if (b >= batch.requests) {
+      read(Reader(), b, dropped);
+      continue;
     }
-    if (!understood) read(Reader(), b, nobody);
+    int64_t* fault = batch.faults + b * kFaultNumbers;
+    const int64_t before = unknown.count();
+    const auto refuse = [&](const Fault& found) {
+      write_fault(found, batch.messages[b], fault);
+      unknown.forget_after(before);
+      read(Reader(), b, dropped);
+    };
+    write_fault({Wrong::kNothing}, batch.messages[b], fault);
+    unknown.begin(batch.messages[b]);
+    try {
+      read(Reader(batch.messages[b], batch.sizes[b]), b, unknown);
+    } catch (const Fault& found) {
+      refuse(found);
+    } catch (const Malformed&) {
+      refuse({Wrong::kMalformed});
+    }
+    batch.unknown_ends[b] = unknown.count();
   }
-  std::copy(names.begin(), names.end(), batch.unknown);
 }
 
 }  // namespace grace::wire

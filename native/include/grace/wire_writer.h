@@ -17,6 +17,11 @@ inline int64_t varint_size(uint64_t value) {
   return size;
 }
 
+// The size of a packed field of `bytes` bytes, whose number is below 16.
+inline int64_t packed_size(int64_t bytes) {
+  return bytes == 0 ? 0 : 1 + varint_size(static_cast<uint64_t>(bytes)) + bytes;
+}
+
 class Writer {
  public:
   Writer(uint8_t* begin, int64_t room) : begin_(begin), at_(begin), end_(begin + room) {}
@@ -35,24 +40,24 @@ class Writer {
     at_ += size;
   }
 
-  void head(int field, int64_t size) {
+  void head(uint32_t field, int64_t size) {
     varint(tag_of(field, kBytes));
     varint(static_cast<uint64_t>(size));
   }
 
   // As proto3 has it, what is zero or empty is not written.
-  void number(int field, uint64_t value) {
+  void number(uint32_t field, uint64_t value) {
     if (value == 0) return;
     varint(tag_of(field, kVarint));
     varint(value);
   }
 
-  void text(int field, std::string_view value) {
+  void text(uint32_t field, std::string_view value) {
     if (!value.empty()) packed(field, value.data(), static_cast<int64_t>(value.size()));
   }
 
-  // The numbers of a packed field, as they lie in memory.
-  void packed(int field, const void* from, int64_t size) {
+  // The numbers of a packed field, as they are in memory.
+  void packed(uint32_t field, const void* from, int64_t size) {
     if (size == 0) return;
     head(field, size);
     bytes(from, size);
@@ -78,9 +83,10 @@ int64_t numbers_size(const Number* values, int fields) {
 
 // A message of numbers as field `field`, written even if all of them are zero.
 template <typename Number>
-void write_numbers(Writer& out, int field, const Number* values, int fields) {
+void write_numbers(Writer& out, uint32_t field, const Number* values, int fields) {
   out.head(field, numbers_size(values, fields));
-  for (int i = 0; i < fields; ++i) out.number(i + 1, static_cast<uint64_t>(values[i]));
+  for (int i = 0; i < fields; ++i)
+    out.number(static_cast<uint32_t>(i) + 1, static_cast<uint64_t>(values[i]));
 }
 
 }  // namespace grace::wire

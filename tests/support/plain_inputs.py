@@ -1,20 +1,9 @@
-"""Requests to a batch of model inputs: checks, defaults, hashing, and a batch's fixed size.
+"""The plain reader of features, from Python values to model inputs: C++ is compared with it."""
 
-A bag's id is any 64-bit number. Its row is `splitmix64(id) mod hash_rows`, the finaliser of
-SplitMix64 over the id's two's complement bits: the same everywhere and always, since trained tables
-depend on it.
-
-Of a sequence the last `max_length` events are used, in the order given. An event's age is its
-time's distance from the newest time among those used: times may come in any order, and an event
-that is not used changes nothing.
-"""
-
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, chain, pairwise
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,16 +12,12 @@ from torch import Tensor
 
 from grace.configs.errors import RequestError
 from grace.model.definition.inputs import (
-    AGE_BUCKETS,
-    EventSequence,
-    Integers,
     JaggedIds,
     ModelInputs,
-    RequestFeatures,
     SequenceEvents,
+    age_buckets,
     inputs_of_kind,
 )
-from grace.model.definition.request_values import finite_floats, integers, integers_below
 from grace.model.definition.spec import (
     BagInput,
     CategoricalInput,
@@ -40,18 +25,22 @@ from grace.model.definition.spec import (
     ModelSpec,
     SequenceInput,
 )
+from grace.proto.retrieval_pb2 import RetrieveRequest
 
 __all__ = [
     "EncodedEvents",
-    "EncodedInputs",
     "EncodedRequest",
+    "EventSequence",
     "InputEncoder",
-    "age_buckets",
+    "Integers",
+    "RequestFeatures",
     "bag_rows",
     "encode_inputs",
+    "features_message",
 ]
 
 Int64 = npt.NDArray[np.int64]
+Integers: TypeAlias = Sequence[int] | Int64
 Float32 = npt.NDArray[np.float32]
 
 NO_AGE = -1
@@ -66,6 +55,28 @@ _FIELDS = {
     SequenceInput: "sequences",
 }
 """Where a request has the inputs of each kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventSequence:
+    """One user's events, oldest first. `sids` is flat: sid_length tokens per event.
+
+    The order is the one given: times do not reorder events.
+    """
+
+    sids: Integers
+    timestamps_ms: Integers = ()  # one per event, or none at all
+    side: Mapping[str, Integers] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFeatures:
+    """The features of one request as plain values; what is absent takes its declared default."""
+
+    dense: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    categorical: Mapping[str, Integers] = field(default_factory=dict)
+    bags: Mapping[str, Integers] = field(default_factory=dict)
+    sequences: Mapping[str, EventSequence] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,24 +199,14 @@ class InputEncoder:
         return self.encode(RequestFeatures())
 
     def _bags_of(self, given: Mapping[str, Integers]) -> tuple[Int64, ...]:
-        ids: list[Integers] = []
-        for name, spec in self._bags:
-            values = given.get(name, ())
-            ids.append(values if len(values) else list(spec.default))
-        if all(type(each) is list for each in ids):
-            # Parts of one array are made faster than arrays. What is no integer is named below.
-            with suppress(TypeError, OverflowError):
-                whole = np.asarray(array("q", list(chain.from_iterable(ids))))
-                ends = accumulate(map(len, ids), initial=0)
-                return tuple(whole[begin:end] for begin, end in pairwise(ends))
         return tuple(
-            integers(each, f"features.bags.{name}.ids")
-            for (name, _), each in zip(self._bags, ids, strict=True)
+            integers(given[name] if len(given.get(name, ())) else spec.default)
+            for name, spec in self._bags
         )
 
     def _events(self, spec: SequenceInput, events: EventSequence, name: str) -> EncodedEvents:
         field, length = f"features.sequences.{name}", self.spec.sid_length
-        tokens = integers(events.sids, f"{field}.sids")
+        tokens = integers(events.sids)
         if len(tokens) % length:
             raise RequestError(f"{field}.sids", f"{len(tokens)} tokens, not a multiple of {length}")
         sids = tokens.reshape(-1, length)
@@ -233,7 +234,7 @@ class InputEncoder:
             "sequences": request.sequences,
         }
         for kind, names in given.items():
-            for name in names:
+            for name in sorted(names):
                 declared = self.spec.inputs.get(name)
                 if declared is None:
                     yield f"{kind}.{name}"
@@ -261,10 +262,23 @@ def bag_rows(ids: Int64, hash_rows: int | npt.NDArray[np.uint64]) -> Int64:
     return (mixed % np.uint64(hash_rows)).view(np.int64)
 
 
-def age_buckets(ages_ms: Int64) -> Int64:
-    """1 + floor(log2(1 + age)), at most AGE_BUCKETS - 1; 0 for NO_AGE."""
-    _, exponents = np.frexp(ages_ms.astype(np.float64) + 1.0)  # 0 has exponent 0
-    return np.minimum(exponents, AGE_BUCKETS - 1).astype(np.int64)
+def integers(values: Integers) -> Int64:
+    return np.array(values, np.int64)
+
+
+def finite_floats(values: Sequence[float], field: str) -> Float32:
+    numbers = np.array(values, np.float32)
+    for number in numbers[~np.isfinite(numbers)]:
+        raise RequestError(field, f"{number} is not finite")
+    return numbers
+
+
+def integers_below(bounds: Sequence[int], values: Int64, field: str) -> None:
+    """Column c of `values` holds 0 to bounds[c] - 1.   [n, len(bounds)]"""
+    for place, bound in enumerate(bounds):
+        for value in values[:, place][(values[:, place] < 0) | (values[:, place] >= bound)]:
+            what = f"token {value} at position {place} of a SID" if len(bounds) > 1 else value
+            raise RequestError(field, f"{what} is not one of 0 to {bound - 1}")
 
 
 def _dense(spec: DenseInput, values: Sequence[float], field: str) -> Float32:
@@ -279,7 +293,7 @@ def _dense(spec: DenseInput, values: Sequence[float], field: str) -> Float32:
 def _categorical(spec: CategoricalInput, values: Integers, field: str) -> int:
     if len(values) == 0:
         return spec.default
-    ids = integers(values, field)
+    ids = integers(values)
     if len(ids) != 1:
         raise RequestError(field, f"{len(ids)} ids, the model takes one")
     (chosen,) = ids.tolist()
@@ -290,7 +304,7 @@ def _categorical(spec: CategoricalInput, values: Integers, field: str) -> int:
 
 def _per_event(values: Integers, events: int, field: str) -> Int64:
     """One for each event, or none at all."""
-    numbers = integers(values, field)
+    numbers = integers(values)
     if len(numbers) not in (0, events):
         raise RequestError(
             field, f"number of values: {len(numbers)}, of events: {events}; send one for each event"
@@ -318,3 +332,23 @@ def _join(rows: Sequence[EncodedEvents]) -> SequenceEvents:
             for column in zip(*(events.side for events in rows), strict=True)
         ),
     )
+
+
+def features_message(features: RequestFeatures) -> bytes:
+    """A grace.v1.RetrieveRequest of these features."""
+    request = RetrieveRequest()
+    message = request.features
+    message.SetInParent()
+    for name, numbers in features.dense.items():
+        message.dense[name].values.extend(numbers)
+    for name, ids in features.categorical.items():
+        message.categorical[name].ids.extend(ids)
+    for name, ids in features.bags.items():
+        message.bags[name].ids.extend(ids)
+    for name, given in features.sequences.items():
+        events = message.sequences[name]
+        events.sids.extend(given.sids)
+        events.timestamps_ms.extend(given.timestamps_ms)
+        for side, ids in given.side.items():
+            events.side[side].ids.extend(ids)
+    return request.SerializeToString()

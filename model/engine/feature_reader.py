@@ -1,9 +1,4 @@
-"""A batch's features from wire bytes to look-ups, in one call without the interpreter lock.
-
-The plain way, `grace.model.definition.input_encoding` and `grace.model.engine.feature_lookups`,
-is the definition, and the only
-one that knows what is wrong with a request: what C++ does not understand is left to it.
-"""
+"""A batch's features, read by C++ from the requests' bytes without the interpreter lock."""
 
 import weakref
 from collections.abc import Sequence
@@ -13,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from grace.index.users.native_users import UNKNOWN_BYTES, listed_names
-from grace.model.definition.inputs import inputs_of_kind
+from grace.configs.errors import RequestError
+from grace.model.definition.inputs import ModelInputs, inputs_of_kind
 from grace.model.definition.spec import (
     BagInput,
     CategoricalInput,
@@ -22,11 +17,16 @@ from grace.model.definition.spec import (
     ModelSpec,
     SequenceInput,
 )
-from grace.model.engine.feature_lookups import FeatureLookups, event_rows_of, squashed, table_begins
-from grace.model.engine.wire_features import WireFeatures
+from grace.model.engine.feature_lookups import (
+    FeatureLookups,
+    event_rows_of,
+    model_inputs_of,
+    table_begins,
+)
 from grace.native.loader import array_in, array_out, declare
+from grace.native.wire_faults import read_batch
 
-__all__ = ["DirectInputs", "NativeLookups"]
+__all__ = ["FeatureReader", "ReadFeatures", "read_inputs"]
 
 _open = declare(
     "grace_features_open",
@@ -51,24 +51,23 @@ _read = declare(
     *(c_uint64, c_int64, c_int64, c_void_p, array_in(np.int64)),
     *(array_out(np.float32, 2), array_out(np.int32, 2), array_out(np.int32)),
     *(c_int64, array_out(np.int32), array_out(np.int32, 3)),
-    *(array_out(np.bool_), c_int64, array_out(np.uint8), array_out(np.int64)),
+    *(array_out(np.int64, 2), c_int64, array_out(np.int64, 2), array_out(np.int64)),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class DirectInputs:
-    """What C++ made of a batch.
+class ReadFeatures:
+    """The features of a batch; a request with a fault has the row of an empty one.
 
-    understood  of each request; one that was not has the row of an empty one
-    ignored     of each request: names that the model lacks, with their kind
+    ignored  of each request: names that the model lacks, with their kind
     """
 
     inputs: FeatureLookups
-    understood: tuple[bool, ...]
+    faults: tuple[RequestError | None, ...]
     ignored: tuple[tuple[str, ...], ...]
 
 
-class NativeLookups:
+class FeatureReader:
     """Any thread may call it."""
 
     def __init__(self, spec: ModelSpec) -> None:
@@ -85,33 +84,33 @@ class NativeLookups:
         _declare_single(self._handle, dense, categorical, bags)
         _declare_sequences(self._handle, spec)
 
-    def read(self, requests: Sequence[WireFeatures], size: int) -> DirectInputs:
-        """In the CPU's memory; empty requests, all defaults, fill the batch up to `size`."""
-        if not 0 < size >= len(requests):
-            raise ValueError(f"a batch of {size} cannot hold {len(requests)} requests")
-        messages = (c_char_p * len(requests))(*[each.content for each in requests])
-        sizes = np.array([len(each.content) for each in requests], np.int64)
-        # Every id sent takes a byte at least.
-        room = int(sizes.sum()) + size * self._default_ids
+    def read(self, messages: Sequence[bytes], size: int) -> ReadFeatures:
+        """The features of grace.v1.RetrieveRequest messages, in the CPU's memory.
+
+        Empty requests, all defaults, fill the batch up to `size`.
+        """
+        # Every id takes a byte at least.
+        room = sum(map(len, messages)) + size * self._default_ids
         dense = np.empty((size, self._numbers), np.float32)
         categorical = np.empty((size, self._categorical), np.int32)
         bag_offsets = np.empty(size * self._bags + 1, np.int32)
         bag_rows = np.empty(room, np.int32)
         events = np.empty((size, self._places, self._ids), np.int32)
-        understood = np.empty(len(requests), np.bool_)
-        unknown = np.empty(UNKNOWN_BYTES, np.uint8)
-        unknown_ends = np.empty(len(requests), np.int64)
-        _read(
-            *(self._handle, len(requests), size, messages, sizes),
-            *(dense, categorical, bag_offsets, room, bag_rows, events),
-            *(understood, len(unknown), unknown, unknown_ends),
-        )
-        made = (squashed(dense), categorical, bag_offsets, bag_rows[: bag_offsets[-1]], events)
-        return DirectInputs(
-            inputs=FeatureLookups(*map(torch.from_numpy, made)),
-            understood=tuple(understood.tolist()),
-            ignored=listed_names(unknown, unknown_ends),
-        )
+        rows = (dense, categorical, bag_offsets, room, bag_rows, events)
+        faults, ignored = read_batch(_read, self._handle, messages, size, *rows)
+        made = (dense, categorical, bag_offsets, bag_rows[: bag_offsets[-1]], events)
+        return ReadFeatures(FeatureLookups(*map(torch.from_numpy, made)), faults, ignored)
+
+
+def read_inputs(spec: ModelSpec, messages: Sequence[bytes], size: int) -> ModelInputs:
+    """The inputs of a batch of grace.v1.RetrieveRequest messages.
+
+    Raises RequestError, naming the field, for what the model cannot read.
+    """
+    read = FeatureReader(spec).read(messages, size)
+    for fault in filter(None, read.faults):
+        raise fault
+    return model_inputs_of(spec, read.inputs)
 
 
 def _event_shape(spec: ModelSpec) -> tuple[int, int, int]:

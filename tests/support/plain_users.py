@@ -1,0 +1,93 @@
+"""The plain encoder of users, from Python values to rows: C++ is compared with it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+
+from grace.configs.errors import RequestError
+from grace.index.matchers.bloom import value_hashes
+from grace.index.targeting.schema import RESERVED_VALUE, Attribute, TargetSet
+from grace.index.users.user_rows import SetQueries, UserAttributes, UserEncoder, UserRows
+from grace.index.users.values import InternedValues
+
+__all__ = ["plain_rows"]
+
+
+def plain_rows(encoder: UserEncoder, users: Sequence[UserAttributes]) -> UserRows:
+    """What `encoder.encode` makes. Raises RequestError, naming the field."""
+    return _PlainEncoder(encoder).encode(users)
+
+
+@dataclass(frozen=True)
+class _PlainEncoder:
+    encoder: UserEncoder
+
+    def encode(self, users: Sequence[UserAttributes]) -> UserRows:
+        schema = self.encoder.schema
+        distinct = [self._distinct(user) for user in users]
+        rows = [self._row(user).to_bytes(schema.words * 8, "little") for user in distinct]
+        bitmask = np.frombuffer(b"".join(rows), "<u8").astype(np.uint64)
+        sets = tuple(
+            self._queries(values, [user.get(target_set.name, ()) for user in distinct])
+            for target_set, values in zip(schema.sets, self.encoder.set_values, strict=True)
+        )
+        ignored = tuple(tuple(sorted(user.keys() - set(schema.names))) for user in users)
+        return UserRows(self.encoder, bitmask.reshape(len(users), schema.words), sets, ignored)
+
+    def _distinct(self, user: UserAttributes) -> dict[str, tuple[str, ...]]:
+        """Checked in the schema's order; names that it does not have come last, sorted."""
+        schema = self.encoder.schema
+        declared = [each.name for each in (*schema.attributes, *schema.sets)]
+        sets = {target_set.name: target_set for target_set in schema.sets}
+        found = {}
+        for name in (*declared, *sorted(user.keys() - set(declared))):
+            values = found[name] = tuple(dict.fromkeys(user.get(name, ())))
+            if RESERVED_VALUE in values:
+                fault = f"{RESERVED_VALUE!r} is reserved; name values, or send none"
+                raise RequestError(f"user.{name}.values", fault)
+            if name in sets:
+                _require_few(sets[name], values)
+        return found
+
+    def _row(self, user: Mapping[str, tuple[str, ...]]) -> int:
+        """The user's bits as one number."""
+        schema = self.encoder.schema
+        row = 0
+        for attribute, first in zip(schema.attributes, schema.first_bits, strict=True):
+            bit_of = {value: first + i for i, value in enumerate(attribute.values)}
+            other = first + len(attribute.values)
+            values = user.get(attribute.name, ()) or _stand_in(attribute)
+            for value in values:
+                row |= 1 << bit_of.get(value, other)
+            if not values:
+                row |= 1 << other
+        return row
+
+    def _queries(self, interned: InternedValues, users: Sequence[tuple[str, ...]]) -> SetQueries:
+        offsets, value_offsets, known = [0], [0], interned.ids
+        value_ids: list[int] = []
+        for values in users:
+            value_ids.extend(sorted([known[value] for value in values if value in known]))
+            offsets.append(offsets[-1] + len(values))
+            value_offsets.append(len(value_ids))
+        return SetQueries(
+            np.array(offsets, np.int32),
+            value_hashes(chain.from_iterable(users), self.encoder.schema.hash_seed),
+            np.array(value_offsets, np.int32),
+            np.array(value_ids, np.int32),
+        )
+
+
+def _require_few(target_set: TargetSet, values: tuple[str, ...]) -> None:
+    if len(values) > target_set.max_request_values:
+        raise RequestError(
+            f"user.{target_set.name}.values",
+            f"{len(values)} distinct values, at most {target_set.max_request_values} are allowed "
+            "(max_request_values in the targeting schema); send fewer",
+        )
+
+
+def _stand_in(attribute: Attribute) -> tuple[str, ...]:
+    return () if attribute.missing is None else (attribute.missing,)
