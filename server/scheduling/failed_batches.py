@@ -1,10 +1,8 @@
 """When failed batches mean that a stage is broken, rather than unlucky with one request."""
 
-import pickle
-from dataclasses import replace
-
 import torch
 
+from grace.proto.retrieval_pb2 import RetrieveRequest
 from grace.server.messages import RequestBatch
 
 __all__ = ["FAILURES_OF_A_BROKEN_STAGE", "FailedBatches"]
@@ -32,7 +30,7 @@ class FailedBatches:
         if isinstance(error, DEVICE_ERRORS):
             return True
         if len(batch.requests) == 1:
-            content = pickle.dumps(replace(batch.requests[0].retrieval, request_id=""))
+            content = _content(batch.requests[0].retrieval.message)
             if content in self._alone:
                 return False
             self._alone.add(content)
@@ -43,3 +41,10 @@ class FailedBatches:
         """After a batch that did not fail."""
         self._counted = 0
         self._alone.clear()
+
+
+def _content(message: bytes) -> bytes:
+    """The same for every retry of a request: all of it but its id."""
+    request = RetrieveRequest.FromString(message)
+    request.ClearField("request_id")
+    return request.SerializeToString(deterministic=True)
