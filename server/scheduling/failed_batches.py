@@ -1,11 +1,10 @@
 """When failed batches mean that a stage is broken, and not just that one request is bad."""
 
-import pickle
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 
+from grace.proto.retrieval_pb2 import RetrieveRequest
 from grace.server.messages import PendingRequest
 
 __all__ = ["FAILURES_OF_A_BROKEN_STAGE", "FailedBatches"]
@@ -33,7 +32,7 @@ class FailedBatches:
         if isinstance(error, DEVICE_ERRORS):
             return True
         if len(requests) == 1:
-            content = pickle.dumps(replace(requests[0].retrieval, request_id=""))
+            content = _content(requests[0].retrieval.message)
             if content in self._alone:
                 return False
             self._alone.add(content)
@@ -44,3 +43,10 @@ class FailedBatches:
         """Start again, after a batch that did not fail."""
         self._counted = 0
         self._alone.clear()
+
+
+def _content(message: bytes) -> bytes:
+    """The same for every retry of a request: all of it but its id."""
+    request = RetrieveRequest.FromString(message)
+    request.ClearField("request_id")
+    return request.SerializeToString(deterministic=True)

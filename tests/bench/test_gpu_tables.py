@@ -251,13 +251,14 @@ def test_a_decoder_alone_is_the_same_decoder() -> None:
 def test_full_requests_give_every_declared_input_at_its_longest() -> None:
     loaded = load_model_config(PAPER)
     (request,) = full_requests(loaded.model, [{"region": ["region-001"]}], seed=7)
-    read = read_request(
+    read_request(
         request.SerializeToString(), LimitsConfig(), loaded.generation
-    ).features.read()
-    named = {*read.dense, *read.categorical, *read.bags}
-    assert named | set(read.sequences) == set(loaded.model.inputs)
-    assert len(read.sequences["impressions"].sids) == 256 * 4
-    assert all(len(ids) == 20 for ids in read.bags.values())
+    )  # within the limits
+    given = request.features
+    named = {*given.dense, *given.categorical, *given.bags}
+    assert named | set(given.sequences) == set(loaded.model.inputs)
+    assert len(given.sequences["impressions"].sids) == 256 * 4
+    assert all(len(bag.ids) == 20 for bag in given.bags.values())
 
 
 @pytest.mark.subprocess

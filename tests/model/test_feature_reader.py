@@ -137,7 +137,8 @@ def test_names_the_model_lacks_are_listed_and_change_nothing() -> None:
 
 def test_any_number_of_names_the_model_lacks_is_listed() -> None:
     names = {f"{'x' * 100}{number}": [1] for number in range(3000)}
-    messages = [features_message(RequestFeatures(bags=each)) for each in (names, {"mood": []}, {})]
+    bags: list[dict[str, list[int]]] = [names, {"mood": []}, {}]
+    messages = [features_message(RequestFeatures(bags=each)) for each in bags]
     got = FeatureReader(INTERFORMER).read(messages, 3)
     assert got.ignored == (tuple(sorted(f"bags.{name}" for name in names)), ("bags.mood",), ())
 

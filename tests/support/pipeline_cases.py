@@ -17,6 +17,7 @@ from grace.index.users.user_rows import UserEncoder, UserRows
 from grace.kernels import UserTensors
 from grace.model.definition.inputs import FeatureTensors
 from grace.model.engine.feature_lookups import FeatureLookups
+from grace.proto.retrieval_pb2 import RetrieveRequest, Values
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.messages import (
     Answer,
@@ -86,7 +87,7 @@ def request_of(
     arrived: float | None = None,
 ) -> PendingRequest:
     retrieval = Retrieval(
-        message=b"",
+        message=RetrieveRequest(user={"name": Values(values=[name])}).SerializeToString(),
         request_id=name,
         model="",
         sid_space="",

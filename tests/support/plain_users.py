@@ -39,8 +39,8 @@ class _PlainEncoder:
     def _distinct(self, user: UserAttributes) -> dict[str, tuple[str, ...]]:
         """Checked in the schema's order; names that it does not have come last, sorted."""
         schema = self.encoder.schema
-        declared = [each.name for each in (*schema.attributes, *schema.sets)]
         sets = {target_set.name: target_set for target_set in schema.sets}
+        declared = [*[attribute.name for attribute in schema.attributes], *sets]
         found = {}
         for name in (*declared, *sorted(user.keys() - set(declared))):
             values = found[name] = tuple(dict.fromkeys(user.get(name, ())))
