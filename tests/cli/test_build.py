@@ -33,7 +33,7 @@ def test_a_build_publishes_and_says_what_it_made(catalogue: Path, tmp_path: Path
     assert (code, err) == (0, "")
     assert "version 1 (published)" in out
     assert "333 SIDs" in out
-    assert "ignored: title" in out
+    assert "targeting.yaml does not name: title" in out
     assert (tmp_path / "root" / "CURRENT").read_text() == "00000000000000000001\n"
 
 

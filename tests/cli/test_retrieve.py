@@ -83,7 +83,7 @@ def test_without_a_file_a_user_with_only_a_country_gets_ads(address: str) -> Non
 @pytest.mark.parametrize(
     ("options", "code", "error"),
     [
-        (("--user", "country"), 2, "--user country: write NAME=VALUE, say country=US"),
+        (("--user", "country"), 2, "--user country: write NAME=VALUE, such as country=US"),
         (("--profile", "huge"), 2, "INVALID_ARGUMENT (invalid_field): profile: 'huge' is not a"),
         (("--max-ads", "4000000"), 2, "INVALID_ARGUMENT (invalid_field): max_ads: 4000000 ads, at"),
         (("--wait", "inf"), 2, "--timeout and --wait: give a number of seconds"),

@@ -48,7 +48,7 @@ def test_a_gpu_older_than_the_kernels_is_refused_before_any_runs(
 @pytest.mark.subprocess
 def test_a_cpu_start_loads_no_triton_and_a_gpu_without_it_names_what_to_install() -> None:
     done = run_python(
-        "import sys, torch, grace.model.definition.encoders\n"
+        "import sys, torch, grace.model.definition.t5_encoder\n"
         "from grace.kernels import load_encoder_ops, load_ops\n"
         "load_ops(torch.device('cpu')), load_encoder_ops(torch.device('cpu'))\n"
         "print([name for name in sys.modules if name.startswith('triton')])\n"

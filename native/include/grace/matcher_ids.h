@@ -1,5 +1,5 @@
-// The table rows of a child entry's matcher, as index/matchers/node_matchers.py stores them: one, or one per
-// partition. Like match.h, nothing of torch or the CUDA runtime.
+// The table rows of a child entry's matcher, as index/matchers/node_matchers.py stores them: one,
+// or one per partition. Like match.h, nothing of torch or the CUDA runtime.
 #ifndef GRACE_MATCHER_IDS_H_
 #define GRACE_MATCHER_IDS_H_
 
