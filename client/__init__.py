@@ -1,5 +1,5 @@
 """Call a GRACE server from Python."""
 
-from grace.client.client import RetrievalClient, request_of_json
+from grace.client.client import AsyncRetrievalClient, RetrievalClient, request_of_json
 
-__all__ = ["RetrievalClient", "request_of_json"]
+__all__ = ["AsyncRetrievalClient", "RetrievalClient", "request_of_json"]

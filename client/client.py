@@ -1,9 +1,12 @@
-"""A client of a server, which `grace retrieve` and `grace demo` use.
+"""Clients of a server, for threads and for asyncio.
 
     with RetrievalClient("127.0.0.1:50051") as client:
         reply = client.retrieve(request_of_json(json.loads(text)), timeout=1.0)
 
-One client serves any number of threads.
+    async with AsyncRetrievalClient("127.0.0.1:50051") as client:
+        reply = await client.retrieve(request, timeout=1.0)
+
+A `RetrievalClient` serves any number of threads, an `AsyncRetrievalClient` one event loop.
 """
 
 import re
@@ -20,9 +23,10 @@ from grace.client.request_json import request_of_json
 from grace.configs.errors import CallError, InputError, InvalidCallError
 from grace.proto import retrieval_pb2 as wire
 
-__all__ = ["RetrievalClient", "request_of_json"]
+__all__ = ["AsyncRetrievalClient", "RetrievalClient", "request_of_json"]
 
 SERVICE = "grace.v1.AdsRetrieval"
+METHOD = f"/{SERVICE}/Retrieve"
 OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -31,7 +35,7 @@ OPTIONS = (
 REFUSED = ("INVALID_ARGUMENT", "FAILED_PRECONDITION")
 """Statuses that refuse what the request says."""
 NO_SUCH_SERVICE = ("UNIMPLEMENTED", "NOT_FOUND")
-"""What a call and a health check get from another service."""
+"""Statuses of a call and of a health check that another service answers."""
 LOOK_AGAIN_SECONDS = 0.05
 CHECK_SECONDS = 5.0
 MAX_PORT = 65535
@@ -40,15 +44,15 @@ _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[^\]]+)\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{
 
 class RetrievalClient:
     def __init__(self, address: str) -> None:
-        """Connects with the first call, and again after a lost connection.
+        """Connect with the first call, and again after a lost connection.
 
-        address  HOST:PORT; anything else, which gRPC would only fail to reach, is an InputError
+        address  HOST:PORT; anything else is an InputError
         """
         _require_host_and_port(address)
         self.address = address
         self._channel = grpc.insecure_channel(address, options=OPTIONS)
         self._retrieve = self._channel.unary_unary(
-            f"/{SERVICE}/Retrieve",
+            METHOD,
             request_serializer=wire.RetrieveRequest.SerializeToString,
             response_deserializer=wire.RetrieveResponse.FromString,
         )
@@ -73,22 +77,22 @@ class RetrievalClient:
         self._channel.close()
 
     def retrieve(self, request: wire.RetrieveRequest, timeout: float) -> wire.RetrieveResponse:
-        """`timeout`, in seconds, is the call's deadline, which the server sees too."""
+        """Return the reply. `timeout`, in seconds, is the deadline, which the server sees too."""
         try:
             reply: wire.RetrieveResponse = self._retrieve(request, timeout=timeout)
         except grpc.RpcError as error:
-            raise self._call_error(error) from None
+            raise _call_error(self.address, error) from None
         return reply
 
     def is_ready(self, timeout: float = CHECK_SECONDS) -> bool:
-        """Whether the server's health is SERVING; not if there is no server."""
+        """Return whether the server's health is SERVING; False without a server."""
         try:
             request = health_pb2.HealthCheckRequest(service=SERVICE)
             status = self._check(request, timeout=timeout).status
         except grpc.RpcError as error:
             if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 return False
-            raise self._call_error(error) from None
+            raise _call_error(self.address, error) from None
         return bool(status == health_pb2.HealthCheckResponse.SERVING)
 
     def wait_ready(self, timeout: float) -> None:
@@ -102,30 +106,70 @@ class RetrievalClient:
                 )
             time.sleep(LOOK_AGAIN_SECONDS)
 
-    def _call_error(self, error: grpc.RpcError) -> CallError:
-        code, text = error.code().name, " ".join((error.details() or "").split())
-        trailers = dict(cast(Iterable[tuple[str, str]], error.trailing_metadata() or ()))
-        reason = trailers.get("grace-reason", "")
-        if code in REFUSED:
-            return InvalidCallError(code, reason, text)
-        if reason:
-            return CallError(code, reason, text)
-        if code == "UNAVAILABLE":
-            text = f"no server at {self.address}; start it (grace serve), or give --address"
-        elif code == "DEADLINE_EXCEEDED":
-            text = f"{self.address} did not answer in time; allow more (--timeout)"
-        elif code in NO_SUCH_SERVICE:
-            text = (
-                f"what answers at {self.address} does not serve Retrieve; it may be a server's "
-                "Admin address: give --address that of its section listen"
-            )
-        return CallError(code, "", text)
+
+class AsyncRetrievalClient:
+    """The same call for asyncio. Create it inside the event loop that uses it."""
+
+    def __init__(self, address: str) -> None:
+        """Connect with the first call, and again after a lost connection."""
+        _require_host_and_port(address)
+        self.address = address
+        self._channel = grpc.aio.insecure_channel(address, options=OPTIONS)
+        self._retrieve = self._channel.unary_unary(
+            METHOD,
+            request_serializer=wire.RetrieveRequest.SerializeToString,
+            response_deserializer=wire.RetrieveResponse.FromString,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def retrieve(
+        self, request: wire.RetrieveRequest, timeout: float
+    ) -> wire.RetrieveResponse:
+        """Return the reply. `timeout`, in seconds, is the deadline, which the server sees too."""
+        try:
+            reply: wire.RetrieveResponse = await self._retrieve(request, timeout=timeout)
+        except grpc.aio.AioRpcError as error:
+            raise _call_error(self.address, error) from None
+        return reply
+
+
+def _call_error(address: str, error: grpc.RpcError) -> CallError:
+    code, text = error.code().name, " ".join((error.details() or "").split())
+    trailers = dict(cast(Iterable[tuple[str, str]], error.trailing_metadata() or ()))
+    reason = trailers.get("grace-reason", "")
+    if code in REFUSED:
+        return InvalidCallError(code, reason, text)
+    if reason:
+        return CallError(code, reason, text)
+    if code == "UNAVAILABLE":
+        text = f"no server at {address}; start it (grace serve), or give --address"
+    elif code == "DEADLINE_EXCEEDED":
+        text = f"{address} did not answer in time; allow more (--timeout)"
+    elif code in NO_SUCH_SERVICE:
+        text = (
+            f"what answers at {address} does not serve Retrieve; it may be a server's "
+            "Admin address: give --address that of its section listen"
+        )
+    return CallError(code, "", text)
 
 
 def _require_host_and_port(address: str) -> None:
     found = _ADDRESS.fullmatch(address)
     if found is None or not (found["ipv6"] is None or _is_ipv6(found["ipv6"])):
-        fault = "expected HOST:PORT, say 127.0.0.1:50051 or [::1]:50051"
+        fault = "expected HOST:PORT, such as 127.0.0.1:50051 or [::1]:50051"
         raise InputError(f"address {address!r}: {fault}")
     if not 1 <= int(found["port"]) <= MAX_PORT:
         raise InputError(f"address {address!r}: the port must be 1 to {MAX_PORT}")

@@ -1,9 +1,11 @@
-"""The client that comes with the project: where it calls, and what it says when that fails."""
+"""The Python clients: their addresses, their replies, and their errors."""
+
+import asyncio
 
 import pytest
 
-from grace.client.client import RetrievalClient
-from grace.configs.errors import CallError, InputError
+from grace.client import AsyncRetrievalClient, RetrievalClient
+from grace.configs.errors import CallError, InputError, InvalidCallError
 from grace.proto.retrieval_pb2 import RetrieveRequest
 from support.server_process import ServerProcess
 
@@ -58,3 +60,25 @@ def test_a_call_to_the_admin_address_says_that_it_may_be_that(
             with pytest.raises(CallError, match="it may be a server's Admin address") as refused:
                 call()
             assert refused.value.exit_code == 1
+
+
+@pytest.mark.subprocess
+def test_the_asyncio_client_gets_the_reply_and_the_errors_of_the_other(
+    healthy_server: ServerProcess,
+) -> None:
+    request = RetrieveRequest(request_id="r1", max_ads=3)
+    unknown = RetrieveRequest(profile="no-such-profile")
+
+    async def calls() -> tuple[list[int], str]:
+        async with AsyncRetrievalClient(healthy_server.address) as client:
+            replies = await asyncio.gather(*(client.retrieve(request, 30.0) for _ in range(3)))
+            with pytest.raises(InvalidCallError) as refused:
+                await client.retrieve(unknown, 30.0)
+        assert len({tuple(reply.ad_ids) for reply in replies}) == 1
+        return list(replies[0].ad_ids), str(refused.value)
+
+    with RetrievalClient(healthy_server.address) as client:
+        expected = list(client.retrieve(request, 30.0).ad_ids)
+        with pytest.raises(InvalidCallError) as refused:
+            client.retrieve(unknown, 30.0)
+    assert asyncio.run(calls()) == (expected, str(refused.value))
