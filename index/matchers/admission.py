@@ -13,10 +13,12 @@ from grace.index.trie import SidTrie
 from grace.index.users.user_rows import UserRows
 from grace.native.loader import array_in, array_out, declare
 
-__all__ = ["admitted_entries"]
+__all__ = ["SetMatcher", "admitted_entries", "native_admit_children"]
 
 
-class _SetMatcher(ctypes.Structure):
+class SetMatcher(ctypes.Structure):
+    """One set's Bloom rows and queries, as C++ reads them (native/src/admit_children.cpp)."""
+
     _fields_ = (
         ("matcher", MatcherIds),
         ("table", c_void_p),
@@ -28,8 +30,7 @@ class _SetMatcher(ctypes.Structure):
     )
 
 
-# The function of kernels/decode/admit_children_cpu.py, on arrays instead of tensors.
-_admit_children = declare(
+native_admit_children = declare(
     "grace_admit_children",
     *(c_int32, c_int64, c_int64, array_in(np.int32, 2)),
     *(c_int64, array_in(np.int32), array_in(np.int32)),
@@ -57,7 +58,7 @@ def admitted_entries(
     bitmask = snapshot.matchers.bitmask
     levels = _id_levels(bitmask, snapshot.trie)
     sets = [
-        _SetMatcher(
+        SetMatcher(
             MatcherIds.of(bloom.rows.index, bloom.rows.offsets, levels),
             *(bloom.rows.table.ctypes.data, bloom.star.ctypes.data),
             *(queries.offsets[request:].ctypes.data, queries.hashes.ctypes.data),
@@ -71,12 +72,12 @@ def admitted_entries(
     # any array with a number for each entry will do.
     no_tokens = bitmask.index
     found, children = np.empty(2, np.int32), np.empty(len(run), np.int32)
-    _admit_children(
+    native_admit_children(
         *(1, 1, 1, np.zeros((1, 1), np.int32)),
         *(1, np.array([run.start, run.stop], np.int32), no_tokens),
         ctypes.byref(MatcherIds.of(bitmask.index, bitmask.offsets, levels)),
         *(bitmask.table, snapshot.schema.words, users.bitmask[request : request + 1]),
-        *((_SetMatcher * len(sets))(*sets), len(sets)),
+        *((SetMatcher * len(sets))(*sets), len(sets)),
         *(found, len(run), np.empty(len(run), np.int32), children),
     )
     admitted = np.zeros(len(run), np.bool_)

@@ -5,13 +5,13 @@ the first word or query that decides it, and reads the tensors in place.
 """
 
 import ctypes
-from ctypes import c_int32, c_int64, c_uint32, c_void_p
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from grace.index.matchers.admission import SetMatcher, native_admit_children
 from grace.index.matchers.matcher_ids import MatcherIds
 from grace.kernels.decode.admit_children import (
     check_admission,
@@ -20,34 +20,11 @@ from grace.kernels.decode.admit_children import (
     set_addresses,
 )
 from grace.kernels.decode.tensors import Candidates, DecodeIndex, UserTensors
-from grace.native.loader import array_in, array_out, declare
 
 __all__ = ["admit_children_cpu"]
 
 _CPU = torch.device("cpu")
 _CHILDREN_PER_THREAD = 16384  # testing fewer takes less time than starting a thread
-
-
-class _SetMatcher(ctypes.Structure):
-    _fields_ = (
-        ("matcher", MatcherIds),
-        ("table", c_void_p),
-        ("star", c_void_p),
-        ("offsets", c_void_p),
-        ("hashes", c_void_p),
-        ("bits", c_uint32),
-        ("hashes_per_value", c_uint32),
-    )
-
-
-_admit_children = declare(
-    "grace_admit_children",
-    *(c_int32, c_int64, c_int64, array_in(np.int32, 2)),
-    *(c_int64, array_in(np.int32), array_in(np.int32)),
-    *(c_void_p, array_in(np.uint64, 2), c_int32, array_in(np.uint64, 2)),
-    *(c_void_p, c_int32),
-    *(array_out(np.int32), c_int64, array_out(np.int32), array_out(np.int32)),
-)
 
 
 def admit_children_cpu(nodes: Tensor, users: UserTensors, index: DecodeIndex) -> Candidates:
@@ -62,17 +39,17 @@ def admit_children_cpu(nodes: Tensor, users: UserTensors, index: DecodeIndex) ->
     ids, table, words = _bitmasks(index)
     # In mode `cd` the snapshot has no matchers, whatever sets the users have.
     sets = [
-        _SetMatcher(
+        SetMatcher(
             matcher=MatcherIds(*row_addresses("bloom", bloom.index, bloom.offsets, _CPU)),
             **set_addresses(bloom, queries, _CPU),
         )
         for bloom, queries in zip(index.blooms, users.sets, strict=False)
     ]
-    _admit_children(
+    native_admit_children(
         *(threads, *beams.shape, beams.numpy()),
         *(len(index.node_offsets) - 1, index.node_offsets.numpy(), index.csr_tokens.numpy()),
         *(ctypes.byref(ids), table, words, _words(users.bitmask)),
-        *((_SetMatcher * len(sets))(*sets), len(sets)),
+        *((SetMatcher * len(sets))(*sets), len(sets)),
         *(offsets.numpy(), room, tokens.numpy(), children.numpy()),
     )
     admitted = int(offsets[-1])
