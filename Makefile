@@ -56,7 +56,7 @@ native: $(INSTALLED)  ## compile the C++ library, if it is not current; CUDA=1: 
 
 # Stubs refuse to be loaded by an older grpcio or protobuf than made them: so they are made by an old
 # compiler, which needs an environment of its own, since it takes no new protobuf.
-generate_stubs = $(PROTO_TOOLS)/bin/python -m grpc_tools.protoc -I. \
+generate_stubs = $(PROTO_TOOLS)/bin/python -m grpc_tools.protoc -Isrc \
   --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) grace/proto/retrieval.proto
 
 $(PROTO_TOOLS)/.installed: | $(INSTALLED)
@@ -67,7 +67,7 @@ $(PROTO_TOOLS)/.installed: | $(INSTALLED)
 	@touch $@
 
 proto: $(INSTALLED) $(PROTO_TOOLS)/.installed  ## generate the stubs of proto/retrieval.proto again
-	$(call generate_stubs,.)
+	$(call generate_stubs,src)
 
 fix: $(TOOLS)  ## fix what a tool can fix: lint, format, generated tables
 	-$(BIN)/ruff check --quiet --fix-only .
@@ -110,8 +110,9 @@ test-gpu:  ## build the GPU kernels and run the tests that need a GPU, with GPU_
 	  test $$? = 3 && fault="its torch finds no GPU" || fault="it cannot import torch"; \
 	  echo "error: GPU_PYTHON=$(GPU_PYTHON): $$fault; on a machine with a GPU, name a Python whose" \
 	  "torch finds it: make test-gpu GPU_PYTHON=python3.12" >&2; exit 1; }
-	@$(GPU_PYTHON) -m grace.native.build && $(GPU_PYTHON) -m grace.native.build --cuda
-	PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" \
+	@export PYTHONPATH="$(CURDIR)/src"; \
+	  $(GPU_PYTHON) -m grace.native.build && $(GPU_PYTHON) -m grace.native.build --cuda
+	PYTHONPATH="$(CURDIR)/src$${PYTHONPATH:+:$$PYTHONPATH}" \
 	  $(GPU_PYTHON) -m pytest $(GPU_PYTEST) $(GPU_TESTS) $(PYTEST_ARGS)
 
 test-package: $(TOOLS)  ## build wheel and sdist, install them beside strangers of the same names

@@ -1,5 +1,6 @@
 """The one thing pyproject.toml cannot say: a wheel carries the compiled native library."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ class BuildWithNative(build_py):
         compiled = subprocess.run(
             [sys.executable, "-m", "grace.native.build", "--bare", "--out", str(out)],
             cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
             check=False,
         )
         if compiled.returncode:

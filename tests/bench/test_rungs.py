@@ -159,7 +159,7 @@ print("agree")
 @pytest.mark.subprocess
 def test_coalesced_and_fused_attention_agree_with_the_plain_one(repository: Path) -> None:
     pytest.importorskip("triton")
-    path = os.pathsep.join([str(repository), str(repository / "tests")])
+    path = os.pathsep.join([str(repository / "src"), str(repository / "tests")])
     done = run_python(INTERPRETED, env={"TRITON_INTERPRET": "1", "PYTHONPATH": path})
     assert done.stdout == "agree\n", done.stderr
 

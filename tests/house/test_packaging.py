@@ -41,10 +41,9 @@ def third_party(repository: Path) -> set[str]:
 
 
 def test_each_top_level_package_has_its_link_in_grace(repository: Path) -> None:
-    links = {
-        file.name: file.readlink() for file in (repository / "grace").iterdir() if file.is_symlink()
-    }
-    assert links == {name: Path("..") / name for name in layout.LAYERS}
+    files = (repository / "src" / "grace").iterdir()
+    links = {file.name: file.readlink() for file in files if file.is_symlink()}
+    assert links == {name: Path("../..") / name for name in layout.LAYERS}
 
 
 def test_the_editable_install_puts_no_import_hook_between_reader_and_file(

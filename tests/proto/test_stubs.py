@@ -40,7 +40,7 @@ def test_the_stubs_say_what_the_proto_file_says(repository: Path) -> None:
     of_stubs = FileDescriptorProto()
     wire.DESCRIPTOR.CopyToProto(of_stubs)
     of_file = described(repository)
-    of_file.name = of_stubs.name  # protoc reads it through the link in `grace/`
+    of_file.name = of_stubs.name  # protoc reads it through the link in `src/grace`
     for message in of_file.message_type:
         clear_json_names(message)
     assert of_stubs == of_file

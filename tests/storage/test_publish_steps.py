@@ -20,7 +20,7 @@ from support.forgery import make_version, tiny_snapshot
 def run_killed_writer(repository: Path, root: Path) -> dict[str, int]:
     done = subprocess.run(
         [sys.executable, repository / "tests/support/killed_writer.py", root],
-        env={**os.environ, "PYTHONPATH": f"{repository}:{repository / 'tests'}"},
+        env={**os.environ, "PYTHONPATH": f"{repository / 'src'}:{repository / 'tests'}"},
         capture_output=True,
         text=True,
         check=False,

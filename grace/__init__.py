@@ -1,1 +1,0 @@
-"""GRACE serves generative retrieval for ads. Each package here is a link to a top-level folder."""
