@@ -13,40 +13,44 @@ __all__ = ["bench"]
 
 def bench(
     table: Annotated[
-        str, typer.Argument(help="attention, gtm, ladder, serve, budget, others, overlap.")
+        str, typer.Argument(help="attention, gtm, ladder, serve, budget, others or overlap.")
     ],
     out: Annotated[
-        Path | None, typer.Option(help="Result file, JSON; without it rows are only printed.")
+        Path | None, typer.Option(help="Result file, JSON. Without it, rows are only printed.")
     ] = None,
     device: Annotated[str, typer.Option(help="cuda:0, or cpu with --tiny.")] = "cuda:0",
     tiny: Annotated[
-        bool, typer.Option("--tiny", help="Shapes for a CPU: they prove the path, not the speed.")
+        bool, typer.Option("--tiny", help="Small shapes for a CPU; their times mean nothing.")
     ] = False,
-    seconds: Annotated[float, typer.Option(help="Of each sustained measurement.")] = 3.0,
+    seconds: Annotated[float, typer.Option(help="Seconds of each sustained measurement.")] = 3.0,
     precision: Annotated[
         list[str] | None,
-        typer.Option(help="bf16, fp16 or fp32; repeatable. Without: bf16; a server on a CPU fp32."),
+        typer.Option(
+            help="bf16, fp16 or fp32; repeatable. Default: bf16; a server on a CPU: fp32."
+        ),
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option(help="A part, such as L1 or admission:union; repeatable.")
+        list[str] | None,
+        typer.Option(help="Measure only this part, such as L1 or admission:union; repeatable."),
     ] = None,
     sids: Annotated[
-        list[int] | None, typer.Option(help="SIDs of the catalogue, not 30 million; repeatable.")
+        list[int] | None,
+        typer.Option(help="SIDs of the catalogue instead of 30 million; repeatable."),
     ] = None,
     rate: Annotated[
-        list[float] | None, typer.Option(help="serve: requests a second; may be repeated.")
+        list[float] | None, typer.Option(help="serve: requests a second; repeatable.")
     ] = None,
     add: Annotated[
-        bool, typer.Option("--add", help="Keep the rows of --out that are not measured again.")
+        bool, typer.Option("--add", help="Keep the rows of --out that this run does not measure.")
     ] = False,
     commit: Annotated[
-        str | None, typer.Option(help="The measured commit, where there is no git repository.")
+        str | None, typer.Option(help="The measured commit, if there is no git repository.")
     ] = None,
     cache: Annotated[
         Path | None, typer.Option(help="Folder of catalogues that several commands share.")
     ] = None,
 ) -> None:
-    """Measure one of the tables in docs/performance.md; every row agreed with its definition.
+    """Measure one of the tables in docs/performance.md; every row has passed its agreement test.
 
     attention: the attention kernels; with --only counters: their counters from Nsight Compute. gtm:
     admission and selection. ladder: decoder and whole path, rung by rung. serve: a server under

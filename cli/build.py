@@ -21,46 +21,54 @@ def build(
     targeting: Annotated[Path, typer.Option(help="The targeting schema, YAML.")],
     root: Annotated[Path, typer.Option(help="Snapshot root; versions are folders in it.")],
     matchers: Annotated[
-        str, typer.Option(help="Matchers of the trie's nodes: cd, union, static, dynamic.")
+        str, typer.Option(help="What decoding tests at each node: cd, union, static or dynamic.")
     ] = "union",
     k: Annotated[
         str | None,
-        typer.Option("--k", help="Static: partitions of a node, per token, as 64,64,32,8."),
+        typer.Option("--k", help="static: partitions of a node at each token, as 64,64,32,8."),
     ] = None,
     fill_target: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Dynamic: mean fill to reach. Default: 0.25."),
+        typer.Option(min=0, max=1, help="dynamic: the mean fill to reach. Default: 0.25."),
     ] = None,
     k_max: Annotated[
         int | None,
-        typer.Option(min=1, help="Dynamic: partitions at most, a power of two. Default: 32."),
+        typer.Option(min=1, help="dynamic: most partitions, a power of two. Default: 32."),
     ] = None,
     sid_space: Annotated[
         str | None, typer.Option(help="Name of the SID space. Default: the Parquet metadata.")
     ] = None,
     vocab_sizes: Annotated[
-        str | None, typer.Option(help="As 512,512,512,512. Default: the Parquet metadata.")
+        str | None,
+        typer.Option(
+            help="Tokens per position, as 512,512,512,512. Default: the Parquet metadata."
+        ),
     ] = None,
-    version: Annotated[int | None, typer.Option(help="Default: one above the latest.")] = None,
+    version: Annotated[
+        int | None, typer.Option(help="Number of the new version. Default: one above the latest.")
+    ] = None,
     updates_watermark: Annotated[
-        int, typer.Option(help="Stored in the manifest for live ad updates, which are planned.")
+        int,
+        typer.Option(help="Number to store in the manifest for live updates, which are planned."),
     ] = 0,
     max_rejects: Annotated[
-        int, typer.Option(min=0, help="Build without this many faulty ads.")
+        int, typer.Option(min=0, help="Leave out up to this many faulty ads.")
     ] = 0,
     reject_file: Annotated[
-        Path | None, typer.Option(help="Default: ROOT/VERSION.rejects.jsonl.")
+        Path | None,
+        typer.Option(help="List refused ads here. Default: ROOT/VERSION.rejects.jsonl."),
     ] = None,
     publish: Annotated[bool, typer.Option(help="Make the new version current.")] = True,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Default: all cores; 1 per task with --ray.")
+        int | None,
+        typer.Option(min=1, help="Number of threads. Default: all cores; with --ray 1 per task."),
     ] = None,
     shards: Annotated[
         int | None,
         typer.Option(
             min=1,
             help="Build N ranges of first tokens one by one: less memory, the same bytes. N is at "
-            "most the number of first tokens. Default with --ray: as many as it runs at once.",
+            "most the number of first tokens. Default with --ray: as many as Ray runs at once.",
         ),
     ] = None,
     ray: Annotated[
@@ -68,9 +76,11 @@ def build(
         typer.Option(metavar="ADDRESS", help="Build the shards on this Ray cluster, or `local`."),
     ] = None,
     scratch: Annotated[
-        Path | None, typer.Option(help="For the shards' files. Default: in ROOT.")
+        Path | None, typer.Option(help="Folder for the shards' files. Default: in ROOT.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="A summary for scripts.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as JSON, for scripts.")
+    ] = False,
 ) -> None:
     """Build a snapshot from an ads table in Parquet, and publish it.
 

@@ -46,10 +46,10 @@ and in another:
 
 def demo(
     out: Annotated[
-        Path | None, typer.Option(help="Keep the files here; without it they are removed.")
+        Path | None, typer.Option(help="Keep the files here. Without it, the command removes them.")
     ] = None,
-    users: Annotated[int, typer.Option(min=1, max=64, help="How many users to serve.")] = 3,
-    force: Annotated[bool, typer.Option("--force", help="Replace files from before.")] = False,
+    users: Annotated[int, typer.Option(min=1, max=64, help="Number of users to serve.")] = 3,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
 ) -> None:
     """Build a small catalogue, serve it with a trained model, and explain the ads users get.
 

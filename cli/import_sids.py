@@ -16,33 +16,42 @@ def import_sids(
         Path, typer.Argument(metavar="SIDS", help="FILE.index.json, FILE.jsonl or FILE.npy.")
     ],
     out: Annotated[Path, typer.Option(help="The ads table to write, Parquet.")],
-    sid_space: Annotated[str, typer.Option(help="Name of the SID space; the model's too.")],
+    sid_space: Annotated[
+        str, typer.Option(help="Name of the SID space, which must be the model's.")
+    ],
     ids: Annotated[
         Path | None,
-        typer.Option(help="Item ids of a .npy: another, or lines of text. Default: row numbers."),
+        typer.Option(
+            help="Item ids for a .npy: another .npy, or lines of text. Default: row numbers."
+        ),
     ] = None,
     vocab_sizes: Annotated[
-        str | None, typer.Option(help="As 256,256,256. Default: as large as the tokens need.")
+        str | None,
+        typer.Option(help="Tokens per position, as 256,256,256. Default: as the tokens need."),
     ] = None,
     sid_length: Annotated[
         int | None,
-        typer.Option(min=1, help="Cut longer SIDs: a token that only tells items apart can go."),
+        typer.Option(
+            min=1, help="Cut longer SIDs, such as one whose last token only separates items."
+        ),
     ] = None,
     ads: Annotated[
         Path | None, typer.Option(help="Add the SIDs to this ads table. Default: an ad per item.")
     ] = None,
     key: Annotated[
-        str | None, typer.Option(help="Its column with the item's id. Default: ad_id.")
+        str | None, typer.Option(help="Column of --ads with the item's id. Default: ad_id.")
     ] = None,
     id_map: Annotated[
         Path | None,
-        typer.Option(help="Number items by this file, Parquet; new ones are added to it."),
+        typer.Option(help="Number items by this Parquet file, and add new items to it."),
     ] = None,
     max_rejects: Annotated[
-        int, typer.Option(min=0, help="Import without this many faulty items.")
+        int, typer.Option(min=0, help="Leave out up to this many faulty items.")
     ] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="A summary for scripts.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as JSON, for scripts.")
+    ] = False,
 ) -> None:
     """Turn the SIDs of LETTER, LC-Rec, MiniOneRec or a codebook array into an ads table.
 

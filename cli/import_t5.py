@@ -11,26 +11,34 @@ __all__ = ["import_t5"]
 
 def import_t5(
     folder: Annotated[
-        Path, typer.Argument(metavar="HF_DIR", help="With config.json and *.safetensors.")
+        Path, typer.Argument(metavar="HF_DIR", help="Folder with config.json and *.safetensors.")
     ],
-    out: Annotated[Path, typer.Option(help="Folder of the checkpoint; new.")],
-    sid_space: Annotated[str, typer.Option(help="Name of the SID space; the snapshot's too.")],
-    vocab_sizes: Annotated[str, typer.Option(help="Values per SID position: 256,256,256,256.")],
+    out: Annotated[Path, typer.Option(help="Folder of the new checkpoint.")],
+    sid_space: Annotated[
+        str, typer.Option(help="Name of the SID space, which must be the snapshot's.")
+    ],
+    vocab_sizes: Annotated[str, typer.Option(help="Tokens per position, as 256,256,256,256.")],
     first_token: Annotated[
         int | None,
-        typer.Option(help="Token of value 0 at position 0; positions follow. Default: 1."),
+        typer.Option(
+            help="Token of value 0 at position 0; the other positions follow. Default: 1."
+        ),
     ] = None,
     token_offsets: Annotated[
         str | None, typer.Option(help="Token of value 0 at each position, if not consecutive.")
     ] = None,
-    prefix_tokens: Annotated[str, typer.Option(help="Tokens before the history: 1025,7.")] = "",
+    prefix_tokens: Annotated[str, typer.Option(help="Tokens before the history, as 1025,7.")] = "",
     eos_token: Annotated[
-        int | None, typer.Option(help="Token behind the history. Default: none.")
+        int | None, typer.Option(help="Token after the history. Default: none.")
     ] = None,
     history: Annotated[str, typer.Option(help="Name of the input with the history.")] = "clicks",
-    max_history: Annotated[int, typer.Option(min=1, help="Events of it that are read.")] = 20,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
-    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+    max_history: Annotated[
+        int, typer.Option(min=1, help="Most events of it that the model reads.")
+    ] = 20,
+    dtype: Annotated[
+        str, typer.Option(help="Type of the weights: float32, bfloat16 or float16.")
+    ] = "float32",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
 ) -> None:
     """Turn a Hugging Face T5 (TIGER) folder into a checkpoint with the same scores.
 

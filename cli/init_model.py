@@ -15,14 +15,16 @@ __all__ = ["init_model"]
 def init_model(
     config: Annotated[Path, typer.Option(help="YAML with the sections model and generation.")],
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the checkpoint; new. Needless with --dry-run.")
+        Path | None, typer.Option(help="Folder of the new checkpoint. Not needed with --dry-run.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Equal seeds make equal weights.")] = 1,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "bfloat16",
+    seed: Annotated[int, typer.Option(min=0, help="Equal seeds give equal weights.")] = 1,
+    dtype: Annotated[
+        str, typer.Option(help="Type of the weights: float32, bfloat16 or float16.")
+    ] = "bfloat16",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what it would weigh and compute.")
+        bool, typer.Option("--dry-run", help="Only print the parameters and GFLOP.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
 ) -> None:
     """Write random weights for a model, and print its parameters and GFLOP per request.
 

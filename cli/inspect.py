@@ -18,7 +18,7 @@ __all__ = ["inspect", "print_summary"]
 def inspect(
     snapshot: Annotated[Path, typer.Argument(help="ROOT (its current version) or ROOT/VERSION.")],
     version: Annotated[int | None, typer.Option(help="Another version of ROOT.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
 ) -> None:
     """Print a snapshot's index summary: counts per level, ads per SID, matcher storage, fill.
 

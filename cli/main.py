@@ -39,7 +39,7 @@ INTERRUPTED = 130  # what a shell reports for a program ended by SIGINT
 
 app = typer.Typer(
     name="grace",
-    help="Generative ads retrieval: catalogues, snapshots and their checks.",
+    help="Generative ads retrieval: catalogues, snapshots, models, and the server.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -13,7 +13,7 @@ __all__ = ["publish"]
 def publish(
     root: Annotated[Path, typer.Argument(help="A snapshot root.")],
     version: Annotated[int, typer.Argument(help="One of its versions; an older one rolls back.")],
-    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
 ) -> None:
     """Verify a version, then make it the current one, forward or back.
 

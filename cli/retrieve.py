@@ -27,24 +27,32 @@ def retrieve(
     address: Annotated[str, typer.Option(help="HOST:PORT of the server.")] = "127.0.0.1:50051",
     request: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="A request as JSON, or JSON lines; - reads them here."),
+        typer.Option(
+            metavar="FILE", help="A request as JSON, or JSON lines; - reads standard input."
+        ),
     ] = None,
-    line: Annotated[int, typer.Option(min=1, help="Which of FILE's JSON lines.")] = 1,
+    line: Annotated[int, typer.Option(min=1, help="Number of the JSON line in FILE.")] = 1,
     user: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Replaces FILE's values of NAME; repeatable."),
     ] = None,
     max_ads: Annotated[
         int | None,
-        typer.Option(min=1, max=2**32 - 1, help=f"Default: FILE's, or {DEFAULT_MAX_ADS}."),
+        typer.Option(
+            min=1, max=2**32 - 1, help=f"Most ads to return. Default: FILE's, or {DEFAULT_MAX_ADS}."
+        ),
     ] = None,
-    profile: Annotated[str | None, typer.Option(help="Default: FILE's, or the server's.")] = None,
+    profile: Annotated[
+        str | None, typer.Option(help="Beam profile. Default: FILE's, or the server's.")
+    ] = None,
     sids: Annotated[bool, typer.Option("--sids", help="Show each ad's SID.")] = False,
-    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds for the reply.")] = 10.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, help="Seconds to wait for the reply.")
+    ] = 10.0,
     wait: Annotated[
         float, typer.Option(min=0.0, help="Seconds to wait until the server is ready.")
     ] = 0.0,
-    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
 ) -> None:
     """Retrieve ads for a user from a running server: ad, score, p = exp(score), and stage times.
 

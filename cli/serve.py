@@ -9,7 +9,9 @@ __all__ = ["serve"]
 
 
 def serve(
-    config: Annotated[Path, typer.Option(help="The server's YAML; docs/operations.md has all.")],
+    config: Annotated[
+        Path, typer.Option(help="The server's YAML; docs/operations.md lists every setting.")
+    ],
     snapshots: Annotated[
         Path | None, typer.Option(help="Folder of snapshot versions, instead of the YAML's.")
     ] = None,
@@ -17,17 +19,23 @@ def serve(
         Path | None, typer.Option(help="Folder of the checkpoint, instead of the YAML's.")
     ] = None,
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Instead of listen.port; 0: a free one.")
+        int | None,
+        typer.Option(min=0, max=65535, help="Port instead of listen.port; 0: a free one."),
     ] = None,
     admin_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Instead of admin.port, likewise.")
+        int | None,
+        typer.Option(min=0, max=65535, help="Port instead of admin.port; 0: a free one."),
     ] = None,
     metrics_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Instead of metrics.port, likewise.")
+        int | None,
+        typer.Option(min=0, max=65535, help="Port instead of metrics.port; 0: a free one."),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="Instead of the YAML's: cpu, cuda:0.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Device instead of the YAML's: cpu or cuda:0.")
+    ] = None,
     timeline: Annotated[
-        Path | None, typer.Option(help="At the end, write a trace of the last batches here.")
+        Path | None,
+        typer.Option(help="Write a trace of the last batches here when the server stops."),
     ] = None,
 ) -> None:
     """Serve Retrieve, health, reflection, Admin and metrics until SIGTERM or Ctrl-C.

@@ -22,7 +22,7 @@ def synth(
         int | None,
         typer.Option(help="Number of SIDs instead of the preset's; millions with small or paper."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Equal seeds make equal files.")] = 1,
+    seed: Annotated[int, typer.Option(help="Equal seeds give equal files.")] = 1,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
 ) -> None:

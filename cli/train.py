@@ -17,20 +17,22 @@ __all__ = ["train"]
 
 def train(
     data: Annotated[
-        Path, typer.Option(help="Folder of ads.parquet, targeting.yaml, interactions.parquet.")
+        Path, typer.Option(help="Folder with ads.parquet, targeting.yaml, interactions.parquet.")
     ],
-    out: Annotated[Path, typer.Option(help="Folder of the checkpoint; new or empty.")],
+    out: Annotated[Path, typer.Option(help="Folder of the checkpoint, new or empty.")],
     config: Annotated[
         Path | None,
         typer.Option(help="YAML: model, training, generation. Default: the demonstration model's."),
     ] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Instead of the YAML's.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Steps instead of the YAML's.")] = None,
     epochs: Annotated[
-        float | None, typer.Option(min=0, help="Like --steps, in passes over the log.")
+        float | None, typer.Option(min=0, help="Passes over the log, instead of --steps.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Equal seeds make equal weights here.")] = 1,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Equal seeds give equal weights on one machine.")
+    ] = 1,
     plot: Annotated[bool, typer.Option(help="Draw the loss curve, loss.png.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
 ) -> None:
     """Train a model to predict what users click next, and measure its recall.
 

@@ -16,7 +16,7 @@ __all__ = ["verify"]
 def verify(
     path: Annotated[Path, typer.Argument(metavar="ROOT", help="A snapshot root, or ROOT/VERSION.")],
     version: Annotated[
-        int | None, typer.Option(help="Default: the current version.", min=1)
+        int | None, typer.Option(help="Version of ROOT to check. Default: the current one.", min=1)
     ] = None,
     deep: Annotated[
         bool,
@@ -24,7 +24,7 @@ def verify(
             "--deep", help="Derive all matchers and ids from the ads' rules again, and compare."
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
 ) -> None:
     """Check sizes, digests and structure of a snapshot. Exit code 1 names the file and the fault.
 

@@ -39,16 +39,16 @@ class ListenConfig:
     """Where clients reach the server, and how it shuts down."""
 
     host: Annotated[str, "address that Retrieve, health and reflection listen on"] = "127.0.0.1"
-    port: Annotated[int, "0 takes a free port, which the log names"] = 50051
+    port: Annotated[int, "0: a free port, which the log names"] = 50051
     reflection: Annotated[bool, "answer gRPC reflection, which grpcurl and ghz use"] = True
     front_ends: Annotated[
         int, "processes that hold client connections for the server; 0: it holds them itself"
     ] = 0
     linger_seconds: Annotated[
         float,
-        "after SIGTERM: seconds during which health says NOT_SERVING and calls are still taken",
+        "seconds after SIGTERM during which health says NOT_SERVING and calls are still taken",
     ] = 1.0
-    drain_seconds: Annotated[float, "then: seconds for calls under way to finish"] = 20.0
+    drain_seconds: Annotated[float, "seconds for calls under way to finish after that"] = 20.0
     reply_seconds: Annotated[
         float, "seconds after which a caller who does not read its reply no longer delays the drain"
     ] = 10.0
@@ -65,7 +65,7 @@ class AdminConfig:
     """Where operators reach the server. Admin discloses the catalogue: keep it on loopback."""
 
     host: Annotated[str, "address of the Admin service"] = "127.0.0.1"
-    port: Annotated[int, "0 takes a free port, which the log names"] = 50052
+    port: Annotated[int, "0: a free port, which the log names"] = 50052
 
     def __post_init__(self) -> None:
         _require_port(self.port)
@@ -76,7 +76,7 @@ class MetricsConfig:
     """Where Prometheus scrapes."""
 
     host: Annotated[str, "address of GET /metrics"] = "127.0.0.1"
-    port: Annotated[int, "0 takes a free port, which the log names"] = 9464
+    port: Annotated[int, "0: a free port, which the log names"] = 9464
 
     def __post_init__(self) -> None:
         _require_port(self.port)
@@ -86,7 +86,9 @@ class MetricsConfig:
 class BatchingConfig:
     """How requests wait and form batches."""
 
-    max_waiting: Annotated[int, "requests that may wait; one more is refused at once"] = 256
+    max_waiting: Annotated[
+        int, "most requests that may wait; the server refuses one more at once"
+    ] = 256
     max_wait_ms: Annotated[float, "milliseconds that a batch may wait to fill"] = 0.0
 
     def __post_init__(self) -> None:
@@ -96,11 +98,11 @@ class BatchingConfig:
 
 @dataclass(frozen=True, slots=True)
 class LimitsConfig:
-    """Limits of one request. A request beyond a limit is refused, never cut."""
+    """Limits of one request. The server refuses a request beyond a limit and never cuts one."""
 
     max_ads: Annotated[int, "largest max_ads"] = 10_000
     default_max_ads: Annotated[int, "max_ads of a request that gives none"] = 500
-    exclude_ads: Annotated[int, "ads in exclude_ads"] = 10_000
+    exclude_ads: Annotated[int, "most ads in exclude_ads"] = 10_000
     message_bytes: Annotated[
         int, "encoded size of a request; reading 256 KiB takes the event loop up to 5 ms"
     ] = 1 << 18
@@ -167,7 +169,7 @@ class ServingConfig:
         "the model's number format; auto: fp32 on a CPU, which has no other, bf16 on a GPU",
     ] = "auto"
     memo_bytes: Annotated[
-        int, "most GPU memory for the memo of what the first steps compute for every prefix"
+        int, "most GPU memory, in bytes, for what the first steps compute once for every prefix"
     ] = 4 << 30
     warm_up: Annotated[
         Path | None, "requests to warm up with, as JSON lines; without it, empty requests"

@@ -176,7 +176,7 @@ class Metrics:
         self._returned = counter("grace_ads_returned", "Ads in replies.")
         self._filter = counter(
             "grace_ads_filtered",
-            "Generated ads not for the user, by the first test failed.",
+            "Generated ads filtered out, by the first test that they failed.",
             ["by"],
         )
         self._loads = counter("grace_snapshot_load", "Snapshots loaded, by result.", ["result"])
@@ -195,20 +195,20 @@ class Metrics:
         of_batches = partial(BatchHistogram, registry=self.registry)
         self._request_seconds = histogram(
             "grace_request_duration_seconds",
-            "From call to reply, of calls answered OK.",
+            "Time from call to reply, of calls answered OK.",
             buckets=_SECONDS,
         )
         self._slack_seconds = histogram(
             "grace_deadline_slack_seconds",
-            "Left of the deadline when a reply was made.",
+            "Time left until the deadline when a reply was made.",
             buckets=_SECONDS,
         )
         self._queue_seconds = of_batches(
-            "grace_queue_duration_seconds", "All waiting of a request in a batch.", _SECONDS
+            "grace_queue_duration_seconds", "Time that a request of a batch waited.", _SECONDS
         )
         stages = histogram(
             "grace_stage_duration_seconds",
-            "Work of a stage on a batch.",
+            "Time that a stage worked on a batch.",
             ["stage"],
             buckets=_SECONDS,
         )
@@ -216,25 +216,27 @@ class Metrics:
         self._batch_size = histogram("grace_batch_size", "Requests in a batch.", buckets=_BATCH)
         self._ads = of_batches("grace_ads_per_request", "Ads in a reply.", _ADS)
         self._pass_rate = of_batches(
-            "grace_ad_pass_rate", "Share of a request's generated ads that fit the user.", _SHARES
+            "grace_ad_pass_rate", "Share of a request's generated ads that pass targeting.", _SHARES
         )
 
     def _make_gauges(self, state: ServerState, lag: LoopLag, device: torch.device) -> None:
         gauge = partial(Gauge, registry=self.registry)
-        self._version = gauge("grace_snapshot_version", "Of the snapshot that serves.")
-        self._age = gauge("grace_snapshot_age_seconds", "Since that snapshot was built.")
-        means = "Calls whose replies have not been sent to the end."
+        self._version = gauge("grace_snapshot_version", "Version of the loaded snapshot.")
+        self._age = gauge("grace_snapshot_age_seconds", "Time since that snapshot was built.")
+        means = "Calls whose replies have not been sent completely."
         gauge("grace_open_calls", means).set_function(lambda: state.open_calls)
         means = "Requests that wait for a batch."
         gauge("grace_queue_depth", means).set_function(lambda: state.waiting)
-        means = "Requests taken in and not ended."
+        means = "Requests that were taken and have not ended."
         gauge("grace_inflight_requests", means).set_function(lambda: state.in_flight)
         means = "1 while health says SERVING."
         gauge("grace_ready", means).set_function(lambda: state.phase == Phase.SERVING)
-        means = "Worst of the last seconds."
+        means = "Worst delay of the event loop in the last seconds."
         gauge("grace_event_loop_lag_seconds", means).set_function(lag.worst)
         if device.type == "cuda":
-            memory = gauge("grace_gpu_memory_bytes", "Memory that tensors hold; with a GPU only.")
+            memory = gauge(
+                "grace_gpu_memory_bytes", "GPU memory that tensors hold; with a GPU only."
+            )
             memory.set_function(lambda: torch.cuda.memory_allocated(device))
 
 
