@@ -183,7 +183,8 @@ class FrontEnd:
 
 def _complete(outcomes: Sequence[Outcome]) -> None:
     for outcome in outcomes:
-        completion = outcome.request.completion
+        # The outcome has the request: with its future the request would be in a cycle.
+        completion, outcome.request.completion = outcome.request.completion, None
         if completion is not None and not completion.done():  # done: its caller has gone
             completion.set_result(outcome)
 
