@@ -135,7 +135,9 @@ class Scheduler:
             requests = choice.make() if may_form else []
             failures = [Failure(each, self._why_late(each, choice)) for each in choice.late]
             gone, self._queue.displaced = self._queue.displaced, []
-            failures += [Failure(each, displaced(self._seconds_of_queue())) for each in gone]
+            if gone:  # one advice for all: callers wait for the lock meanwhile
+                retry_seconds = self._seconds_of_queue()
+                failures += [Failure(each, displaced(retry_seconds)) for each in gone]
             if not requests and not failures:
                 self._asleep_until = min(choice.held_until, self._queue.next_deadline())
                 return None

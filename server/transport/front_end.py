@@ -48,7 +48,7 @@ _LOG = logging.getLogger(LOGGER)
 class Call:
     """One call; its times are by `perf_counter`.
 
-    surplus  it is one too many: it is refused, and its message, which may be missing, is not read
+    surplus  it is one too many: it is refused, and its message is not read
     request  None until the message has been read
     """
 
@@ -103,7 +103,7 @@ class FrontEnd:
         self._state.open_calls += 1
         self._idle.clear()
         context.add_done_callback(self._closed)
-        call.surplus |= self._state.open_calls > self._limits.open_calls
+        call.surplus = self._state.open_calls > self._limits.open_calls
 
     async def answer(self, call: Call, context: Context) -> bytes:
         """Return the reply, or await `context.abort`. Cancel this when the caller has gone."""
@@ -183,7 +183,8 @@ class FrontEnd:
 
 def _complete(outcomes: Sequence[Outcome]) -> None:
     for outcome in outcomes:
-        completion = outcome.request.completion
+        # The outcome has the request: with its future the request would be in a cycle.
+        completion, outcome.request.completion = outcome.request.completion, None
         if completion is not None and not completion.done():  # done: its caller has gone
             completion.set_result(outcome)
 

@@ -1,14 +1,17 @@
 """Calls that come and go, over real connections: how many may be open, and when all have ended."""
 
 import asyncio
+import gc
 import socket
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
 import pytest
 
 from grace.configs.serving import LimitsConfig
+from grace.server.messages import PendingRequest
 from support.front_ends import front_ends
 from support.served import METHOD, PADDING, Service, reason_of, served, until
 
@@ -67,6 +70,25 @@ def test_calls_beyond_the_bound_are_refused_at_once_and_counted(front_ends: int)
         assert service.count("grace_request_failures_total", reason="too_many_calls") == 2
 
     served(use, LimitsConfig(open_calls=5), front_ends=front_ends)
+
+
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collections")
+def test_an_answered_request_is_freed_at_once() -> None:
+    async def use(service: Service, retrieve: Any) -> None:
+        for _ in range(5):
+            assert await retrieve(b"")
+        await until(lambda: not service.state.open_calls)
+        assert not [each for each in gc.get_objects() if type(each) is PendingRequest]
+
+    served(use)
 
 
 @front_ends

@@ -8,6 +8,7 @@ import gc
 import re
 import weakref
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from grace.configs.serving import BatchingConfig
 from grace.server.errors import Draining, Overloaded, ServiceError
 from grace.server.messages import Answer, Failure, PendingRequest
 from grace.server.scheduling.batch_choice import MOST_LATE
-from grace.server.scheduling.predictions import Predictions, bucket_for
+from grace.server.scheduling.predictions import Backlog, Predictions, bucket_for
 from grace.server.scheduling.request_queue import STALE_DEADLINES
 from grace.server.scheduling.scheduler import Departure, Scheduler
 from grace.server.scheduling.under_way import BatchUnderWay, Place
@@ -230,6 +231,26 @@ def test_many_late_requests_leave_some_at_a_time_and_delay_no_batch() -> None:
         batches.append(departure.batch and names_of(departure.batch.requests))
     assert batches == [None, ["1'"]]
     assert gone == late
+
+
+def test_the_advice_to_many_displaced_requests_is_predicted_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk = Desk(max_waiting=20)
+    low = desk.submit("a" * 20)
+    desk.submit("0" * 20)
+    predicted: list[Backlog] = []
+    with_waiting = desk.predictions.with_waiting
+
+    def counted(*given: Any) -> Backlog:
+        predicted.append(with_waiting(*given))
+        return predicted[-1]
+
+    monkeypatch.setattr(desk.predictions, "with_waiting", counted)
+    departure = desk.scheduler.poll()
+    assert departure is not None
+    assert [each.request for each in departure.failures] == low[::-1]
+    assert len(predicted) == 1
 
 
 class WatchedRequest(PendingRequest):
