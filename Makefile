@@ -115,7 +115,7 @@ test-gpu:  ## build the GPU kernels and run the tests that need a GPU, with GPU_
 	PYTHONPATH="$(CURDIR)/src$${PYTHONPATH:+:$$PYTHONPATH}" \
 	  $(GPU_PYTHON) -m pytest $(GPU_PYTEST) $(GPU_TESTS) $(PYTEST_ARGS)
 
-test-package: $(TOOLS)  ## build wheel and sdist, install them beside strangers of the same names
+test-package: $(TOOLS)  ## build wheel and sdist, install them next to other projects' `proto` and `kernels`
 	$(BIN)/python -m pytest -m package --timeout 1800 tests/package $(PYTEST_ARGS)
 
 soak: native $(TOOLS) $(INSTALLED)-ray  ## run the tests that take minutes: the service, builds on a Ray cluster

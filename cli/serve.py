@@ -42,7 +42,7 @@ def serve(
 
     Give `--snapshots` and `--checkpoint` unless the YAML names them.
 
-    Example: `grace serve --config configs/serve.yaml --snapshots snapshots --checkpoint model/demo`
+    Example: `grace serve --config serve.yaml --snapshots demo/snapshots --checkpoint model/demo`
     """
     from dataclasses import replace
 

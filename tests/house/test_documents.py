@@ -94,11 +94,16 @@ def test_contributing_lists_the_packages_in_their_order(
     assert re.findall(r"`(\w+)`", listed) == [name for name in layout.LAYERS if name in on_disk]
 
 
-@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "README.md", "CHANGELOG.md"])
-def test_files_that_a_document_names_exist(repository: Path, document: str) -> None:
-    text = (repository / document).read_text()
-    named = re.findall(r"[`(]((?:[\w.-]+/)+[\w.-]+\.(?:py|cpp|h|md|yaml|toml|json))[`)]", text)
-    assert [name for name in named if not (repository / name).exists()] == []
+def test_files_that_a_document_names_exist(repository: Path) -> None:
+    found = re.compile(r"[`(]((?:[\w.-]+/)+[\w.-]+\.(?:py|cpp|h|md|yaml|toml|json|png|svg))[`)]")
+    missing = [
+        f"{document.name}: {name}"
+        for document in (*repository.glob("*.md"), *repository.glob("docs/*.md"))
+        for name in found.findall(document.read_text())
+        if name.partition("/")[0] in {file.name for file in repository.iterdir() if file.is_dir()}
+        and not (repository / name).exists()
+    ]
+    assert missing == []
 
 
 def test_ci_is_make_check_test_and_nothing_of_its_own(repository: Path) -> None:
