@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from grace.index.storage import load_snapshot
-from support.command import GRACE, plain_environment, run_grace
+from support.command import GRACE, plain_environment
+from support.in_process import invoke_grace
 
 pytestmark = pytest.mark.subprocess
 
@@ -34,8 +35,8 @@ def hourly(document: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("catalogue")
-    done = run_grace("synth", "--preset", "tiny", "--sids", "333", "--out", folder)
-    assert done.returncode == 0, done.stderr
+    done = invoke_grace("synth", "--preset", "tiny", "--sids", "333", "--out", folder)
+    assert done.exit_code == 0, done.stderr
     return folder
 
 
@@ -69,7 +70,7 @@ def test_the_hourly_script_publishes_keeps_versions_and_goes_back(
         assert run(hourly, catalogue / "ads.parquet", root, KEEP="2") == (0, "")
     assert versions(root) == [2, 3]
     assert (root / "CURRENT").read_text() == f"{3:020d}\n"
-    assert run_grace("publish", root, "2").returncode == 0
+    assert invoke_grace("publish", root, "2").exit_code == 0
     assert run(hourly, catalogue / "ads.parquet", root, KEEP="1") == (0, "")
     assert versions(root) == [4]
 
@@ -168,12 +169,15 @@ def test_the_metadata_of_the_document_lets_a_frame_build_without_options(
     exec(frame.replace("ads.parquet", file), {"given": table})  # noqa: S102
     (tmp_path / "targeting.yaml").write_text("{}\n")
     inputs = ("--ads", tmp_path / "ads.parquet", "--targeting", tmp_path / "targeting.yaml")
-    done = run_grace("build", *inputs, "--root", tmp_path / "root")
-    assert (done.returncode, done.stderr) == (0, "")
+    done = invoke_grace("build", *inputs, "--root", tmp_path / "root")
+    assert (done.exit_code, done.stderr) == (0, "")
     assert load_snapshot(tmp_path / "root").trie.vocab_sizes == (512, 512, 512, 512)
 
 
-def test_every_import_of_the_document_runs(document: str, tmp_path: Path) -> None:
+def test_every_import_of_the_document_runs(
+    document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     items = {"7": ["<a_1>", "<b_2>"], "8": ["<a_1>", "<b_0>"]}
     (tmp_path / "Beauty.index.json").write_text(json.dumps(items))
     np.save(tmp_path / "codes.npy", np.array([[1, 2], [1, 0]]))
@@ -184,8 +188,8 @@ def test_every_import_of_the_document_runs(document: str, tmp_path: Path) -> Non
     commands = re.findall(r"^grace (import-sids .*)$", document, re.MULTILINE)
     ads = []
     for command in commands:
-        done = run_grace(*command.split(), cwd=tmp_path)
-        assert (done.returncode, done.stderr) == (0, "")
+        done = invoke_grace(*command.split())
+        assert (done.exit_code, done.stderr) == (0, "")
         ads.append(pq.read_table(tmp_path / "ads.parquet")["ad_id"].to_pylist())
     assert ads == [[7, 8], [7, 8], [0], [5, 6]]
 
@@ -194,7 +198,7 @@ def test_the_sizing_table_adds_up_to_the_bytes_of_a_snapshot(
     document: str, catalogue: Path, tmp_path: Path
 ) -> None:
     inputs = ("--ads", catalogue / "ads.parquet", "--targeting", catalogue / "targeting.yaml")
-    assert run_grace("build", *inputs, "--root", tmp_path).returncode == 0
+    assert invoke_grace("build", *inputs, "--root", tmp_path).exit_code == 0
     snapshot = load_snapshot(tmp_path)
     assert snapshot.matchers is not None
     nodes, leaves = sum(snapshot.trie.level_counts), snapshot.trie.num_leaves
