@@ -58,6 +58,13 @@ def run(
     return done.returncode, done.stderr
 
 
+def build(ads: Path, root: Path, times: int = 1) -> None:
+    """Publish versions as earlier hours did, without the script."""
+    for _ in range(times):
+        inputs = ("--ads", ads, "--targeting", ads.with_name("targeting.yaml"))
+        assert invoke_grace("build", *inputs, "--root", root).exit_code == 0
+
+
 def versions(root: Path) -> list[int]:
     return sorted(int(path.name) for path in root.iterdir() if path.name.isdigit())
 
@@ -66,8 +73,8 @@ def test_the_hourly_script_publishes_keeps_versions_and_goes_back(
     hourly: Path, catalogue: Path, tmp_path: Path
 ) -> None:
     root = tmp_path / "snapshots"
-    for _ in range(3):
-        assert run(hourly, catalogue / "ads.parquet", root, KEEP="2") == (0, "")
+    build(catalogue / "ads.parquet", root, times=2)
+    assert run(hourly, catalogue / "ads.parquet", root, KEEP="2") == (0, "")
     assert versions(root) == [2, 3]
     assert (root / "CURRENT").read_text() == f"{3:020d}\n"
     assert invoke_grace("publish", root, "2").exit_code == 0
@@ -82,7 +89,7 @@ def test_the_hourly_script_publishes_no_table_that_lost_its_ads(
     (tmp_path / "targeting.yaml").write_bytes((catalogue / "targeting.yaml").read_bytes())
     table = pq.read_table(catalogue / "ads.parquet")
     pq.write_table(table, ads)
-    assert run(hourly, ads, root) == (0, "")
+    build(ads, root)
     pq.write_table(table.slice(0, table.num_rows // 2), ads)
     code, shown = run(hourly, ads, root)
     assert code == 1
@@ -121,8 +128,7 @@ def test_the_hourly_script_cleans_up_after_an_hour_that_failed(
     hourly: Path, catalogue: Path, tmp_path: Path
 ) -> None:
     root = tmp_path / "snapshots"
-    for _ in range(3):
-        assert run(hourly, catalogue / "ads.parquet", root) == (0, "")
+    build(catalogue / "ads.parquet", root, times=3)
     code, _ = run(hourly, catalogue / "ads.parquet", root, "--matchers", "magic", KEEP="1")
     assert (code, versions(root)) == (2, [3])
 
@@ -132,7 +138,7 @@ def test_a_failed_publish_leaves_the_current_version(
     hourly: Path, catalogue: Path, tmp_path: Path, moves: bool
 ) -> None:
     root = tmp_path / "snapshots"
-    assert run(hourly, catalogue / "ads.parquet", root) == (0, "")
+    build(catalogue / "ads.parquet", root)
     failing = tmp_path / "grace"
     before = f'"{GRACE}" "$@"; ' if moves else ""
     failing.write_text(
@@ -197,8 +203,7 @@ def test_every_import_of_the_document_runs(
 def test_the_sizing_table_adds_up_to_the_bytes_of_a_snapshot(
     document: str, catalogue: Path, tmp_path: Path
 ) -> None:
-    inputs = ("--ads", catalogue / "ads.parquet", "--targeting", catalogue / "targeting.yaml")
-    assert invoke_grace("build", *inputs, "--root", tmp_path).exit_code == 0
+    build(catalogue / "ads.parquet", tmp_path)
     snapshot = load_snapshot(tmp_path)
     assert snapshot.matchers is not None
     nodes, leaves = sum(snapshot.trie.level_counts), snapshot.trie.num_leaves
