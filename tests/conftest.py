@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Sums this small only wait for a second thread, which spins. Torch and NumPy read this when
+# they are imported, also in processes that tests start. Tests of several threads set their own.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # The same examples on every machine and every run; `explore` is for whoever looks for new ones.
 settings.register_profile(
     "same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]

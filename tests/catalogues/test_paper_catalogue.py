@@ -23,7 +23,7 @@ from grace.index.matchers.modes import DynamicKWay, KWay, MatcherMode, StaticKWa
 from grace.index.storage import load_snapshot
 from grace.index.targeting.schema import load_schema
 from support.arrays import assert_same_arrays
-from support.command import run_grace
+from support.in_process import invoke_grace
 
 
 def silent(*_: object) -> None:
@@ -218,13 +218,12 @@ def test_users_have_one_value_per_attribute_and_64_locations(catalogue: PaperCat
     assert at_home == pytest.approx(PaperKnobs().home_region, abs=0.08)
 
 
-@pytest.mark.subprocess
 def test_synth_writes_it_by_its_preset(tmp_path: Path) -> None:
-    done = run_grace(
+    done = invoke_grace(
         *("synth", "--preset", "paper", "--sids", "1111", "--seed", "7"),
         *("--out", tmp_path, "--json"),
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.exit_code, done.stderr) == (0, "")
     report = json.loads(done.stdout)
     assert (report["sids"], report["sid_space"]) == (1111, "paper-7-1111")
     assert report["ads"] == pq.read_metadata(tmp_path / "ads.parquet").num_rows

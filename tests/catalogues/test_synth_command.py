@@ -1,4 +1,4 @@
-"""`grace synth` as a process."""
+"""`grace synth`: what it writes, prints and refuses."""
 
 import json
 from pathlib import Path
@@ -8,15 +8,13 @@ import pytest
 
 from grace.catalogues.folder import ADS_FILE, LOG_FILE, REQUESTS_FILE, TARGETING_FILE
 from grace.catalogues.synth import Preset
-from support.command import run_grace
-
-pytestmark = pytest.mark.subprocess
+from support.in_process import invoke_grace
 
 
 def test_it_writes_a_folder_and_prints_its_contents(tmp_path: Path) -> None:
     out = tmp_path / "new" / "catalogue"
-    done = run_grace("synth", "--out", out)
-    assert (done.returncode, done.stderr) == (0, "")
+    done = invoke_grace("synth", "--out", out)
+    assert (done.exit_code, done.stderr) == (0, "")
     assert "2,000 SIDs" in done.stdout
     assert "synth-tiny-1" in done.stdout
     files = {ADS_FILE, REQUESTS_FILE, TARGETING_FILE, LOG_FILE}
@@ -24,11 +22,11 @@ def test_it_writes_a_folder_and_prints_its_contents(tmp_path: Path) -> None:
 
 
 def test_json_has_the_numbers_of_the_folder(tmp_path: Path) -> None:
-    done = run_grace(
+    done = invoke_grace(
         *("synth", "--preset", "small", "--sids", "1111", "--seed", "7"),
         *("--out", tmp_path, "--json"),
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.exit_code, done.stderr) == (0, "")
     report = json.loads(done.stdout)
     assert report["sids"] == 1111
     assert report["requests"] == 512
@@ -40,13 +38,13 @@ def test_json_has_the_numbers_of_the_folder(tmp_path: Path) -> None:
 def test_existing_files_are_replaced_only_with_force(tmp_path: Path) -> None:
     (tmp_path / ADS_FILE).write_text("mine")
     arguments = ("synth", "--sids", "111", "--out", tmp_path)
-    refused = run_grace(*arguments)
-    assert refused.returncode == 2
+    refused = invoke_grace(*arguments)
+    assert refused.exit_code == 2
     assert refused.stderr.startswith("error: ")
     assert refused.stderr.count("\n") == 1
     assert "--force" in refused.stderr
     assert (tmp_path / ADS_FILE).read_text() == "mine"
-    assert run_grace(*arguments, "--force").returncode == 0
+    assert invoke_grace(*arguments, "--force").exit_code == 0
     assert pq.read_metadata(tmp_path / ADS_FILE).num_rows > 111
 
 
@@ -61,13 +59,13 @@ def test_existing_files_are_replaced_only_with_force(tmp_path: Path) -> None:
 def test_a_wrong_option_is_one_line_with_the_remedy(
     tmp_path: Path, arguments: list[str], named: str
 ) -> None:
-    done = run_grace("synth", "--out", tmp_path / "out", *arguments)
-    assert done.returncode == 2
+    done = invoke_grace("synth", "--out", tmp_path / "out", *arguments)
+    assert done.exit_code == 2
     assert done.stderr.startswith(f"error: {named}")
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 
 def test_help_names_every_preset() -> None:
-    text = run_grace("synth", "--help").stdout
+    text = invoke_grace("synth", "--help").stdout
     assert all(preset in text for preset in Preset)

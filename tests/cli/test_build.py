@@ -1,4 +1,4 @@
-"""`grace build` and `grace inspect` as processes: what they print, write and exit with."""
+"""`grace build` and `grace inspect` as commands: what they print, write and exit with."""
 
 import json
 import shutil
@@ -9,23 +9,22 @@ import pyarrow.parquet as pq
 import pytest
 
 from grace.index.storage.folder import writers_lock
-from support.command import GRACE, run_grace
-
-pytestmark = pytest.mark.subprocess
+from support.command import GRACE
+from support.in_process import invoke_grace
 
 
 @pytest.fixture(scope="module")
 def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("catalogue")
-    done = run_grace("synth", "--preset", "tiny", "--sids", "333", "--out", folder)
-    assert done.returncode == 0, done.stderr
+    done = invoke_grace("synth", "--preset", "tiny", "--sids", "333", "--out", folder)
+    assert done.exit_code == 0, done.stderr
     return folder
 
 
 def build(catalogue: Path, root: Path, *options: str | Path) -> tuple[int, str, str]:
     inputs = ("--ads", catalogue / "ads.parquet", "--targeting", catalogue / "targeting.yaml")
-    done = run_grace("build", *inputs, "--root", root, *options)
-    return done.returncode, done.stdout, done.stderr
+    done = invoke_grace("build", *inputs, "--root", root, *options)
+    return done.exit_code, done.stdout, done.stderr
 
 
 def test_a_build_publishes_and_says_what_it_made(catalogue: Path, tmp_path: Path) -> None:
@@ -51,12 +50,12 @@ def test_the_json_summary_is_all_that_goes_to_standard_output(
 def test_inspect_prints_the_index_summary_and_json(catalogue: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     assert build(catalogue, root)[0] == 0
-    shown = run_grace("inspect", root)
-    assert shown.returncode == 0
+    shown = invoke_grace("inspect", root)
+    assert shown.exit_code == 0
     for text in ("333 SIDs", "p50/p90/p99/max", "mean fill", "row ids", "kB", "location", "p3"):
         assert text in shown.stdout
     assert "empty partitions" not in shown.stdout
-    summary = json.loads(run_grace("inspect", root, "--json").stdout)
+    summary = json.loads(invoke_grace("inspect", root, "--json").stdout)
     assert summary["sids"] == 333
     assert [level["position"] for level in summary["levels"]] == [0, 1, 2, 3]
     assert {m["kind"] for m in summary["matchers"]} == {"bitmask", "location", "audience"}
@@ -66,8 +65,8 @@ def test_inspect_reads_another_version_by_number_or_folder(catalogue: Path, tmp_
     root = tmp_path / "root"
     assert build(catalogue, root, "--matchers", "cd")[0] == 0
     assert build(catalogue, root)[0] == 0
-    by_number = json.loads(run_grace("inspect", root, "--version", "1", "--json").stdout)
-    by_folder = json.loads(run_grace("inspect", root / f"{1:020d}", "--json").stdout)
+    by_number = json.loads(invoke_grace("inspect", root, "--version", "1", "--json").stdout)
+    by_folder = json.loads(invoke_grace("inspect", root / f"{1:020d}", "--json").stdout)
     assert by_number == by_folder
     assert (by_number["mode"], by_number["matchers"]) == ("cd", [])
 
@@ -91,11 +90,11 @@ def test_k_way_matchers_are_built_verified_and_inspected(
     assert (code, err) == (0, ""), out
     manifest = json.loads((root / f"{1:020d}" / "MANIFEST.json").read_bytes())
     assert {key: manifest["matchers"][key] for key in facts} == facts
-    shown = run_grace("verify", root, "--deep")
-    assert shown.returncode == 0, shown.stderr
-    summary = json.loads(run_grace("inspect", root, "--json").stdout)
+    shown = invoke_grace("verify", root, "--deep")
+    assert shown.exit_code == 0, shown.stderr
+    summary = json.loads(invoke_grace("inspect", root, "--json").stdout)
     assert summary["mode"] == options[0]
-    words = run_grace("inspect", root).stdout
+    words = invoke_grace("inspect", root).stdout
     if options[0] == "static":
         assert summary["k_way"] == {"widths": [4, 3, 2, 1]}
         assert "matchers: static, partitions per token 4,3,2,1" in words
@@ -168,6 +167,7 @@ def test_a_build_reports_when_it_makes_fewer_shards_than_asked(
     assert "shards and not" not in out
 
 
+@pytest.mark.subprocess
 def test_a_build_says_that_it_waits_for_another_command(catalogue: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     inputs = ("--ads", catalogue / "ads.parquet", "--targeting", catalogue / "targeting.yaml")

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from grace.index.storage import load_snapshot
-from support.command import GRACE, plain_environment, run_grace
+from support.command import GRACE, plain_environment
+from support.in_process import invoke_grace
 
 pytestmark = pytest.mark.subprocess
 
@@ -34,8 +35,8 @@ def hourly(document: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("catalogue")
-    done = run_grace("synth", "--preset", "tiny", "--sids", "333", "--out", folder)
-    assert done.returncode == 0, done.stderr
+    done = invoke_grace("synth", "--preset", "tiny", "--sids", "333", "--out", folder)
+    assert done.exit_code == 0, done.stderr
     return folder
 
 
@@ -57,6 +58,13 @@ def run(
     return done.returncode, done.stderr
 
 
+def build(ads: Path, root: Path, times: int = 1) -> None:
+    """Publish versions as earlier hours did, without the script."""
+    for _ in range(times):
+        inputs = ("--ads", ads, "--targeting", ads.with_name("targeting.yaml"))
+        assert invoke_grace("build", *inputs, "--root", root).exit_code == 0
+
+
 def versions(root: Path) -> list[int]:
     return sorted(int(path.name) for path in root.iterdir() if path.name.isdigit())
 
@@ -65,11 +73,11 @@ def test_the_hourly_script_publishes_keeps_versions_and_goes_back(
     hourly: Path, catalogue: Path, tmp_path: Path
 ) -> None:
     root = tmp_path / "snapshots"
-    for _ in range(3):
-        assert run(hourly, catalogue / "ads.parquet", root, KEEP="2") == (0, "")
+    build(catalogue / "ads.parquet", root, times=2)
+    assert run(hourly, catalogue / "ads.parquet", root, KEEP="2") == (0, "")
     assert versions(root) == [2, 3]
     assert (root / "CURRENT").read_text() == f"{3:020d}\n"
-    assert run_grace("publish", root, "2").returncode == 0
+    assert invoke_grace("publish", root, "2").exit_code == 0
     assert run(hourly, catalogue / "ads.parquet", root, KEEP="1") == (0, "")
     assert versions(root) == [4]
 
@@ -81,7 +89,7 @@ def test_the_hourly_script_publishes_no_table_that_lost_its_ads(
     (tmp_path / "targeting.yaml").write_bytes((catalogue / "targeting.yaml").read_bytes())
     table = pq.read_table(catalogue / "ads.parquet")
     pq.write_table(table, ads)
-    assert run(hourly, ads, root) == (0, "")
+    build(ads, root)
     pq.write_table(table.slice(0, table.num_rows // 2), ads)
     code, shown = run(hourly, ads, root)
     assert code == 1
@@ -120,8 +128,7 @@ def test_the_hourly_script_cleans_up_after_an_hour_that_failed(
     hourly: Path, catalogue: Path, tmp_path: Path
 ) -> None:
     root = tmp_path / "snapshots"
-    for _ in range(3):
-        assert run(hourly, catalogue / "ads.parquet", root) == (0, "")
+    build(catalogue / "ads.parquet", root, times=3)
     code, _ = run(hourly, catalogue / "ads.parquet", root, "--matchers", "magic", KEEP="1")
     assert (code, versions(root)) == (2, [3])
 
@@ -131,7 +138,7 @@ def test_a_failed_publish_leaves_the_current_version(
     hourly: Path, catalogue: Path, tmp_path: Path, moves: bool
 ) -> None:
     root = tmp_path / "snapshots"
-    assert run(hourly, catalogue / "ads.parquet", root) == (0, "")
+    build(catalogue / "ads.parquet", root)
     failing = tmp_path / "grace"
     before = f'"{GRACE}" "$@"; ' if moves else ""
     failing.write_text(
@@ -168,12 +175,15 @@ def test_the_metadata_of_the_document_lets_a_frame_build_without_options(
     exec(frame.replace("ads.parquet", file), {"given": table})  # noqa: S102
     (tmp_path / "targeting.yaml").write_text("{}\n")
     inputs = ("--ads", tmp_path / "ads.parquet", "--targeting", tmp_path / "targeting.yaml")
-    done = run_grace("build", *inputs, "--root", tmp_path / "root")
-    assert (done.returncode, done.stderr) == (0, "")
+    done = invoke_grace("build", *inputs, "--root", tmp_path / "root")
+    assert (done.exit_code, done.stderr) == (0, "")
     assert load_snapshot(tmp_path / "root").trie.vocab_sizes == (512, 512, 512, 512)
 
 
-def test_every_import_of_the_document_runs(document: str, tmp_path: Path) -> None:
+def test_every_import_of_the_document_runs(
+    document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     items = {"7": ["<a_1>", "<b_2>"], "8": ["<a_1>", "<b_0>"]}
     (tmp_path / "Beauty.index.json").write_text(json.dumps(items))
     np.save(tmp_path / "codes.npy", np.array([[1, 2], [1, 0]]))
@@ -184,8 +194,8 @@ def test_every_import_of_the_document_runs(document: str, tmp_path: Path) -> Non
     commands = re.findall(r"^grace (import-sids .*)$", document, re.MULTILINE)
     ads = []
     for command in commands:
-        done = run_grace(*command.split(), cwd=tmp_path)
-        assert (done.returncode, done.stderr) == (0, "")
+        done = invoke_grace(*command.split())
+        assert (done.exit_code, done.stderr) == (0, "")
         ads.append(pq.read_table(tmp_path / "ads.parquet")["ad_id"].to_pylist())
     assert ads == [[7, 8], [7, 8], [0], [5, 6]]
 
@@ -193,8 +203,7 @@ def test_every_import_of_the_document_runs(document: str, tmp_path: Path) -> Non
 def test_the_sizing_table_adds_up_to_the_bytes_of_a_snapshot(
     document: str, catalogue: Path, tmp_path: Path
 ) -> None:
-    inputs = ("--ads", catalogue / "ads.parquet", "--targeting", catalogue / "targeting.yaml")
-    assert run_grace("build", *inputs, "--root", tmp_path).returncode == 0
+    build(catalogue / "ads.parquet", tmp_path)
     snapshot = load_snapshot(tmp_path)
     assert snapshot.matchers is not None
     nodes, leaves = sum(snapshot.trie.level_counts), snapshot.trie.num_leaves

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.command import GRACE, plain_environment, run_grace
+from support.in_process import invoke_grace
 
 pytestmark = pytest.mark.subprocess
 
@@ -63,8 +64,8 @@ def test_the_demo_explains_which_ads_its_users_get_and_which_not(tmp_path: Path)
 @pytest.mark.parametrize("name", ["ads.parquet", "serve.yaml"])
 def test_the_demo_replaces_no_file_without_force(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text("mine")
-    done = run_grace("demo", "--out", tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
+    done = invoke_grace("demo", "--out", tmp_path)
+    assert (done.exit_code, done.stdout) == (2, "")
     assert "--force" in done.stderr
     assert (tmp_path / name).read_text() == "mine"
 

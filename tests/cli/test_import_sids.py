@@ -1,13 +1,11 @@
-"""`grace import-sids` as a process: from a published index to a snapshot."""
+"""`grace import-sids`: from a published index to a snapshot."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from support.command import run_grace
-
-pytestmark = pytest.mark.subprocess
+from support.in_process import invoke_grace
 
 INDEX = {"0": ["<a_1>", "<b_2>"], "1": ["<a_1>", "<b_3>"], "2": ["<a_9>", "<b_2>"]}
 
@@ -20,29 +18,29 @@ def index(tmp_path: Path) -> Path:
 
 def test_an_import_prints_a_summary_and_its_table_builds(index: Path, tmp_path: Path) -> None:
     ads, options = tmp_path / "ads.parquet", ("--sid-space", "shop-1", "--vocab-sizes", "16,16")
-    done = run_grace("import-sids", index, "--out", ads, *options)
-    assert (done.returncode, done.stderr) == (0, "")
+    done = invoke_grace("import-sids", index, "--out", ads, *options)
+    assert (done.exit_code, done.stderr) == (0, "")
     assert "3 ads of 3 SIDs, from 3 items" in done.stdout
     assert "SID space shop-1, vocabulary 16,16" in done.stdout
     (tmp_path / "targeting.yaml").write_text("attributes: {country: {values: [US, NO]}}\n")
     inputs = ("--ads", ads, "--targeting", tmp_path / "targeting.yaml")
-    done = run_grace("build", *inputs, "--root", tmp_path / "snapshots")
-    assert (done.returncode, done.stderr) == (0, "")
+    done = invoke_grace("build", *inputs, "--root", tmp_path / "snapshots")
+    assert (done.exit_code, done.stderr) == (0, "")
     assert "3 SIDs, 3 ads" in done.stdout
 
 
 def test_refused_items_are_counted_and_listed(index: Path, tmp_path: Path) -> None:
     index.write_text(json.dumps({**INDEX, "B01": ["<a_1>", "<b_2>"], "4": ["<a_1>"]}))
     command = ("import-sids", index, "--out", tmp_path / "ads.parquet", "--sid-space", "s")
-    done = run_grace(*command)
-    assert (done.returncode, done.stdout) == (2, "")
+    done = invoke_grace(*command)
+    assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.startswith("error: 2 items refused so far, --max-rejects allows 0; first: ")
-    done = run_grace(*command, "--max-rejects", "2")
-    assert done.returncode == 0
+    done = invoke_grace(*command, "--max-rejects", "2")
+    assert done.exit_code == 0
     assert "refused 1: sid: the SID length is 2" in done.stdout
     assert "refused 1: item_id: is not an integer" in done.stdout
     assert "listed in" in done.stdout
-    done = run_grace(*command, "--max-rejects", "2", "--force", "--json")
+    done = invoke_grace(*command, "--max-rejects", "2", "--force", "--json")
     report = json.loads(done.stdout)
     assert (report["ads"], sum(report["rejects"].values())) == (3, 2)
     assert Path(report["reject_file"]).read_text().count("\n") == 2
@@ -50,6 +48,6 @@ def test_refused_items_are_counted_and_listed(index: Path, tmp_path: Path) -> No
 
 def test_sizes_that_are_not_numbers_are_a_usage_error(index: Path, tmp_path: Path) -> None:
     options = ("--out", tmp_path / "a.parquet", "--sid-space", "s", "--vocab-sizes", "many")
-    done = run_grace("import-sids", index, *options)
-    assert done.returncode == 2
+    done = invoke_grace("import-sids", index, *options)
+    assert done.exit_code == 2
     assert "expected sizes such as 256,256,256" in done.stderr

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 from grace.index.storage import current_version, publish
-from support.command import run_grace
 from support.forgery import forge_array, make_version, read_array_file
-
-pytestmark = pytest.mark.subprocess
+from support.in_process import invoke_grace
 
 
 @pytest.fixture
@@ -29,19 +27,19 @@ def break_rules(root: Path, version: int) -> None:
 
 
 def test_verify_prints_what_a_snapshot_holds(root: Path) -> None:
-    done = run_grace("verify", root)
-    assert (done.returncode, done.stderr) == (0, "")
+    done = invoke_grace("verify", root)
+    assert (done.exit_code, done.stderr) == (0, "")
     assert "version 1, current, 30 arrays" in done.stdout
     assert "6 SIDs, 8 ads, 7 rules, matchers union" in done.stdout
-    assert "version 2, 30 arrays" in run_grace("verify", root, "--version", "2").stdout
-    assert "version 2, 30 arrays" in run_grace("verify", root / f"{2:020d}").stdout
+    assert "version 2, 30 arrays" in invoke_grace("verify", root, "--version", "2").stdout
+    assert "version 2, 30 arrays" in invoke_grace("verify", root / f"{2:020d}").stdout
 
 
 def test_verify_as_json_is_for_scripts(root: Path) -> None:
     (root / f"{1:020d}" / "notes.txt").write_text("mine")
-    done = run_grace("verify", root, "--deep", "--json")
+    done = invoke_grace("verify", root, "--deep", "--json")
     report = json.loads(done.stdout)
-    assert done.returncode == 0
+    assert done.exit_code == 0
     assert (report["ok"], report["version"], report["is_current"]) == (True, 1, True)
     assert report["counts"]["nodes_per_level"] == [1, 2, 4, 6]
     assert report["notes"] == ["'notes.txt': not listed in the manifest; no reader looks at it"]
@@ -49,15 +47,15 @@ def test_verify_as_json_is_for_scripts(root: Path) -> None:
 
 def test_verify_exits_1_with_the_file_and_the_fault(root: Path) -> None:
     break_rules(root, 1)
-    done = run_grace("verify", root)
-    assert (done.returncode, done.stdout) == (1, "")
+    done = invoke_grace("verify", root)
+    assert (done.exit_code, done.stdout) == (1, "")
     folder = root / f"{1:020d}"
     fault = "ad 3 has rule 99, but there are 7 rules"
     assert (
         done.stderr == f"error: {folder}/ad_rule.npy: {fault}; build or publish another version\n"
     )
-    done = run_grace("verify", root, "--json")
-    assert done.returncode == 1
+    done = invoke_grace("verify", root, "--json")
+    assert done.exit_code == 1
     assert json.loads(done.stdout) == {
         "ok": False,
         "path": str(folder),
@@ -71,33 +69,33 @@ def test_only_a_deep_verify_derives_the_matchers_again(root: Path) -> None:
     table = read_array_file(path, "bitmask_table.npy")
     table[-1, 0] ^= np.uint64(1)
     forge_array(path, "bitmask_table.npy", table)
-    assert run_grace("verify", root).returncode == 0
-    done = run_grace("verify", root, "--deep")
-    assert done.returncode == 1
+    assert invoke_grace("verify", root).exit_code == 0
+    done = invoke_grace("verify", root, "--deep")
+    assert done.exit_code == 1
     assert "which is not the OR of the rows below node" in done.stderr
 
 
 @pytest.mark.parametrize("path", ["absent", "root/absent"])
 def test_a_path_without_snapshots_is_bad_input(path: str, root: Path) -> None:
-    done = run_grace("verify", root.parent / path)
-    assert done.returncode == 2
+    done = invoke_grace("verify", root.parent / path)
+    assert done.exit_code == 2
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
 
 
 def test_publish_moves_current_forward_and_back(root: Path) -> None:
-    done = run_grace("publish", root, "2")
-    assert (done.returncode, done.stdout) == (0, f"{root}: 1 -> 2\n")
-    done = run_grace("publish", root, f"{1:020d}")
-    assert (done.returncode, done.stdout) == (0, f"{root}: 2 -> 1 (back)\n")
-    done = run_grace("publish", root, "2", "--json")
+    done = invoke_grace("publish", root, "2")
+    assert (done.exit_code, done.stdout) == (0, f"{root}: 1 -> 2\n")
+    done = invoke_grace("publish", root, f"{1:020d}")
+    assert (done.exit_code, done.stdout) == (0, f"{root}: 2 -> 1 (back)\n")
+    done = invoke_grace("publish", root, "2", "--json")
     assert json.loads(done.stdout) == {"root": str(root), "from": 1, "to": 2}
 
 
 def test_the_first_publish_says_that_there_was_no_current_version(tmp_path: Path) -> None:
     make_version(tmp_path, 111)
-    done = run_grace("publish", tmp_path, "111")
-    assert (done.returncode, done.stdout) == (
+    done = invoke_grace("publish", tmp_path, "111")
+    assert (done.exit_code, done.stdout) == (
         0,
         f"{tmp_path}: 111 is current; there was no current version\n",
     )
@@ -105,13 +103,13 @@ def test_the_first_publish_says_that_there_was_no_current_version(tmp_path: Path
 
 def test_a_damaged_version_is_never_published(root: Path) -> None:
     break_rules(root, 2)
-    done = run_grace("publish", root, "2")
-    assert done.returncode == 1
+    done = invoke_grace("publish", root, "2")
+    assert done.exit_code == 1
     assert "ad_rule.npy: ad 3 has rule 99" in done.stderr
     assert current_version(root) == 1
 
 
 @pytest.mark.parametrize("version", ["3", "0", "-1", "latest"])
 def test_a_missing_version_is_bad_input(version: str, root: Path) -> None:
-    assert run_grace("publish", root, "--", version).returncode == 2
+    assert invoke_grace("publish", root, "--", version).exit_code == 2
     assert current_version(root) == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command import run_grace
+from support.in_process import invoke_grace
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles, write_serving_files
 
@@ -36,8 +36,8 @@ def requests(files: ServingFiles) -> Path:
 
 def test_a_table_names_each_ad_with_its_score_and_sid(address: str, requests: Path) -> None:
     arguments = ("--request", requests, "--line", "3", "--max-ads", "7", "--sids")
-    done = run_grace("retrieve", "--address", address, *arguments)
-    assert (done.returncode, done.stderr) == (0, "")
+    done = invoke_grace("retrieve", "--address", address, *arguments)
+    assert (done.exit_code, done.stderr) == (0, "")
     ad = r"^ +(\d+) +(-\d+\.\d{3}) +([\d.e-]+) +(\d+ \d+ \d+ \d+) +$"
     rows = re.findall(ad, done.stdout, re.MULTILINE)
     assert len(rows) == 7
@@ -51,8 +51,8 @@ def test_a_table_names_each_ad_with_its_score_and_sid(address: str, requests: Pa
 
 
 def test_json_is_the_reply_and_the_time_it_took(address: str, requests: Path) -> None:
-    done = run_grace("retrieve", "--address", address, "--request", requests, "--json")
-    assert (done.returncode, done.stderr) == (0, "")
+    done = invoke_grace("retrieve", "--address", address, "--request", requests, "--json")
+    assert (done.exit_code, done.stderr) == (0, "")
     reply = json.loads(done.stdout)
     first = json.loads(requests.read_text(encoding="utf-8").splitlines()[0])
     assert reply["request_id"] == first["request_id"]
@@ -66,8 +66,8 @@ def test_options_override_the_file(address: str, tmp_path: Path, requests: Path)
     file = tmp_path / "request.json"
     file.write_text(json.dumps({**request, "maxAds": 3, "max_ads": 3}, indent=2))
     options = ("--profile", "reduced", "--user", "shoe_size=44", "--user", "gender=")
-    done = run_grace("retrieve", "--address", address, "--request", file, *options, "--json")
-    assert (done.returncode, done.stderr) == (0, "")
+    done = invoke_grace("retrieve", "--address", address, "--request", file, *options, "--json")
+    assert (done.exit_code, done.stderr) == (0, "")
     reply = json.loads(done.stdout)
     assert (reply["profile"], reply["ignored_names"]) == ("reduced", ["shoe_size"])
     assert reply["counts"]["sids_generated"] <= 4
@@ -75,8 +75,8 @@ def test_options_override_the_file(address: str, tmp_path: Path, requests: Path)
 
 
 def test_without_a_file_a_user_with_only_a_country_gets_ads(address: str) -> None:
-    done = run_grace("retrieve", "--address", address, "--user", "country=US")
-    assert (done.returncode, done.stderr) == (0, "")
+    done = invoke_grace("retrieve", "--address", address, "--user", "country=US")
+    assert (done.exit_code, done.stderr) == (0, "")
     assert re.search(r"[1-9]\d* returned", done.stdout)
 
 
@@ -96,8 +96,8 @@ def test_without_a_file_a_user_with_only_a_country_gets_ads(address: str) -> Non
 def test_a_mistake_is_one_line(
     address: str, options: tuple[str, ...], code: int, error: str
 ) -> None:
-    done = run_grace("retrieve", "--address", address, *options)
-    assert (done.returncode, done.stdout) == (code, "")
+    done = invoke_grace("retrieve", "--address", address, *options)
+    assert (done.exit_code, done.stdout) == (code, "")
     assert done.stderr.startswith(f"error: {error}")
     assert done.stderr.count("\n") == 1
 
@@ -118,8 +118,8 @@ def test_a_text_that_is_no_request_is_refused_with_its_file_before_any_call(
 ) -> None:
     file = tmp_path / "request.json"
     file.write_text(text)
-    done = run_grace("retrieve", "--request", file)
-    assert (done.returncode, done.stdout) == (2, "")
+    done = invoke_grace("retrieve", "--request", file)
+    assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr == f"error: {file}: {error}\n"
 
 
@@ -135,14 +135,14 @@ def test_a_text_that_is_no_request_is_refused_with_its_file_before_any_call(
 def test_an_error_in_json_lines_names_the_line(line: str, error: str, tmp_path: Path) -> None:
     file = tmp_path / "requests.jsonl"
     file.write_text('{"user": {"country": {"values": [3]}}}\n\n{"max_ads": }\n')
-    done = run_grace("retrieve", "--request", file, "--line", line)
-    assert (done.returncode, done.stdout) == (2, "")
+    done = invoke_grace("retrieve", "--request", file, "--line", line)
+    assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr == f"error: {file}{error}\n"
 
 
 def test_an_error_names_a_line_that_the_file_does_not_have(requests: Path) -> None:
-    done = run_grace("retrieve", "--request", requests, "--line", "1000")
-    assert done.returncode == 2
+    done = invoke_grace("retrieve", "--request", requests, "--line", "1000")
+    assert done.exit_code == 2
     assert re.search(r"--line 1000: the last request is on line \d+", done.stderr)
 
 
@@ -150,31 +150,31 @@ def test_a_request_for_another_catalogue_is_an_invalid_request(
     address: str, tmp_path: Path
 ) -> None:
     (tmp_path / "request.json").write_text('{"sid_space": "another"}')
-    done = run_grace("retrieve", "--address", address, "--request", tmp_path / "request.json")
-    assert (done.returncode, done.stdout) == (2, "")
+    done = invoke_grace("retrieve", "--address", address, "--request", tmp_path / "request.json")
+    assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.startswith("error: FAILED_PRECONDITION (wrong_sid_space): sid_space: ")
 
 
 def test_the_reply_lists_names_without_a_use(address: str) -> None:
-    done = run_grace("retrieve", "--address", address, "--user", "shoe_size=44")
-    assert (done.returncode, done.stderr) == (0, "")
+    done = invoke_grace("retrieve", "--address", address, "--user", "shoe_size=44")
+    assert (done.exit_code, done.stderr) == (0, "")
     assert "not used by this catalogue and model: shoe_size\n" in done.stdout
 
 
 def test_wait_gives_a_server_that_is_starting_its_time(files: ServingFiles) -> None:
     with ServerProcess(files.write_config("starting.yaml"), ready=False) as server:
-        done = run_grace("retrieve", "--address", server.address, "--wait", "60")
-    assert (done.returncode, done.stderr) == (0, "")
+        done = invoke_grace("retrieve", "--address", server.address, "--wait", "60")
+    assert (done.exit_code, done.stderr) == (0, "")
 
 
 def test_wait_ends_without_a_server() -> None:
-    done = run_grace("retrieve", "--address", "127.0.0.1:1", "--wait", "0.3")
+    done = invoke_grace("retrieve", "--address", "127.0.0.1:1", "--wait", "0.3")
     expected = "no server at 127.0.0.1:1 was ready within 0.3 s; see its log, or start it"
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert done.stderr == f"error: UNAVAILABLE: {expected} (grace serve)\n"
 
 
 def test_without_a_server_the_error_says_how_to_start_one() -> None:
-    done = run_grace("retrieve", "--address", "127.0.0.1:1")
+    done = invoke_grace("retrieve", "--address", "127.0.0.1:1")
     expected = "no server at 127.0.0.1:1; start it (grace serve), or give --address"
-    assert (done.returncode, done.stderr) == (1, f"error: UNAVAILABLE: {expected}\n")
+    assert (done.exit_code, done.stderr) == (1, f"error: UNAVAILABLE: {expected}\n")

@@ -14,6 +14,7 @@ from grace.cli import doctor
 from grace.cli.main import COMMANDS, app, report_errors
 from grace.configs.errors import ConfigError, GraceError, SnapshotError
 from support.command import run_grace, run_python
+from support.in_process import invoke_grace
 
 
 def defines_its_name(file: Path) -> bool:
@@ -38,10 +39,9 @@ def test_a_file_is_a_command_if_it_defines_a_function_of_its_name(tmp_path: Path
     assert not defines_its_name(file)
 
 
-@pytest.mark.subprocess
 def test_help_lists_every_command_in_the_tables_order() -> None:
-    done = run_grace("--help")
-    assert (done.returncode, done.stderr) == (0, "")
+    done = invoke_grace("--help")
+    assert (done.exit_code, done.stderr) == (0, "")
     words = [word for line in done.stdout.splitlines() for word in line.strip("│ ").split()[:1]]
     assert [word for word in words if word in COMMANDS] == list(COMMANDS)
 
@@ -81,10 +81,9 @@ def test_the_version_is_the_distributions() -> None:
 @pytest.mark.parametrize(
     "arguments", [["no-such-command"], ["doctor", "--no-such"], ["doctor", "x"]]
 )
-@pytest.mark.subprocess
 def test_an_unknown_command_or_option_exits_with_2(arguments: list[str]) -> None:
-    done = run_grace(*arguments)
-    assert done.returncode == 2
+    done = invoke_grace(*arguments)
+    assert done.exit_code == 2
     assert arguments[-1] in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -135,14 +134,13 @@ def test_a_programming_error_keeps_its_traceback() -> None:
         report_errors(broken)()
 
 
-@pytest.mark.subprocess
 def test_doctor_reports_the_same_for_people_and_for_scripts() -> None:
-    for_scripts = run_grace("doctor", "--json")
+    for_scripts = invoke_grace("doctor", "--json")
     report = json.loads(for_scripts.stdout)
     assert report["ok"] is True
-    assert for_scripts.returncode == 0
-    for_people = run_grace("doctor")
-    assert for_people.returncode == 0
+    assert for_scripts.exit_code == 0
+    for_people = invoke_grace("doctor")
+    assert for_people.exit_code == 0
     for finding in report["findings"]:
         assert finding["name"] in for_people.stdout
         assert finding["status"] in ("ok", "note")

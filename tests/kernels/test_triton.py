@@ -22,15 +22,18 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @pytest.mark.subprocess
-def test_interpreted_bodies_agree_on_every_case(repository: Path) -> None:
+def test_interpreted_bodies_and_encoders_agree_with_plain_ones(repository: Path) -> None:
     done = run_python(
-        "import runpy; runpy.run_module('support.triton_agreement', run_name='__main__')",
+        "import runpy; runpy.run_module('support.interpreted_triton', run_name='__main__')",
         env={"TRITON_INTERPRET": "1", "PYTHONPATH": str(repository / "tests")},
     )
     assert done.returncode == 0, done.stderr
     outcome = json.loads(done.stdout)
-    assert outcome["calls"] > 50
+    decoder, encoder = outcome["calls"]
+    assert (decoder > 50, encoder > 30) == (True, True)
     assert outcome["different"] == []
+    assert set(outcome["encoders"]) == {"interformer", "t5"}
+    assert max(outcome["encoders"].values()) < 1e-5
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from grace.server.scheduling.predictions import Predictions
 from grace.server.stages.stages import STAGES
 from grace.server.start_up import load_and_warm_up, require_device, require_folder_of
 from support.command import plain_environment, run_grace
+from support.in_process import invoke_grace
 from support.pipeline_cases import GENERATION
 from support.serving_files import ServingFiles, model_spec
 from support.stage_cases import GENERATION as TINY_GENERATION
@@ -212,8 +213,8 @@ def test_a_timeline_that_could_not_be_written_is_refused_at_the_start(tmp_path: 
 
 def test_an_unknown_setting_is_an_error_of_the_command(serving_files: ServingFiles) -> None:
     config = serving_files.write_config("unknown.yaml", listen={"prot": 1})
-    done = run_grace("serve", "--config", config)
-    assert done.returncode == 2
+    done = invoke_grace("serve", "--config", config)
+    assert done.exit_code == 2
     assert done.stderr.startswith(f"error: {config}")
     assert "unknown key 'prot'" in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -364,7 +364,7 @@ def use(snapshot: Snapshot) -> None:
 
 @pytest.mark.parametrize("mode", [UNION, STATIC, DYNAMIC], ids=lambda mode: mode.value)
 @given(data=st.data())
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_corrupt_arrays_are_refused_or_safe_to_use(
     intact_of: dict[MatcherMode, Path], mode: MatcherMode, data: st.DataObject
 ) -> None:

@@ -1,10 +1,5 @@
-"""Inputs on which the bodies of an encoder's operations must agree with their references.
+"""Inputs on which the bodies of an encoder's operations must agree with their references."""
 
-As a program (`TRITON_INTERPRET=1 python -m support.encoder_op_cases`) it prints the differences as
-JSON; the interpreter must be chosen before Triton is imported, so it needs a process of its own.
-"""
-
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
@@ -19,10 +14,10 @@ from grace.kernels.ops_cuda import CUDA_ENCODER
 from grace.model.checkpoints.init import random_model
 from grace.model.definition.inputs import FeatureTensors
 from grace.model.definition.spec import ModelSpec
-from support.encoder_cases import INTERFORMER, T5, random_features
+from support.encoder_cases import random_features
 from support.op_cases import OpCase, mapped, normal
 from support.plain_inputs import RequestFeatures, encode_inputs
-from support.triton_agreement import Call, difference
+from support.triton_agreement import Call
 
 __all__ = ["CASES", "encoder_calls", "encoder_difference"]
 
@@ -180,23 +175,3 @@ def _moved(tensor: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
 def _tensors(features: FeatureTensors) -> list[Tensor]:
     single = [] if features.non_sequence is None else [features.non_sequence]
     return single + [x for each in features.sequences for x in (each.states, each.mask)]
-
-
-if __name__ == "__main__":
-    torch.use_deterministic_algorithms(True)  # memory comes filled with NaN
-    encoders = {
-        name: encoder_difference(spec, "cpu", torch.float32)
-        for name, spec in (("interformer", INTERFORMER), ("t5", T5))
-    }
-    # The interpreter multiplies bfloat16 matrices wrongly, so float16 replaces it.
-    calls = list(encoder_calls((torch.float32, torch.float16)))
-    found = [difference(call, "cpu") for call in calls]
-    print(
-        json.dumps(
-            {
-                "calls": len(found),
-                "different": [text for text in found if text],
-                "encoders": encoders,
-            }
-        )
-    )

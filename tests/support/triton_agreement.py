@@ -1,10 +1,5 @@
-"""Differences between Triton bodies and their references, on a GPU or interpreted on a CPU.
+"""Differences between Triton bodies and their references, on a GPU or interpreted on a CPU."""
 
-As a program (`TRITON_INTERPRET=1 python -m support.triton_agreement`) it prints the differences as
-JSON; the interpreter must be chosen before Triton is imported, so it needs a process of its own.
-"""
-
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -188,12 +183,3 @@ _NOT_FINITE: Mapping[str, tuple[OpCase, ...]] = {
     "row_factors": (OpCase("not-finite", _corrupt_rows),),
     "activate": (_corrupt_hidden("relu"), _corrupt_hidden("gated_gelu")),
 }
-
-
-if __name__ == "__main__":
-    torch.use_deterministic_algorithms(True)  # memory comes filled with NaN
-    # The interpreter multiplies bfloat16 matrices wrongly, so float16 replaces it.
-    low = [call for call in calls((torch.float16,)) if "bfloat16" in call.name or call.blocked]
-    full = [call for call in calls((torch.float32,)) if not call.blocked]
-    found = [difference(call, "cpu") for call in (*full, *low)]
-    print(json.dumps({"calls": len(found), "different": [text for text in found if text]}))
