@@ -82,11 +82,15 @@ def no_collections() -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_collections")
 def test_an_answered_request_is_freed_at_once() -> None:
+    def alive() -> int:
+        return sum(type(each) is PendingRequest for each in gc.get_objects())
+
     async def use(service: Service, retrieve: Any) -> None:
+        others = alive()  # those that fixtures of other tests hold
         for _ in range(5):
             assert await retrieve(b"")
         await until(lambda: not service.state.open_calls)
-        assert not [each for each in gc.get_objects() if type(each) is PendingRequest]
+        assert alive() == others
 
     served(use)
 
