@@ -11,8 +11,6 @@ from grace.cli.progress import progress_bars
 from grace.cli.ray_token import send_token_if_there
 from grace.configs.errors import InputError
 
-__all__ = ["build"]
-
 
 def build(
     ads: Annotated[

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from grace.catalogues.demonstration import DemonstratedAd, Explanation, Outcome
     from grace.index.snapshot import Snapshot
 
-__all__ = ["demo"]
-
 ASKED_ADS = 100
 SHOWN_ADS = 5
 CALL_SECONDS = 30.0
@@ -127,7 +125,7 @@ def _serve(
     requests: Sequence[Mapping[str, Any]],
 ) -> None:
     from grace.catalogues.demonstration import Demonstration
-    from grace.client.client import RetrievalClient, request_of_json
+    from grace.client import RetrievalClient, request_of_json
     from grace.configs.serving import load_serving_config
 
     generation = load_serving_config(config).generation

@@ -15,8 +15,6 @@ import typer
 from grace.configs.errors import NativeError
 from grace.configs.machine import available_cores
 
-__all__ = ["Finding", "doctor", "examine"]
-
 NEEDED = (
     *("grpcio", "grpcio-health-checking", "grpcio-reflection", "numpy", "prometheus-client"),
     *("protobuf", "pyarrow", "pyyaml", "rich", "safetensors", "typer", "uvloop", "xxhash"),

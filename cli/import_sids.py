@@ -8,8 +8,6 @@ import typer
 
 from grace.cli.progress import progress_bars
 
-__all__ = ["import_sids"]
-
 
 def import_sids(
     source: Annotated[

@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["import_t5"]
-
 
 def import_t5(
     folder: Annotated[

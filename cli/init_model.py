@@ -9,8 +9,6 @@ import typer
 
 from grace.cli.progress import progress_bars
 
-__all__ = ["init_model"]
-
 
 def init_model(
     config: Annotated[Path, typer.Option(help="YAML with the sections model and generation.")],

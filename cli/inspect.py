@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from grace.index.summary import IndexSummary
 
-__all__ = ["inspect", "print_summary"]
-
 
 def inspect(
     snapshot: Annotated[Path, typer.Argument(help="ROOT (its current version) or ROOT/VERSION.")],

@@ -16,8 +16,6 @@ import typer
 
 from grace.configs.errors import GraceError, SnapshotError
 
-__all__ = ["COMMANDS", "app", "report_errors", "run"]
-
 COMMANDS = (
     "demo",
     "synth",

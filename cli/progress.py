@@ -19,8 +19,6 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-__all__ = ["ShowProgress", "progress_bars"]
-
 
 class ShowProgress(Protocol):
     """`latest` is a step's own text, such as the loss."""

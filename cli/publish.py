@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["publish"]
-
 
 def publish(
     root: Annotated[Path, typer.Argument(help="A snapshot root.")],

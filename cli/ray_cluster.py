@@ -12,8 +12,6 @@ from ray.exceptions import AuthenticationError, RayError, RayTaskError
 
 from grace.configs.errors import GraceError, InputError, NativeError, WorkerError
 
-__all__ = ["LOCAL", "RayTasks", "ray_tasks"]
-
 LOCAL = "local"
 """The address that starts a cluster on this machine for one build."""
 

@@ -7,8 +7,6 @@ only if RAY_AUTH_MODE says so. A cluster without tokens ignores one.
 import os
 from pathlib import Path
 
-__all__ = ["send_token_if_there"]
-
 MODE = "RAY_AUTH_MODE"
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse
 
-__all__ = ["reply_json", "retrieve", "stage_times"]
-
 DEFAULT_MAX_ADS = 10
 STAGES = ("queue", "input", "features", "generate", "post")
 
@@ -58,7 +56,7 @@ def retrieve(
 
     Example: `grace retrieve --request demo/requests.jsonl --line 3 --user country=US --sids`
     """
-    from grace.client.client import RetrievalClient
+    from grace.client import RetrievalClient
 
     if not math.isfinite(timeout + wait):
         raise InputError("--timeout and --wait: give a number of seconds")
@@ -141,7 +139,7 @@ def _sid(reply: "RetrieveResponse", place: int) -> str:
 
 
 def _message(source: str | None, line: int) -> "RetrieveRequest":
-    from grace.client.client import request_of_json
+    from grace.client import request_of_json
 
     if source is None:
         return request_of_json({})

@@ -10,8 +10,6 @@ import typer
 
 from grace.cli.progress import progress_bars
 
-__all__ = ["synth"]
-
 
 def synth(
     out: Annotated[Path, typer.Option(help="Folder to write; created if it does not exist.")],

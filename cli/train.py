@@ -12,8 +12,6 @@ from grace.configs.errors import InputError
 if TYPE_CHECKING:
     from grace.model.train.run import TrainingReport
 
-__all__ = ["train"]
-
 
 def train(
     data: Annotated[

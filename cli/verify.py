@@ -10,8 +10,6 @@ import typer
 
 from grace.configs.errors import SnapshotError
 
-__all__ = ["verify"]
-
 
 def verify(
     path: Annotated[Path, typer.Argument(metavar="ROOT", help="A snapshot root, or ROOT/VERSION.")],

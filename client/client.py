@@ -19,11 +19,8 @@ from typing import Self, cast
 import grpc
 from grpc_health.v1 import health_pb2
 
-from grace.client.request_json import request_of_json
 from grace.configs.errors import CallError, InputError, InvalidCallError
 from grace.proto import retrieval_pb2 as wire
-
-__all__ = ["AsyncRetrievalClient", "RetrievalClient", "request_of_json"]
 
 SERVICE = "grace.v1.AdsRetrieval"
 METHOD = f"/{SERVICE}/Retrieve"

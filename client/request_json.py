@@ -14,8 +14,6 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from grace.configs.errors import RequestError
 from grace.proto.retrieval_pb2 import RetrieveRequest
 
-__all__ = ["request_of_json"]
-
 SHOWN_CHARACTERS = 64
 MAX_FLOAT = float.fromhex("0x1.fffffep+127")
 _INTEGER = re.compile(r"-?[0-9]{1,20}", re.ASCII)

@@ -16,21 +16,6 @@ GraceError                 the message names the thing, the value and the remedy
 
 from pathlib import Path
 
-__all__ = [
-    "CallError",
-    "CheckpointError",
-    "ConfigError",
-    "DeviceError",
-    "GraceError",
-    "InputError",
-    "InvalidCallError",
-    "NativeError",
-    "RejectedAdsError",
-    "RequestError",
-    "SnapshotError",
-    "WorkerError",
-]
-
 
 class GraceError(Exception):
     """A failure that the user can act on. Code raises only its subclasses."""

@@ -5,8 +5,6 @@ from typing import Annotated
 
 from grace.configs.errors import ConfigError
 
-__all__ = ["BeamProfile", "GenerationConfig"]
-
 MAX_BATCH = 1024
 MAX_BEAMS = 65_536
 

@@ -2,8 +2,6 @@
 
 import os
 
-__all__ = ["available_cores"]
-
 
 def available_cores() -> int:
     """Return the number of cores this process may use; a container may have fewer than its host."""

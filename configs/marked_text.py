@@ -4,8 +4,6 @@ from pathlib import Path
 
 from grace.configs.errors import InputError
 
-__all__ = ["replaced", "rewrite"]
-
 
 def replaced(document: str, name: str, text: str) -> str:
     """Return the document with `text` between the two marks called `name`."""

@@ -20,8 +20,6 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from grace.configs.errors import ConfigError
 from grace.configs.yaml_loader import read_yaml
 
-__all__ = ["load_section", "read_sections"]
-
 Section = TypeVar("Section")
 
 _SCALARS = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}

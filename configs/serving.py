@@ -12,19 +12,6 @@ from grace.configs.generation import GenerationConfig
 from grace.configs.sections import load_section
 from grace.configs.yaml_loader import read_yaml
 
-__all__ = [
-    "AdminConfig",
-    "BatchingConfig",
-    "LimitsConfig",
-    "ListenConfig",
-    "LogsConfig",
-    "MetricsConfig",
-    "PrecisionSetting",
-    "ServingConfig",
-    "ThreadsConfig",
-    "load_serving_config",
-]
-
 PrecisionSetting: TypeAlias = Literal["auto", "fp32", "bf16", "fp16"]
 
 MAX_PORT = 65535

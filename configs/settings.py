@@ -13,8 +13,6 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from grace.configs.marked_text import rewrite
 from grace.configs.serving import ServingConfig
 
-__all__ = ["settings_document"]
-
 _NAMES = {str: "text", int: "integer", float: "number", bool: "true or false", Path: "path"}
 
 

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 from grace.configs.errors import ConfigError
 
-__all__ = ["TrainingConfig"]
-
 
 @dataclass(frozen=True, slots=True)
 class TrainingConfig:

@@ -18,8 +18,6 @@ import yaml
 
 from grace.configs.errors import ConfigError
 
-__all__ = ["MAX_BYTES", "MAX_DEPTH", "Value", "parse_yaml", "read_yaml"]
-
 Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
 
 MAX_BYTES = 1 << 20

@@ -18,23 +18,6 @@ from typing import ClassVar
 
 import grpc
 
-__all__ = [
-    "Cancelled",
-    "DeadlineUnmeetable",
-    "Draining",
-    "InternalError",
-    "InvalidRequest",
-    "NotReady",
-    "Overloaded",
-    "ServiceError",
-    "WrongPair",
-    "displaced",
-    "expired",
-    "malformed",
-    "queue_full",
-    "unmeetable",
-]
-
 FIELD_CHARACTERS = 128
 
 MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.001, 10.0

@@ -52,8 +52,6 @@ from grace.server.transport.admin import Admin
 from grace.server.transport.front_end import FrontEnd
 from grace.server.transport.listeners import Listeners
 
-__all__ = ["serve"]
-
 STOPPED, FAILED, NOT_STARTED = 0, 1, 2  # exit codes
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 

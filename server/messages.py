@@ -26,25 +26,6 @@ from grace.model.engine.feature_lookups import FeatureLookups
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError
 
-__all__ = [
-    "STAGE_NAMES",
-    "Answer",
-    "AnsweredBatch",
-    "Failure",
-    "FeatureBatch",
-    "GeneratedBatch",
-    "InputBatch",
-    "Outcome",
-    "PendingRequest",
-    "Priority",
-    "RequestBatch",
-    "RequestState",
-    "Retrieval",
-    "Span",
-    "StageName",
-    "queue_seconds",
-]
-
 Priority: TypeAlias = Literal["NORMAL", "LOW"]
 StageName: TypeAlias = Literal["input", "features", "generate", "post"]
 STAGE_NAMES: tuple[StageName, ...] = get_args(StageName)

@@ -7,8 +7,6 @@ from grace.proto.retrieval_pb2 import GetStatusResponse
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.scheduling.pipeline import Pipeline
 
-__all__ = ["Phase", "ServerState"]
-
 
 class Phase(IntEnum):
     """Where the server is between start and end: the API's GetStatusResponse.State."""

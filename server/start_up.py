@@ -27,15 +27,6 @@ from grace.server.messages import Retrieval
 from grace.server.scheduling.predictions import Predictions
 from grace.server.stages.stages import Stages
 
-__all__ = [
-    "load_and_warm_up",
-    "require_device",
-    "require_distinct_addresses",
-    "require_folder_of",
-    "start_fault",
-    "synthetic_requests",
-]
-
 
 def require_device(name: str) -> torch.device:
     """Return the device, if this machine and this version can compute on it."""

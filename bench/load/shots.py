@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grace.client.client import request_of_json
+from grace.client import request_of_json
 from grace.configs.errors import InputError, RequestError
 
 __all__ = ["WIRE", "Shot", "read_requests", "read_shots", "write_ghz_data", "write_wire"]

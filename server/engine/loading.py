@@ -23,17 +23,6 @@ from grace.model.engine.generation import Generation, generation_for
 from grace.model.engine.prefix_memo import PrefixMemo
 from grace.server.engine.serving_pair import EngineFacts, ServingModel, ServingPair
 
-__all__ = [
-    "engine_facts",
-    "load_pair",
-    "memory_fault",
-    "precision_of",
-    "require_numbered_ids",
-    "require_numbered_places",
-    "serving_model",
-    "serving_pair",
-]
-
 MOST_PLACES = 2**31 - 1
 """int32 numbers the tokens of all beam rows of a batch, and the ids of all its bags."""
 

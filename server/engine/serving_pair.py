@@ -13,8 +13,6 @@ from grace.model.engine.decode_weights import Precision
 from grace.model.engine.feature_stage import FeatureStage
 from grace.model.engine.generation import Generation
 
-__all__ = ["EngineFacts", "ServingModel", "ServingPair"]
-
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:

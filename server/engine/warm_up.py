@@ -23,8 +23,6 @@ from grace.server.messages import Failure, PendingRequest, RequestBatch, Retriev
 from grace.server.stages.requests import read_request
 from grace.server.stages.stages import Stages
 
-__all__ = ["warm_up", "warm_up_requests"]
-
 Observe = Callable[[str, int, tuple[Span, ...]], None]
 
 ROUNDS = 2

@@ -22,17 +22,6 @@ from typing import Any
 from grace.configs.serving import LogsConfig
 from grace.server.observe.thread_names import name_this_thread
 
-__all__ = [
-    "LOGGER",
-    "JsonLines",
-    "LineWriter",
-    "TextLines",
-    "configure_logs",
-    "fields_of",
-    "flush_logs",
-    "places_of",
-]
-
 LOGGER = "grace.server"
 """The name of the logger that the server's modules use."""
 

@@ -28,8 +28,6 @@ from grace.server.errors import ServiceError
 from grace.server.messages import STAGE_NAMES, AnsweredBatch, Span, queue_seconds
 from grace.server.server_state import Phase, ServerState
 
-__all__ = ["REASONS", "BatchHistogram", "LoopLag", "Metrics", "metrics_table"]
-
 REASONS = (
     *("malformed", "too_large", "invalid_field", "wrong_model", "wrong_sid_space"),
     *("too_many_calls", "queue_full", "displaced", "deadline_unmeetable", "deadline_exceeded"),

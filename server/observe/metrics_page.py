@@ -14,8 +14,6 @@ from prometheus_client.exposition import choose_encoder
 
 from grace.server.observe.thread_names import name_this_thread
 
-__all__ = ["MetricsPage"]
-
 _PATH = "/metrics"
 _PATIENCE_SECONDS = 10  # with a client that is slow to ask or to read
 _MOST_CLIENTS = 8  # at once; one more makes the oldest give way

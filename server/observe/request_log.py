@@ -6,8 +6,6 @@ from grace.server.errors import ServiceError
 from grace.server.messages import STAGE_NAMES, PendingRequest, queue_seconds
 from grace.server.observe.logs import LOGGER
 
-__all__ = ["log_request"]
-
 _LOG = logging.getLogger(LOGGER)
 
 

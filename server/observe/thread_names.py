@@ -7,8 +7,6 @@ that started it.
 import ctypes
 import sys
 
-__all__ = ["name_this_thread"]
-
 _MOST_BYTES = 15  # longer names would be cut
 _SET_NAME = 15  # prctl's PR_SET_NAME
 

@@ -14,8 +14,6 @@ from typing import Any
 
 from grace.server.messages import STAGE_NAMES, RequestBatch, Span
 
-__all__ = ["Timeline"]
-
 PROCESS = 1
 
 

@@ -13,8 +13,6 @@ from grace.server.messages import PendingRequest
 from grace.server.scheduling.predictions import Backlog, Predictions, bucket_for
 from grace.server.scheduling.request_queue import RequestQueue
 
-__all__ = ["MOST_LATE", "BatchChoice"]
-
 MOST_LATE = 64
 """Late requests that leave at one moment: the callers need the lock that is held meanwhile."""
 

@@ -7,8 +7,6 @@ import torch
 from grace.proto.retrieval_pb2 import RetrieveRequest
 from grace.server.messages import PendingRequest
 
-__all__ = ["FAILURES_OF_A_BROKEN_STAGE", "FailedBatches"]
-
 FAILURES_OF_A_BROKEN_STAGE = 3
 """In a row."""
 

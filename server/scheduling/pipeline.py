@@ -44,8 +44,6 @@ from grace.server.scheduling.streams import Clock, Mark, Stream, Streams
 from grace.server.scheduling.under_way import BatchUnderWay, Place
 from grace.server.stages.stages import Stages
 
-__all__ = ["Outcomes", "Pipeline"]
-
 Batch = TypeVar("Batch")
 Taken = TypeVar("Taken")
 Made = TypeVar("Made")

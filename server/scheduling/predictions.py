@@ -17,8 +17,6 @@ from time import perf_counter
 
 from grace.server.messages import Span
 
-__all__ = ["Backlog", "Prediction", "Predictions", "bucket_for"]
-
 REMEMBERED = 9
 """Batches of each kind: four outliers in a row do not move their median, five do."""
 

@@ -14,8 +14,6 @@ from typing import TypeAlias
 
 from grace.server.messages import PendingRequest, Priority, RequestState
 
-__all__ = ["RequestQueue"]
-
 IN_ORDER: tuple[Priority, ...] = ("NORMAL", "LOW")
 
 STALE_DEADLINES = 64

@@ -30,8 +30,6 @@ from grace.server.scheduling.predictions import Backlog, Predictions, bucket_for
 from grace.server.scheduling.request_queue import RequestQueue
 from grace.server.scheduling.under_way import BatchesUnderWay, BatchUnderWay, Place
 
-__all__ = ["Departure", "Scheduler"]
-
 
 @dataclass(frozen=True, slots=True)
 class Departure:

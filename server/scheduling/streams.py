@@ -18,17 +18,6 @@ from typing import Any, Protocol, TypeAlias
 
 import torch
 
-__all__ = [
-    "Clock",
-    "DeviceClock",
-    "DeviceStream",
-    "HostStream",
-    "Mark",
-    "Stream",
-    "Streams",
-    "streams_for",
-]
-
 Mark: TypeAlias = Any
 """A time on the host, a torch.cuda.Event on a GPU. Only streams and clocks look into it."""
 

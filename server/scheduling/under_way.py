@@ -12,8 +12,6 @@ from enum import Enum, auto
 from grace.server.messages import PendingRequest
 from grace.server.scheduling.predictions import Backlog, Prediction
 
-__all__ = ["BatchUnderWay", "BatchesUnderWay", "Place"]
-
 
 class Place(Enum):
     """Where a batch is."""

@@ -18,8 +18,6 @@ from grace.server.errors import ServiceError, WrongPair
 from grace.server.messages import Failure, InputBatch, PendingRequest, RequestBatch, Retrieval
 from grace.server.stages.requests import refusal_of
 
-__all__ = ["prepare_inputs"]
-
 CPU = torch.device("cpu")
 
 

@@ -23,8 +23,6 @@ from grace.server.messages import (
 )
 from grace.server.stages.replies import Leaves, ReplyHeads, write_replies
 
-__all__ = ["answer_requests"]
-
 _MAX_UINT32 = 2**32 - 1
 _NONE_DENIED = np.empty(0, np.int64)
 _TIMED = STAGE_NAMES[:-1]

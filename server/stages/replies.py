@@ -13,8 +13,6 @@ from grace.index.trie import NO_NODE, SidTrie
 from grace.native.loader import array_in, array_out, declare
 from grace.proto.retrieval_pb2 import RetrieveResponse
 
-__all__ = ["Leaves", "ReplyHeads", "write_replies"]
-
 _MOST_NUMBERS = 192
 """Bytes of a reply's counts, timings and flags, and of the tags and sizes of its other fields."""
 

@@ -18,8 +18,6 @@ from grace.native.wire_faults import FAULT_NUMBERS, fault_of
 from grace.server.errors import InvalidRequest, malformed
 from grace.server.messages import Priority, Retrieval
 
-__all__ = ["read_request", "refusal_of", "request_id_of"]
-
 PRIORITIES: Mapping[str, Priority] = {"": "NORMAL", "NORMAL": "NORMAL", "LOW": "LOW"}
 SHOWN_CHARACTERS = 64
 _TEXTS = 5  # request_id, model, sid_space, profile, priority: where each begins, and its size

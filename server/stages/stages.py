@@ -21,8 +21,6 @@ from grace.server.messages import (
 from grace.server.stages.input_stage import prepare_inputs
 from grace.server.stages.post_stage import answer_requests
 
-__all__ = ["STAGES", "Stages", "compute_features", "generate_sids"]
-
 
 @dataclass(frozen=True, slots=True)
 class Stages:

@@ -8,8 +8,6 @@ from typing import Any, TypeAlias
 
 from grace.configs.errors import ConfigError
 
-__all__ = ["address", "fault_of", "held_port", "refusal", "require_free"]
-
 _Place: TypeAlias = tuple[int, int, int, Any]
 """Family, kind, protocol and address, as `socket` takes them."""
 

@@ -26,8 +26,6 @@ from grace.server.observe.logs import LOGGER
 from grace.server.server_state import ServerState
 from grace.server.transport.grpc_listener import Context
 
-__all__ = ["Admin"]
-
 _LOG = logging.getLogger(LOGGER)
 _KINDS: dict[type[InputSpec], str] = {
     DenseInput: "dense",

@@ -12,8 +12,6 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from enum import IntEnum
 
-__all__ = ["PROTOCOL", "TIMES", "Kind", "Link"]
-
 PROTOCOL = 3
 """Counts up with every change of the frames."""
 

@@ -32,8 +32,6 @@ from grace.server.server_state import Phase, ServerState
 from grace.server.stages.requests import read_request, request_id_of
 from grace.server.transport.grpc_listener import Context, GrpcContext
 
-__all__ = ["Call", "FrontEnd"]
-
 MAX_TEXT_BYTES = 1000
 
 RETRY_SECONDS = 1.0

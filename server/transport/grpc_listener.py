@@ -16,16 +16,6 @@ from grpc_reflection.v1alpha.reflection import enable_server_reflection
 
 from grace.server.transport.addresses import address, refusal, require_free
 
-__all__ = [
-    "HEALTH_SECONDS",
-    "Context",
-    "GrpcContext",
-    "GrpcListener",
-    "ListenLimits",
-    "Method",
-    "Trailers",
-]
-
 Method: TypeAlias = Callable[[bytes, Any], Coroutine[Any, Any, bytes]]
 Trailers: TypeAlias = tuple[tuple[str, str], ...]
 

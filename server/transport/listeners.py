@@ -17,8 +17,6 @@ from grace.server.transport.front_end import FrontEnd
 from grace.server.transport.grpc_listener import GrpcListener, ListenLimits
 from grace.server.transport.relays import Relays
 
-__all__ = ["Addresses", "Listeners"]
-
 OVERSIZE = 4
 """The front end refuses messages of up to this many times the limit, with a reason; gRPC refuses
 larger ones."""

@@ -30,8 +30,6 @@ from grace.server.observe.thread_names import name_this_thread
 from grace.server.transport.frames import PROTOCOL, TIMES, Kind, Link
 from grace.server.transport.grpc_listener import GrpcContext, GrpcListener, ListenLimits
 
-__all__ = ["IGNORED", "main"]
-
 IGNORED = (signal.SIGTERM, signal.SIGINT)
 """Signals to all processes of a server are meant for the server, which then ends its relays."""
 

@@ -30,8 +30,6 @@ from grace.server.transport.front_end import Call, FrontEnd
 from grace.server.transport.grpc_listener import HEALTH_SECONDS, ListenLimits, Trailers
 from grace.server.transport.relay import IGNORED
 
-__all__ = ["Relays"]
-
 REAP_SECONDS = 5.0
 """How long a process may take to end once its end of the link is closed."""
 

@@ -10,10 +10,10 @@ from support.command import run_python
 
 Rule = Callable[[Path], list[str]]
 RULES: list[Rule] = [
-    layout.borders_without_face,
     layout.boundless_functions,
     layout.inits_below_tests,
     layout.long_files,
+    layout.private_imports,
     layout.wrong_arrows,
 ]
 
@@ -54,11 +54,10 @@ Tree = Callable[[str, str], Path]
         (layout.long_files, "tests/index/test_a.py", "x = 1\n" * 401),
         (layout.boundless_functions, "index/a.py", "def f():\n" + "    x = 1\n" * 61),
         (layout.inits_below_tests, "tests/index/__init__.py", ""),
-        (layout.borders_without_face, "index/a.py", "from grace.configs.own import Hidden"),
+        (layout.private_imports, "index/a.py", "from grace.configs.own import _hidden"),
     ],
 )
 def test_each_rule_finds_what_it_forbids(tree: Tree, rule: Rule, file: str, text: str) -> None:
-    tree("configs/own.py", '__all__ = ["Shown"]\nclass Shown: ...\nclass Hidden: ...')
     (fault,) = rule(tree(file, text))
     assert fault.startswith(f"{file}:")
 
@@ -71,12 +70,10 @@ def test_each_rule_finds_what_it_forbids(tree: Tree, rule: Rule, file: str, text
         (layout.wrong_arrows, "tests/index/a.py", "import grace.cli"),
         (layout.long_files, "index/a.py", "x = 1\n" * 400),
         (layout.boundless_functions, "index/a.py", "def f():\n" + "    x = 1\n" * 60),
-        (layout.borders_without_face, "index/a.py", "from grace.configs.own import Shown"),
-        (layout.borders_without_face, "configs/a.py", "from grace.configs.own import Hidden"),
+        (layout.private_imports, "index/a.py", "from grace.configs.own import shown"),
     ],
 )
 def test_each_rule_passes_what_it_allows(tree: Tree, rule: Rule, file: str, text: str) -> None:
-    tree("configs/own.py", '__all__ = ["Shown"]\nclass Shown: ...\nclass Hidden: ...')
     assert rule(tree(file, text)) == []
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from google.protobuf.json_format import Parse
 
-from grace.client.client import request_of_json
+from grace.client import request_of_json
 from grace.configs.serving import LimitsConfig
 from grace.proto import retrieval_pb2 as wire
 from grace.server.observe.metrics import REASONS

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from grace.client.client import request_of_json
+from grace.client import request_of_json
 from grace.configs.errors import RequestError
 
 

@@ -8,18 +8,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = [
-    "LAYERS",
-    "borders_without_face",
-    "boundless_functions",
-    "inits_below_tests",
-    "long_files",
-    "machine_paths",
-    "packages_on_disk",
-    "tracked_files",
-    "wrong_arrows",
-]
-
 LAYERS = (
     *("proto", "configs", "native", "index", "kernels", "model", "server", "client"),
     *("catalogues", "bench", "cli"),
@@ -77,22 +65,16 @@ def inits_below_tests(root: Path) -> list[str]:
     )
 
 
-def borders_without_face(root: Path) -> list[str]:
-    """Find names that one package imports from another without their being in its `__all__`."""
-    faults = []
-    for file, tree in _product(root):
-        package = file.relative_to(root).parts[0]
-        for node in ast.walk(tree):
-            if not isinstance(node, ast.ImportFrom) or node.level or not node.module:
-                continue
-            module = node.module.removeprefix("grace.")
-            if module.partition(".")[0] in {*LAYERS} - {package}:
-                offered = _offered(root, module)
-                taken = [alias.name for alias in node.names if alias.name not in offered]
-                faults += [
-                    _at(root, file, node, f"{node.module} offers no {name}") for name in taken
-                ]
-    return faults
+def private_imports(root: Path) -> list[str]:
+    """Find names with a leading underscore that one file of the product imports from another."""
+    return [
+        _at(root, file, node, f"{alias.name} belongs to {node.module}")
+        for file, tree in _product(root)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("grace.")
+        for alias in node.names
+        if alias.name.startswith("_")
+    ]
 
 
 def machine_paths(root: Path, files: list[Path]) -> list[str]:
@@ -149,27 +131,6 @@ def _imported(node: ast.AST) -> list[str]:
             return [f"grace.{alias.name}" for alias in node.names]
         return [node.module]
     return []
-
-
-def _face(tree: ast.Module) -> list[str]:
-    """Return the names in `__all__`, if there is one."""
-    for node in tree.body:
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
-            return list(ast.literal_eval(node.value))  # type: ignore[attr-defined]
-    return []
-
-
-def _offered(root: Path, module: str) -> set[str]:
-    """Return the names in a module's `__all__`, and the modules below a package."""
-    at = root.joinpath(*module.split("."))
-    if module.endswith("_pb2"):  # generated, without __all__: its messages are what it offers
-        messages = ast.parse(at.with_suffix(".pyi").read_text()).body
-        names = {node.name for node in messages if isinstance(node, ast.ClassDef)}
-        return {"DESCRIPTOR", *names}
-    file = at / "__init__.py" if at.is_dir() else at.with_suffix(".py")
-    face = _face(ast.parse(file.read_text())) if file.is_file() else []
-    return {*face, *(below.stem for below in at.glob("*"))}
 
 
 def _at(root: Path, file: Path, node: ast.AST, fault: str) -> str:
