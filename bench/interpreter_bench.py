@@ -40,8 +40,12 @@ from grace.model.definition.inputs import FeatureTensors
 from grace.model.definition.spec import BagInput, EncoderSpec, InterFormerSpec, ModelSpec
 from grace.model.engine.feature_stage import FastStage
 from grace.model.engine.prefix_memo import PrefixMemo
-from grace.server.engine.loading import serving_pair
-from grace.server.engine.serving_pair import EngineFacts, ServingModel, ServingPair
+from grace.server.engine.serving_pair import (
+    EngineFacts,
+    ServingModel,
+    ServingPair,
+    serving_pair,
+)
 from grace.server.messages import PendingRequest, RequestBatch, Span
 from grace.server.observe.metrics import LoopLag, Metrics
 from grace.server.server_state import ServerState

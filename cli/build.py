@@ -1,14 +1,15 @@
 """`grace build`: from an ads table to a published snapshot."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from grace.cli.options import AsJson, numbers, require_known
 from grace.cli.progress import progress_bars
-from grace.cli.ray_token import send_token_if_there
 from grace.configs.errors import InputError
 
 
@@ -76,9 +77,7 @@ def build(
     scratch: Annotated[
         Path | None, typer.Option(help="Folder for the shards' files. Default: in ROOT.")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the summary as JSON, for scripts.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Build a snapshot from an ads table in Parquet, and publish it.
 
@@ -98,7 +97,7 @@ def build(
         mode=_mode(matchers),
         k_way=_k_way(k, fill_target, k_max),
         sid_space=sid_space,
-        vocab_sizes=_sizes(vocab_sizes, "--vocab-sizes"),
+        vocab_sizes=numbers(vocab_sizes, "--vocab-sizes", "512,512,512,512"),
         version=version,
         updates_watermark=updates_watermark,
         max_rejects=max_rejects,
@@ -140,7 +139,7 @@ def _build(
         if shards is None:
             return build(spec, progress, _note)
         return build_in_shards(spec, Sharding(shards, scratch=scratch), progress, _note)
-    send_token_if_there()
+    _send_token_if_there()
     try:
         from grace.cli.ray_cluster import ray_tasks
     except ModuleNotFoundError as error:
@@ -152,6 +151,17 @@ def _build(
         return build_in_shards(spec, sharding, progress, _note)
 
 
+def _send_token_if_there() -> None:
+    """Let this process prove itself to a Ray cluster, unless the user chose how.
+
+    `ray start` asks for a token if it finds one on its machine, but a process that joins sends its
+    own only if RAY_AUTH_MODE says so. Ray reads its environment once, at import.
+    """
+    named = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
+    if named or (Path.home() / ".ray" / "auth_token").is_file():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+
+
 def _note(sentence: str) -> None:
     print(sentence, file=sys.stderr)
 
@@ -159,10 +169,7 @@ def _note(sentence: str) -> None:
 def _mode(name: str) -> Any:
     from grace.index.matchers.modes import MatcherMode
 
-    if name not in tuple(MatcherMode):
-        raise typer.BadParameter(
-            f"{name!r}; choose from {', '.join(MatcherMode)}", param_hint="--matchers"
-        )
+    require_known(name, tuple(MatcherMode), "--matchers")
     return MatcherMode(name)
 
 
@@ -170,7 +177,7 @@ def _k_way(k: str | None, fill_target: float | None, k_max: int | None) -> Any:
     """Return the k-way settings of the options; the build checks that they suit the mode."""
     from grace.index.matchers.modes import FILL_UNIT, DynamicKWay, StaticKWay
 
-    widths = _sizes(k, "--k")
+    widths = numbers(k, "--k", "64,64,32,8")
     chosen: dict[str, int] = {}
     if fill_target is not None:
         chosen["fill_target_millionths"] = round(fill_target * FILL_UNIT)
@@ -187,14 +194,3 @@ def _k_way(k: str | None, fill_target: float | None, k_max: int | None) -> Any:
     except ValueError as error:
         hint = "--k" if widths is not None else "--k-max"
         raise typer.BadParameter(str(error), param_hint=hint) from None
-
-
-def _sizes(text: str | None, option: str) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    try:
-        return tuple(int(size) for size in text.split(","))
-    except ValueError:
-        raise typer.BadParameter(
-            f"expected sizes such as 512,512,512,512, got {text!r}", param_hint=option
-        ) from None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from grace.cli.options import Force
 from grace.cli.progress import progress_bars
 from grace.cli.retrieve import stage_times
 from grace.configs.errors import GraceError, InputError
@@ -47,7 +48,7 @@ def demo(
         Path | None, typer.Option(help="Keep the files here. Without it, the command removes them.")
     ] = None,
     users: Annotated[int, typer.Option(min=1, max=64, help="Number of users to serve.")] = 3,
-    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
+    force: Force = False,
 ) -> None:
     """Build a small catalogue, serve it with a trained model, and explain the ads users get.
 

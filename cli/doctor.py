@@ -8,10 +8,11 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated, Literal
+from typing import Literal
 
 import typer
 
+from grace.cli.options import AsJson
 from grace.configs.errors import NativeError
 from grace.configs.machine import available_cores
 
@@ -33,7 +34,7 @@ class Finding:
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check this machine: packages, native library, GPU. Exit code 1 if a command cannot work.
 

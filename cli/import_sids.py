@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from grace.cli.options import AsJson, numbers
 from grace.cli.progress import progress_bars
 
 
@@ -47,9 +48,7 @@ def import_sids(
         int, typer.Option(min=0, help="Leave out up to this many faulty items.")
     ] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the summary as JSON, for scripts.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Turn the SIDs of LETTER, LC-Rec, MiniOneRec or a codebook array into an ads table.
 
@@ -65,7 +64,7 @@ def import_sids(
         out=out,
         sid_space=sid_space,
         ids=ids,
-        vocab_sizes=_sizes(vocab_sizes),
+        vocab_sizes=numbers(vocab_sizes, "--vocab-sizes", "256,256,256"),
         sid_length=sid_length,
         ads=ads,
         key=key,
@@ -87,14 +86,3 @@ def import_sids(
         print(f"refused {count:,}: {reason}")
     if report.reject_file is not None:
         print(f"each is listed in {report.reject_file}")
-
-
-def _sizes(text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    try:
-        return tuple(int(size) for size in text.split(","))
-    except ValueError:
-        raise typer.BadParameter(
-            f"expected sizes such as 256,256,256, got {text!r}", param_hint="--vocab-sizes"
-        ) from None

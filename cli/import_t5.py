@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from grace.cli.options import AsJson, Dtype, numbers, require_known
+
 
 def import_t5(
     folder: Annotated[
@@ -33,10 +35,8 @@ def import_t5(
     max_history: Annotated[
         int, typer.Option(min=1, help="Most events of it that the model reads.")
     ] = 20,
-    dtype: Annotated[
-        str, typer.Option(help="Type of the weights: float32, bfloat16 or float16.")
-    ] = "float32",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
+    dtype: Dtype = "float32",
+    as_json: AsJson = False,
 ) -> None:
     """Turn a Hugging Face T5 (TIGER) folder into a checkpoint with the same scores.
 
@@ -47,24 +47,22 @@ def import_t5(
     from grace.model.checkpoints.import_t5 import import_t5 as import_folder
     from grace.model.checkpoints.weights_file import DTYPES
 
-    if dtype not in DTYPES:
-        raise typer.BadParameter(
-            f"{dtype!r}; choose from {', '.join(DTYPES)}", param_hint="--dtype"
-        )
+    require_known(dtype, tuple(DTYPES), "--dtype")
     if token_offsets is not None and first_token is not None:
         raise typer.BadParameter(
             "the offsets say it already; leave one of them out", param_hint="--first-token"
         )
-    sizes = _numbers(vocab_sizes, "--vocab-sizes")
+    sizes = numbers(vocab_sizes, "--vocab-sizes", "256,256,256,256")
+    offsets = numbers(token_offsets, "--token-offsets", "1,257,513")
+    if offsets is None:
+        offsets = consecutive_offsets(sizes, 1 if first_token is None else first_token)
     layout = T5Layout(
         sid_space=sid_space,
         vocab_sizes=sizes,
-        token_offsets=consecutive_offsets(sizes, 1 if first_token is None else first_token)
-        if token_offsets is None
-        else _numbers(token_offsets, "--token-offsets"),
+        token_offsets=offsets,
         history=history,
         max_history=max_history,
-        prefix_tokens=_numbers(prefix_tokens, "--prefix-tokens"),
+        prefix_tokens=numbers(prefix_tokens or None, "--prefix-tokens", "1025,7") or (),
         eos_token=eos_token,
     )
     model = import_folder(folder, layout).to(DTYPES[dtype])
@@ -75,12 +73,3 @@ def import_t5(
         return
     print(f"{out}: checkpoint {checkpoint}, {weights / 1e6:,.1f} M weights as {dtype}")
     print(f"SID space {sid_space}, tokens of position 0, 1, ... from {layout.token_offsets}")
-
-
-def _numbers(text: str, option: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(number) for number in text.split(",")) if text else ()
-    except ValueError:
-        raise typer.BadParameter(
-            f"expected numbers such as 1,257,513, got {text!r}", param_hint=option
-        ) from None

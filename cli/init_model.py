@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from grace.cli.options import AsJson, Dtype, require_known
 from grace.cli.progress import progress_bars
 
 
@@ -16,13 +17,11 @@ def init_model(
         Path | None, typer.Option(help="Folder of the new checkpoint. Not needed with --dry-run.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Equal seeds give equal weights.")] = 1,
-    dtype: Annotated[
-        str, typer.Option(help="Type of the weights: float32, bfloat16 or float16.")
-    ] = "bfloat16",
+    dtype: Dtype = "bfloat16",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print the parameters and GFLOP.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write random weights for a model, and print its parameters and GFLOP per request.
 
@@ -32,10 +31,7 @@ def init_model(
     from grace.model.checkpoints.model_cost import summarize_model
     from grace.model.checkpoints.weights_file import DTYPES
 
-    if dtype not in DTYPES:
-        raise typer.BadParameter(
-            f"{dtype!r}; choose from {', '.join(DTYPES)}", param_hint="--dtype"
-        )
+    require_known(dtype, tuple(DTYPES), "--dtype")
     if out is None and not dry_run:
         raise typer.BadParameter("name a folder, or add --dry-run", param_hint="--out")
     loaded = load_model_config(config)

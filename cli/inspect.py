@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from grace.cli.options import AsJson
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 def inspect(
     snapshot: Annotated[Path, typer.Argument(help="ROOT (its current version) or ROOT/VERSION.")],
     version: Annotated[int | None, typer.Option(help="Another version of ROOT.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print a snapshot's index summary: counts per level, ads per SID, matcher storage, fill.
 

@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
+from grace.cli.options import AsJson
+
 
 def publish(
     root: Annotated[Path, typer.Argument(help="A snapshot root.")],
     version: Annotated[int, typer.Argument(help="One of its versions; an older one rolls back.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Verify a version, then make it the current one, forward or back.
 

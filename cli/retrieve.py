@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from grace.cli.options import AsJson
 from grace.configs.errors import InputError, RequestError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def retrieve(
     wait: Annotated[
         float, typer.Option(min=0.0, help="Seconds to wait until the server is ready.")
     ] = 0.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Retrieve ads for a user from a running server: ad, score, p = exp(score), and stage times.
 

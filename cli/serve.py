@@ -1,9 +1,13 @@
 """`grace serve`: run the online service."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+
+def _port_of(section: str) -> Any:
+    return typer.Option(min=0, max=65535, help=f"Port instead of {section}.port; 0: a free one.")
 
 
 def serve(
@@ -16,18 +20,9 @@ def serve(
     checkpoint: Annotated[
         Path | None, typer.Option(help="Folder of the checkpoint, instead of the YAML's.")
     ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65535, help="Port instead of listen.port; 0: a free one."),
-    ] = None,
-    admin_port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65535, help="Port instead of admin.port; 0: a free one."),
-    ] = None,
-    metrics_port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65535, help="Port instead of metrics.port; 0: a free one."),
-    ] = None,
+    port: Annotated[int | None, _port_of("listen")] = None,
+    admin_port: Annotated[int | None, _port_of("admin")] = None,
+    metrics_port: Annotated[int | None, _port_of("metrics")] = None,
     device: Annotated[
         str | None, typer.Option(help="Device instead of the YAML's: cpu or cuda:0.")
     ] = None,
@@ -47,22 +42,17 @@ def serve(
     from grace.configs.serving import load_serving_config
 
     settings = load_serving_config(config, snapshots, checkpoint)
-    if port is not None:
-        settings = replace(settings, listen=replace(settings.listen, port=port))
-    if admin_port is not None:
-        settings = replace(settings, admin=replace(settings.admin, port=admin_port))
-    if metrics_port is not None:
-        settings = replace(settings, metrics=replace(settings.metrics, port=metrics_port))
+    given = []
+    for section, number in (("listen", port), ("admin", admin_port), ("metrics", metrics_port)):
+        if number is not None:
+            changed = replace(getattr(settings, section), port=number)
+            settings = replace(settings, **{section: changed})
+            option = "--port" if section == "listen" else f"--{section}-port"
+            given.append(f"{option} {number}")
     if device is not None:
         settings = replace(settings, device=device)
+        given.append(f"--device {device}")
     from grace.server.life_cycle import serve as run_server
 
-    options = {
-        "--port": port,
-        "--admin-port": admin_port,
-        "--metrics-port": metrics_port,
-        "--device": device,
-    }
-    given = [f"{option} {value}" for option, value in options.items() if value is not None]
     source = f"{config} with {' '.join(given)}" if given else str(config)
     raise typer.Exit(run_server(settings, timeline=timeline, source=source))

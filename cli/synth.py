@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from grace.cli.options import AsJson, Force
 from grace.cli.progress import progress_bars
 
 
@@ -21,8 +22,8 @@ def synth(
         typer.Option(help="Number of SIDs instead of the preset's; millions with small or paper."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Equal seeds give equal files.")] = 1,
-    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
+    force: Force = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write a catalogue that a person can read: `ads.parquet`, `targeting.yaml`, `requests.jsonl`.
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from grace.cli.options import AsJson
 from grace.cli.progress import progress_bars
 from grace.configs.errors import InputError
 
@@ -30,7 +31,7 @@ def train(
         int, typer.Option(min=0, help="Equal seeds give equal weights on one machine.")
     ] = 1,
     plot: Annotated[bool, typer.Option(help="Draw the loss curve, loss.png.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a model to predict what users click next, and measure its recall.
 

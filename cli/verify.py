@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from grace.cli.options import AsJson
 from grace.configs.errors import SnapshotError
 
 
@@ -22,7 +23,7 @@ def verify(
             "--deep", help="Derive all matchers and ids from the ads' rules again, and compare."
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check sizes, digests and structure of a snapshot. Exit code 1 names the file and the fault.
 

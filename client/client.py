@@ -152,13 +152,13 @@ def _call_error(address: str, error: grpc.RpcError) -> CallError:
     if reason:
         return CallError(code, reason, text)
     if code == "UNAVAILABLE":
-        text = f"no server at {address}; start it (grace serve), or give --address"
+        text = f"no server at {address}; start it (grace serve), or use another address"
     elif code == "DEADLINE_EXCEEDED":
-        text = f"{address} did not answer in time; allow more (--timeout)"
+        text = f"{address} did not answer in time; allow a longer timeout"
     elif code in NO_SUCH_SERVICE:
         text = (
             f"what answers at {address} does not serve Retrieve; it may be a server's "
-            "Admin address: give --address that of its section listen"
+            "Admin address: use that of its section listen"
         )
     return CallError(code, "", text)
 

@@ -1,22 +1,31 @@
-"""Every failure of a call, with its status.
-
-ServiceError            has a reason, which metrics, logs and the trailer carry
-├── InvalidRequest      INVALID_ARGUMENT     what the request says, with the field's path
-├── WrongPair           FAILED_PRECONDITION  another model or SID space than the loaded ones
-├── Overloaded          RESOURCE_EXHAUSTED   with the time after which to try again
-├── DeadlineUnmeetable  DEADLINE_EXCEEDED    too little time left, or none
-├── Cancelled           CANCELLED            by the caller
-├── NotReady            UNAVAILABLE          still starting
-├── Draining            UNAVAILABLE          on its way out
-└── InternalError       INTERNAL             ours; its text goes to the log, never to the caller
+"""Every failure of a call: one table of reasons with their statuses, and what the caller reads.
 
 Only `text` reaches a caller. It may name a value of the caller's own request. A log may not, so it
 has `reason` and `field` only.
 """
 
-from typing import ClassVar
+from collections.abc import Mapping
 
-import grpc
+from grpc import StatusCode
+
+STATUS_OF: Mapping[str, StatusCode] = {
+    "malformed": StatusCode.INVALID_ARGUMENT,
+    "too_large": StatusCode.INVALID_ARGUMENT,
+    "invalid_field": StatusCode.INVALID_ARGUMENT,
+    "wrong_model": StatusCode.FAILED_PRECONDITION,
+    "wrong_sid_space": StatusCode.FAILED_PRECONDITION,
+    "too_many_calls": StatusCode.RESOURCE_EXHAUSTED,
+    "queue_full": StatusCode.RESOURCE_EXHAUSTED,
+    "displaced": StatusCode.RESOURCE_EXHAUSTED,
+    "deadline_unmeetable": StatusCode.DEADLINE_EXCEEDED,
+    "deadline_exceeded": StatusCode.DEADLINE_EXCEEDED,
+    "cancelled": StatusCode.CANCELLED,
+    "not_ready": StatusCode.UNAVAILABLE,
+    "draining": StatusCode.UNAVAILABLE,
+    "internal": StatusCode.INTERNAL,
+    "not_finite": StatusCode.INTERNAL,
+    "stage_died": StatusCode.INTERNAL,
+}
 
 FIELD_CHARACTERS = 128
 
@@ -25,128 +34,83 @@ MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.001, 10.0
 
 
 class ServiceError(Exception):
-    """One request's failure. Only subclasses are raised."""
+    """One call's failure.
 
-    code: ClassVar[grpc.StatusCode]
+    reason         one of STATUS_OF: metrics, logs and the trailers carry it
+    text           for the caller
+    field          the path of the faulty field of the request, if the failure is about one
+    retry_seconds  when to try again, if that is known
+    """
 
-    def __init__(self, reason: str, text: str) -> None:
+    def __init__(
+        self, reason: str, text: str, field: str | None = None, retry_seconds: float | None = None
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.code = STATUS_OF[reason]
         self.text = text
-
-    @property
-    def field(self) -> str | None:
-        """The path of the faulty field of the request, if the error is about one."""
-        return None
-
-    @property
-    def trailers(self) -> tuple[tuple[str, str], ...]:
-        """The reason in a form that programs read."""
-        return (("grace-reason", self.reason),)
-
-
-class InvalidRequest(ServiceError):
-    code = grpc.StatusCode.INVALID_ARGUMENT
-
-    def __init__(self, field: str, fault: str, reason: str = "invalid_field") -> None:
-        path = _bounded(field)
-        super().__init__(reason, f"{path}: {fault}" if path else fault)
-        self._field = path
-
-    @property
-    def field(self) -> str | None:
-        return self._field or None
+        self.field = field
+        self.retry_seconds = retry_seconds
+        self.trailers: tuple[tuple[str, str], ...] = (("grace-reason", reason),)
+        if retry_seconds is not None:
+            # gRPC's own retries read this one.
+            milliseconds = round(
+                1000 * min(max(MIN_RETRY_SECONDS, retry_seconds), MAX_RETRY_SECONDS)
+            )
+            self.trailers += (("grpc-retry-pushback-ms", str(milliseconds)),)
 
 
-class WrongPair(ServiceError):
-    code = grpc.StatusCode.FAILED_PRECONDITION
-
-    def __init__(self, field: str, text: str) -> None:
-        super().__init__(f"wrong_{field}", f"{field}: {text}")
-        self._field = field
-
-    @property
-    def field(self) -> str | None:
-        return self._field
+def malformed() -> ServiceError:
+    return ServiceError("malformed", "the bytes are not a grace.v1.RetrieveRequest")
 
 
-class Overloaded(ServiceError):
-    code = grpc.StatusCode.RESOURCE_EXHAUSTED
-
-    def __init__(self, reason: str, text: str, retry_after_seconds: float) -> None:
-        super().__init__(reason, text)
-        self.retry_after_seconds = retry_after_seconds
-
-    @property
-    def trailers(self) -> tuple[tuple[str, str], ...]:
-        # gRPC's own retries read this one.
-        pushback = ("grpc-retry-pushback-ms", str(round(self.retry_after_seconds * 1000)))
-        return (("grace-reason", self.reason), pushback)
+def invalid_field(field: str, fault: str) -> ServiceError:
+    path = _bounded(field)
+    return ServiceError("invalid_field", f"{path}: {fault}", path)
 
 
-class DeadlineUnmeetable(ServiceError):
-    code = grpc.StatusCode.DEADLINE_EXCEEDED
+def wrong_pair(field: str, text: str) -> ServiceError:
+    """The request names another model or SID space than the loaded one."""
+    return ServiceError(f"wrong_{field}", f"{field}: {text}", field)
 
 
-class Cancelled(ServiceError):
-    code = grpc.StatusCode.CANCELLED
-
-    def __init__(self) -> None:
-        super().__init__("cancelled", "cancelled by the caller")
-
-
-class NotReady(ServiceError):
-    code = grpc.StatusCode.UNAVAILABLE
-
-    def __init__(self) -> None:
-        super().__init__("not_ready", "the server is starting; ask again, or watch its health")
-
-
-class Draining(ServiceError):
-    code = grpc.StatusCode.UNAVAILABLE
-
-    def __init__(self) -> None:
-        super().__init__("draining", "the server is shutting down; ask another one")
-
-
-class InternalError(ServiceError):
-    """`text` is fixed: the log says what went wrong, next to the request's id."""
-
-    code = grpc.StatusCode.INTERNAL
-
-    def __init__(self, reason: str = "internal") -> None:
-        super().__init__(reason, "internal error; the server's log has it under the request's id")
-
-
-def malformed() -> InvalidRequest:
-    text = "the bytes are not a grace.v1.RetrieveRequest"
-    return InvalidRequest("", text, reason="malformed")
-
-
-def queue_full(places: int, retry_seconds: float) -> Overloaded:
+def queue_full(places: int, retry_seconds: float) -> ServiceError:
     """`retry_seconds` until all waiting requests have been answered."""
-    text = f"{places} requests wait, and no more may; try again later"
-    return Overloaded("queue_full", text, _retry_after(retry_seconds))
+    text = f"{places} requests wait, and no more may (batching.max_waiting); try again later"
+    return ServiceError("queue_full", text, retry_seconds=retry_seconds)
 
 
-def displaced(retry_seconds: float) -> Overloaded:
+def displaced(retry_seconds: float) -> ServiceError:
     text = "a request of NORMAL priority took the place of this LOW one; try again later"
-    return Overloaded("displaced", text, _retry_after(retry_seconds))
+    return ServiceError("displaced", text, retry_seconds=retry_seconds)
 
 
-def unmeetable(left: float, needed: float) -> DeadlineUnmeetable:
+def unmeetable(left: float, needed: float) -> ServiceError:
     """`left` seconds to the deadline are fewer than an answer is predicted to need."""
     text = f"{max(0.0, left) * 1000:.0f} ms are left, an answer takes {needed * 1000:.0f} ms now"
-    return DeadlineUnmeetable("deadline_unmeetable", f"{text}; allow more time, or try again later")
+    return ServiceError("deadline_unmeetable", f"{text}; allow more time, or try again later")
 
 
-def expired() -> DeadlineUnmeetable:
+def expired() -> ServiceError:
     text = "the deadline passed while the request waited; allow more time, or try again later"
-    return DeadlineUnmeetable("deadline_exceeded", text)
+    return ServiceError("deadline_exceeded", text)
 
 
-def _retry_after(seconds: float) -> float:
-    return min(max(MIN_RETRY_SECONDS, seconds), MAX_RETRY_SECONDS)
+def cancelled() -> ServiceError:
+    return ServiceError("cancelled", "cancelled by the caller")
+
+
+def not_ready() -> ServiceError:
+    return ServiceError("not_ready", "the server is starting; ask again, or watch its health")
+
+
+def draining() -> ServiceError:
+    return ServiceError("draining", "the server is shutting down; ask another one")
+
+
+def internal(reason: str = "internal") -> ServiceError:
+    """A failure of ours. The log says what went wrong, next to the request's id."""
+    return ServiceError(reason, "internal error; the server's log has it under the request's id")
 
 
 def _bounded(field: str) -> str:

@@ -16,8 +16,8 @@ import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn, Self, TypeVar
@@ -28,8 +28,8 @@ import uvloop
 
 from grace.configs.errors import ConfigError, DeviceError, GraceError
 from grace.configs.serving import ServingConfig
-from grace.server.engine.loading import precision_of
-from grace.server.engine.serving_pair import ServingPair
+from grace.server.engine.serving_pair import ServingPair, precision_of
+from grace.server.engine.warm_up import warm_up_requests
 from grace.server.messages import Retrieval
 from grace.server.observe.logs import LOGGER, configure_logs, flush_logs
 from grace.server.observe.metrics import LoopLag, Metrics
@@ -46,7 +46,6 @@ from grace.server.start_up import (
     require_distinct_addresses,
     require_folder_of,
     start_fault,
-    synthetic_requests,
 )
 from grace.server.transport.admin import Admin
 from grace.server.transport.front_end import FrontEnd
@@ -88,11 +87,15 @@ def serve(
             require_distinct_addresses(config)
             device = require_device(config.device)
             precision_of(config.precision, device)
-            requests = synthetic_requests(config)
+            requests = warm_up_requests(config.warm_up, config.limits, config.generation)
             require_folder_of(timeline)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                make = partial(Server, config, stages, timeline, device, requests, early)
-                return runner.run(_run(make))
+
+                async def run() -> int:
+                    server = Server(config, stages, timeline, device, requests, early)
+                    return await server.run()
+
+                return runner.run(run())
         except (GraceError, OSError) as error:
             fault = start_fault(error, config)
             if source and isinstance(error, (ConfigError, DeviceError)):
@@ -120,11 +123,6 @@ class EarlySignals:
         self.seen = True
 
 
-async def _run(make: Callable[[], "Server"]) -> int:
-    """Make the server in its event loop, and run it."""
-    return await make().run()
-
-
 class Server:
     """Belongs to the event loop."""
 
@@ -134,7 +132,7 @@ class Server:
         stages: Stages,
         timeline: Path | None,
         device: torch.device,
-        warm_up_requests: tuple[Retrieval, ...],
+        requests: tuple[Retrieval, ...],
         early: EarlySignals,
     ) -> None:
         # First: a signal that comes to a running loop before its handler is seen twice.
@@ -147,7 +145,7 @@ class Server:
         self._config = config
         self._stages = stages
         self._device = device
-        self._warm_up_requests = warm_up_requests
+        self._requests = requests
         self._timeline_path = timeline
         self._timeline = None if timeline is None else Timeline()
         self._predictions = Predictions()
@@ -180,15 +178,8 @@ class Server:
 
     async def _load(self) -> ServingPair | None:
         """Return None if the server was asked to stop, or broke, before it was ready."""
-        loading = _in_thread(
-            lambda: load_and_warm_up(
-                self._config,
-                self._device,
-                self._stages,
-                self._predictions,
-                self._warm_up_requests,
-            )
-        )
+        given = (self._config, self._device, self._stages, self._predictions, self._requests)
+        loading = _in_thread(lambda: load_and_warm_up(*given))
         if await _first(loading, self._stop_asked.wait(), self._broken.wait()) != 0:
             if self._broken.is_set():
                 self._state.phase = Phase.FAILED
@@ -210,7 +201,7 @@ class Server:
         state.pair = pair
         state.pipeline = Pipeline(
             stages=self._stages,
-            pair=state.current_pair,
+            pair=lambda: pair,
             generation=config.generation,
             batching=config.batching,
             predictions=self._predictions,
@@ -304,21 +295,15 @@ async def _first(*events: Awaitable[object]) -> int:
 
 def _in_thread(work: Callable[[], _Result]) -> asyncio.Future[_Result]:
     """Run work on a daemon thread: the process can end without it, unlike the loop's own pool."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[_Result] = loop.create_future()
-
-    def complete(setter: Callable[[], None]) -> None:
-        if not future.cancelled():
-            setter()
+    future: Future[_Result] = Future()
+    future.set_running_or_notify_cancel()  # to give up the wait does not disturb the work
 
     def run() -> None:
         name_this_thread("grace-aside")
         try:
-            result = work()
+            future.set_result(work())
         except BaseException as error:  # noqa: BLE001, it is raised where the future is awaited
-            loop.call_soon_threadsafe(complete, partial(future.set_exception, error))
-        else:
-            loop.call_soon_threadsafe(complete, partial(future.set_result, result))
+            future.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    return future
+    return asyncio.wrap_future(future)

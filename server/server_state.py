@@ -20,7 +20,7 @@ class Phase(IntEnum):
 class ServerState:
     """Only the event loop changes it.
 
-    pair        the current pair: a batch is bound to it when it forms
+    pair        what is served
     pipeline    None until the server is ready
     takes       whether new calls are served: also while a draining server lingers
     open_calls  Retrieve calls that came in and whose replies have not been sent to the end
@@ -45,7 +45,3 @@ class ServerState:
     @property
     def in_flight(self) -> int:
         return 0 if self.pipeline is None else self.pipeline.in_flight
-
-    def current_pair(self) -> ServingPair:
-        assert self.pair is not None, "a pipeline runs only once a pair is loaded"
-        return self.pair

@@ -15,17 +15,19 @@ from grace.configs.errors import (
 )
 from grace.configs.serving import ServingConfig
 from grace.kernels import load_ops
-from grace.server.engine.loading import (
+from grace.server.engine.serving_pair import (
+    ServingPair,
     load_pair,
-    memory_fault,
     precision_of,
     require_numbered_ids,
 )
-from grace.server.engine.serving_pair import ServingPair
-from grace.server.engine.warm_up import warm_up, warm_up_requests
+from grace.server.engine.warm_up import warm_up
 from grace.server.messages import Retrieval
 from grace.server.scheduling.predictions import Predictions
 from grace.server.stages.stages import Stages
+
+_MEMORY_WORDS = ("out of memory", "allocate", "ALLOC_FAILED")
+"""torch, CUDA, cuBLAS and numpy use these words when memory is too little."""
 
 
 def require_device(name: str) -> torch.device:
@@ -69,11 +71,6 @@ def require_folder_of(timeline: Path | None) -> None:
         raise InputError(f"timeline: {timeline}: its folder does not exist; make it first")
 
 
-def synthetic_requests(config: ServingConfig) -> tuple[Retrieval, ...]:
-    """Return the requests to warm up with."""
-    return warm_up_requests(config.warm_up, config.limits, config.generation)
-
-
 def load_and_warm_up(
     config: ServingConfig,
     device: torch.device,
@@ -96,15 +93,31 @@ def load_and_warm_up(
                 config.threads.post,
             )
         except Exception as error:  # too little memory has no one type
-            fault = memory_fault(error)
-            if fault is None:
+            shortage = too_little_memory(error, config)
+            if shortage is None:
                 raise
-            raise ConfigError(
-                f"device {config.device}: snapshot and checkpoint do not fit into memory: {fault}; "
-                "take smaller ones, or a larger machine"
-            ) from None
+            raise shortage from None
         warm_up(stages, pair, config.generation, requests, predictions.observe)
     return pair
+
+
+def too_little_memory(error: Exception, config: ServingConfig) -> ConfigError | None:
+    """Return the fault in one line if memory is too little, or a kernel's resources; else None."""
+    text = str(error).partition("\n")[0]
+    if isinstance(error, MemoryError):
+        text = text or "out of memory"
+    elif isinstance(error, RuntimeError):  # torch's own error of memory is one, too
+        if not any(word in text for word in _MEMORY_WORDS):
+            return None
+    elif type(error).__name__ != "OutOfResources":  # Triton's, by name: it may not be installed
+        return None
+    generation = config.generation
+    return ConfigError(
+        f"device {config.device}: too little memory: {text}; give a smaller memo_bytes (now "
+        f"{config.memo_bytes}), a smaller generation.max_batch (now {generation.max_batch}), fewer "
+        f"or narrower generation.profiles (now {', '.join(generation.profiles)}), a smaller "
+        "snapshot or checkpoint, or take a larger machine"
+    )
 
 
 def start_fault(error: GraceError | OSError, config: ServingConfig) -> str:

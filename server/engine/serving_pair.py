@@ -1,17 +1,30 @@
 """The pair that a batch is bound to: a snapshot and a model that go together, on one device."""
 
+import math
 from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
 
 import torch
 
+from grace.configs.errors import ConfigError
+from grace.configs.generation import GenerationConfig
+from grace.configs.serving import LimitsConfig, PrecisionSetting
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
+from grace.index.storage import load_snapshot
 from grace.index.users.user_rows import UserEncoder
-from grace.kernels import DecodeIndex
+from grace.kernels import DecodeIndex, load_ops
+from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint, require_match
+from grace.model.definition.model import Model
 from grace.model.definition.spec import ModelSpec
-from grace.model.engine.decode_weights import Precision
-from grace.model.engine.feature_stage import FeatureStage
-from grace.model.engine.generation import Generation
+from grace.model.engine.decode_weights import PRECISIONS, Precision
+from grace.model.engine.feature_stage import FeatureStage, feature_stage_for
+from grace.model.engine.generation import Generation, generation_for
+from grace.model.engine.prefix_memo import PrefixMemo
+
+MOST_PLACES = 2**31 - 1
+"""int32 numbers the tokens of all beam rows of a batch, and the ids of all its bags."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +76,125 @@ class ServingPair:
     @property
     def device(self) -> torch.device:
         return self.model.device
+
+
+def load_pair(
+    snapshots: Path,
+    checkpoint: Path,
+    generation: GenerationConfig,
+    device: torch.device,
+    precision: Precision,
+    memo_bytes: int,
+    match_threads: int,
+) -> ServingPair:
+    """Load the current snapshot of a folder, verified, and a checkpoint of the same SID space."""
+    snapshot = load_snapshot(snapshots)
+    # The features' tables, most of a large model, are rounded at once; the rest is folded first.
+    loaded = load_checkpoint(checkpoint, device, features=PRECISIONS[precision])
+    require_match(loaded.spec, snapshot, checkpoint)
+    generation.require_steps(loaded.spec.sid_length)
+    generation.require_vocabulary(loaded.spec.vocab_sizes)
+    require_numbered_places(generation, loaded.spec.vocab_sizes, device)
+    model = serving_model(loaded, checkpoint_id(checkpoint), precision, memo_bytes, generation)
+    del loaded
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # generation and features have copied the weights
+    return serving_pair(snapshot, model, match_threads)
+
+
+def serving_pair(snapshot: Snapshot, model: ServingModel, match_threads: int) -> ServingPair:
+    return ServingPair(
+        snapshot=snapshot,
+        model=model,
+        index=DecodeIndex.of(snapshot, model.device),
+        users=UserEncoder(snapshot.schema, snapshot.set_values),
+        matcher=ExactMatcher(snapshot, match_threads),
+    )
+
+
+def serving_model(
+    model: Model,
+    checkpoint: str,
+    precision: Precision,
+    memo_bytes: int,
+    generation: GenerationConfig,
+) -> ServingModel:
+    """Prepare a checkpoint. On a GPU everything is a copy, so that `model` can be dropped."""
+    device = model.decoder.start.device
+    begin = perf_counter()
+    made = generation_for(model, load_ops(device), precision, memo_bytes, generation)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    seconds = perf_counter() - begin
+    return ServingModel(
+        spec=model.spec,
+        checkpoint=checkpoint,
+        device=device,
+        features=feature_stage_for(model, PRECISIONS[precision]),
+        generation=made,
+        engine=engine_facts(made, model.spec, precision, generation, seconds),
+    )
+
+
+def engine_facts(
+    made: Generation,
+    spec: ModelSpec,
+    precision: Precision,
+    generation: GenerationConfig,
+    seconds: float,
+) -> EngineFacts:
+    memo = made.memo
+    if memo is None:
+        return EngineFacts(precision, 0, 0, 0, graphs=0, capture_seconds=0.0)
+    return EngineFacts(
+        precision=precision,
+        memo_steps=memo.steps,
+        memo_bytes=memo.size,
+        next_memo_bytes=_next_memo_bytes(memo, spec),
+        graphs=len(generation.batch_buckets) * len({*generation.profiles.values()}),
+        capture_seconds=seconds,
+    )
+
+
+def _next_memo_bytes(memo: PrefixMemo, spec: ModelSpec) -> int:
+    if memo.steps == spec.sid_length:
+        return 0
+    of_a_prefix = memo.states[0].nbytes + memo.queries[0].nbytes
+    return math.prod(spec.vocab_sizes[: memo.steps]) * of_a_prefix
+
+
+def precision_of(setting: PrecisionSetting, device: torch.device) -> Precision:
+    """Resolve `auto`; refuse what the device does not compute in."""
+    if setting == "auto":
+        return "fp32" if device.type == "cpu" else "bf16"
+    if device.type == "cpu" and setting != "fp32":
+        raise ConfigError(f"precision: {setting} needs a GPU; on device {device} use fp32 or auto")
+    return setting
+
+
+def require_numbered_places(
+    generation: GenerationConfig, vocab_sizes: tuple[int, ...], device: torch.device
+) -> None:
+    if device.type != "cuda":
+        return
+    widest = max(vocab_sizes)
+    for name, profile in generation.profiles.items():
+        rows = generation.max_batch * max(profile.beams)
+        if rows * widest > MOST_PLACES:
+            raise ConfigError(
+                f"generation.profiles.{name}.beams: {generation.max_batch} requests "
+                f"(generation.max_batch) of {max(profile.beams)} beams and {widest} tokens are "
+                f"{rows * widest} places, a GPU numbers at most {MOST_PLACES}; give fewer beams or "
+                "a smaller max_batch"
+            )
+
+
+def require_numbered_ids(limits: LimitsConfig, generation: GenerationConfig) -> None:
+    """An id takes at least a byte of a request; half the numbers are left for defaults."""
+    most = MOST_PLACES // 2 // generation.max_batch
+    if limits.message_bytes > most:
+        raise ConfigError(
+            f"limits.message_bytes: {limits.message_bytes}, but the ids in {generation.max_batch} "
+            f"requests (generation.max_batch) are numbered together: at most {most}; give less, "
+            "or a smaller max_batch"
+        )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from time import perf_counter
+from typing import TypeVar
 
 import torch
 from google.protobuf.json_format import Parse, ParseError
@@ -18,11 +19,12 @@ from grace.configs.serving import LimitsConfig
 from grace.model.engine.decode_weights import Precision
 from grace.proto.retrieval_pb2 import RetrieveRequest
 from grace.server.engine.serving_pair import ServingPair
-from grace.server.errors import InvalidRequest
+from grace.server.errors import ServiceError
 from grace.server.messages import Failure, PendingRequest, RequestBatch, Retrieval, Span, StageName
 from grace.server.stages.requests import read_request
 from grace.server.stages.stages import Stages
 
+Made = TypeVar("Made")
 Observe = Callable[[str, int, tuple[Span, ...]], None]
 
 ROUNDS = 2
@@ -51,7 +53,7 @@ def warm_up_requests(
         except ParseError as error:
             fault = str(error).splitlines()[0]
             raise InputError(f"{path}: line {number}: not a request: {fault}") from None
-        except InvalidRequest as error:
+        except ServiceError as error:
             raise InputError(f"{path}: line {number}: {error.text}") from None
     if not requests:
         raise InputError(f"{path}: holds no request; write one JSON request a line")
@@ -94,35 +96,25 @@ def warm_up(
 
 
 def _run(stages: Stages, batch: RequestBatch) -> tuple[Span, ...]:
-    clock = _Clock(batch.pair.device)
-    prepared = stages.input(batch)
-    precision = batch.pair.model.engine.precision
+    """Run the stages one after another. Unlike the pipeline, wait for each."""
+    device, precision = batch.pair.device, batch.pair.model.engine.precision
+    spans: list[Span] = []
+
+    def timed(stage: StageName, work: Callable[[], Made]) -> Made:
+        begin = perf_counter()
+        made = work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        spans.append(Span(stage, begin, perf_counter()))
+        return made
+
+    prepared = timed("input", lambda: stages.input(batch))
     _require_none(prepared.failures, precision)
-    clock.lap("input")
-    features = stages.features(prepared)
-    clock.lap("features")
-    generated = stages.generate(features)
-    clock.lap("generate")
-    answered = stages.post(generated, tuple(clock.spans))
+    features = timed("features", lambda: stages.features(prepared))
+    generated = timed("generate", lambda: stages.generate(features))
+    answered = timed("post", lambda: stages.post(generated, tuple(spans)))
     _require_none(answered.failures, precision)
-    clock.lap("post")
-    return tuple(clock.spans)
-
-
-class _Clock:
-    """Measures stages one after another. Unlike the pipeline, it waits for each."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._begin = perf_counter()
-        self.spans: list[Span] = []
-
-    def lap(self, stage: StageName) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        end = perf_counter()
-        self.spans.append(Span(stage, self._begin, end))
-        self._begin = end
+    return tuple(spans)
 
 
 def _require_none(failures: Sequence[Failure], precision: Precision) -> None:

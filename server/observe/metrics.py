@@ -24,20 +24,9 @@ from prometheus_client.registry import Collector
 
 from grace.configs.marked_text import rewrite
 from grace.index.snapshot import Snapshot
-from grace.server.errors import ServiceError
+from grace.server.errors import STATUS_OF, ServiceError
 from grace.server.messages import STAGE_NAMES, AnsweredBatch, Span, queue_seconds
 from grace.server.server_state import Phase, ServerState
-
-REASONS = (
-    *("malformed", "too_large", "invalid_field", "wrong_model", "wrong_sid_space"),
-    *("too_many_calls", "queue_full", "displaced", "deadline_unmeetable", "deadline_exceeded"),
-    *("cancelled", "not_ready", "draining", "internal", "not_finite", "stage_died"),
-)
-
-_CODES = (
-    *("OK", "INVALID_ARGUMENT", "FAILED_PRECONDITION", "RESOURCE_EXHAUSTED"),
-    *("DEADLINE_EXCEEDED", "CANCELLED", "UNAVAILABLE", "INTERNAL"),
-)
 
 # Denser where a request's time usually lies.
 _SECONDS = (
@@ -144,7 +133,6 @@ class Metrics:
         self._returned.inc(int(counts.returned.sum()))
         schema = answered.input.batch.pair.snapshot.schema
         self._filtered["attributes"].inc(int(counts.attributes.sum()))
-        self._filtered["paused"].inc(int(counts.paused.sum()))
         self._filtered["denied"].inc(int(counts.denied.sum()))
         for target_set, count in zip(schema.sets, counts.sets.sum(axis=0).tolist(), strict=True):
             self._filter.labels(f"set:{target_set.name}").inc(count)
@@ -178,14 +166,14 @@ class Metrics:
             ["by"],
         )
         self._loads = counter("grace_snapshot_load", "Snapshots loaded, by result.", ["result"])
-        for code in _CODES:
-            self._requests.labels(code)
+        for status in STATUS_OF.values():
+            self._requests.labels(status.name)
         self._ok = self._requests.labels("OK")
-        for reason in REASONS:
+        for reason in STATUS_OF:
             self._failures.labels(reason)
         for result in ("ok", "failed"):
             self._loads.labels(result)
-        names = ("attributes", "paused", "denied")
+        names = ("attributes", "denied")
         self._filtered = {name: self._filter.labels(name) for name in names}
 
     def _make_histograms(self) -> None:

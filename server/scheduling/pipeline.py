@@ -21,7 +21,7 @@ from typing import Generic, Protocol, TypeVar
 from grace.configs.generation import GenerationConfig
 from grace.configs.serving import BatchingConfig
 from grace.server.engine.serving_pair import ServingPair
-from grace.server.errors import InternalError
+from grace.server.errors import internal
 from grace.server.messages import (
     AnsweredBatch,
     Failure,
@@ -302,7 +302,7 @@ class Pipeline:
         return _Carried(given.under_way, made, (*given.times, timed), (*given.made, given.batch))
 
     def _batch_failed(self, stage: StageName, under_way: BatchUnderWay, error: Exception) -> None:
-        self._end([Failure(each, InternalError()) for each in under_way.requests], under_way)
+        self._end([Failure(each, internal()) for each in under_way.requests], under_way)
         # Only now: a log that is not read must not hold back the callers.
         ids = [request.retrieval.request_id for request in under_way.requests]
         fields = {"event": "batch_failed", "stage": stage, "requests": ids}
@@ -348,7 +348,7 @@ class Pipeline:
             slot.abandon()
         try:
             if lost:
-                self._outcomes.ended([Failure(each, InternalError("stage_died")) for each in lost])
+                self._outcomes.ended([Failure(each, internal("stage_died")) for each in lost])
         finally:
             self._died()
             fields = {"event": "stage_died", "stage": stage}

@@ -16,10 +16,10 @@ from time import perf_counter
 
 from grace.configs.serving import BatchingConfig
 from grace.server.errors import (
-    Cancelled,
-    Draining,
     ServiceError,
+    cancelled,
     displaced,
+    draining,
     expired,
     queue_full,
     unmeetable,
@@ -79,7 +79,7 @@ class Scheduler:
         """Take a request, or raise why it is refused."""
         with self._changed:
             if self._closed:
-                raise Draining
+                raise draining()
             self._require_time(request)
             if not self._queue.push(request):
                 raise queue_full(self._places, self._seconds_of_queue())
@@ -155,7 +155,7 @@ class Scheduler:
             if any(each.deadline > now and each.state is RequestState.TAKEN for each in requests):
                 return []
             return [
-                Failure(each, expired() if each.deadline <= now else Cancelled())
+                Failure(each, expired() if each.deadline <= now else cancelled())
                 for each in requests
             ]
 

@@ -14,7 +14,7 @@ from grace.model.engine.feature_lookups import FeatureLookups
 from grace.model.engine.feature_reader import ReadFeatures
 from grace.model.engine.one_copy import copied_together
 from grace.server.engine.serving_pair import ServingPair
-from grace.server.errors import ServiceError, WrongPair
+from grace.server.errors import ServiceError, wrong_pair
 from grace.server.messages import Failure, InputBatch, PendingRequest, RequestBatch, Retrieval
 from grace.server.stages.requests import refusal_of
 
@@ -87,16 +87,16 @@ def _on_device(
     )
 
 
-def _wrong_pair(retrieval: Retrieval, pair: ServingPair) -> WrongPair | None:
+def _wrong_pair(retrieval: Retrieval, pair: ServingPair) -> ServiceError | None:
     loaded = pair.snapshot.facts.sid_space
     if retrieval.model and retrieval.model != pair.checkpoint:
-        return WrongPair(
+        return wrong_pair(
             "model",
             f"{retrieval.model!r} is asked for, but {pair.checkpoint!r} is loaded; send its id, "
             "or none to take whichever is loaded",
         )
     if retrieval.sid_space and retrieval.sid_space != loaded:
-        return WrongPair(
+        return wrong_pair(
             "sid_space",
             f"the sequences are in {retrieval.sid_space!r}, but {loaded!r} is loaded; "
             "send SIDs of that space",

@@ -1,6 +1,7 @@
 """The last stage: generated leaves to ads, exactly matched, and to the bytes of each reply."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import lru_cache
 from time import perf_counter
 from typing import Any
@@ -10,7 +11,7 @@ import numpy.typing as npt
 
 from grace.index.matching.exact import MatchCounts
 from grace.index.trie import NO_NODE
-from grace.server.errors import InternalError
+from grace.server.errors import internal
 from grace.server.messages import (
     STAGE_NAMES,
     Answer,
@@ -25,7 +26,6 @@ from grace.server.stages.replies import Leaves, ReplyHeads, write_replies
 
 _MAX_UINT32 = 2**32 - 1
 _NONE_DENIED = np.empty(0, np.int64)
-_TIMED = STAGE_NAMES[:-1]
 
 
 def answer_requests(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:
@@ -36,14 +36,14 @@ def answer_requests(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredB
     sound = [row for row in range(len(requests)) if not corrupt[row]]
     leaves = _leaves_of(batch, sound)
     with batch.input.batch.pair.matcher.held(*_asked(batch.input, leaves)) as ads:
-        heads = _heads(batch.input, sound, _Times(batch.input, spans, begin))
+        heads = _heads(batch.input, sound, _timings(batch.input, sound, spans, begin))
         replies = write_replies(ads, heads, leaves, batch.input.batch.pair.snapshot.trie)
         counts = _counts_of(ads.counts, sound)
     return AnsweredBatch(
         batch.input,
         tuple(Answer(requests[row], reply) for row, reply in zip(sound, replies, strict=True)),
         tuple(
-            Failure(request, InternalError("not_finite"))
+            Failure(request, internal("not_finite"))
             for request, is_corrupt in zip(requests, corrupt, strict=True)
             if is_corrupt
         ),
@@ -82,31 +82,27 @@ def _row_ends(rows: int, width: int) -> npt.NDArray[np.int64]:
     return np.arange(rows + 1, dtype=np.int64) * width
 
 
-class _Times:
-    """All that was not spent in a stage is queue."""
-
-    def __init__(self, batch: InputBatch, spans: tuple[Span, ...], begin: float) -> None:
-        spent = dict.fromkeys(_TIMED, 0.0)
-        spent.update((span.stage, span.end - span.begin) for span in spans)
-        self._begin = begin
-        self._stages = [_microseconds(spent[stage]) for stage in _TIMED]
-        waited = queue_seconds(batch.requests, (*spans, Span("post", begin, begin)))
-        self._queue = [_microseconds(seconds) for seconds in waited]
-
-    def of(self, rows: Sequence[int]) -> npt.NDArray[np.uint32]:
-        """Until now, as the fields of grace.v1.Timings.   [rows, 5]"""
-        post = _microseconds(perf_counter() - self._begin)
-        return np.array([[self._queue[row], *self._stages, post] for row in rows], np.uint32)
+def _timings(
+    batch: InputBatch, rows: Sequence[int], spans: tuple[Span, ...], begin: float
+) -> npt.NDArray[np.uint32]:
+    """Return the fields of grace.v1.Timings: what no stage has spent is queue.   [rows, 5]"""
+    waited = queue_seconds(batch.requests, (*spans, Span("post", begin, begin)))
+    spent = {span.stage: span.end - span.begin for span in spans}
+    seconds = np.empty((len(rows), len(STAGE_NAMES) + 1))
+    seconds[:, 0] = [waited[row] for row in rows]
+    seconds[:, 1:-1] = [spent.get(stage, 0.0) for stage in STAGE_NAMES[:-1]]
+    seconds[:, -1] = perf_counter() - begin
+    return np.clip(np.rint(seconds * 1e6), 0, _MAX_UINT32).astype(np.uint32)
 
 
-def _heads(batch: InputBatch, rows: Sequence[int], times: _Times) -> ReplyHeads:
+def _heads(batch: InputBatch, rows: Sequence[int], timings: npt.NDArray[np.uint32]) -> ReplyHeads:
     """What the replies of these rows say besides their ads."""
     retrievals = [batch.requests[row].retrieval for row in rows]
     return ReplyHeads(
         rows=np.array(rows, np.int32),
         request_ids=[retrieval.request_id for retrieval in retrievals],
         ignored=[batch.ignored[row] for row in rows],
-        timings=times.of(rows),
+        timings=timings,
         include_sids=[retrieval.include_sids for retrieval in retrievals],
         snapshot_version=batch.batch.pair.snapshot.facts.version,
         checkpoint=batch.batch.pair.checkpoint,
@@ -114,17 +110,5 @@ def _heads(batch: InputBatch, rows: Sequence[int], times: _Times) -> ReplyHeads:
     )
 
 
-def _microseconds(seconds: float) -> int:
-    return min(max(0, round(seconds * 1e6)), _MAX_UINT32)
-
-
 def _counts_of(counts: MatchCounts, rows: Sequence[int]) -> MatchCounts:
-    return MatchCounts(
-        generated=counts.generated[rows],
-        attributes=counts.attributes[rows],
-        sets=counts.sets[rows],
-        paused=counts.paused[rows],
-        denied=counts.denied[rows],
-        matched=counts.matched[rows],
-        returned=counts.returned[rows],
-    )
+    return MatchCounts(*(getattr(counts, count.name)[rows] for count in fields(counts)))

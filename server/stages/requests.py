@@ -15,7 +15,7 @@ from grace.configs.generation import GenerationConfig
 from grace.configs.serving import LimitsConfig
 from grace.native.loader import array_out, declare, load_library_with_lock
 from grace.native.wire_faults import FAULT_NUMBERS, fault_of
-from grace.server.errors import InvalidRequest, malformed
+from grace.server.errors import ServiceError, invalid_field, malformed
 from grace.server.messages import Priority, Retrieval
 
 PRIORITIES: Mapping[str, Priority] = {"": "NORMAL", "NORMAL": "NORMAL", "LOW": "LOW"}
@@ -40,13 +40,12 @@ _read_excluded = declare(
 
 
 def read_request(message: bytes, limits: LimitsConfig, generation: GenerationConfig) -> Retrieval:
-    """Raises InvalidRequest: malformed, too_large, or invalid_field with the field's path."""
+    """Raise a ServiceError if the request is malformed, too large, or has an invalid field."""
     if len(message) > limits.message_bytes:
-        raise InvalidRequest(
-            "",
+        raise ServiceError(
+            "too_large",
             f"the request has {len(message)} bytes, at most {limits.message_bytes} "
             "(limits.message_bytes)",
-            reason="too_large",
         )
     sid_length = len(generation.profiles[generation.default_profile].beams)
     head, numbers = _Head(), _Fault()
@@ -81,10 +80,10 @@ def request_id_of(message: bytes) -> str | None:
     return None if fault is not None and not fault.field else _texts(message, head)[0]
 
 
-def refusal_of(fault: RequestError | None) -> InvalidRequest | None:
+def refusal_of(fault: RequestError | None) -> ServiceError | None:
     if fault is None:
         return None
-    return InvalidRequest(fault.field, fault.fault) if fault.field else malformed()
+    return invalid_field(fault.field, fault.fault) if fault.field else malformed()
 
 
 def _texts(message: bytes, head: Any) -> list[str]:
@@ -105,14 +104,14 @@ def _limits(limits: LimitsConfig, sid_length: int) -> Any:
 def _profile(given: str, generation: GenerationConfig) -> str:
     if given and given not in generation.profiles:
         known = ", ".join(sorted(generation.profiles))
-        raise InvalidRequest("profile", f"{_shown(given)} is not a profile here; known: {known}")
+        raise invalid_field("profile", f"{_shown(given)} is not a profile here; known: {known}")
     return given or generation.default_profile
 
 
 def _priority(given: str) -> Priority:
     priority = PRIORITIES.get(given)
     if priority is None:
-        raise InvalidRequest("priority", f"{_shown(given)} is neither NORMAL nor LOW")
+        raise invalid_field("priority", f"{_shown(given)} is neither NORMAL nor LOW")
     return priority
 
 

@@ -18,9 +18,10 @@ def address(host: str, port: int) -> str:
 
 def refusal(section: str, host: str, port: int, fault: str) -> ConfigError:
     """`section` is the configuration's section that names the address."""
+    option = "--port" if section == "listen" else f"--{section}-port"
     return ConfigError(
         f"{section}: {address(host, port)}: {fault[:1].lower()}{fault[1:]}; choose another "
-        f"{section}.host or {section}.port (port 0 takes a free one)"
+        f"{section}.host or {section}.port ({option}; 0 takes a free one)"
     )
 
 

@@ -1,6 +1,7 @@
 """The Admin service: what operators ask a server."""
 
 import logging
+from dataclasses import asdict
 from importlib.metadata import version
 
 import torch
@@ -21,7 +22,7 @@ from grace.proto.retrieval_pb2 import (
     SnapshotStatus,
 )
 from grace.server.engine.serving_pair import ServingPair
-from grace.server.errors import InternalError
+from grace.server.errors import internal
 from grace.server.observe.logs import LOGGER
 from grace.server.server_state import ServerState
 from grace.server.transport.grpc_listener import Context
@@ -46,7 +47,7 @@ class Admin:
             return self._status().SerializeToString()
         except Exception as error:  # noqa: BLE001, the caller must not see its text
             _LOG.error("call failed", exc_info=error, extra={"event": "call_failed"})
-        failure = InternalError()
+        failure = internal()
         return await context.abort(failure.code, failure.text, failure.trailers)
 
     def _status(self) -> GetStatusResponse:
@@ -101,11 +102,6 @@ def _model_status(pair: ServingPair) -> ModelStatus:
 def _engine_status(pair: ServingPair) -> EngineStatus:
     engine, device = pair.model.engine, pair.device
     return EngineStatus(
-        precision=engine.precision,
-        memo_steps=engine.memo_steps,
-        memo_bytes=engine.memo_bytes,
-        next_memo_bytes=engine.next_memo_bytes,
-        graphs=engine.graphs,
-        capture_seconds=engine.capture_seconds,
+        **asdict(engine),
         gpu_memory_bytes=torch.cuda.memory_reserved(device) if device.type == "cuda" else 0,
     )

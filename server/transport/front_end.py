@@ -15,19 +15,18 @@ from time import perf_counter
 
 from grace.configs.generation import GenerationConfig
 from grace.configs.serving import LimitsConfig
-from grace.server.errors import (
-    Cancelled,
-    DeadlineUnmeetable,
-    Draining,
-    InternalError,
-    NotReady,
-    Overloaded,
-    ServiceError,
+from grace.server.errors import ServiceError, cancelled, draining, internal, not_ready
+from grace.server.messages import (
+    STAGE_NAMES,
+    AnsweredBatch,
+    Failure,
+    Outcome,
+    PendingRequest,
+    Span,
+    queue_seconds,
 )
-from grace.server.messages import AnsweredBatch, Failure, Outcome, PendingRequest, Span
 from grace.server.observe.logs import LOGGER
 from grace.server.observe.metrics import Metrics
-from grace.server.observe.request_log import log_request
 from grace.server.server_state import Phase, ServerState
 from grace.server.stages.requests import read_request, request_id_of
 from grace.server.transport.grpc_listener import Context, GrpcContext
@@ -114,7 +113,7 @@ class FrontEnd:
             raise
         except Exception as error:  # noqa: BLE001, a caller must not see its text
             _LOG.error("call failed", exc_info=error, extra={"event": "call_failed"})
-            failure = InternalError()
+            failure = internal()
         else:
             # Counted once the replies of its batch are on their way: it must not hold them up.
             self._loop.call_soon(self._ended, call, None, perf_counter())
@@ -134,12 +133,12 @@ class FrontEnd:
     async def _reply(self, call: Call) -> bytes:
         state = self._state
         if call.surplus:
-            text = f"{self._limits.open_calls} calls are open, and no more may; try again later"
-            raise Overloaded("too_many_calls", text, RETRY_SECONDS)
+            most = f"{self._limits.open_calls} calls are open, and no more may (limits.open_calls)"
+            raise ServiceError("too_many_calls", f"{most}; try again later", None, RETRY_SECONDS)
         if state.phase == Phase.STARTING:
-            raise NotReady
+            raise not_ready()
         if not state.takes:
-            raise Draining
+            raise draining()
         assert state.pipeline is not None
         retrieval = read_request(call.message, self._limits, self._generation)
         completion: asyncio.Future[Outcome] = self._loop.create_future()
@@ -157,15 +156,14 @@ class FrontEnd:
             self._state.pipeline.cancel(call.request)
         late = perf_counter() >= call.deadline - _deadline_tolerance(call)
         text = "the deadline passed before the answer was ready"
-        error = DeadlineUnmeetable("deadline_exceeded", text) if late else Cancelled()
+        error = ServiceError("deadline_exceeded", text) if late else cancelled()
         self._ended(call, error, perf_counter())
 
     def _ended(self, call: Call, error: ServiceError | None, now: float) -> None:
         slack = None if math.isinf(call.deadline) else call.deadline - now
         self._metrics.ended(now - call.arrived, slack, error)
         if self._log_requests:
-            request_id = _request_id(call, self._limits)
-            log_request(request_id, call.request, now - call.arrived, error)
+            _log_end(call, _request_id(call, self._limits), now - call.arrived, error)
 
     def _closed(self, context: Context) -> None:
         self._replied.pop(context, None)
@@ -185,6 +183,30 @@ def _complete(outcomes: Sequence[Outcome]) -> None:
         completion, outcome.request.completion = outcome.request.completion, None
         if completion is not None and not completion.done():  # done: its caller has gone
             completion.set_result(outcome)
+
+
+def _log_end(
+    call: Call, request_id: str | None, seconds: float, error: ServiceError | None
+) -> None:
+    """Write how a call ended, and where its time went if its batch has passed all stages."""
+    fields: dict[str, object] = {
+        "event": "request",
+        "request_id": request_id,
+        "code": "OK" if error is None else error.code.name,
+        "reason": None if error is None else error.reason,
+        "field": None if error is None else error.field,
+        "batch_size": None,
+        "total_us": round(seconds * 1e6),
+        "queue_us": None,
+        **dict.fromkeys(f"{stage}_us" for stage in STAGE_NAMES),
+    }
+    request = call.request
+    if request is not None and request.spans:
+        (waited,) = queue_seconds((request,), request.spans)
+        fields.update(batch_size=request.batch_size, queue_us=round(waited * 1e6))
+        for span in request.spans:
+            fields[f"{span.stage}_us"] = round((span.end - span.begin) * 1e6)
+    _LOG.info("request", extra=fields)
 
 
 def _bounded(text: str) -> str:

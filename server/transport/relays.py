@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 import grpc
 
 from grace.configs.errors import ConfigError
-from grace.server.errors import InternalError
+from grace.server.errors import internal
 from grace.server.observe.logs import LOGGER
 from grace.server.transport.addresses import address, held_port
 from grace.server.transport.frames import PROTOCOL, TIMES, Kind, Link
@@ -227,7 +227,7 @@ class _RelayedCall:
                 self._link.send(Kind.REPLY, self._number, await front_end.answer(call, self))
             except Exception as error:  # noqa: BLE001, a caller waits, and must not see its text
                 _LOG.error("call failed", exc_info=error, extra={"event": "call_failed"})
-                failure = InternalError()
+                failure = internal()
                 await self.abort(failure.code, failure.text, failure.trailers)
 
     def ended(self) -> None:

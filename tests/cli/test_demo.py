@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 import subprocess
 from pathlib import Path
 
@@ -70,47 +69,25 @@ def test_the_demo_replaces_no_file_without_force(name: str, tmp_path: Path) -> N
     assert (tmp_path / name).read_text() == "mine"
 
 
-def test_without_a_folder_an_interrupted_demo_leaves_neither_files_nor_its_server(
+def test_without_a_folder_a_terminated_demo_leaves_neither_files_nor_its_server(
     tmp_path: Path,
 ) -> None:
-    server = interrupted_demo(signal.SIGINT, env={"TMPDIR": str(tmp_path)})
-    assert not is_running(server)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_terminated_demo_ends_its_server_and_keeps_the_files_of_out(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "serve.yaml").write_text("mine, but --force")
-    server = interrupted_demo(signal.SIGTERM, "--out", tmp_path, "--force")
-    assert not is_running(server)
-    assert "generation" in (tmp_path / "serve.yaml").read_text()
-
-
-def accept_interrupts() -> None:
-    """Undo what a shell sets for a background process: it and its children ignore Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def interrupted_demo(
-    number: signal.Signals, *arguments: str | Path, env: dict[str, str] | None = None
-) -> int:
-    """Signal a demo whose server is ready; return the server's process id."""
+    """It is terminated when its server is ready."""
     with subprocess.Popen(
-        [GRACE, "demo", "--users", "64", *arguments],
-        env=plain_environment(**(env or {})),
+        [GRACE, "demo", "--users", "64"],
+        env=plain_environment(TMPDIR=str(tmp_path)),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=accept_interrupts,  # noqa: PLW1509 (no other thread runs here)
         pipesize=4096,  # much less than it has to say: unread, it cannot end before the signal
     ) as process:
         try:
             assert process.stdout is not None
             server = next(filter(None, map(server_in, process.stdout)))
-            process.send_signal(number)
+            process.terminate()
             _, error = process.communicate(timeout=60)
         finally:
             process.kill()
     assert (process.returncode, error) == (130, "interrupted\n")
-    return server
+    assert not is_running(server)
+    assert list(tmp_path.iterdir()) == []

@@ -50,4 +50,4 @@ def test_sizes_that_are_not_numbers_are_a_usage_error(index: Path, tmp_path: Pat
     options = ("--out", tmp_path / "a.parquet", "--sid-space", "s", "--vocab-sizes", "many")
     done = invoke_grace("import-sids", index, *options)
     assert done.exit_code == 2
-    assert "expected sizes such as 256,256,256" in done.stderr
+    assert "expected numbers such as 256,256,256" in done.stderr

@@ -176,5 +176,5 @@ def test_wait_ends_without_a_server() -> None:
 
 def test_without_a_server_the_error_says_how_to_start_one() -> None:
     done = invoke_grace("retrieve", "--address", "127.0.0.1:1")
-    expected = "no server at 127.0.0.1:1; start it (grace serve), or give --address"
+    expected = "no server at 127.0.0.1:1; start it (grace serve), or use another address"
     assert (done.exit_code, done.stderr) == (1, f"error: UNAVAILABLE: {expected}\n")

@@ -13,7 +13,7 @@ from google.protobuf.json_format import Parse
 from grace.client import request_of_json
 from grace.configs.serving import LimitsConfig
 from grace.proto import retrieval_pb2 as wire
-from grace.server.observe.metrics import REASONS
+from grace.server.errors import STATUS_OF
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_every_limit_stands_there_with_its_default(page: str) -> None:
 
 def test_every_reason_stands_in_the_table(page: str) -> None:
     told = re.findall(r"^\| [A-Z_]+ \| `(\w+)` \|", section(page, "Errors"), re.MULTILINE)
-    assert sorted(told) == sorted(REASONS)
+    assert sorted(told) == sorted(STATUS_OF)
 
 
 def test_its_examples_are_messages_of_the_api(page: str) -> None:

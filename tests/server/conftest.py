@@ -8,7 +8,6 @@ import pytest
 
 from grace.server.scheduling.predictions import Predictions
 from support.faults import Faults
-from support.front_ends import WHERE
 from support.occupied import FAULTY_PLACES
 from support.pipeline_cases import Clock, Recorder
 from support.poisoned_model import poisoned_checkpoint
@@ -25,62 +24,24 @@ def serving_files(tmp_path_factory: pytest.TempPathFactory) -> ServingFiles:
 
 @pytest.fixture(scope="session")
 def healthy_server(serving_files: ServingFiles) -> Iterator[ServerProcess]:
-    """`grace serve`, ready, whatever else its users have asked it."""
-    with ServerProcess(serving_files.write_config("healthy.yaml")) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def relayed_server(serving_files: ServingFiles) -> Iterator[ServerProcess]:
-    """The same with gRPC in two relays."""
-    config = serving_files.write_config("relayed.yaml", listen={"front_ends": 2})
+    """`grace serve` with gRPC in two relays, ready, whatever else its users have asked it."""
+    config = serving_files.write_config("healthy.yaml", listen={"front_ends": 2})
     with ServerProcess(config) as server:
         yield server
-
-
-@pytest.fixture(scope="session", params=["healthy_server", "relayed_server"], ids=WHERE)
-def either_server(request: pytest.FixtureRequest) -> ServerProcess:
-    server = request.getfixturevalue(request.param)
-    assert isinstance(server, ServerProcess)
-    return server
 
 
 @pytest.fixture(scope="session")
 def faulty_server(
     serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
-    """A server with a small queue, a model that breaks on one value of one input, and faults. Tests
-    leave it idle and its faults switched off."""
-    with _faulty_server(serving_files, tmp_path_factory, front_ends=0) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def relayed_faulty_server(
-    serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ServerProcess]:
-    with _faulty_server(serving_files, tmp_path_factory, front_ends=2) as server:
-        yield server
-
-
-@pytest.fixture(scope="session", params=["faulty_server", "relayed_faulty_server"], ids=WHERE)
-def either_faulty_server(request: pytest.FixtureRequest) -> ServerProcess:
-    server = request.getfixturevalue(request.param)
-    assert isinstance(server, ServerProcess)
-    return server
-
-
-def _faulty_server(
-    files: ServingFiles, folders: pytest.TempPathFactory, front_ends: int
-) -> ServerProcess:
-    checkpoint = poisoned_checkpoint(folders.mktemp("poisoned"))
-    config = replace(files, checkpoint=checkpoint).write_config(
-        f"faulty{front_ends}.yaml",
-        batching={"max_waiting": FAULTY_PLACES},
-        listen={"front_ends": front_ends},
-        logs={"level": "debug"},
+    """A server with gRPC in its own process, a small queue, a model that breaks on one value of one
+    input, and faults. Tests leave it idle and its faults switched off."""
+    checkpoint = poisoned_checkpoint(tmp_path_factory.mktemp("poisoned"))
+    config = replace(serving_files, checkpoint=checkpoint).write_config(
+        "faulty.yaml", batching={"max_waiting": FAULTY_PLACES}, logs={"level": "debug"}
     )
-    return ServerProcess(config, faults=Faults(folders.mktemp("faults")))
+    with ServerProcess(config, faults=Faults(tmp_path_factory.mktemp("faults"))) as server:
+        yield server
 
 
 @pytest.fixture

@@ -46,13 +46,6 @@ def test_the_complete_request_is_answered_in_the_form_of_the_documented_reply(
     assert reply["counts"]["ads_returned"] == len(reply["ad_ids"]) > 0
 
 
-def test_the_empty_request_is_answered(healthy_server: ServerProcess, tmp_path: Path) -> None:
-    (tmp_path / "request.json").write_text("{}")
-    address = ("--address", healthy_server.address)
-    done = run_grace("retrieve", "--request", "request.json", *address, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 def test_the_python_prints_ads_and_scores(
     page: str, folder: Path, healthy_server: ServerProcess
 ) -> None:

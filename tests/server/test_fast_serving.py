@@ -1,7 +1,6 @@
 """The service over the fast engine: the same replies as over the plain definition."""
 
 import json
-from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 
@@ -13,13 +12,9 @@ from grace.configs.errors import ConfigError
 from grace.index.builder import BuildSpec, build
 from grace.kernels import load_ops
 from grace.model.checkpoints.checkpoint import load_checkpoint
-from grace.model.engine.feature_lookups import FeatureLookups
 from grace.model.engine.feature_stage import PlainStage
 from grace.model.engine.generation import FastGeneration, PlainGeneration
-from grace.server.engine.loading import engine_facts, precision_of
-from grace.server.engine.serving_pair import EngineFacts
-from grace.server.stages import input_stage
-from grace.server.stages.input_stage import prepare_inputs
+from grace.server.engine.serving_pair import EngineFacts, engine_facts, precision_of
 from grace.server.stages.stages import STAGES
 from support.fast_serving import (
     CPU,
@@ -159,25 +154,6 @@ def test_batches_of_two_snapshots_in_turn_get_their_own_answers(
     plain: TwoPairs, fast: TwoPairs, serving_files: ServingFiles
 ) -> None:
     assert_answers_of_alternating_snapshots(plain, fast, serving_files, CPU)
-
-
-def test_users_and_look_ups_come_out_of_one_copy_as_they_went_in(
-    fast: TwoPairs, serving_files: ServingFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batch = request_batch(fast.first, list(serving_files.requests[:3]), 4)
-    expected = prepare_inputs(batch)
-    monkeypatch.setattr(input_stage, "copied_together", lambda tensors, device: tuple(tensors))
-    on_gpu = replace(fast.first, model=replace(fast.first.model, device=GPU))
-    got = prepare_inputs(replace(batch, pair=on_gpu))
-    assert isinstance(expected.inputs, FeatureLookups)
-    assert isinstance(got.inputs, FeatureLookups)
-    assert len(got.users.sets) == 2
-    pairs = [(got.users.bitmask, expected.users.bitmask)]
-    pairs += zip(got.inputs.tensors(), expected.inputs.tensors(), strict=True)
-    for mine, theirs in zip(got.users.sets, expected.users.sets, strict=True):
-        pairs += [(mine.offsets, theirs.offsets), (mine.hashes, theirs.hashes)]
-    for one, other in pairs:
-        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""One bad request among sixteen fails alone and changes no bit of the others' answers."""
+"""Bad requests of a batch fail alone and change no bit of the others' answers."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -17,8 +17,6 @@ pytestmark = pytest.mark.subprocess
 
 Request = Mapping[str, Any]
 BATCH = 16
-PLACE = 6
-"""The bad one is neither first nor last."""
 
 
 def changed(request: Request, path: str, value: Any) -> Request:
@@ -32,50 +30,16 @@ def changed(request: Request, path: str, value: Any) -> Request:
     return result
 
 
-INVALID, WRONG, INTERNAL = (
-    grpc.StatusCode.INVALID_ARGUMENT,
-    grpc.StatusCode.FAILED_PRECONDITION,
-    grpc.StatusCode.INTERNAL,
-)
-FAULTS: dict[str, tuple[Callable[[Request], Request], grpc.StatusCode, str, str]] = {
-    "category out of range": (
-        lambda request: changed(request, "features.categorical.device.ids", ["40"]),
-        INVALID,
-        "invalid_field",
-        "features.categorical.device",
-    ),
-    "half a SID": (
-        lambda request: changed(request, "features.sequences.clicks.sids", [1, 2, 3]),
-        INVALID,
-        "invalid_field",
-        "features.sequences.clicks.sids",
-    ),
-    "wrong kind of input": (
-        lambda request: changed(request, "features.bags.hour.ids", ["1"]),
-        INVALID,
-        "invalid_field",
-        "features.bags.hour",
-    ),
-    "too many values of a set": (
-        lambda request: changed(request, "user.location.values", [f"v{i}" for i in range(65)]),
-        INVALID,
-        "invalid_field",
-        "user.location.values",
-    ),
-    "wrong SID space": (
-        lambda request: changed(request, "sid_space", "another"),
-        WRONG,
-        "wrong_sid_space",
-        "sid_space",
-    ),
-    "wrong model": (
-        lambda request: changed(request, "model", "another"),
-        WRONG,
-        "wrong_model",
-        "model",
-    ),
-    "numbers that are not finite": (poisoned_request, INTERNAL, "not_finite", ""),
+INVALID, WRONG = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION
+FAULTS: Mapping[int, tuple[str, Any, grpc.StatusCode, str]] = {
+    1: ("features.categorical.device.ids", ["40"], INVALID, "invalid_field"),
+    4: ("features.sequences.clicks.sids", [1, 2, 3], INVALID, "invalid_field"),
+    5: ("user.location.values", [f"v{i}" for i in range(65)], INVALID, "invalid_field"),
+    9: ("sid_space", "another", WRONG, "wrong_sid_space"),
+    12: ("model", "another", WRONG, "wrong_model"),
 }
+"""By its place in the batch: what a request has wrong, and how it fails."""
+NOT_FINITE = 7
 
 
 def answered_as_one_batch(
@@ -100,44 +64,36 @@ def answer(outcome: Outcome) -> bytes:
     return response.SerializeToString(deterministic=True)
 
 
-@pytest.fixture(scope="module")
-def good_answers(faulty_server: ServerProcess, serving_files: ServingFiles) -> list[bytes]:
-    """The answers to the good requests in a batch of their own."""
-    good = list(serving_files.requests[:BATCH])
-    del good[PLACE]
-    with counted_calls(faulty_server) as caller:
-        return list(map(answer, answered_as_one_batch(faulty_server, caller, good)))
-
-
-@pytest.mark.parametrize("kind", FAULTS)
-def test_a_bad_request_fails_alone_and_the_others_have_the_same_bits_as_without_it(
-    faulty_server: ServerProcess, serving_files: ServingFiles, good_answers: list[bytes], kind: str
+def test_bad_requests_fail_alone_and_the_others_have_the_same_bits_as_without_them(
+    faulty_server: ServerProcess, serving_files: ServingFiles
 ) -> None:
-    spoil, code, reason, field = FAULTS[kind]
-    requests = list(serving_files.requests[:BATCH])
-    requests[PLACE] = dict(spoil(requests[PLACE]))
+    requests = [dict(request) for request in serving_files.requests[:BATCH]]
+    bad = {*FAULTS, NOT_FINITE}
+    good = [request for place, request in enumerate(requests) if place not in bad]
+    for place, (path, value, _, _) in FAULTS.items():
+        requests[place] = dict(changed(requests[place], path, value))
+    requests[NOT_FINITE] = dict(poisoned_request(requests[NOT_FINITE]))
     with counted_calls(faulty_server) as caller:
+        expected = answered_as_one_batch(faulty_server, caller, good)
         outcomes = answered_as_one_batch(faulty_server, caller, requests)
-    failed = outcomes.pop(PLACE)
-    assert (failed.code, failed.reason) == (code, reason)
-    assert failed.text.startswith(field)
-    assert list(map(answer, outcomes)) == good_answers
-    assert any(outcome.response.ad_ids for outcome in outcomes)
+    for place, (path, _, code, reason) in FAULTS.items():
+        failed = outcomes[place]
+        assert (failed.code, failed.reason) == (code, reason)
+        assert failed.text.startswith(path.removesuffix(".ids"))
+    assert outcomes[NOT_FINITE].reason == "not_finite"
+    others = [outcome for place, outcome in enumerate(outcomes) if place not in bad]
+    assert list(map(answer, others)) == list(map(answer, expected))
+    assert any(outcome.response.ad_ids for outcome in others)
 
 
 def test_a_batch_of_bad_requests_only_ends_without_reaching_the_model(
     faulty_server: ServerProcess, serving_files: ServingFiles
 ) -> None:
     server = faulty_server
-    bad = [
-        changed(request, "features.categorical.device.ids", ["40"])
-        for request in serving_files.requests[:3]
-    ]
+    request = changed(serving_files.requests[0], "features.categorical.device.ids", ["40"])
     with counted_calls(server) as caller:
         with occupied_engine(server, caller, serving_files.requests[0]) as ahead:
-            calls = []
-            for place, request in enumerate(bad):
-                calls += start_waiting(server, caller, request, f"bad{place}")
+            calls = start_waiting(server, caller, request, "bad0", "bad1", "bad2")
         assert [call.outcome().code for call in calls] == [INVALID] * 3
         assert all(call.outcome().ok for call in ahead)
         assert caller.call(message(serving_files.requests[0])).ok

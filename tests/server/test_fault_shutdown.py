@@ -8,7 +8,6 @@ import grpc
 import pytest
 
 from support.faults import Faults
-from support.front_ends import front_ends
 from support.health import HealthWatch, health
 from support.occupied import occupied_engine, start_waiting
 from support.retrieve_calls import Caller, Outcome, counted_calls, message
@@ -37,12 +36,9 @@ def listens(address: str) -> bool:
     return True
 
 
-@front_ends
-def test_clients_that_heed_health_lose_no_request(
-    serving_files: ServingFiles, front_ends: int
-) -> None:
+def test_clients_that_heed_health_lose_no_request(serving_files: ServingFiles) -> None:
     # Long enough for a busy machine to notify the clients.
-    listen = {"linger_seconds": 4.0, "front_ends": front_ends}
+    listen = {"linger_seconds": 2.0, "front_ends": 2}
     config = serving_files.write_config("linger.yaml", listen=listen)
     seen: list[Outcome] = []
     with ServerProcess(config) as server, HealthWatch(server) as watch:
@@ -107,21 +103,3 @@ def test_a_server_that_still_loads_refuses_calls_and_ends_cleanly(
         server.terminate()
         assert server.wait() == 0
     assert not server.log("ready")
-
-
-@pytest.mark.parametrize(("first", "front_ends"), [("healthy_server", 0), ("relayed_server", 2)])
-def test_a_second_server_on_the_same_port_is_refused(
-    serving_files: ServingFiles, request: pytest.FixtureRequest, first: str, front_ends: int
-) -> None:
-    server: ServerProcess = request.getfixturevalue(first)
-    port = server.address.rpartition(":")[2]
-    listen = {"port": int(port), "front_ends": front_ends}
-    config = serving_files.write_config("taken.yaml", listen=listen)
-    with ServerProcess(config, ready=False) as second:
-        assert second.wait() == 2
-    (line,) = [line for line in second.lines if line.startswith("error: ")]
-    assert f"listen: 127.0.0.1:{port}: address already in use; choose" in line
-    for _ in range(7):  # the first has all connections
-        caller = Caller(server.address)
-        assert caller.call(message(serving_files.requests[0])).ok
-        caller.close()

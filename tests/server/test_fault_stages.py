@@ -99,21 +99,3 @@ def test_a_dead_stage_ends_the_server_and_every_call_wherever_it_is(
     assert seen == {(grpc.StatusCode.INTERNAL, "stage_died")}
     assert watch.seen[:2] == ["SERVING", "NOT_SERVING"]
     assert MARK not in "".join(server.lines) + "".join(map(caller_sees, outcomes))
-
-
-def test_three_failed_batches_in_a_row_are_a_dead_stage_unless_one_caller_sent_them_again(
-    serving_files: ServingFiles, faults: Faults
-) -> None:
-    requests = [message(request) for request in serving_files.requests[:3]]
-    with ServerProcess(serving_files.write_config("row.yaml"), faults=faults) as server:
-        caller = Caller(server.address)
-        for _ in range(2):
-            with faults.raises("generate", MARK):
-                failed = [*requests[:1] * 3, requests[1]]
-                assert [caller.call(each).reason for each in failed] == ["internal"] * 4
-            assert caller.call(requests[0]).ok
-        with faults.raises("generate", MARK):
-            outcomes = [caller.call(request) for request in requests]
-            assert {outcome.code for outcome in outcomes} == {grpc.StatusCode.INTERNAL}
-            assert server.wait() == 1
-        caller.close()

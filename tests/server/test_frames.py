@@ -3,9 +3,7 @@
 import asyncio
 import os
 import socket
-from collections.abc import Callable
 
-import pytest
 import uvloop
 
 from grace.server.transport.frames import Kind, Link
@@ -52,12 +50,7 @@ def test_frames_are_the_same_wherever_their_bytes_are_cut() -> None:
     asyncio.run(cut_everywhere())
 
 
-@pytest.mark.parametrize(
-    "loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
-)
-def test_more_than_the_sockets_hold_arrives_in_order_before_an_end_closes(
-    loop: Callable[[], asyncio.AbstractEventLoop],
-) -> None:
+def test_more_than_the_sockets_hold_arrives_in_order_before_an_end_closes() -> None:
     frames = [(Kind.REPLY, size, os.urandom(size)) for size in (0, 80_001, 9 << 20, 5) * 7]
 
     async def exchange() -> None:
@@ -71,5 +64,5 @@ def test_more_than_the_sockets_hold_arrives_in_order_before_an_end_closes(
         for link in (sender, receiver):
             link.send(Kind.DONE, 2)  # to no one, and no fault
 
-    with asyncio.Runner(loop_factory=loop) as runner:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(exchange())

@@ -12,7 +12,6 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from grace.proto.retrieval_pb2 import GetStatusResponse
 from support.faults import Faults
-from support.front_ends import front_ends
 from support.health import HealthWatch, health, status
 from support.retrieve_calls import Caller, message
 from support.server_process import ServerProcess
@@ -45,11 +44,10 @@ def health_code(address: str, service: str) -> grpc.StatusCode:
     return grpc.StatusCode.OK
 
 
-@front_ends
 def test_a_server_is_ready_once_it_is_warm_and_says_so_everywhere(
-    serving_files: ServingFiles, faults: Faults, front_ends: int
+    serving_files: ServingFiles, faults: Faults
 ) -> None:
-    listen = {"reflection": False, "front_ends": front_ends}
+    listen = {"reflection": False, "front_ends": 2}
     config = serving_files.write_config("readiness.yaml", listen=listen)
     request = message(serving_files.requests[0])
     with (
@@ -87,7 +85,7 @@ def test_status_names_what_serves(healthy_server: ServerProcess) -> None:
     shown = status(healthy_server)
     assert shown.state == GetStatusResponse.STATE_SERVING
     assert (shown.device, shown.default_profile, shown.max_batch) == ("cpu", "full", 16)
-    assert (shown.waiting, shown.max_waiting, shown.front_ends) == (0, 256, 0)
+    assert (shown.waiting, shown.max_waiting, shown.front_ends) == (0, 256, 2)
     assert shown.uptime_seconds > 0
     assert shown.server_version[0].isdigit()
     assert (shown.snapshot.version, shown.snapshot.sid_space) == (1, "synth-tiny-1")
@@ -111,15 +109,15 @@ def test_status_names_what_serves(healthy_server: ServerProcess) -> None:
     assert (ready["precision"], ready["memo_steps"], ready["graphs"]) == ("fp32", 0, 0)
 
 
-def test_each_address_reflects_its_own_service(either_server: ServerProcess) -> None:
-    server = either_server
+def test_each_address_reflects_its_own_service(healthy_server: ServerProcess) -> None:
+    server = healthy_server
     shared = [HEALTH, REFLECTION]
     assert sorted(services_by_reflection(server.address)) == ["grace.v1.AdsRetrieval", *shared]
     assert sorted(services_by_reflection(server.admin)) == ["grace.v1.Admin", *shared]
 
 
-def test_each_address_has_the_health_of_its_own_service(either_server: ServerProcess) -> None:
-    server = either_server
+def test_each_address_has_the_health_of_its_own_service(healthy_server: ServerProcess) -> None:
+    server = healthy_server
     for address, own, other in (
         (server.address, "grace.v1.AdsRetrieval", "grace.v1.Admin"),
         (server.admin, "grace.v1.Admin", "grace.v1.AdsRetrieval"),
@@ -129,8 +127,8 @@ def test_each_address_has_the_health_of_its_own_service(either_server: ServerPro
         assert health_code(address, other) is grpc.StatusCode.NOT_FOUND
 
 
-def test_clients_cannot_reach_the_admin_service(either_server: ServerProcess) -> None:
-    with grpc.insecure_channel(either_server.address) as channel:
+def test_clients_cannot_reach_the_admin_service(healthy_server: ServerProcess) -> None:
+    with grpc.insecure_channel(healthy_server.address) as channel:
         call: Any = channel.unary_unary("/grace.v1.Admin/GetStatus")
         with pytest.raises(grpc.RpcError) as refused:
             call(b"", timeout=30)
@@ -138,9 +136,9 @@ def test_clients_cannot_reach_the_admin_service(either_server: ServerProcess) ->
 
 
 def test_a_request_leaves_one_line_in_the_log_with_its_times(
-    either_server: ServerProcess, serving_files: ServingFiles
+    healthy_server: ServerProcess, serving_files: ServingFiles
 ) -> None:
-    caller = Caller(either_server.address)
+    caller = Caller(healthy_server.address)
     name = "one\nline"
     reply = caller.call(message(serving_files.requests[0], request_id=name)).response
     refused = caller.call(message({"request_id": name, "profile": "nix"}))
@@ -148,9 +146,9 @@ def test_a_request_leaves_one_line_in_the_log_with_its_times(
     assert refused.reason == "invalid_field"
 
     def lines() -> list[dict[str, Any]]:
-        return [e for e in either_server.log("request") if e["request_id"] == name]
+        return [e for e in healthy_server.log("request") if e["request_id"] == name]
 
-    either_server.wait_until(lambda: len(lines()) == 2, "both calls are logged")
+    healthy_server.wait_until(lambda: len(lines()) == 2, "both calls are logged")
     answered, failed = lines()
     assert (answered["code"], answered["reason"], answered["batch_size"]) == ("OK", None, 1)
     for stage in ("input", "features", "generate"):
@@ -161,8 +159,8 @@ def test_a_request_leaves_one_line_in_the_log_with_its_times(
     assert failed["batch_size"] is failed["queue_us"] is failed["post_us"] is None
 
 
-def test_an_error_text_stays_small_enough_for_a_header(either_server: ServerProcess) -> None:
-    caller = Caller(either_server.address)
+def test_an_error_text_stays_small_enough_for_a_header(healthy_server: ServerProcess) -> None:
+    caller = Caller(healthy_server.address)
     for fields in (
         {"profile": "\u0436" * 9999},
         {"user": {"\u0436" * 511: {"values": ["x" * 9999]}}},

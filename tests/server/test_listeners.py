@@ -48,8 +48,7 @@ def unread_calls(address: str, count: int) -> socket.socket:
     return client
 
 
-@front_ends
-def test_calls_beyond_the_bound_are_refused_at_once_and_counted(front_ends: int) -> None:
+def test_calls_beyond_the_bound_are_refused_at_once_and_counted() -> None:
     async def use(service: Service, retrieve: Any) -> None:
         service.pipeline.answers = False
         calls = [retrieve(b"") for _ in range(5)]
@@ -69,7 +68,7 @@ def test_calls_beyond_the_bound_are_refused_at_once_and_counted(front_ends: int)
         assert service.count("grace_requests_total", code="OK") == 6
         assert service.count("grace_request_failures_total", reason="too_many_calls") == 2
 
-    served(use, LimitsConfig(open_calls=5), front_ends=front_ends)
+    served(use, LimitsConfig(open_calls=5))
 
 
 @pytest.fixture
@@ -112,14 +111,13 @@ def test_a_client_that_reads_no_reply_leaves_places_for_others_and_delays_no_end
     assert [each["calls"] for each in unread] == [100]
 
 
-@front_ends
-def test_the_end_waits_for_a_reply_that_may_still_be_read(front_ends: int) -> None:
+def test_the_end_waits_for_a_reply_that_may_still_be_read() -> None:
     async def use(service: Service, _: Any) -> None:
         with unread_calls(service.address, 1):
             await until(lambda: service.count("grace_requests_total", code="OK") == 1)
             assert not await service.listeners.finish_calls(0.3)
 
-    served(use, reply_seconds=60.0, front_ends=front_ends)
+    served(use, reply_seconds=60.0)
 
 
 @front_ends

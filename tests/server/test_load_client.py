@@ -61,18 +61,15 @@ def test_the_client_and_the_server_count_the_same_calls(
 def test_make_load_starts_a_server_and_writes_the_page(tmp_path: Path) -> None:
     no_ghz = {**os.environ, "PATH": str(tmp_path)}
     command = [sys.executable, "-m", "grace.bench.load.sweep", "--out", str(tmp_path / "load")]
-    command += ["--rates", "21", "63", "--seconds", "1"]
+    command += ["--rates", "63", "--seconds", "1"]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=170, env=no_ghz
     )
     assert done.returncode == 0, done.stderr
-    summaries = [read_summary(tmp_path / "load" / f"rate-{rate}.json") for rate in (21, 63)]
-    assert [(run.client, run.offered, run.failed) for run in summaries] == [
-        ("ours", 21, 0),
-        ("ours", 63, 0),
-    ]
+    run = read_summary(tmp_path / "load" / "rate-63.json")
+    assert (run.client, run.offered, run.failed) == ("ours", 63, 0)
     page = (tmp_path / "load" / "report.html").read_text()
-    assert "<td>21</td>" in page
+    assert "<td>63</td>" in page
     log = (tmp_path / "load" / "server.log").read_text()
     assert '"event": "stopped", "exit_code": 0' in log
 

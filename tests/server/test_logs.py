@@ -17,7 +17,6 @@ import pytest
 
 from grace.server.observe.logs import LOGGER, JsonLines, LineWriter, TextLines, places_of
 from support.command import plain_environment, run_python
-from support.server_process import wait_until
 
 SECRET = "marker-4711"
 FORMATTERS = pytest.mark.parametrize("formatter", [JsonLines, TextLines])
@@ -64,11 +63,6 @@ def test_a_record_is_a_line_of_json_with_its_event_and_fields() -> None:
     line = entry(record_of(lambda log: log.info("request", extra=fields)))
     assert line.pop("time").endswith("Z")
     assert line == {"level": "info", **fields}
-
-
-def test_the_event_of_a_record_without_one_is_its_message() -> None:
-    line = entry(record_of(lambda log: log.warning("%d threads are late", 7)))
-    assert (line["level"], line["event"]) == ("warning", "7 threads are late")
 
 
 def test_text_is_for_people_and_leaves_out_what_is_unknown() -> None:
@@ -176,13 +170,6 @@ def test_many_lines_are_one_write_and_a_warning_is_there_at_once() -> None:
     entries = [json.loads(line) for line in sink.getvalue().splitlines()]
     assert sink.writes == 1
     assert [entry.get("number") for entry in entries] == [*range(63), None]
-
-
-def test_a_line_is_written_though_no_one_waits_for_it() -> None:
-    sink = Sink()
-    logger_of(LineWriter(sink.write)).info("quiet")
-    wait_until(lambda: bool(sink.getvalue()), "it is written")
-    assert json.loads(sink.getvalue())["event"] == "quiet"
 
 
 def test_lines_beyond_the_bound_are_lost_and_counted_and_delay_no_one() -> None:

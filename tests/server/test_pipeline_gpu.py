@@ -1,8 +1,7 @@
 """The pipeline on a GPU: each stage on its own stream, and not one wrong number.
 
 Each stage lets its stream sleep before it writes or reads, so that a missing wait between streams,
-or memory given away too early, shows in the numbers every time. That it does is tested as well, by
-leaving each of these out.
+or memory given away too early, shows in the numbers every time.
 """
 
 import threading
@@ -26,9 +25,13 @@ from grace.server.messages import (
     RequestBatch,
     Span,
 )
-from grace.server.scheduling.streams import streams_for
+from grace.server.scheduling.streams import (
+    REFERENCE_SECONDS,
+    DeviceClock,
+    DeviceStream,
+    streams_for,
+)
 from grace.server.stages.stages import Stages
-from support.missing_waits import without
 from support.pipeline_cases import (
     GENERATION,
     LONG,
@@ -127,10 +130,10 @@ def post(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:
 STAGES = Stages(read, features, generate, post)
 
 
-def run(stages: Stages = STAGES, left_out: str = "") -> Recorder:
+def run(stages: Stages = STAGES) -> Recorder:
     """Send all requests through a pipeline, in batches of several sizes."""
     recorder, requests = Recorder(), [request_of(str(number)) for number in range(REQUESTS)]
-    streams = without(streams_for(torch.device(DEVICE)), left_out)
+    streams = streams_for(torch.device(DEVICE))
     pipeline = make_pipeline(stages, recorder, streams=streams)
     pipeline.start()
     for number, request in enumerate(requests):
@@ -155,34 +158,6 @@ def test_every_answer_is_what_the_host_computes() -> None:
     assert right_and_wrong(recorder) == (REQUESTS, 0)
     sizes = {len(answered.input.requests) for answered, _ in recorder.done}
     assert len(sizes) > 1
-
-
-@pytest.mark.parametrize("left_out", ["features follows", "generate follows", "post waits"])
-def test_without_any_of_these_waits_some_answers_are_garbage(left_out: str) -> None:
-    run()
-    recorder = run(left_out=left_out)
-    torch.cuda.synchronize()
-    right, wrong = right_and_wrong(recorder)
-    assert wrong > 0, f"all {right} answers are right"
-
-
-def test_without_holding_memory_some_answers_are_garbage() -> None:
-    """What features makes reaches generate, but not through the pipeline, which cannot hold it."""
-    passed_around: dict[int, FeatureBatch] = {}
-
-    def features_passed_around(batch: InputBatch) -> FeatureBatch:
-        passed_around[id(batch)] = features(batch)
-        return empty_features(batch)
-
-    def generate_from_it(batch: FeatureBatch) -> GeneratedBatch:
-        return generate(passed_around.pop(id(batch.input)))
-
-    run()
-    stages = replace(STAGES, features=features_passed_around, generate=generate_from_it)
-    recorder = run(stages)
-    torch.cuda.synchronize()
-    right, wrong = right_and_wrong(recorder)
-    assert wrong > 0, f"all {right} answers are right"
 
 
 def test_the_stages_of_different_batches_overlap_and_spans_are_the_devices() -> None:
@@ -231,3 +206,15 @@ def test_a_batch_that_fails_with_work_on_the_device_disturbs_no_other() -> None:
     assert wrong == 0
     assert right < REQUESTS
     assert GENERATION.max_batch < right
+
+
+def test_times_stay_exact_when_the_clock_is_set_again() -> None:
+    device, late = torch.device(DEVICE), 0.0
+    clock = DeviceClock(device, lambda: time.perf_counter() + late)
+    stream = DeviceStream(device)
+    for late in (0.0, 2 * REFERENCE_SECONDS):
+        begin = time.perf_counter() + late
+        mark = stream.mark()
+        clock.wait_for(mark)
+        (at,) = clock.times([mark])
+        assert begin - 1e-3 < at < time.perf_counter() + late + 1e-3

@@ -14,15 +14,6 @@ from support.pipeline_cases import Clock, spans_of
 IDLE = Backlog()
 
 
-def test_an_unknown_kind_of_batch_takes_no_time_and_refuses_nothing(
-    predictions: Predictions,
-) -> None:
-    predictions.observe("full", 4, spans_of(1.0, 2.0, 3.0))
-    assert predictions.predict("full", 2).total == 0.0
-    assert predictions.predict("reduced", 4).total == 0.0
-    assert not predictions.too_late("full", 2, backlog=IDLE, left=1e-6)
-
-
 def test_a_prediction_is_the_work_of_the_stages_without_the_gaps(predictions: Predictions) -> None:
     predictions.observe("full", 4, spans_of(0.25, 0.5, 0.125))
     got = predictions.predict("full", 4)
@@ -35,11 +26,6 @@ def test_the_stages_before_generate_run_while_the_batches_ahead_are_generated() 
     assert Backlog().then(batch).after == pytest.approx(0.875)
     assert Backlog(generate=0.2, after=0.3).then(batch).after == pytest.approx(0.875)
     assert Backlog(generate=0.75, after=0.875).then(batch).after == pytest.approx(1.375)
-
-
-def test_a_batch_waits_for_post_where_post_is_slow() -> None:
-    batch = Prediction(0.25, 0.5, 0.125)
-    assert Backlog(generate=0.75, after=5.0).then(batch).after == pytest.approx(5.125)
 
 
 @pytest.mark.parametrize("ahead", [Backlog(), Backlog(0.5, 0.75, 4.0), Backlog(0.0, 3.0, 3.125)])
@@ -56,12 +42,6 @@ def test_n_batches_at_once_take_as_long_as_one_after_the_other(
     assert ahead.then(batch, 7) == one_by_one
 
 
-def test_one_outlier_soon_after_start_refuses_nothing(predictions: Predictions) -> None:
-    predictions.observe("full", 1, spans_of(0.0, 0.02, 0.0))
-    predictions.observe("full", 1, spans_of(0.0, 4.0, 0.0))
-    assert predictions.predict("full", 1).generate == pytest.approx(0.02)
-
-
 def test_a_few_slow_batches_change_nothing_and_a_few_more_are_a_new_pace(
     predictions: Predictions,
 ) -> None:
@@ -72,15 +52,6 @@ def test_a_few_slow_batches_change_nothing_and_a_few_more_are_a_new_pace(
     assert predictions.predict("full", 1).generate == pytest.approx(0.1)
     predictions.observe("full", 1, spans_of(0.0, 60.0, 0.0))
     assert predictions.predict("full", 1).generate == pytest.approx(60.0)
-
-
-def test_too_little_time_is_refused_and_enough_is_not(predictions: Predictions) -> None:
-    predictions.observe("full", 4, spans_of(0.25, 0.5, 0.125))
-    assert predictions.too_late("full", 4, backlog=IDLE, left=0.87)
-    assert not predictions.too_late("full", 4, backlog=IDLE, left=0.88)
-    assert predictions.too_late("full", 4, backlog=Backlog(generate=1.0), left=1.62)
-    assert not predictions.too_late("full", 4, backlog=Backlog(generate=1.0), left=1.63)
-    assert predictions.too_late("full", 2, backlog=IDLE, left=0.0)
 
 
 def test_a_prediction_far_too_high_does_not_refuse_for_ever(
@@ -98,15 +69,6 @@ def test_a_prediction_far_too_high_does_not_refuse_for_ever(
     predictions.observe("full", 1, spans_of(0.0, 0.125, 0.0))
     assert predictions.predict("full", 1).generate == pytest.approx(0.125)
     assert not predictions.too_late("full", 1, backlog=IDLE, left=0.25)
-
-
-def test_a_prediction_that_refuses_nothing_survives_an_idle_hour(
-    predictions: Predictions, clock: Clock
-) -> None:
-    predictions.observe("full", 1, spans_of(0.0, 0.125, 0.0))
-    clock.now += 3600
-    assert not predictions.too_late("full", 1, backlog=IDLE, left=0.25)
-    assert predictions.predict("full", 1).generate == pytest.approx(0.125)
 
 
 def test_a_doubtful_prediction_lets_no_request_past_the_work_ahead(

@@ -128,9 +128,9 @@ def deaths(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 
 
 def test_all_relays_of_a_server_serve_on_its_one_port_and_hold_grpc_alone(
-    relayed_server: ServerProcess, serving_files: ServingFiles
+    healthy_server: ServerProcess, serving_files: ServingFiles
 ) -> None:
-    server = relayed_server
+    server = healthy_server
     relays = relays_of(server.pid)
     assert len(relays) == RELAYS
     assert [line["front_ends"] for line in server.log("listening")] == [RELAYS]

@@ -1,4 +1,4 @@
-"""Replies that C++ writes: to the byte what the plain writer and protobuf make of the same."""
+"""Replies that C++ writes: what protobuf writes for the same."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,6 @@ from grace.index.users.user_rows import UserEncoder
 from grace.proto.retrieval_pb2 import Counts, RetrieveResponse, Timings
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.stages.replies import Leaves, ReplyHeads, write_replies
-from support.plain_replies import GeneratedSids, write_reply
 from support.serving_files import ServingFiles
 from support.stage_cases import load_cpu_pair
 
@@ -69,12 +68,16 @@ def heads_of(
     )
 
 
-def expected_reply(heads: ReplyHeads, place: int, matched: Matched, ads: MatchedAds) -> bytes:
+def expected_reply(
+    heads: ReplyHeads, place: int, matched: Matched, ads: MatchedAds
+) -> RetrieveResponse:
     row = int(heads.rows[place])
     own = slice(*ads.offsets[row : row + 2].tolist())
     queue, given, features, generate, post = heads.timings[place].tolist()
-    head = RetrieveResponse(
+    reply = RetrieveResponse(
         request_id=heads.request_ids[place],
+        ad_ids=ads.ad_ids[own].tolist(),
+        scores=ads.scores[own].tolist(),
         counts=Counts(
             sids_generated=SIZES[row],
             ads_generated=int(ads.counts.generated[row]),
@@ -90,14 +93,15 @@ def expected_reply(heads: ReplyHeads, place: int, matched: Matched, ads: Matched
             queue_us=queue, input_us=given, features_us=features, generate_us=generate, post_us=post
         ),
     )
-    sids = None
     if heads.include_sids[place]:
         leaves, scores = matched.leaves.leaves[row], matched.leaves.scores[row]
         live = leaves != NO_NODE
-        place_of_leaf = np.cumsum(live, dtype=np.int32) - 1
-        tokens = matched.trie.sids(leaves[live])
-        sids = GeneratedSids(tokens, scores[live], place_of_leaf[ads.leaf_positions[own]])
-    return write_reply(head, ads.ad_ids[own], ads.scores[own], sids)
+        place_of_leaf = np.cumsum(live) - 1
+        reply.sids.length = matched.trie.sid_length
+        reply.sids.tokens.extend(matched.trie.sids(leaves[live]).flatten().tolist())
+        reply.sids.scores.extend(scores[live].tolist())
+        reply.sids.sid_of_ad.extend(place_of_leaf[ads.leaf_positions[own]].tolist())
+    return reply
 
 
 @pytest.mark.parametrize(
@@ -106,7 +110,7 @@ def expected_reply(heads: ReplyHeads, place: int, matched: Matched, ads: Matched
 )
 @pytest.mark.parametrize("rows", [list(range(7)), [6, 0, 3], [4]], ids=str)
 @pytest.mark.parametrize("sids", ["none", "some", "all"])
-def test_the_bytes_are_those_that_the_plain_writer_writes(
+def test_the_bytes_are_those_that_protobuf_writes(
     matched: Matched, rows: list[int], version: int, checkpoint: str, profile: str, sids: str
 ) -> None:
     ads = matched.ads.taken()
@@ -116,46 +120,12 @@ def test_the_bytes_are_those_that_the_plain_writer_writes(
     heads = heads_of(rows, version, checkpoint, profile, with_sids)
     written = write_replies(matched.ads, heads, matched.leaves, matched.trie)
     assert matched.ads.leaves.tolist() == list(SIZES)
-    assert written == [expected_reply(heads, place, matched, ads) for place in range(len(rows))]
+    for place, reply in enumerate(written):
+        expected = expected_reply(heads, place, matched, ads)
+        assert RetrieveResponse.FromString(reply) == expected
+        assert len(reply) == expected.ByteSize()
 
 
 def test_no_row_is_no_reply(matched: Matched) -> None:
     heads = heads_of([], 1, "c", "full", [])
     assert write_replies(matched.ads, heads, matched.leaves, matched.trie) == []
-
-
-@pytest.mark.parametrize(
-    ("ads", "sids", "length"),
-    [(0, None, 4), (15, None, 4), (2048, None, 4), (0, 0, 4), (1, 1, 1), (10_000, 1024, 4)],
-    ids=str,
-)
-def test_the_plain_writer_writes_what_the_generated_setters_write(
-    ads: int, sids: int | None, length: int
-) -> None:
-    rng = np.random.default_rng(ads)
-    head = RetrieveResponse(
-        request_id="é-1",
-        counts=Counts(sids_generated=3, ads_generated=2**32 - 1),
-        snapshot_version=2**64 - 1,
-        truncated=True,
-    )
-    expected = RetrieveResponse()
-    expected.CopyFrom(head)
-    ad_ids = rng.integers(-(2**63), 2**63 - 1, ads, dtype=np.int64)
-    scores = rng.standard_normal(ads, dtype=np.float32)
-    expected.ad_ids.extend(ad_ids.tolist())
-    expected.scores.extend(scores.tolist())
-    generated = None
-    if sids is not None:
-        generated = GeneratedSids(
-            rng.integers(2**16, size=(sids, length), dtype=np.uint16),
-            rng.standard_normal(sids, dtype=np.float32),
-            rng.integers(max(sids, 1), size=ads, dtype=np.int32),
-        )
-        expected.sids.length = length
-        expected.sids.tokens.extend(generated.tokens.flatten().tolist())
-        expected.sids.scores.extend(generated.scores.tolist())
-        expected.sids.sid_of_ad.extend(generated.sid_of_ad.tolist())
-    written = write_reply(head, ad_ids, scores, generated)
-    assert RetrieveResponse.FromString(written) == expected
-    assert len(written) == expected.ByteSize()

@@ -8,7 +8,7 @@ import pytest
 
 from grace.configs.serving import LimitsConfig
 from grace.proto.retrieval_pb2 import RetrieveRequest
-from grace.server.errors import InvalidRequest
+from grace.server.errors import ServiceError
 from grace.server.messages import Retrieval
 from grace.server.stages.requests import read_request, request_id_of
 from support.plain_requests import plain_features, plain_user
@@ -57,8 +57,8 @@ def read(message: bytes | dict[str, Any], limits: LimitsConfig = LIMITS) -> Retr
     return read_request(wire, limits, GENERATION)
 
 
-def refusal(message: bytes | dict[str, Any], limits: LimitsConfig = LIMITS) -> InvalidRequest:
-    with pytest.raises(InvalidRequest) as caught:
+def refusal(message: bytes | dict[str, Any], limits: LimitsConfig = LIMITS) -> ServiceError:
+    with pytest.raises(ServiceError) as caught:
         read(message, limits)
     return caught.value
 

@@ -2,20 +2,25 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 import torch
 
+from grace.index.builder import BuildSpec, build
 from grace.index.trie import NO_NODE
 from grace.proto.retrieval_pb2 import RetrieveResponse
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.messages import GeneratedBatch, Span
 from grace.server.stages.stages import STAGES
+from support.builds import silent
 from support.oracle import RawAd, eligible
-from support.poisoned_model import POISONED_DEVICE, poisoned_checkpoint, poisoned_request
+from support.poisoned_model import poisoned_checkpoint, poisoned_request
 from support.serving_files import ServingFiles
 from support.stage_cases import (
     GENERATION,
@@ -160,6 +165,24 @@ def test_what_decoding_let_through_is_still_matched_exactly(
     assert reply.counts.ads_generated > reply.counts.ads_matched == len(reply.ad_ids)
 
 
+def test_a_user_for_whom_no_ad_is_eligible_gets_an_empty_reply(
+    serving_files: ServingFiles, tmp_path: Path
+) -> None:
+    ads = pq.read_table(serving_files.folder / "catalogue" / "ads.parquet")
+    pq.write_table(ads.filter(pc.is_valid(ads["country"])), tmp_path / "ads.parquet")
+    targeting = serving_files.folder / "catalogue" / "targeting.yaml"
+    build(BuildSpec((tmp_path / "ads.parquet",), targeting, tmp_path / "snapshots"), silent)
+    pair = load_cpu_pair(tmp_path / "snapshots", serving_files.checkpoint)
+    some = changed(serving_files.requests[0], request_id="some")
+    nobody = changed(some, request_id="nobody", user={"country": {"values": ["Atlantis"]}})
+    got = replies(pair, [nobody, some], 2)
+    assert got["some"].ad_ids
+    assert not got["nobody"].ad_ids
+    assert got["nobody"].counts.ads_matched == 0
+    denied = changed(some, exclude_ads=list(map(str, got["some"].ad_ids)), max_ads=1000)
+    assert not set(replies(pair, [denied], 1)["some"].ad_ids) & set(got["some"].ad_ids)
+
+
 @pytest.mark.parametrize("bucket", BUCKETS, ids=lambda n: f"bucket={n}")
 def test_a_request_gets_the_same_reply_at_every_row_and_beside_any_neighbours(
     pair: ServingPair, serving_files: ServingFiles, bucket: int
@@ -191,26 +214,6 @@ FAULTY: dict[str, tuple[dict[str, Any], str, str | None]] = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTY)
-@pytest.mark.parametrize("row", [0, 3, 6], ids=lambda n: f"row={n}")
-def test_a_bad_request_fails_alone_and_the_others_are_as_without_it(
-    poisoned_pair: ServingPair, serving_files: ServingFiles, fault: str, row: int
-) -> None:
-    change, reason, field = FAULTY[fault]
-    good = [changed(request, include_sids=True) for request in serving_files.requests[7:13]]
-    bad = {**serving_files.requests[20], **change, "request_id": "bad"}
-    answered = answer(request_batch(poisoned_pair, [*good[:row], bad, *good[row:]], 8))
-    failures = (*answered.input.failures, *answered.failures)
-    (failure,) = failures
-    assert failure.request.retrieval.request_id == "bad"
-    assert (failure.error.reason, failure.error.field) == (reason, field)
-    got = replies_of(answered)
-    assert got == replies(poisoned_pair, good, 8)
-    assert len(got) == len(answered.counts.returned) == 6
-    returned = [len(reply.ad_ids) for reply in got.values()]
-    assert answered.counts.returned.tolist() == returned
-
-
 def test_every_kind_of_fault_at_once_leaves_the_others_as_they_are(
     poisoned_pair: ServingPair, serving_files: ServingFiles
 ) -> None:
@@ -222,10 +225,11 @@ def test_every_kind_of_fault_at_once_leaves_the_others_as_they_are(
     mixed = [*bad[:2], good[0], bad[2], *good[1:3], *bad[3:], good[3]]
     answered = answer(request_batch(poisoned_pair, mixed, 16))
     failures = (*answered.input.failures, *answered.failures)
-    assert {f.request.retrieval.request_id: f.error.reason for f in failures} == {
-        name: reason for name, (_, reason, _) in FAULTY.items()
-    }
-    assert replies_of(answered) == replies(poisoned_pair, good, 16)
+    failed = {f.request.retrieval.request_id: (f.error.reason, f.error.field) for f in failures}
+    assert failed == {name: (reason, field) for name, (_, reason, field) in FAULTY.items()}
+    got = replies_of(answered)
+    assert got == replies(poisoned_pair, good, 16)
+    assert answered.counts.returned.tolist() == [len(reply.ad_ids) for reply in got.values()]
 
 
 def test_a_batch_of_bad_requests_only_has_no_rows_left(
@@ -240,20 +244,6 @@ def test_a_batch_of_bad_requests_only_has_no_rows_left(
         "sid_space: the sequences are in 'another', but 'synth-tiny-1' is loaded; "
         "send SIDs of that space"
     )
-
-
-def test_the_poison_is_in_one_value_only(
-    poisoned_pair: ServingPair, pair: ServingPair, serving_files: ServingFiles
-) -> None:
-    requests = list(serving_files.requests[:16])
-    assert all(
-        str(POISONED_DEVICE) not in r["features"]["categorical"]["device"]["ids"]
-        for r in serving_files.requests
-    )
-    clean, poisoned = replies(pair, requests, 16), replies(poisoned_pair, requests, 16)
-    for request_id, reply in clean.items():
-        assert list(poisoned[request_id].ad_ids) == list(reply.ad_ids)
-        assert list(poisoned[request_id].scores) == list(reply.scores)
 
 
 def test_times_of_a_reply_come_from_the_spans(

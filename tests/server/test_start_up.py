@@ -20,16 +20,13 @@ from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.configs.serving import LimitsConfig, ServingConfig
 from grace.model.checkpoints.checkpoint import WEIGHTS
 from grace.model.checkpoints.init import write_random
-from grace.server.engine.loading import require_numbered_ids, require_numbered_places
+from grace.server.engine.serving_pair import require_numbered_ids, require_numbered_places
 from grace.server.life_cycle import SWITCH_SECONDS
-from grace.server.scheduling.predictions import Predictions
-from grace.server.stages.stages import STAGES
-from grace.server.start_up import load_and_warm_up, require_device, require_folder_of
+from grace.server.start_up import require_device, require_folder_of, too_little_memory
 from support.command import plain_environment, run_grace
 from support.in_process import invoke_grace
 from support.pipeline_cases import GENERATION
 from support.serving_files import ServingFiles, model_spec
-from support.stage_cases import GENERATION as TINY_GENERATION
 
 pytestmark = pytest.mark.subprocess
 
@@ -54,72 +51,92 @@ life_cycle.require_distinct_addresses = stop_and_go_on
 sys.exit(life_cycle.serve(load_serving_config(Path(good))))
 """
 
-# The pieces of the one line, in their order.
-FAULTS: Mapping[str, tuple[str, ...]] = {
-    "no-snapshots": ("snapshots: ", "nowhere", ";"),
-    "damaged": ("snapshots: ", "damaged/", "; build or publish another version"),
-    "no-checkpoint": ("checkpoint: ", "nowhere", "expected a folder with model.yaml"),
-    "no-weights": ("checkpoint: ", WEIGHTS, "missing", ";"),
-    "other-space": ("checkpoint: ", "model.yaml", "sid_space", "other-1", "; load a checkpoint"),
-    "steps": ("generation.profiles.short.beams: 3 steps", ";"),
-    "no-such-device": ("device 'abacus'", "; use cpu"),
-    "no-gpu": ("no-gpu.yaml: device cuda:63", "; use device cpu"),
-    "precision": ("precision.yaml: precision: bf16 needs a GPU; on device cpu use fp32 or auto",),
-    "no-warm-up": ("warm_up: ", "nowhere.jsonl", "cannot be read"),
-    "bad-warm-up": ("warm_up: ", "bad.jsonl: line 2", "no_such_field"),
-    "taken": ("listen: 127.0.0.1:", "address already in use; choose", "listen.port"),
-    "taken-relays": ("listen: 127.0.0.1:", "address already in use; choose", "listen.port"),
-    "taken-admin": ("admin: 127.0.0.1:", "address already in use; choose", "admin.port"),
-    "taken-metrics": ("metrics: 127.0.0.1:", "address already in use; choose", "metrics.port"),
-    "same": ("admin: 127.0.0.1:", " is the address of listen as well; choose", "admin.port"),
-    "no-name": (
-        "listen: ééé",
-        ":0: not a host name; choose another listen.host",
+# What causes the fault, and the pieces of the one line in their order. {} is a folder.
+TAKEN = "address already in use; choose"
+SHORT = {"default_profile": "short", "profiles": {"short": {"beams": [1, 4, 4], "num_sids": 4}}}
+FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
+    "no-snapshots": ({"snapshots": "{}/nowhere"}, ("snapshots: ", "nowhere", ";")),
+    "damaged": (
+        {"snapshots": "{}/damaged"},
+        ("snapshots: ", "damaged/", "; build or publish another version"),
     ),
-    "no-page-name": ("metrics: a..b:0: not a host name; choose another metrics.host",),
-    "no-name-relays": ("listen: a..b:0: not a host name; choose another listen.host",),
-    "not-here-relays": ("listen: 203.0.113.7:0: cannot assign requested address; choose",),
-    "not-here": ("listen: 203.0.113.7:0: cannot assign requested address; choose",),
+    "no-checkpoint": (
+        {"checkpoint": "{}/nowhere"},
+        ("checkpoint: ", "nowhere", "expected a folder with model.yaml"),
+    ),
+    "no-weights": ({"checkpoint": "{}/no-weights"}, ("checkpoint: ", WEIGHTS, "missing", ";")),
+    "other-space": (
+        {"checkpoint": "{}/other"},
+        ("checkpoint: ", "model.yaml", "sid_space", "other-1", "; load a checkpoint"),
+    ),
+    "steps": ({"generation": SHORT}, ("generation.profiles.short.beams: 3 steps", ";")),
+    "no-such-device": ({"device": "abacus"}, ("device 'abacus'", "; use cpu")),
+    "no-gpu": ({"device": "cuda:63"}, ("no-gpu.yaml: device cuda:63", "; use device cpu")),
+    "precision": (
+        {"precision": "bf16"},
+        ("precision.yaml: precision: bf16 needs a GPU; on device cpu use fp32 or auto",),
+    ),
+    "no-warm-up": (
+        {"warm_up": "{}/nowhere.jsonl"},
+        ("warm_up: ", "nowhere.jsonl", "cannot be read"),
+    ),
+    "bad-warm-up": ({"warm_up": "{}/bad.jsonl"}, ("warm_up: ", "bad.jsonl: line 2", "no_such_f")),
+    "taken": ({"listen": {"port": "PORT"}}, ("listen: 127.0.0.1:", TAKEN, "listen.port", "--port")),
+    "taken-relays": (
+        {"listen": {"port": "PORT", "front_ends": 2}},
+        ("listen: 127.0.0.1:", TAKEN, "listen.port (--port"),
+    ),
+    "taken-admin": (
+        {"admin": {"port": "PORT"}},
+        ("admin: 127.0.0.1:", TAKEN, "admin.port (--admin-port"),
+    ),
+    "taken-metrics": (
+        {"metrics": {"port": "PORT"}},
+        ("metrics: 127.0.0.1:", TAKEN, "metrics.port"),
+    ),
+    "same": (
+        {"listen": {"port": "PORT"}, "admin": {"port": "PORT"}},
+        ("admin: 127.0.0.1:", " is the address of listen as well; choose", "admin.port"),
+    ),
+    "no-name": (
+        {"listen": {"host": "é" * 70 + ".com"}},
+        ("listen: ééé", ":0: not a host name; choose another listen.host"),
+    ),
+    "no-page-name": (
+        {"metrics": {"host": "a..b"}},
+        ("metrics: a..b:0: not a host name; choose another metrics.host",),
+    ),
+    "not-here-relays": (
+        {"listen": {"host": "203.0.113.7", "front_ends": 2}},
+        ("listen: 203.0.113.7:0: cannot assign requested address; choose",),
+    ),
+    "not-here": (
+        {"listen": {"host": "203.0.113.7"}},
+        ("listen: 203.0.113.7:0: cannot assign requested address; choose",),
+    ),
 }
 
 
-def faulty_sections(files: ServingFiles, folder: Path, port: int) -> dict[str, dict[str, Any]]:
-    """The sections of the configuration that cause each fault."""
-    nowhere = folder / "nowhere"
-    damaged, no_weights, other = folder / "damaged", folder / "no-weights", folder / "other"
-    shutil.copytree(files.snapshots, damaged)
-    (array,) = damaged.glob("*/ad_ids.npy")
+def write_faulty(files: ServingFiles, folder: Path) -> None:
+    """Write the snapshots and checkpoints that the faults name."""
+    shutil.copytree(files.snapshots, folder / "damaged")
+    (array,) = folder.glob("damaged/*/ad_ids.npy")
     array.chmod(0o644)
     array.write_bytes(array.read_bytes()[:-8])
-    shutil.copytree(files.checkpoint, no_weights)
-    (no_weights / WEIGHTS).unlink()
-    write_random(replace(model_spec(), sid_space="other-1"), other, 1, torch.float32)
-    warm_up = folder / "bad.jsonl"
-    warm_up.write_text('{"request_id": "one"}\n{"no_such_field": 1}\n', encoding="utf-8")
-    short = {"short": {"beams": [1, 4, 4], "num_sids": 4}}
-    return {
-        "no-snapshots": {"snapshots": str(nowhere)},
-        "damaged": {"snapshots": str(damaged)},
-        "no-checkpoint": {"checkpoint": str(nowhere)},
-        "no-weights": {"checkpoint": str(no_weights)},
-        "other-space": {"checkpoint": str(other)},
-        "steps": {"generation": {"default_profile": "short", "profiles": short}},
-        "no-such-device": {"device": "abacus"},
-        "no-gpu": {"device": "cuda:63"},
-        "precision": {"precision": "bf16"},
-        "no-warm-up": {"warm_up": str(folder / "nowhere.jsonl")},
-        "bad-warm-up": {"warm_up": str(warm_up)},
-        "taken": {"listen": {"port": port}},
-        "taken-relays": {"listen": {"port": port, "front_ends": 2}},
-        "taken-admin": {"admin": {"port": port}},
-        "taken-metrics": {"metrics": {"port": port}},
-        "same": {"listen": {"port": port}, "admin": {"port": port}},
-        "no-name": {"listen": {"host": "é" * 70 + ".com"}},
-        "no-page-name": {"metrics": {"host": "a..b"}},
-        "no-name-relays": {"listen": {"host": "a..b", "front_ends": 2}},
-        "not-here-relays": {"listen": {"host": "203.0.113.7", "front_ends": 2}},
-        "not-here": {"listen": {"host": "203.0.113.7"}},
-    }
+    shutil.copytree(files.checkpoint, folder / "no-weights")
+    (folder / "no-weights" / WEIGHTS).unlink()
+    other = replace(model_spec(), sid_space="other-1")
+    write_random(other, folder / "other", 1, torch.float32)
+    (folder / "bad.jsonl").write_text('{"request_id": "one"}\n{"no_such_field": 1}\n')
+
+
+def filled(sections: Any, folder: Path, port: int) -> Any:
+    """The sections with the folder and the taken port in place."""
+    if isinstance(sections, Mapping):
+        return {name: filled(value, folder, port) for name, value in sections.items()}
+    if sections == "PORT":
+        return port
+    return sections.replace("{}", str(folder)) if isinstance(sections, str) else sections
 
 
 @pytest.fixture(scope="module")
@@ -142,8 +159,11 @@ def starts(
 ) -> Starts:
     folder = tmp_path_factory.mktemp("faulty")
     files = replace(serving_files, folder=folder)
-    sections = faulty_sections(files, folder, taken_port)
-    configs = [files.write_config(f"{name}.yaml", **each) for name, each in sections.items()]
+    write_faulty(serving_files, folder)
+    configs = [
+        files.write_config(f"{name}.yaml", **filled(sections, folder, taken_port))
+        for name, (sections, _) in FAULTS.items()
+    ]
     done = subprocess.run(
         [sys.executable, "-c", STARTS],
         input="\n".join(map(str, [*configs, files.write_config("good.yaml")])),
@@ -175,7 +195,7 @@ def test_a_server_that_cannot_start_says_why_in_one_line_and_exits_with_2(
     assert code == 2
     assert line.startswith("error: ")
     at = 0
-    for piece in FAULTS[fault]:
+    for piece in FAULTS[fault][1]:
         assert piece in line[at:], f"{piece!r} in {line!r}"
         at = line.index(piece, at) + len(piece)
     assert not any('"ready"' in line for line in lines)
@@ -227,62 +247,38 @@ def test_only_a_device_that_can_be_computed_on_is_taken(name: str) -> None:
         require_device(name)
 
 
-@pytest.mark.parametrize(
-    ("error", "fault"),
-    [
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory\nat"), "can't allocate memory"),
-        (MemoryError("Unable to allocate 63 GiB"), "Unable to allocate 63 GiB"),
-        (MemoryError(), "out of memory"),
-        (RuntimeError("a shape is wrong"), None),
-    ],
-)
-def test_too_little_memory_is_a_fault_of_the_configuration_and_other_errors_are_ours(
-    error: Exception, fault: str | None
-) -> None:
-    config = ServingConfig(Path(), Path(), GENERATION)
-    times = Predictions()
-    with (
-        patch("grace.server.start_up.load_pair", side_effect=error),
-        pytest.raises(ConfigError if fault else RuntimeError) as caught,
-    ):
-        load_and_warm_up(config, torch.device("cpu"), STAGES, times, ())
-    if fault:
-        text = str(caught.value)
-        assert text.startswith("device cpu: snapshot and checkpoint do not fit into memory: ")
-        assert fault in text
-        assert "\n" not in text
-    else:
-        assert caught.value is error
-
-
 class OutOfResources(Exception):  # noqa: N818, as Triton has it
     pass
 
 
-SHORTAGES = {
-    "torch": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nSee"),
-    "cuda": torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be"),
-    "cublas": RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"),
-    "triton": OutOfResources("out of resource: shared memory, Required: 300000"),
+SHORTAGES: Mapping[str, tuple[Exception, str | None]] = {
+    "cpu": (
+        RuntimeError("DefaultCPUAllocator: can't allocate memory\nat"),
+        "can't allocate memory",
+    ),
+    "numpy": (MemoryError("Unable to allocate 63 GiB"), "Unable to allocate 63 GiB"),
+    "python": (MemoryError(), "out of memory"),
+    "torch": (torch.OutOfMemoryError("CUDA out of memory. Tried to"), "CUDA out of memory. Tried"),
+    "cuda": (torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel"), "out of memory"),
+    "cublas": (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED"), "CUBLAS_STATUS_ALLOC"),
+    "triton": (OutOfResources("out of resource: shared memory"), "resource: shared memory"),
+    "ours": (RuntimeError("a shape is wrong"), None),
 }
 
 
-@pytest.mark.parametrize("error", SHORTAGES.values(), ids=SHORTAGES)
-def test_too_little_memory_for_generation_names_the_settings_that_take_it(
-    serving_files: ServingFiles, error: Exception
+@pytest.mark.parametrize(("error", "fault"), SHORTAGES.values(), ids=SHORTAGES)
+def test_too_little_memory_names_the_settings_that_take_it_and_other_errors_are_ours(
+    error: Exception, fault: str | None
 ) -> None:
-    config = ServingConfig(serving_files.snapshots, serving_files.checkpoint, TINY_GENERATION)
-    with (
-        patch("grace.server.engine.loading.serving_model", side_effect=error),
-        pytest.raises(ConfigError) as caught,
-    ):
-        load_and_warm_up(config, torch.device("cpu"), STAGES, Predictions(), ())
-    fault = str(error).splitlines()[0]
-    assert str(caught.value) == (
-        f"device cpu: too little memory to prepare generation: {fault}; give a smaller memo_bytes "
-        "(now 4294967296), a smaller generation.max_batch (now 16), fewer or narrower "
-        "generation.profiles (now full, reduced), or take a larger machine"
-    )
+    shortage = too_little_memory(error, ServingConfig(Path(), Path(), GENERATION))
+    if fault is None:
+        assert shortage is None
+        return
+    text = str(shortage)
+    assert text.startswith("device cpu: too little memory: ")
+    assert fault in text
+    assert "a smaller generation.max_batch (now 4), fewer or narrower generation.profiles (" in text
+    assert "\n" not in text
 
 
 def test_more_places_than_a_gpu_numbers_are_refused_by_name() -> None:

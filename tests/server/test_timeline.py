@@ -51,7 +51,3 @@ def test_only_the_latest_batches_are_kept_and_the_others_counted(tmp_path: Path)
     trace = written(timeline, tmp_path / "trace.json")
     assert {each["args"]["batch"] for each in slices(trace)} == {8, 9, 10}
     assert trace["otherData"] == {"batches": 11, "left_out": 8}
-
-
-def test_an_empty_timeline_is_a_trace_too(tmp_path: Path) -> None:
-    assert slices(written(Timeline(), tmp_path / "trace.json")) == []

@@ -24,7 +24,7 @@ from grace.index.users.values import InternedValues
 from grace.model.definition.spec import ModelSpec
 from grace.model.engine.feature_reader import FeatureReader
 from grace.proto.retrieval_pb2 import RetrieveRequest
-from grace.server.errors import InvalidRequest
+from grace.server.errors import ServiceError
 from grace.server.messages import Retrieval
 from grace.server.stages.requests import read_request
 from support.encoder_cases import INTERFORMER
@@ -38,7 +38,7 @@ from support.plain_users import plain_rows
 from support.stage_cases import message_of
 from support.wire_cases import field, random_spec, varint
 
-SECONDS = float(os.environ.get("FUZZ_SECONDS", "3"))
+SECONDS = float(os.environ.get("FUZZ_SECONDS", "1"))
 SOAK_SECONDS = float(os.environ.get("FUZZ_SECONDS", "120"))
 SEED = int(os.environ.get("FUZZ_SEED", "7"))
 LIMITS = LimitsConfig(
@@ -83,7 +83,7 @@ def outcome(
 ) -> Retrieval | Refusal:
     try:
         return read(message, limits, GENERATION)
-    except InvalidRequest as error:
+    except ServiceError as error:
         return error.reason, error.field, error.text
 
 

@@ -16,8 +16,7 @@ from grace.model.engine.decode_weights import Precision
 from grace.model.engine.feature_stage import FastStage
 from grace.model.engine.generation import FastGeneration
 from grace.proto.retrieval_pb2 import RetrieveResponse
-from grace.server.engine.loading import load_pair, serving_pair
-from grace.server.engine.serving_pair import ServingPair
+from grace.server.engine.serving_pair import ServingPair, load_pair, serving_pair
 from grace.server.messages import Answer, PendingRequest
 from grace.server.scheduling.streams import streams_for
 from grace.server.stages.stages import STAGES

@@ -98,13 +98,12 @@ class Faults:
         return self.folder / f"{stage}.{fault}"
 
 
-def with_faults(stages: Stages, faults: Faults, generate_seconds: float = 0.0) -> Stages:
-    """Return the stages with faults; generate takes at least the given time."""
-    generate = _at_least(stages.generate, generate_seconds)
+def with_faults(stages: Stages, faults: Faults) -> Stages:
+    """Return the stages with faults."""
     return Stages(
         input=_faulty("input", stages.input, faults, lambda batch: batch.requests),
         features=_faulty("features", stages.features, faults, lambda batch: batch.requests),
-        generate=_faulty("generate", generate, faults, lambda batch: batch.input.requests),
+        generate=_faulty("generate", stages.generate, faults, lambda batch: batch.input.requests),
         post=_faulty("post", stages.post, faults, lambda batch: batch.input.requests),
     )
 
@@ -118,15 +117,5 @@ def _faulty(
     def run(batch: Batch, /, *rest: Rest.args, **named: Rest.kwargs) -> Result:
         faults.disturb(name, requests_of(batch))
         return stage(batch, *rest, **named)
-
-    return run
-
-
-def _at_least(stage: Callable[[Batch], Result], seconds: float) -> Callable[[Batch], Result]:
-    def run(batch: Batch) -> Result:
-        end = time.perf_counter() + seconds
-        result = stage(batch)
-        time.sleep(max(0.0, end - time.perf_counter()))
-        return result
 
     return run

@@ -1,6 +1,6 @@
-"""The real server with faults: `grace serve` with stages that can be slowed, stopped and broken.
+"""The real server with faults: `grace serve` with stages that can be stopped and broken.
 
-    python faulty_server.py --config FILE --faults FOLDER [--generate-ms N] [--timeline FILE]
+    python faulty_server.py --config FILE --faults FOLDER [--timeline FILE]
 
 A test switches faults on and off by files in FOLDER while the server runs: see support.faults.
 """
@@ -19,10 +19,9 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--faults", type=Path, required=True)
-    parser.add_argument("--generate-ms", type=float, default=0.0)
     parser.add_argument("--timeline", type=Path)
     given = parser.parse_args()
-    stages = with_faults(STAGES, Faults(given.faults), given.generate_ms / 1000)
+    stages = with_faults(STAGES, Faults(given.faults))
     return serve(load_serving_config(given.config), stages, given.timeline)
 
 

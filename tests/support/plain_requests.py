@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from grace.configs.generation import GenerationConfig
 from grace.configs.serving import LimitsConfig
 from grace.proto.retrieval_pb2 import Events, Features, Ids, Numbers, RetrieveRequest, Values
-from grace.server.errors import InvalidRequest, malformed
+from grace.server.errors import ServiceError, invalid_field, malformed
 from grace.server.messages import Priority, Retrieval
 from support.plain_inputs import EventSequence, RequestFeatures
 
@@ -26,13 +26,12 @@ SHOWN_CHARACTERS = 64
 
 
 def plain_request(message: bytes, limits: LimitsConfig, generation: GenerationConfig) -> Retrieval:
-    """Raises InvalidRequest."""
+    """Raises ServiceError."""
     if len(message) > limits.message_bytes:
-        raise InvalidRequest(
-            "",
+        raise ServiceError(
+            "too_large",
             f"the request has {len(message)} bytes, at most {limits.message_bytes} "
             "(limits.message_bytes)",
-            reason="too_large",
         )
     try:
         request = RetrieveRequest.FromString(message)
@@ -83,21 +82,21 @@ def _ids(inputs: Mapping[str, Ids]) -> dict[str, list[int]]:
 
 def _max_ads(given: int, limits: LimitsConfig) -> int:
     if given > limits.max_ads:
-        raise InvalidRequest("max_ads", f"{given} ads, at most {limits.max_ads} (limits.max_ads)")
+        raise invalid_field("max_ads", f"{given} ads, at most {limits.max_ads} (limits.max_ads)")
     return given or limits.default_max_ads
 
 
 def _profile(given: str, generation: GenerationConfig) -> str:
     if given and given not in generation.profiles:
         known = ", ".join(sorted(generation.profiles))
-        raise InvalidRequest("profile", f"{_shown(given)} is not a profile here; known: {known}")
+        raise invalid_field("profile", f"{_shown(given)} is not a profile here; known: {known}")
     return given or generation.default_profile
 
 
 def _priority(given: str) -> Priority:
     priority = PRIORITIES.get(given)
     if priority is None:
-        raise InvalidRequest("priority", f"{_shown(given)} is neither NORMAL nor LOW")
+        raise invalid_field("priority", f"{_shown(given)} is neither NORMAL nor LOW")
     return priority
 
 
@@ -112,7 +111,7 @@ def _check_user(user: Mapping[str, Values], limits: LimitsConfig) -> None:
     for name, message in sorted(user.items()):
         for value in message.values:
             if _is_longer(value, limits.value_bytes):
-                raise InvalidRequest(
+                raise invalid_field(
                     f"user.{name}.values",
                     f"a value has {len(value.encode())} bytes, at most {limits.value_bytes} "
                     "(limits.value_bytes)",
@@ -139,7 +138,7 @@ def _check_numbers(field: str, message: Numbers, limits: LimitsConfig) -> None:
     _require_count(field, count, "values", limits.values_per_name, "values_per_name")
     for number in message.values:
         if not isfinite(number):
-            raise InvalidRequest(field, f"{number} is not finite")
+            raise invalid_field(field, f"{number} is not finite")
 
 
 def _check_ids(parent: str, inputs: Mapping[str, Ids], limits: LimitsConfig) -> None:
@@ -169,13 +168,13 @@ def _named(
 
 def _require_count(field: str, count: int, what: str, most: int, setting: str) -> None:
     if count > most:
-        raise InvalidRequest(field, f"{count} {what}, at most {most} (limits.{setting})")
+        raise invalid_field(field, f"{count} {what}, at most {most} (limits.{setting})")
 
 
 def _require_bytes(field: str, text: str, most: int, setting: str, what: str = "it") -> None:
     if _is_longer(text, most):
         size = len(text.encode())
-        raise InvalidRequest(field, f"{what} has {size} bytes, at most {most} (limits.{setting})")
+        raise invalid_field(field, f"{what} has {size} bytes, at most {most} (limits.{setting})")
 
 
 def _is_longer(text: str, most: int) -> bool:

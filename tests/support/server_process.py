@@ -54,13 +54,12 @@ class ServerProcess:
         config: Path,
         *arguments: str | Path,
         faults: Faults | None = None,
-        generate_ms: float = 0.0,
         ready: bool = True,
     ) -> None:
-        """`arguments` go to the command line. `generate_ms` needs `faults`."""
+        """`arguments` go to the command line."""
         self.config = config
         self._faults = faults
-        self._arguments = (*_command(faults, generate_ms), "--config", config, *arguments)
+        self._arguments = (*_command(faults), "--config", config, *arguments)
         self._ready = ready
         self._lines: list[str] = []
         self._reads = threading.Event()
@@ -205,12 +204,10 @@ class ServerProcess:
                 self._lines.append(line)
 
 
-def _command(faults: Faults | None, generate_ms: float) -> Sequence[str | Path]:
+def _command(faults: Faults | None) -> Sequence[str | Path]:
     if faults is None:
-        assert not generate_ms
         return (GRACE, "serve")
-    slow = ("--generate-ms", str(generate_ms))
-    return (sys.executable, FAULTY_SERVER, "--faults", faults.folder, *slow)
+    return (sys.executable, FAULTY_SERVER, "--faults", faults.folder)
 
 
 def _unread_bytes(pipe: int) -> int:

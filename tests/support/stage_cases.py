@@ -15,8 +15,7 @@ from grace.configs.sections import load_section, read_sections
 from grace.configs.serving import LimitsConfig
 from grace.index.targeting.schema import TargetingSchema
 from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse
-from grace.server.engine.loading import load_pair
-from grace.server.engine.serving_pair import ServingPair
+from grace.server.engine.serving_pair import ServingPair, load_pair
 from grace.server.messages import AnsweredBatch, PendingRequest, RequestBatch, Retrieval, Span
 from grace.server.stages.requests import read_request
 from grace.server.stages.stages import STAGES, Stages

@@ -1,0 +1,32 @@
+"""Options that several commands share, and how a list of numbers is read."""
+
+from typing import Annotated, TypeAlias, overload
+
+import typer
+
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
+Dtype: TypeAlias = Annotated[
+    str, typer.Option(help="Type of the weights: float32, bfloat16 or float16.")
+]
+
+
+@overload
+def numbers(text: str, option: str, example: str) -> tuple[int, ...]: ...
+@overload
+def numbers(text: str | None, option: str, example: str) -> tuple[int, ...] | None: ...
+def numbers(text: str | None, option: str, example: str) -> tuple[int, ...] | None:
+    """Read numbers with commas between them. None stays None."""
+    if text is None:
+        return None
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(
+            f"expected numbers such as {example}, got {text!r}", param_hint=option
+        ) from None
+
+
+def require_known(name: str, known: tuple[str, ...], option: str) -> None:
+    if name not in known:
+        raise typer.BadParameter(f"{name!r}; choose from {', '.join(known)}", param_hint=option)
