@@ -9,18 +9,14 @@ was not OK, in `grace_request_failures_total` once. No label holds an ad, user o
 import asyncio
 import sys
 import time
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
-from itertools import accumulate
 from pathlib import Path
-from threading import Lock
 
 import torch
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
 from grace.configs.marked_text import rewrite
 from grace.index.snapshot import Snapshot
@@ -36,44 +32,6 @@ _SECONDS = (
 _ADS = (0, 1, 3, 10, 30, 100, 200, 300, 500, 1000, 2000, 5000, 10_000)
 _BATCH = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 _SHARES = (0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1)
-
-
-class BatchHistogram(Collector):
-    """A histogram without labels that takes a batch's values at once.
-
-    prometheus_client takes a lock and looks through the buckets for every value, which is more work
-    in the interpreter than writing a batch's replies. A value belongs to the first bucket whose
-    bound is not below it.
-    """
-
-    def __init__(
-        self, name: str, means: str, bounds: Sequence[float], registry: CollectorRegistry
-    ) -> None:
-        self._name, self._means = name, means
-        self._bounds = list(map(float, bounds))
-        self._lock = Lock()
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
-        registry.register(self)
-
-    def observe_all(self, values: Sequence[float]) -> None:
-        places = [bisect_left(self._bounds, value) for value in values]
-        with self._lock:
-            self._sum += sum(values)
-            for place in places:
-                self._counts[place] += 1
-
-    def describe(self) -> Iterable[HistogramMetricFamily]:
-        """The registry refuses a second histogram of the same name by it."""
-        yield HistogramMetricFamily(self._name, self._means)
-
-    def collect(self) -> Iterable[HistogramMetricFamily]:
-        with self._lock:
-            counts, total = list(accumulate(self._counts)), self._sum
-        bounds = [*map(str, self._bounds), "+Inf"]
-        family = HistogramMetricFamily(self._name, self._means)
-        family.add_metric([], list(zip(bounds, map(float, counts), strict=True)), total)
-        yield family
 
 
 class LoopLag:
@@ -127,7 +85,6 @@ class Metrics:
         self._batch_size.observe(len(answered.input.batch.requests))
         for span in spans:
             self._stage_seconds[span.stage].observe(span.end - span.begin)
-        self._queue_seconds.observe_all(queue_seconds(answered.input.requests, spans))
         counts = answered.counts
         self._generated.inc(int(counts.generated.sum()))
         self._returned.inc(int(counts.returned.sum()))
@@ -138,8 +95,13 @@ class Metrics:
             self._filter.labels(f"set:{target_set.name}").inc(count)
         passed = counts.generated - counts.attributes - counts.sets.sum(axis=1)
         shares = zip(passed.tolist(), counts.generated.tolist(), strict=True)
-        self._ads.observe_all(counts.returned.tolist())
-        self._pass_rate.observe_all([fit / generated for fit, generated in shares if generated])
+        for histogram, values in (
+            (self._queue_seconds, queue_seconds(answered.input.requests, spans)),
+            (self._ads, counts.returned.tolist()),
+            (self._pass_rate, [fit / generated for fit, generated in shares if generated]),
+        ):
+            for value in values:
+                histogram.observe(value)
 
     def loaded(self, result: str) -> None:
         """A snapshot was loaded, `ok`, or could not be, `failed`."""
@@ -178,7 +140,6 @@ class Metrics:
 
     def _make_histograms(self) -> None:
         histogram = partial(Histogram, registry=self.registry)
-        of_batches = partial(BatchHistogram, registry=self.registry)
         self._request_seconds = histogram(
             "grace_request_duration_seconds",
             "Time from call to reply, of calls answered OK.",
@@ -189,8 +150,10 @@ class Metrics:
             "Time left until the deadline when a reply was made.",
             buckets=_SECONDS,
         )
-        self._queue_seconds = of_batches(
-            "grace_queue_duration_seconds", "Time that a request of a batch waited.", _SECONDS
+        self._queue_seconds = histogram(
+            "grace_queue_duration_seconds",
+            "Time that a request of a batch waited.",
+            buckets=_SECONDS,
         )
         stages = histogram(
             "grace_stage_duration_seconds",
@@ -200,9 +163,11 @@ class Metrics:
         )
         self._stage_seconds = {stage: stages.labels(stage) for stage in STAGE_NAMES}
         self._batch_size = histogram("grace_batch_size", "Requests in a batch.", buckets=_BATCH)
-        self._ads = of_batches("grace_ads_per_request", "Ads in a reply.", _ADS)
-        self._pass_rate = of_batches(
-            "grace_ad_pass_rate", "Share of a request's generated ads that pass targeting.", _SHARES
+        self._ads = histogram("grace_ads_per_request", "Ads in a reply.", buckets=_ADS)
+        self._pass_rate = histogram(
+            "grace_ad_pass_rate",
+            "Share of a request's generated ads that pass targeting.",
+            buckets=_SHARES,
         )
 
     def _make_gauges(self, state: ServerState, lag: LoopLag, device: torch.device) -> None:

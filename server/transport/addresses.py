@@ -32,23 +32,10 @@ def fault_of(error: OSError | UnicodeError) -> str:
     return error.strerror or str(error)
 
 
-def require_free(section: str, host: str, port: int) -> None:
-    """Ask the system whether gRPC can listen here: gRPC itself does not say why it cannot."""
-    with ExitStack() as stack:
-        faults: list[OSError] = []
-        places = _places(section, host, port)
-        for place in places:
-            try:
-                stack.enter_context(_bound(place, reuse=True)).close()
-            except OSError as error:
-                faults.append(error)
-        _require_some(faults, len(places), section, host, port)
-
-
 @contextmanager
 def held_port(section: str, host: str, port: int) -> Iterator[int]:
     """Hold the address inside for processes of this user that share it; return the port, a free
-    one for 0.
+    one for 0. gRPC itself does not say why it cannot listen.
 
     A socket that is bound and does not listen holds it, and no connection comes to such a socket.
     It is bound exclusively first, which fails if others share the port, and shares it then.

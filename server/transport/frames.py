@@ -1,7 +1,7 @@
 """The frames that a server and its relays send each other over a pair of sockets.
 
 A frame is a header (bytes of its body, kind, number of a call or an order), then the body. Both
-ends belong to one installation, so frames are trusted; answers to orders name PROTOCOL, to be sure.
+ends belong to one installation and one machine, so frames and their times are trusted.
 """
 
 import asyncio
@@ -11,9 +11,6 @@ import struct
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from enum import IntEnum
-
-PROTOCOL = 3
-"""Counts up with every change of the frames."""
 
 TIMES = struct.Struct("<dd")
 """When a call came in, and its deadline or infinity, by `time.perf_counter()`."""
@@ -27,7 +24,7 @@ class Kind(IntEnum):
     """
     from a relay:  CALL     TIMES, then the message
                    ENDED    gRPC is done with the call: its reply is out, or its caller has gone
-                   DONE     the order of this number; {fault, protocol, clock}: no fault is ""
+                   DONE     the order of this number; what is wrong with it, or nothing
                    LOG      a line for the log; {level, ...}
     from a server: ORDER    a method of the relay's GrpcListener to call; [name, arguments]
                    REPLY    of the call

@@ -14,7 +14,7 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha.reflection import SERVICE_NAME as REFLECTION
 from grpc_reflection.v1alpha.reflection import enable_server_reflection
 
-from grace.server.transport.addresses import address, refusal, require_free
+from grace.server.transport.addresses import address, held_port, refusal
 
 Method: TypeAlias = Callable[[bytes, Any], Coroutine[Any, Any, bytes]]
 Trailers: TypeAlias = tuple[tuple[str, str], ...]
@@ -89,7 +89,8 @@ class GrpcListener:
         """Listen, and return `host:port` with the port that it has. Errors name `section`."""
         await self.set_health(serving=False)
         if not self._shares_port:
-            require_free(section, host, port)
+            with held_port(section, host, port):
+                pass  # it is free
         try:
             bound = self._server.add_insecure_port(address(host, port))
         except RuntimeError:  # its text only points to gRPC's log

@@ -27,7 +27,7 @@ from grace.configs.errors import ConfigError
 from grace.proto.retrieval_pb2 import DESCRIPTOR
 from grace.server.observe.logs import LOGGER, fields_of
 from grace.server.observe.thread_names import name_this_thread
-from grace.server.transport.frames import PROTOCOL, TIMES, Kind, Link
+from grace.server.transport.frames import TIMES, Kind, Link
 from grace.server.transport.grpc_listener import GrpcContext, GrpcListener, ListenLimits
 
 IGNORED = (signal.SIGTERM, signal.SIGINT)
@@ -111,8 +111,7 @@ class Relay:
             await order
         except ConfigError as error:
             fault = str(error)
-        facts = {"fault": fault, "protocol": PROTOCOL, "clock": perf_counter()}
-        self._link.send_facts(Kind.DONE, number, facts)
+        self._link.send(Kind.DONE, number, fault.encode())
 
     async def _listen(self, section: str, host: str, port: int) -> None:
         await self._listener.open(section, host, port)

@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field
-from time import perf_counter
 from typing import Any, NoReturn
 
 import grpc
@@ -25,7 +24,7 @@ from grace.configs.errors import ConfigError
 from grace.server.errors import internal
 from grace.server.observe.logs import LOGGER
 from grace.server.transport.addresses import address, held_port
-from grace.server.transport.frames import PROTOCOL, TIMES, Kind, Link
+from grace.server.transport.frames import TIMES, Kind, Link
 from grace.server.transport.front_end import Call, FrontEnd
 from grace.server.transport.grpc_listener import HEALTH_SECONDS, ListenLimits, Trailers
 from grace.server.transport.relay import IGNORED
@@ -118,7 +117,6 @@ class _Relay:
         self._process = process
         self._link = link
         self._relays = relays
-        self._began = perf_counter()
         self._calls: dict[int, _RelayedCall] = {}
         self._orders: list[asyncio.Future[str]] = []  # an order's number is its place
         self._closing = self._killed = False
@@ -170,23 +168,7 @@ class _Relay:
                 facts = {**json.loads(body), "front_end": self._name}
                 _LOG.log(facts.pop("level"), facts["event"], extra=facts)
             else:
-                self._orders[number].set_result(self._fault(**json.loads(body)))
-
-    def _fault(self, fault: str, protocol: int, clock: float) -> str:
-        """Return what is wrong with an order, or with the relay that answers it, or nothing."""
-        if protocol != PROTOCOL:
-            return (
-                f"listen.front_ends: process {self._name} speaks protocol {protocol}, this server "
-                f"{PROTOCOL}; install one version of grace-serving over the other"
-            )
-        now = perf_counter()
-        if not self._began <= clock <= now:
-            return (
-                f"listen.front_ends: by the clock of process {self._name} it is {clock:.6f} s, by "
-                f"this server's {self._began:.6f} to {now:.6f} s; deadlines cannot cross; set it "
-                "to 0"
-            )
-        return fault
+                self._orders[number].set_result(body.decode())
 
     def _reap(self) -> int:
         try:

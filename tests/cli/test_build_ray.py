@@ -154,13 +154,6 @@ def test_a_local_cluster_needs_no_address_and_chooses_the_shards(
     assert not list((tmp_path / "own").glob(f"{SCRATCH}*"))
 
 
-def test_shards_without_a_cluster_build_the_same_bytes(tmp_path: Path, catalogue: Path) -> None:
-    build(catalogue, tmp_path / "whole")
-    done = build(catalogue, tmp_path / "shards", "--shards", "3")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert arrays(tmp_path / "shards") == arrays(tmp_path / "whole")
-
-
 def test_a_worker_names_the_damaged_file_and_nothing_is_published(
     tmp_path: Path, catalogue: Path, cluster: str
 ) -> None:

@@ -31,14 +31,6 @@ def test_every_command_file_is_in_the_table(repository: Path) -> None:
     assert sorted(command.replace("-", "_") for command in COMMANDS) == sorted(on_disk)
 
 
-def test_a_file_is_a_command_if_it_defines_a_function_of_its_name(tmp_path: Path) -> None:
-    file = tmp_path / "serve.py"
-    file.write_text("def serve() -> None: ...\n")
-    assert defines_its_name(file)
-    file.write_text("def progress() -> None: ...\n")
-    assert not defines_its_name(file)
-
-
 def test_help_lists_every_command_in_the_tables_order() -> None:
     done = invoke_grace("--help")
     assert (done.exit_code, done.stderr) == (0, "")
@@ -173,45 +165,49 @@ def test_doctor_calls_a_missing_package_a_fault(monkeypatch: pytest.MonkeyPatch)
     assert "make setup" in fault.remedy
 
 
-def gpu_found(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> doctor.Finding:
-    """What is shown of a GPU where such a script is nvidia-smi."""
-    tool = folder / "nvidia-smi"
+LEAST = "(needed: 8.0)"
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "found", "remedy"),
+    [
+        (
+            'echo "NVIDIA H200, 9.0"; echo "NVIDIA A100, 8.0"',
+            "ok",
+            f"NVIDIA H200, compute capability 9.0 {LEAST}; NVIDIA A100, compute capability 8.0",
+            "",
+        ),
+        (
+            'echo "NVIDIA B200, 10.0"; echo "Tesla T4, 7.5"',
+            "note",
+            f"Tesla T4, compute capability 7.5 {LEAST}",
+            "use another GPU than Tesla T4, or device cpu",
+        ),
+        (
+            'echo "Tesla T4, [N/A]"',
+            "note",
+            f"Tesla T4, compute capability [N/A] {LEAST}",
+            "use another GPU than Tesla T4, or device cpu",
+        ),
+        ("exit 9", "note", "exit status 9", "reinstall the driver"),
+    ],
+    ids=["fit", "too old", "unknown", "the driver fails"],
+)
+def test_doctor_says_which_gpus_there_are_and_which_are_too_old(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    script: str,
+    status: str,
+    found: str,
+    remedy: str,
+) -> None:
+    tool = tmp_path / "nvidia-smi"
     tool.write_text(f"#!/bin/sh\n{script}\n")
     tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     (finding,) = (finding for finding in doctor.examine() if finding.name == "GPU")
-    return finding
-
-
-def test_doctor_prints_the_capability_of_each_gpu_and_the_least_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    shown = gpu_found(monkeypatch, tmp_path, 'echo "NVIDIA H200, 9.0"; echo "NVIDIA A100, 8.0"')
-    assert (shown.status, shown.remedy) == ("ok", "")
-    assert shown.found == (
-        "NVIDIA H200, compute capability 9.0 (needed: 8.0); "
-        "NVIDIA A100, compute capability 8.0 (needed: 8.0)"
-    )
-
-
-@pytest.mark.parametrize("capability", ["7.5", "[N/A]"])
-def test_doctor_says_which_gpu_is_too_old(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capability: str
-) -> None:
-    script = f'echo "NVIDIA B200, 10.0"; echo "Tesla T4, {capability}"'
-    shown = gpu_found(monkeypatch, tmp_path, script)
-    assert shown.status == "note"
-    assert f"Tesla T4, compute capability {capability} (needed: 8.0)" in shown.found
-    assert shown.remedy == "use another GPU than Tesla T4, or device cpu"
-
-
-def test_doctor_reports_a_driver_that_fails(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    shown = gpu_found(monkeypatch, tmp_path, "exit 9")
-    assert shown.status == "note"
-    assert shown.found.startswith("nvidia-smi failed: ")
-    assert "exit status 9" in shown.found
+    assert (finding.status, finding.remedy) == (status, remedy)
+    assert found in finding.found
 
 
 @pytest.mark.subprocess

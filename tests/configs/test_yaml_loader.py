@@ -153,7 +153,7 @@ def test_a_file_over_the_size_bound_is_refused_unread(tmp_path: Path) -> None:
 texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=20)
 scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | texts
 trees = st.recursive(
-    scalars, lambda inner: st.lists(inner) | st.dictionaries(texts, inner), max_leaves=20
+    scalars, lambda inner: st.lists(inner) | st.dictionaries(texts, inner), max_leaves=7
 )
 
 

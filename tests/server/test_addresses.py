@@ -6,7 +6,7 @@ from contextlib import ExitStack, closing
 import pytest
 
 from grace.configs.errors import ConfigError
-from grace.server.transport.addresses import held_port, require_free
+from grace.server.transport.addresses import held_port
 
 HOST = "127.0.0.1"
 
@@ -23,9 +23,11 @@ def shared(port: int, *, listens: bool) -> socket.socket:
 
 
 def assert_refused(port: int) -> None:
-    for ask in (require_free, lambda *where: held_port(*where).__enter__()):
-        with pytest.raises(ConfigError, match=f"listen: {HOST}:{port}: address already in use"):
-            ask("listen", HOST, port)
+    with (
+        pytest.raises(ConfigError, match=f"listen: {HOST}:{port}: address already in use"),
+        held_port("listen", HOST, port),
+    ):
+        pass
 
 
 def test_a_held_port_was_free_and_only_relays_share_it() -> None:
@@ -40,7 +42,8 @@ def test_a_held_port_was_free_and_only_relays_share_it() -> None:
         for relay in relays:  # the holder, which would never answer, is given none
             relay.setblocking(False)
             relay.accept()[0].close()
-    require_free("listen", HOST, port)
+    with held_port("listen", HOST, port):
+        pass
 
 
 def test_a_listener_keeps_its_port_after_it_was_held() -> None:
@@ -58,7 +61,6 @@ def test_a_port_is_free_though_connections_of_its_last_server_linger() -> None:
         with socket.create_connection((HOST, port)) as client:
             listener.accept()[0].close()  # the one that closes first lingers
             assert client.recv(1) == b""
-    require_free("listen", HOST, port)
     with held_port("listen", HOST, port) as again:
         assert again == port
 

@@ -10,11 +10,12 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from grace.client import RetrievalClient
 from grace.proto.retrieval_pb2 import GetStatusResponse
 from support.faults import Faults
 from support.health import HealthWatch, health, status
 from support.retrieve_calls import Caller, message
-from support.server_process import ServerProcess
+from support.server_process import PATIENCE_SECONDS, ServerProcess
 from support.serving_files import ServingFiles
 
 pytestmark = pytest.mark.subprocess
@@ -66,7 +67,9 @@ def test_a_server_is_ready_once_it_is_warm_and_says_so_everywhere(
             assert not status(server).HasField("snapshot")
             assert server.metric("grace_ready") == 0
             assert caller.call(request).reason == "not_ready"
-        server.wait_ready()
+            client = stack.enter_context(RetrievalClient(server.address))
+            assert not client.is_ready()
+        client.wait_ready(PATIENCE_SECONDS)
         assert status(server).state == GetStatusResponse.STATE_SERVING
         assert server.metric("grace_ready") == 1
         assert health(server) == health(server, "") == "SERVING"

@@ -13,15 +13,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client import CollectorRegistry
 
 from grace.configs.marked_text import replaced
 from grace.server.errors import STATUS_OF, invalid_field
 from grace.server.messages import STAGE_NAMES, Span
 from grace.server.observe.metrics import (
-    BatchHistogram,
     LoopLag,
     Metrics,
     metrics_table,
@@ -119,34 +116,6 @@ def test_a_running_server_s_metrics_agree_with_its_calls(
     assert server.metric("grace_snapshot_age_seconds") > 0
     assert server.metric("grace_snapshot_load_total", result="ok") == 1
     assert 0 <= server.metric("grace_event_loop_lag_seconds") < 60
-
-
-BOUNDS = (0, 0.5, 1, 63)
-VALUES = (-1, 0, 0.25, 0.5, 1, 62.5, 63, 64, 1e9)
-
-
-def page_of(registry: CollectorRegistry) -> list[bytes]:
-    """Without the time of creation, which the service does not show."""
-    return [line for line in generate_latest(registry).splitlines() if b"_created" not in line]
-
-
-@given(st.lists(st.lists(st.sampled_from(VALUES), max_size=17)))
-def test_a_batch_s_values_give_the_page_that_single_values_do(batches: list[list[float]]) -> None:
-    ours, theirs = CollectorRegistry(), CollectorRegistry()
-    batch = BatchHistogram("h_seconds", "What it is.", BOUNDS, ours)
-    single = Histogram("h_seconds", "What it is.", buckets=BOUNDS, registry=theirs)
-    for values in batches:
-        batch.observe_all(values)
-        for value in values:
-            single.observe(value)
-    assert page_of(ours) == page_of(theirs)
-
-
-def test_a_histogram_s_name_is_registered_once() -> None:
-    registry = CollectorRegistry()
-    BatchHistogram("h", "What it is.", BOUNDS, registry)
-    with pytest.raises(ValueError, match="Duplicated timeseries"):
-        BatchHistogram("h", "What it is.", BOUNDS, registry)
 
 
 def test_a_blocked_event_loop_has_a_lag_that_is_forgotten_later() -> None:

@@ -23,7 +23,7 @@ from grace.model.checkpoints.init import write_random
 from grace.server.engine.serving_pair import require_numbered_ids, require_numbered_places
 from grace.server.life_cycle import SWITCH_SECONDS
 from grace.server.start_up import require_device, require_folder_of, too_little_memory
-from support.command import plain_environment, run_grace
+from support.command import plain_environment
 from support.in_process import invoke_grace
 from support.pipeline_cases import GENERATION
 from support.serving_files import ServingFiles, model_spec
@@ -33,8 +33,9 @@ pytestmark = pytest.mark.subprocess
 # One process for all: most of a start is imports. Its last server is asked to stop before it has
 # begun, and ends the process.
 STARTS = """
-import os, signal, sys
+import json, os, signal, sys
 from pathlib import Path
+from grace.cli.main import app
 from grace.configs.serving import load_serving_config
 from grace.server import life_cycle
 
@@ -42,13 +43,13 @@ def stop_and_go_on(config):
     for number in (signal.SIGINT, signal.SIGTERM):
         os.kill(os.getpid(), number)
 
-*faulty, good = sys.stdin.read().splitlines()
-for line in faulty:
-    code = life_cycle.serve(load_serving_config(Path(line)), source=Path(line).name)
+*faulty, good = json.loads(sys.stdin.read())
+for config, *options in faulty:
+    code = app(["serve", "--config", config, *options], standalone_mode=False)
     switch = sys.getswitchinterval()
-    print(f"end {Path(line).stem} {code} {switch}", file=sys.stderr, flush=True)
+    print(f"end {Path(config).stem} {code} {switch}", file=sys.stderr, flush=True)
 life_cycle.require_distinct_addresses = stop_and_go_on
-sys.exit(life_cycle.serve(load_serving_config(Path(good))))
+sys.exit(life_cycle.serve(load_serving_config(Path(good[0]))))
 """
 
 # What causes the fault, and the pieces of the one line in their order. {} is a folder.
@@ -114,6 +115,10 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
         {"listen": {"host": "203.0.113.7"}},
         ("listen: 203.0.113.7:0: cannot assign requested address; choose",),
     ),
+    "replaced": (
+        {"snapshots": "nowhere", "device": "abacus"},
+        ("replaced.yaml with --port ", " --device cpu: listen: 127.0.0.1:", TAKEN),
+    ),
 }
 
 
@@ -161,12 +166,15 @@ def starts(
     files = replace(serving_files, folder=folder)
     write_faulty(serving_files, folder)
     configs = [
-        files.write_config(f"{name}.yaml", **filled(sections, folder, taken_port))
+        [str(files.write_config(f"{name}.yaml", **filled(sections, folder, taken_port)))]
         for name, (sections, _) in FAULTS.items()
     ]
+    # The command line replaces settings of the last file.
+    options = ("--snapshots", serving_files.snapshots, "--port", taken_port, "--device", "cpu")
+    configs[-1] += map(str, options)
     done = subprocess.run(
         [sys.executable, "-c", STARTS],
-        input="\n".join(map(str, [*configs, files.write_config("good.yaml")])),
+        input=json.dumps([*configs, [str(files.write_config("good.yaml"))]]),
         env=plain_environment(),
         capture_output=True,
         text=True,
@@ -210,18 +218,6 @@ def test_only_a_fault_of_what_is_loaded_comes_after_the_ports_are_bound(starts: 
 def test_a_signal_before_anything_listens_stops_a_server_as_at_any_time(starts: Starts) -> None:
     events = [json.loads(line)["event"] for line in starts.stopped]
     assert events == ["listening", "draining", "stopped"]
-
-
-def test_the_command_line_replaces_settings_of_the_file_and_the_fault_names_both(
-    serving_files: ServingFiles, taken_port: int
-) -> None:
-    config = serving_files.write_config("replaced.yaml", snapshots="nowhere", device="abacus")
-    command = ("serve", "--config", config, "--snapshots", serving_files.snapshots)
-    done = run_grace(*command, "--port", str(taken_port), "--device", "cpu")
-    assert done.returncode == 2
-    where = f"{config} with --port {taken_port} --device cpu: listen: 127.0.0.1:{taken_port}"
-    assert done.stderr.startswith(f"error: {where}: address already in use; choose")
-    assert len(done.stderr.splitlines()) == 1
 
 
 def test_a_timeline_that_could_not_be_written_is_refused_at_the_start(tmp_path: Path) -> None:

@@ -3,35 +3,27 @@
 import json
 import math
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support.in_process import invoke_grace
 from support.server_process import ServerProcess
-from support.serving_files import ServingFiles, write_serving_files
+from support.serving_files import ServingFiles
 
 pytestmark = pytest.mark.subprocess
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> ServingFiles:
-    files = write_serving_files(tmp_path_factory.mktemp("retrieve"))
-    lines = "\n".join(map(json.dumps, files.requests))
-    (files.folder / "requests.jsonl").write_text(lines + "\n", encoding="utf-8")
-    return files
+def address(healthy_server: ServerProcess) -> str:
+    return healthy_server.address
 
 
 @pytest.fixture(scope="module")
-def address(files: ServingFiles) -> Iterator[str]:
-    with ServerProcess(files.write_config()) as server:
-        yield server.address
-
-
-@pytest.fixture(scope="module")
-def requests(files: ServingFiles) -> Path:
-    return files.folder / "requests.jsonl"
+def requests(serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("retrieve") / "requests.jsonl"
+    file.write_text("\n".join(map(json.dumps, serving_files.requests)) + "\n", encoding="utf-8")
+    return file
 
 
 def test_a_table_names_each_ad_with_its_score_and_sid(address: str, requests: Path) -> None:
@@ -140,12 +132,6 @@ def test_an_error_in_json_lines_names_the_line(line: str, error: str, tmp_path: 
     assert done.stderr == f"error: {file}{error}\n"
 
 
-def test_an_error_names_a_line_that_the_file_does_not_have(requests: Path) -> None:
-    done = invoke_grace("retrieve", "--request", requests, "--line", "1000")
-    assert done.exit_code == 2
-    assert re.search(r"--line 1000: the last request is on line \d+", done.stderr)
-
-
 def test_a_request_for_another_catalogue_is_an_invalid_request(
     address: str, tmp_path: Path
 ) -> None:
@@ -159,12 +145,6 @@ def test_the_reply_lists_names_without_a_use(address: str) -> None:
     done = invoke_grace("retrieve", "--address", address, "--user", "shoe_size=44")
     assert (done.exit_code, done.stderr) == (0, "")
     assert "not used by this catalogue and model: shoe_size\n" in done.stdout
-
-
-def test_wait_gives_a_server_that_is_starting_its_time(files: ServingFiles) -> None:
-    with ServerProcess(files.write_config("starting.yaml"), ready=False) as server:
-        done = invoke_grace("retrieve", "--address", server.address, "--wait", "60")
-    assert (done.exit_code, done.stderr) == (0, "")
 
 
 def test_wait_ends_without_a_server() -> None:
