@@ -112,13 +112,6 @@ def test_status_names_what_serves(healthy_server: ServerProcess) -> None:
     assert (ready["precision"], ready["memo_steps"], ready["graphs"]) == ("fp32", 0, 0)
 
 
-def test_each_address_reflects_its_own_service(healthy_server: ServerProcess) -> None:
-    server = healthy_server
-    shared = [HEALTH, REFLECTION]
-    assert sorted(services_by_reflection(server.address)) == ["grace.v1.AdsRetrieval", *shared]
-    assert sorted(services_by_reflection(server.admin)) == ["grace.v1.Admin", *shared]
-
-
 def test_each_address_has_the_health_of_its_own_service(healthy_server: ServerProcess) -> None:
     server = healthy_server
     for address, own, other in (

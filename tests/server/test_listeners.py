@@ -48,7 +48,8 @@ def unread_calls(address: str, count: int) -> socket.socket:
     return client
 
 
-def test_calls_beyond_the_bound_are_refused_at_once_and_counted() -> None:
+@front_ends
+def test_calls_beyond_the_bound_are_refused_at_once_and_counted(front_ends: int) -> None:
     async def use(service: Service, retrieve: Any) -> None:
         service.pipeline.answers = False
         calls = [retrieve(b"") for _ in range(5)]
@@ -68,7 +69,7 @@ def test_calls_beyond_the_bound_are_refused_at_once_and_counted() -> None:
         assert service.count("grace_requests_total", code="OK") == 6
         assert service.count("grace_request_failures_total", reason="too_many_calls") == 2
 
-    served(use, LimitsConfig(open_calls=5))
+    served(use, LimitsConfig(open_calls=5), front_ends=front_ends)
 
 
 @pytest.fixture

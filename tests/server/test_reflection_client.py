@@ -68,12 +68,10 @@ def test_requests_are_built_from_what_each_address_says_of_itself(
     program = f"import sys\nsys.argv = ['client', {json.dumps(calls)!r}]\n{CLIENT}"
     done = run_python(program, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    (services, reply), (_, status) = json.loads(done.stdout)
-    assert services == [
-        "grace.v1.AdsRetrieval",
-        "grpc.health.v1.Health",
-        "grpc.reflection.v1alpha.ServerReflection",
-    ]
+    (services, reply), (of_operators, status) = json.loads(done.stdout)
+    shared = ["grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"]
+    assert services == ["grace.v1.AdsRetrieval", *shared]
+    assert of_operators == ["grace.v1.Admin", *shared]
     assert reply["request_id"] == request["request_id"]
     assert len(reply["ad_ids"]) == len(reply["scores"]) == reply["counts"]["ads_returned"]
     assert len(reply["sids"]["sid_of_ad"]) == len(reply["ad_ids"]) > 0

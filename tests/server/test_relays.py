@@ -7,7 +7,6 @@ import logging
 import os
 import re
 import signal
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -284,12 +283,6 @@ def test_relays_that_do_not_come_up_are_a_fault_of_the_start(program: str, fault
     assert fault_of(program, **hangs).startswith(fault)
 
 
-def test_relays_are_refused_where_they_could_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.platform", "darwin")
-    fault = "listen.front_ends: 2 processes can share a port, a clock and an end on Linux only"
-    assert fault_of("") == f"{fault}; set it to 0"
-
-
 def test_a_fault_in_a_relay_is_a_line_of_the_server_s_log_without_its_words(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -299,37 +292,6 @@ def test_a_fault_in_a_relay_is_a_line_of_the_server_s_log_without_its_words(
     assert (line["error"], line["levelno"]) == ("KeyError", logging.ERROR)
     assert line["front_end"] in ("1 of 2", "2 of 2")
     assert not any("4711" in str(vars(record)) for record in caplog.records)
-
-
-def test_calls_around_the_bound_get_their_own_reply_or_are_refused() -> None:
-    bound, calls = 4, 63
-    refused, replies = Counter[str](), Counter[bool]()
-
-    async def call(retrieve: Any, caller: int) -> None:
-        for number in range(calls):
-            request_id = f"{caller}-{number}"
-            try:
-                reply = await retrieve(request_of(request_id))
-            except grpc.aio.AioRpcError as error:
-                refused[dict(error.trailing_metadata())["grace-reason"]] += 1
-            else:
-                replies[RetrieveResponse.FromString(reply).request_id == request_id] += 1
-
-    async def answer(service: Service) -> None:
-        while True:
-            await asyncio.sleep(0.001)
-            service.pipeline.answer()
-
-    async def use(service: Service, retrieve: Any) -> None:
-        service.pipeline.answers = False
-        answers = asyncio.create_task(answer(service))
-        await asyncio.gather(*(call(retrieve, caller) for caller in range(3 * bound)))
-        answers.cancel()
-        assert ends(service) == (replies[True], refused["too_many_calls"])
-
-    served(use, LimitsConfig(open_calls=bound), front_ends=1)
-    assert set(replies) == {True}
-    assert set(refused) == {"too_many_calls"}
 
 
 def test_a_call_that_is_given_up_at_any_moment_is_withdrawn_and_counted_once() -> None:
@@ -352,22 +314,5 @@ def test_a_call_that_is_given_up_at_any_moment_is_withdrawn_and_counted_once() -
         assert sum(ends(service)) == 64
         service.pipeline.answers = True
         assert RetrieveResponse.FromString(await retrieve(request_of("r7"))).request_id == "r7"
-
-    served(use, front_ends=1)
-
-
-def test_time_between_the_processes_counts_as_the_call_s_own() -> None:
-    busy_seconds = 0.3
-
-    async def use(service: Service, _: Any) -> None:
-        caller = Caller(service.address)
-        longest = 0.0
-        while longest < busy_seconds / 2:  # until a call has come while the event loop was busy
-            before = service.count("grace_request_duration_seconds_sum")
-            call = caller.start(b"")
-            time.sleep(busy_seconds)
-            await asyncio.to_thread(call.outcome)
-            longest = service.count("grace_request_duration_seconds_sum") - before
-        caller.close()
 
     served(use, front_ends=1)

@@ -163,13 +163,11 @@ def fuzz(seconds: float, seed: int) -> None:
         assert seen[end_of_it] > least, seen
 
 
-def test_hostile_requests_are_read_alike() -> None:
-    fuzz(SECONDS, SEED)
-
-
-@pytest.mark.soak
-def test_hostile_requests_are_read_alike_for_minutes() -> None:
-    fuzz(SOAK_SECONDS, SEED)
+@pytest.mark.parametrize(
+    "seconds", [SECONDS, pytest.param(SOAK_SECONDS, marks=pytest.mark.soak)], ids=["", "long"]
+)
+def test_hostile_requests_are_read_alike(seconds: float) -> None:
+    fuzz(seconds, SEED)
 
 
 FULL = {

@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["GRACE", "plain_environment", "run_grace", "run_python"]
-
 GRACE = Path(sys.executable).with_name("grace")
 
 

@@ -24,17 +24,6 @@ from support.pipeline_cases import LONG, Recorder, make_pipeline
 from support.serving_files import ServingFiles
 from support.stage_cases import GENERATION, JsonRequest, load_cpu_pair, retrieval_of
 
-__all__ = [
-    "MEMO_BYTES",
-    "TwoPairs",
-    "answers_of",
-    "assert_same_answers",
-    "captured_pairs",
-    "fast_cpu_pairs",
-    "plain_pairs",
-    "whole",
-]
-
 CPU = torch.device("cpu")
 MEMO_BYTES = 1 << 22
 """Enough for every step of the tiny model."""

@@ -17,8 +17,6 @@ from typing import Concatenate, ParamSpec, TypeVar
 from grace.server.messages import PendingRequest, StageName
 from grace.server.stages.stages import Stages
 
-__all__ = ["Faults", "StageFaultError", "with_faults"]
-
 Batch = TypeVar("Batch")
 Rest = ParamSpec("Rest")
 Result = TypeVar("Result")

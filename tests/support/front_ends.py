@@ -2,8 +2,6 @@
 
 import pytest
 
-__all__ = ["FRONT_ENDS", "WHERE", "front_ends"]
-
 FRONT_ENDS = (0, 2)
 """Values of `listen.front_ends`."""
 

@@ -10,8 +10,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grace.proto.retrieval_pb2 import GetStatusResponse
 from support.server_process import PATIENCE_SECONDS, ServerProcess
 
-__all__ = ["HealthWatch", "health", "status"]
-
 SERVICE = "grace.v1.AdsRetrieval"
 GONE = "GONE"
 

@@ -6,8 +6,6 @@ from typing import TypeAlias
 
 from hypothesis import strategies as st
 
-__all__ = ["mutated_frames"]
-
 Mutation: TypeAlias = Callable[[bytes], bytes]
 
 MAX_VARINT = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"

@@ -20,8 +20,6 @@ from grace.model.definition.spec import (
 from support.wire_cases import field, random_wire, varint, with_bytes_changed
 from support.wire_users import random_user_wire
 
-__all__ = ["HostileWire"]
-
 USER, FEATURES = 4, 5
 _FIXED64, _BYTES, _FIXED32 = 1, 2, 5
 _BEGIN_GROUP, _END_GROUP = 3, 4

@@ -6,8 +6,6 @@ from typer.testing import CliRunner, Result
 
 from grace.cli.main import app
 
-__all__ = ["invoke_grace"]
-
 
 def invoke_grace(*arguments: str | Path) -> Result:
     """Run a command. The result has `exit_code`, `stdout` and `stderr`."""

@@ -17,8 +17,6 @@ from torch import Tensor
 
 from grace.server.scheduling.streams import HostStream, Streams
 
-__all__ = ["LazyDevice"]
-
 Work = Callable[[], object]
 
 

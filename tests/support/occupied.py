@@ -7,8 +7,6 @@ from typing import Any
 from support.retrieve_calls import Call, Caller, message
 from support.server_process import ServerProcess
 
-__all__ = ["FAULTY_PLACES", "occupied_engine", "start_waiting", "wait_waiting"]
-
 FAULTY_PLACES = 19
 """The places in the queue of the servers with faults that tests share."""
 

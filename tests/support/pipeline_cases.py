@@ -40,24 +40,6 @@ from grace.server.scheduling.predictions import Predictions
 from grace.server.scheduling.streams import Streams, streams_for
 from grace.server.stages.stages import Stages
 
-__all__ = [
-    "GENERATION",
-    "LONG",
-    "PAIR",
-    "Clock",
-    "Recorder",
-    "empty_features",
-    "empty_generated",
-    "empty_input",
-    "make_pipeline",
-    "no_answers",
-    "plain_stages",
-    "request_batch",
-    "request_of",
-    "spans_of",
-    "wait_until",
-]
-
 LONG = 30.0
 """Seconds after which a wait fails: far beyond what the slowest machine needs."""
 

@@ -11,8 +11,6 @@ from grace.model.checkpoints.checkpoint import save_checkpoint
 from grace.model.checkpoints.init import random_model
 from support.serving_files import SEED, model_spec
 
-__all__ = ["POISONED_DEVICE", "poisoned_checkpoint", "poisoned_request"]
-
 POISONED_DEVICE = 39
 """No user of the tiny catalogue has it."""
 

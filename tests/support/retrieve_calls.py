@@ -13,16 +13,6 @@ from google.protobuf.json_format import ParseDict
 from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse
 from support.server_process import PATIENCE_SECONDS, ServerProcess
 
-__all__ = [
-    "Call",
-    "Caller",
-    "Counters",
-    "Outcome",
-    "assert_counters_conserve",
-    "counted_calls",
-    "message",
-]
-
 METHOD = "/grace.v1.AdsRetrieval/Retrieve"
 UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 

@@ -17,8 +17,6 @@ from support.pipeline_cases import (
     wait_until,
 )
 
-__all__ = ["Script", "Start", "occupy", "pipelines"]
-
 Start = Callable[..., Pipeline]
 
 

@@ -26,8 +26,6 @@ from grace.server.transport.front_end import FrontEnd
 from grace.server.transport.listeners import Listeners
 from support.pipeline_cases import GENERATION
 
-__all__ = ["METHOD", "PADDING", "Service", "reason_of", "served", "until"]
-
 METHOD = "/grace.v1.AdsRetrieval/Retrieve"
 PADDING = "x" * 65_536  # of every reply
 

@@ -28,8 +28,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.command import GRACE, plain_environment
 from support.faults import Faults
 
-__all__ = ["PATIENCE_SECONDS", "ServerProcess", "wait_until"]
-
 PATIENCE_SECONDS = 60.0
 """How long to wait for an event that must come; a busy machine may take long."""
 LOOK_AGAIN_SECONDS = 0.005

@@ -21,18 +21,6 @@ from grace.server.stages.requests import read_request
 from grace.server.stages.stages import STAGES, Stages
 from support.oracle import RawAd
 
-__all__ = [
-    "GENERATION",
-    "JsonRequest",
-    "answer",
-    "load_cpu_pair",
-    "message_of",
-    "raw_ads",
-    "replies_of",
-    "request_batch",
-    "retrieval_of",
-]
-
 JsonRequest = Mapping[str, Any]
 
 GENERATION = load_section(

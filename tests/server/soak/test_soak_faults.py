@@ -8,13 +8,11 @@ from collections.abc import Sequence
 
 import grpc
 import pytest
-from hypothesis import HealthCheck, given, settings
 
 from grace.server.messages import STAGE_NAMES, StageName
 from support.faults import Faults
 from support.front_ends import front_ends
 from support.health import HealthWatch
-from support.hostile_bytes import mutated_frames
 from support.occupied import occupied_engine
 from support.retrieve_calls import Caller, Counters, assert_counters_conserve, message
 from support.server_process import ServerProcess, wait_until
@@ -174,20 +172,3 @@ def test_a_stage_that_dies_under_load_leaves_no_call_behind(
         grpc.StatusCode.RESOURCE_EXHAUSTED,
         grpc.StatusCode.CANCELLED,  # by gRPC, of calls that come in while it closes
     }
-
-
-def test_thousands_of_mutated_frames_find_no_way_in(serving_files: ServingFiles) -> None:
-    frames = frames_of(serving_files)
-    with ServerProcess(serving_files.write_config("fuzz.yaml")) as server:
-        caller = Caller(server.address)
-
-        @settings(max_examples=5000, suppress_health_check=list(HealthCheck))
-        @given(frame=mutated_frames(frames))
-        def every_frame(frame: bytes) -> None:
-            outcome = caller.call(frame)
-            assert outcome.code in ANSWERS, outcome
-
-        every_frame()
-        assert caller.call(frames[0]).ok
-        assert_counters_conserve(server, caller.sent)
-        caller.close()
