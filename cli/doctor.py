@@ -5,16 +5,19 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import typer
 
 from grace.cli.options import AsJson
 from grace.configs.errors import NativeError
 from grace.configs.machine import available_cores
+
+if TYPE_CHECKING:
+    from grace.native.build import Target
 
 NEEDED = (
     *("grpcio", "grpcio-health-checking", "grpcio-reflection", "numpy", "prometheus-client"),
@@ -23,12 +26,15 @@ NEEDED = (
 REINSTALL = "run `make setup`, or `pip install grace-serving` again"
 
 
+Status: TypeAlias = Literal["ok", "note", "fault"]
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One row. A fault breaks a command of this version; a note does not."""
 
     name: str
-    status: Literal["ok", "note", "fault"]
+    status: Status
     found: str
     remedy: str = ""
 
@@ -55,96 +61,72 @@ def examine() -> Iterator[Finding]:
     yield Finding("cores", "ok", str(available_cores()))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     yield Finding("memory", "ok", f"{memory / 2**30:.1f} GiB")
-    yield from map(_package, NEEDED)
-    yield _plots()
+    yield from (_package(name, "fault", "not installed", REINSTALL) for name in NEEDED)
+    without = "not installed: `grace train` needs --no-plot"
+    yield _package("matplotlib", "note", without, "pip install 'grace-serving[plots]'")
     yield _torch()
-    yield _native_library()
-    yield _compiler()
-    yield _cuda_library()
-    yield _nvcc()
+    yield from _native()
     yield _gpu()
 
 
-def _package(name: str) -> Finding:
+def _package(name: str, status: Status, without: str, remedy: str) -> Finding:
+    """Report a package; if it is missing, with this status, text and remedy."""
     try:
         return Finding(name, "ok", version(name))
     except PackageNotFoundError:
-        return Finding(name, "fault", "not installed", REINSTALL)
-
-
-def _plots() -> Finding:
-    try:
-        return Finding("matplotlib", "ok", version("matplotlib"))
-    except PackageNotFoundError:
-        remedy = "pip install 'grace-serving[plots]'"
-        return Finding("matplotlib", "note", "not installed: `grace train` needs --no-plot", remedy)
+        return Finding(name, status, without, remedy)
 
 
 def _torch() -> Finding:
-    try:
-        installed = version("torch")
-    except PackageNotFoundError:
-        return Finding("torch", "fault", "not installed", REINSTALL)
+    package = _package("torch", "fault", "not installed", REINSTALL)
+    if package.status == "fault":
+        return package
     try:
         import torch
     except (ImportError, OSError) as error:
-        return Finding("torch", "fault", f"{installed}, does not load: {error}", REINSTALL)
+        found = f"{package.found}, does not load: {error}"
+        return Finding("torch", "fault", found, REINSTALL)
     has_cuda = "available" if torch.cuda.is_available() else "not available"
-    return Finding("torch", "ok", f"{installed}, CUDA {has_cuda}")
+    return Finding("torch", "ok", f"{package.found}, CUDA {has_cuda}")
 
 
-def _native_library() -> Finding:
-    from grace.native.build import read_record
-
-    try:
-        from grace.native.loader import library_path, load_library
-
-        load_library()
-    except NativeError as error:
-        found, _, remedy = str(error).rpartition(": ")
-        return Finding("native library", "fault", found, remedy)
-    except ImportError as error:
-        return Finding("native library", "fault", f"cannot be opened: {error}", REINSTALL)
-    path = library_path()
-    record = read_record(path.parent)
-    made = f" ({record.compiler}; {' '.join(record.flags)})" if record else ""
-    return Finding("native library", "ok", f"current, {path}{made}")
-
-
-def _compiler() -> Finding:
-    from grace.native.build import find_compiler
-
-    try:
-        return Finding("C++ compiler", "ok", shutil.which(find_compiler()[0]) or "")
-    except NativeError as error:
-        return Finding("C++ compiler", "note", "none: needed to build from sources", str(error))
-
-
-def _cuda_library() -> Finding:
-    from grace.native.build import CUDA, read_record
-    from grace.native.loader import library_path, load_cuda_library
-
-    path = library_path(CUDA)
-    if not path.is_file():
-        remedy = f"run `{CUDA.command}` with nvcc"
-        return Finding("CUDA kernels", "note", "not built: a GPU needs them", remedy)
-    try:
-        load_cuda_library()
-    except NativeError as error:
-        found, _, remedy = str(error).rpartition(": ")
-        return Finding("CUDA kernels", "note", found, remedy)
-    record = read_record(path.parent, CUDA)
-    made = f" ({record.compiler}; {' '.join(record.flags)})" if record else ""
-    return Finding("CUDA kernels", "ok", f"current, {path}{made}")
-
-
-def _nvcc() -> Finding:
+def _native() -> Iterator[Finding]:
+    from grace.native.build import CPU, CUDA, find_compiler
+    from grace.native.loader import library_path, load_cuda_library, load_library
     from grace.native.nvcc import find_nvcc
 
+    yield _library("native library", CPU, load_library, "fault")
+    yield _tool("C++ compiler", find_compiler, "none: needed to build from sources")
+    if library_path(CUDA).is_file():
+        yield _library("CUDA kernels", CUDA, load_cuda_library, "note")
+    else:
+        remedy = f"run `{CUDA.command}` with nvcc"
+        yield Finding("CUDA kernels", "note", "not built: a GPU needs them", remedy)
+    yield _tool("nvcc", find_nvcc, "none: needed to build the CUDA kernels")
+
+
+def _library(name: str, target: "Target", load: Callable[[], object], status: Status) -> Finding:
+    from grace.native.build import read_record
+    from grace.native.loader import library_path
+
     try:
-        return Finding("nvcc", "ok", find_nvcc()[0])
+        load()
     except NativeError as error:
-        return Finding("nvcc", "note", "none: needed to build the CUDA kernels", str(error))
+        found, _, remedy = str(error).rpartition(": ")
+        return Finding(name, status, found, remedy)
+    except ImportError as error:
+        return Finding(name, status, f"cannot be opened: {error}", REINSTALL)
+    path = library_path(target)
+    record = read_record(path.parent, target)
+    made = f" ({record.compiler}; {' '.join(record.flags)})" if record else ""
+    return Finding(name, "ok", f"current, {path}{made}")
+
+
+def _tool(name: str, find: Callable[[], Sequence[str]], without: str) -> Finding:
+    try:
+        return Finding(name, "ok", shutil.which(find()[0]) or "")
+    except NativeError as error:
+        return Finding(name, "note", without, str(error))
 
 
 def _gpu() -> Finding:

@@ -106,9 +106,8 @@ def _print(reply: "RetrieveResponse", total_ms: float) -> None:
     counts = reply.counts
     cut = ", cut by max_ads" if reply.truncated else ""
     returned = f"{counts.ads_returned:,} returned{cut}"
-    smaller = " (smaller than asked for)" if reply.degraded else ""
     lines = [
-        f"{counts.sids_generated:,} SIDs generated with profile {reply.profile}{smaller}",
+        f"{counts.sids_generated:,} SIDs generated with profile {reply.profile}",
         f"{counts.ads_generated:,} ads, {counts.ads_matched:,} for this user, {returned}",
         f"snapshot {reply.snapshot_version}, checkpoint {reply.checkpoint}",
         f"{total_ms:.1f} ms; of it on the server: {stage_times(reply)}",

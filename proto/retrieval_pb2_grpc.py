@@ -26,9 +26,8 @@ if _version_not_supported:
 
 
 class AdsRetrievalStub(object):
-    """What docs/api.md explains with examples. Every message reads well as JSON, so that ghz and
-    grpcurl users write requests by hand.
-
+    """Retrieves ads for users. docs/api.md explains the messages with examples. Each reads well as
+    JSON, so that users of ghz and grpcurl can write requests by hand.
     """
 
     def __init__(self, channel):
@@ -45,13 +44,12 @@ class AdsRetrievalStub(object):
 
 
 class AdsRetrievalServicer(object):
-    """What docs/api.md explains with examples. Every message reads well as JSON, so that ghz and
-    grpcurl users write requests by hand.
-
+    """Retrieves ads for users. docs/api.md explains the messages with examples. Each reads well as
+    JSON, so that users of ghz and grpcurl can write requests by hand.
     """
 
     def Retrieve(self, request, context):
-        """The ads that the model generates for a user and that the user is eligible for, best first.
+        """Returns the ads that the model generates and that the user is eligible for, best first.
         A user for whom there is none gets an OK reply without ads.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -75,9 +73,8 @@ def add_AdsRetrievalServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AdsRetrieval(object):
-    """What docs/api.md explains with examples. Every message reads well as JSON, so that ghz and
-    grpcurl users write requests by hand.
-
+    """Retrieves ads for users. docs/api.md explains the messages with examples. Each reads well as
+    JSON, so that users of ghz and grpcurl can write requests by hand.
     """
 
     @staticmethod
@@ -109,7 +106,7 @@ class AdsRetrieval(object):
 
 
 class AdminStub(object):
-    """On an address of its own, which only operators should reach.
+    """Answers operators. It listens on a second address, which only they should reach.
     """
 
     def __init__(self, channel):
@@ -126,7 +123,7 @@ class AdminStub(object):
 
 
 class AdminServicer(object):
-    """On an address of its own, which only operators should reach.
+    """Answers operators. It listens on a second address, which only they should reach.
     """
 
     def GetStatus(self, request, context):
@@ -152,7 +149,7 @@ def add_AdminServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Admin(object):
-    """On an address of its own, which only operators should reach.
+    """Answers operators. It listens on a second address, which only they should reach.
     """
 
     @staticmethod

@@ -1,15 +1,14 @@
 """The last stage: generated leaves to ads, exactly matched, and to the bytes of each reply."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import fields
-from functools import lru_cache
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from grace.index.matching.exact import MatchCounts
+from grace.index.matching.exact import HeldAds, MatchCounts
 from grace.index.trie import NO_NODE
 from grace.server.errors import internal
 from grace.server.messages import (
@@ -35,7 +34,7 @@ def answer_requests(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredB
     corrupt = batch.corrupt.numpy()[: len(requests)].tolist()
     sound = [row for row in range(len(requests)) if not corrupt[row]]
     leaves = _leaves_of(batch, sound)
-    with batch.input.batch.pair.matcher.held(*_asked(batch.input, leaves)) as ads:
+    with _held(batch.input, leaves) as ads:
         heads = _heads(batch.input, sound, _timings(batch.input, sound, spans, begin))
         replies = write_replies(ads, heads, leaves, batch.input.batch.pair.snapshot.trie)
         counts = _counts_of(ads.counts, sound)
@@ -61,25 +60,19 @@ def _leaves_of(batch: GeneratedBatch, sound: Sequence[int]) -> Leaves:
     return Leaves(leaves, scores)
 
 
-def _asked(batch: InputBatch, leaves: Leaves) -> tuple[Any, ...]:
-    """What the matcher is asked."""
+def _held(batch: InputBatch, leaves: Leaves) -> AbstractContextManager[HeldAds]:
+    """Match the ads of all rows. Those of padding have no leaf."""
     retrievals = [request.retrieval for request in batch.requests]
     rows, width = leaves.leaves.shape
     padding = rows - len(retrievals)
-    return (
+    return batch.batch.pair.matcher.held(
         batch.user_rows,
-        _row_ends(rows, width),
+        np.arange(rows + 1, dtype=np.int64) * width,
         leaves.leaves.reshape(-1),
         leaves.scores.reshape(-1),
         [*(retrieval.max_ads for retrieval in retrievals), *[0] * padding],
-        None,
-        [*(retrieval.exclude_ads for retrieval in retrievals), *[_NONE_DENIED] * padding],
+        deny=[*(retrieval.exclude_ads for retrieval in retrievals), *[_NONE_DENIED] * padding],
     )
-
-
-@lru_cache(maxsize=64)
-def _row_ends(rows: int, width: int) -> npt.NDArray[np.int64]:
-    return np.arange(rows + 1, dtype=np.int64) * width
 
 
 def _timings(

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from ctypes import c_char_p, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -68,7 +67,9 @@ def write_replies(ads: HeldAds, heads: ReplyHeads, leaves: Leaves, trie: SidTrie
     texts = [request_id.encode() for request_id in heads.request_ids]
     texts += [_ignored(names) if names else b"" for names in heads.ignored]
     sizes = np.array([len(text) for text in texts], np.int64)
-    served_by = _served_by(heads.snapshot_version, heads.checkpoint)
+    served_by = RetrieveResponse(
+        snapshot_version=heads.snapshot_version, checkpoint=heads.checkpoint
+    ).SerializeToString()
     profile = heads.profile.encode()
     first_sids, tokens = _sids(heads, leaves, trie)
     fixed = _MOST_NUMBERS + len(served_by) + len(profile)
@@ -106,10 +107,3 @@ def _sids(
 
 def _ignored(names: Sequence[str]) -> bytes:
     return RetrieveResponse(ignored_names=names).SerializeToString()
-
-
-@lru_cache(maxsize=64)
-def _served_by(snapshot_version: int, checkpoint: str) -> bytes:
-    return RetrieveResponse(
-        snapshot_version=snapshot_version, checkpoint=checkpoint
-    ).SerializeToString()
