@@ -42,9 +42,8 @@ class ListenConfig:
 
     def __post_init__(self) -> None:
         _require_port(self.port)
-        _require_within(0, MAX_FRONT_ENDS, front_ends=self.front_ends)
-        for name in ("linger_seconds", "drain_seconds", "reply_seconds"):
-            _require_within(0, MAX_SECONDS, **{name: getattr(self, name)})
+        _require_within(self, 0, MAX_FRONT_ENDS, "front_ends")
+        _require_within(self, 0, MAX_SECONDS, "linger_seconds", "drain_seconds", "reply_seconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +78,8 @@ class BatchingConfig:
     max_wait_ms: Annotated[float, "milliseconds that a batch may wait to fill"] = 0.0
 
     def __post_init__(self) -> None:
-        _require_within(1, 65_536, max_waiting=self.max_waiting)
-        _require_within(0, 60_000, max_wait_ms=self.max_wait_ms)
+        _require_within(self, 1, 65_536, "max_waiting")
+        _require_within(self, 0, 60_000, "max_wait_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +105,12 @@ class LimitsConfig:
     ] = 4096
 
     def __post_init__(self) -> None:
-        _require_within(0, 1_000_000, exclude_ads=self.exclude_ads)
-        _require_within(1, MAX_MESSAGE_BYTES, message_bytes=self.message_bytes)
-        _require_within(1, 4096, request_id_bytes=self.request_id_bytes)
-        _require_within(1, 65_536, names=self.names, value_bytes=self.value_bytes)
-        for name in ("max_ads", "default_max_ads", "user_values", "values_per_name", "events"):
-            _require_within(1, 1_000_000, **{name: getattr(self, name)})
-        _require_within(1, 1_000_000, open_calls=self.open_calls)
+        _require_within(self, 0, 1_000_000, "exclude_ads")
+        _require_within(self, 1, MAX_MESSAGE_BYTES, "message_bytes")
+        _require_within(self, 1, 4096, "request_id_bytes")
+        _require_within(self, 1, 65_536, "names", "value_bytes")
+        _require_within(self, 1, 1_000_000, "max_ads", "default_max_ads", "user_values")
+        _require_within(self, 1, 1_000_000, "values_per_name", "events", "open_calls")
         if self.default_max_ads > self.max_ads:
             raise ConfigError(
                 f"default_max_ads: {self.default_max_ads} is more than max_ads, {self.max_ads}"
@@ -127,7 +125,7 @@ class ThreadsConfig:
     post: Annotated[int, "threads that match a batch's ads"] = 2
 
     def __post_init__(self) -> None:
-        _require_within(1, 512, torch=self.torch, post=self.post)
+        _require_within(self, 1, 512, "torch", "post")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +168,7 @@ class ServingConfig:
     logs: LogsConfig = field(default_factory=LogsConfig)
 
     def __post_init__(self) -> None:
-        _require_within(0, MAX_MEMO_BYTES, memo_bytes=self.memo_bytes)
+        _require_within(self, 0, MAX_MEMO_BYTES, "memo_bytes")
 
 
 def load_serving_config(
@@ -191,8 +189,9 @@ def _require_port(port: int) -> None:
         raise ConfigError(f"port: must be 0 to {MAX_PORT}, got {port}")
 
 
-def _require_within(least: float, most: float, **settings: float) -> None:
-    for name, value in settings.items():
+def _require_within(section: object, least: float, most: float, *names: str) -> None:
+    for name in names:
+        value = getattr(section, name)
         if value < least:
             raise ConfigError(f"{name}: must be at least {least}, got {value}")
         if value > most:

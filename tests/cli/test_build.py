@@ -123,6 +123,7 @@ def test_k_way_matchers_are_built_verified_and_inspected(
         (("--vocab-sizes", "64,many"), "expected numbers such as 512,512,512,512"),
         (("--vocab-sizes", "64,64"), "error: --vocab-sizes 64,64: 2 tokens, but the SIDs of"),
         (("--version", "0"), "version 0"),
+        (("--scratch", "scratch"), "give --shards or --ray as well"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

@@ -58,11 +58,12 @@ class Started:
     home: Path  # with the token that the cluster asks for
 
 
-def free_ports(count: int) -> list[int]:
-    with socket.socket() as first, socket.socket() as second:
-        for one in (first, second):
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in (first, second)][:count]
+def two_free_ports() -> tuple[int, int]:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as one,
+        socket.create_server(("127.0.0.1", 0)) as two,
+    ):
+        return one.getsockname()[1], two.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +73,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
     home = tmp_path_factory.mktemp("home")
     (home / ".ray").mkdir()
     (home / ".ray" / "auth_token").write_text("63" * 32)
-    port, client_port = free_ports(2)
+    port, client_port = two_free_ports()
     ray = Path(sys.executable).with_name("ray")
     ports = (f"--port={port}", f"--ray-client-server-port={client_port}")
     more = ("--num-cpus=2", "--include-dashboard=false", "--disable-usage-stats")
@@ -250,9 +251,3 @@ def test_without_ray_the_error_names_the_extra(tmp_path: Path, catalogue: Path) 
     )
     assert done.returncode == 2
     assert done.stderr == "error: --ray needs Ray: pip install 'grace-serving[ray]'\n"
-
-
-def test_a_scratch_without_shards_is_refused(tmp_path: Path, catalogue: Path) -> None:
-    done = build(catalogue, tmp_path / "root", "--scratch", str(tmp_path))
-    assert done.returncode == 2
-    assert "--scratch" in done.stderr

@@ -178,18 +178,21 @@ def test_a_type_that_cannot_be_a_section_is_our_own_mistake(cls: type) -> None:
         load_section(cls, {"a": {}})
 
 
+TEXTS = st.text(max_size=9)
+
+
 @given(
     st.builds(
         Model,
         decoder=st.builds(Decoder, st.integers(), st.integers(), st.floats(allow_nan=False)),
-        name=st.text(),
+        name=TEXTS,
         tied=st.booleans(),
         folder=st.just(Path("x")),
         mode=st.sampled_from(["cd", "union", 7]),
         start=st.none() | st.floats(allow_nan=False, allow_infinity=False),
-        beams=st.lists(st.integers()).map(tuple),
-        span=st.tuples(st.text(), st.integers()),
-        vocabularies=st.dictionaries(st.text(), st.lists(st.text()).map(tuple)),
+        beams=st.lists(st.integers(), max_size=3).map(tuple),
+        span=st.tuples(TEXTS, st.integers()),
+        vocabularies=st.dictionaries(TEXTS, st.lists(TEXTS, max_size=3).map(tuple), max_size=3),
         limits=st.just({}),
         extra=st.just(()),
     ).filter(lambda model: abs(model.decoder.scale) != float("inf"))

@@ -150,14 +150,16 @@ def test_a_file_over_the_size_bound_is_refused_unread(tmp_path: Path) -> None:
         read_yaml(file)
 
 
-texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=20)
+texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=9)
 scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | texts
 trees = st.recursive(
-    scalars, lambda inner: st.lists(inner) | st.dictionaries(texts, inner), max_leaves=7
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=9,
 )
 
 
-@given(st.dictionaries(texts, trees, min_size=1))
+@given(st.dictionaries(texts, trees, min_size=1, max_size=3))
 def test_any_plain_values_survive_a_round_trip(values: dict[str, Any]) -> None:
     assert read(json.dumps(values, ensure_ascii=True)) == values
 

@@ -1,7 +1,6 @@
 """What can fail in a stage: one request, one batch, or the stage itself."""
 
 import logging
-import threading
 from dataclasses import replace
 
 import pytest
@@ -9,57 +8,26 @@ import torch
 
 from grace.configs.serving import LimitsConfig
 from grace.proto.retrieval_pb2 import RetrieveRequest
-from grace.server.errors import ServiceError, invalid_field
+from grace.server.errors import ServiceError
 from grace.server.messages import (
     STAGE_NAMES,
     AnsweredBatch,
-    Failure,
     GeneratedBatch,
-    InputBatch,
-    RequestBatch,
     Span,
     StageName,
 )
-from grace.server.observe.logs import LOGGER
 from grace.server.scheduling.failed_batches import FAILURES_OF_A_BROKEN_STAGE, FailedBatches
 from grace.server.stages.requests import read_request
 from support.pipeline_cases import (
     GENERATION,
     LONG,
     Recorder,
-    empty_input,
     no_answers,
     plain_stages,
     request_of,
     wait_until,
 )
 from support.scripted_stages import Script, Start
-
-
-def refusing_input(batch: RequestBatch) -> InputBatch:
-    """Fails the requests whose id begins with `bad`."""
-    bad = [each for each in batch.requests if each.retrieval.request_id.startswith("bad")]
-    return empty_input(batch, [Failure(each, invalid_field("user", "bad")) for each in bad])
-
-
-def test_a_request_that_input_refuses_fails_alone_and_a_batch_of_such_ends_there(
-    start: Start, script: Script, recorder: Recorder
-) -> None:
-    pipeline = start(stages=replace(plain_stages(script), input=refusing_input))
-    script.close("generate")
-    first, bad = request_of("first"), [request_of(f"bad{i}") for i in range(6)]
-    pipeline.submit(first)
-    script.wait_for("generate", "first")
-    pipeline.submit(bad[0])
-    recorder.wait_for(bad[0])  # and its place ahead of generate is free again
-    good = request_of("good")
-    for request in (*bad[1:3], good):
-        pipeline.submit(request)
-    script.open("generate")
-    recorder.wait_for(first, good, *bad[:3])
-    assert {recorder.reason(request) for request in bad[:3]} == {"invalid_field"}
-    assert recorder.reason(good) is None
-    assert {name for names in script.given("features") for name in names} == {"first", "good"}
 
 
 @pytest.mark.parametrize("stage", STAGE_NAMES)
@@ -118,34 +86,6 @@ def test_a_request_that_fails_alone_counts_once_however_often_it_is_sent() -> No
         assert not failed.broken_by(error, [replace(request_of(), retrieval=retrieval)])
     assert not failed.broken_by(error, [request_of("another")])
     assert failed.broken_by(error, [request_of("third")])
-
-
-def test_callers_have_their_outcomes_even_if_the_log_is_stuck(
-    start: Start, script: Script, recorder: Recorder
-) -> None:
-    unread = threading.Event()
-
-    class StuckHandler(logging.Handler):
-        def emit(self, _: logging.LogRecord) -> None:
-            assert unread.wait(LONG)
-
-    handler = StuckHandler()
-    logging.getLogger(LOGGER).addHandler(handler)
-    script.raises["generate"] = ValueError()
-    failing, dying = start(), start()
-    request = request_of("failed")
-    failing.submit(request)
-    recorder.wait_for(request)
-    assert recorder.reason(request) == "internal"
-    script.raises["post"] = SystemExit()
-    del script.raises["generate"]
-    request = request_of("lost")
-    dying.submit(request)
-    recorder.wait_for(request)
-    wait_until(lambda: recorder.deaths == 1)
-    assert recorder.reason(request) == "stage_died"
-    unread.set()
-    logging.getLogger(LOGGER).removeHandler(handler)
 
 
 def forgetful_post(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:

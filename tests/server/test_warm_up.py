@@ -66,12 +66,6 @@ def test_without_a_file_one_empty_request_is_enough(pair: ServingPair) -> None:
     assert observed == [1, 2, 3] * len(GENERATION.profiles)
 
 
-def test_the_catalogue_s_requests_can_be_the_file(serving_files: ServingFiles) -> None:
-    path = serving_files.folder / "catalogue" / "requests.jsonl"
-    read = warm_up_requests(path, LIMITS, GENERATION)
-    assert [one.request_id for one in read] == [r["request_id"] for r in serving_files.requests]
-
-
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
