@@ -1,5 +1,7 @@
 """A log that is not read loses lines, but no call, and does not keep the server from its end."""
 
+import signal
+import socket
 from collections.abc import Callable
 
 import grpc
@@ -7,6 +9,7 @@ import pytest
 
 from support.faults import Faults
 from support.health import health
+from support.occupied import occupied_engine, start_waiting
 from support.retrieve_calls import Caller, message
 from support.server_process import ServerProcess, wait_until
 from support.serving_files import ServingFiles
@@ -22,9 +25,39 @@ def fills(unread_bytes: Callable[[], int], caller: Caller) -> bool:
     return 0 < before == unread_bytes()
 
 
-@pytest.mark.parametrize(("signals", "code"), [(1, 0), (2, 1)])
-def test_a_server_whose_log_is_stuck_answers_and_ends_by_one_signal_or_at_once_by_two(
-    serving_files: ServingFiles, faults: Faults, signals: int, code: int
+def listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=30).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def test_a_server_whose_log_is_stuck_answers_the_calls_under_way_before_it_ends(
+    serving_files: ServingFiles, faults: Faults
+) -> None:
+    request = serving_files.requests[0]
+    with ServerProcess(serving_files.write_config("drain.yaml"), faults=faults) as server:
+        caller, other = Caller(server.address), Caller(server.address)
+        with server.unread_log() as unread_bytes:
+            wait_until(lambda: fills(unread_bytes, caller), "the log's pipe is full")
+            with occupied_engine(server, caller, request) as calls:
+                calls += start_waiting(server, caller, request, "waiting")
+                server.signal(signal.SIGINT)
+                wait_until(lambda: not listens(server.address), "it no longer listens")
+                late = other.call(message(request))
+                assert late.code is grpc.StatusCode.UNAVAILABLE
+                assert not any(call.done for call in calls)
+            assert [call.outcome().code for call in calls] == [grpc.StatusCode.OK] * 3
+            wait_until(lambda: not server.running, "it ends")
+        assert server.wait() == 0
+        caller.close()
+        other.close()
+
+
+def test_a_server_whose_log_is_stuck_ends_at_once_by_a_second_signal(
+    serving_files: ServingFiles, faults: Faults
 ) -> None:
     request = message(serving_files.requests[0])
     config = serving_files.write_config("unread.yaml", listen={"drain_seconds": 600.0})
@@ -35,17 +68,13 @@ def test_a_server_whose_log_is_stuck_answers_and_ends_by_one_signal_or_at_once_b
             with faults.raises("features", "broken"):
                 assert caller.call(request).code is grpc.StatusCode.INTERNAL
             assert caller.call(request).ok
-            if signals == 2:
-                with faults.closed("generate"):
-                    cut = caller.start(request)
-                    wait_until(lambda: server.metric("grace_inflight_requests") == 1, "it is taken")
-                    server.terminate()
-                    wait_until(lambda: health(server) == "NOT_SERVING", "it drains")
-                    server.terminate()
-                    wait_until(lambda: not server.running, "it ends")
-                    assert cut.outcome().code is grpc.StatusCode.UNAVAILABLE
-            else:
+            with faults.closed("generate"):
+                cut = caller.start(request)
+                wait_until(lambda: server.metric("grace_inflight_requests") == 1, "it is taken")
+                server.terminate()
+                wait_until(lambda: health(server) == "NOT_SERVING", "it drains")
                 server.terminate()
                 wait_until(lambda: not server.running, "it ends")
-        assert server.wait() == code
+                assert cut.outcome().code is grpc.StatusCode.UNAVAILABLE
+        assert server.wait() == 1
         caller.close()

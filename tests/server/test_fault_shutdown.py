@@ -1,7 +1,5 @@
-"""SIGTERM loses no request, whatever the server does. test_fault_log.py has a second SIGTERM."""
+"""SIGTERM loses no request. test_fault_log.py has calls under way, and a second SIGTERM."""
 
-import signal
-import socket
 import threading
 
 import grpc
@@ -9,7 +7,6 @@ import pytest
 
 from support.faults import Faults
 from support.health import HealthWatch, health
-from support.occupied import occupied_engine, start_waiting
 from support.retrieve_calls import Caller, Outcome, counted_calls, message
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
@@ -25,15 +22,6 @@ def call_until(stop: threading.Event, address: str, request: bytes, seen: list[O
     while not stop.is_set():
         seen.append(caller.call(request))
     caller.close()
-
-
-def listens(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=30).close()
-    except ConnectionRefusedError:
-        return False
-    return True
 
 
 def test_clients_that_heed_health_lose_no_request(serving_files: ServingFiles) -> None:
@@ -64,27 +52,6 @@ def test_clients_that_heed_health_lose_no_request(serving_files: ServingFiles) -
     assert watch.seen[:2] == ["SERVING", "NOT_SERVING"]
     assert len(server.log("request")) == len(seen)
     assert server.log("stopped")[-1]["exit_code"] == 0
-
-
-def test_calls_under_way_are_answered_before_the_end(
-    serving_files: ServingFiles, faults: Faults
-) -> None:
-    request = serving_files.requests[0]
-    with ServerProcess(serving_files.write_config("drain.yaml"), faults=faults) as server:
-        caller, other = Caller(server.address), Caller(server.address)
-        with occupied_engine(server, caller, request) as calls:
-            calls += start_waiting(server, caller, request, "waiting")
-            server.signal(signal.SIGINT)
-            server.wait_log("draining")
-            late = other.call(message(request))
-            assert late.code is UNAVAILABLE
-            assert late.reason in ("draining", "")  # or the server does not listen any more
-            server.wait_until(lambda: not listens(server.address), "it no longer listens")
-            assert not any(call.done for call in calls)
-        assert [call.outcome().code for call in calls] == [grpc.StatusCode.OK] * 3
-        assert server.wait() == 0
-        caller.close()
-        other.close()
 
 
 def test_a_server_that_still_loads_refuses_calls_and_ends_cleanly(

@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ def boundless_functions(root: Path) -> list[str]:
     """Find bodies too long for a screen. A long signature may list a command's options."""
     faults = []
     for file in _python_files(root):
-        for function in _functions(ast.parse(file.read_text())):
+        for function in _functions(_parsed(file)):
             first, last = function.body[0], function.body[-1]
             lines = (last.end_lineno or last.lineno) - first.lineno + 1
             if lines > MAX_FUNCTION_LINES:
@@ -114,7 +115,12 @@ def _python_files(root: Path) -> list[Path]:
 def _product(root: Path) -> Iterator[tuple[Path, ast.Module]]:
     for file in _python_files(root):
         if file.relative_to(root).parts[0] in LAYERS:
-            yield file, ast.parse(file.read_text(), str(file))
+            yield file, _parsed(file)
+
+
+@cache
+def _parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(), str(file))
 
 
 def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
