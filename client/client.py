@@ -13,7 +13,6 @@ import re
 import time
 from collections.abc import Iterable
 from ipaddress import IPv6Address
-from types import TracebackType
 from typing import Self, cast
 
 import grpc
@@ -62,12 +61,7 @@ class RetrievalClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -121,12 +115,7 @@ class AsyncRetrievalClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def close(self) -> None:

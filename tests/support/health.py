@@ -1,7 +1,6 @@
 """A server's reports on itself: gRPC health, asked and watched, and its status."""
 
 import threading
-from types import TracebackType
 from typing import Any, Self
 
 import grpc
@@ -42,12 +41,7 @@ class HealthWatch:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stream.cancel()
         self._thread.join(PATIENCE_SECONDS)
         self._channel.close()
