@@ -2,11 +2,7 @@
 
 import pytest
 
-FRONT_ENDS = (0, 2)
-"""Values of `listen.front_ends`."""
-
-WHERE = ("gRPC in the server", "in two relays")
-"""The same in the names of tests."""
-
-front_ends = pytest.mark.parametrize("front_ends", FRONT_ENDS, ids=WHERE)
-"""Gives a test `front_ends`."""
+front_ends = pytest.mark.parametrize(
+    "front_ends", [0, 2], ids=("gRPC in the server", "in two relays")
+)
+"""Gives a test the value of `listen.front_ends`."""
