@@ -28,17 +28,6 @@ from grace.model.checkpoints.weights_file import (
 from grace.model.definition.model import Model
 from grace.model.definition.spec import ModelSpec, load_spec
 
-__all__ = [
-    "MODEL_YAML",
-    "WEIGHTS",
-    "checkpoint_id",
-    "empty_model",
-    "load_checkpoint",
-    "require_match",
-    "save_checkpoint",
-    "write_checkpoint",
-]
-
 MODEL_YAML = "model.yaml"
 WEIGHTS = "model.safetensors"
 

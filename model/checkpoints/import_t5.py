@@ -26,8 +26,6 @@ from grace.model.definition.spec import (
     T5EncoderSpec,
 )
 
-__all__ = ["T5Layout", "consecutive_offsets", "import_t5"]
-
 
 @dataclass(frozen=True, slots=True)
 class T5Layout:

@@ -23,8 +23,6 @@ from grace.model.checkpoints.weights_file import TensorEntry
 from grace.model.definition.model import Model
 from grace.model.definition.spec import ModelSpec, parse_spec
 
-__all__ = ["ModelConfig", "load_model_config", "random_model", "write_random"]
-
 LOGIT_STD = 2.0
 RELATIVE_BIAS_STD = 0.5
 

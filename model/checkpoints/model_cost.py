@@ -23,15 +23,6 @@ from grace.model.definition.spec import (
     SequenceInput,
 )
 
-__all__ = [
-    "BeamCost",
-    "ModelSummary",
-    "decoder_flops",
-    "encoder_flops",
-    "paper_gflops",
-    "summarize_model",
-]
-
 _PAPER_DECODER = DecoderSpec(layers=3, d_model=2048, heads=16, d_head=128, d_ff=512)
 _PAPER_VOCAB_SIZES = (512,) * 4
 _PAPER_CONTEXT_TOKENS = 128

@@ -19,8 +19,6 @@ from grace.configs.sections import load_section
 from grace.model.checkpoints.weights_file import PICKLE_REMEDY, Weights, open_weights
 from grace.model.definition.spec import Ffn
 
-__all__ = ["CONFIG", "T5Config", "T5Tensors", "open_tensors", "read_config"]
-
 CONFIG = "config.json"
 
 _GENERATION = "generation_config.json"

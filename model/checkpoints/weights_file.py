@@ -18,16 +18,6 @@ from torch import Tensor
 
 from grace.configs.errors import CheckpointError
 
-__all__ = [
-    "DTYPES",
-    "PICKLE_REMEDY",
-    "TensorEntry",
-    "Weights",
-    "open_weights",
-    "require_finite",
-    "write_weights",
-]
-
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """The types of stored weights."""
 

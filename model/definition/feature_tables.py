@@ -17,8 +17,6 @@ from grace.kernels.row_stable import linear
 from grace.model.definition.inputs import AGE_BUCKETS, JaggedIds, SequenceEvents, SequenceTensors
 from grace.model.definition.spec import BagInput, CategoricalInput, DenseInput, SequenceInput
 
-__all__ = ["BagTable", "CategoricalTable", "DenseTable", "SequenceTable"]
-
 
 class DenseTable(nn.Module):
     """W sign(x) log(1 + |x|) + b: numbers of every magnitude stay distinct and small."""

@@ -34,8 +34,6 @@ from grace.model.definition.spec import (
     SequenceInput,
 )
 
-__all__ = ["InterFormerFeatures", "T5Features"]
-
 
 class T5Features(nn.Module):
     """Prefix tokens, the history's tokens, then end of sequence. All padding comes last."""

@@ -22,18 +22,6 @@ from grace.model.definition.spec import (
     SequenceInput,
 )
 
-__all__ = [
-    "AGE_BUCKETS",
-    "FeatureTensors",
-    "JaggedIds",
-    "ModelInputs",
-    "SequenceEvents",
-    "SequenceTensors",
-    "UserContext",
-    "age_buckets",
-    "inputs_of_kind",
-]
-
 Kind = TypeVar("Kind", DenseInput, CategoricalInput, BagInput, SequenceInput)
 
 AGE_BUCKETS = 44

@@ -18,8 +18,6 @@ from grace.model.definition.inputs import (
 )
 from grace.model.definition.spec import InterFormerSpec, ModelSpec, SequenceInput
 
-__all__ = ["InterFormerEncoder"]
-
 
 class InterFormerEncoder(nn.Module):
     """Parameters, all [out, in] and without bias, with m = summary_tokens:

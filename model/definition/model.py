@@ -9,8 +9,6 @@ from grace.model.definition.interformer import InterFormerEncoder
 from grace.model.definition.spec import ModelSpec
 from grace.model.definition.t5_encoder import T5Encoder
 
-__all__ = ["Model"]
-
 
 class Model(nn.Module):
     """Its state dict names the tensors of model.safetensors: features.*, encoder.*, decoder.*."""

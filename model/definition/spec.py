@@ -18,22 +18,6 @@ from grace.configs.sections import load_section
 from grace.configs.yaml_loader import read_yaml
 from grace.index.snapshot import MAX_VOCAB_SIZE, is_sid_space
 
-__all__ = [
-    "BagInput",
-    "CategoricalInput",
-    "DecoderSpec",
-    "DenseInput",
-    "EncoderSpec",
-    "Ffn",
-    "InputSpec",
-    "InterFormerSpec",
-    "ModelSpec",
-    "SequenceInput",
-    "T5EncoderSpec",
-    "load_spec",
-    "parse_spec",
-]
-
 MAX_HISTORY = 1 << 14  # events: in a t5 history, every token attends to every other
 
 Ffn = Literal["relu", "gated_gelu"]

@@ -14,8 +14,6 @@ from grace.kernels.row_stable import gelu, linear
 from grace.model.definition.inputs import FeatureTensors, UserContext
 from grace.model.definition.spec import Ffn, T5EncoderSpec
 
-__all__ = ["T5Encoder", "hidden_units"]
-
 
 def hidden_units(x: Tensor, weight_in: Tensor, ffn: Ffn) -> Tensor:
     """The hidden units of the T5 family's feed-forward network: relu(x W_in), or for

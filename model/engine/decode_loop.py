@@ -22,8 +22,6 @@ from grace.model.definition.inputs import UserContext
 from grace.model.engine.decode_weights import FastWeights, float_product
 from grace.model.engine.prefix_memo import PrefixMemo
 
-__all__ = ["FoundNodes", "fast_search"]
-
 
 @dataclass(frozen=True, slots=True)
 class FoundNodes:

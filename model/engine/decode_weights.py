@@ -21,16 +21,6 @@ from grace.kernels.row_stable import linear
 from grace.model.definition.decoder import Decoder
 from grace.model.definition.spec import DecoderSpec
 
-__all__ = [
-    "PLAIN_PRODUCTS",
-    "PRECISIONS",
-    "FastLayer",
-    "FastWeights",
-    "Precision",
-    "Products",
-    "float_product",
-]
-
 Precision: TypeAlias = Literal["fp32", "bf16", "fp16"]
 
 PRECISIONS: Mapping[Precision, torch.dtype] = {

@@ -26,8 +26,6 @@ from grace.model.definition.inputs import FeatureTensors, SequenceTensors
 from grace.model.definition.model import Model
 from grace.model.engine.feature_lookups import FeatureLookups, event_rows_of
 
-__all__ = ["FastFeatures"]
-
 _MOST_ROWS = 1 << 31
 
 # torch.embedding_bag's numbers for what functional.embedding_bag names. The latter checks in Python

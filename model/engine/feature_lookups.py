@@ -28,15 +28,6 @@ from grace.model.definition.spec import (
     SequenceInput,
 )
 
-__all__ = [
-    "EventRows",
-    "FeatureLookups",
-    "event_rows_of",
-    "model_inputs_of",
-    "squashed",
-    "table_begins",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class FeatureLookups:

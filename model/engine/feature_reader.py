@@ -26,8 +26,6 @@ from grace.model.engine.feature_lookups import (
 from grace.native.loader import array_in, array_out, declare
 from grace.native.wire_faults import read_batch
 
-__all__ = ["FeatureReader", "ReadFeatures", "read_inputs"]
-
 _open = declare(
     "grace_features_open",
     *(c_int64, array_in(np.int64), c_int64, c_int64, c_int32, c_int32),

@@ -15,8 +15,6 @@ from grace.model.engine.fast_features import FastFeatures
 from grace.model.engine.feature_lookups import FeatureLookups, model_inputs_of, squashed
 from grace.model.engine.feature_reader import FeatureReader, ReadFeatures
 
-__all__ = ["FastStage", "FeatureStage", "PlainStage", "feature_stage_for"]
-
 
 class FeatureStage(Protocol):
     def read(self, messages: Sequence[bytes], size: int) -> ReadFeatures:

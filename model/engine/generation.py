@@ -39,17 +39,6 @@ from grace.model.engine.decode_weights import PRECISIONS, FastWeights, Precision
 from grace.model.engine.feature_reader import read_inputs
 from grace.model.engine.prefix_memo import PrefixMemo
 
-__all__ = [
-    "FastGeneration",
-    "Generation",
-    "GraphGeneration",
-    "PlainGeneration",
-    "copy_features",
-    "empty_features",
-    "generation_for",
-    "one_sid_index",
-]
-
 
 class Generation(Protocol):
     """Generation with one checkpoint, for any snapshot of its SID space."""

@@ -12,8 +12,6 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-__all__ = ["Packed", "copied_together", "packed"]
-
 _ALIGNMENT = 64  # bytes, of what a type's tensors begin with
 
 

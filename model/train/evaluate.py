@@ -21,18 +21,6 @@ from grace.model.definition.model import Model
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
 from grace.model.train.loop import reproducible
 
-__all__ = [
-    "ABSENT",
-    "Skew",
-    "evaluate",
-    "follower_ranks",
-    "model_ranks",
-    "popularity_ranks",
-    "random_recall",
-    "recall",
-    "skew_of",
-]
-
 Int64 = npt.NDArray[np.int64]
 Progress = Callable[[str, int, int, str], None]  # (what, done, in all, details)
 

@@ -16,8 +16,6 @@ from grace.index.trie import SidTrie
 from grace.model.definition.inputs import ModelInputs, SequenceEvents, age_buckets
 from grace.model.definition.spec import ModelSpec, SequenceInput
 
-__all__ = ["HistoryBatches", "Interactions", "history_input", "read_interactions"]
-
 Int64 = npt.NDArray[np.int64]
 
 _SPLITS = ("train", "test")

@@ -16,8 +16,6 @@ from grace.configs.training import TrainingConfig
 from grace.model.definition.model import Model
 from grace.model.train.interactions import HistoryBatches
 
-__all__ = ["fit", "learning_rate_at", "reproducible", "sequence_loss"]
-
 Int64 = npt.NDArray[np.int64]
 Progress = Callable[[int, int, float], None]  # (steps done, steps in all, loss of the last one)
 

@@ -33,16 +33,6 @@ from grace.model.train.evaluate import Skew, evaluate, skew_of
 from grace.model.train.interactions import HistoryBatches, history_input, read_interactions
 from grace.model.train.loop import fit
 
-__all__ = [
-    "LOG_FILE",
-    "Recipe",
-    "TrainingReport",
-    "TrainingRun",
-    "catalogue_of",
-    "load_recipe",
-    "train_model",
-]
-
 ADS_FILE = "ads.parquet"
 TARGETING_FILE = "targeting.yaml"
 LOG_FILE = "interactions.parquet"

@@ -17,8 +17,6 @@ from grace.model.engine.cuda_graphs import GraphMemory
 from grace.model.engine.decode_loop import FoundNodes
 from grace.model.engine.generation import FastGeneration
 
-__all__ = ["FakeCuda", "ReplayableGeneration", "fake_cuda"]
-
 
 @dataclass
 class FakeCuda:

@@ -22,8 +22,6 @@ from support.op_cases import mapped
 from support.plain_builder import plain_snapshot
 from support.strategies import random_ads, random_schema, random_users
 
-__all__ = ["ALL_STEPS", "DECODERS", "FastCase", "fast_case", "on", "search_fast", "search_plainly"]
-
 ALL_STEPS = 1 << 40  # memo bytes
 
 _RELU = DecoderSpec(layers=2, d_model=24, heads=3, d_head=8, d_ff=40)

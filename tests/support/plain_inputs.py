@@ -27,18 +27,6 @@ from grace.model.definition.spec import (
 )
 from grace.proto.retrieval_pb2 import RetrieveRequest
 
-__all__ = [
-    "EncodedEvents",
-    "EncodedRequest",
-    "EventSequence",
-    "InputEncoder",
-    "Integers",
-    "RequestFeatures",
-    "bag_rows",
-    "encode_inputs",
-    "features_message",
-]
-
 Int64 = npt.NDArray[np.int64]
 Integers: TypeAlias = Sequence[int] | Int64
 Float32 = npt.NDArray[np.float32]

@@ -18,8 +18,6 @@ from grace.model.definition.spec import (
 )
 from support.plain_inputs import EncodedRequest, bag_rows
 
-__all__ = ["plain_context"]
-
 Float64 = npt.NDArray[np.float64]
 Weights = Mapping[str, Float64]
 

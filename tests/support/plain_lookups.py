@@ -18,8 +18,6 @@ from grace.model.engine.feature_lookups import (
 )
 from support.plain_inputs import EncodedEvents, EncodedRequest, InputEncoder, bag_rows
 
-__all__ = ["LookupEncoder"]
-
 Int32 = npt.NDArray[np.int32]
 
 
