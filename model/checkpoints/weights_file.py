@@ -5,6 +5,7 @@ The writer holds one tensor in memory at a time, so it can write models larger t
 """
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -58,8 +59,8 @@ class Weights:
             count = int((~converted.isfinite()).sum())
             raise CheckpointError(
                 str(self.path),
-                f"tensor {name!r} has {count} numbers beyond the range of {_named(dtype)}; load "
-                "it as bfloat16 or float32",
+                f"tensor {name!r} has {count} numbers beyond the range of "
+                f"{str(dtype).removeprefix('torch.')}; load it as bfloat16 or float32",
             )
         return converted
 
@@ -97,7 +98,7 @@ def write_weights(
     end = 0
     for name in names:
         entry = entries[name]
-        begin, end = end, end + entry.dtype.itemsize * _count(entry.shape)
+        begin, end = end, end + entry.dtype.itemsize * math.prod(entry.shape)
         header[name] = {
             "dtype": codes[entry.dtype],
             "shape": list(entry.shape),
@@ -148,11 +149,3 @@ def _entry(path: Path, file: Any, name: str) -> TensorEntry:
             f"tensor {name!r} has dtype {code}, expected one of {', '.join(_CODES)}; convert it",
         )
     return TensorEntry(_CODES[code], tuple(tensor.get_shape()))
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    return int(torch.Size(shape).numel())
-
-
-def _named(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

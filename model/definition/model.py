@@ -23,7 +23,7 @@ class Model(nn.Module):
         else:
             assert spec.encoder.interformer is not None
             self.features = InterFormerFeatures(spec)
-            self.encoder = InterFormerEncoder(spec.encoder.interformer, spec)
+            self.encoder = InterFormerEncoder(spec.encoder.interformer, len(spec.sequences))
         self.decoder = Decoder(spec.decoder, spec.vocab_sizes, spec.context_dim)
 
     def user_context(self, inputs: ModelInputs) -> UserContext:

@@ -119,14 +119,14 @@ class HistoryBatches:
 
 def history_input(spec: ModelSpec) -> SequenceInput:
     """Return the model's only input. A log can train no model that has other inputs."""
-    first, *others = spec.inputs.items()
-    extra = others if isinstance(first[1], SequenceInput) else [first]
-    if extra or not isinstance(first[1], SequenceInput):
+    others = [name for name in spec.inputs if name not in [*spec.sequences][:1]]
+    if others:
         raise ConfigError(
-            f"model.inputs.{extra[0][0]}: an interaction log has one sequence of events and "
+            f"model.inputs.{others[0]}: an interaction log has one sequence of events and "
             "nothing else; remove the input"
         )
-    return first[1]
+    (history,) = spec.sequences.values()
+    return history
 
 
 def read_interactions(path: Path, trie: SidTrie, side: Sequence[str] = ()) -> Interactions:

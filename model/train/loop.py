@@ -17,7 +17,7 @@ from grace.model.definition.model import Model
 from grace.model.train.interactions import HistoryBatches
 
 Int64 = npt.NDArray[np.int64]
-Progress = Callable[[int, int, float], None]  # (steps done, steps in all, loss of the last one)
+Progress = Callable[[str, int, int, str], None]  # (what, done, in all, details)
 
 
 def fit(
@@ -49,7 +49,7 @@ def fit(
                     f"training.learning_rate: with {config.learning_rate} the loss is {losses[-1]} "
                     f"at step {step + 1}; choose a lower one"
                 )
-            progress(step + 1, config.steps, losses[-1])
+            progress("train", step + 1, config.steps, f"loss {losses[-1]:.3f}")
     model.eval()
     return losses
 
@@ -88,10 +88,13 @@ def reproducible(threads: int = 1) -> Iterator[None]:
 
 
 def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
-    matrices = [p for name, p in model.named_parameters() if p.ndim > 1 and "bias" not in name]
-    others = [p for name, p in model.named_parameters() if p.ndim <= 1 or "bias" in name]
+    """Decay matrices; gains and biases have none."""
+    decayed: list[Tensor] = []
+    others: list[Tensor] = []
+    for name, weight in model.named_parameters():
+        (decayed if weight.ndim > 1 and "bias" not in name else others).append(weight)
     return [
-        {"params": matrices, "weight_decay": weight_decay},
+        {"params": decayed, "weight_decay": weight_decay},
         {"params": others, "weight_decay": 0.0},
     ]
 

@@ -230,7 +230,7 @@ def test_the_inputs_of_a_batch_are_those_of_its_requests(spec: ModelSpec) -> Non
     rng = np.random.default_rng(3)
     requests = [RequestFeatures(), *[random_features(spec, rng) for _ in range(4)]]
     got = read_inputs(spec, [features_message(each) for each in requests], 6)
-    expected = encode_inputs(spec, requests, 6).inputs
+    expected = encode_inputs(spec, requests, 6)
     assert got.batch == expected.batch
     for one, other in zip(
         (*got.dense, *got.categorical), (*expected.dense, *expected.categorical), strict=True

@@ -6,8 +6,6 @@ import torch
 
 from grace.model.checkpoints.init import random_model
 from grace.model.definition.features import InterFormerFeatures, T5Features
-from grace.model.definition.inputs import inputs_of_kind
-from grace.model.definition.spec import SequenceInput
 from support.encoder_cases import INTERFORMER, T5, random_features
 from support.plain_inputs import EventSequence, InputEncoder, RequestFeatures, encode_inputs
 from support.plain_interformer import event_states, non_sequence_tokens
@@ -33,7 +31,7 @@ def test_t5_features_are_prefix_history_and_end_with_padding_last() -> None:
     assert isinstance(features, T5Features)
     events = [[4, 0, 10, 6, 4, 3], [], [1, 2, 3] * 12]
     requests = [RequestFeatures(sequences={"clicks": EventSequence(sids)}) for sids in events]
-    out = features(encode_inputs(T5, requests, batch=5).inputs)
+    out = features(encode_inputs(T5, requests, batch=5))
     expected = [
         [28, 27, 3 + 4, 10 + 0, 15 + 10, 3 + 6, 10 + 4, 15 + 3, 1],
         [28, 27, 1],
@@ -54,13 +52,13 @@ def test_t5_features_are_prefix_history_and_end_with_padding_last() -> None:
 def test_events_are_sums_of_embeddings_padded_to_the_maximum(
     interformer: InterFormerFeatures, requests: list[RequestFeatures]
 ) -> None:
-    out = interformer(encode_inputs(INTERFORMER, requests).inputs)
+    out = interformer(encode_inputs(INTERFORMER, requests))
     weights = weights_of(interformer)
     encoder = InputEncoder(INTERFORMER)
     for row, request in enumerate(requests):
         expected = event_states(INTERFORMER, weights, encoder.encode(request))
-        for sequence, states, (_, declared) in zip(
-            out.sequences, expected, inputs_of_kind(INTERFORMER, SequenceInput), strict=True
+        for sequence, states, declared in zip(
+            out.sequences, expected, INTERFORMER.sequences.values(), strict=True
         ):
             count = len(states)
             assert sequence.states.shape[1] == declared.max_length
@@ -77,7 +75,7 @@ def test_events_are_sums_of_embeddings_padded_to_the_maximum(
 def test_non_sequence_inputs_become_tokens(
     interformer: InterFormerFeatures, requests: list[RequestFeatures]
 ) -> None:
-    tokens = interformer(encode_inputs(INTERFORMER, requests).inputs).non_sequence
+    tokens = interformer(encode_inputs(INTERFORMER, requests)).non_sequence
     assert tokens is not None
     weights = weights_of(interformer)
     encoder = InputEncoder(INTERFORMER)
@@ -93,7 +91,7 @@ def test_a_model_of_sequences_only_has_learned_tokens() -> None:
         "test", INTERFORMER.vocab_sizes, inputs, INTERFORMER.encoder, INTERFORMER.decoder
     )
     model = random_model(spec, seed=3)
-    out = model.features(encode_inputs(spec, [RequestFeatures()], batch=3).inputs)
+    out = model.features(encode_inputs(spec, [RequestFeatures()], batch=3))
     assert isinstance(model.features, InterFormerFeatures)
     assert torch.equal(out.non_sequence, model.features.tokens.expand(3, -1, -1))
     assert model.encoder(out).states.isfinite().all()
@@ -107,7 +105,7 @@ def test_a_model_without_sequences_has_a_context() -> None:
     )
     model = random_model(spec, seed=3)
     requests = [RequestFeatures(dense={"hour": [3]}), RequestFeatures(dense={"hour": [4]})]
-    context = model.user_context(encode_inputs(spec, requests).inputs)
+    context = model.user_context(encode_inputs(spec, requests))
     assert not torch.equal(context.states[0], context.states[1])
 
 

@@ -13,9 +13,7 @@ from grace.index.trie import NO_NODE
 from grace.kernels import REFERENCE, UserTensors, load_ops
 from grace.model.definition.beam_search import beam_search
 from grace.model.engine.decode_weights import PRECISIONS, Precision
-from grace.model.engine.fast_features import FastFeatures
-from grace.model.engine.feature_lookups import squashed
-from grace.model.engine.feature_reader import FeatureReader
+from grace.model.engine.feature_stage import FastStage
 from grace.model.engine.generation import (
     FastGeneration,
     PlainGeneration,
@@ -69,9 +67,9 @@ def test_fast_generation_owns_its_weights(kind: str, precision: Precision) -> No
     model = make_model(kind, CPU)
     weights = mapped(tuple(model.state_dict().values()), torch.clone)
     fast = FastGeneration(model, OPS, precision, 0)
-    features = FastFeatures(model, PRECISIONS[precision])
+    features = FastStage(model, PRECISIONS[precision])
     index, batch = index_of(model, 1, MatcherMode.CD, CPU), make_batch(model, 1, 4, 4, CPU)
-    lookups = squashed(FeatureReader(model.spec).read([], 4).inputs)
+    lookups = features.read([], 4).inputs
     before, kept = features.compute(lookups), mapped(batch.features, torch.clone)
     expected = fast.generate(batch.features, batch.users, index, PROFILES[0])
     assert (expected.leaves != NO_NODE).any()
@@ -157,7 +155,7 @@ def test_empty_features_are_no_view_of_a_weight() -> None:
 def test_features_of_another_batch_size_or_model_are_refused() -> None:
     t5, interformer = (make_model(kind, CPU) for kind in ("t5", "interformer"))
     target = empty_features(interformer, 4, torch.float32)
-    with pytest.raises(ValueError, match=r"features.non_sequence must be \[4, 5, 21\], got \[1, "):
+    with pytest.raises(ValueError, match=r"features must be \[4, 5, 21\], got \[1, "):
         copy_features(make_batch(interformer, 1, 1, 1, CPU).features, target)
     with pytest.raises(ValueError, match="must be those of the model"):
         copy_features(make_batch(t5, 1, 1, 4, CPU).features, target)

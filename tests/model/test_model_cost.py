@@ -22,7 +22,6 @@ from grace.model.checkpoints.model_cost import (
     summarize_model,
 )
 from grace.model.definition.beam_search import beam_search
-from grace.model.definition.inputs import inputs_of_kind
 from grace.model.definition.spec import (
     BagInput,
     CategoricalInput,
@@ -121,11 +120,11 @@ def test_the_interformers_count_is_what_a_run_computes() -> None:
     full = RequestFeatures(
         sequences={
             name: EventSequence([1] * value.max_length * spec.sid_length)
-            for name, value in inputs_of_kind(spec, SequenceInput)
+            for name, value in spec.sequences.items()
         }
     )
     with FlopCounterMode(display=False) as counter:
-        model.user_context(encode_inputs(spec, [full] * BATCH).inputs)
+        model.user_context(encode_inputs(spec, [full] * BATCH))
     assert counter.get_total_flops() == BATCH * encoder_flops(spec)
 
 

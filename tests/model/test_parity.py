@@ -98,7 +98,7 @@ class Pair:
             for h in self.histories
         ]
         with torch.inference_mode():
-            return self.ours.user_context(encode_inputs(self.ours.spec, requests).inputs)
+            return self.ours.user_context(encode_inputs(self.ours.spec, requests))
 
     @cached_property
     def snapshot(self) -> Snapshot:

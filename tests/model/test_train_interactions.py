@@ -160,7 +160,7 @@ def test_a_batch_is_what_its_users_would_have_sent_just_before(training_log: Int
     batches = HistoryBatches(log, history_input(SPEC))
     (ours,) = batches.inputs(events).sequences
     requests = [request_before(log, int(event)) for event in events]
-    (theirs,) = encode_inputs(SPEC, requests).inputs.sequences
+    (theirs,) = encode_inputs(SPEC, requests).sequences
     for name in ("offsets", "sids", "age_buckets"):
         assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
     assert torch.equal(ours.side[0], theirs.side[0])

@@ -232,7 +232,7 @@ def test_gradients_reach_every_parameter(model: Model) -> None:
     # Enough requests that every row of a small table is looked up by some of them.
     requests = [random_features(model.spec, rng) for _ in range(5)] + [RequestFeatures()]
     trained = random_model(model.spec, seed=3)
-    context = trained.user_context(encode_inputs(model.spec, requests).inputs)
+    context = trained.user_context(encode_inputs(model.spec, requests))
     named = {n: p for n, p in trained.named_parameters() if not n.startswith("decoder.")}
     loss = context.states[context.mask].sin().sum()
     gradients = dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))

@@ -103,4 +103,4 @@ def random_events(
 
 def context_of(model: Model, *requests: RequestFeatures, batch: int | None = None) -> UserContext:
     with torch.inference_mode():
-        return model.user_context(encode_inputs(model.spec, requests, batch).inputs)
+        return model.user_context(encode_inputs(model.spec, requests, batch))

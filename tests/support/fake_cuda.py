@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from grace.configs.generation import BeamProfile
-from grace.kernels import AdmissionSlot
+from grace.kernels import AdmissionSlot, Beams
 from grace.model.definition.inputs import FeatureTensors
 from grace.model.engine.cuda_graphs import GraphMemory
-from grace.model.engine.decode_loop import FoundNodes
 from grace.model.engine.generation import FastGeneration
 
 
@@ -114,9 +113,7 @@ class ReplayableGeneration(FastGeneration):
 
     cuda: FakeCuda
 
-    def search(
-        self, features: FeatureTensors, slot: AdmissionSlot, profile: BeamProfile
-    ) -> FoundNodes:
+    def search(self, features: FeatureTensors, slot: AdmissionSlot, profile: BeamProfile) -> Beams:
         found = super().search(features, slot, profile)
 
         @torch.inference_mode()

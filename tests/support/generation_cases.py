@@ -56,7 +56,7 @@ def make_batch(model: Model, seed: int, requests: int, bucket: int, device: torc
     schema = random_schema(np.random.default_rng(7), (5, 64), 1)
     inputs = encode_inputs(
         model.spec, [random_features(model.spec, rng) for _ in range(requests)], bucket
-    ).inputs
+    )
     users = [*random_users(rng, schema, requests), *[{}] * (bucket - requests)]
     empty = plain_snapshot(schema, model.spec.vocab_sizes, random_ads(rng, schema, (1, 1, 1), 1))
     rows = UserEncoder(schema, empty.set_values).encode(users)

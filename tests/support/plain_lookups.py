@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from grace.model.definition.inputs import age_buckets, inputs_of_kind
-from grace.model.definition.spec import BagInput, CategoricalInput, ModelSpec
+from grace.model.definition.inputs import age_buckets
+from grace.model.definition.spec import ModelSpec
 from grace.model.engine.feature_lookups import (
     EventRows,
     FeatureLookups,
@@ -84,12 +84,12 @@ class LookupEncoder:
 
     @cached_property
     def _categorical_tables(self) -> npt.NDArray[np.int64]:
-        return table_begins([x.cardinality for _, x in inputs_of_kind(self.spec, CategoricalInput)])
+        return table_begins([x.cardinality for x in self.spec.categorical.values()])
 
     @cached_property
     def _bag_tables(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
         """Each table's rows, and where it begins."""
-        sizes = [x.hash_rows for _, x in inputs_of_kind(self.spec, BagInput)]
+        sizes = [x.hash_rows for x in self.spec.bags.values()]
         return np.array(sizes, np.uint64), table_begins(sizes)
 
     @cached_property
@@ -98,7 +98,7 @@ class LookupEncoder:
 
 
 def _fill(events: Int32, sequence: EventRows, given: Sequence[EncodedEvents]) -> None:
-    """Ids in the order in which `grace.model.definition.feature_tables` adds them."""
+    """Ids in the order in which `grace.model.definition.features` adds them."""
     counts = np.array([len(each.sids) for each in given])
     requests = np.repeat(np.arange(len(given)), counts)
     places = np.arange(len(requests)) - np.repeat(np.cumsum(counts) - counts, counts)
