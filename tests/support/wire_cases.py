@@ -59,8 +59,8 @@ def random_wire(random: Random, spec: ModelSpec, flaws: float = 0.0) -> bytes:
     Without flaws it is what clients send: each name once, and values that the model takes.
     """
     entries = []
-    kinds: tuple[Mapping[str, InputSpec], ...]
-    kinds = (spec.dense, spec.categorical, spec.bags, spec.sequences)
+    kinds: list[Mapping[str, InputSpec]]
+    kinds = [spec.dense, spec.categorical, spec.bags, spec.sequences]
     for number, declared in enumerate(kinds, start=1):
         for name, value in declared.items():
             if random.random() < 0.15:
