@@ -19,10 +19,11 @@ from grace.kernels import REFERENCE, Beams, Candidates, DecodeIndex, Ops, UserTe
 from grace.model.definition.beam_search import Generated, beam_search
 from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import UserContext
+from support.fast_cases import DECODERS
 from support.models import SMALL_DECODER, random_context, random_decoder, sequence_scores
 from support.oracle import RawAd, eligible
 from support.plain_builder import plain_snapshot
-from support.strategies import Case, random_case, random_schema
+from support.strategies import Case, random_ads, random_case, random_schema
 
 CPU = torch.device("cpu")
 D_CONTEXT = 20
@@ -93,12 +94,14 @@ def snapshot_of(sids: Sequence[tuple[int, ...]], vocab_sizes: tuple[int, ...]) -
 
 
 @pytest.mark.parametrize("ops", OPS)
-@pytest.mark.parametrize("seed", range(4))
-def test_wide_beams_find_every_reachable_sid_with_its_score_best_first(seed: int, ops: str) -> None:
+@pytest.mark.parametrize("name", DECODERS)
+def test_wide_beams_find_every_reachable_sid_with_its_score_best_first(name: str, ops: str) -> None:
+    (spec, vocab_sizes), seed = DECODERS[name], len(name)
     rng = np.random.default_rng(seed)
-    case = random_case(rng, num_ads=int(rng.integers(1, 90)), num_users=5)
-    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads)
-    decoder = random_decoder(SMALL_DECODER, case.vocab_sizes, D_CONTEXT, seed)
+    case = random_case(rng, num_ads=9, num_users=5)
+    ads = random_ads(rng, case.schema, vocab_sizes, 63)
+    snapshot = plain_snapshot(case.schema, vocab_sizes, ads)
+    decoder = random_decoder(spec, vocab_sizes, D_CONTEXT, seed)
     context = random_context(len(case.users), 7, D_CONTEXT, seed)
     got = search(decoder, context, snapshot, case.users, wide_profile(snapshot), OPS[ops])
     rows = UserEncoder(snapshot.schema, snapshot.set_values).encode(case.users)
@@ -298,6 +301,16 @@ def test_only_the_last_step_orders_its_beams_by_score() -> None:
         assert beams.nodes.diff(dim=1).gt(0).all()
         assert not beams.scores.diff(dim=1).le(0).all(), "it is not the order of scores by chance"
     assert kept[-1].scores.diff(dim=1).le(0).all()
+
+
+def test_masked_keys_have_no_influence_and_a_context_may_have_no_key() -> None:
+    scene = Scene.of(5, 3)
+    profile = wide_profile(scene.snapshot)
+    clean = scene.search(profile)
+    scene.context.states[~scene.context.mask] = 1e4
+    assert torch.equal(scene.search(profile).scores, clean.scores)
+    scene.context.mask[:] = False
+    assert not scene.search(profile).corrupt.any()
 
 
 def test_a_model_snapshot_profile_and_users_that_do_not_match_are_refused() -> None:

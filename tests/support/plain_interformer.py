@@ -57,6 +57,8 @@ def non_sequence_tokens(spec: ModelSpec, weights: Weights, request: EncodedReque
         found = table_rows[bag_rows(ids, bag.hash_rows)]
         vectors.append(found.mean(0) if len(found) else np.zeros(table_rows.shape[1]))
     tokens = weights["features.tokens"]
+    if not vectors:
+        return tokens
     projected = weights["features.project"] @ np.concatenate(vectors)
     added: Float64 = tokens + projected.reshape(tokens.shape)
     return added
