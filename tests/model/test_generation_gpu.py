@@ -122,33 +122,6 @@ def test_the_caller_owns_the_answers(both: Both) -> None:
     assert torch.equal(first.scores, before.scores)
 
 
-def test_a_request_gives_the_same_bits_at_every_row_of_its_bucket(both: Both) -> None:
-    index = index_on_gpu(both, 1, MatcherMode.CD)
-    batch = both.batch(1, 5, 5)
-    whole = both.generate(batch, index, WIDE)
-    for turn in range(1, 5):
-        places = [(i + turn) % 5 for i in range(5)]
-        features = mapped(batch.features, lambda tensor: tensor[places])  # noqa: B023 (at once)
-        got = both.graphs.generate(features, batch.users, index, WIDE)
-        assert torch.equal(got.leaves, whole.leaves[places])
-        assert torch.equal(got.scores, whole.scores[places])
-
-
-def test_a_corrupt_request_changes_no_other(both: Both) -> None:
-    index, batch = index_on_gpu(both, 1, MatcherMode.CD), both.batch(1, 4, 4)
-    clean = both.generate(batch, index, WIDE)
-    with torch.inference_mode():
-        batch.features.sequences[0].states[2] = torch.nan
-        if batch.features.non_sequence is not None:
-            batch.features.non_sequence[2] = torch.nan
-    got = both.generate(batch, index, WIDE)
-    assert got.corrupt.tolist() == [False, False, True, False]
-    assert (got.leaves[2] == NO_NODE).all()
-    for row in (0, 1, 3):
-        assert torch.equal(got.leaves[row], clean.leaves[row])
-        assert torch.equal(got.scores[row], clean.scores[row])
-
-
 def test_another_thread_records_while_this_one_serves(both: Both) -> None:
     index, batch = index_on_gpu(both, 1), both.batch(3, 4, 4)
     expected = both.plainly(batch, index, WIDE)
