@@ -152,56 +152,6 @@ def test_fewer_eligible_sids_than_beams_gives_exactly_the_eligible_ones(seed: in
     assert max(counts) > 0
 
 
-def plain_search(
-    decoder: Decoder,
-    context: UserContext,
-    request: int,
-    sids: list[tuple[int, ...]],
-    profile: BeamProfile,
-) -> list[tuple[int, ...]]:
-    """Beam search on Python lists: every prefix is scored from its start, without a cache."""
-    beams: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
-    length = len(sids[0])
-    for step in range(length):
-        children = sorted({sid[: step + 1] for sid in sids})
-        padded = torch.tensor([[*child, *[0] * (length - step - 1)] for child in children])
-        one = UserContext(
-            context.states[request].expand(len(children), -1, -1),
-            context.mask[request].expand(len(children), -1),
-        )
-        with torch.inference_mode():
-            logits = decoder.sequence_logits(one, padded)[step].float().log_softmax(-1)
-        added = [float(row[child[-1]]) for row, child in zip(logits, children, strict=True)]
-        scored = [
-            (score + more, row, child)
-            for row, (prefix, score) in enumerate(beams)
-            for child, more in zip(children, added, strict=True)
-            if child[:step] == prefix
-        ]
-        best = sorted(scored, key=lambda s: (-s[0], s[1], s[2]))[: profile.kept_after(step)]
-        if step + 1 < length:
-            best.sort(key=lambda s: (s[1], s[2]))
-        beams = [(child, score) for score, _, child in best]
-    return [prefix for prefix, _ in beams]
-
-
-@pytest.mark.parametrize("profile", [(2, 3), (5, 4), (3, 2)], ids=str)
-@pytest.mark.parametrize("seed", range(3))
-def test_narrow_beams_keep_what_searching_on_plain_lists_keeps(
-    seed: int, profile: tuple[int, int]
-) -> None:
-    rng = np.random.default_rng(100 + seed)
-    sids = sorted({tuple(map(int, rng.integers(0, 5, size=3))) for _ in range(40)})
-    snapshot = snapshot_of(sids, (5, 5, 5))
-    decoder = random_decoder(SMALL_DECODER, (5, 5, 5), D_CONTEXT, seed)
-    context = random_context(3, 4, D_CONTEXT, seed)
-    beams = BeamProfile((1, *profile), 7)
-    got = search(decoder, context, snapshot, [{}] * 3, beams)
-    for request in range(3):
-        expected = plain_search(decoder, context, request, sids, beams)
-        assert [sids[leaf] for leaf in got.leaves[request].tolist() if leaf >= 0] == expected
-
-
 @pytest.mark.parametrize("size", [3, 8], ids=lambda n: f"bucket={n}")
 def test_a_request_gives_the_same_bits_at_every_row_with_any_neighbours(size: int) -> None:
     scene, rng = Scene.of(size, size), np.random.default_rng(size)

@@ -73,12 +73,6 @@ def config(tmp_path: Path) -> Path:
     return tmp_path / "model.yaml"
 
 
-def test_a_configuration_is_read_back(config: Path) -> None:
-    loaded = load_model_config(config)
-    assert loaded.model == T5
-    assert loaded.generation.profiles["full"].beams == (1, 5, 9)
-
-
 @pytest.mark.parametrize(
     ("old", "new", "fault"),
     [
