@@ -9,16 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from grace.configs.errors import ConfigError
 from grace.model.checkpoints.checkpoint import empty_model
-from grace.model.checkpoints.t5_folder import CONFIG, T5Config, T5Tensors, open_tensors, read_config
+from grace.model.checkpoints.t5_folder import T5Config, T5Tensors, open_tensors, read_config
 from grace.model.definition.model import Model
-from grace.model.definition.spec import ModelSpec, parse_spec
+from grace.model.definition.spec import parse_spec
 from grace.model.definition.t5_encoder import distance_buckets
 
 Sublayer: TypeAlias = Mapping[str, tuple[Sequence[str], tuple[int, ...]]]
@@ -49,8 +48,7 @@ def consecutive_offsets(vocab_sizes: tuple[int, ...], first_token: int) -> tuple
 def import_t5(folder: Path, layout: T5Layout) -> Model:
     """Return the model in float32, on the CPU."""
     config = read_config(folder)
-    _require_layout(folder, config, layout)
-    spec = _spec(config, layout)
+    spec = parse_spec(_spec(config, layout), f"{folder} with this layout")
     attention, cross, feed_forward = _sublayers(config)
     with open_tensors(folder) as tensors:
         state = {
@@ -68,24 +66,7 @@ def import_t5(folder: Path, layout: T5Layout) -> Model:
     return model.eval()
 
 
-def _require_layout(folder: Path, config: T5Config, layout: T5Layout) -> None:
-    sizes, offsets = layout.vocab_sizes, layout.token_offsets
-    if not sizes or min(sizes) < 1 or len(offsets) != len(sizes):
-        raise ConfigError(
-            f"vocab sizes {list(sizes)}, token offsets {list(offsets)}: give one positive size and "
-            "one offset per SID position"
-        )
-    last = max(offset + size - 1 for offset, size in zip(offsets, sizes, strict=True))
-    special = [t for t in (*layout.prefix_tokens, layout.eos_token) if t is not None]
-    if min((*offsets, *special)) < 0 or max((last, *special)) >= config.vocab_size:
-        raise ConfigError(
-            f"token offsets {list(offsets)} with vocab sizes {list(sizes)} and special tokens "
-            f"{special} must stay in 0 to {config.vocab_size - 1}, the vocabulary of "
-            f"{folder / CONFIG}"
-        )
-
-
-def _spec(config: T5Config, layout: T5Layout) -> ModelSpec:
+def _spec(config: T5Config, layout: T5Layout) -> dict[str, Any]:
     shared = {
         "d_model": config.d_model,
         "heads": config.num_heads,
@@ -105,14 +86,13 @@ def _spec(config: T5Config, layout: T5Layout) -> ModelSpec:
         "relative_max_distance": config.relative_attention_max_distance,
     }
     extra = [config.vocab_size - size for size in layout.vocab_sizes]
-    values = {
+    return {
         "sid_space": layout.sid_space,
         "vocab_sizes": layout.vocab_sizes,
         "inputs": {layout.history: {"kind": "sequence", "max_length": layout.max_history}},
         "encoder": {"t5": t5 | shared},
         "decoder": {"layers": config.decoder_layers, "extra_head_rows": extra, **shared},
     }
-    return parse_spec(values, "imported model")
 
 
 def _sublayers(config: T5Config) -> tuple[Sublayer, Sublayer, Sublayer]:

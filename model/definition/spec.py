@@ -8,7 +8,7 @@ and `sid_space` and `vocab_sizes`, which must be the snapshot's.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
@@ -23,52 +23,74 @@ MAX_HISTORY = 1 << 14  # events: in a t5 history, every token attends to every o
 Ffn = Literal["relu", "gated_gelu"]
 
 
+class _Section:
+    """A section of model.yaml, which checks itself when it is made.
+
+    Its integers are sizes, at least 1, except for the field that `not_a_size` names.
+    """
+
+    __slots__ = ()
+    not_a_size: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, each.name)
+            if type(value) is int and value < 1 and each.name != self.not_a_size:
+                raise ConfigError(f"{each.name}: must be at least 1, got {value}")
+            if each.name == "norm_eps" and value <= 0:
+                raise ConfigError(f"norm_eps: must be above 0, got {value}")
+        for fault in self.faults():
+            raise ConfigError(fault)
+
+    def faults(self) -> Iterable[str]:
+        """Yield what is wrong although every size is one."""
+        return ()
+
+
 @dataclass(frozen=True, slots=True)
-class DenseInput:
+class DenseInput(_Section):
     """`size` numbers. A request without them gets `default`, or zeros if that is empty."""
 
     kind: ClassVar = "dense"
     size: int = 1
     default: tuple[float, ...] = ()
 
-    def __post_init__(self) -> None:
-        _require_sizes(self)
+    def faults(self) -> Iterable[str]:
         if self.default and len(self.default) != self.size:
-            raise ConfigError(f"default: expected {self.size} numbers")
+            yield f"default: expected {self.size} numbers"
         if not all(map(math.isfinite, self.default)):
-            raise ConfigError(f"default: must be finite, got {list(self.default)}")
+            yield f"default: must be finite, got {list(self.default)}"
 
 
 @dataclass(frozen=True, slots=True)
-class CategoricalInput:
+class CategoricalInput(_Section):
     """One id from 0 to cardinality - 1."""
 
     kind: ClassVar = "categorical"
+    not_a_size: ClassVar = "default"
     cardinality: int
     default: int = 0
 
-    def __post_init__(self) -> None:
-        _require_sizes(self, but="default")
+    def faults(self) -> Iterable[str]:
         if not 0 <= self.default < self.cardinality:
-            raise ConfigError(f"default: must be 0 to {self.cardinality - 1}")
+            yield f"default: must be 0 to {self.cardinality - 1}"
 
 
 @dataclass(frozen=True, slots=True)
-class BagInput:
+class BagInput(_Section):
     """64-bit ids, hashed to `hash_rows` rows. A request without any gets `default`."""
 
     kind: ClassVar = "bag"
     hash_rows: int
     default: tuple[int, ...] = ()
 
-    def __post_init__(self) -> None:
-        _require_sizes(self)
+    def faults(self) -> Iterable[str]:
         if any(not -(2**63) <= bag_id < 2**63 for bag_id in self.default):
-            raise ConfigError(f"default: ids are 64-bit integers, got {list(self.default)}")
+            yield f"default: ids are 64-bit integers, got {list(self.default)}"
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceInput:
+class SequenceInput(_Section):
     """Events, oldest first. Each has a SID, an optional time, and side ids with cardinalities.
 
     The model reads the `max_length` most recent events.
@@ -77,9 +99,6 @@ class SequenceInput:
     kind: ClassVar = "sequence"
     max_length: int
     side: dict[str, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        _require_sizes(self)
 
 
 InputSpec: TypeAlias = DenseInput | CategoricalInput | BagInput | SequenceInput
@@ -91,13 +110,14 @@ _KINDS: dict[str, type[InputSpec]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class T5EncoderSpec:
+class T5EncoderSpec(_Section):
     """TIGER's encoder: it reads the history's SIDs as tokens of one vocabulary of `num_tokens`.
 
     Value v at SID position t is token token_offsets[t] + v. `prefix_tokens` come before the
     history, `eos_token` after it.
     """
 
+    not_a_size: ClassVar = "eos_token"
     layers: int
     d_model: int
     heads: int
@@ -114,19 +134,18 @@ class T5EncoderSpec:
     relative_max_distance: int = 128
     norm_eps: float = 1e-6
 
-    def __post_init__(self) -> None:
-        _require_sizes(self, but="eos_token")
+    def faults(self) -> Iterable[str]:
         if self.relative_buckets < 4:  # half of the buckets for each direction, half of them exact
-            raise ConfigError(f"relative_buckets: must be at least 4, got {self.relative_buckets}")
+            yield f"relative_buckets: must be at least 4, got {self.relative_buckets}"
         if self.relative_max_distance <= self.relative_buckets // 4:
-            raise ConfigError(
+            yield (
                 f"relative_max_distance: must be above {self.relative_buckets // 4} with "
                 f"{self.relative_buckets} relative_buckets, got {self.relative_max_distance}"
             )
 
 
 @dataclass(frozen=True, slots=True)
-class InterFormerSpec:
+class InterFormerSpec(_Section):
     """The paper's encoder: non-sequence tokens and event sequences that exchange summaries."""
 
     blocks: int
@@ -139,24 +158,23 @@ class InterFormerSpec:
     bag_dim: int = 128
     norm_eps: float = 1e-6
 
-    def __post_init__(self) -> None:
-        _require_sizes(self)
+    def faults(self) -> Iterable[str]:
         if self.d_model % self.heads:
-            raise ConfigError(f"d_model {self.d_model} is not a multiple of {self.heads} heads")
+            yield f"d_model {self.d_model} is not a multiple of {self.heads} heads"
 
 
 @dataclass(frozen=True, slots=True)
-class EncoderSpec:
+class EncoderSpec(_Section):
     t5: T5EncoderSpec | None = None
     interformer: InterFormerSpec | None = None
 
-    def __post_init__(self) -> None:
+    def faults(self) -> Iterable[str]:
         if (self.t5 is None) == (self.interformer is None):
-            raise ConfigError("exactly one of t5, interformer")
+            yield "exactly one of t5, interformer"
 
 
 @dataclass(frozen=True, slots=True)
-class DecoderSpec:
+class DecoderSpec(_Section):
     """A decoder of the T5 family. A step's `extra_head_rows` only enter its normaliser."""
 
     layers: int
@@ -168,9 +186,6 @@ class DecoderSpec:
     scale_scores: bool = False
     extra_head_rows: tuple[int, ...] = ()  # none
     norm_eps: float = 1e-6
-
-    def __post_init__(self) -> None:
-        _require_sizes(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,37 +199,37 @@ class _SpecWithoutInputs:
 
 
 @dataclass(frozen=True)
-class ModelSpec:
+class ModelSpec(_Section):
     sid_space: str
     vocab_sizes: tuple[int, ...]
     inputs: dict[str, InputSpec]
     encoder: EncoderSpec
     decoder: DecoderSpec
 
-    def __post_init__(self) -> None:
+    def faults(self) -> Iterable[str]:
         sizes, extra = self.vocab_sizes, self.decoder.extra_head_rows
         if not is_sid_space(self.sid_space):
-            raise ConfigError(
-                f"sid_space: expected 1 to 255 printable characters, got {self.sid_space[:80]!r}"
-            )
+            yield f"sid_space: expected 1 to 255 printable characters, got {self.sid_space[:80]!r}"
         if not sizes or not 1 <= min(sizes) <= max(sizes) <= MAX_VOCAB_SIZE:
-            raise ConfigError(
+            yield (
                 f"vocab_sizes: expected sizes of 1 to {MAX_VOCAB_SIZE}, one per position, "
                 f"got {list(sizes)}"
             )
         if extra and (len(extra) != len(sizes) or min(extra) < 0):
-            raise ConfigError(
+            yield (
                 f"decoder.extra_head_rows: expected {len(sizes)} numbers, 0 or more, "
                 f"got {list(extra)}"
             )
-        for name in self.inputs:
-            _require_name(f"inputs.{name}", name)
-        for name, sequence in self.sequences.items():
-            for side, cardinality in sequence.side.items():
-                _require_name(f"inputs.{name}", side)
-                _require_size(f"inputs.{name}.side.{side}", cardinality)
+        for name, value in self.inputs.items():
+            sides = value.side if isinstance(value, SequenceInput) else {}
+            for each in (name, *sides):
+                if not each or "." in each:
+                    yield f"inputs.{name}: a name is not empty and has no dot: {each!r}"
+            for side, size in sides.items():
+                if size < 1:
+                    yield f"inputs.{name}.side.{side}: must be at least 1, got {size}"
         if self.encoder.t5 is not None:
-            _require_t5_inputs(self, self.encoder.t5)
+            yield from _faults_of_t5(self, self.encoder.t5)
 
     @property
     def dense(self) -> dict[str, DenseInput]:
@@ -297,52 +312,29 @@ def _inputs(written: Any) -> dict[str, InputSpec]:
     return inputs
 
 
-def _require_t5_inputs(spec: ModelSpec, t5: T5EncoderSpec) -> None:
+def _faults_of_t5(spec: ModelSpec, t5: T5EncoderSpec) -> Iterable[str]:
     history = spec.sequences.get(t5.history)
     if history is None:
-        raise ConfigError(f"encoder.t5.history: {t5.history!r} is not an input of kind sequence")
-    if history.max_length > MAX_HISTORY:
-        raise ConfigError(
+        yield f"encoder.t5.history: {t5.history!r} is not an input of kind sequence"
+    elif history.max_length > MAX_HISTORY:
+        yield (
             f"inputs.{t5.history}.max_length: at most {MAX_HISTORY} for t5, whose every token is "
             f"attended to, got {history.max_length}"
         )
-    if history.side:
-        raise ConfigError(
+    elif history.side:
+        yield (
             f"inputs.{t5.history}.side: t5 reads the SIDs of its history only; remove it, or use "
             "interformer"
         )
     for other in sorted(set(spec.inputs) - {t5.history}):
-        raise ConfigError(
-            f"inputs.{other}: t5 reads its history only; remove it, or use interformer"
-        )
+        yield f"inputs.{other}: t5 reads its history only; remove it, or use interformer"
     if len(t5.token_offsets) != spec.sid_length:
-        raise ConfigError(
-            f"encoder.t5.token_offsets: expected {spec.sid_length}, got {len(t5.token_offsets)}"
-        )
+        yield f"encoder.t5.token_offsets: expected {spec.sid_length}, got {len(t5.token_offsets)}"
     last = [o + v - 1 for o, v in zip(t5.token_offsets, spec.vocab_sizes, strict=True)]
     special = [t for t in (*t5.prefix_tokens, t5.eos_token) if t is not None]
-    largest = max((*last, *special))
-    if min((*t5.token_offsets, *special)) < 0 or largest >= t5.num_tokens:
-        raise ConfigError(f"encoder.t5.num_tokens: {t5.num_tokens}, but its tokens reach {largest}")
-
-
-def _require_sizes(
-    section: InputSpec | T5EncoderSpec | InterFormerSpec | DecoderSpec, but: str = ""
-) -> None:
-    """Check that the integers of a section are sizes, except for the one named `but`."""
-    for name in (each.name for each in fields(section) if each.name != but):
-        value = getattr(section, name)
-        if name == "norm_eps" and value <= 0:
-            raise ConfigError(f"norm_eps: must be above 0, got {value}")
-        if type(value) is int:
-            _require_size(name, value)
-
-
-def _require_size(where: str, value: int) -> None:
-    if value < 1:
-        raise ConfigError(f"{where}: must be at least 1, got {value}")
-
-
-def _require_name(where: str, name: str) -> None:
-    if not name or "." in name:
-        raise ConfigError(f"{where}: a name is not empty and has no dot: {name!r}")
+    lowest, largest = min((*t5.token_offsets, *special)), max((*last, *special))
+    if lowest < 0 or largest >= t5.num_tokens:
+        yield (
+            f"encoder.t5.num_tokens: {t5.num_tokens}, but its tokens are {lowest} to {largest}; "
+            f"they must be 0 to {t5.num_tokens - 1}"
+        )

@@ -133,19 +133,6 @@ def test_a_lower_precision_finds_most_of_the_same_sids(dtype: torch.dtype, devic
     assert not got.corrupt.any()
 
 
-def test_gains_are_folded_in_float32_and_every_weight_but_the_bias_is_cast_once() -> None:
-    spec, vocab_sizes = DECODERS["L=4-extra-rows"]
-    decoder = random_decoder(spec, vocab_sizes, 13, seed=5).bfloat16()
-    weights = FastWeights.of(decoder)
-    rows = [*range(vocab_sizes[0]), *range(max(vocab_sizes), max(vocab_sizes) + 7)]
-    folded = decoder.head[0].float()[rows] * decoder.final_norm.float()
-    assert torch.equal(weights.heads[0], folded)
-    cast = weights.to(CPU, torch.bfloat16)
-    assert cast.bias.dtype == torch.float32
-    assert torch.equal(cast.heads[0], folded.bfloat16())
-    assert {tensor.dtype for _, tensor in cast.named_tensors()} == {torch.bfloat16}
-
-
 def test_a_memo_takes_as_many_steps_as_fit_and_always_the_first() -> None:
     spec, vocab_sizes = DECODERS["L=4-unequal"]
     weights = FastWeights.of(random_decoder(spec, vocab_sizes, 13, seed=2))

@@ -101,15 +101,6 @@ def test_a_lower_precision_rounds_once_where_the_model_would_round_each_sum(
     assert_same_features(got, expected, 4 * torch.finfo(dtype).eps)
 
 
-def test_shapes_depend_on_the_batch_size_alone_but_for_the_bags_ids() -> None:
-    read = FastStage(model_of(INTERFORMER), torch.float32).read
-    few, many = messages_of(INTERFORMER, 1, 1), messages_of(INTERFORMER, 2, 5)
-    one, other = read(few, 7).inputs, read(many, 7).inputs
-    for name in ("dense", "categorical", "bag_offsets", "events"):
-        assert getattr(one, name).shape == getattr(other, name).shape
-    assert one.bag_rows.shape != other.bag_rows.shape
-
-
 @torch.inference_mode()
 def test_a_cpu_computes_the_definition_itself() -> None:
     model = model_of(INTERFORMER)

@@ -89,21 +89,6 @@ def test_a_snapshot_of_other_sids_and_a_precision_without_a_gpu_are_refused() ->
         generation_for(model, OPS, "bf16", 0, CONFIG)
 
 
-@pytest.mark.parametrize("kind", MODELS)
-def test_empty_features_have_the_shapes_of_every_batch(kind: str) -> None:
-    model = make_model(kind, CPU)
-    target = empty_features(model, 5, torch.bfloat16)
-    source = make_batch(model, 3, 2, 5, CPU).features
-    with torch.inference_mode():
-        copy_features(source, target)
-    for one, other in zip(source.sequences, target.sequences, strict=True):
-        assert torch.equal(one.states.bfloat16(), other.states)
-        assert torch.equal(one.mask, other.mask)
-    if source.non_sequence is not None:
-        assert target.non_sequence is not None
-        assert torch.equal(source.non_sequence.bfloat16(), target.non_sequence)
-
-
 def test_empty_features_are_no_view_of_a_weight() -> None:
     """A model with sequences only repeats its own tokens as features."""
     spec = MODELS["interformer"]

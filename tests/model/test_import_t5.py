@@ -200,7 +200,9 @@ def test_pickled_weights_are_refused_with_the_remedy(folder: Path) -> None:
 def test_an_index_that_leaves_its_folder_is_refused(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     index = folder / "model.safetensors.index.json"
-    for weight_map in (None, [], {"a": "../other.safetensors"}, {"a": 3}, {"a": "/etc/passwd"}):
+    hostile: list[Any]
+    hostile = [None, [], {"a": "../other.safetensors"}, {"a": 3}, {"a": "/etc/passwd"}]
+    for weight_map in hostile:
         index.write_text(json.dumps({"weight_map": weight_map}))
         fault = "weight_map: expected names of files in this folder"
         assert fault in refusal(folder, CheckpointError)
@@ -217,13 +219,13 @@ def test_a_missing_shard_or_folder_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"token_offsets": (1, 8, 19)}, r"must stay in 0 to 24"),
-        ({"token_offsets": (-1, 8, 15)}, r"must stay in 0 to 24"),
-        ({"token_offsets": (1, 8)}, "one positive size and one offset per SID position"),
-        ({"vocab_sizes": ()}, "one positive size and one offset per SID position"),
-        ({"vocab_sizes": (7, 7, 0)}, "one positive size and one offset per SID position"),
-        ({"prefix_tokens": (25,)}, r"special tokens \[25\] must stay in 0 to 24"),
-        ({"eos_token": -3}, r"special tokens \[-3\] must stay in 0 to 24"),
+        ({"token_offsets": (1, 8, 19)}, r"its tokens are 1 to 25; they must be 0 to 24"),
+        ({"token_offsets": (-1, 8, 15)}, r"its tokens are -1 to 21"),
+        ({"token_offsets": (1, 8)}, "token_offsets: expected 3, got 2"),
+        ({"vocab_sizes": ()}, "vocab_sizes: expected sizes of 1 to 65536"),
+        ({"vocab_sizes": (7, 7, 0)}, "vocab_sizes: expected sizes of 1 to 65536"),
+        ({"prefix_tokens": (25,)}, r"its tokens are 1 to 25"),
+        ({"eos_token": -3}, r"its tokens are -3 to 21"),
     ],
 )
 def test_tokens_outside_of_the_vocabulary_are_refused(
@@ -236,7 +238,7 @@ def test_tokens_outside_of_the_vocabulary_are_refused(
 def test_the_command_writes_the_checkpoint_that_it_prints(folder: Path, tmp_path: Path) -> None:
     options = ["--sid-space", "plain-1", "--vocab-sizes", "7,7,7", "--max-history", "3"]
     special = ["--prefix-tokens", "23,22", "--eos-token", "24"]
-    out = ["--out", tmp_path / "model"]
+    out: list[str | Path] = ["--out", tmp_path / "model"]
     done = invoke_grace("import-t5", folder, *out, *options, *special, "--json")
     assert (done.exit_code, done.stderr) == (0, "")
     printed = json.loads(done.stdout)

@@ -11,7 +11,7 @@ import torch
 from grace.model.checkpoints.init import random_model
 from grace.model.definition.inputs import FeatureTensors, SequenceTensors
 from grace.model.definition.model import Model
-from grace.model.definition.spec import ModelSpec
+from grace.model.definition.spec import InputSpec, ModelSpec
 from support.encoder_cases import (
     INTERFORMER,
     T5,
@@ -23,6 +23,7 @@ from support.encoder_cases import (
 from support.plain_inputs import (
     EventSequence,
     InputEncoder,
+    Integers,
     RequestFeatures,
     encode_inputs,
 )
@@ -48,8 +49,9 @@ def test_a_t5_history_without_tokens_has_a_context_of_zeros() -> None:
 @pytest.mark.parametrize("inputs", ["all", "sequences", "others"])
 def test_the_interformer_is_its_formulas(inputs: str) -> None:
     rng = np.random.default_rng(1)
-    declared = {"sequences": INTERFORMER.sequences, "others": INTERFORMER.dense | INTERFORMER.bags}
-    spec = replace(INTERFORMER, inputs=declared.get(inputs, INTERFORMER.inputs))
+    declared: dict[str, Mapping[str, InputSpec]]
+    declared = {"sequences": INTERFORMER.sequences, "others": INTERFORMER.dense}
+    spec = replace(INTERFORMER, inputs={**declared.get(inputs, INTERFORMER.inputs)})
     model = random_model(spec, seed=3)
     requests = [random_features(spec, rng), random_features(spec, rng), RequestFeatures()]
     requests.append(replace(requests[0], sequences=dict([*requests[0].sequences.items()][1:])))
@@ -73,7 +75,7 @@ def without_effect(
     return [name for name, unchanged in zip(others, same.tolist(), strict=True) if unchanged]
 
 
-def replaced(values: Sequence[Any], place: int, value: object) -> list[Any]:
+def replaced(values: Sequence[float] | Integers, place: int, value: object) -> list[Any]:
     return [*values[:place], value, *values[place + 1 :]]
 
 
