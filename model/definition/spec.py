@@ -51,7 +51,7 @@ class _Section:
 class DenseInput(_Section):
     """`size` numbers. A request without them gets `default`, or zeros if that is empty."""
 
-    kind: ClassVar = "dense"
+    kind: ClassVar[str] = "dense"
     size: int = 1
     default: tuple[float, ...] = ()
 
@@ -66,8 +66,8 @@ class DenseInput(_Section):
 class CategoricalInput(_Section):
     """One id from 0 to cardinality - 1."""
 
-    kind: ClassVar = "categorical"
-    not_a_size: ClassVar = "default"
+    kind: ClassVar[str] = "categorical"
+    not_a_size: ClassVar[str] = "default"
     cardinality: int
     default: int = 0
 
@@ -80,7 +80,7 @@ class CategoricalInput(_Section):
 class BagInput(_Section):
     """64-bit ids, hashed to `hash_rows` rows. A request without any gets `default`."""
 
-    kind: ClassVar = "bag"
+    kind: ClassVar[str] = "bag"
     hash_rows: int
     default: tuple[int, ...] = ()
 
@@ -96,7 +96,7 @@ class SequenceInput(_Section):
     The model reads the `max_length` most recent events.
     """
 
-    kind: ClassVar = "sequence"
+    kind: ClassVar[str] = "sequence"
     max_length: int
     side: dict[str, int] = field(default_factory=dict)
 
@@ -117,7 +117,7 @@ class T5EncoderSpec(_Section):
     history, `eos_token` after it.
     """
 
-    not_a_size: ClassVar = "eos_token"
+    not_a_size: ClassVar[str] = "eos_token"
     layers: int
     d_model: int
     heads: int

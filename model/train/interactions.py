@@ -187,7 +187,8 @@ def _held_out(path: Path, table: pa.Table) -> npt.NDArray[np.bool_]:
     splits = table["split"].to_numpy().astype(str)
     for unknown in sorted({*splits.tolist()} - {*_SPLITS}):
         raise InputError(f"{path}: column 'split' has {unknown!r}; it must be one of {_SPLITS}")
-    return splits == "test"
+    held_out: npt.NDArray[np.bool_] = splits == "test"
+    return held_out
 
 
 def _sids(path: Path, table: pa.Table, sid_length: int) -> Int64:

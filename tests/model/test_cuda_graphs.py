@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile
 from grace.index.matchers.modes import MatcherMode
 from grace.kernels import REFERENCE, DecodeIndex, load_ops
@@ -89,6 +90,15 @@ def test_a_batch_that_fails_does_not_change_the_next_one(cuda: FakeCuda) -> None
     got = recorded.answer(2, index)
     assert torch.equal(got.leaves, expected.leaves)
     assert torch.equal(got.scores, expected.scores)
+
+
+def test_a_bucket_or_profile_without_a_graph_is_refused(cuda: FakeCuda) -> None:
+    recorded = Recorded.of(cuda)
+    index, batch = recorded.index(1), make_batch(recorded.model, 1, 2, 2, CPU)
+    with pytest.raises(ConfigError, match=r"a batch of 2 with beams \[1, 5, 17\] was not captured"):
+        recorded.generation.generate(batch.features, batch.users, index, WIDE)
+    with pytest.raises(ConfigError, match=r"beams \[1, 9, 9\] was not captured: buckets \[1, 4\]"):
+        recorded.answer(1, index, BeamProfile((1, 9, 9), 7))
 
 
 def test_a_recording_that_fails_is_ended(cuda: FakeCuda) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile
 from grace.index.matchers.modes import MatcherMode
 from grace.index.trie import NO_NODE
@@ -111,17 +110,6 @@ def test_a_snapshot_that_is_gone_is_never_read_again(both: Both) -> None:
     assert_same_sids(both.generate(batch, new, WIDE), expected)
 
 
-def test_the_caller_owns_the_answers(both: Both) -> None:
-    index = index_on_gpu(both, 1)
-    one, other = both.batch(1, 4, 4), both.batch(2, 4, 4)
-    first = both.generate(one, index, WIDE)
-    before = mapped(first, torch.Tensor.clone)
-    both.generate(other, index, WIDE)
-    torch.cuda.synchronize()
-    assert torch.equal(first.leaves, before.leaves)
-    assert torch.equal(first.scores, before.scores)
-
-
 def test_another_thread_records_while_this_one_serves(both: Both) -> None:
     index, batch = index_on_gpu(both, 1), both.batch(3, 4, 4)
     expected = both.plainly(batch, index, WIDE)
@@ -165,15 +153,6 @@ def test_threads_on_different_streams_get_their_own_answers(both: Both) -> None:
         assert len(answers) == 9
         for answer in answers:
             assert_same_sids(answer, right)
-
-
-def test_a_bucket_or_profile_without_a_graph_is_refused(both: Both) -> None:
-    index = index_on_gpu(both, 1)
-    batch = both.batch(1, 2, 2)
-    with pytest.raises(ConfigError, match=r"a batch of 2 with beams \[1, 5, 17\] was not captured"):
-        both.generate(batch, index, WIDE)
-    with pytest.raises(ConfigError, match=r"beams \[1, 9, 9\] was not captured: buckets \[1, 4, 5"):
-        both.generate(both.batch(1, 4, 4), index, BeamProfile((1, 9, 9), 7))
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

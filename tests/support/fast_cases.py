@@ -74,13 +74,8 @@ def fast_case(
 
 
 def on(case: FastCase, device: torch.device) -> FastCase:
-    return FastCase(
-        case.decoder.to(device),
-        mapped(case.context, lambda tensor: tensor.to(device)),
-        mapped(case.users, lambda tensor: tensor.to(device)),
-        mapped(case.index, lambda tensor: tensor.to(device)),
-        case.profile,
-    )
+    moved: FastCase = mapped(case, lambda tensor: tensor.to(device))
+    return replace(moved, decoder=case.decoder.to(device))
 
 
 def search_plainly(case: FastCase, ops: Ops) -> Generated:
