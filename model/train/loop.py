@@ -77,13 +77,14 @@ def reproducible(threads: int = 1) -> Iterator[None]:
 
     Both settings of torch affect the whole process, so the end of the context restores them.
     """
-    before = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
-    torch.use_deterministic_algorithms(True)
+    before = torch.get_deterministic_debug_mode(), torch.get_num_threads()
+    # `use_deterministic_algorithms` does the same, and imports torch's compiler, for seconds.
+    torch.set_deterministic_debug_mode("error")
     torch.set_num_threads(threads)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before[0])
+        torch.set_deterministic_debug_mode(before[0])
         torch.set_num_threads(before[1])
 
 

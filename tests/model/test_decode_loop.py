@@ -38,9 +38,9 @@ def poisoned_memory(request: pytest.FixtureRequest) -> Iterator[None]:
         torch.full((1 << 26,), torch.nan, device="cuda")  # later allocations reuse it
         yield
         return
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_deterministic_debug_mode("warn")
     yield
-    torch.use_deterministic_algorithms(False)
+    torch.set_deterministic_debug_mode("default")
 
 
 def memo_bytes_of_two_steps(case: FastCase) -> int:

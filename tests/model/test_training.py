@@ -103,7 +103,7 @@ def test_a_loss_that_is_no_number_names_the_rate(batches: HistoryBatches, recipe
 
 
 def test_settings_of_torch_are_restored(batches: HistoryBatches, recipe: Recipe) -> None:
-    torch.use_deterministic_algorithms(False)
+    torch.set_deterministic_debug_mode("default")
     config = replace(recipe.training, steps=1, threads=2)
     fit(random_model(recipe.model, 1), batches, config, 1, silent)
     assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == (1, False)
