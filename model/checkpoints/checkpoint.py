@@ -6,6 +6,7 @@
 docs/checkpoints.md describes the format and its faults.
 """
 
+import hashlib
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -28,17 +29,6 @@ from grace.model.checkpoints.weights_file import (
 from grace.model.definition.model import Model
 from grace.model.definition.spec import ModelSpec, load_spec
 
-__all__ = [
-    "MODEL_YAML",
-    "WEIGHTS",
-    "checkpoint_id",
-    "empty_model",
-    "load_checkpoint",
-    "require_match",
-    "save_checkpoint",
-    "write_checkpoint",
-]
-
 MODEL_YAML = "model.yaml"
 WEIGHTS = "model.safetensors"
 
@@ -46,7 +36,6 @@ CPU = torch.device("cpu")
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _ID_DIGITS = 16
-_CHUNK = 1 << 20
 
 
 def save_checkpoint(model: Model, folder: Path) -> str:
@@ -112,8 +101,12 @@ def load_checkpoint(
 def checkpoint_id(folder: Path) -> str:
     """Return 16 hex digits of the XXH3-128 of both files' XXH3-128 digests."""
     digest = xxhash.xxh3_128()
-    for name in (MODEL_YAML, WEIGHTS):
-        digest.update(_file_digest(folder / name))
+    for path in (folder / MODEL_YAML, folder / WEIGHTS):
+        try:
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, xxhash.xxh3_128).digest())
+        except OSError as error:
+            raise CheckpointError(str(path), f"cannot be read: {error.strerror}") from None
     return digest.hexdigest()[:_ID_DIGITS]
 
 
@@ -175,31 +168,15 @@ def _require_same(weights: Weights, shapes: Mapping[str, tuple[int, ...]]) -> No
     path, there = str(weights.path), weights.entries
     for name, shape in shapes.items():
         if name not in there:
-            raise CheckpointError(
-                path, f"missing tensor {name!r} {list(shape)}, which {MODEL_YAML} asks for"
-            )
-        if there[name].shape != shape:
-            raise CheckpointError(
-                path,
-                f"tensor {name!r} must be {list(shape)} by {MODEL_YAML}, "
-                f"got {list(there[name].shape)}",
-            )
-    for name in there:
-        if name not in shapes:
-            raise CheckpointError(
-                path, f"unexpected tensor {name!r}: {MODEL_YAML} describes no such weight"
-            )
-
-
-def _file_digest(path: Path) -> bytes:
-    digest = xxhash.xxh3_128()
-    try:
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                digest.update(chunk)
-    except OSError as error:
-        raise CheckpointError(str(path), f"cannot be read: {error.strerror}") from None
-    return digest.digest()
+            fault = f"missing tensor {name!r} {list(shape)}, which {MODEL_YAML} asks for"
+            raise CheckpointError(path, fault)
+        found = there[name].shape
+        if found != shape:
+            fault = f"tensor {name!r} must be {list(shape)} by {MODEL_YAML}, got {list(found)}"
+            raise CheckpointError(path, fault)
+    for name in sorted(there.keys() - shapes.keys()):
+        fault = f"unexpected tensor {name!r}: {MODEL_YAML} describes no such weight"
+        raise CheckpointError(path, fault)
 
 
 def _write_yaml(path: Path, spec: ModelSpec) -> None:

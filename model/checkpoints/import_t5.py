@@ -5,28 +5,23 @@ own embeddings and head. The vocabulary's other rows become the head's extra row
 the normaliser. So log-probabilities stay those of the softmax over the whole vocabulary.
 """
 
-import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from grace.configs.errors import ConfigError
 from grace.model.checkpoints.checkpoint import empty_model
-from grace.model.checkpoints.t5_folder import CONFIG, T5Config, T5Tensors, open_tensors, read_config
+from grace.model.checkpoints.t5_folder import T5Config, T5Tensors, open_tensors, read_config
 from grace.model.definition.model import Model
-from grace.model.definition.spec import (
-    DecoderSpec,
-    EncoderSpec,
-    ModelSpec,
-    SequenceInput,
-    T5EncoderSpec,
-)
+from grace.model.definition.spec import parse_spec
+from grace.model.definition.t5_encoder import distance_buckets
 
-__all__ = ["T5Layout", "consecutive_offsets", "import_t5"]
+Sublayer: TypeAlias = Mapping[str, tuple[Sequence[str], tuple[int, ...]]]
+"""By our name, the names of the weights that it concatenates, and the shape of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +48,16 @@ def consecutive_offsets(vocab_sizes: tuple[int, ...], first_token: int) -> tuple
 def import_t5(folder: Path, layout: T5Layout) -> Model:
     """Return the model in float32, on the CPU."""
     config = read_config(folder)
-    _require_layout(folder, config, layout)
-    spec = _spec(config, layout)
+    spec = parse_spec(_spec(config, layout), f"{folder} with this layout")
+    attention, cross, feed_forward = _sublayers(config)
     with open_tensors(folder) as tensors:
         state = {
-            **_encoder(tensors, config),
-            **_decoder(tensors, config, spec.sid_length),
+            **_stack(tensors, config, "encoder", config.num_layers, [attention, feed_forward]),
+            **_stack(
+                *(tensors, config, "decoder", config.decoder_layers),
+                [attention, cross, feed_forward],
+            ),
+            **_biases(tensors, config, spec.sid_length),
             **_vocabulary(tensors, config, layout),
         }
         tensors.require_all_used()
@@ -67,25 +66,8 @@ def import_t5(folder: Path, layout: T5Layout) -> Model:
     return model.eval()
 
 
-def _require_layout(folder: Path, config: T5Config, layout: T5Layout) -> None:
-    sizes, offsets = layout.vocab_sizes, layout.token_offsets
-    if not sizes or min(sizes) < 1 or len(offsets) != len(sizes):
-        raise ConfigError(
-            f"vocab sizes {list(sizes)}, token offsets {list(offsets)}: give one positive size and "
-            "one offset per SID position"
-        )
-    last = max(offset + size - 1 for offset, size in zip(offsets, sizes, strict=True))
-    special = [t for t in (*layout.prefix_tokens, layout.eos_token) if t is not None]
-    if min((*offsets, *special)) < 0 or max((last, *special)) >= config.vocab_size:
-        raise ConfigError(
-            f"token offsets {list(offsets)} with vocab sizes {list(sizes)} and special tokens "
-            f"{special} must stay in 0 to {config.vocab_size - 1}, the vocabulary of "
-            f"{folder / CONFIG}"
-        )
-
-
-def _spec(config: T5Config, layout: T5Layout) -> ModelSpec:
-    shared: dict[str, Any] = {
+def _spec(config: T5Config, layout: T5Layout) -> dict[str, Any]:
+    shared = {
         "d_model": config.d_model,
         "heads": config.num_heads,
         "d_head": config.d_kv,
@@ -93,56 +75,76 @@ def _spec(config: T5Config, layout: T5Layout) -> ModelSpec:
         "ffn": config.ffn,
         "norm_eps": config.layer_norm_epsilon,
     }
-    encoder = T5EncoderSpec(
-        layers=config.num_layers,
-        history=layout.history,
-        num_tokens=config.vocab_size,
-        token_offsets=layout.token_offsets,
-        prefix_tokens=layout.prefix_tokens,
-        eos_token=layout.eos_token,
-        relative_buckets=config.relative_attention_num_buckets,
-        relative_max_distance=config.relative_attention_max_distance,
-        **shared,
-    )
-    decoder = DecoderSpec(
-        layers=config.decoder_layers,
-        extra_head_rows=tuple(config.vocab_size - size for size in layout.vocab_sizes),
-        **shared,
-    )
-    history = SequenceInput(layout.max_history, side={})
-    return ModelSpec(
-        layout.sid_space,
-        layout.vocab_sizes,
-        {layout.history: history},
-        EncoderSpec(t5=encoder),
-        decoder,
-    )
-
-
-def _encoder(tensors: T5Tensors, config: T5Config) -> dict[str, Tensor]:
-    state = {
-        "encoder.bias": _bias(tensors, config, "encoder"),
-        "encoder.final_norm": tensors.take("encoder.final_layer_norm.weight", config.d_model),
+    t5 = {
+        "layers": config.num_layers,
+        "history": layout.history,
+        "num_tokens": config.vocab_size,
+        "token_offsets": layout.token_offsets,
+        "prefix_tokens": layout.prefix_tokens,
+        "eos_token": layout.eos_token,
+        "relative_buckets": config.relative_attention_num_buckets,
+        "relative_max_distance": config.relative_attention_max_distance,
     }
-    for i in range(config.num_layers):
-        theirs, ours = f"encoder.block.{i}.layer", f"encoder.layers.{i}"
-        state |= _self_attention(tensors, config, f"{theirs}.0", ours)
-        state |= _feed_forward(tensors, config, f"{theirs}.1", ours)
+    extra = [config.vocab_size - size for size in layout.vocab_sizes]
+    return {
+        "sid_space": layout.sid_space,
+        "vocab_sizes": layout.vocab_sizes,
+        "inputs": {layout.history: {"kind": "sequence", "max_length": layout.max_history}},
+        "encoder": {"t5": t5 | shared},
+        "decoder": {"layers": config.decoder_layers, "extra_head_rows": extra, **shared},
+    }
+
+
+def _sublayers(config: T5Config) -> tuple[Sublayer, Sublayer, Sublayer]:
+    """Return self-attention, cross-attention and the feed-forward network."""
+    d, inner, d_ff = config.d_model, config.inner, config.d_ff
+    attention = {
+        "self_norm": (["layer_norm"], (d,)),
+        "qkv": ([f"SelfAttention.{part}" for part in "qkv"], (inner, d)),
+        "self_out": (["SelfAttention.o"], (d, inner)),
+    }
+    cross = {
+        "cross_norm": (["layer_norm"], (d,)),
+        **{f"cross_{part}": ([f"EncDecAttention.{part}"], (inner, d)) for part in "qkv"},
+        "cross_out": (["EncDecAttention.o"], (d, inner)),
+    }
+    inputs = ("wi_0", "wi_1") if config.ffn == "gated_gelu" else ("wi",)
+    feed_forward = {
+        "ffn_norm": (["layer_norm"], (d,)),
+        "ffn_in": ([f"DenseReluDense.{part}" for part in inputs], (d_ff, d)),
+        "ffn_out": (["DenseReluDense.wo"], (d, d_ff)),
+    }
+    return attention, cross, feed_forward
+
+
+def _stack(
+    tensors: T5Tensors, config: T5Config, stack: str, layers: int, sublayers: list[Sublayer]
+) -> dict[str, Tensor]:
+    gain = tensors.take(f"{stack}.final_layer_norm.weight", config.d_model)
+    state = {f"{stack}.final_norm": gain}
+    for layer in range(layers):
+        for place, weights in enumerate(sublayers):
+            theirs = f"{stack}.block.{layer}.layer.{place}"
+            for ours, (names, shape) in weights.items():
+                parts = [tensors.take(f"{theirs}.{name}.weight", *shape) for name in names]
+                state[f"{stack}.layers.{layer}.{ours}"] = torch.cat(parts)
     return state
 
 
-def _decoder(tensors: T5Tensors, config: T5Config, sid_length: int) -> dict[str, Tensor]:
-    bias = _bias(tensors, config, "decoder")[_causal_buckets(sid_length, config)]
-    state = {
-        "decoder.bias": bias.T.contiguous(),
-        "decoder.final_norm": tensors.take("decoder.final_layer_norm.weight", config.d_model),
-    }
-    for i in range(config.decoder_layers):
-        theirs, ours = f"decoder.block.{i}.layer", f"decoder.layers.{i}"
-        state |= _self_attention(tensors, config, f"{theirs}.0", ours)
-        state |= _cross_attention(tensors, config, f"{theirs}.1", ours)
-        state |= _feed_forward(tensors, config, f"{theirs}.2", ours)
-    return state
+def _biases(tensors: T5Tensors, config: T5Config, sid_length: int) -> dict[str, Tensor]:
+    """Return each stack's relative bias, which the first layer has and the others share."""
+    encoder, decoder = (
+        tensors.take(
+            f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+            config.relative_attention_num_buckets,
+            config.num_heads,
+        )
+        for stack in ("encoder", "decoder")
+    )
+    distances = torch.arange(sid_length)  # back from a token
+    furthest = config.relative_attention_max_distance
+    buckets = distance_buckets(distances, config.relative_attention_num_buckets, furthest)
+    return {"encoder.bias": encoder, "decoder.bias": decoder[buckets].T.contiguous()}
 
 
 def _vocabulary(tensors: T5Tensors, config: T5Config, layout: T5Layout) -> dict[str, Tensor]:
@@ -171,62 +173,3 @@ def _vocabulary(tensors: T5Tensors, config: T5Config, layout: T5Layout) -> dict[
         "decoder.embed": inputs,
         "decoder.head": heads,
     }
-
-
-def _bias(tensors: T5Tensors, config: T5Config, stack: str) -> Tensor:
-    """Return the first layer's bias by bucket and head. The other layers share it."""
-    return tensors.take(
-        f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
-        config.relative_attention_num_buckets,
-        config.num_heads,
-    )
-
-
-def _self_attention(
-    tensors: T5Tensors, config: T5Config, theirs: str, ours: str
-) -> dict[str, Tensor]:
-    d, inner, attention = config.d_model, config.inner, f"{theirs}.SelfAttention"
-    parts = [tensors.take(f"{attention}.{part}.weight", inner, d) for part in "qkv"]
-    return {
-        f"{ours}.self_norm": tensors.take(f"{theirs}.layer_norm.weight", d),
-        f"{ours}.qkv": torch.cat(parts),
-        f"{ours}.self_out": tensors.take(f"{attention}.o.weight", d, inner),
-    }
-
-
-def _cross_attention(
-    tensors: T5Tensors, config: T5Config, theirs: str, ours: str
-) -> dict[str, Tensor]:
-    d, inner, attention = config.d_model, config.inner, f"{theirs}.EncDecAttention"
-    return {
-        f"{ours}.cross_norm": tensors.take(f"{theirs}.layer_norm.weight", d),
-        f"{ours}.cross_q": tensors.take(f"{attention}.q.weight", inner, d),
-        f"{ours}.cross_k": tensors.take(f"{attention}.k.weight", inner, d),
-        f"{ours}.cross_v": tensors.take(f"{attention}.v.weight", inner, d),
-        f"{ours}.cross_out": tensors.take(f"{attention}.o.weight", d, inner),
-    }
-
-
-def _feed_forward(
-    tensors: T5Tensors, config: T5Config, theirs: str, ours: str
-) -> dict[str, Tensor]:
-    d, d_ff, dense = config.d_model, config.d_ff, f"{theirs}.DenseReluDense"
-    inputs = ("wi_0", "wi_1") if config.ffn == "gated_gelu" else ("wi",)
-    return {
-        f"{ours}.ffn_norm": tensors.take(f"{theirs}.layer_norm.weight", d),
-        f"{ours}.ffn_in": torch.cat([tensors.take(f"{dense}.{x}.weight", d_ff, d) for x in inputs]),
-        f"{ours}.ffn_out": tensors.take(f"{dense}.wo.weight", d, d_ff),
-    }
-
-
-def _causal_buckets(length: int, config: T5Config) -> Tensor:
-    """Return the buckets of the distances back, 0 to length - 1: see `t5_encoder`."""
-    buckets, furthest = (
-        config.relative_attention_num_buckets,
-        config.relative_attention_max_distance,
-    )
-    exact, distance = buckets // 2, torch.arange(length)
-    # The same float32 operations as in transformers: at the borders of buckets, rounding decides.
-    growth = torch.log(distance.clamp(min=1).float() / exact) / math.log(furthest / exact)
-    far = (exact + (growth * (buckets - exact)).long()).clamp(max=buckets - 1)
-    return torch.where(distance < exact, distance, far)

@@ -9,6 +9,7 @@ beam search has a choice. A tensor's values depend on the seed, its name and its
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +23,6 @@ from grace.model.checkpoints.checkpoint import empty_model, write_checkpoint
 from grace.model.checkpoints.weights_file import TensorEntry
 from grace.model.definition.model import Model
 from grace.model.definition.spec import ModelSpec, parse_spec
-
-__all__ = ["ModelConfig", "load_model_config", "random_model", "write_random"]
 
 LOGIT_STD = 2.0
 RELATIVE_BIAS_STD = 0.5
@@ -70,12 +69,10 @@ def write_random(
     """Write `random_model`'s checkpoint with one tensor in memory at a time. Return its id."""
     state = empty_model(spec).state_dict()
     entries = {name: TensorEntry(dtype, tuple(weight.shape)) for name, weight in state.items()}
-    made = 0
+    numbers = count(1)
 
     def weight_of(name: str) -> Tensor:
-        nonlocal made
-        made += 1
-        progress(made, len(entries))
+        progress(next(numbers), len(entries))
         return _random_weight(spec, seed, name, entries[name].shape).to(dtype)
 
     return write_checkpoint(spec, entries, weight_of, folder)

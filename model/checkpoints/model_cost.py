@@ -14,23 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from grace.configs.generation import GenerationConfig
 from grace.model.checkpoints.checkpoint import empty_model
 from grace.model.definition.inputs import JaggedIds, ModelInputs, SequenceEvents
-from grace.model.definition.spec import (
-    BagInput,
-    CategoricalInput,
-    DecoderSpec,
-    DenseInput,
-    ModelSpec,
-    SequenceInput,
-)
-
-__all__ = [
-    "BeamCost",
-    "ModelSummary",
-    "decoder_flops",
-    "encoder_flops",
-    "paper_gflops",
-    "summarize_model",
-]
+from grace.model.definition.spec import DecoderSpec, ModelSpec
 
 _PAPER_DECODER = DecoderSpec(layers=3, d_model=2048, heads=16, d_head=128, d_ff=512)
 _PAPER_VOCAB_SIZES = (512,) * 4
@@ -71,17 +55,22 @@ class ModelSummary:
 
 
 def summarize_model(spec: ModelSpec, generation: GenerationConfig) -> ModelSummary:
+    """Return the costs of a model. For the paper's model, equally wide beams come first."""
+    generation.require_steps(spec.sid_length)
     model = empty_model(spec)
     features, encoder, decoder = (
         sum(weight.numel() for weight in stage.parameters())
         for stage in (model.features, model.encoder, model.decoder)
     )
+    widest = max(generation.profiles[generation.default_profile].beams)
+    fixed = _beam_cost(spec, None, (1, *[widest] * (spec.sid_length - 1)))
+    costs = [_beam_cost(spec, name, each.beams) for name, each in generation.profiles.items()]
     return ModelSummary(
         feature_weights=features,
         encoder_weights=encoder,
         decoder_weights=decoder,
         encoder_gflop=encoder_flops(spec) / 1e9,
-        decoder=_beam_costs(spec, generation),
+        decoder=tuple(costs if fixed.paper_gflop is None else [fixed, *costs]),
     )
 
 
@@ -133,15 +122,6 @@ def paper_gflops(spec: ModelSpec, beams: Sequence[int]) -> float | None:
     return _PAPER_GFLOPS.get(tuple(beams)) if is_the_papers else None
 
 
-def _beam_costs(spec: ModelSpec, generation: GenerationConfig) -> tuple[BeamCost, ...]:
-    """Return each profile's cost. For the paper's model, equally wide beams come first."""
-    generation.require_steps(spec.sid_length)
-    widest = max(generation.profiles[generation.default_profile].beams)
-    fixed = _beam_cost(spec, None, (1, *[widest] * (spec.sid_length - 1)))
-    costs = [_beam_cost(spec, name, each.beams) for name, each in generation.profiles.items()]
-    return tuple(costs if fixed.paper_gflop is None else [fixed, *costs])
-
-
 def _beam_cost(spec: ModelSpec, profile: str | None, beams: tuple[int, ...]) -> BeamCost:
     gflop = decoder_flops(spec, beams) / 1e9
     return BeamCost(profile, beams, gflop, paper_gflops(spec, beams))
@@ -149,14 +129,11 @@ def _beam_cost(spec: ModelSpec, profile: str | None, beams: tuple[int, ...]) -> 
 
 def _full_request(spec: ModelSpec) -> ModelInputs:
     """Return the shapes of a request with full sequences and one id per bag."""
-    inputs = spec.inputs.values()
     return ModelInputs(
         batch=1,
-        dense=tuple(
-            torch.empty(1, x.size, device="meta") for x in inputs if isinstance(x, DenseInput)
-        ),
-        categorical=tuple(_ids(1) for x in inputs if isinstance(x, CategoricalInput)),
-        bags=tuple(JaggedIds(_ids(2), _ids(1)) for x in inputs if isinstance(x, BagInput)),
+        dense=tuple(torch.empty(1, x.size, device="meta") for x in spec.dense.values()),
+        categorical=tuple(_ids(1) for _ in spec.categorical),
+        bags=tuple(JaggedIds(_ids(2), _ids(1)) for _ in spec.bags),
         sequences=tuple(
             SequenceEvents(
                 offsets=_ids(2),
@@ -164,8 +141,7 @@ def _full_request(spec: ModelSpec) -> ModelInputs:
                 age_buckets=_ids(x.max_length),
                 side=tuple(_ids(x.max_length) for _ in x.side),
             )
-            for x in inputs
-            if isinstance(x, SequenceInput)
+            for x in spec.sequences.values()
         ),
     )
 

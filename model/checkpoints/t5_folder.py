@@ -19,8 +19,6 @@ from grace.configs.sections import load_section
 from grace.model.checkpoints.weights_file import PICKLE_REMEDY, Weights, open_weights
 from grace.model.definition.spec import Ffn
 
-__all__ = ["CONFIG", "T5Config", "T5Tensors", "open_tensors", "read_config"]
-
 CONFIG = "config.json"
 
 _GENERATION = "generation_config.json"
@@ -94,9 +92,6 @@ class T5Tensors:
         self._owners = {name: file for file in files for name in file.entries}
         self._unused = set(self._owners) - _OPTIONAL
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._owners
-
     def take(self, name: str, *shape: int) -> Tensor:
         """Return a tensor in float32, on the CPU."""
         if name not in self._owners:
@@ -113,7 +108,7 @@ class T5Tensors:
 
     def take_tied(self, name: str, source: str, *shape: int) -> Tensor:
         """Return `name` if the folder has it, else the tensor that it is tied to."""
-        return self.take(name if name in self else source, *shape)
+        return self.take(name if name in self._owners else source, *shape)
 
     def require_all_used(self) -> None:
         for name in sorted(self._unused):
@@ -135,14 +130,8 @@ def read_config(folder: Path) -> T5Config:
             written["decoder_start_token_id"] = chosen
     known = {field.name for field in fields(T5Config)}
     config = load_section(T5Config, {k: v for k, v in written.items() if k in known}, str(path))
-    _require_supported(path, config)
-    _require_sizes(path, config)
-    start = config.decoder_start_token_id
-    if start is None or not 0 <= start < config.vocab_size:
-        raise ConfigError(
-            f"{path}: decoder_start_token_id: expected 0 to {config.vocab_size - 1}, got {start}; "
-            "write there the token that decoding begins with"
-        )
+    for fault in _faults(config):
+        raise ConfigError(f"{path}: {fault}")
     return config
 
 
@@ -152,49 +141,44 @@ def open_tensors(folder: Path) -> Iterator[T5Tensors]:
         yield T5Tensors(folder, [files.enter_context(open_weights(p)) for p in _shards(folder)])
 
 
-def _require_supported(path: Path, config: T5Config) -> None:
+def _faults(config: T5Config) -> Iterator[str]:
+    """Yield each setting that GRACE's T5 does not compute."""
     if config.model_type != "t5":
-        raise ConfigError(f"{path}: model_type: {config.model_type!r}; only 't5' is imported")
+        yield f"model_type: {config.model_type!r}; only 't5' is imported"
     if not config.is_encoder_decoder:
-        raise ConfigError(f"{path}: is_encoder_decoder: must be true: both halves are needed")
-    if config.feed_forward_proj not in _FFNS:
-        raise ConfigError(
-            f"{path}: feed_forward_proj: {config.feed_forward_proj!r} is not supported; "
-            f"supported are {', '.join(_FFNS)}"
+        yield "is_encoder_decoder: must be true: both halves are needed"
+    projection = config.feed_forward_proj
+    if projection not in _FFNS:
+        yield (
+            f"feed_forward_proj: {projection!r} is not supported; supported are {', '.join(_FFNS)}"
         )
     # In transformers, these two override feed_forward_proj.
-    ffn, activation = _FFNS[config.feed_forward_proj]
+    ffn, activation = _FFNS[projection]
     for key, implied in (("dense_act_fn", activation), ("is_gated_act", ffn == "gated_gelu")):
         written = getattr(config, key)
         if written not in (None, implied):
-            raise ConfigError(
-                f"{path}: {key}: {written!r} is not supported with feed_forward_proj "
-                f"{config.feed_forward_proj!r}, which means {implied!r}"
+            yield (
+                f"{key}: {written!r} is not supported with feed_forward_proj {projection!r}, "
+                f"which means {implied!r}"
             )
-
-
-def _require_sizes(path: Path, config: T5Config) -> None:
-    least = {
-        "vocab_size": 1,
-        "d_model": 1,
-        "d_kv": 1,
-        "d_ff": 1,
-        "num_layers": 1,
-        "num_heads": 1,
-        "decoder_layers": 1,
-        "relative_attention_num_buckets": 4,  # the encoder halves them for the two directions
-    }
-    for key, smallest in least.items():
-        if getattr(config, key) < smallest:
-            named = "num_decoder_layers" if key == "decoder_layers" else key
-            raise ConfigError(
-                f"{path}: {named}: must be at least {smallest}, got {getattr(config, key)}"
-            )
-    if config.relative_attention_max_distance <= config.relative_attention_num_buckets // 2:
-        raise ConfigError(
-            f"{path}: relative_attention_max_distance: must be above half of the "
-            f"{config.relative_attention_num_buckets} buckets, "
+    names = ("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_heads")
+    sizes = {name: getattr(config, name) for name in names}
+    for name, size in {**sizes, "num_decoder_layers": config.decoder_layers}.items():
+        if size < 1:
+            yield f"{name}: must be at least 1, got {size}"
+    buckets = config.relative_attention_num_buckets
+    if buckets < 4:  # the encoder halves them for the two directions
+        yield f"relative_attention_num_buckets: must be at least 4, got {buckets}"
+    if config.relative_attention_max_distance <= buckets // 2:
+        yield (
+            f"relative_attention_max_distance: must be above half of the {buckets} buckets, "
             f"got {config.relative_attention_max_distance}"
+        )
+    start = config.decoder_start_token_id
+    if start is None or not 0 <= start < config.vocab_size:
+        yield (
+            f"decoder_start_token_id: expected 0 to {config.vocab_size - 1}, got {start}; "
+            "write there the token that decoding begins with"
         )
 
 

@@ -5,6 +5,7 @@ The writer holds one tensor in memory at a time, so it can write models larger t
 """
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,16 +18,6 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from grace.configs.errors import CheckpointError
-
-__all__ = [
-    "DTYPES",
-    "PICKLE_REMEDY",
-    "TensorEntry",
-    "Weights",
-    "open_weights",
-    "require_finite",
-    "write_weights",
-]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """The types of stored weights."""
@@ -68,8 +59,8 @@ class Weights:
             count = int((~converted.isfinite()).sum())
             raise CheckpointError(
                 str(self.path),
-                f"tensor {name!r} has {count} numbers beyond the range of {_named(dtype)}; load "
-                "it as bfloat16 or float32",
+                f"tensor {name!r} has {count} numbers beyond the range of "
+                f"{str(dtype).removeprefix('torch.')}; load it as bfloat16 or float32",
             )
         return converted
 
@@ -107,7 +98,7 @@ def write_weights(
     end = 0
     for name in names:
         entry = entries[name]
-        begin, end = end, end + entry.dtype.itemsize * _count(entry.shape)
+        begin, end = end, end + entry.dtype.itemsize * math.prod(entry.shape)
         header[name] = {
             "dtype": codes[entry.dtype],
             "shape": list(entry.shape),
@@ -158,11 +149,3 @@ def _entry(path: Path, file: Any, name: str) -> TensorEntry:
             f"tensor {name!r} has dtype {code}, expected one of {', '.join(_CODES)}; convert it",
         )
     return TensorEntry(_CODES[code], tuple(tensor.get_shape()))
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    return int(torch.Size(shape).numel())
-
-
-def _named(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

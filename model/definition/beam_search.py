@@ -21,8 +21,6 @@ from grace.kernels import Beams, DecodeIndex, Ops, UserTensors
 from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import UserContext
 
-__all__ = ["Generated", "beam_search", "leaves_of", "require_together", "root_beams"]
-
 
 @dataclass(frozen=True, slots=True)
 class Generated:

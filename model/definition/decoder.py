@@ -17,8 +17,6 @@ from grace.model.definition.inputs import UserContext
 from grace.model.definition.spec import DecoderSpec
 from grace.model.definition.t5_encoder import hidden_units
 
-__all__ = ["CrossCache", "Decoder"]
-
 
 @dataclass(frozen=True, slots=True)
 class CrossCache:

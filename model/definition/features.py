@@ -4,9 +4,15 @@ T5Features:
     embed    [num_tokens, d_model]
 
 InterFormerFeatures, with N inputs that are not sequences, w = bag_dim and d = d_model:
-    tables.<kind>_<name>.   see `feature_tables`
     project  [non_sequence_tokens * d, N * w]   if N > 0
     tokens   [non_sequence_tokens, d]           added to the projection
+    tables.dense_<name>.         weight [w, size], bias [w]
+    tables.categorical_<name>.   embed [cardinality, w]
+    tables.bag_<name>.           embed [hash_rows, w]
+    tables.sequence_<name>.      embed [L, V, d]                 an event's tokens, by position
+                                 embed_age [AGE_BUCKETS, d]
+                                 embed_position [max_length, d]  0 is the newest event
+                                 embed_side_<side> [cardinality + 1, d]   the last row: not given
 """
 
 import torch
@@ -14,17 +20,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from grace.kernels.row_stable import linear
-from grace.model.definition.feature_tables import (
-    BagTable,
-    CategoricalTable,
-    DenseTable,
-    SequenceTable,
-)
 from grace.model.definition.inputs import (
+    AGE_BUCKETS,
     FeatureTensors,
+    JaggedIds,
     ModelInputs,
+    SequenceEvents,
     SequenceTensors,
-    inputs_of_kind,
 )
 from grace.model.definition.spec import (
     BagInput,
@@ -33,8 +35,6 @@ from grace.model.definition.spec import (
     ModelSpec,
     SequenceInput,
 )
-
-__all__ = ["InterFormerFeatures", "T5Features"]
 
 
 class T5Features(nn.Module):
@@ -85,34 +85,29 @@ class InterFormerFeatures(nn.Module):
         encoder = spec.encoder.interformer
         assert encoder is not None
         width, tokens = encoder.bag_dim, encoder.non_sequence_tokens
-        single: dict[str, nn.Module] = {
-            **{f"dense_{n}": DenseTable(x, width) for n, x in inputs_of_kind(spec, DenseInput)},
-            **{
-                f"categorical_{n}": CategoricalTable(x, width)
-                for n, x in inputs_of_kind(spec, CategoricalInput)
-            },
-            **{f"bag_{n}": BagTable(x, width) for n, x in inputs_of_kind(spec, BagInput)},
-        }
+        single: dict[str, nn.Module] = {}
+        for name, dense in spec.dense.items():
+            single[f"dense_{name}"] = DenseTable(dense, width)
+        for name, categorical in spec.categorical.items():
+            single[f"categorical_{name}"] = CategoricalTable(categorical, width)
+        for name, bag in spec.bags.items():
+            single[f"bag_{name}"] = BagTable(bag, width)
         sequences = {
-            f"sequence_{n}": SequenceTable(x, spec.vocab_sizes, encoder.d_model)
-            for n, x in inputs_of_kind(spec, SequenceInput)
+            f"sequence_{name}": SequenceTable(sequence, spec.vocab_sizes, encoder.d_model)
+            for name, sequence in spec.sequences.items()
         }
         self.tables = nn.ModuleDict(single | sequences)
-        self.project = (
-            nn.Parameter(torch.empty(tokens * encoder.d_model, len(single) * width))
-            if single
-            else None
-        )
+        shape = tokens * encoder.d_model, len(single) * width
+        self.project = nn.Parameter(torch.empty(shape)) if single else None
         self.tokens = nn.Parameter(torch.empty(tokens, encoder.d_model))
 
     def forward(self, inputs: ModelInputs) -> FeatureTensors:
         tables = list(self.tables.values())
         single = (*inputs.dense, *inputs.categorical, *inputs.bags)
+        vectors = [table(value) for table, value in zip(tables, single, strict=False)]
         sequences = zip(tables[len(single) :], inputs.sequences, strict=True)
         return FeatureTensors(
-            non_sequence=self._non_sequence(
-                [table(value) for table, value in zip(tables, single, strict=False)], inputs.batch
-            ),
+            non_sequence=self._non_sequence(vectors, inputs.batch),
             sequences=tuple(table(events) for table, events in sequences),
         )
 
@@ -122,3 +117,69 @@ class InterFormerFeatures(nn.Module):
             return self.tokens.expand(batch, -1, -1)
         projected = linear(torch.cat(vectors, dim=1), self.project)
         return projected.view(batch, *self.tokens.shape) + self.tokens
+
+
+class DenseTable(nn.Module):
+    """W sign(x) log(1 + |x|) + b: numbers of every magnitude stay distinct and small."""
+
+    def __init__(self, spec: DenseInput, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width, spec.size))
+        self.bias = nn.Parameter(torch.empty(width))
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        """[B, size] -> [B, w]"""
+        squashed = numbers.sign() * numbers.abs().log1p()
+        return linear(squashed.to(self.weight.dtype), self.weight) + self.bias
+
+
+class CategoricalTable(nn.Module):
+    def __init__(self, spec: CategoricalInput, width: int) -> None:
+        super().__init__()
+        self.embed = nn.Parameter(torch.empty(spec.cardinality, width))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """[B] -> [B, w]"""
+        return functional.embedding(ids, self.embed)
+
+
+class BagTable(nn.Module):
+    """The mean of the embeddings of a request's ids; zeros if it has none."""
+
+    def __init__(self, spec: BagInput, width: int) -> None:
+        super().__init__()
+        self.embed = nn.Parameter(torch.empty(spec.hash_rows, width))
+
+    def forward(self, ids: JaggedIds) -> Tensor:
+        """Return [B, w]."""
+        return functional.embedding_bag(
+            ids.values, self.embed, ids.offsets, mode="mean", include_last_offset=True
+        )
+
+
+class SequenceTable(nn.Module):
+    """An event becomes the sum of the embeddings of its tokens, age, position and side ids."""
+
+    def __init__(self, spec: SequenceInput, vocab_sizes: tuple[int, ...], d_model: int) -> None:
+        super().__init__()
+        self.max_length = spec.max_length
+        self.sides = tuple(f"embed_side_{name}" for name in spec.side)
+        self.embed = nn.Parameter(torch.empty(len(vocab_sizes), max(vocab_sizes), d_model))
+        self.embed_age = nn.Parameter(torch.empty(AGE_BUCKETS, d_model))
+        self.embed_position = nn.Parameter(torch.empty(spec.max_length, d_model))
+        for name, cardinality in zip(self.sides, spec.side.values(), strict=True):
+            self.register_parameter(name, nn.Parameter(torch.empty(cardinality + 1, d_model)))
+
+    def forward(self, events: SequenceEvents) -> SequenceTensors:
+        rows, places = events.rows_and_places()
+        counts = events.offsets.diff()
+        states = self.embed_age[events.age_buckets]
+        states = states + self.embed_position[counts[rows] - 1 - places]
+        for position, table in enumerate(self.embed):
+            states = states + table[events.sids[:, position]]
+        for name, ids in zip(self.sides, events.side, strict=True):
+            states = states + self.get_parameter(name)[ids]
+        spread = states.new_zeros((len(counts), self.max_length, states.shape[1]))
+        spread[rows, places] = states
+        mask = torch.arange(self.max_length, device=counts.device) < counts[:, None]
+        return SequenceTensors(spread, mask)

@@ -5,7 +5,8 @@ features stage pads sequences to their declared maximum. Every later shape then 
 batch size alone, so a request's numbers never depend on its neighbours.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -14,27 +15,8 @@ import torch
 from torch import Tensor
 
 from grace.kernels import on_device
-from grace.model.definition.spec import (
-    BagInput,
-    CategoricalInput,
-    DenseInput,
-    ModelSpec,
-    SequenceInput,
-)
 
-__all__ = [
-    "AGE_BUCKETS",
-    "FeatureTensors",
-    "JaggedIds",
-    "ModelInputs",
-    "SequenceEvents",
-    "SequenceTensors",
-    "UserContext",
-    "age_buckets",
-    "inputs_of_kind",
-]
-
-Kind = TypeVar("Kind", DenseInput, CategoricalInput, BagInput, SequenceInput)
+Value = TypeVar("Value")
 
 AGE_BUCKETS = 44
 """Bucket 0 is "no time"; the others are powers of two of milliseconds, up to 2^42 ms, 139 years."""
@@ -50,9 +32,6 @@ class JaggedIds:
 
     offsets: Tensor
     values: Tensor
-
-    def to(self, device: torch.device) -> "JaggedIds":
-        return JaggedIds(on_device(self.offsets, device), on_device(self.values, device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +49,6 @@ class SequenceEvents:
     sids: Tensor
     age_buckets: Tensor
     side: tuple[Tensor, ...]
-
-    def to(self, device: torch.device) -> "SequenceEvents":
-        return SequenceEvents(
-            on_device(self.offsets, device),
-            on_device(self.sids, device),
-            on_device(self.age_buckets, device),
-            tuple(on_device(ids, device) for ids in self.side),
-        )
 
     def rows_and_places(self) -> tuple[Tensor, Tensor]:
         """Return each event's request, and the number of that request's earlier events."""
@@ -103,13 +74,7 @@ class ModelInputs:
 
     def to(self, device: torch.device) -> "ModelInputs":
         """Start the copies without waiting: later work on the same stream sees them."""
-        return ModelInputs(
-            self.batch,
-            tuple(on_device(numbers, device) for numbers in self.dense),
-            tuple(on_device(ids, device) for ids in self.categorical),
-            tuple(ids.to(device) for ids in self.bags),
-            tuple(events.to(device) for events in self.sequences),
-        )
+        return map_tensors(self, lambda tensor: on_device(tensor, device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +99,14 @@ class FeatureTensors:
     non_sequence: Tensor | None
     sequences: tuple[SequenceTensors, ...]
 
+    def to(self, dtype: torch.dtype) -> "FeatureTensors":
+        """Cast everything but the masks."""
+        return map_tensors(self, lambda x: x.to(dtype) if x.is_floating_point() else x)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        single = () if self.non_sequence is None else (self.non_sequence,)
+        return (*single, *(x for each in self.sequences for x in (each.states, each.mask)))
+
 
 @dataclass(frozen=True, slots=True)
 class UserContext:
@@ -147,9 +120,17 @@ class UserContext:
     mask: Tensor
 
 
-def inputs_of_kind(spec: ModelSpec, kind: type[Kind]) -> list[tuple[str, Kind]]:
-    """Return the declared inputs of one kind with their names, in the order of every batch."""
-    return [(name, value) for name, value in spec.inputs.items() if isinstance(value, kind)]
+def map_tensors(value: Value, change: Callable[[Tensor], Tensor]) -> Value:
+    """Return dataclasses and tuples with every tensor in them changed."""
+    changed: object = value
+    if isinstance(value, Tensor):
+        changed = change(value)
+    elif isinstance(value, tuple):
+        changed = tuple(map_tensors(item, change) for item in value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        names = [each.name for each in fields(value)]
+        changed = replace(value, **{n: map_tensors(getattr(value, n), change) for n in names})
+    return changed  # type: ignore[return-value]
 
 
 def age_buckets(ages_ms: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

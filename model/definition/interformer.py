@@ -10,15 +10,8 @@ from torch import Tensor, nn
 
 from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
 from grace.kernels.row_stable import linear
-from grace.model.definition.inputs import (
-    FeatureTensors,
-    SequenceTensors,
-    UserContext,
-    inputs_of_kind,
-)
-from grace.model.definition.spec import InterFormerSpec, ModelSpec, SequenceInput
-
-__all__ = ["InterFormerEncoder"]
+from grace.model.definition.inputs import FeatureTensors, SequenceTensors, UserContext
+from grace.model.definition.spec import InterFormerSpec
 
 
 class InterFormerEncoder(nn.Module):
@@ -34,10 +27,9 @@ class InterFormerEncoder(nn.Module):
     final_norm           [d]
     """
 
-    def __init__(self, spec: InterFormerSpec, model: ModelSpec) -> None:
+    def __init__(self, spec: InterFormerSpec, sequences: int) -> None:
         super().__init__()
         self.spec = spec
-        sequences = len(inputs_of_kind(model, SequenceInput))
         self.summaries = nn.ParameterList(
             nn.Parameter(torch.empty(spec.summary_tokens, spec.d_model)) for _ in range(sequences)
         )

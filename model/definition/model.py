@@ -9,8 +9,6 @@ from grace.model.definition.interformer import InterFormerEncoder
 from grace.model.definition.spec import ModelSpec
 from grace.model.definition.t5_encoder import T5Encoder
 
-__all__ = ["Model"]
-
 
 class Model(nn.Module):
     """Its state dict names the tensors of model.safetensors: features.*, encoder.*, decoder.*."""
@@ -25,7 +23,7 @@ class Model(nn.Module):
         else:
             assert spec.encoder.interformer is not None
             self.features = InterFormerFeatures(spec)
-            self.encoder = InterFormerEncoder(spec.encoder.interformer, spec)
+            self.encoder = InterFormerEncoder(spec.encoder.interformer, len(spec.sequences))
         self.decoder = Decoder(spec.decoder, spec.vocab_sizes, spec.context_dim)
 
     def user_context(self, inputs: ModelInputs) -> UserContext:

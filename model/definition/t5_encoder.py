@@ -14,8 +14,6 @@ from grace.kernels.row_stable import gelu, linear
 from grace.model.definition.inputs import FeatureTensors, UserContext
 from grace.model.definition.spec import Ffn, T5EncoderSpec
 
-__all__ = ["T5Encoder", "hidden_units"]
-
 
 def hidden_units(x: Tensor, weight_in: Tensor, ffn: Ffn) -> Tensor:
     """The hidden units of the T5 family's feed-forward network: relu(x W_in), or for
@@ -25,6 +23,16 @@ def hidden_units(x: Tensor, weight_in: Tensor, ffn: Ffn) -> Tensor:
         return torch.relu(hidden)
     gate, value = hidden.chunk(2, dim=-1)
     return gelu(gate) * value
+
+
+def distance_buckets(away: Tensor, buckets: int, furthest: int) -> Tensor:
+    """Return the bucket of each distance, 0 or more: one for each small distance, then ranges that
+    grow logarithmically up to `furthest`."""
+    exact = buckets // 2
+    # The same float32 operations as in transformers: at the borders of buckets, rounding decides.
+    growth = torch.log(away.clamp(min=1).float() / exact) / math.log(furthest / exact)
+    far = (exact + (growth * (buckets - exact)).long()).clamp(max=buckets - 1)
+    return torch.where(away < exact, away, far)
 
 
 class T5Encoder(nn.Module):
@@ -57,7 +65,10 @@ class T5Encoder(nn.Module):
     def _bias_by_distance(self, length: int) -> Tensor:
         """Return [H, 2 * length - 1]: the bias of each distance, key position - query position."""
         distances = torch.arange(1 - length, length, device=self.bias.device)
-        return self.bias[_buckets(distances, self.spec)].t().contiguous()
+        half = self.spec.relative_buckets // 2  # for each direction
+        away = distance_buckets(distances.abs(), half, self.spec.relative_max_distance)
+        buckets = torch.where(distances > 0, half, 0) + away
+        return self.bias[buckets].t().contiguous()
 
 
 class T5EncoderLayer(nn.Module):
@@ -83,16 +94,3 @@ class T5EncoderLayer(nn.Module):
         normed = ops.rms_norm(states, self.ffn_norm, self.spec.norm_eps)
         hidden = hidden_units(normed, self.ffn_in, self.spec.ffn)
         return ops.add_product(states, hidden, self.ffn_out)
-
-
-def _buckets(distances: Tensor, spec: T5EncoderSpec) -> Tensor:
-    """Return the bucket of each distance. Each direction has half of the buckets: one for each
-    small distance, then ranges that grow logarithmically."""
-    half = spec.relative_buckets // 2
-    exact = half // 2
-    away = distances.abs()
-    growth = torch.log(away.clamp(min=1).float() / exact) / math.log(
-        spec.relative_max_distance / exact
-    )
-    far = (exact + (growth * (half - exact)).long()).clamp(max=half - 1)
-    return torch.where(distances > 0, half, 0) + torch.where(away < exact, away, far)

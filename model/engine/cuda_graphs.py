@@ -13,8 +13,6 @@ from typing import ClassVar, Generic, TypeVar
 
 import torch
 
-__all__ = ["WARM_UPS", "GraphMemory", "GraphedCall"]
-
 T = TypeVar("T")
 
 WARM_UPS = 3

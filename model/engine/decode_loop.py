@@ -8,7 +8,7 @@
   CUDA graph of the loop serves any batch. It returns nodes: only a snapshot knows its leaves.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -22,22 +22,6 @@ from grace.model.definition.inputs import UserContext
 from grace.model.engine.decode_weights import FastWeights, float_product
 from grace.model.engine.prefix_memo import PrefixMemo
 
-__all__ = ["FoundNodes", "fast_search"]
-
-
-@dataclass(frozen=True, slots=True)
-class FoundNodes:
-    """`Generated`, with nodes in place of leaves.
-
-    nodes    int32 [B, num_sids]
-    scores   float32 [B, num_sids]
-    corrupt  bool [B]
-    """
-
-    nodes: Tensor
-    scores: Tensor
-    corrupt: Tensor
-
 
 @torch.inference_mode()
 def fast_search(
@@ -47,9 +31,20 @@ def fast_search(
     slot: AdmissionSlot,
     profile: BeamProfile,
     ops: Ops,
-) -> FoundNodes:
+) -> Beams:
+    """Return the last step's beams; `corrupt` is of the whole search."""
     batch = len(context.states)
-    decoder = _FastDecoder.of(weights, memo, ops, context, batch * sum(profile.beams))
+    blocks = batch * sum(profile.beams)
+    shape = (blocks, 3, weights.spec.heads, weights.spec.d_head)
+    decoder = _FastDecoder(
+        weights=weights,
+        memo=memo,
+        ops=ops,
+        cross=_cross_cache(weights, context),
+        pools=tuple(weights.start.new_empty(shape) for _ in weights.qkv),
+        factors=tuple(weights.start.new_empty(blocks, dtype=torch.float32) for _ in weights.qkv),
+        blocks=torch.arange(blocks, dtype=torch.int32, device=weights.device),
+    )
     beams = root_beams(batch, context.states.device)
     prefixes = _empty_prefixes(weights, batch)
     corrupt = beams.corrupt
@@ -67,7 +62,7 @@ def fast_search(
         corrupt = corrupt | beams.corrupt
         if not last:
             prefixes = decoder.continued(step, prefixes, beams)
-    return FoundNodes(beams.nodes, beams.scores, corrupt)
+    return replace(beams, corrupt=corrupt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,22 +104,6 @@ class _FastDecoder:
     pools: tuple[Tensor, ...]
     factors: tuple[Tensor, ...]
     blocks: Tensor
-
-    @staticmethod
-    def of(
-        weights: FastWeights, memo: PrefixMemo, ops: Ops, context: UserContext, blocks: int
-    ) -> "_FastDecoder":
-        shape = (blocks, 3, weights.spec.heads, weights.spec.d_head)
-        new = weights.start.new_empty
-        return _FastDecoder(
-            weights=weights,
-            memo=memo,
-            ops=ops,
-            cross=_cross_cache(weights, context),
-            pools=tuple(new(shape) for _ in weights.qkv),
-            factors=tuple(new(blocks, dtype=torch.float32) for _ in weights.qkv),
-            blocks=torch.arange(blocks, dtype=torch.int32, device=weights.device),
-        )
 
     def step(self, step: int, prefixes: _Prefixes, rows: slice) -> tuple[Tensor, Tensor]:
         """Return logits without their row factors, and the factors. The step's blocks are `rows`.

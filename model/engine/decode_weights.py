@@ -19,17 +19,8 @@ from grace.kernels.decode.lt_products import LtProducts
 from grace.kernels.encoder.norm_and_gates import rms_norm_reference as rms_norm
 from grace.kernels.row_stable import linear
 from grace.model.definition.decoder import Decoder
+from grace.model.definition.inputs import map_tensors
 from grace.model.definition.spec import DecoderSpec
-
-__all__ = [
-    "PLAIN_PRODUCTS",
-    "PRECISIONS",
-    "FastLayer",
-    "FastWeights",
-    "Precision",
-    "Products",
-    "float_product",
-]
 
 Precision: TypeAlias = Literal["fp32", "bf16", "fp16"]
 
@@ -93,11 +84,6 @@ class FastLayer:
     ffn_in: Tensor
     ffn_out: Tensor
 
-    def to(self, device: torch.device, dtype: torch.dtype) -> "FastLayer":
-        return FastLayer(
-            *(getattr(self, f.name).to(device, dtype, copy=True) for f in fields(self))
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class FastWeights:
@@ -132,14 +118,7 @@ class FastWeights:
     def of(decoder: Decoder) -> "FastWeights":
         """Fold the decoder's weights, in float32. They may share its memory: `to` makes copies."""
         weights = {name: weight.detach().float() for name, weight in decoder.named_parameters()}
-        layers = [_of_layer(weights, f"layers.{i}.") for i in range(decoder.spec.layers)]
-        qkv = [
-            weights[f"layers.{i}.qkv"] * weights[f"layers.{i}.self_norm"]
-            for i in range(1, decoder.spec.layers)
-        ]
-        cross_kv = [
-            weights[f"layers.{i}.cross_{kind}"] for i in range(decoder.spec.layers) for kind in "kv"
-        ]
+        names = [f"layers.{i}" for i in range(decoder.spec.layers)]
         return FastWeights(
             spec=decoder.spec,
             vocab_sizes=decoder.vocab_sizes,
@@ -147,9 +126,9 @@ class FastWeights:
             start=weights["start"],
             embed=weights["embed"],
             first_blocks=_first_blocks(decoder.spec, weights),
-            layers=tuple(layers),
-            qkv=tuple(qkv),
-            cross_kv=torch.cat(cross_kv),
+            layers=tuple(_layer(weights, name) for name in names),
+            qkv=tuple(weights[f"{x}.qkv"] * weights[f"{x}.self_norm"] for x in names[1:]),
+            cross_kv=torch.cat([weights[f"{x}.cross_{kind}"] for x in names for kind in "kv"]),
             heads=tuple(_head(decoder, weights, step) for step in range(decoder.sid_length)),
             bias=weights["bias"],
             products=PLAIN_PRODUCTS,
@@ -157,19 +136,8 @@ class FastWeights:
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "FastWeights":
         """Return a copy in another precision."""
-
-        def copied(weight: Tensor) -> Tensor:
-            return weight.to(device, dtype, copy=True)
-
         return replace(
-            self,
-            start=copied(self.start),
-            embed=copied(self.embed),
-            first_blocks=copied(self.first_blocks),
-            layers=tuple(layer.to(device, dtype) for layer in self.layers),
-            qkv=tuple(map(copied, self.qkv)),
-            cross_kv=copied(self.cross_kv),
-            heads=tuple(map(copied, self.heads)),
+            map_tensors(self, lambda weight: weight.to(device, dtype, copy=True)),
             bias=self.bias.to(device, copy=True),
             products=LtProducts(device) if LtProducts.fit(device, dtype) else PLAIN_PRODUCTS,
         )
@@ -204,13 +172,13 @@ class FastWeights:
         return 1 + step * self.embed.shape[1]
 
 
-def _of_layer(weights: Mapping[str, Tensor], layer: str) -> FastLayer:
+def _layer(weights: Mapping[str, Tensor], name: str) -> FastLayer:
     return FastLayer(
-        self_out=weights[f"{layer}self_out"],
-        cross_q=weights[f"{layer}cross_q"] * weights[f"{layer}cross_norm"],
-        cross_out=weights[f"{layer}cross_out"],
-        ffn_in=weights[f"{layer}ffn_in"] * weights[f"{layer}ffn_norm"],
-        ffn_out=weights[f"{layer}ffn_out"],
+        self_out=weights[f"{name}.self_out"],
+        cross_q=weights[f"{name}.cross_q"] * weights[f"{name}.cross_norm"],
+        cross_out=weights[f"{name}.cross_out"],
+        ffn_in=weights[f"{name}.ffn_in"] * weights[f"{name}.ffn_norm"],
+        ffn_out=weights[f"{name}.ffn_out"],
     )
 
 

@@ -1,8 +1,8 @@
 """A batch's inputs as row numbers of tables, which C++ makes of requests.
 
-The tables of one kind follow each other in one, and every id is the number of a row there. So a
-device looks up all inputs of a kind at once, and every shape but that of the bags' ids depends on
-the batch size alone.
+One table holds all tables of a kind, and every id is the number of a row there. So a device looks
+up all inputs of a kind at once, and every shape but that of the bags' ids depends on the batch size
+alone.
 """
 
 from collections.abc import Sequence
@@ -13,29 +13,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from grace.model.definition.inputs import (
-    AGE_BUCKETS,
-    JaggedIds,
-    ModelInputs,
-    SequenceEvents,
-    inputs_of_kind,
-)
-from grace.model.definition.spec import (
-    BagInput,
-    CategoricalInput,
-    DenseInput,
-    ModelSpec,
-    SequenceInput,
-)
-
-__all__ = [
-    "EventRows",
-    "FeatureLookups",
-    "event_rows_of",
-    "model_inputs_of",
-    "squashed",
-    "table_begins",
-]
+from grace.model.definition.inputs import AGE_BUCKETS, JaggedIds, ModelInputs, SequenceEvents
+from grace.model.definition.spec import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +37,7 @@ class FeatureLookups:
     events: Tensor
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """In the order in which the constructor takes them."""
+        """Return them in the order in which the constructor takes them."""
         return (self.dense, self.categorical, self.bag_offsets, self.bag_rows, self.events)
 
 
@@ -77,10 +56,10 @@ class EventRows:
 
 
 def event_rows_of(spec: ModelSpec) -> tuple[tuple[EventRows, ...], int]:
-    """The rows of each sequence of an InterFormer, and the row of zeros after all of them."""
+    """Return the rows of each sequence of an InterFormer, and the row of zeros after all."""
     row, place, found = 0, 0, []
     length, widest = len(spec.vocab_sizes), max(spec.vocab_sizes)
-    for _, sequence in inputs_of_kind(spec, SequenceInput):
+    for sequence in spec.sequences.values():
         tokens = tuple(row + widest * position for position in range(length))
         age = row + widest * length
         position = age + AGE_BUCKETS
@@ -96,41 +75,37 @@ def event_rows_of(spec: ModelSpec) -> tuple[tuple[EventRows, ...], int]:
 
 
 def squashed(lookups: FeatureLookups) -> FeatureLookups:
-    """The same with sign(x) log(1 + |x|) of each number, in the CPU's memory."""
+    """Replace each number by sign(x) log(1 + |x|), in the CPU's memory."""
     numbers = lookups.dense.numpy()
     dense = np.sign(numbers) * np.log1p(np.abs(numbers))
     return replace(lookups, dense=torch.from_numpy(dense))
 
 
 def table_begins(sizes: Sequence[int]) -> npt.NDArray[np.int64]:
-    """Where tables of these sizes begin if they follow each other."""
+    """Return where tables of these sizes begin if they follow each other."""
     return np.cumsum([0, *sizes], dtype=np.int64)[: len(sizes)]
 
 
 def model_inputs_of(spec: ModelSpec, lookups: FeatureLookups) -> ModelInputs:
-    """The inputs whose rows these are, their numbers as sent: each kind by its own tables again."""
-    sizes = [value.size for _, value in inputs_of_kind(spec, DenseInput)]
-    cardinalities = [value.cardinality for _, value in inputs_of_kind(spec, CategoricalInput)]
-    categorical = lookups.categorical - torch.from_numpy(table_begins(cardinalities))
+    """Return the inputs whose rows these are, with numbers as sent, each by its own table again."""
+    sizes = [each.size for each in spec.dense.values()]
+    begins = table_begins([each.cardinality for each in spec.categorical.values()])
     return ModelInputs(
         batch=len(lookups.events),
         dense=tuple(lookups.dense.split_with_sizes(sizes, dim=1)) if sizes else (),
-        categorical=tuple(categorical.unbind(dim=1)),
+        categorical=tuple((lookups.categorical - torch.from_numpy(begins)).unbind(dim=1)),
         bags=_bags_of(spec, lookups),
         sequences=_sequences_of(spec, lookups.events),
     )
 
 
 def _bags_of(spec: ModelSpec, lookups: FeatureLookups) -> tuple[JaggedIds, ...]:
-    begins = table_begins([value.hash_rows for _, value in inputs_of_kind(spec, BagInput)]).tolist()
+    begins = table_begins([each.hash_rows for each in spec.bags.values()]).tolist()
     lengths = lookups.bag_offsets.diff().view(len(lookups.events), len(begins))
-    bag_of_each = (
-        torch.arange(len(begins)).repeat(len(lengths)).repeat_interleave(lengths.flatten())
-    )
+    bag_of_each = torch.arange(len(begins)).repeat(len(lengths))
+    bag_of_each = bag_of_each.repeat_interleave(lengths.flatten())
     return tuple(
-        JaggedIds(
-            _offsets(lengths[:, bag]), lookups.bag_rows[bag_of_each == bag].to(torch.int64) - begin
-        )
+        JaggedIds(_offsets(lengths[:, bag]), lookups.bag_rows[bag_of_each == bag].long() - begin)
         for bag, begin in enumerate(begins)
     )
 
@@ -146,21 +121,19 @@ def _sequences_of(spec: ModelSpec, events: Tensor) -> tuple[SequenceEvents, ...]
         no_ages = torch.zeros(len(sids), dtype=torch.int64)  # its features have no use for them
         return (SequenceEvents(_offsets(tokens // spec.sid_length), sids, no_ages, ()),)
     layout, zeros = event_rows_of(spec)
-    found = []
-    for rows in layout:
-        own = events[:, rows.places].to(torch.int64)
-        live = own[:, :, 0] != zeros
-        age, _, *ids = own[live].unbind(dim=1)
-        length = spec.sid_length
-        found.append(
-            SequenceEvents(
-                _offsets(live.sum(dim=1)),
-                torch.stack(ids[:length], dim=1) - torch.tensor(rows.tokens),
-                age - rows.age,
-                tuple(each - begin for each, begin in zip(ids[length:], rows.side, strict=False)),
-            )
-        )
-    return tuple(found)
+    return tuple(_sequence_of(rows, events[:, rows.places].long(), zeros) for rows in layout)
+
+
+def _sequence_of(rows: EventRows, events: Tensor, zeros: int) -> SequenceEvents:
+    live = events[:, :, 0] != zeros
+    age, _, *ids = events[live].unbind(dim=1)
+    tokens, sides = ids[: len(rows.tokens)], ids[len(rows.tokens) :]
+    return SequenceEvents(
+        offsets=_offsets(live.sum(dim=1)),
+        sids=torch.stack(tokens, dim=1) - torch.tensor(rows.tokens),
+        age_buckets=age - rows.age,
+        side=tuple(each - begin for each, begin in zip(sides, rows.side, strict=False)),
+    )
 
 
 def _offsets(lengths: Tensor) -> Tensor:

@@ -9,14 +9,8 @@ import numpy as np
 import torch
 
 from grace.configs.errors import RequestError
-from grace.model.definition.inputs import ModelInputs, inputs_of_kind
-from grace.model.definition.spec import (
-    BagInput,
-    CategoricalInput,
-    DenseInput,
-    ModelSpec,
-    SequenceInput,
-)
+from grace.model.definition.inputs import ModelInputs
+from grace.model.definition.spec import ModelSpec
 from grace.model.engine.feature_lookups import (
     FeatureLookups,
     event_rows_of,
@@ -25,8 +19,6 @@ from grace.model.engine.feature_lookups import (
 )
 from grace.native.loader import array_in, array_out, declare
 from grace.native.wire_faults import read_batch
-
-__all__ = ["FeatureReader", "ReadFeatures", "read_inputs"]
 
 _open = declare(
     "grace_features_open",
@@ -68,24 +60,21 @@ class ReadFeatures:
 
 
 class FeatureReader:
-    """Any thread may call it."""
+    """A reader of one model's features. Any thread may call it."""
 
     def __init__(self, spec: ModelSpec) -> None:
-        dense = inputs_of_kind(spec, DenseInput)
-        categorical = inputs_of_kind(spec, CategoricalInput)
-        bags = inputs_of_kind(spec, BagInput)
-        self._numbers = sum(each.size for _, each in dense)
-        self._categorical = len(categorical)
-        self._bags = len(bags)
-        self._default_ids = sum(len(each.default) for _, each in bags)
+        self._numbers = sum(each.size for each in spec.dense.values())
+        self._categorical = len(spec.categorical)
+        self._bags = len(spec.bags)
+        self._default_ids = sum(len(each.default) for each in spec.bags.values())
         self._places, self._ids, zeros = _event_shape(spec)
         self._handle = _opened(spec, self._places, self._ids, zeros)
         weakref.finalize(self, _close, self._handle).atexit = False
-        _declare_single(self._handle, dense, categorical, bags)
+        _declare_single(self._handle, spec)
         _declare_sequences(self._handle, spec)
 
     def read(self, messages: Sequence[bytes], size: int) -> ReadFeatures:
-        """The features of grace.v1.RetrieveRequest messages, in the CPU's memory.
+        """Return the features of grace.v1.RetrieveRequest messages, in the CPU's memory.
 
         Empty requests, all defaults, fill the batch up to `size`.
         """
@@ -103,7 +92,7 @@ class FeatureReader:
 
 
 def read_inputs(spec: ModelSpec, messages: Sequence[bytes], size: int) -> ModelInputs:
-    """The inputs of a batch of grace.v1.RetrieveRequest messages.
+    """Return the inputs of a batch of grace.v1.RetrieveRequest messages.
 
     Raises RequestError, naming the field, for what the model cannot read.
     """
@@ -114,7 +103,7 @@ def read_inputs(spec: ModelSpec, messages: Sequence[bytes], size: int) -> ModelI
 
 
 def _event_shape(spec: ModelSpec) -> tuple[int, int, int]:
-    """Places of a request, ids of a place, and the row of what is not there."""
+    """Return places of a request, ids of a place, and the row of what is not there."""
     if spec.encoder.t5 is not None:
         return spec.context_tokens, 1, spec.encoder.t5.num_tokens
     sequences, zeros = event_rows_of(spec)
@@ -136,33 +125,27 @@ def _opened(spec: ModelSpec, places: int, ids: int, zeros: int) -> int:
     return int(handle[0])
 
 
-def _declare_single(
-    handle: int,
-    dense: Sequence[tuple[str, DenseInput]],
-    categorical: Sequence[tuple[str, CategoricalInput]],
-    bags: Sequence[tuple[str, BagInput]],
-) -> None:
-    for name, number in dense:
-        defaults = np.array(number.default or (0.0,) * number.size, np.float32)
-        _add_dense(handle, name.encode(), number.size, defaults)
-    begins = table_begins([each.cardinality for _, each in categorical]).tolist()
-    for (name, chosen), begin in zip(categorical, begins, strict=True):
-        _add_categorical(handle, name.encode(), chosen.cardinality, chosen.default, begin)
-    begins = table_begins([each.hash_rows for _, each in bags]).tolist()
-    for (name, bag), begin in zip(bags, begins, strict=True):
+def _declare_single(handle: int, spec: ModelSpec) -> None:
+    for name, dense in spec.dense.items():
+        defaults = np.array(dense.default or (0.0,) * dense.size, np.float32)
+        _add_dense(handle, name.encode(), dense.size, defaults)
+    begins = table_begins([each.cardinality for each in spec.categorical.values()]).tolist()
+    for (name, one), begin in zip(spec.categorical.items(), begins, strict=True):
+        _add_categorical(handle, name.encode(), one.cardinality, one.default, begin)
+    begins = table_begins([each.hash_rows for each in spec.bags.values()]).tolist()
+    for (name, bag), begin in zip(spec.bags.items(), begins, strict=True):
         ids = np.array(bag.default, np.int64)
         _add_bag(handle, name.encode(), bag.hash_rows, begin, len(ids), ids)
 
 
 def _declare_sequences(handle: int, spec: ModelSpec) -> None:
-    sequences = inputs_of_kind(spec, SequenceInput)
     t5 = spec.encoder.t5
     if t5 is not None:
-        ((name, history),) = sequences
         tokens = np.array(t5.token_offsets, np.int64)
-        _add_sequence(handle, name.encode(), history.max_length, 0, 0, 0, len(tokens), tokens)
+        length = spec.sequences[t5.history].max_length
+        _add_sequence(handle, t5.history.encode(), length, 0, 0, 0, len(tokens), tokens)
         return
-    for (name, sequence), rows in zip(sequences, event_rows_of(spec)[0], strict=True):
+    for (name, sequence), rows in zip(spec.sequences.items(), event_rows_of(spec)[0], strict=True):
         tokens = np.array(rows.tokens, np.int64)
         _add_sequence(
             *(handle, name.encode(), sequence.max_length, rows.places.start),

@@ -1,6 +1,9 @@
 """The features of a batch, from requests to arrays and from arrays to an encoder's input.
 
-On a CPU that is the model's own definition; on a GPU it is `grace.model.engine.fast_features`.
+On a CPU that is the model's own definition, `grace.model.definition.features`. A GPU computes the
+same in a few launches: one table holds all tables of a kind, and the host has made every id the
+number of a row (`feature_lookups`). So all inputs of a kind are one look-up, and all sequences
+another. Sums and means are accumulated in float32 and rounded once.
 """
 
 from collections.abc import Sequence
@@ -8,22 +11,49 @@ from dataclasses import replace
 from typing import Protocol
 
 import torch
+from torch import Tensor
+from torch.nn import functional
 
-from grace.model.definition.inputs import FeatureTensors
+from grace.configs.errors import ConfigError
+from grace.kernels.row_stable import linear
+from grace.model.definition.features import (
+    BagTable,
+    CategoricalTable,
+    DenseTable,
+    InterFormerFeatures,
+    SequenceTable,
+    T5Features,
+)
+from grace.model.definition.inputs import FeatureTensors, SequenceTensors
 from grace.model.definition.model import Model
-from grace.model.engine.fast_features import FastFeatures
-from grace.model.engine.feature_lookups import FeatureLookups, model_inputs_of, squashed
+from grace.model.engine.feature_lookups import (
+    FeatureLookups,
+    event_rows_of,
+    model_inputs_of,
+    squashed,
+)
 from grace.model.engine.feature_reader import FeatureReader, ReadFeatures
 
-__all__ = ["FastStage", "FeatureStage", "PlainStage", "feature_stage_for"]
+_MOST_ROWS = 1 << 31
+
+# torch.embedding_bag's numbers for what functional.embedding_bag names. The latter checks in Python
+# what holds here, and makes the begins of bags that are all of one size again each time.
+_SUM, _MEAN = 0, 1
 
 
 class FeatureStage(Protocol):
     def read(self, messages: Sequence[bytes], size: int) -> ReadFeatures:
-        """As `FeatureReader.read`."""
+        """Do what `FeatureReader.read` does."""
 
-    def compute(self, inputs: FeatureLookups) -> FeatureTensors:
-        """On the current stream, for what this stage's `read` made, on the model's device."""
+    def compute(self, lookups: FeatureLookups) -> FeatureTensors:
+        """Compute on the current stream what this stage's `read` made, on the model's device."""
+
+
+def feature_stage_for(model: Model, dtype: torch.dtype) -> FeatureStage:
+    """Return the fastest stage for the model's device."""
+    if model.decoder.start.device.type == "cpu":
+        return PlainStage(model)
+    return FastStage(model, dtype)
 
 
 class PlainStage:
@@ -33,26 +63,118 @@ class PlainStage:
         self.read = FeatureReader(model.spec).read
 
     @torch.inference_mode()
-    def compute(self, inputs: FeatureLookups) -> FeatureTensors:
-        features: FeatureTensors = self._features(model_inputs_of(self._spec, inputs))
+    def compute(self, lookups: FeatureLookups) -> FeatureTensors:
+        features: FeatureTensors = self._features(model_inputs_of(self._spec, lookups))
         return features
 
 
 class FastStage:
+    """It copies the tables, in `dtype`, on the model's device. If that has no room for both, drop
+    the model's own before anything else is loaded."""
+
+    @torch.inference_mode()
     def __init__(self, model: Model, dtype: torch.dtype) -> None:
         self._reader = FeatureReader(model.spec)
-        self._features = FastFeatures(model, dtype)
+        features = model.features
+        self._single: _SingleInputs | None = None
+        if isinstance(features, T5Features):
+            self._lengths = [features.context_tokens]
+            self._events = _together([features.embed, _zeros(features.embed)], dtype)
+        else:
+            layout, zeros = event_rows_of(model.spec)
+            self._lengths = [rows.places.stop - rows.places.start for rows in layout]
+            self._events = _together([*_event_tables(features), _zeros(features.tokens)], dtype)
+            assert len(self._events) == zeros + 1
+            self._single = _SingleInputs(features, dtype)
+        self._event_begins: dict[int, Tensor] = {}  # by the number of places in a batch
 
     def read(self, messages: Sequence[bytes], size: int) -> ReadFeatures:
         read = self._reader.read(messages, size)
         return replace(read, inputs=squashed(read.inputs))
 
-    def compute(self, inputs: FeatureLookups) -> FeatureTensors:
-        return self._features.compute(inputs)
+    @torch.inference_mode()
+    def compute(self, lookups: FeatureLookups) -> FeatureTensors:
+        return FeatureTensors(
+            None if self._single is None else self._single.tokens(lookups),
+            self._sequences(lookups.events),
+        )
+
+    def _sequences(self, events: Tensor) -> tuple[SequenceTensors, ...]:
+        """events int32 [B, places, ids]"""
+        if not self._lengths:
+            return ()
+        batch, places, ids = events.shape
+        begins = self._event_begins.get(batch * places)
+        if begins is None:
+            begins = torch.arange(0, events.numel(), ids, dtype=torch.int32, device=events.device)
+            self._event_begins[batch * places] = begins
+        sums = torch.embedding_bag(self._events, events.view(-1), begins, mode=_SUM)[0]
+        states = sums.view(batch, places, -1).split_with_sizes(self._lengths, 1)
+        mask = events[:, :, 0] != len(self._events) - 1
+        return tuple(map(SequenceTensors, states, mask.split_with_sizes(self._lengths, 1)))
 
 
-def feature_stage_for(model: Model, dtype: torch.dtype) -> FeatureStage:
-    """The fastest there is where the model is."""
-    if model.decoder.start.device.type == "cpu":
-        return PlainStage(model)
-    return FastStage(model, dtype)
+class _SingleInputs:
+    """The inputs that are no sequences, and the tokens that they become."""
+
+    def __init__(self, features: InterFormerFeatures, dtype: torch.dtype) -> None:
+        self._tokens = features.tokens.to(dtype, copy=True)
+        project = features.project
+        self._project = None if project is None else project.to(dtype, copy=True)
+        tables = list(features.tables.values())
+        dense = [table for table in tables if isinstance(table, DenseTable)]
+        categorical = [table.embed for table in tables if isinstance(table, CategoricalTable)]
+        bags = [table.embed for table in tables if isinstance(table, BagTable)]
+        self._dense: tuple[Tensor, Tensor] | None = None  # the inputs' weights as blocks, biases
+        if dense:
+            weight: Tensor = torch.block_diag(*(x.weight for x in dense))  # type: ignore[no-untyped-call]
+            self._dense = weight.to(dtype), torch.cat([table.bias for table in dense]).to(dtype)
+        self._categorical = _together(categorical, dtype) if categorical else None
+        self._bags = _together(bags, dtype) if bags else None
+
+    def tokens(self, lookups: FeatureLookups) -> Tensor:
+        """-> [B, tokens, d]"""
+        batch = len(lookups.events)
+        if self._project is None:
+            return self._tokens.expand(batch, -1, -1)
+        vectors = []
+        if self._dense is not None:
+            weight, bias = self._dense
+            vectors.append(linear(lookups.dense.to(weight.dtype), weight) + bias)
+        if self._categorical is not None:
+            vectors.append(functional.embedding(lookups.categorical, self._categorical).flatten(1))
+        if self._bags is not None:
+            bags = self._bags, lookups.bag_rows, lookups.bag_offsets
+            means = torch.embedding_bag(*bags, mode=_MEAN, include_last_offset=True)[0]
+            vectors.append(means.view(batch, -1))
+        projected = linear(torch.cat(vectors, dim=1), self._project)
+        return projected.view(batch, *self._tokens.shape) + self._tokens
+
+
+def _event_tables(features: InterFormerFeatures) -> list[Tensor]:
+    """Return the tables in the order in which `event_rows_of` numbers their rows."""
+    found: list[Tensor] = []
+    for table in features.tables.values():
+        if isinstance(table, SequenceTable):
+            found += [table.embed.flatten(0, 1), table.embed_age, table.embed_position]
+            found += [table.get_parameter(name) for name in table.sides]
+    return found
+
+
+def _together(tables: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    """Return one table of all rows. Tables are cast one by one: the largest are gigabytes."""
+    rows = sum(map(len, tables))
+    if rows >= _MOST_ROWS:
+        raise ConfigError(
+            f"inputs: tables of one kind have {rows} rows together, a GPU's features stage numbers "
+            f"at most {_MOST_ROWS - 1}; take a model of smaller tables, or use device cpu"
+        )
+    whole = tables[0].new_empty((rows, tables[0].shape[1]), dtype=dtype)
+    for part, table in zip(whole.split_with_sizes([*map(len, tables)]), tables, strict=True):
+        part.copy_(table)
+    return whole
+
+
+def _zeros(table: Tensor) -> Tensor:
+    """Return a row for what is not there."""
+    return table.new_zeros((1, table.shape[1]))

@@ -9,16 +9,17 @@ and empty users the others, so every shape is known beforehand.
 
 import copy
 from collections.abc import Collection, Iterable
+from functools import partial
 from threading import Lock
 from typing import Protocol
 
 import torch
-from torch import Tensor
 
 from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.kernels import (
     AdmissionSlot,
+    Beams,
     DecodeIndex,
     Ops,
     UserTensors,
@@ -31,24 +32,13 @@ from grace.model.definition.beam_search import (
     leaves_of,
     require_together,
 )
-from grace.model.definition.inputs import FeatureTensors, SequenceTensors
+from grace.model.definition.inputs import FeatureTensors, map_tensors
 from grace.model.definition.model import Model
 from grace.model.engine.cuda_graphs import GraphedCall, GraphMemory
-from grace.model.engine.decode_loop import FoundNodes, fast_search
+from grace.model.engine.decode_loop import fast_search
 from grace.model.engine.decode_weights import PRECISIONS, FastWeights, Precision
 from grace.model.engine.feature_reader import read_inputs
 from grace.model.engine.prefix_memo import PrefixMemo
-
-__all__ = [
-    "FastGeneration",
-    "Generation",
-    "GraphGeneration",
-    "PlainGeneration",
-    "copy_features",
-    "empty_features",
-    "generation_for",
-    "one_sid_index",
-]
 
 
 class Generation(Protocol):
@@ -126,9 +116,7 @@ class FastGeneration:
             self._require_range(precision)
 
     @torch.inference_mode()
-    def search(
-        self, features: FeatureTensors, slot: AdmissionSlot, profile: BeamProfile
-    ) -> FoundNodes:
+    def search(self, features: FeatureTensors, slot: AdmissionSlot, profile: BeamProfile) -> Beams:
         """Search for the slot's users and snapshot; `features` are in this object's precision."""
         context = self._encoder(features, self._encoder_ops)
         return fast_search(self._weights, self.memo, context, slot, profile, self.ops)
@@ -144,7 +132,7 @@ class FastGeneration:
         require_together(self.vocab_sizes, index, profile)
         slot = admission_slot(self.ops)
         slot.point_at(users, index)
-        found = self.search(_cast(features, self.dtype), slot, profile)
+        found = self.search(features.to(self.dtype), slot, profile)
         return Generated(leaves_of(found.nodes, index), found.scores, found.corrupt)
 
     def _require_range(self, precision: Precision) -> None:
@@ -188,7 +176,7 @@ class GraphGeneration:
         self._lock = Lock()
         self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._inputs: dict[int, FeatureTensors] = {}
-        self._calls: dict[tuple[int, BeamProfile], GraphedCall[FoundNodes]] = {}
+        self._calls: dict[tuple[int, BeamProfile], GraphedCall[Beams]] = {}
         index = one_sid_index(fast.vocab_sizes, fast.device)
         widest_first = sorted(set(profiles), key=lambda profile: -sum(profile.beams))
         for profile in widest_first:
@@ -199,7 +187,8 @@ class GraphGeneration:
             bitmask = torch.zeros((bucket, 1), dtype=torch.int64, device=fast.device)
             self._slot.point_at(UserTensors(bitmask, ()), index)
             for profile in widest_first:
-                self._calls[bucket, profile] = self._record(features, profile)
+                search = partial(fast.search, features, self._slot, profile)
+                self._calls[bucket, profile] = GraphedCall(search, self._memory)
         self._done.record(torch.cuda.current_stream(fast.device))
 
     @property
@@ -236,42 +225,27 @@ class GraphGeneration:
             finally:  # the next batch waits for whatever this one has queued
                 self._done.record(stream)
 
-    def _record(self, features: FeatureTensors, profile: BeamProfile) -> GraphedCall[FoundNodes]:
-        return GraphedCall(lambda: self._fast.search(features, self._slot, profile), self._memory)
-
 
 def empty_features(model: Model, batch: int, dtype: torch.dtype) -> FeatureTensors:
     """Return the features of requests without inputs: every batch of this size has their shapes."""
-    device = model.decoder.start.device
-    inputs = read_inputs(model.spec, [], batch).to(device)
+    inputs = read_inputs(model.spec, [], batch).to(model.decoder.start.device)
     with torch.inference_mode():
-        features = _cast(model.features(inputs), dtype)
-        single = features.non_sequence
-        return FeatureTensors(
-            None if single is None else _copy(single),
-            tuple(SequenceTensors(_copy(s.states), s.mask) for s in features.sequences),
-        )
+        features: FeatureTensors = model.features(inputs)
+        # Own memory: features without inputs may be views of a weight.
+        own = partial(torch.clone, memory_format=torch.contiguous_format)
+        return map_tensors(features.to(dtype), own)
 
 
 def copy_features(source: FeatureTensors, target: FeatureTensors) -> None:
     """Copy a batch's features into memory of the same shapes, with a cast, without waiting."""
-    if (source.non_sequence is None) != (target.non_sequence is None) or len(
-        source.sequences
-    ) != len(target.sequences):
+    given, kept = source.tensors(), target.tensors()
+    if len(given) != len(kept):
         raise ValueError("features must be those of the model that generation was made for")
-    pairs: list[tuple[str, Tensor, Tensor]] = []
-    if source.non_sequence is not None and target.non_sequence is not None:
-        pairs.append(("features.non_sequence", source.non_sequence, target.non_sequence))
-    for i, (given, kept) in enumerate(zip(source.sequences, target.sequences, strict=True)):
-        pairs.append((f"features.sequences[{i}].states", given.states, kept.states))
-        pairs.append((f"features.sequences[{i}].mask", given.mask, kept.mask))
-    for name, one, other in pairs:
+    for one, other in zip(given, kept, strict=True):
         if one.shape != other.shape:  # a copy would broadcast one row to all
-            raise ValueError(f"{name} must be {list(other.shape)}, got {list(one.shape)}")
+            raise ValueError(f"features must be {list(other.shape)}, got {list(one.shape)}")
     # One call: every call releases the interpreter's lock and may wait to get it back.
-    torch._foreach_copy_(
-        [kept for _, _, kept in pairs], [given for _, given, _ in pairs], non_blocking=True
-    )
+    torch._foreach_copy_(kept, given, non_blocking=True)
 
 
 def one_sid_index(vocab_sizes: tuple[int, ...], device: torch.device) -> DecodeIndex:
@@ -286,16 +260,3 @@ def one_sid_index(vocab_sizes: tuple[int, ...], device: torch.device) -> DecodeI
         bitmask_table=None,
         blooms=(),
     )
-
-
-def _cast(features: FeatureTensors, dtype: torch.dtype) -> FeatureTensors:
-    single = features.non_sequence
-    return FeatureTensors(
-        None if single is None else single.to(dtype),
-        tuple(SequenceTensors(s.states.to(dtype), s.mask) for s in features.sequences),
-    )
-
-
-def _copy(tensor: Tensor) -> Tensor:
-    """Return own memory: features without inputs may be views of a weight."""
-    return tensor.clone(memory_format=torch.contiguous_format)

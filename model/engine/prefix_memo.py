@@ -20,8 +20,6 @@ from grace.kernels import Ops
 from grace.kernels.row_stable import linear
 from grace.model.engine.decode_weights import PLAIN_PRODUCTS, FastWeights
 
-__all__ = ["PrefixMemo"]
-
 
 @dataclass(frozen=True, slots=True)
 class PrefixMemo:

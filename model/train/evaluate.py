@@ -4,7 +4,7 @@ A recommender ranks the true SID of each user, from 0; recall@k is the share of 
 below k. A true SID that a recommender does not list has the rank ABSENT.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,22 +19,9 @@ from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.definition.beam_search import beam_search
 from grace.model.definition.model import Model
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
-from grace.model.train.loop import reproducible
-
-__all__ = [
-    "ABSENT",
-    "Skew",
-    "evaluate",
-    "follower_ranks",
-    "model_ranks",
-    "popularity_ranks",
-    "random_recall",
-    "recall",
-    "skew_of",
-]
+from grace.model.train.loop import Progress, reproducible
 
 Int64 = npt.NDArray[np.int64]
-Progress = Callable[[str, int, int, str], None]  # (what, done, in all, details)
 
 CUTOFFS = (1, 5, 10, 50)
 ABSENT = np.iinfo(np.int64).max
@@ -72,14 +59,7 @@ def evaluate(
     events = log.last_events()
     index = DecodeIndex.of(catalogue, torch.device("cpu"))
     with reproducible():
-        generated = model_ranks(
-            model,
-            index,
-            batches,
-            events,
-            profile,
-            lambda done, total: progress("evaluate", done, total, ""),
-        )
+        generated = model_ranks(model, index, batches, events, profile, progress)
     counts = log.leaf_counts(catalogue.trie.num_leaves)
     within = tuple(k for k in CUTOFFS if k <= profile.num_sids)
     return {
@@ -127,7 +107,7 @@ def model_ranks(
     batches: HistoryBatches,
     events: Int64,
     profile: BeamProfile,
-    progress: Callable[[int, int], None],
+    progress: Progress,
 ) -> Int64:
     """Rank in the order that the product's own beam search generates.   -> [users]"""
     ops = load_ops(index.csr_tokens.device)
@@ -143,7 +123,7 @@ def model_ranks(
         is_true = generated.leaves.numpy() == batches.log.leaves[rows, np.newaxis]
         user, rank = np.nonzero(is_true)
         ranks[start + user] = rank
-        progress(start + len(rows), len(events))
+        progress("evaluate", start + len(rows), len(events), "")
     return ranks
 
 

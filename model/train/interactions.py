@@ -16,8 +16,6 @@ from grace.index.trie import SidTrie
 from grace.model.definition.inputs import ModelInputs, SequenceEvents, age_buckets
 from grace.model.definition.spec import ModelSpec, SequenceInput
 
-__all__ = ["HistoryBatches", "Interactions", "history_input", "read_interactions"]
-
 Int64 = npt.NDArray[np.int64]
 
 _SPLITS = ("train", "test")
@@ -121,44 +119,41 @@ class HistoryBatches:
 
 def history_input(spec: ModelSpec) -> SequenceInput:
     """Return the model's only input. A log can train no model that has other inputs."""
-    first, *others = spec.inputs.items()
-    extra = others if isinstance(first[1], SequenceInput) else [first]
-    if extra or not isinstance(first[1], SequenceInput):
+    others = [name for name in spec.inputs if name not in [*spec.sequences][:1]]
+    if others:
         raise ConfigError(
-            f"model.inputs.{extra[0][0]}: an interaction log has one sequence of events and "
+            f"model.inputs.{others[0]}: an interaction log has one sequence of events and "
             "nothing else; remove the input"
         )
-    return first[1]
+    (history,) = spec.sequences.values()
+    return history
 
 
 def read_interactions(path: Path, trie: SidTrie, side: Sequence[str] = ()) -> Interactions:
     """Read a log over a catalogue's SIDs, with the columns of ids that `side` names."""
     table = _read_table(path, side)
-    columns = {name: _integers(path, table, name) for name in ("user_id", "timestamp_ms", *side)}
-    order = np.lexsort((columns["timestamp_ms"], columns["user_id"]))
-    user_ids, first, counts = np.unique(
-        columns["user_id"][order], return_index=True, return_counts=True
-    )
+    integers = {name: _integers(path, table, name) for name in ("user_id", "timestamp_ms", *side)}
+    order = np.lexsort((integers["timestamp_ms"], integers["user_id"]))
+    columns = {name: values[order] for name, values in integers.items()}
+    users, first, counts = np.unique(columns["user_id"], return_index=True, return_counts=True)
     test = _held_out(path, table)[order]
-    held_out = test[first]
-    mixed = np.flatnonzero(test != np.repeat(held_out, counts))
+    mixed = np.flatnonzero(test != np.repeat(test[first], counts))
     if len(mixed):
         raise InputError(
-            f"{path}: user {columns['user_id'][order][mixed[0]]} is in both splits; keep all "
-            "events of a user in one"
+            f"{path}: user {columns['user_id'][mixed[0]]} is in both splits; keep all events of a "
+            "user in one"
         )
-    if held_out.all() or not held_out.any():
+    if test.all() or not test.any():
         raise InputError(f"{path}: column split needs users of both kinds, {_SPLITS}")
     sids = _sids(path, table, trie.sid_length)
-    leaves = _leaves(path, sids, trie)
     return Interactions(
         offsets=np.append(first, len(order)),
-        user_ids=user_ids,
-        held_out=held_out,
-        leaves=leaves[order],
+        user_ids=users,
+        held_out=test[first],
+        leaves=_leaves(path, sids, trie)[order],
         sids=sids[order],
-        times_ms=columns["timestamp_ms"][order],
-        side={name: columns[name][order] for name in side},
+        times_ms=columns["timestamp_ms"],
+        side={name: columns[name] for name in side},
     )
 
 
@@ -166,9 +161,9 @@ def _read_table(path: Path, side: Sequence[str]) -> pa.Table:
     names = ["user_id", "sid", "timestamp_ms", "split", *side]
     try:
         known = pq.read_schema(path).names
-        missing = [name for name in names if name not in known]
-        if missing:
-            raise InputError(f"{path}: column {missing[0]!r} is missing; there are {known}")
+        for name in names:
+            if name not in known:
+                raise InputError(f"{path}: column {name!r} is missing; there are {known}")
         table = pq.read_table(path, columns=names)
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
@@ -189,10 +184,9 @@ def _integers(path: Path, table: pa.Table, name: str) -> Int64:
 
 
 def _held_out(path: Path, table: pa.Table) -> npt.NDArray[np.bool_]:
-    splits = table["split"].to_numpy()
-    unknown = sorted({str(split) for split in np.unique(splits)} - set(_SPLITS))
-    if unknown:
-        raise InputError(f"{path}: column 'split' has {unknown[0]!r}; it must be one of {_SPLITS}")
+    splits = table["split"].to_numpy().astype(str)
+    for unknown in sorted({*splits.tolist()} - {*_SPLITS}):
+        raise InputError(f"{path}: column 'split' has {unknown!r}; it must be one of {_SPLITS}")
     held_out: npt.NDArray[np.bool_] = splits == "test"
     return held_out
 
@@ -203,8 +197,7 @@ def _sids(path: Path, table: pa.Table, sid_length: int) -> Int64:
     if not pa.types.is_list(column.type) or not pa.types.is_integer(column.type.value_type):
         raise InputError(f"{path}: column 'sid' must be lists of integers, got {column.type}")
     lengths = column.value_lengths().to_numpy()
-    if (lengths != sid_length).any():
-        row = int(np.argmax(lengths != sid_length))
+    for row in np.flatnonzero(lengths != sid_length):
         raise InputError(
             f"{path}: row {row}: sid has {lengths[row]} tokens, the catalogue's have {sid_length}"
         )
@@ -220,9 +213,7 @@ def _leaves(path: Path, sids: Int64, trie: SidTrie) -> Int64:
     known, given = _sortable(trie.sids(np.arange(trie.num_leaves))), _sortable(sids)
     leaves = np.minimum(np.searchsorted(known, given), len(known) - 1)
     beyond = (sids < 0) | (sids >= trie.vocab_sizes)
-    strange = (known[leaves] != given) | beyond.any(axis=1)
-    if strange.any():
-        row = int(np.argmax(strange))
+    for row in np.flatnonzero((known[leaves] != given) | beyond.any(axis=1)):
         raise InputError(
             f"{path}: row {row}: SID {sids[row].tolist()} is not in the catalogue; "
             "log and ads must be of one SID space"

@@ -16,10 +16,8 @@ from grace.configs.training import TrainingConfig
 from grace.model.definition.model import Model
 from grace.model.train.interactions import HistoryBatches
 
-__all__ = ["fit", "learning_rate_at", "reproducible", "sequence_loss"]
-
 Int64 = npt.NDArray[np.int64]
-Progress = Callable[[int, int, float], None]  # (steps done, steps in all, loss of the last one)
+Progress = Callable[[str, int, int, str], None]  # (what, done, in all, details)
 
 
 def fit(
@@ -51,7 +49,7 @@ def fit(
                     f"training.learning_rate: with {config.learning_rate} the loss is {losses[-1]} "
                     f"at step {step + 1}; choose a lower one"
                 )
-            progress(step + 1, config.steps, losses[-1])
+            progress("train", step + 1, config.steps, f"loss {losses[-1]:.3f}")
     model.eval()
     return losses
 
@@ -79,21 +77,25 @@ def reproducible(threads: int = 1) -> Iterator[None]:
 
     Both settings of torch affect the whole process, so the end of the context restores them.
     """
-    before = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
-    torch.use_deterministic_algorithms(True)
+    before = torch.get_deterministic_debug_mode(), torch.get_num_threads()
+    # `use_deterministic_algorithms` does the same, and imports torch's compiler, for seconds.
+    torch.set_deterministic_debug_mode("error")
     torch.set_num_threads(threads)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before[0])
+        torch.set_deterministic_debug_mode(before[0])
         torch.set_num_threads(before[1])
 
 
 def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
-    matrices = [p for name, p in model.named_parameters() if p.ndim > 1 and "bias" not in name]
-    others = [p for name, p in model.named_parameters() if p.ndim <= 1 or "bias" in name]
+    """Decay matrices; gains and biases have none."""
+    decayed: list[Tensor] = []
+    others: list[Tensor] = []
+    for name, weight in model.named_parameters():
+        (decayed if weight.ndim > 1 and "bias" not in name else others).append(weight)
     return [
-        {"params": matrices, "weight_decay": weight_decay},
+        {"params": decayed, "weight_decay": weight_decay},
         {"params": others, "weight_decay": 0.0},
     ]
 

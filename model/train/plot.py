@@ -7,8 +7,6 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-__all__ = ["plot_loss"]
-
 _WINDOWS = 40  # in the whole curve; the running mean spans one
 
 

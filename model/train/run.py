@@ -10,8 +10,6 @@ generation: {max_batch: 16, profiles: {full: {beams: [1, 64, 64, 64], num_sids: 
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,23 +29,11 @@ from grace.model.checkpoints.init import random_model
 from grace.model.definition.spec import ModelSpec, parse_spec
 from grace.model.train.evaluate import Skew, evaluate, skew_of
 from grace.model.train.interactions import HistoryBatches, history_input, read_interactions
-from grace.model.train.loop import fit
-
-__all__ = [
-    "LOG_FILE",
-    "Recipe",
-    "TrainingReport",
-    "TrainingRun",
-    "catalogue_of",
-    "load_recipe",
-    "train_model",
-]
+from grace.model.train.loop import Progress, fit
 
 ADS_FILE = "ads.parquet"
 TARGETING_FILE = "targeting.yaml"
 LOG_FILE = "interactions.parquet"
-
-Progress = Callable[[str, int, int, str], None]  # (what, done, in all, details)
 
 _SECTIONS = ("model", "training", "generation")
 _FINAL_SHARE = 0.05  # the final loss is the mean over this share of the steps, the last ones
@@ -111,22 +97,17 @@ def train_model(run: TrainingRun, progress: Progress) -> TrainingReport:
     """Train a model, write its checkpoint, and evaluate the checkpoint as read back from disk."""
     if run.out.exists() and (not run.out.is_dir() or any(run.out.iterdir())):
         raise InputError(f"--out {run.out} is already there; choose a new folder, or remove it")
-    with _partial_folder(run.out) as partial:
+    try:
+        run.out.parent.mkdir(parents=True, exist_ok=True)
+        # A temporary folder next to `out`, so that a run that fails leaves no `out`.
+        made = tempfile.TemporaryDirectory(prefix=".grace-train-", dir=run.out.parent)
+    except OSError as error:
+        raise InputError(f"--out {run.out}: cannot be written: {error.strerror}") from None
+    with made as folder:
+        partial = Path(folder) / "checkpoint"
         report = _train(run, partial, progress)
         partial.rename(run.out)
     return report
-
-
-@contextmanager
-def _partial_folder(out: Path) -> Iterator[Path]:
-    """Make a temporary folder next to `out`, so that a run that fails leaves no `out`."""
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        made = tempfile.TemporaryDirectory(prefix=".grace-train-", dir=out.parent)
-    except OSError as error:
-        raise InputError(f"--out {out}: cannot be written: {error.strerror}") from None
-    with made as folder:
-        yield Path(folder) / "checkpoint"
 
 
 def _train(run: TrainingRun, out: Path, progress: Progress) -> TrainingReport:
@@ -138,13 +119,7 @@ def _train(run: TrainingRun, out: Path, progress: Progress) -> TrainingReport:
     config = _with_steps(recipe.training, run, len(log.examples()))
     model = random_model(recipe.model, run.seed)
     started = time.perf_counter()
-    losses = fit(
-        model,
-        batches,
-        config,
-        run.seed,
-        lambda done, total, loss: progress("train", done, total, f"loss {loss:.3f}"),
-    )
+    losses = fit(model, batches, config, run.seed, progress)
     seconds = time.perf_counter() - started
     save_checkpoint(model, out)
     profile = recipe.generation.profiles[recipe.generation.default_profile]

@@ -10,9 +10,9 @@ import torch
 
 from grace.index.users.user_rows import UserRows
 from grace.kernels import QueryTensors, UserTensors
+from grace.model.engine.device_copy import copied_together
 from grace.model.engine.feature_lookups import FeatureLookups
 from grace.model.engine.feature_reader import ReadFeatures
-from grace.model.engine.one_copy import copied_together
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError, wrong_pair
 from grace.server.messages import Failure, InputBatch, PendingRequest, RequestBatch, Retrieval

@@ -38,9 +38,9 @@ def poisoned_memory(request: pytest.FixtureRequest) -> Iterator[None]:
         torch.full((1 << 26,), torch.nan, device="cuda")  # later allocations reuse it
         yield
         return
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_deterministic_debug_mode("warn")
     yield
-    torch.use_deterministic_algorithms(False)
+    torch.set_deterministic_debug_mode("default")
 
 
 def memo_bytes_of_two_steps(case: FastCase) -> int:
@@ -67,29 +67,21 @@ def test_it_finds_the_plain_loops_sids_with_any_memo(name: str, seed: int, devic
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("mode", MatcherMode)
-def test_every_matcher_mode_admits_what_it_admits_plainly(mode: MatcherMode, device: str) -> None:
-    case = on(fast_case("L=4-unequal", 3, mode, ads=90), torch.device(device))
-    got = search_fast(case, load_ops(torch.device(device)))
-    assert_same_sids(got, search_plainly(case, REFERENCE))
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_users_with_few_eligible_ads_leave_beams_dead(device: str) -> None:
-    case = on(fast_case("L=3-gated-scaled", 5, beams=63, ads=40), torch.device(device))
+@pytest.mark.parametrize(
+    ("beams", "num_sids"),
+    [((1, 1, 1, 1), 1), ((1, 7, 21, 3), 15), ((1, 2, 31, 33), 5), ((1, 63, 63, 63), 65)],
+    ids=str,
+)
+def test_one_beam_unequal_beams_and_more_than_there_are_sids_are_no_special_case(
+    beams: tuple[int, ...], num_sids: int, device: str
+) -> None:
+    case = on(fast_case("L=4-extra-rows", 2), torch.device(device))
+    case = replace(case, profile=BeamProfile(beams, num_sids))
     expected = search_plainly(case, REFERENCE)
     live = (expected.leaves != NO_NODE).sum(dim=1)
-    assert 0 < int(live.min()) < 65
+    assert live.max() > 0
+    assert num_sids < 65 or live.min() < 65
     assert_same_sids(search_fast(case, load_ops(torch.device(device))), expected)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_unequal_beams_per_step_and_one_beam_are_no_special_case(device: str) -> None:
-    ops = load_ops(torch.device(device))
-    case = on(fast_case("L=4-extra-rows", 2), torch.device(device))
-    for beams, num_sids in (((1, 1, 1, 1), 1), ((1, 7, 21, 3), 15), ((1, 2, 31, 33), 5)):
-        narrow = replace(case, profile=BeamProfile(beams, num_sids))
-        assert_same_sids(search_fast(narrow, ops), search_plainly(narrow, REFERENCE))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -139,19 +131,6 @@ def test_a_lower_precision_finds_most_of_the_same_sids(dtype: torch.dtype, devic
     assert min(same) > 0.5
     assert sum(same) / len(same) > 0.8
     assert not got.corrupt.any()
-
-
-def test_gains_are_folded_in_float32_and_every_weight_but_the_bias_is_cast_once() -> None:
-    spec, vocab_sizes = DECODERS["L=4-extra-rows"]
-    decoder = random_decoder(spec, vocab_sizes, 13, seed=5).bfloat16()
-    weights = FastWeights.of(decoder)
-    rows = [*range(vocab_sizes[0]), *range(max(vocab_sizes), max(vocab_sizes) + 7)]
-    folded = decoder.head[0].float()[rows] * decoder.final_norm.float()
-    assert torch.equal(weights.heads[0], folded)
-    cast = weights.to(CPU, torch.bfloat16)
-    assert cast.bias.dtype == torch.float32
-    assert torch.equal(cast.heads[0], folded.bfloat16())
-    assert {tensor.dtype for _, tensor in cast.named_tensors()} == {torch.bfloat16}
 
 
 def test_a_memo_takes_as_many_steps_as_fit_and_always_the_first() -> None:

@@ -4,25 +4,19 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
 from grace.configs.errors import ConfigError
-from grace.configs.generation import BeamProfile, GenerationConfig
+from grace.configs.generation import GenerationConfig
 from grace.index.matchers.modes import MatcherMode
 from grace.index.trie import NO_NODE
-from grace.kernels import REFERENCE, UserTensors, load_ops
-from grace.model.definition.beam_search import beam_search
+from grace.kernels import load_ops
 from grace.model.engine.decode_weights import PRECISIONS, Precision
-from grace.model.engine.fast_features import FastFeatures
-from grace.model.engine.feature_lookups import squashed
-from grace.model.engine.feature_reader import FeatureReader
+from grace.model.engine.feature_stage import FastStage
 from grace.model.engine.generation import (
     FastGeneration,
-    PlainGeneration,
     copy_features,
     empty_features,
     generation_for,
-    one_sid_index,
 )
 from support.fast_cases import ALL_STEPS
 from support.generation_cases import MODELS, PROFILES, index_of, make_batch, make_model
@@ -33,35 +27,6 @@ OPS = load_ops(CPU)
 CONFIG = GenerationConfig(4, {"full": PROFILES[1]})
 
 
-@pytest.mark.parametrize("kind", MODELS)
-def test_plain_generation_is_the_encoder_and_beam_search(kind: str) -> None:
-    model = make_model(kind, CPU)
-    index, batch = index_of(model, 1, MatcherMode.UNION, CPU), make_batch(model, 1, 3, 4, CPU)
-    generation = generation_for(model, OPS, "fp32", 0, CONFIG)
-    assert isinstance(generation, PlainGeneration)
-    got = generation.generate(batch.features, batch.users, index, PROFILES[1])
-    with torch.inference_mode():
-        context = model.encoder(batch.features)
-    expected = beam_search(model.decoder, context, batch.users, index, PROFILES[1], OPS)
-    assert torch.equal(got.leaves, expected.leaves)
-    assert torch.equal(got.scores, expected.scores)
-
-
-@pytest.mark.parametrize("profile", PROFILES, ids=["narrow", "wide"])
-@pytest.mark.parametrize("kind", MODELS)
-def test_fast_generation_gives_what_the_plain_one_gives(kind: str, profile: BeamProfile) -> None:
-    model = make_model(kind, CPU)
-    fast = FastGeneration(model, OPS, "fp32", ALL_STEPS)
-    plain = PlainGeneration(model, REFERENCE)
-    for seed, mode in enumerate(MatcherMode):
-        index, batch = index_of(model, seed, mode, CPU), make_batch(model, seed, 3, 4, CPU)
-        got = fast.generate(batch.features, batch.users, index, profile)
-        expected = plain.generate(batch.features, batch.users, index, profile)
-        assert (expected.leaves != NO_NODE).any()
-        assert torch.equal(got.leaves, expected.leaves)
-        torch.testing.assert_close(got.scores, expected.scores, rtol=1e-4, atol=0)
-
-
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("kind", MODELS)
 def test_fast_generation_owns_its_weights(kind: str, precision: Precision) -> None:
@@ -69,9 +34,9 @@ def test_fast_generation_owns_its_weights(kind: str, precision: Precision) -> No
     model = make_model(kind, CPU)
     weights = mapped(tuple(model.state_dict().values()), torch.clone)
     fast = FastGeneration(model, OPS, precision, 0)
-    features = FastFeatures(model, PRECISIONS[precision])
+    features = FastStage(model, PRECISIONS[precision])
     index, batch = index_of(model, 1, MatcherMode.CD, CPU), make_batch(model, 1, 4, 4, CPU)
-    lookups = squashed(FeatureReader(model.spec).read([], 4).inputs)
+    lookups = features.read([], 4).inputs
     before, kept = features.compute(lookups), mapped(batch.features, torch.clone)
     expected = fast.generate(batch.features, batch.users, index, PROFILES[0])
     assert (expected.leaves != NO_NODE).any()
@@ -124,21 +89,6 @@ def test_a_snapshot_of_other_sids_and_a_precision_without_a_gpu_are_refused() ->
         generation_for(model, OPS, "bf16", 0, CONFIG)
 
 
-@pytest.mark.parametrize("kind", MODELS)
-def test_empty_features_have_the_shapes_of_every_batch(kind: str) -> None:
-    model = make_model(kind, CPU)
-    target = empty_features(model, 5, torch.bfloat16)
-    source = make_batch(model, 3, 2, 5, CPU).features
-    with torch.inference_mode():
-        copy_features(source, target)
-    for one, other in zip(source.sequences, target.sequences, strict=True):
-        assert torch.equal(one.states.bfloat16(), other.states)
-        assert torch.equal(one.mask, other.mask)
-    if source.non_sequence is not None:
-        assert target.non_sequence is not None
-        assert torch.equal(source.non_sequence.bfloat16(), target.non_sequence)
-
-
 def test_empty_features_are_no_view_of_a_weight() -> None:
     """A model with sequences only repeats its own tokens as features."""
     spec = MODELS["interformer"]
@@ -157,19 +107,7 @@ def test_empty_features_are_no_view_of_a_weight() -> None:
 def test_features_of_another_batch_size_or_model_are_refused() -> None:
     t5, interformer = (make_model(kind, CPU) for kind in ("t5", "interformer"))
     target = empty_features(interformer, 4, torch.float32)
-    with pytest.raises(ValueError, match=r"features.non_sequence must be \[4, 5, 21\], got \[1, "):
+    with pytest.raises(ValueError, match=r"features must be \[4, 5, 21\], got \[1, "):
         copy_features(make_batch(interformer, 1, 1, 1, CPU).features, target)
     with pytest.raises(ValueError, match="must be those of the model"):
         copy_features(make_batch(t5, 1, 1, 4, CPU).features, target)
-
-
-def test_the_catalogue_of_one_sid_leads_every_beam_to_its_leaf() -> None:
-    index = one_sid_index((3, 2, 5), CPU)
-    users = UserTensors(torch.zeros((2, 1), dtype=torch.int64), ())
-    nodes: Tensor = torch.zeros((2, 1), dtype=torch.int32)
-    for level in range(1, 4):
-        admitted = REFERENCE.admit_children(nodes, users, index)
-        assert admitted.nodes.tolist() == [level, level]
-        assert admitted.tokens.tolist() == [0, 0]
-        nodes = admitted.nodes[:, None].contiguous()
-    assert nodes[0] - index.first_leaf == 0

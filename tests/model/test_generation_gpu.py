@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile
 from grace.index.matchers.modes import MatcherMode
 from grace.index.trie import NO_NODE
@@ -111,44 +110,6 @@ def test_a_snapshot_that_is_gone_is_never_read_again(both: Both) -> None:
     assert_same_sids(both.generate(batch, new, WIDE), expected)
 
 
-def test_the_caller_owns_the_answers(both: Both) -> None:
-    index = index_on_gpu(both, 1)
-    one, other = both.batch(1, 4, 4), both.batch(2, 4, 4)
-    first = both.generate(one, index, WIDE)
-    before = mapped(first, torch.Tensor.clone)
-    both.generate(other, index, WIDE)
-    torch.cuda.synchronize()
-    assert torch.equal(first.leaves, before.leaves)
-    assert torch.equal(first.scores, before.scores)
-
-
-def test_a_request_gives_the_same_bits_at_every_row_of_its_bucket(both: Both) -> None:
-    index = index_on_gpu(both, 1, MatcherMode.CD)
-    batch = both.batch(1, 5, 5)
-    whole = both.generate(batch, index, WIDE)
-    for turn in range(1, 5):
-        places = [(i + turn) % 5 for i in range(5)]
-        features = mapped(batch.features, lambda tensor: tensor[places])  # noqa: B023 (at once)
-        got = both.graphs.generate(features, batch.users, index, WIDE)
-        assert torch.equal(got.leaves, whole.leaves[places])
-        assert torch.equal(got.scores, whole.scores[places])
-
-
-def test_a_corrupt_request_changes_no_other(both: Both) -> None:
-    index, batch = index_on_gpu(both, 1, MatcherMode.CD), both.batch(1, 4, 4)
-    clean = both.generate(batch, index, WIDE)
-    with torch.inference_mode():
-        batch.features.sequences[0].states[2] = torch.nan
-        if batch.features.non_sequence is not None:
-            batch.features.non_sequence[2] = torch.nan
-    got = both.generate(batch, index, WIDE)
-    assert got.corrupt.tolist() == [False, False, True, False]
-    assert (got.leaves[2] == NO_NODE).all()
-    for row in (0, 1, 3):
-        assert torch.equal(got.leaves[row], clean.leaves[row])
-        assert torch.equal(got.scores[row], clean.scores[row])
-
-
 def test_another_thread_records_while_this_one_serves(both: Both) -> None:
     index, batch = index_on_gpu(both, 1), both.batch(3, 4, 4)
     expected = both.plainly(batch, index, WIDE)
@@ -192,15 +153,6 @@ def test_threads_on_different_streams_get_their_own_answers(both: Both) -> None:
         assert len(answers) == 9
         for answer in answers:
             assert_same_sids(answer, right)
-
-
-def test_a_bucket_or_profile_without_a_graph_is_refused(both: Both) -> None:
-    index = index_on_gpu(both, 1)
-    batch = both.batch(1, 2, 2)
-    with pytest.raises(ConfigError, match=r"a batch of 2 with beams \[1, 5, 17\] was not captured"):
-        both.generate(batch, index, WIDE)
-    with pytest.raises(ConfigError, match=r"beams \[1, 9, 9\] was not captured: buckets \[1, 4, 5"):
-        both.generate(both.batch(1, 4, 4), index, BeamProfile((1, 9, 9), 7))
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

@@ -22,13 +22,12 @@ from grace.model.checkpoints.model_cost import (
     summarize_model,
 )
 from grace.model.definition.beam_search import beam_search
-from grace.model.definition.inputs import inputs_of_kind
 from grace.model.definition.spec import (
     BagInput,
-    CategoricalInput,
     DecoderSpec,
     DenseInput,
     EncoderSpec,
+    InputSpec,
     InterFormerSpec,
     ModelSpec,
     SequenceInput,
@@ -38,7 +37,6 @@ from support.in_process import invoke_grace
 from support.models import random_context
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
-from support.plain_inputs import EventSequence, RequestFeatures, encode_inputs
 
 CPU = torch.device("cpu")
 BATCH = 16
@@ -67,7 +65,7 @@ def counted_decoder_flops(spec: ModelSpec, beams: tuple[int, ...]) -> int:
 
 
 @pytest.mark.parametrize("name", DECODERS)
-@pytest.mark.parametrize("beams", [(1, 3, 7), (1, 11, 11), (1, 1, 1)], ids=str)
+@pytest.mark.parametrize("beams", [(1, 3, 7), (1, 11, 11)], ids=str)
 def test_the_decoders_formula_is_what_a_run_computes(name: str, beams: tuple[int, ...]) -> None:
     decoder = DECODERS[name]
     spec = replace(aligned_interformer(), decoder=decoder)
@@ -90,49 +88,15 @@ def test_the_t5_encoders_count_is_its_formula() -> None:
 
 
 def aligned_interformer() -> ModelSpec:
-    return replace(
-        INTERFORMER,
-        vocab_sizes=(11, 3, 7),
-        inputs={
-            "rates": DenseInput(size=16),
-            "device": CategoricalInput(cardinality=5),
-            "pages": BagInput(hash_rows=63),
-            "clicks": SequenceInput(max_length=8, side={"action": 3}),
-            "views": SequenceInput(max_length=24, side={}),
-        },
-        encoder=EncoderSpec(
-            interformer=InterFormerSpec(
-                blocks=2,
-                d_model=32,
-                heads=2,
-                d_ff=48,
-                context_tokens=16,
-                non_sequence_tokens=16,
-                summary_tokens=8,
-                bag_dim=16,
-            )
-        ),
-    )
-
-
-def test_the_interformers_count_is_what_a_run_computes() -> None:
-    spec = aligned_interformer()
-    model = random_model(spec, seed=1).requires_grad_(False)
-    full = RequestFeatures(
-        sequences={
-            name: EventSequence([1] * value.max_length * spec.sid_length)
-            for name, value in inputs_of_kind(spec, SequenceInput)
-        }
-    )
-    with FlopCounterMode(display=False) as counter:
-        model.user_context(encode_inputs(spec, [full] * BATCH).inputs)
-    assert counter.get_total_flops() == BATCH * encoder_flops(spec)
+    interformer = InterFormerSpec(blocks=1, d_model=32, heads=2, d_ff=48, context_tokens=16)
+    inputs: dict[str, InputSpec] = {"rates": DenseInput(size=16)}
+    encoder = EncoderSpec(interformer=interformer)
+    return replace(INTERFORMER, vocab_sizes=(11, 3, 7), inputs=inputs, encoder=encoder)
 
 
 def test_the_size_of_tables_costs_no_operations_and_no_memory() -> None:
-    spec = aligned_interformer()
-    huge = replace(spec, inputs={**spec.inputs, "pages": BagInput(hash_rows=1 << 40)})
-    assert encoder_flops(huge) == encoder_flops(spec)
+    huge = {**INTERFORMER.inputs, "pages": BagInput(hash_rows=1 << 40)}
+    assert encoder_flops(replace(INTERFORMER, inputs=huge)) == encoder_flops(INTERFORMER)
 
 
 @pytest.fixture(scope="module")
@@ -159,13 +123,6 @@ def test_the_papers_configuration_is_the_papers(paper: Path) -> None:
     assert config.generation.default_profile == "full"
     assert config.generation.profiles["full"] == BeamProfile((1, 512, 1024, 1024), 1024)
     assert "reduced" in config.generation.profiles
-
-
-def test_the_papers_operations_come_out_within_three_percent(paper: Path) -> None:
-    spec = load_model_config(paper).model
-    for beams, expected in (((1, 1024, 1024, 1024), 533.0), ((1, 512, 1024, 1024), 446.0)):
-        assert paper_gflops(spec, beams) == expected
-        assert decoder_flops(spec, beams) / 1e9 == pytest.approx(expected, rel=0.03)
 
 
 def test_the_papers_numbers_stand_beside_its_own_model_only(paper: Path) -> None:

@@ -89,8 +89,8 @@ def test_training_lowers_the_loss_and_changes_every_weight(
 ) -> None:
     model = random_model(recipe.model, 1)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    losses = fit(model, batches, recipe.training, 1, silent)
-    assert len(losses) == 60
+    losses = fit(model, batches, replace(recipe.training, steps=40), 1, silent)
+    assert len(losses) == 40
     assert sum(losses[-9:]) / 9 < 0.6 * losses[0]
     after = model.state_dict()
     assert [name for name, weight in after.items() if torch.equal(weight, before[name])] == []
@@ -103,7 +103,7 @@ def test_a_loss_that_is_no_number_names_the_rate(batches: HistoryBatches, recipe
 
 
 def test_settings_of_torch_are_restored(batches: HistoryBatches, recipe: Recipe) -> None:
-    torch.use_deterministic_algorithms(False)
+    torch.set_deterministic_debug_mode("default")
     config = replace(recipe.training, steps=1, threads=2)
     fit(random_model(recipe.model, 1), batches, config, 1, silent)
     assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == (1, False)
@@ -123,24 +123,7 @@ def test_the_rate_rises_linearly_and_falls_as_half_a_cosine_to_zero() -> None:
 def test_a_run_reports_the_recall_of_the_checkpoint_that_it_wrote(
     training_folder: Path, tmp_path: Path
 ) -> None:
-    run = TrainingRun(
-        training_folder, tmp_path / "out", training_folder / "recipe.yaml", epochs=0.1
-    )
-    seen: list[str] = []
-    report = train_model(run, lambda step, _done, _total, latest: seen.append(f"{step} {latest}"))
-    assert report.config.steps == 3  # a tenth of 1,3xx events, 63 a step
-    assert report.config.warmup_steps == 0
-    assert len(report.losses) == 3
-    assert seen[0].startswith("train loss 1")
-    assert seen[-1] == "evaluate "
-    assert report.weights == sum(w.numel() for w in load_checkpoint(run.out).parameters())
-    assert list(report.recall["model"]) == [1, 5]  # 9 SIDs come out, so there is no recall at 10
-    assert list(report.recall["popularity"]) == [1, 5, 10, 50]
-
-
-def test_an_interformer_is_trained_with_the_logs_times_and_actions(
-    training_folder: Path, tmp_path: Path
-) -> None:
+    """The model is an InterFormer, which reads the log's times and actions too."""
     config = tmp_path / "recipe.yaml"
     t5 = SMALL_RECIPE[SMALL_RECIPE.index("    t5:") : SMALL_RECIPE.index("  decoder:")]
     interformer = (
@@ -148,14 +131,25 @@ def test_an_interformer_is_trained_with_the_logs_times_and_actions(
     )
     side = SMALL_RECIPE.replace("max_length: 5", "max_length: 5, side: {action: 5}")
     config.write_text(side.replace(t5, interformer))
-    report = train_model(TrainingRun(training_folder, tmp_path / "out", config, steps=20), silent)
-    assert report.final_loss < 0.9 * report.losses[0]
+    seen: list[str] = []
+    report = train_model(
+        TrainingRun(training_folder, tmp_path / "out", config, epochs=0.3),
+        lambda step, _done, _total, latest: seen.append(f"{step} {latest}"),
+    )
+    assert report.config.steps == len(report.losses) == 7  # 0.3 of 1,3xx events, 63 a step
+    assert report.config.warmup_steps == 0
+    assert report.losses[-1] < report.losses[0]
+    assert seen[0].startswith("train loss 1")
+    assert seen[-1] == "evaluate "
+    assert report.weights == sum(w.numel() for w in load_checkpoint(tmp_path / "out").parameters())
+    assert list(report.recall["model"]) == [1, 5]  # 9 SIDs come out, so there is no recall at 10
+    assert list(report.recall["popularity"]) == [1, 5, 10, 50]
 
 
 def test_equal_seeds_give_equal_weights_and_reports_and_another_seed_others(
     training_folder: Path, tmp_path: Path
 ) -> None:
-    run = TrainingRun(training_folder, tmp_path / "a", training_folder / "recipe.yaml", steps=3)
+    run = TrainingRun(training_folder, tmp_path / "a", training_folder / "recipe.yaml", steps=2)
     runs = run, replace(run, out=tmp_path / "b"), replace(run, out=tmp_path / "c", seed=2)
     one, same, other = (train_model(each, silent) for each in runs)
     assert replace(one, train_seconds=0) == replace(same, train_seconds=0)

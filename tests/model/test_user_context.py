@@ -1,6 +1,6 @@
 """The encoders: their formulas, what changes a user context, and what must not change it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from grace.model.checkpoints.init import random_model
 from grace.model.definition.inputs import FeatureTensors, SequenceTensors
 from grace.model.definition.model import Model
-from grace.model.definition.spec import ModelSpec, SequenceInput
+from grace.model.definition.spec import InputSpec, ModelSpec
 from support.encoder_cases import (
     INTERFORMER,
     T5,
@@ -37,11 +37,6 @@ def model(request: pytest.FixtureRequest) -> Model:
     return random_model(SPECS[request.param], seed=3)
 
 
-@pytest.fixture(scope="module")
-def interformer() -> Model:
-    return random_model(INTERFORMER, seed=3)
-
-
 def test_a_t5_history_without_tokens_has_a_context_of_zeros() -> None:
     encoder = random_model(T5, seed=3).encoder
     nothing = SequenceTensors(torch.zeros(2, 5, 21), torch.zeros(2, 5, dtype=torch.bool))
@@ -51,16 +46,20 @@ def test_a_t5_history_without_tokens_has_a_context_of_zeros() -> None:
     assert not context.states.any()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_the_interformer_is_its_formulas(seed: int, interformer: Model) -> None:
-    rng = np.random.default_rng(seed)
-    requests = [random_features(INTERFORMER, rng), RequestFeatures()]
-    requests.append(replace(requests[0], sequences={"buys": requests[0].sequences["buys"]}))
-    weights = {n: w.numpy().astype(np.float64) for n, w in interformer.state_dict().items()}
-    context = context_of(interformer, *requests)
-    encoder = InputEncoder(INTERFORMER)
+@pytest.mark.parametrize("inputs", ["all", "sequences", "others"])
+def test_the_interformer_is_its_formulas(inputs: str) -> None:
+    rng = np.random.default_rng(1)
+    declared: dict[str, Mapping[str, InputSpec]]
+    declared = {"sequences": INTERFORMER.sequences, "others": INTERFORMER.dense}
+    spec = replace(INTERFORMER, inputs={**declared.get(inputs, INTERFORMER.inputs)})
+    model = random_model(spec, seed=3)
+    requests = [random_features(spec, rng), random_features(spec, rng), RequestFeatures()]
+    requests.append(replace(requests[0], sequences=dict([*requests[0].sequences.items()][1:])))
+    weights = {n: w.numpy().astype(np.float64) for n, w in model.state_dict().items()}
+    context = context_of(model, *requests)
+    encoder = InputEncoder(spec)
     for states, request in zip(context.states, requests, strict=True):
-        expected = plain_context(INTERFORMER, weights, encoder.encode(request))
+        expected = plain_context(spec, weights, encoder.encode(request))
         torch.testing.assert_close(states.double(), torch.from_numpy(expected), rtol=0, atol=2e-5)
     assert context.mask.all()
 
@@ -76,102 +75,60 @@ def without_effect(
     return [name for name, unchanged in zip(others, same.tolist(), strict=True) if unchanged]
 
 
-def with_events(request: RequestFeatures, name: str, **fields: Any) -> RequestFeatures:
-    changed = replace(request.sequences[name], **fields)
-    return replace(request, sequences={**request.sequences, name: changed})
-
-
-def replaced(values: Integers, place: int, value: int) -> list[int]:
+def replaced(values: Sequence[float] | Integers, place: int, value: object) -> list[Any]:
     return [*values[:place], value, *values[place + 1 :]]
 
 
-def test_every_non_sequence_input_changes_the_context(interformer: Model) -> None:
-    request = random_features(INTERFORMER, np.random.default_rng(7))
-    device, pages = request.categorical["device"][0], request.bags["pages"]
-    others = {
-        "hour": replace(request, dense={**request.dense, "hour": [3.5]}),
-        "device": replace(request, categorical={"device": [(device + 1) % 4]}),
-        "an id of pages": replace(request, bags={**request.bags, "pages": [*pages[:-1], 12]}),
-        "one id more": replace(request, bags={**request.bags, "pages": [*pages, 13]}),
-        "topics": replace(request, bags={**request.bags, "topics": [5]}),
-    }
-    rates = request.dense["rates"]
-    for i in range(3):
-        turned = [-x if i == j else x for j, x in enumerate(rates)]
-        others[f"rate {i}"] = replace(request, dense={**request.dense, "rates": turned})
-    assert without_effect(interformer, request, others) == []
-
-
-@pytest.mark.parametrize("name", ["clicks", "buys"])
-def test_every_part_of_every_event_changes_the_context(interformer: Model, name: str) -> None:
-    request = random_features(INTERFORMER, np.random.default_rng(11))
-    events = request.sequences[name]
-    sequence = INTERFORMER.inputs[name]
-    assert isinstance(sequence, SequenceInput)
-    others = {}
+def changes_of_events(
+    spec: ModelSpec, name: str, events: EventSequence
+) -> Iterator[tuple[str, EventSequence]]:
     for i, token in enumerate(events.sids):
-        sids = replaced(events.sids, i, (token + 1) % INTERFORMER.vocab_sizes[i % 3])
-        others[f"token {i}"] = with_events(request, name, sids=sids)
+        other = (token + 1) % spec.vocab_sizes[i % spec.sid_length]
+        yield f"token {i}", replace(events, sids=replaced(events.sids, i, other))
+    length = spec.sid_length
+    yield "order", replace(events, sids=[*events.sids[length:], *events.sids[:length]])
+    fewer = {side: ids[1:] for side, ids in events.side.items()}
+    yield "an event", EventSequence(events.sids[length:], events.timestamps_ms[1:], fewer)
+    if spec.encoder.t5 is not None:
+        return
     for i, time in enumerate(events.timestamps_ms[:-1]):
-        times = replaced(events.timestamps_ms, i, time - 2**34)
-        others[f"time {i}"] = with_events(request, name, timestamps_ms=times)
-    for side, cardinality in sequence.side.items():
+        older = replaced(events.timestamps_ms, i, time - 2**34)
+        yield f"time {i}", replace(events, timestamps_ms=older)
+    yield "times", replace(events, timestamps_ms=())
+    for side, cardinality in spec.sequences[name].side.items():
+        yield f"all of {side}", replace(events, side={**events.side, side: ()})
         for i, value in enumerate(events.side[side]):
             ids = replaced(events.side[side], i, (value + 1) % cardinality)
-            others[f"{side} {i}"] = with_events(request, name, side={**events.side, side: ids})
-    assert without_effect(interformer, request, others) == []
+            yield f"{side} {i}", replace(events, side={**events.side, side: ids})
 
 
-def test_missing_parts_of_a_sequence_change_the_context(interformer: Model) -> None:
-    request = random_features(INTERFORMER, np.random.default_rng(13))
-    clicks = request.sequences["clicks"]
-    shorter = EventSequence(
-        clicks.sids[3:], clicks.timestamps_ms[1:], {n: ids[1:] for n, ids in clicks.side.items()}
-    )
-    others = {
-        "times": with_events(request, "clicks", timestamps_ms=()),
-        "sides": with_events(request, "clicks", side={}),
-        "an event": replace(request, sequences={**request.sequences, "clicks": shorter}),
-        "all events": replace(request, sequences={"buys": request.sequences["buys"]}),
-    }
-    assert without_effect(interformer, request, others) == []
-    at_once = with_events(request, "clicks", timestamps_ms=[5] * len(clicks.timestamps_ms))
-    assert without_effect(interformer, at_once, {"times": others["times"]}) == []
+def changes_of(spec: ModelSpec, request: RequestFeatures) -> Iterator[tuple[str, RequestFeatures]]:
+    """Yield the request with each of its values changed, and without parts of it."""
+    for name, numbers in request.dense.items():
+        for i, number in enumerate(numbers):
+            dense = {**request.dense, name: replaced(numbers, i, number + 1)}
+            yield f"{name} {i}", replace(request, dense=dense)
+    for name, (chosen,) in request.categorical.items():
+        other = (chosen + 1) % spec.categorical[name].cardinality
+        yield name, replace(request, categorical={**request.categorical, name: [other]})
+    for name, ids in request.bags.items():
+        for i in range(len(ids)):
+            bags = {**request.bags, name: replaced(ids, i, 12)}
+            yield f"{name} {i}", replace(request, bags=bags)
+        yield f"more {name}", replace(request, bags={**request.bags, name: [*ids, 13]})
+    for name, events in request.sequences.items():
+        for part, changed in changes_of_events(spec, name, events):
+            sequences = {**request.sequences, name: changed}
+            yield f"{name}: {part}", replace(request, sequences=sequences)
+        rest = {other: x for other, x in request.sequences.items() if other != name}
+        yield f"no {name}", replace(request, sequences=rest)
 
 
-def test_the_order_of_events_changes_the_context(model: Model) -> None:
-    request, turned = (
-        RequestFeatures(sequences={"clicks": EventSequence(sids)})
-        for sids in ([0, 1, 2, 3, 4, 5, 6, 0, 7], [3, 4, 5, 0, 1, 2, 6, 0, 7])
-    )
-    assert without_effect(model, request, {"turned": turned}) == []
-
-
-def test_every_token_of_the_history_changes_the_t5_context() -> None:
-    request = random_features(T5, np.random.default_rng(19))
-    sids = request.sequences["clicks"].sids
-    variants = {
-        f"token {i}": replaced(sids, i, (token + 1) % T5.vocab_sizes[i % 3])
-        for i, token in enumerate(sids)
-    } | {"an event": sids[3:]}
-    others = {
-        name: RequestFeatures(sequences={"clicks": EventSequence(variant)})
-        for name, variant in variants.items()
-    }
-    assert without_effect(random_model(T5, seed=3), request, others) == []
-
-
-def test_events_beyond_the_longest_sequence_change_nothing(model: Model) -> None:
-    rng = np.random.default_rng(23)
-    request = random_features(model.spec, rng)
-    recent = rng.integers(0, 5, 27).tolist()
-    times = list(range(900, 909))
-    full = replace(request, sequences={"clicks": EventSequence(recent, times)})
-    older = EventSequence([1, 2, 3, *recent], [7_000_000, *times])
-    longer = replace(request, sequences={"clicks": older})
-    expected, found = context_of(model, full), context_of(model, longer)
-    assert torch.equal(found.states, expected.states)
-    assert torch.equal(found.mask, expected.mask)
+def test_every_part_of_a_request_changes_the_context(model: Model) -> None:
+    request = random_features(model.spec, np.random.default_rng(11))
+    changes = dict(changes_of(model.spec, request))
+    assert without_effect(model, request, changes) == []
+    assert len(changes) > 9
 
 
 WIDTHS = {
@@ -182,19 +139,13 @@ WIDTHS = {
 }
 
 
-@pytest.fixture(params=[1, 2], ids=["1 thread", "2 threads"])
-def threads(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The number of threads decides how a product is divided into rows."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("spec", WIDTHS.values(), ids=WIDTHS)
-@pytest.mark.parametrize("bucket", [2, 5, 11])
-def test_neighbours_padding_and_row_do_not_change_a_bit(spec: ModelSpec, bucket: int) -> None:
+@pytest.mark.parametrize(("threads", "bucket"), [(1, 2), (1, 11), (2, 5)])
+def test_neighbours_padding_and_row_do_not_change_a_bit(
+    spec: ModelSpec, threads: int, bucket: int
+) -> None:
+    """The number of threads decides how a product is divided into rows."""
+    torch.set_num_threads(threads)
     model = random_model(spec, seed=5)
     rng = np.random.default_rng(29)
     request = random_features(spec, rng)
@@ -221,18 +172,12 @@ def test_batch_sizes_differ_by_rounding_only(spec: ModelSpec) -> None:
         assert torch.equal(padded.mask[0], alone.mask[0])
 
 
-def test_empty_requests_have_a_finite_context(model: Model) -> None:
-    context = context_of(model, RequestFeatures(), batch=3)
-    assert context.states.isfinite().all()
-    assert torch.equal(context.states[0], context.states[2])
-
-
 def test_gradients_reach_every_parameter(model: Model) -> None:
     rng = np.random.default_rng(37)
     # Enough requests that every row of a small table is looked up by some of them.
     requests = [random_features(model.spec, rng) for _ in range(5)] + [RequestFeatures()]
     trained = random_model(model.spec, seed=3)
-    context = trained.user_context(encode_inputs(model.spec, requests).inputs)
+    context = trained.user_context(encode_inputs(model.spec, requests))
     named = {n: p for n, p in trained.named_parameters() if not n.startswith("decoder.")}
     loss = context.states[context.mask].sin().sum()
     gradients = dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))

@@ -19,8 +19,6 @@ from grace.model.definition.spec import (
 )
 from support.plain_inputs import EventSequence, RequestFeatures, encode_inputs
 
-__all__ = ["INTERFORMER", "T5", "context_of", "interformer_spec", "random_features", "t5_spec"]
-
 DECODER = DecoderSpec(layers=1, d_model=8, heads=1, d_head=8, d_ff=8)
 VOCAB_SIZES = (7, 5, 11)
 
@@ -105,4 +103,4 @@ def random_events(
 
 def context_of(model: Model, *requests: RequestFeatures, batch: int | None = None) -> UserContext:
     with torch.inference_mode():
-        return model.user_context(encode_inputs(model.spec, requests, batch).inputs)
+        return model.user_context(encode_inputs(model.spec, requests, batch))

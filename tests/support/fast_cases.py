@@ -22,8 +22,6 @@ from support.op_cases import mapped
 from support.plain_builder import plain_snapshot
 from support.strategies import random_ads, random_schema, random_users
 
-__all__ = ["ALL_STEPS", "DECODERS", "FastCase", "fast_case", "on", "search_fast", "search_plainly"]
-
 ALL_STEPS = 1 << 40  # memo bytes
 
 _RELU = DecoderSpec(layers=2, d_model=24, heads=3, d_head=8, d_ff=40)
@@ -76,13 +74,8 @@ def fast_case(
 
 
 def on(case: FastCase, device: torch.device) -> FastCase:
-    return FastCase(
-        case.decoder.to(device),
-        mapped(case.context, lambda tensor: tensor.to(device)),
-        mapped(case.users, lambda tensor: tensor.to(device)),
-        mapped(case.index, lambda tensor: tensor.to(device)),
-        case.profile,
-    )
+    moved: FastCase = mapped(case, lambda tensor: tensor.to(device))
+    return replace(moved, decoder=case.decoder.to(device))
 
 
 def search_plainly(case: FastCase, ops: Ops) -> Generated:

@@ -18,8 +18,6 @@ from support.plain_builder import plain_snapshot
 from support.plain_inputs import encode_inputs
 from support.strategies import random_ads, random_schema, random_users
 
-__all__ = ["MODELS", "PROFILES", "Batch", "index_of", "make_batch", "make_model"]
-
 _DECODER = DecoderSpec(layers=2, d_model=24, heads=3, d_head=8, d_ff=40, scale_scores=True)
 _GATED = replace(_DECODER, ffn="gated_gelu", scale_scores=False, extra_head_rows=(3, 0, 7))
 
@@ -58,7 +56,7 @@ def make_batch(model: Model, seed: int, requests: int, bucket: int, device: torc
     schema = random_schema(np.random.default_rng(7), (5, 64), 1)
     inputs = encode_inputs(
         model.spec, [random_features(model.spec, rng) for _ in range(requests)], bucket
-    ).inputs
+    )
     users = [*random_users(rng, schema, requests), *[{}] * (bucket - requests)]
     empty = plain_snapshot(schema, model.spec.vocab_sizes, random_ads(rng, schema, (1, 1, 1), 1))
     rows = UserEncoder(schema, empty.set_values).encode(users)

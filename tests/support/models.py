@@ -7,8 +7,6 @@ from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import UserContext
 from grace.model.definition.spec import DecoderSpec
 
-__all__ = ["SMALL_DECODER", "random_context", "random_decoder", "sequence_scores"]
-
 SMALL_DECODER = DecoderSpec(layers=2, d_model=24, heads=3, d_head=8, d_ff=40)
 
 

@@ -16,28 +16,14 @@ from grace.model.definition.inputs import (
     ModelInputs,
     SequenceEvents,
     age_buckets,
-    inputs_of_kind,
 )
 from grace.model.definition.spec import (
-    BagInput,
     CategoricalInput,
     DenseInput,
     ModelSpec,
     SequenceInput,
 )
 from grace.proto.retrieval_pb2 import RetrieveRequest
-
-__all__ = [
-    "EncodedEvents",
-    "EncodedRequest",
-    "EventSequence",
-    "InputEncoder",
-    "Integers",
-    "RequestFeatures",
-    "bag_rows",
-    "encode_inputs",
-    "features_message",
-]
 
 Int64 = npt.NDArray[np.int64]
 Integers: TypeAlias = Sequence[int] | Int64
@@ -48,12 +34,7 @@ NO_AGE = -1
 
 _LAST_TIME = np.uint64(2**63 - 1)
 
-_FIELDS = {
-    DenseInput: "dense",
-    CategoricalInput: "categorical",
-    BagInput: "bags",
-    SequenceInput: "sequences",
-}
+_FIELDS = {"dense": "dense", "categorical": "categorical", "bag": "bags", "sequence": "sequences"}
 """Where a request has the inputs of each kind."""
 
 
@@ -103,23 +84,16 @@ class EncodedRequest:
     ignored: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedInputs:
-    inputs: ModelInputs
-    ignored: tuple[tuple[str, ...], ...]  # per request: names unknown to the model, with their kind
-
-
 def encode_inputs(
     spec: ModelSpec, requests: Sequence[RequestFeatures], batch: int | None = None
-) -> EncodedInputs:
-    """A batch of `batch` requests: those given and, behind them, as many empty ones as it takes.
+) -> ModelInputs:
+    """Return a batch of the given requests and, after them, as many empty ones as it takes.
 
     Raises RequestError, naming the field, for what the model cannot read.
     """
     encoder = InputEncoder(spec)
     encoded = [encoder.encode(request) for request in requests]
-    inputs = encoder.batch(encoded, len(requests) if batch is None else batch)
-    return EncodedInputs(inputs, tuple(request.ignored for request in encoded))
+    return encoder.batch(encoded, len(requests) if batch is None else batch)
 
 
 @dataclass(frozen=True)
@@ -132,19 +106,22 @@ class InputEncoder:
         """Raises RequestError, naming the field."""
         return EncodedRequest(
             dense=tuple(
-                _dense(spec, request.dense.get(name, ()), f"features.dense.{name}.values")
-                for name, spec in self._dense
+                _dense(declared, request.dense.get(name, ()), f"features.dense.{name}.values")
+                for name, declared in self.spec.dense.items()
             ),
             categorical=tuple(
                 _categorical(
-                    spec, request.categorical.get(name, ()), f"features.categorical.{name}.ids"
+                    declared, request.categorical.get(name, ()), f"features.categorical.{name}.ids"
                 )
-                for name, spec in self._categorical
+                for name, declared in self.spec.categorical.items()
             ),
-            bags=self._bags_of(request.bags),
+            bags=tuple(
+                integers(request.bags[name] if len(request.bags.get(name, ())) else bag.default)
+                for name, bag in self.spec.bags.items()
+            ),
             sequences=tuple(
-                self._events(spec, request.sequences.get(name, _NO_EVENTS), name)
-                for name, spec in self._sequences
+                self._events(declared, request.sequences.get(name, _NO_EVENTS), name)
+                for name, declared in self.spec.sequences.items()
             ),
             ignored=tuple(sorted(self._unknown(request))),
         )
@@ -152,20 +129,22 @@ class InputEncoder:
     def batch(self, requests: Sequence[EncodedRequest], size: int) -> ModelInputs:
         """Empty requests, all defaults, fill the batch up to `size`."""
         rows = self.filled_up(requests, size)
+        bags = zip(self.spec.bags.values(), zip(*(r.bags for r in rows), strict=True), strict=True)
         return ModelInputs(
             batch=size,
-            dense=tuple(_stack(column) for column in zip(*(r.dense for r in rows), strict=True)),
+            dense=tuple(
+                torch.from_numpy(np.stack(column))
+                for column in zip(*(r.dense for r in rows), strict=True)
+            ),
             categorical=tuple(
                 torch.tensor(column) for column in zip(*(r.categorical for r in rows), strict=True)
             ),
             bags=tuple(
                 JaggedIds(
                     _offsets(column),
-                    torch.from_numpy(bag_rows(np.concatenate(column), spec.hash_rows)),
+                    torch.from_numpy(bag_rows(np.concatenate(column), bag.hash_rows)),
                 )
-                for (_, spec), column in zip(
-                    self._bags, zip(*(r.bags for r in rows), strict=True), strict=True
-                )
+                for bag, column in bags
             ),
             sequences=tuple(
                 _join(column) for column in zip(*(r.sequences for r in rows), strict=True)
@@ -179,30 +158,8 @@ class InputEncoder:
         return [*requests, *[self._empty] * (size - len(requests))]
 
     @cached_property
-    def _dense(self) -> list[tuple[str, DenseInput]]:
-        return inputs_of_kind(self.spec, DenseInput)
-
-    @cached_property
-    def _categorical(self) -> list[tuple[str, CategoricalInput]]:
-        return inputs_of_kind(self.spec, CategoricalInput)
-
-    @cached_property
-    def _bags(self) -> list[tuple[str, BagInput]]:
-        return inputs_of_kind(self.spec, BagInput)
-
-    @cached_property
-    def _sequences(self) -> list[tuple[str, SequenceInput]]:
-        return inputs_of_kind(self.spec, SequenceInput)
-
-    @cached_property
     def _empty(self) -> EncodedRequest:
         return self.encode(RequestFeatures())
-
-    def _bags_of(self, given: Mapping[str, Integers]) -> tuple[Int64, ...]:
-        return tuple(
-            integers(given[name] if len(given.get(name, ())) else spec.default)
-            for name, spec in self._bags
-        )
 
     def _events(self, spec: SequenceInput, events: EventSequence, name: str) -> EncodedEvents:
         field, length = f"features.sequences.{name}", self.spec.sid_length
@@ -227,18 +184,12 @@ class InputEncoder:
         return EncodedEvents(sids, ages, tuple(side))
 
     def _unknown(self, request: RequestFeatures) -> Iterable[str]:
-        given: dict[str, Mapping[str, object]] = {
-            "dense": request.dense,
-            "categorical": request.categorical,
-            "bags": request.bags,
-            "sequences": request.sequences,
-        }
-        for kind, names in given.items():
-            for name in sorted(names):
+        for kind in _FIELDS.values():
+            for name in sorted(getattr(request, kind)):
                 declared = self.spec.inputs.get(name)
                 if declared is None:
                     yield f"{kind}.{name}"
-                elif (right := _FIELDS[type(declared)]) != kind:
+                elif (right := _FIELDS[declared.kind]) != kind:
                     raise RequestError(
                         f"features.{kind}.{name}", f"the model reads it as features.{right}.{name}"
                     )
@@ -310,10 +261,6 @@ def _per_event(values: Integers, events: int, field: str) -> Int64:
             field, f"number of values: {len(numbers)}, of events: {events}; send one for each event"
         )
     return numbers
-
-
-def _stack(rows: Sequence[Float32]) -> Tensor:
-    return torch.from_numpy(np.stack(rows))
 
 
 def _offsets(rows: Sequence[npt.NDArray[np.generic]]) -> Tensor:

@@ -8,17 +8,9 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from grace.model.definition.inputs import age_buckets, inputs_of_kind
-from grace.model.definition.spec import (
-    BagInput,
-    CategoricalInput,
-    DenseInput,
-    ModelSpec,
-    SequenceInput,
-)
+from grace.model.definition.inputs import age_buckets
+from grace.model.definition.spec import ModelSpec
 from support.plain_inputs import EncodedRequest, bag_rows
-
-__all__ = ["plain_context"]
 
 Float64 = npt.NDArray[np.float64]
 Weights = Mapping[str, Float64]
@@ -54,19 +46,19 @@ def plain_context(spec: ModelSpec, weights: Weights, request: EncodedRequest) ->
 
 def non_sequence_tokens(spec: ModelSpec, weights: Weights, request: EncodedRequest) -> Float64:
     vectors = []
-    for (name, _), numbers in zip(inputs_of_kind(spec, DenseInput), request.dense, strict=True):
+    for name, numbers in zip(spec.dense, request.dense, strict=True):
         table = below(weights, f"features.tables.dense_{name}.")
         squashed = np.sign(numbers) * np.log1p(np.abs(numbers, dtype=np.float64))
         vectors.append(table["weight"] @ squashed + table["bias"])
-    for (name, _), chosen in zip(
-        inputs_of_kind(spec, CategoricalInput), request.categorical, strict=True
-    ):
+    for name, chosen in zip(spec.categorical, request.categorical, strict=True):
         vectors.append(weights[f"features.tables.categorical_{name}.embed"][chosen])
-    for (name, bag), ids in zip(inputs_of_kind(spec, BagInput), request.bags, strict=True):
+    for (name, bag), ids in zip(spec.bags.items(), request.bags, strict=True):
         table_rows = weights[f"features.tables.bag_{name}.embed"]
         found = table_rows[bag_rows(ids, bag.hash_rows)]
         vectors.append(found.mean(0) if len(found) else np.zeros(table_rows.shape[1]))
     tokens = weights["features.tokens"]
+    if not vectors:
+        return tokens
     projected = weights["features.project"] @ np.concatenate(vectors)
     added: Float64 = tokens + projected.reshape(tokens.shape)
     return added
@@ -74,9 +66,7 @@ def non_sequence_tokens(spec: ModelSpec, weights: Weights, request: EncodedReque
 
 def event_states(spec: ModelSpec, weights: Weights, request: EncodedRequest) -> list[Float64]:
     found = []
-    for (name, declared), events in zip(
-        inputs_of_kind(spec, SequenceInput), request.sequences, strict=True
-    ):
+    for (name, declared), events in zip(spec.sequences.items(), request.sequences, strict=True):
         table = below(weights, f"features.tables.sequence_{name}.")
         states = np.zeros((len(events.sids), table["embed"].shape[2]))
         for event, sid in enumerate(events.sids):

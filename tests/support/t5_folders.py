@@ -14,8 +14,6 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-__all__ = ["PAD", "Sid", "T5Shape", "write_t5"]
-
 Sid = tuple[int, ...]
 PAD = 0
 

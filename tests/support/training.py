@@ -5,8 +5,6 @@ from pathlib import Path
 
 from grace.catalogues.synth import CatalogueSpec, write_folder
 
-__all__ = ["SMALL_RECIPE", "plain_gini", "write_small_data"]
-
 SMALL_RECIPE = """
 model:
   inputs: {clicks: {kind: sequence, max_length: 5}}

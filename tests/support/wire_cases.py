@@ -1,10 +1,9 @@
 """Features as bytes, written in all the ways in which protobuf lets them be written."""
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
-from grace.model.definition.inputs import inputs_of_kind
 from grace.model.definition.spec import (
     BagInput,
     CategoricalInput,
@@ -60,8 +59,10 @@ def random_wire(random: Random, spec: ModelSpec, flaws: float = 0.0) -> bytes:
     Without flaws it is what clients send: each name once, and values that the model takes.
     """
     entries = []
-    for number, kind in enumerate((DenseInput, CategoricalInput, BagInput, SequenceInput), start=1):
-        for name, value in inputs_of_kind(spec, kind):
+    kinds: list[Mapping[str, InputSpec]]
+    kinds = [spec.dense, spec.categorical, spec.bags, spec.sequences]
+    for number, declared in enumerate(kinds, start=1):
+        for name, value in declared.items():
             if random.random() < 0.15:
                 continue
             message = _input(random, spec, value, flaws)

@@ -1,0 +1,136 @@
+"""Features as look-ups of a few tables, against the model's own, and their copy to a device."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from grace.model.checkpoints.init import random_model
+from grace.model.definition.inputs import FeatureTensors
+from grace.model.definition.model import Model
+from grace.model.definition.spec import (
+    BagInput,
+    CategoricalInput,
+    DenseInput,
+    ModelSpec,
+    SequenceInput,
+)
+from grace.model.engine.device_copy import copied_together
+from grace.model.engine.feature_lookups import FeatureLookups
+from grace.model.engine.feature_stage import FastStage, PlainStage, feature_stage_for
+from support.encoder_cases import INTERFORMER, T5, random_features
+from support.plain_inputs import EventSequence, RequestFeatures, encode_inputs, features_message
+
+DEVICES = pytest.mark.parametrize(
+    "device", [torch.device("cpu"), pytest.param(torch.device("cuda"), marks=pytest.mark.gpu)]
+)
+
+
+def only(*kinds: type) -> ModelSpec:
+    inputs = {name: x for name, x in INTERFORMER.inputs.items() if isinstance(x, kinds)}
+    return replace(INTERFORMER, inputs=inputs)
+
+
+SPECS = {
+    "t5": T5,
+    "t5-bare": replace(T5, encoder=replace(T5.encoder, t5=replace(
+        T5.encoder.t5, prefix_tokens=(), eos_token=None))),  # type: ignore[type-var]
+    "interformer": INTERFORMER,
+    "sequences": only(SequenceInput),
+    "no-sequence": only(DenseInput, CategoricalInput, BagInput),
+    "no-dense": only(SequenceInput, CategoricalInput, BagInput),
+    "bags": only(SequenceInput, BagInput),
+}  # fmt: skip
+
+
+def model_of(spec: ModelSpec) -> Model:
+    return random_model(spec, seed=3).eval().requires_grad_(False)
+
+
+def requests_of(spec: ModelSpec, seed: int, count: int) -> list[RequestFeatures]:
+    """Full ones, an empty one, and one whose sequences have neither times nor sides."""
+    rng = np.random.default_rng(seed)
+    full = [random_features(spec, rng) for _ in range(count)]
+    bare = {name: EventSequence(given.sids) for name, given in full[0].sequences.items()}
+    return [full[0], RequestFeatures(), replace(full[0], sequences=bare), *full[1:]]
+
+
+def messages_of(spec: ModelSpec, seed: int, count: int = 5) -> list[bytes]:
+    return [features_message(each) for each in requests_of(spec, seed, count)]
+
+
+def assert_same_features(got: FeatureTensors, expected: FeatureTensors, tolerance: float) -> None:
+    for one, other in zip(got.tensors(), expected.tensors(), strict=True):
+        one = one.cpu()
+        if one.dtype == torch.bool:
+            assert torch.equal(one, other)
+        else:
+            torch.testing.assert_close(
+                one.float(), other.float(), rtol=tolerance, atol=tolerance, check_device=False
+            )
+
+
+@DEVICES
+@torch.inference_mode()
+@pytest.mark.parametrize("kind", SPECS)
+def test_look_ups_are_the_model_s_features(kind: str, device: torch.device) -> None:
+    spec = SPECS[kind]
+    model = model_of(spec)
+    requests = [requests_of(spec, seed, 5) for seed in range(3)] + [[]]
+    expected = [model.features(encode_inputs(spec, each, 9)) for each in requests]
+    fast = FastStage(model.to(device), torch.float32)
+    for each, wanted in zip(requests, expected, strict=True):
+        lookups = fast.read([features_message(request) for request in each], 9).inputs
+        got = fast.compute(FeatureLookups(*copied_together(lookups.tensors(), device)))
+        assert_same_features(got, wanted, 2e-6 if device.type == "cpu" else 2e-5)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+@pytest.mark.parametrize("kind", ["t5", "interformer"])
+def test_a_lower_precision_rounds_once_where_the_model_would_round_each_sum(
+    kind: str, dtype: torch.dtype
+) -> None:
+    spec = SPECS[kind]
+    model = model_of(spec)
+    fast = FastStage(model, dtype)
+    got = fast.compute(fast.read(messages_of(spec, 1), 8).inputs)
+    assert got.sequences[0].states.dtype == dtype
+    expected = model.features(encode_inputs(spec, requests_of(spec, 1, 5), 8))
+    assert_same_features(got, expected, 4 * torch.finfo(dtype).eps)
+
+
+@torch.inference_mode()
+def test_a_cpu_computes_the_definition_itself() -> None:
+    model = model_of(INTERFORMER)
+    stage = feature_stage_for(model, torch.float32)
+    assert isinstance(stage, PlainStage)
+    got = stage.compute(stage.read(messages_of(INTERFORMER, 1), 9).inputs)
+    expected = model.features(encode_inputs(INTERFORMER, requests_of(INTERFORMER, 1, 5), 9))
+    assert_same_features(got, expected, 0.0)
+
+
+@DEVICES
+@pytest.mark.parametrize("count", [0, 1, 4, 8])
+def test_tensors_that_are_copied_together_arrive_as_they_were(
+    count: int, device: torch.device
+) -> None:
+    rng = np.random.default_rng(1)
+    given = [
+        torch.from_numpy(rng.integers(-(2**40), 2**40, 63)),
+        torch.zeros((0, 3), dtype=torch.int32),
+        torch.from_numpy(rng.random((5, 7), np.float32)),
+        torch.from_numpy(rng.random(111) < 0.5),
+        torch.arange(24, dtype=torch.int32).view(4, 6).t(),
+        torch.arange(3, dtype=torch.uint8),
+        torch.from_numpy(rng.integers(-9, 9, (3, 1, 2))),
+        torch.zeros(0),
+    ][:count]
+    expected = [tensor.clone() for tensor in given]
+    there = copied_together(given, device)
+    for tensor, copy, wanted in zip(given, there, expected, strict=True):
+        tensor.fill_(1)
+        assert copy.dtype == wanted.dtype
+        assert torch.equal(copy.cpu(), wanted)
+    assert len({copy.untyped_storage().data_ptr() for copy in there}) == min(count, 1)
