@@ -8,23 +8,6 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "BoolArray",
-    "Float32Array",
-    "FloatArray",
-    "Int32Array",
-    "Int64Array",
-    "UInt16Array",
-    "ahead",
-    "draw_option",
-    "draw_share",
-    "frozen",
-    "in_chunks",
-    "offsets_of",
-    "pick_by_share",
-    "position_in_run",
-]
-
 FloatArray = npt.NDArray[np.float64]
 Float32Array = npt.NDArray[np.float32]
 Int32Array = npt.NDArray[np.int32]

@@ -15,19 +15,7 @@ from grace.catalogues.arrays import UInt16Array
 from grace.configs.errors import InputError
 from grace.index.targeting.schema import TargetingSchema
 
-__all__ = [
-    "ADS_FILE",
-    "LOG_FILE",
-    "REQUESTS_FILE",
-    "TARGETING_FILE",
-    "Progress",
-    "require_room",
-    "sid_column",
-    "sid_metadata",
-    "targeting_yaml",
-    "write_files",
-    "write_json_lines",
-]
+__all__ = ["ADS_FILE", "LOG_FILE", "TARGETING_FILE", "require_room"]
 
 ADS_FILE = "ads.parquet"
 TARGETING_FILE = "targeting.yaml"

@@ -13,16 +13,6 @@ from pathlib import Path
 from grace.configs.errors import InputError, RejectedAdsError
 from grace.index.storage.strict_json import shown
 
-__all__ = [
-    "Fault",
-    "RejectLog",
-    "RejectedAd",
-    "RejectedItem",
-    "ad_rejects",
-    "brief",
-    "item_rejects",
-]
-
 _LONGEST = 200
 
 

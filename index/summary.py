@@ -11,7 +11,7 @@ from grace.index.matchers.node_matchers import NodeMatchers
 from grace.index.snapshot import Snapshot
 from grace.index.trie import SidTrie
 
-__all__ = ["IndexSummary", "LevelSummary", "MatcherSummary", "summarize"]
+__all__ = ["IndexSummary", "summarize"]
 
 _BLOCK = 1 << 22
 

@@ -30,8 +30,6 @@ from grace.catalogues.paper.population import location_names, make_users
 from grace.catalogues.paper.spec import SID_LENGTH, VOCAB, PaperSpec
 from grace.index.builder.columns import ListColumn
 
-__all__ = ["PaperWritten", "write_ads", "write_paper_folder"]
-
 ROWS_PER_GROUP = 1 << 18
 REQUESTS = 64
 MAX_ADS = 1000

@@ -27,15 +27,7 @@ from grace.index.targeting.rules import TargetingRules
 from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
 
-__all__ = [
-    "CREATED_AT",
-    "VOCAB_SIZES",
-    "arranged_ads",
-    "collected_ads",
-    "decode_snapshot",
-    "rule_table",
-    "snapshot_of",
-]
+__all__ = ["decode_snapshot"]
 
 VOCAB_SIZES = (VOCAB,) * SID_LENGTH
 _ADS_AT_ONCE = 1 << 18

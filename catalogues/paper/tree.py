@@ -9,8 +9,6 @@ from grace.catalogues.arrays import Float32Array, FloatArray, Int64Array, in_chu
 from grace.catalogues.paper.draws import Draws, Stream
 from grace.catalogues.paper.spec import SID_LENGTH, VOCAB, PaperKnobs, PaperSpec
 
-__all__ = ["PaperTree", "make_tree"]
-
 _LEVEL_KEYS = 40  # a node's key is its level above this bit and its number below
 
 

@@ -35,8 +35,6 @@ from grace.catalogues.synth.spec import CatalogueSpec
 from grace.catalogues.synth.topics import PRODUCTS_PER_TOPIC, TOPICS
 from grace.catalogues.synth.users import make_requests
 
-__all__ = ["Written", "write_ads", "write_folder"]
-
 ROWS_PER_GROUP = 2**17
 _YAML_COMMENT = (
     "# Who an ad may say it is for. Values are strings; YAML 1.2 scalars, so NO is Norway."

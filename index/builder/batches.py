@@ -21,8 +21,6 @@ from grace.index.builder.source import UNREADABLE, AdsFile, AdsSource, first_lin
 from grace.index.rejects import RejectedAd
 from grace.index.targeting.schema import TargetingSchema
 
-__all__ = ["AdsBatch", "BatchReader", "raw_values"]
-
 BATCH_ROWS = 1 << 17
 _BATCH_BYTES = 1 << 27
 _READ_BUFFER = 1 << 22  # bytes per column: a row group of any size streams through

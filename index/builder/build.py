@@ -28,8 +28,6 @@ from grace.index.storage import current_version, next_version, publish, versions
 from grace.index.storage.folder import OnWait
 from grace.index.targeting.schema import TargetingSchema, load_schema
 
-__all__ = ["BuildPlan", "BuildSpec", "build", "matchers_of", "plan_build"]
-
 ENDED_REJECTS = "ended.rejects.jsonl"
 """In the root, the rejects of a build that ended without a version."""
 

@@ -16,7 +16,7 @@ from grace.index.rejects import RejectedAd, RejectLog
 from grace.index.targeting.rules import TargetingRules
 from grace.index.targeting.schema import RESERVED_VALUE, TargetingSchema
 
-__all__ = ["CollectedAds", "collect_ads", "repeated_reject", "rule_rejects"]
+__all__ = ["CollectedAds"]
 
 
 @dataclass(frozen=True, slots=True)

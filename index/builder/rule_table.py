@@ -13,7 +13,7 @@ from grace.index.targeting.rules import SetRules, TargetingRules
 from grace.index.targeting.schema import TargetingSchema
 from grace.native.loader import array_out, declare
 
-__all__ = ["FAULTS", "REFUSED", "RuleTable"]
+__all__ = ["RuleTable"]
 
 REFUSED = -2
 """The rule of an ad that is not built."""

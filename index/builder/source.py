@@ -18,18 +18,6 @@ from grace.index.snapshot import require_ids
 from grace.index.storage.strict_json import shown
 from grace.index.targeting.schema import EXCLUDE_SUFFIX, TargetingSchema
 
-__all__ = [
-    "SID_SPACE_KEY",
-    "UNREADABLE",
-    "VOCAB_SIZES_KEY",
-    "AdsFile",
-    "AdsSource",
-    "first_line",
-    "is_list",
-    "open_ads",
-    "rule_columns",
-]
-
 SID_SPACE_KEY = b"grace.sid_space"
 VOCAB_SIZES_KEY = b"grace.vocab_sizes"
 

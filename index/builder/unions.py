@@ -18,7 +18,7 @@ from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
 from grace.native.loader import array_in, array_out, declare
 
-__all__ = ["join_matchers", "union_level", "union_matchers"]
+__all__ = ["union_matchers"]
 
 Rows = npt.NDArray[np.uint64]
 Ids = npt.NDArray[np.int32]

@@ -10,8 +10,6 @@ from grace.index.importers.item_batches import ItemBatch
 from grace.index.importers.item_numbers import Numbering
 from grace.index.rejects import Fault, RejectedItem, RejectLog
 
-__all__ = ["AcceptedItems", "accept_items", "distinct_sids"]
-
 Int64 = npt.NDArray[np.int64]
 
 

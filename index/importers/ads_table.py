@@ -16,8 +16,6 @@ from grace.index.importers.item_numbers import IdMap
 from grace.index.importers.replace_file import replacing
 from grace.index.rejects import Fault, RejectedItem, RejectLog, brief
 
-__all__ = ["AdsToJoin", "write_items", "write_joined"]
-
 ROWS_PER_GROUP = 1 << 17
 _ROWS_PER_BATCH = 1 << 16
 _READ_BUFFER = 1 << 22

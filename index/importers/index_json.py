@@ -13,8 +13,6 @@ from typing import Any, BinaryIO, NoReturn
 from grace.configs.errors import InputError
 from grace.index.importers.item_batches import RawItem
 
-__all__ = ["no_constant", "read_index_json"]
-
 _CHUNK = 1 << 20  # bytes
 _LONGEST_ENTRY = 1 << 20  # characters of one value
 _SPACE = " \t\r\n"

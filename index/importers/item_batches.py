@@ -11,8 +11,6 @@ import numpy.typing as npt
 from grace.index.rejects import Fault, RejectedItem, brief
 from grace.index.snapshot import MAX_SID_LENGTH, MAX_VOCAB_SIZE
 
-__all__ = ["BATCH_ITEMS", "MAX_TOKEN", "ItemBatch", "RawItem", "SidRule", "batches"]
-
 BATCH_ITEMS = 1 << 16
 MAX_TOKEN = MAX_VOCAB_SIZE - 1
 

@@ -22,8 +22,6 @@ from grace.index.builder.source import UNREADABLE, first_line
 from grace.index.importers.replace_file import replacing
 from grace.index.rejects import Fault, brief
 
-__all__ = ["IdMap", "IntegerIds", "Numbering", "map_lock"]
-
 _LONGEST_ID = 1024
 _MOST = (1 << 63) - 1
 _PLAIN = re.compile(r"0|[1-9][0-9]{0,18}")  # one spelling for each number

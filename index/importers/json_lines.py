@@ -9,8 +9,6 @@ from grace.index.importers.item_batches import RawItem
 from grace.index.rejects import Fault
 from grace.index.storage.strict_json import shown, without_repeats
 
-__all__ = ["LONGEST_LINE", "lines", "read_json_lines"]
-
 LONGEST_LINE = 1 << 20  # bytes
 
 

@@ -22,8 +22,6 @@ from grace.index.rejects import Fault
 from grace.index.snapshot import MAX_SID_LENGTH
 from grace.index.storage.strict_json import shown
 
-__all__ = ["open_codes", "read_npy"]
-
 _MAGIC = b"\x93NUMPY"
 _LONGEST_HEADER = 1 << 16
 _MOST_AXES = 32  # of any array that NumPy wrote before its version 2

@@ -20,8 +20,6 @@ from grace.index.importers.npy import open_codes, read_npy
 from grace.index.importers.spec import ImportSpec, check_spec
 from grace.index.rejects import RejectLog, item_rejects
 
-__all__ = ["ImportReport", "import_sids"]
-
 Progress = Callable[[str, int, int], None]
 """Called with the step's name, how much of it is done, and how much there is."""
 

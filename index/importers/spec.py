@@ -8,8 +8,6 @@ from pathlib import Path
 from grace.configs.errors import InputError
 from grace.index.snapshot import MAX_SID_LENGTH, MAX_VOCAB_SIZE, is_sid_space
 
-__all__ = ["JSON_SUFFIXES", "ImportSpec", "check_spec"]
-
 JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
 
 

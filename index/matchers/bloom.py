@@ -8,8 +8,6 @@ import xxhash
 
 from grace.index.targeting.schema import RESERVED_VALUE, TargetSet
 
-__all__ = ["bloom_positions", "star_hash", "star_rows", "value_hash", "value_hashes"]
-
 
 def value_hash(value: str, seed: int) -> int:
     return xxhash.xxh3_64_intdigest(value.encode(), seed)

@@ -21,7 +21,7 @@ from grace.index.trie import NO_NODE
 from grace.index.users.user_rows import UserRows
 from grace.native.loader import array_in, array_out, declare
 
-__all__ = ["ExactMatcher", "HeldAds", "MatchCounts", "MatchedAds"]
+__all__ = ["ExactMatcher", "HeldAds", "MatchCounts"]
 
 _open = declare(
     "grace_exact_open",

@@ -18,8 +18,6 @@ from grace.index.storage.folder import open_file, write_new
 from grace.index.storage.manifest import FileEntry
 from grace.index.storage.mapped import MappedArray
 
-__all__ = ["Allocate", "check_size", "digest_file", "plain_memory", "read_array", "write_array"]
-
 Allocate = Callable[[int], npt.NDArray[np.uint8]]
 """Allocates this many bytes: C-contiguous, aligned for any dtype, pinned if the caller wants."""
 

@@ -15,23 +15,6 @@ from pathlib import Path
 from grace.configs.errors import InputError, SnapshotError
 from grace.index.snapshot import MAX_VERSION
 
-__all__ = [
-    "NEW_CURRENT",
-    "PARTIAL",
-    "OnWait",
-    "names_in",
-    "open_file",
-    "open_folder",
-    "open_root",
-    "read_small",
-    "remove_leftovers",
-    "remove_tree",
-    "version_name",
-    "version_of_name",
-    "write_new",
-    "writers_lock",
-]
-
 OnWait = Callable[[str], None]
 """Called with a sentence when another process writes and this one has to wait."""
 

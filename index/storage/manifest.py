@@ -17,18 +17,6 @@ from grace.index.storage.folder import version_of_name
 from grace.index.storage.strict_json import parse_object, shown
 from grace.index.targeting.schema import TargetingSchema
 
-__all__ = [
-    "FORMAT_VERSION",
-    "MANIFEST",
-    "MAX_BYTES",
-    "Counts",
-    "FileEntry",
-    "Manifest",
-    "MatcherRows",
-    "parse_manifest",
-    "render_manifest",
-]
-
 MANIFEST = "MANIFEST.json"
 FORMAT = "grace-snapshot"
 FORMAT_VERSION = 1

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MappedArray", "blocks", "map_array", "read_rows"]
-
 BLOCK_BYTES = 1 << 24
 
 

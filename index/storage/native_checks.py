@@ -9,21 +9,6 @@ import numpy as np
 
 from grace.native.loader import array_in, array_out, declare
 
-__all__ = [
-    "Kind",
-    "find_in_ids",
-    "find_in_leaf_ads",
-    "find_in_lookup",
-    "find_in_node_tokens",
-    "find_in_offsets_i32",
-    "find_in_offsets_i64",
-    "find_in_padding",
-    "find_in_rule_values",
-    "find_in_stars",
-    "find_in_strings",
-    "find_in_weights",
-]
-
 
 class Kind(IntEnum):
     """The C++ file has the same numbers."""

@@ -20,8 +20,6 @@ from grace.index.storage.manifest import MANIFEST, MAX_BYTES, FileEntry, Manifes
 from grace.index.storage.structure import check_structure
 from grace.index.storage.versions import locate
 
-__all__ = ["OpenVersion", "load_snapshot", "open_snapshot", "read_snapshot"]
-
 
 @dataclass(frozen=True, slots=True)
 class OpenVersion:

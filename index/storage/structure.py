@@ -34,8 +34,6 @@ from grace.index.targeting.schema import TargetSet
 from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
 
-__all__ = ["check_structure"]
-
 Array = npt.NDArray[Any]
 
 INT64_MAX = (1 << 63) - 1

@@ -14,8 +14,6 @@ from grace.index.storage.manifest import MANIFEST, Counts
 from grace.index.storage.reader import OpenVersion, open_snapshot, read_snapshot
 from grace.index.storage.versions import current_version
 
-__all__ = ["VerifyReport", "verify_snapshot"]
-
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:

@@ -17,7 +17,7 @@ from grace.configs.errors import ConfigError
 from grace.configs.sections import load_section
 from grace.configs.yaml_loader import read_yaml
 
-__all__ = ["RESERVED_VALUE", "Attribute", "TargetSet", "TargetingSchema", "load_schema"]
+__all__ = ["Attribute", "TargetSet", "TargetingSchema"]
 
 RESERVED_VALUE = "*"
 """The element of every ad without an include list, and of every request. No rule may name it."""

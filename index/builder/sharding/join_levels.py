@@ -15,8 +15,6 @@ from grace.index.snapshot import require_ids
 from grace.index.storage.mapped import blocks
 from grace.index.trie import SidTrie
 
-__all__ = ["join_node_matchers", "join_tries"]
-
 
 def join_tries(tries: Sequence[SidTrie], out: OutputFolder) -> SidTrie:
     length = tries[0].sid_length

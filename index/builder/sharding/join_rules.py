@@ -18,8 +18,6 @@ from grace.index.storage.mapped import blocks, read_rows
 from grace.index.targeting.rules import SetRules, TargetingRules
 from grace.index.users.values import InternedValues
 
-__all__ = ["JoinedRules", "RuleSource", "join_rules"]
-
 BLOCK_RULES = 1 << 18  # rules at a time
 
 Ids = npt.NDArray[np.int32]

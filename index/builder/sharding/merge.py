@@ -24,8 +24,6 @@ from grace.index.storage.layout import require_expected, snapshot_of
 from grace.index.storage.mapped import blocks, map_array, read_rows
 from grace.index.storage.reader import open_snapshot
 
-__all__ = ["merge_shards", "open_shard"]
-
 LOOKUP_ADS = 1 << 23
 """Ads whose ids are sorted at a time."""
 

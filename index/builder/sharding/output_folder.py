@@ -11,8 +11,6 @@ import numpy.typing as npt
 
 from grace.index.storage.mapped import map_array
 
-__all__ = ["ArrayWriter", "OutputFolder"]
-
 
 class ArrayWriter:
     """A file of plain numbers that grows; `finish` returns it as an array."""

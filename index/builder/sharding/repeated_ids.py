@@ -9,8 +9,6 @@ import numpy.typing as npt
 from grace.index.builder.report import peak_memory
 from grace.index.builder.sharding.runs import SAMPLE_STEP, Run, open_array
 
-__all__ = ["IdRange", "RepeatedIds", "find_repeated", "id_ranges"]
-
 RANGE_IDS = 1 << 23
 """Ids of a range, if none of them is repeated."""
 

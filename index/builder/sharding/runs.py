@@ -26,16 +26,6 @@ from grace.index.targeting.rules import SetRules, TargetingRules
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.users.values import InternedValues
 
-__all__ = [
-    "CollectTask",
-    "CollectedFile",
-    "Run",
-    "RunSlice",
-    "collect_file",
-    "load_run",
-    "open_array",
-]
-
 SAMPLE_STEP = 1 << 10
 """The sample of a run's ids, which shows how ids are spread, has one id in this many."""
 

@@ -19,8 +19,6 @@ from grace.index.snapshot import SnapshotFacts
 from grace.index.storage.writer import write_unsynced
 from grace.index.targeting.schema import TargetingSchema
 
-__all__ = ["BuiltShard", "ShardTask", "build_shard", "first_token_ranges"]
-
 
 @dataclass(frozen=True, slots=True)
 class ShardTask:

@@ -29,8 +29,6 @@ from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot, SnapshotFacts
 from grace.index.storage.folder import OnWait
 
-__all__ = ["RunTasks", "Sharding", "build_in_shards", "one_by_one"]
-
 RUN_ROWS = 1 << 20
 """Ads that are read before they are written out as a run."""
 
