@@ -12,7 +12,7 @@ from grace.index.builder.batches import AdsBatch, BatchReader, raw_values
 from grace.index.builder.rule_table import FAULTS, REFUSED, RuleTable
 from grace.index.builder.sorting import order_by_id
 from grace.index.builder.source import AdsSource, rule_columns
-from grace.index.rejects import RejectedAd, RejectLog
+from grace.index.rejects import Fault, Reject, RejectLog
 from grace.index.targeting.rules import TargetingRules
 from grace.index.targeting.schema import RESERVED_VALUE, TargetingSchema
 
@@ -74,26 +74,20 @@ def collect_ads(
 
 def rule_rejects(
     batch: AdsBatch, schema: TargetingSchema, faults: npt.NDArray[np.int32]
-) -> list[RejectedAd]:
+) -> list[Reject]:
     columns = rule_columns(schema)
     listed = {a.name: frozenset(a.values) for a in schema.attributes}
     rejects = []
     for row in np.flatnonzero(faults[:, 0]).tolist():
-        fault, column = FAULTS[int(faults[row, 0])], columns[int(faults[row, 1])]
+        reason, column = FAULTS[int(faults[row, 0])], columns[int(faults[row, 1])]
         value = None
         if faults[row, 0] == 1:
             name = columns[int(faults[row, 1]) // 2 * 2]
-            value, fault = _bad_value(raw_values(batch.record_batch, column, row), listed.get(name))
-        rejects.append(
-            RejectedAd(
-                str(batch.file.path),
-                batch.first_row + row,
-                int(batch.ad_ids[row]),
-                column,
-                value,
-                fault,
+            value, reason = _bad_value(
+                raw_values(batch.record_batch, column, row), listed.get(name)
             )
-        )
+        file, ad_id = str(batch.file.path), int(batch.ad_ids[row])
+        rejects.append(Reject(file, batch.first_row + row, ad_id, Fault(column, value, reason)))
     return rejects
 
 
@@ -140,7 +134,6 @@ def _refuse_repeated(
     log.extend(rejects)
 
 
-def repeated_reject(file: Path, row: int, ad_id: int) -> RejectedAd:
-    return RejectedAd(
-        str(file), row, ad_id, "ad_id", str(ad_id), "is repeated; no copy of it is built"
-    )
+def repeated_reject(file: Path, row: int, ad_id: int) -> Reject:
+    fault = Fault("ad_id", str(ad_id), "is repeated; no copy of it is built")
+    return Reject(str(file), row, ad_id, fault)

@@ -11,10 +11,9 @@ import pyarrow.parquet as pq
 
 from grace.configs.errors import InputError
 from grace.index.builder.source import SID_SPACE_KEY, UNREADABLE, VOCAB_SIZES_KEY, first_line
-from grace.index.importers.accepted_items import AcceptedItems
-from grace.index.importers.item_numbers import IdMap
-from grace.index.importers.replace_file import replacing
-from grace.index.rejects import Fault, RejectedItem, RejectLog, brief
+from grace.index.importers.item_numbers import IdMap, replacing
+from grace.index.importers.items import AcceptedItems
+from grace.index.rejects import Fault, Reject, RejectLog, brief
 
 ROWS_PER_GROUP = 1 << 17
 _ROWS_PER_BATCH = 1 << 16
@@ -146,13 +145,13 @@ def write_joined(
 
 def _without_sid(
     ads: AdsToJoin, keys: pa.Array, places: npt.NDArray[np.int64], first_row: int
-) -> list[RejectedItem]:
+) -> list[Reject]:
     rejects = []
     for at in places.tolist():
         value = _plain(keys[at], "(not UTF-8)")
         key = None if value is None else brief(str(value))
         reason = "is null" if key is None else "has no SID among the imported items"
-        rejects.append(Fault(ads.key, key, reason).of_item(str(ads.path), first_row + at, key))
+        rejects.append(Reject(str(ads.path), first_row + at, key, Fault(ads.key, key, reason)))
     return rejects
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from grace.configs.errors import InputError
 from grace.index.importers import ImportSpec
-from grace.index.importers.item_batches import BATCH_ITEMS
+from grace.index.importers.items import BATCH_ITEMS
 from support.imports import imported, run_import
 
 

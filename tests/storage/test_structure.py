@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from grace.configs.errors import NativeError
-from grace.index.storage.native_checks import (
+from grace.index.storage.structure import (
     Kind,
     find_in_ids,
     find_in_leaf_ads,

@@ -21,7 +21,7 @@ from grace.index.builder.report import peak_memory
 from grace.index.builder.rule_table import REFUSED, RuleTable
 from grace.index.builder.sorting import first_use, order_by_id
 from grace.index.builder.source import AdsFile, AdsSource
-from grace.index.rejects import RejectedAd
+from grace.index.rejects import Reject
 from grace.index.targeting.rules import SetRules, TargetingRules
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.users.values import InternedValues
@@ -83,7 +83,7 @@ class RunSlice:
 class CollectedFile:
     rows: int
     runs: tuple[Run, ...]
-    rejects: tuple[tuple[RejectedAd, ...], ...]  # batch by batch
+    rejects: tuple[tuple[Reject, ...], ...]  # batch by batch
     peak_memory_bytes: int
 
 
@@ -93,7 +93,7 @@ def collect_file(task: CollectTask) -> CollectedFile:
     reader = BatchReader(source, task.schema, task.vocab_sizes, task.batch_rows)
     folder = Path(mkdtemp(prefix=f"file-{task.file_at:06d}-", dir=task.scratch))
     runs: list[Run] = []
-    rejects: list[tuple[RejectedAd, ...]] = []
+    rejects: list[tuple[Reject, ...]] = []
     batches = iter(reader)
     batch = next(batches, None)
     rows = 0
