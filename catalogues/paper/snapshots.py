@@ -6,6 +6,7 @@ the catalogue's files. `decode_snapshot` leaves the ads out: 100 million SIDs ha
 most of the work, and measuring a decoder needs none of them.
 """
 
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -93,7 +94,7 @@ def rule_table(
     rule_of_key = np.full(len(used), -1, np.int32)
     keys = np.flatnonzero(used)
     runs = [keys[begin : begin + _RULES_AT_ONCE] for begin in range(0, len(keys), _RULES_AT_ONCE)]
-    with RuleTable(catalogue.schema, threads) as table:
+    with closing(RuleTable(catalogue.schema, threads)) as table:
         drawn = ahead(catalogue.rules.columns, runs, threads)
         for run, columns in zip(runs, drawn, strict=True):
             rules = np.zeros(len(run), np.int32)

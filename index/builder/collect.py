@@ -2,6 +2,7 @@
 
 import bisect
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def collect_ads(
     rule_of = np.empty(rows, np.int32)
     tokens: npt.NDArray[np.uint16] | None = None
     at = 0
-    with RuleTable(schema, threads) as table:
+    with closing(RuleTable(schema, threads)) as table:
         for batch in reader:
             if tokens is None:
                 tokens = np.empty((rows, batch.tokens.shape[1]), np.uint16)

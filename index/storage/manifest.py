@@ -97,7 +97,6 @@ class Manifest:
 
 def render_manifest(manifest: Manifest) -> bytes:
     fields = asdict(manifest)
-    fields["schema"] = manifest.schema.to_json()
     fields["matchers"] = {k: v for k, v in fields["matchers"].items() if v is not None}
     fields["manifest_xxh3_128"] = _NO_DIGEST
     blank = json.dumps(fields, indent=1, ensure_ascii=False).encode() + b"\n"

@@ -6,6 +6,7 @@ no copy of a repeated id is built.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
@@ -100,7 +101,7 @@ def collect_file(task: CollectTask) -> CollectedFile:
     while batch is not None and sum(map(len, rejects)) <= task.max_rejects:
         columns: list[tuple[npt.NDArray[Any], ...]] = []
         first_row = rows
-        with RuleTable(task.schema, task.threads) as table:
+        with closing(RuleTable(task.schema, task.threads)) as table:
             while batch is not None and _has_room(rows - first_row, task.run_rows, batch):
                 rule_of = np.where(batch.refused, np.int32(REFUSED), np.int32(0))
                 faults = table.add(batch.rules, rule_of)
