@@ -92,7 +92,7 @@ def test_comparing_tables_in_many_parts_and_ids_in_many_ranges_gives_the_same_by
     spec = spec_of(tmp_path, case, (case.ads,))
     whole = build(spec, silent)
     monkeypatch.setattr("grace.index.builder.sharding.runs.SAMPLE_STEP", 7)
-    monkeypatch.setattr("grace.index.builder.sharding.repeated_ids.RANGE_IDS", 63)
+    monkeypatch.setattr("grace.index.builder.sharding.runs.RANGE_IDS", 63)
     monkeypatch.setattr("grace.index.builder.sharding.merge.LOOKUP_ADS", 111)
     monkeypatch.setattr("grace.index.builder.sharding.merge.SAMPLE_STEP", 5)
     monkeypatch.setattr("grace.index.builder.sharding.copies.COPIES_BUDGET", 7777)
@@ -146,8 +146,7 @@ def test_repeated_ids_at_the_border_of_two_ranges_are_listed_once(
 ) -> None:
     """Every id begins a range of ids."""
     monkeypatch.setattr("grace.index.builder.sharding.runs.SAMPLE_STEP", 1)
-    monkeypatch.setattr("grace.index.builder.sharding.repeated_ids.SAMPLE_STEP", 1)
-    monkeypatch.setattr("grace.index.builder.sharding.repeated_ids.RANGE_IDS", 1)
+    monkeypatch.setattr("grace.index.builder.sharding.runs.RANGE_IDS", 1)
     case = wide_case(seed=5, num_ads=63)
     ads = [*case.ads, replace(case.ads[7], sid=(0, 0, 0)), case.ads[62]]
     spec = replace(spec_of(tmp_path, case, (ads,)), max_rejects=4)
