@@ -133,19 +133,15 @@ def _rules(
     catalogue: PaperCatalogue, threads: int
 ) -> tuple[tuple[TargetingRules, tuple[InternedValues, ...]], npt.NDArray[np.int32]]:
     """Return targeting rules with interned values, and the rule of each ad in SID order."""
-    ads = catalogue.num_ads
-    keys = np.empty(ads, np.int32)
+
+    def rules_of(ads: Int64Array) -> Int64Array:
+        sids = np.searchsorted(catalogue.tree.ads, ads, side="right") - 1
+        return catalogue.campaigns.rules_of(sids, ads)
+
+    keys = np.empty(catalogue.num_ads, np.int32)
+    in_chunks(keys, rules_of, threads)
     used = np.zeros(catalogue.campaigns.num_rules, np.bool_)
-
-    def fill(begin: int) -> None:
-        numbers = np.arange(begin, min(begin + _ADS_AT_ONCE, ads))
-        sids = np.searchsorted(catalogue.tree.ads, numbers, side="right") - 1
-        drawn = catalogue.campaigns.rules_of(sids, numbers)
-        keys[numbers[0] : numbers[-1] + 1] = drawn
-        used[drawn] = True
-
-    for _ in ahead(fill, range(0, ads, _ADS_AT_ONCE), threads):
-        pass
+    used[keys] = True
     raw, rule_of_key = rule_table(catalogue, used, threads)
     names = location_names(catalogue.spec.knobs)
     in_order = np.arange(raw.num_rules, dtype=np.int32)

@@ -88,19 +88,6 @@ def test_draws_depend_on_no_chunk_or_thread_and_ids_are_unique(catalogue: PaperC
     np.testing.assert_array_equal(odd.rules, whole.rules[7::111])
 
 
-def test_every_rule_names_values_of_the_schema_once(catalogue: PaperCatalogue) -> None:
-    rules = np.unique(catalogue.rows(np.arange(0, catalogue.num_ads, 3)).rules)
-    sizes = [len(a.values) for a in catalogue.schema.attributes]
-    sizes.append(catalogue.spec.knobs.locations)
-    for column, size in zip(catalogue.rules.columns(rules), sizes, strict=True):
-        lengths = np.diff(column.offsets)
-        assert ((lengths > 0) == (column.valid == 1)).all()
-        assert column.codes.min() >= 0
-        assert column.codes.max() < size
-        owner = np.repeat(np.arange(len(rules)), lengths)
-        assert len(np.unique(owner * size + column.codes)) == len(column.codes)
-
-
 def test_the_rules_carry_the_shares_that_the_knobs_state(catalogue: PaperCatalogue) -> None:
     knobs = catalogue.spec.knobs
     campaigns = np.arange(0, catalogue.campaigns.num_rules, knobs.variants)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from grace.index.matchers.admission import admitted_entries
 from grace.index.matchers.bloom import bloom_positions, star_hash
@@ -41,6 +41,7 @@ def assert_admitted_is_a_superset_of_eligible(case: Case, mode: MatcherMode) -> 
 
 
 @pytest.mark.parametrize("mode", list(MatcherMode), ids=lambda mode: mode.value)
+@settings(max_examples=50)
 @given(case=cases())
 def test_every_node_above_an_eligible_ad_is_admitted(mode: MatcherMode, case: Case) -> None:
     assert_admitted_is_a_superset_of_eligible(case, mode)
@@ -105,6 +106,7 @@ def as_integer(words: np.ndarray) -> int:
 
 
 @matching_modes
+@settings(max_examples=50)
 @given(case=cases(most_ads=25))
 def test_native_admission_equals_the_test_on_plain_integers(mode: MatcherMode, case: Case) -> None:
     snapshot, rows = snapshot_and_rows(case, mode)

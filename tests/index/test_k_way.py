@@ -134,20 +134,3 @@ def test_partitions_that_do_not_suit_the_mode_are_refused(
 
 def test_dynamic_has_the_papers_target_by_default() -> None:
     assert checked_k_way(DYNAMIC, None, 4) == DynamicKWay(250_000, 32)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: StaticKWay((4, 0)), r"widths\[1\]: must be 1 to 1024, got 0"),
-        (lambda: StaticKWay((1025,)), r"widths\[0\]: must be 1 to 1024, got 1025"),
-        (lambda: DynamicKWay(1_000_001, 2), "fill_target_millionths: must be 0 to 1000000"),
-        (lambda: DynamicKWay(-1, 2), "fill_target_millionths: must be 0 to 1000000"),
-        (lambda: DynamicKWay(5, 3), "k_max: must be a power of two from 1 to 1024, got 3"),
-        (lambda: DynamicKWay(5, 2048), "k_max: must be a power of two from 1 to 1024, got 2048"),
-    ],
-)
-def test_impossible_partitions_are_refused(make: object, message: str) -> None:
-    assert callable(make)
-    with pytest.raises(ValueError, match=message):
-        make()

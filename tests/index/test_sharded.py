@@ -118,18 +118,6 @@ def test_the_same_ads_are_refused_and_listed_the_same(tmp_path: Path) -> None:
     assert report.reject_file.read_bytes() == whole.reject_file.read_bytes()
 
 
-@pytest.mark.parametrize("run_rows", [13, 99])
-def test_an_ad_goes_when_a_faulty_one_has_its_id(tmp_path: Path, run_rows: int) -> None:
-    case = wide_case(seed=4, num_ads=63)
-    outside = replace(case.ads[5], sid=(63, 0, 0))
-    unknown = replace(case.ads[60], rules={"a0": (frozenset({"a0-new"}), None)})
-    ads = [unknown, *case.ads, outside]
-    spec = replace(spec_of(tmp_path, case, (ads,)), max_rejects=4, batch_rows=1)
-    report = build_in_shards(in_shards(spec), Sharding(5, run_rows=run_rows), silent)
-    assert_same_version(report, build(spec, silent))
-    assert (report.ads, report.rejects) == (61, 4)
-
-
 def test_repeated_ids_at_the_border_of_two_ranges_are_listed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,22 +236,3 @@ def test_first_token_ranges_are_disjoint_ascending_and_balanced(seed: int, shard
     assert sum(sizes) == ads.sum()
     assert min(sizes) > 0
     assert max(sizes) <= ads.sum() / shards + ads.max()
-
-
-@pytest.mark.parametrize(
-    ("ads", "shards", "ranges"),
-    [
-        ([6, 1, 9], 2, [(0, 2), (2, 3)]),
-        ([9, 1, 6], 2, [(0, 1), (1, 3)]),
-        ([4, 8, 4], 2, [(0, 2), (2, 3)]),
-        ([1, 4, 1, 4, 1, 4], 3, [(0, 2), (2, 4), (4, 6)]),
-        ([100, 1, 1], 3, [(0, 1), (1, 3)]),
-        ([0, 5, 0, 0, 5, 0], 2, [(0, 2), (2, 6)]),
-    ],
-    ids=str,
-)
-def test_each_border_lies_nearest_to_the_even_share(
-    ads: list[int], shards: int, ranges: list[tuple[int, int]]
-) -> None:
-    """If two are equally near, the later one."""
-    assert first_token_ranges(np.array(ads), shards) == ranges

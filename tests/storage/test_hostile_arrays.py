@@ -199,43 +199,22 @@ def npy(array: Array, **changes: object) -> bytes:
     return head.getvalue() + array.tobytes()
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"fortran_order": True},
-        {"shape": (7,)},
-        {"shape": (2, 4)},
-        {"shape": (2**62,)},
-        {"shape": (-8,)},
-        {"descr": "<u4"},
-        {"descr": "|O"},
-        {"descr": ">i4"},
-        {"descr": [("a", "<i4")]},
-    ],
-    ids=str,
-)
-def test_a_header_that_contradicts_the_manifest_is_refused(
-    changes: dict[str, object], version: Path
-) -> None:
-    array = read_array_file(version, "ad_rule.npy")
-    forge_bytes(version, "ad_rule.npy", npy(array, **changes))
-    with pytest.raises(SnapshotError, match=r"ad_rule\.npy: its \.npy header is not version 1\.0"):
-        load_snapshot(version)
+RULES = np.zeros(8, np.int32)  # as many numbers as ad_rule.npy has
+HEADERS = [
+    *(npy(RULES, shape=shape) for shape in ((7,), (2, 4), (2**62,), (-8,))),
+    *(npy(RULES, descr=descr) for descr in ("<u4", "|O", ">i4", [("a", "<i4")])),
+    npy(RULES, fortran_order=True),
+    b"\x93NUMPY\x02\x00" + b"\x74\0\0\0" + b" " * 116 + RULES.tobytes(),
+    b"\x93NUMPY\x01\x00" + b"\x76\0" + b"(" * 118 + RULES.tobytes(),
+    b"\x93NUMPY\x01\x00" + b"\xff\xff" + b"[" * 118 + RULES.tobytes(),
+    b"PK\x03\x04" + bytes(124) + RULES.tobytes(),
+    bytes(128) + RULES.tobytes(),
+]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"\x93NUMPY\x02\x00" + b"\x74\0\0\0" + b" " * 116,
-        b"\x93NUMPY\x01\x00" + b"\x76\0" + b"(" * 118,
-        b"\x93NUMPY\x01\x00" + b"\xff\xff" + b"[" * 118,
-        b"PK\x03\x04" + bytes(124),
-        bytes(128),
-    ],
-)
-def test_a_header_of_another_format_is_refused_unread(content: bytes, version: Path) -> None:
-    array = read_array_file(version, "ad_rule.npy")
-    forge_bytes(version, "ad_rule.npy", content + array.tobytes())
+@pytest.mark.parametrize("content", HEADERS)
+def test_a_header_that_contradicts_the_manifest_is_refused(content: bytes, version: Path) -> None:
+    forge_bytes(version, "ad_rule.npy", content)
     with pytest.raises(SnapshotError, match=r"ad_rule\.npy: its \.npy header is not version 1\.0"):
         load_snapshot(version)
 

@@ -45,13 +45,6 @@ def test_every_plainly_built_snapshot_passes(case: Case, mode: MatcherMode) -> N
     check_invariants(snapshot)
 
 
-def test_blocks_do_not_change_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grace.index.invariants.BLOCK", 2)
-    check_invariants(built())
-    with pytest.raises(SnapshotError, match="which is not the OR of the rows below node 5"):
-        check_invariants(with_bitmask(built(), index=swapped(4, 5)))
-
-
 def with_rules(snapshot: Snapshot, **arrays: Any) -> Snapshot:
     return replace(snapshot, rules=replace(snapshot.rules, **arrays))
 

@@ -241,15 +241,3 @@ def test_an_array_that_does_not_fit_the_rest_is_not_written(tmp_path: Path) -> N
     ads = replace(snapshot.ads, ad_rule=snapshot.ads.ad_rule.astype(np.int64))
     with pytest.raises(SnapshotError, match=r"ad_rule\.npy: dtype must be <i4"):
         write_snapshot(replace(snapshot, ads=ads), tmp_path)
-
-
-def test_views_and_foreign_byte_order_are_written_as_the_format_wants(tmp_path: Path) -> None:
-    snapshot = small_snapshot()
-    ads = replace(
-        snapshot.ads,
-        ad_ids=np.repeat(snapshot.ads.ad_ids, 2)[::2],
-        ad_rule=snapshot.ads.ad_rule.astype(">i4"),
-    )
-    rules = replace(snapshot.rules, set_rules=np.asfortranarray(snapshot.rules.set_rules))
-    path = write_snapshot(replace(snapshot, ads=ads, rules=rules), tmp_path)
-    assert_same(load_snapshot(path), snapshot)
