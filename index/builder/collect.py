@@ -1,7 +1,7 @@
 """Run all ads through the rule table and keep what the indexes need: 24 bytes each at L = 4."""
 
 import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.index.builder.batches import AdsBatch, BatchReader, raw_values
+from grace.index.builder.report import Advance
 from grace.index.builder.rule_table import FAULTS, REFUSED, RuleTable
 from grace.index.builder.sorting import order_by_id
 from grace.index.builder.source import AdsSource, rule_columns
@@ -41,7 +42,7 @@ def collect_ads(
     reader: BatchReader,
     log: RejectLog,
     threads: int,
-    progress: Callable[[int], None],
+    advance: Advance,
 ) -> CollectedAds:
     rows = source.rows
     ad_ids = np.empty(rows, np.int64)
@@ -61,7 +62,7 @@ def collect_ads(
             log.extend(batch.rejects)
             log.extend(rule_rejects(batch, schema, faults))
             at = end
-            progress(at)
+            advance(at)
         rules = table.take()
     assert tokens is not None, "open_ads refuses a table without rows"
     _refuse_repeated(source, ad_ids, rule_of, log, threads)

@@ -1,6 +1,6 @@
 """Write the ads table that a build reads: one ad per item, or an ads table with the items' SIDs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grace.configs.errors import InputError
+from grace.index.builder.report import Advance
 from grace.index.builder.source import SID_SPACE_KEY, UNREADABLE, VOCAB_SIZES_KEY, first_line
 from grace.index.importers.item_numbers import IdMap, replacing
 from grace.index.importers.items import AcceptedItems
@@ -20,8 +21,6 @@ _ROWS_PER_BATCH = 1 << 16
 _READ_BUFFER = 1 << 22
 _SID = pa.list_(pa.uint16())
 _PLAIN_OF_VIEW = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-
-Advance = Callable[[int], None]
 
 
 def write_items(out: Path, items: AcceptedItems, sid_space: str, advance: Advance) -> None:

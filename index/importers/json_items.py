@@ -8,11 +8,12 @@ item, and each line is checked by itself. Tokens are texts or integers in both.
 
 import json
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from grace.configs.errors import InputError
+from grace.index.builder.report import Advance
 from grace.index.importers.items import RawItem
 from grace.index.rejects import Fault
 from grace.index.storage.strict_json import shown, without_repeats
@@ -23,7 +24,7 @@ _LONGEST_ENTRY = 1 << 20  # characters of one value
 _SPACE = " \t\r\n"
 
 
-def read_json_lines(path: Path, advance: Callable[[int], None]) -> Iterator[RawItem]:
+def read_json_lines(path: Path, advance: Advance) -> Iterator[RawItem]:
     """Empty lines are skipped."""
     for row, line in enumerate(lines(path, advance)):
         if line is None:
@@ -32,7 +33,7 @@ def read_json_lines(path: Path, advance: Callable[[int], None]) -> Iterator[RawI
             yield _item(row, line)
 
 
-def lines(path: Path, advance: Callable[[int], None]) -> Iterator[bytes | None]:
+def lines(path: Path, advance: Advance) -> Iterator[bytes | None]:
     """Yield a file's lines without their ends; None for one that is too long to be an item."""
     read = 0
     with path.open("rb") as file:
@@ -68,7 +69,7 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def read_index_json(path: Path, advance: Callable[[int], None]) -> Iterator[RawItem]:
+def read_index_json(path: Path, advance: Advance) -> Iterator[RawItem]:
     """`advance` is called with how many bytes have been read."""
     with path.open("rb") as file:
         text = _JsonText(path, file, advance)
@@ -91,7 +92,7 @@ def read_index_json(path: Path, advance: Callable[[int], None]) -> Iterator[RawI
 class _JsonText:
     """A window onto the file's text, moved as values are taken from it."""
 
-    def __init__(self, path: Path, file: BinaryIO, advance: Callable[[int], None]) -> None:
+    def __init__(self, path: Path, file: BinaryIO, advance: Advance) -> None:
         self._path = path
         self._file = file
         self._advance = advance

@@ -5,7 +5,7 @@ Only the header and plain numbers are read: a pickle, which could run anything, 
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import prod
 from pathlib import Path
 from tokenize import TokenError
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.configs.errors import InputError
+from grace.index.builder.report import Advance
 from grace.index.importers.item_numbers import Int64
 from grace.index.importers.items import BATCH_ITEMS, ItemBatch
 from grace.index.importers.json_items import lines
@@ -52,7 +53,7 @@ def open_codes(path: Path, sid_length: int | None, cut: bool) -> npt.NDArray[Any
 
 
 def read_npy(
-    path: Path, codes: npt.NDArray[Any], ids: Path | None, advance: Callable[[int], None]
+    path: Path, codes: npt.NDArray[Any], ids: Path | None, advance: Advance
 ) -> Iterator[ItemBatch]:
     """Without ids, a row's number names its item. `advance` is called with how many were read."""
     parts = _ids(ids, len(codes))

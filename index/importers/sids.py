@@ -1,6 +1,6 @@
 """The import, from top to bottom."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from itertools import combinations, product
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from grace.configs.errors import InputError
+from grace.index.builder.report import Advance, Progress
 from grace.index.importers.ads_table import AdsToJoin, write_items, write_joined
 from grace.index.importers.item_numbers import IdMap, IntegerIds, map_lock
 from grace.index.importers.items import (
@@ -23,10 +24,7 @@ from grace.index.importers.items import (
 from grace.index.importers.json_items import read_index_json, read_json_lines
 from grace.index.importers.npy import open_codes, read_npy
 from grace.index.rejects import RejectLog, item_rejects
-from grace.index.snapshot import MAX_SID_LENGTH, MAX_VOCAB_SIZE, is_sid_space
-
-Progress = Callable[[str, int, int], None]
-"""Called with the step's name, how much of it is done, and how much there is."""
+from grace.index.snapshot import MAX_SID_LENGTH, require_sids
 
 _JSON = {".json": read_index_json, ".jsonl": read_json_lines, ".ndjson": read_json_lines}
 
@@ -143,7 +141,7 @@ def _reading(spec: ImportSpec, progress: Progress) -> Iterator[ItemBatch]:
     return batches(str(spec.source), read(spec.source, advance), SidRule(length, cut))
 
 
-def _step(progress: Progress, name: str, total: int) -> Callable[[int], None]:
+def _step(progress: Progress, name: str, total: int) -> Advance:
     progress(name, 0, total)
     return lambda done: progress(name, done, total)
 
@@ -172,15 +170,8 @@ def check_spec(spec: ImportSpec) -> None:
 
 
 def _check_tokens(spec: ImportSpec) -> None:
-    if not is_sid_space(spec.sid_space):
-        raise InputError(f"SID space {spec.sid_space[:80]!r}: use 1 to 255 printable characters")
     sizes = spec.vocab_sizes
-    if sizes is not None and not (
-        1 <= len(sizes) <= MAX_SID_LENGTH and all(1 <= size <= MAX_VOCAB_SIZE for size in sizes)
-    ):
-        raise InputError(
-            f"vocab sizes {sizes}: 1 to {MAX_SID_LENGTH} of them, each 1 to {MAX_VOCAB_SIZE}"
-        )
+    require_sids(spec.sid_space, (1,) if sizes is None else sizes)
     if spec.sid_length is not None and not 1 <= spec.sid_length <= MAX_SID_LENGTH:
         raise InputError(f"SID length {spec.sid_length}: 1 to {MAX_SID_LENGTH}")
     if sizes is not None and spec.sid_length not in (None, len(sizes)):

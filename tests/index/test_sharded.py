@@ -86,7 +86,7 @@ def test_comparing_tables_in_many_parts_and_ids_in_many_ranges_gives_the_same_by
     monkeypatch.setattr("grace.index.builder.sharding.merge.LOOKUP_ADS", 111)
     monkeypatch.setattr("grace.index.builder.sharding.merge.SAMPLE_STEP", 5)
     monkeypatch.setattr("grace.index.builder.sharding.copies.COPIES_BUDGET", 7777)
-    monkeypatch.setattr("grace.index.storage.mapped.BLOCK_BYTES", 511)
+    monkeypatch.setattr("grace.index.storage.array_file.BLOCK_BYTES", 511)
     monkeypatch.setattr("grace.index.builder.sharding.join_rules.BLOCK_RULES", 63)
     report = build_in_shards(in_shards(spec), Sharding(3, run_rows=333), silent)
     assert_same_version(report, whole)

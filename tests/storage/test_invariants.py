@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from operator import setitem
 from typing import Any
 
 import numpy as np
@@ -74,26 +73,26 @@ def with_bloom(snapshot: Snapshot, **changes: Callable[[Array], Array]) -> Snaps
     return replace(snapshot, matchers=replace(snapshot.matchers, blooms=blooms))
 
 
-def edited(edit: Callable[[Array], None]) -> Callable[[Array], Array]:
+def changed(at: Any, new: Callable[[Array], Any]) -> Callable[[Array], Array]:
     def change(array: Array) -> Array:
         array = array.copy()
-        edit(array)
+        array[at] = new(array)
         return array
 
     return change
 
 
 def put(at: Any, value: int) -> Callable[[Array], Array]:
-    return edited(lambda array: setitem(array, at, value))
+    return changed(at, lambda _: value)
 
 
 def swapped(one: int, other: int) -> Callable[[Array], Array]:
-    return edited(lambda array: setitem(array, [one, other], array[[other, one]]))
+    return changed([one, other], lambda array: array[[other, one]])
 
 
 def flip(row: int, bit: int) -> Callable[[Array], Array]:
     at, mask = (row, bit // 64), np.uint64(1 << (bit % 64))
-    return edited(lambda array: setitem(array, at, array[at] ^ mask))
+    return changed(at, lambda array: array[at] ^ mask)
 
 
 def with_ad_rule(snapshot: Snapshot, at: int, rule: int) -> Snapshot:

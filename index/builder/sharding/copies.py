@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.index.snapshot import require_ids
-from grace.index.storage.mapped import blocks
+from grace.index.storage.array_file import blocks
 from grace.native.loader import array_in, array_out, declare
 
 COPIES_BUDGET = 1 << 28

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from grace.index.builder.sharding.copies import Numbered, Spans, SpanTable, number_spans
 from grace.index.builder.sharding.output_folder import OutputFolder
-from grace.index.storage.mapped import blocks, read_rows
+from grace.index.storage.array_file import blocks, read_rows
 from grace.index.targeting.rules import SetRules, TargetingRules
 from grace.index.users.values import InternedValues
 

@@ -19,9 +19,8 @@ from grace.index.matchers.bloom import star_rows
 from grace.index.matchers.node_matchers import BloomMatchers, Matchers, NodeMatchers
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts, require_ids
-from grace.index.storage.array_file import digest_file
+from grace.index.storage.array_file import blocks, digest_file, map_array, read_rows
 from grace.index.storage.layout import require_expected, snapshot_of
-from grace.index.storage.mapped import blocks, map_array, read_rows
 from grace.index.storage.reader import open_snapshot
 from grace.index.trie import SidTrie
 
