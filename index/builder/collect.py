@@ -1,6 +1,5 @@
 """Run all ads through the rule table and keep what the indexes need: 24 bytes each at L = 4."""
 
-import bisect
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -120,20 +119,15 @@ def _refuse_repeated(
     same = in_order[1:] == in_order[:-1]
     if not same.any():
         return
-    repeated = np.zeros(len(order), np.bool_)
-    repeated[1:] |= same
-    repeated[:-1] |= same
-    first_rows = np.cumsum([0, *(file.rows for file in source.files)]).tolist()
-    rejects = []
-    for row in sorted(order[repeated].tolist()):
-        if rule_of[row] == REFUSED:
-            continue
-        rule_of[row] = REFUSED
-        file = bisect.bisect_right(first_rows, row) - 1
-        rejects.append(
-            repeated_reject(source.files[file].path, row - first_rows[file], int(ad_ids[row]))
-        )
-    log.extend(rejects)
+    rows = np.sort(order[np.append(same, False) | np.append(False, same)])
+    rows = rows[rule_of[rows] != REFUSED]
+    rule_of[rows] = REFUSED
+    first_rows = np.cumsum([0, *(file.rows for file in source.files)])
+    files = np.searchsorted(first_rows, rows, side="right") - 1
+    rejected = zip(files, rows - first_rows[files], ad_ids[rows], strict=True)
+    log.extend(
+        [repeated_reject(source.files[f].path, int(row), int(ad_id)) for f, row, ad_id in rejected]
+    )
 
 
 def repeated_reject(file: Path, row: int, ad_id: int) -> Reject:

@@ -164,10 +164,8 @@ def test_no_requests_and_empty_requests_are_answered() -> None:
     )
     assert got.offsets.tolist() == [0, 0, 0]
     nobody = UserEncoder(SCHEMA, snapshot.set_values).encode([])
-    got_none = ExactMatcher(snapshot, 2).match(
-        nobody, np.zeros(1), dead[:0], np.zeros(0, np.float32), 5
-    )
-    assert got_none.offsets.tolist() == [0]
+    no_leaves = (np.zeros(1, np.int64), dead[:0], np.zeros(0, np.float32))
+    assert ExactMatcher(snapshot, 2).match(nobody, *no_leaves, 5).offsets.tolist() == [0]
     assert got.counts.generated.tolist() == [0, 0]
 
 
