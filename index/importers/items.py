@@ -18,6 +18,7 @@ from grace.index.snapshot import MAX_SID_LENGTH, MAX_VOCAB_SIZE
 
 BATCH_ITEMS = 1 << 16
 _TOKEN_TEXT = re.compile(r"<([A-Za-z])_([0-9]{1,6})>")
+_OUT_OF_RANGE = f"is not 0 to {MAX_VOCAB_SIZE - 1}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +92,6 @@ def _token(token: object, position: int) -> int | Fault:
         return Fault("sid", brief(token), f"{where} is not like <{letter}_12> or 12")
     in_range = 0 <= number < MAX_VOCAB_SIZE
     return number if in_range else Fault("sid", brief(token), f"{where} {_OUT_OF_RANGE}")
-
-
-_OUT_OF_RANGE = f"is not 0 to {MAX_VOCAB_SIZE - 1}"
 
 
 def batches(file: str, items: Iterable[RawItem], rule: SidRule) -> Iterator[ItemBatch]:
@@ -192,9 +190,8 @@ def _outside(tokens: npt.NDArray[Any], vocab_sizes: tuple[int, ...] | None) -> d
     for at in np.flatnonzero(outside.any(axis=1)).tolist():
         position = int(np.argmax(outside[at]))
         token = int(tokens[at, position])
-        fault = f"is outside the vocabulary of {sizes[position]}"
-        if not 0 <= token < MAX_VOCAB_SIZE:
-            fault = _OUT_OF_RANGE
+        in_range = 0 <= token < MAX_VOCAB_SIZE
+        fault = f"is outside the vocabulary of {sizes[position]}" if in_range else _OUT_OF_RANGE
         faults[at] = Fault("sid", str(token), f"token at position {position} {fault}")
     return faults
 

@@ -55,7 +55,7 @@ _NO_VALUES = np.empty(0, np.int32)
 _FIXED_COUNTS = 6  # leaves, generated, attributes, paused, denied, matched; then those of sets
 
 
-Asked = ParamSpec("Asked")
+Arguments = ParamSpec("Arguments")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +124,11 @@ class HeldAds:
 
 
 def _copying(
-    held: Callable[Asked, AbstractContextManager[HeldAds]],
-) -> Callable[Asked, MatchedAds]:
+    held: Callable[Arguments, AbstractContextManager[HeldAds]],
+) -> Callable[Arguments, MatchedAds]:
     """Return a function that matches as `held` does, and returns copies of the ads."""
 
-    def match(*arguments: Asked.args, **named: Asked.kwargs) -> MatchedAds:
+    def match(*arguments: Arguments.args, **named: Arguments.kwargs) -> MatchedAds:
         with held(*arguments, **named) as ads:
             return ads.taken()
 
