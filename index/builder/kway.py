@@ -4,7 +4,7 @@ A SID's row is the OR of its ads' rows, as in mode `union`. It joins the partiti
 has the fewest bits, the first of equals.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from ctypes import byref, c_int32, c_int64, c_void_p
 from dataclasses import dataclass
 
@@ -94,30 +94,26 @@ def k_way_matchers(
 
 
 def _partitions(trie: SidTrie, of_sids: _SidRows, k_way: KWay, threads: int) -> NodeMatchers:
-    widths = k_way.widths if isinstance(k_way, StaticKWay) else None
-    if widths is not None:
-        # Each level goes straight to its place: another copy of these ids would be gigabytes.
-        nodes = zip(trie.level_counts[1:], widths, strict=True)
-        all_ids = np.empty(sum(n * width for n, width in nodes), np.int32)
+    nodes = trie.level_counts[1:]
+    widths = k_way.widths if isinstance(k_way, StaticKWay) else (0,) * trie.sid_length
+    # Static ids go straight to their places: another copy of them would be gigabytes.
+    static_ids = np.empty(sum(n * k for n, k in zip(nodes, widths, strict=True)), np.int32)
     counts, ids, tables = [], [], []
     base = begin = 0
-    for at, offsets in enumerate(_leaf_offsets(trie), start=1):
-
-        def room(size: int, begin: int = begin) -> Ids:
-            return np.empty(size, np.int32) if widths is None else all_ids[begin : begin + size]
-
-        level_counts, level_ids, table = _level(offsets, of_sids, k_way, at, threads, room)
+    for at, offsets in enumerate(_leaf_offsets(trie)):
+        room = static_ids[begin : begin + nodes[at] * widths[at]]
+        level_counts, level_ids, table = _level(offsets, of_sids, k_way, widths[at], threads, room)
         level_ids += np.int32(base)
         begin += len(level_ids)
-        require_ids(begin, f"ids of {'dynamic' if widths is None else 'static'} matchers", _SMALLER)
+        require_ids(begin, "ids of dynamic matchers", _SMALLER)
         base += len(table)
         require_ids(base, "matcher rows", _SMALLER)
         counts.append(level_counts)
         ids.append(level_ids)
         tables.append(table)
     table, level_rows = np.concatenate(tables), tuple(map(len, tables))
-    if widths is not None:
-        return NodeMatchers(all_ids, table, level_rows, level_widths=widths)
+    if isinstance(k_way, StaticKWay):
+        return NodeMatchers(static_ids, table, level_rows, level_widths=widths)
     borders = np.zeros(trie.num_entries + 1, np.int32)
     np.cumsum(np.concatenate(counts), out=borders[1:])
     return NodeMatchers(np.concatenate(ids), table, level_rows, offsets=borders)
@@ -139,21 +135,19 @@ def _level(
     offsets: npt.NDArray[np.int64],
     of_sids: _SidRows,
     k_way: KWay,
-    level: int,
+    width: int,
     threads: int,
-    room: Callable[[int], Ids],
+    room: Ids,
 ) -> tuple[Ids, Ids, Rows]:
-    """Make the partitions of one level's nodes.
+    """Make the partitions of one level's nodes; static ids are written to `room`.
 
-    `room` gives memory for their ids. Returns how many ids each node has, the ids and the distinct
-    rows.
+    Returns how many ids each node has, the ids and the distinct rows.
     """
     nodes, words = len(offsets) - 1, of_sids.table.shape[1]
     # Native code takes both kinds' numbers, and a width of 0 where the node decides.
-    if isinstance(k_way, StaticKWay):
-        width, k_max, fill_target = k_way.widths[level - 1], 0, 0
-    else:
-        width, k_max, fill_target = 0, k_way.k_max, k_way.fill_target_millionths
+    k_max, fill_target = (
+        (k_way.k_max, k_way.fill_target_millionths) if isinstance(k_way, DynamicKWay) else (0, 0)
+    )
     handle, sizes = c_void_p(), np.zeros(2, np.int64)
     _kway_level(
         *(nodes, offsets, of_sids.sids, of_sids.table, *of_sids.table.shape, width, k_max),
@@ -161,7 +155,7 @@ def _level(
     )
     try:
         num_rows, num_ids = sizes.tolist()
-        counts, ids = np.empty(nodes, np.int32), room(num_ids)
+        counts, ids = np.empty(nodes, np.int32), room if width else np.empty(num_ids, np.int32)
         table = np.empty((num_rows, words), np.uint64)
         _kway_level_take(handle, width, counts, ids, table)
     finally:
