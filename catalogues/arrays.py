@@ -8,23 +8,6 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "BoolArray",
-    "Float32Array",
-    "FloatArray",
-    "Int32Array",
-    "Int64Array",
-    "UInt16Array",
-    "ahead",
-    "draw_option",
-    "draw_share",
-    "frozen",
-    "in_chunks",
-    "offsets_of",
-    "pick_by_share",
-    "position_in_run",
-]
-
 FloatArray = npt.NDArray[np.float64]
 Float32Array = npt.NDArray[np.float32]
 Int32Array = npt.NDArray[np.int32]
@@ -60,7 +43,16 @@ def pick_by_share(rng: np.random.Generator, shares: FloatArray, size: int) -> In
     return np.minimum(drawn, np.int64(len(shares) - 1))
 
 
-_BISECTIONS = 40
+def bisected(too_low: Callable[[float], bool], high: float, halvings: int) -> tuple[float, float]:
+    """Return the borders within 0 .. high, close together, between which `too_low` turns False."""
+    low = 0.0
+    for _ in range(halvings):
+        middle = (low + high) / 2
+        if too_low(middle):
+            low = middle
+        else:
+            high = middle
+    return low, high
 
 
 def draw_share(rng: np.random.Generator, share: float, odds: FloatArray | BoolArray) -> BoolArray:
@@ -68,14 +60,9 @@ def draw_share(rng: np.random.Generator, share: float, odds: FloatArray | BoolAr
     if share <= 0 or not odds.any():
         return np.zeros(len(odds), np.bool_)
     odds = odds.astype(np.float64)
-    low, high = 0.0, 1.0 / float(odds[odds > 0].min())
-    for _ in range(_BISECTIONS):
-        scale = (low + high) / 2
-        if np.minimum(odds * scale, 1.0).mean() < share:
-            low = scale
-        else:
-            high = scale
-    return rng.random(len(odds)) < odds * high
+    most = 1.0 / float(odds[odds > 0].min())
+    _, scale = bisected(lambda scale: np.minimum(odds * scale, 1.0).mean() < share, most, 40)
+    return rng.random(len(odds)) < odds * scale
 
 
 def draw_option(

@@ -4,7 +4,7 @@ The last one is the log of interactions that training reads; not every catalogue
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +15,7 @@ from grace.catalogues.arrays import UInt16Array
 from grace.configs.errors import InputError
 from grace.index.targeting.schema import TargetingSchema
 
-__all__ = [
-    "ADS_FILE",
-    "LOG_FILE",
-    "REQUESTS_FILE",
-    "TARGETING_FILE",
-    "Progress",
-    "require_room",
-    "sid_column",
-    "sid_metadata",
-    "targeting_yaml",
-    "write_files",
-    "write_json_lines",
-]
+__all__ = ["ADS_FILE", "LOG_FILE", "TARGETING_FILE", "require_room"]
 
 ADS_FILE = "ads.parquet"
 TARGETING_FILE = "targeting.yaml"
@@ -36,6 +24,7 @@ LOG_FILE = "interactions.parquet"
 _FILES = (TARGETING_FILE, REQUESTS_FILE, LOG_FILE, ADS_FILE)
 
 Progress = Callable[[int, int], None]  # (ads written, ads in all)
+WriteFile = Callable[[Path], None]
 
 
 def require_room(out: Path, *, force: bool) -> None:
@@ -47,18 +36,30 @@ def require_room(out: Path, *, force: bool) -> None:
         raise InputError(f"--out {out} already holds {', '.join(taken)}; use --force to replace")
 
 
-def write_files(out: Path, writers: Mapping[str, Callable[[Path], None]]) -> int:
-    """Write the files in this order, each whole or not at all; return their bytes.
+def write_files(
+    out: Path,
+    targeting: str,
+    requests: Iterable[Mapping[str, Any]],
+    write_ads: WriteFile,
+    write_log: WriteFile | None = None,
+) -> int:
+    """Write the files, each whole or not at all, and return their bytes.
 
     All are complete before the first one appears, and the log of another catalogue goes.
     """
+    writers: dict[str, WriteFile] = {
+        TARGETING_FILE: lambda path: _write_lines(path, [targeting]),
+        REQUESTS_FILE: lambda path: _write_lines(path, _json_lines(requests)),
+        **({} if write_log is None else {LOG_FILE: write_log}),
+        ADS_FILE: write_ads,
+    }
     partial = {name: out / f".{name}.partial" for name in writers}
     try:
         out.mkdir(parents=True, exist_ok=True)
         try:
             for name, write in writers.items():
                 write(partial[name])
-            if LOG_FILE not in writers:
+            if write_log is None:
                 (out / LOG_FILE).unlink(missing_ok=True)
             for name, path in partial.items():
                 path.replace(out / name)
@@ -70,9 +71,13 @@ def write_files(out: Path, writers: Mapping[str, Callable[[Path], None]]) -> int
         raise InputError(f"--out {out} cannot be written: {error.strerror or error}") from error
 
 
-def write_json_lines(objects: Iterable[Mapping[str, Any]], path: Path) -> None:
-    lines = (json.dumps(each, ensure_ascii=False) for each in objects)
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+def _write_lines(path: Path, lines: Iterable[str]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(lines)
+
+
+def _json_lines(objects: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    return (json.dumps(each, ensure_ascii=False) + "\n" for each in objects)
 
 
 def targeting_yaml(schema: TargetingSchema, comment: str = "") -> str:

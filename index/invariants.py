@@ -24,8 +24,6 @@ from grace.index.targeting.schema import RESERVED_VALUE, TargetingSchema, Target
 from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
 
-__all__ = ["check_invariants"]
-
 Array = npt.NDArray[Any]
 Rows = npt.NDArray[np.uint64]
 

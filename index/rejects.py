@@ -1,8 +1,4 @@
-"""Rejects: the records that a build or an import refuses, each with its place and its reason.
-
-A reject has `file`, `row`, an id, `column`, `value` and `reason`; its fields are the keys of its
-line in the list.
-"""
+"""Rejects: the ads that a build refuses and the items that an import refuses, with the reason."""
 
 import json
 from collections import Counter
@@ -13,16 +9,6 @@ from pathlib import Path
 from grace.configs.errors import InputError, RejectedAdsError
 from grace.index.storage.strict_json import shown
 
-__all__ = [
-    "Fault",
-    "RejectLog",
-    "RejectedAd",
-    "RejectedItem",
-    "ad_rejects",
-    "brief",
-    "item_rejects",
-]
-
 _LONGEST = 200
 
 
@@ -32,53 +18,24 @@ class Fault:
     value: str | None
     reason: str  # a fixed text, since rejects are counted by it
 
-    def of_item(self, file: str, row: int, item_id: str | None) -> "RejectedItem":
-        return RejectedItem(file, row, item_id, self.column, self.value, self.reason)
-
 
 @dataclass(frozen=True, slots=True)
-class RejectedAd:
-    file: str
-    row: int  # within the file, from 0
-    ad_id: int | None
-    column: str
-    value: str | None
-    reason: str
-
-    def __str__(self) -> str:
-        return _line(self, "" if self.ad_id is None else f", ad {self.ad_id}")
-
-
-@dataclass(frozen=True, slots=True)
-class RejectedItem:
+class Reject:
     file: str
     row: int  # entry, line or row of the file, from 0
-    item_id: str | None
-    column: str
-    value: str | None
-    reason: str
-
-    def __str__(self) -> str:
-        return _line(self, "" if self.item_id is None else f", item {shown(self.item_id)}")
-
-
-Reject = RejectedAd | RejectedItem
-
-
-def _line(reject: Reject, name: str) -> str:
-    value = "" if reject.value is None else f" {shown(reject.value)}"
-    return f"{reject.file} row {reject.row}{name}: {reject.column}{value}: {reject.reason}"
+    id: int | str | None
+    fault: Fault
 
 
 class RejectLog:
     """Collects rejects; raises RejectedAdsError when there are more than `limit`."""
 
     def __init__(
-        self, things: str, limit: int, path: Path, no_limit_remedy: str, path_remedy: str
+        self, thing: str, limit: int, path: Path, no_limit_remedy: str, path_remedy: str
     ) -> None:
         if limit < 0:
             raise InputError(f"--max-rejects {limit}: give 0 or more")
-        self._things = things
+        self._thing = thing
         self._limit = limit
         self._path = path
         self._no_limit_remedy = no_limit_remedy  # where no reject is allowed
@@ -93,17 +50,18 @@ class RejectLog:
         found = len(self._rejects)
         if found > self._limit:
             self.write()
-            things = self._things.removesuffix("s") if found == 1 else self._things
+            things = self._thing if found == 1 else f"{self._thing}s"
             remedy = self._no_limit_remedy if self._limit == 0 else "fix them or allow more"
             raise RejectedAdsError(
                 f"{found} {things} refused so far, --max-rejects allows {self._limit}; "
-                f"first: {self._rejects[0]}; these are listed in {self._path}: {remedy}"
+                f"first: {self._shown(self._rejects[0])}; these are listed in {self._path}: "
+                f"{remedy}"
             )
 
     def by_reason(self) -> dict[str, int]:
         """Return how many records each reason refused, the commonest first."""
-        counts = Counter(f"{reject.column}: {reject.reason}" for reject in self._rejects)
-        return dict(counts.most_common())
+        faults = (reject.fault for reject in self._rejects)
+        return dict(Counter(f"{fault.column}: {fault.reason}" for fault in faults).most_common())
 
     def write(self, path: Path | None = None) -> Path | None:
         """Write one JSON object per reject, by file and row; return None if there is none."""
@@ -111,26 +69,36 @@ class RejectLog:
             return None
         path = path or self._path
         in_order = sorted(self._rejects, key=lambda reject: (reject.file, reject.row))
-        lines = [json.dumps(asdict(reject), ensure_ascii=False) + "\n" for reject in in_order]
+        lines = [json.dumps(self._fields(each), ensure_ascii=False) + "\n" for each in in_order]
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("".join(lines), "utf-8", errors="backslashreplace")
         except OSError as error:
             raise InputError(
-                f"{path}: cannot write the list of refused {self._things}: {error.strerror}; "
+                f"{path}: cannot write the list of refused {self._thing}s: {error.strerror}; "
                 f"{self._path_remedy}"
             ) from None
         return path
+
+    def _fields(self, reject: Reject) -> dict[str, object]:
+        place = {"file": reject.file, "row": reject.row, f"{self._thing}_id": reject.id}
+        return {**place, **asdict(reject.fault)}
+
+    def _shown(self, reject: Reject) -> str:
+        fault = reject.fault
+        name = f", {self._thing} {shown(reject.id)}" if reject.id is not None else ""
+        value = f" {shown(fault.value)}" if fault.value is not None else ""
+        return f"{reject.file} row {reject.row}{name}: {fault.column}{value}: {fault.reason}"
 
 
 def ad_rejects(limit: int, path: Path) -> RejectLog:
     """`path` is for the list of a build that ends; the others name theirs."""
     remedy = "fix them; `--max-rejects 1000000 --no-publish` lists all"
-    return RejectLog("ads", limit, path, remedy, "name another with --reject-file")
+    return RejectLog("ad", limit, path, remedy, "name another with --reject-file")
 
 
 def item_rejects(limit: int, path: Path) -> RejectLog:
-    return RejectLog("items", limit, path, "fix them or allow more", "name another --out")
+    return RejectLog("item", limit, path, "fix them or allow more", "name another --out")
 
 
 def brief(value: object) -> str:

@@ -11,16 +11,7 @@ from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
 
-__all__ = [
-    "MAX_ID",
-    "MAX_SID_LENGTH",
-    "MAX_VERSION",
-    "MAX_VOCAB_SIZE",
-    "Snapshot",
-    "SnapshotFacts",
-    "is_sid_space",
-    "require_ids",
-]
+__all__ = ["MAX_VOCAB_SIZE", "Snapshot", "SnapshotFacts", "is_sid_space"]
 
 MAX_ID = (1 << 31) - 1
 """Ids of nodes, ads, rows, rules and values, and offsets into them, are int32."""
@@ -41,6 +32,16 @@ def require_ids(count: int, things: str, remedy: str = SEVERAL_SNAPSHOTS) -> Non
 
 def is_sid_space(name: str) -> bool:
     return 1 <= len(name) <= _MAX_SID_SPACE and name.isprintable()
+
+
+def require_sids(sid_space: str, vocab_sizes: tuple[int, ...]) -> None:
+    """Raise InputError for a name or a vocabulary that no snapshot may have."""
+    if not is_sid_space(sid_space):
+        raise InputError(f"SID space {sid_space[:80]!r}: use 1 to 255 printable characters")
+    if not 1 <= len(vocab_sizes) <= MAX_SID_LENGTH:
+        raise InputError(f"vocab sizes {vocab_sizes}: 1 to {MAX_SID_LENGTH} tokens per SID")
+    if not all(1 <= size <= MAX_VOCAB_SIZE for size in vocab_sizes):
+        raise InputError(f"vocab sizes {vocab_sizes}: each must be 1 to {MAX_VOCAB_SIZE}")
 
 
 @dataclass(frozen=True, slots=True)

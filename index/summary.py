@@ -9,9 +9,10 @@ import numpy.typing as npt
 from grace.index.matchers.modes import FILL_UNIT, DynamicKWay, KWay, StaticKWay
 from grace.index.matchers.node_matchers import NodeMatchers
 from grace.index.snapshot import Snapshot
+from grace.index.storage.layout import arrays_of, counts_of
 from grace.index.trie import SidTrie
 
-__all__ = ["IndexSummary", "LevelSummary", "MatcherSummary", "summarize"]
+__all__ = ["IndexSummary", "summarize"]
 
 _BLOCK = 1 << 22
 
@@ -68,8 +69,12 @@ class IndexSummary:
 
 
 def summarize(snapshot: Snapshot) -> IndexSummary:
-    facts, schema, trie, rules = snapshot.facts, snapshot.schema, snapshot.trie, snapshot.rules
-    set_names = [target_set.name for target_set in schema.sets]
+    facts, schema, trie, counts = (
+        snapshot.facts,
+        snapshot.schema,
+        snapshot.trie,
+        counts_of(snapshot),
+    )
     return IndexSummary(
         version=facts.version,
         created_at=facts.created_at,
@@ -78,17 +83,17 @@ def summarize(snapshot: Snapshot) -> IndexSummary:
         k_way=None if snapshot.matchers is None else _k_way(snapshot.matchers.k_way),
         vocab_sizes=trie.vocab_sizes,
         sids=trie.num_leaves,
-        ads=snapshot.ads.num_ads,
+        ads=counts.ads,
         ads_per_sid=_percentiles(np.diff(snapshot.ads.ad_offsets)),
         rejects=facts.rejects,
         updates_watermark=facts.updates_watermark,
         levels=tuple(_level(trie, position) for position in range(trie.sid_length)),
         matcher_words={"bitmask": schema.words} | {s.name: s.words for s in schema.sets},
         matchers=_matchers(snapshot),
-        rules=rules.num_rules,
-        rule_bitmask_rows=len(rules.bitmask_table),
-        set_rules={n: s.num_rules for n, s in zip(set_names, rules.sets, strict=True)},
-        set_values={n: len(v) for n, v in zip(set_names, snapshot.set_values, strict=True)},
+        rules=counts.rules,
+        rule_bitmask_rows=counts.rule_bitmasks,
+        set_rules=counts.set_rules,
+        set_values=counts.set_values,
         bytes=_bytes(snapshot),
     )
 
@@ -154,25 +159,16 @@ def _sum_of(numbers: npt.NDArray[np.int64], places: npt.NDArray[np.int32]) -> in
     return sum(int(numbers[places[at : at + _BLOCK]].sum()) for at in blocks)
 
 
+_READERS = {
+    **dict.fromkeys(("node", "csr", "bitmask", "bloom"), "trie_and_matchers"),
+    "ad": "sid_to_ads",
+    **dict.fromkeys(("rule", "set", "value"), "exact_targeting"),
+}
+"""By the first word of an array's name."""
+
+
 def _bytes(snapshot: Snapshot) -> dict[str, int]:
-    ads, rules = snapshot.ads, snapshot.rules
-    decode: list[npt.NDArray[Any]] = [snapshot.trie.node_offsets, snapshot.trie.csr_tokens]
-    if snapshot.matchers is not None:
-        for rows in (snapshot.matchers.bitmask, *(b.rows for b in snapshot.matchers.blooms)):
-            decode += [rows.index, rows.table]
-            if rows.offsets is not None:
-                decode.append(rows.offsets)
-        decode += [bloom.star for bloom in snapshot.matchers.blooms]
-    expand: list[npt.NDArray[Any]]
-    expand = [ads.ad_offsets, ads.ad_ids, ads.ad_rule, ads.ad_weight, ads.ad_lookup]
-    exact: list[npt.NDArray[Any]]
-    exact = [rules.bitmask, rules.bitmask_table, rules.set_rules]
-    for set_rules, values in zip(rules.sets, snapshot.set_values, strict=True):
-        exact += [set_rules.include_offsets, set_rules.include_values]
-        exact += [set_rules.exclude_offsets, set_rules.exclude_values]
-        exact += [values.offsets, values.utf8]
-    return {
-        "trie_and_matchers": sum(array.nbytes for array in decode),
-        "sid_to_ads": sum(array.nbytes for array in expand),
-        "exact_targeting": sum(array.nbytes for array in exact),
-    }
+    sizes = dict.fromkeys(_READERS.values(), 0)
+    for file, array in arrays_of(snapshot).items():
+        sizes[_READERS[file.partition("_")[0]]] += array.nbytes
+    return sizes

@@ -13,8 +13,6 @@ from grace.catalogues.paper.spec import PaperSpec
 from grace.catalogues.paper.tree import PaperTree, make_tree
 from grace.index.targeting.schema import TargetingSchema
 
-__all__ = ["AdRows", "PaperCatalogue", "make_paper_catalogue"]
-
 _ID_FACTOR = 0x9E3779B1  # odd: multiplying by it permutes the numbers below a power of two
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from grace.catalogues.arrays import FloatArray, Int64Array
 
-__all__ = ["Draws", "Stream", "normal_cdf", "normal_quantile"]
+__all__ = ["Draws"]
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15

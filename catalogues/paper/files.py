@@ -14,23 +14,17 @@ import pyarrow.parquet as pq
 
 from grace.catalogues.arrays import Int64Array, ahead
 from grace.catalogues.folder import (
-    ADS_FILE,
-    REQUESTS_FILE,
-    TARGETING_FILE,
     Progress,
     require_room,
     sid_column,
     sid_metadata,
     targeting_yaml,
     write_files,
-    write_json_lines,
 )
 from grace.catalogues.paper.catalogue import PaperCatalogue, make_paper_catalogue
 from grace.catalogues.paper.population import location_names, make_users
 from grace.catalogues.paper.spec import SID_LENGTH, VOCAB, PaperSpec
 from grace.index.builder.columns import ListColumn
-
-__all__ = ["PaperWritten", "write_ads", "write_paper_folder"]
 
 ROWS_PER_GROUP = 1 << 18
 REQUESTS = 64
@@ -54,18 +48,13 @@ def write_paper_folder(
     """Make the catalogue and its files; each appears whole or not at all, the ads last."""
     require_room(out, force=force)
     catalogue = make_paper_catalogue(spec, threads)
-    targeting = targeting_yaml(catalogue.schema)
-    writers = {
-        TARGETING_FILE: lambda path: _write_text(targeting, path),
-        REQUESTS_FILE: lambda path: write_json_lines(_requests(catalogue), path),
-        ADS_FILE: lambda path: write_ads(catalogue, path, threads, progress),
-    }
-    size = write_files(out, writers)
+    size = write_files(
+        out,
+        targeting_yaml(catalogue.schema),
+        _requests(catalogue),
+        lambda path: write_ads(catalogue, path, threads, progress),
+    )
     return PaperWritten(spec.sid_space, spec.num_sids, catalogue.num_ads, REQUESTS, size)
-
-
-def _write_text(text: str, path: Path) -> None:
-    path.write_text(text, encoding="utf-8")
 
 
 def _requests(catalogue: PaperCatalogue) -> Iterator[dict[str, Any]]:

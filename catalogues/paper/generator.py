@@ -17,17 +17,6 @@ from grace.index.matchers.admission import admitted_entries
 from grace.index.snapshot import Snapshot
 from grace.index.users.user_rows import UserRows
 
-__all__ = [
-    "BEAMS",
-    "Admit",
-    "Generated",
-    "Generator",
-    "GeneratorKnobs",
-    "admit_for",
-    "every_entry",
-    "generator_of",
-]
-
 BEAMS = (1, 512, 1024, 1024)
 NUM_SIDS = 1024
 

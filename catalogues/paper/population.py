@@ -7,20 +7,6 @@ from grace.catalogues.paper.draws import Draws, Stream
 from grace.catalogues.paper.spec import PaperKnobs
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 
-__all__ = [
-    "LOCATION",
-    "MAX_LOCATIONS",
-    "NUM_REGIONS",
-    "REGION",
-    "SMALL",
-    "location_name",
-    "location_names",
-    "make_users",
-    "paper_schema",
-    "region_name",
-    "region_shares",
-]
-
 REGION = "region"
 LOCATION = "location"
 NUM_REGIONS = 398

@@ -14,7 +14,6 @@ __all__ = [
     "PASS",
     "SIDS",
     "STORAGE_MB",
-    "PassRates",
 ]
 
 MODE_NAMES = {

@@ -18,8 +18,6 @@ from grace.catalogues.paper.spec import PaperKnobs
 from grace.catalogues.paper.tree import PaperTree
 from grace.index.builder.columns import ListColumn
 
-__all__ = ["Campaigns", "RuleLists"]
-
 
 @dataclass(frozen=True, slots=True)
 class Campaigns:

@@ -6,6 +6,7 @@ the catalogue's files. `decode_snapshot` leaves the ads out: 100 million SIDs ha
 most of the work, and measuring a decoder needs none of them.
 """
 
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -27,15 +28,7 @@ from grace.index.targeting.rules import TargetingRules
 from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
 
-__all__ = [
-    "CREATED_AT",
-    "VOCAB_SIZES",
-    "arranged_ads",
-    "collected_ads",
-    "decode_snapshot",
-    "rule_table",
-    "snapshot_of",
-]
+__all__ = ["decode_snapshot"]
 
 VOCAB_SIZES = (VOCAB,) * SID_LENGTH
 _ADS_AT_ONCE = 1 << 18
@@ -101,7 +94,7 @@ def rule_table(
     rule_of_key = np.full(len(used), -1, np.int32)
     keys = np.flatnonzero(used)
     runs = [keys[begin : begin + _RULES_AT_ONCE] for begin in range(0, len(keys), _RULES_AT_ONCE)]
-    with RuleTable(catalogue.schema, threads) as table:
+    with closing(RuleTable(catalogue.schema, threads)) as table:
         drawn = ahead(catalogue.rules.columns, runs, threads)
         for run, columns in zip(runs, drawn, strict=True):
             rules = np.zeros(len(run), np.int32)
@@ -140,19 +133,15 @@ def _rules(
     catalogue: PaperCatalogue, threads: int
 ) -> tuple[tuple[TargetingRules, tuple[InternedValues, ...]], npt.NDArray[np.int32]]:
     """Return targeting rules with interned values, and the rule of each ad in SID order."""
-    ads = catalogue.num_ads
-    keys = np.empty(ads, np.int32)
+
+    def rules_of(ads: Int64Array) -> Int64Array:
+        sids = np.searchsorted(catalogue.tree.ads, ads, side="right") - 1
+        return catalogue.campaigns.rules_of(sids, ads)
+
+    keys = np.empty(catalogue.num_ads, np.int32)
+    in_chunks(keys, rules_of, threads)
     used = np.zeros(catalogue.campaigns.num_rules, np.bool_)
-
-    def fill(begin: int) -> None:
-        numbers = np.arange(begin, min(begin + _ADS_AT_ONCE, ads))
-        sids = np.searchsorted(catalogue.tree.ads, numbers, side="right") - 1
-        drawn = catalogue.campaigns.rules_of(sids, numbers)
-        keys[numbers[0] : numbers[-1] + 1] = drawn
-        used[drawn] = True
-
-    for _ in ahead(fill, range(0, ads, _ADS_AT_ONCE), threads):
-        pass
+    used[keys] = True
     raw, rule_of_key = rule_table(catalogue, used, threads)
     names = location_names(catalogue.spec.knobs)
     in_order = np.arange(raw.num_rules, dtype=np.int32)

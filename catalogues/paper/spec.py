@@ -4,8 +4,6 @@ from dataclasses import dataclass, field
 
 from grace.configs.errors import InputError
 
-__all__ = ["PAPER_SIDS", "SID_LENGTH", "VOCAB", "PaperKnobs", "PaperSpec", "paper_spec"]
-
 SID_LENGTH = 4
 VOCAB = 512
 PAPER_SIDS = 30_000_000

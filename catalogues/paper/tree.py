@@ -5,11 +5,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from grace.catalogues.arrays import Float32Array, FloatArray, Int64Array, in_chunks, offsets_of
+from grace.catalogues.arrays import (
+    Float32Array,
+    FloatArray,
+    Int64Array,
+    bisected,
+    in_chunks,
+    offsets_of,
+)
 from grace.catalogues.paper.draws import Draws, Stream
 from grace.catalogues.paper.spec import SID_LENGTH, VOCAB, PaperKnobs, PaperSpec
-
-__all__ = ["PaperTree", "make_tree"]
 
 _LEVEL_KEYS = 40  # a node's key is its level above this bit and its number below
 
@@ -132,14 +137,13 @@ def _apportion(
     total: int, weights: npt.NDArray[np.floating], draws: Draws, level: int
 ) -> npt.NDArray[np.int32]:
     """Divide `total` by weight into 1 to VOCAB each, rounded at random, exactly `total` in all."""
-    low, high = 0.0, VOCAB / float(weights.min())
     sample = weights[:: max(1, len(weights) >> 20)]
-    for _ in range(50):
-        scale = (low + high) / 2
-        if np.clip(sample * scale + 0.5, 1, VOCAB).mean() * len(weights) < total:
-            low = scale
-        else:
-            high = scale
+
+    def too_few(scale: float) -> bool:
+        mean = np.clip(sample * scale + 0.5, 1, VOCAB).mean()
+        return bool(mean * len(weights) < total)
+
+    low, _ = bisected(too_few, VOCAB / float(weights.min()), 50)
     rounding = draws.uniform(Stream.FAN_OUT, _keys(level, np.arange(len(weights))) + (1 << 36))
     counts = np.clip(np.floor(weights * low + rounding), 1, VOCAB).astype(np.int32)
     step = 1 if total > int(counts.sum()) else -1

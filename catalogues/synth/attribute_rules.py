@@ -1,12 +1,13 @@
 """The attribute rules of campaigns: countries, ages, genders, devices and languages."""
 
+from collections.abc import Sequence
 from typing import get_args
 
 import numpy as np
 
 from grace.catalogues.arrays import BoolArray, Int64Array, draw_option, draw_share
 from grace.catalogues.synth.places import COUNTRIES, LANGUAGES
-from grace.catalogues.synth.rules import NO_RULE, Background, RuleColumn, listed_column
+from grace.catalogues.synth.rules import Background, RuleColumn, listed_column
 from grace.catalogues.synth.schema import AGES, COUNTRY_CODES, DEVICES, GENDERS
 from grace.catalogues.synth.spec import TargetingKnobs
 from grace.catalogues.synth.topics import TOPICS, Lean
@@ -38,8 +39,17 @@ def attribute_columns(
     )
 
 
-def _choice(has_rule: BoolArray, chosen: Int64Array) -> Int64Array:
-    return np.where(has_rule, chosen, NO_RULE)
+Rule = tuple[Sequence[Sequence[int]], BoolArray, Int64Array]
+"""Lists of values; which campaigns have one; and the number of each campaign's list."""
+
+
+def _columns(
+    name: str, values: Sequence[str], include: Rule, exclude: Rule
+) -> tuple[RuleColumn, RuleColumn]:
+    return (
+        listed_column(name, values, *include),
+        listed_column(f"{name}_exclude", values, *exclude),
+    )
 
 
 def _leans(background: Background, *leans: Lean) -> BoolArray:
@@ -61,22 +71,13 @@ def _country_columns(
     markets = [[COUNTRY_CODES.index(code) for code in country.market] for country in COUNTRIES]
     has_market = np.array([len(market) > 1 for market in markets])[home]
     grouped = has_rule & has_market & (rng.random(len(home)) < knobs.market_group)
-    include = listed_column(
-        "country",
-        COUNTRY_CODES,
-        [[each] for each in range(count)] + markets,
-        _choice(has_rule, np.where(grouped, home + count, home)),
-    )
+    alone = [[each] for each in range(count)]
+    include = alone + markets, has_rule, np.where(grouped, home + count, home)
     neighbour = np.array([market[-1] for market in markets])[home]
     other = (home + rng.integers(1, count, size=len(home))) % count
     excludes = draw_share(rng, knobs.country_exclude, grouped | (elsewhere & ~has_rule))
-    exclude = listed_column(
-        "country_exclude",
-        COUNTRY_CODES,
-        [[each] for each in range(count)],
-        _choice(excludes, np.where(grouped, neighbour, other)),
-    )
-    return include, exclude
+    exclude = alone, excludes, np.where(grouped, neighbour, other)
+    return _columns("country", COUNTRY_CODES, include, exclude)
 
 
 def _age_columns(
@@ -93,10 +94,8 @@ def _age_columns(
     }
     odds = [suits.get(lean, [1.0] * len(_AGE_RANGES)) for lean in _LEANS]
     chosen = draw_option(rng, odds, _TOPIC_LEAN[background.topic])
-    include = listed_column("age", AGES, _AGE_RANGES, _choice(has_rule, chosen))
-    youngest = np.zeros(len(share), np.int64)
-    excludes = _choice(adult & background.targeted, youngest)
-    return include, listed_column("age_exclude", AGES, [[0]], excludes)
+    exclude = [[0]], adult & background.targeted, np.zeros(len(share), np.int64)
+    return _columns("age", AGES, (_AGE_RANGES, has_rule, chosen), exclude)
 
 
 def _gender_columns(
@@ -108,13 +107,9 @@ def _gender_columns(
     has_rule = background.targeted & (rng.random(size) < share)
     male = np.where(leaning, ~female, rng.random(size) < 0.5).astype(np.int64)
     or_unknown = rng.random(size) < 0.3
-    include = listed_column(
-        "gender", GENDERS, [[0], [1], [0, 2], [1, 2]], _choice(has_rule, male + 2 * or_unknown)
-    )
-    may_exclude = background.targeted & ~has_rule
-    excludes = draw_share(rng, knobs.gender_exclude, may_exclude)
-    exclude = listed_column("gender_exclude", GENDERS, [[1], [0]], _choice(excludes, male))
-    return include, exclude
+    include = [[0], [1], [0, 2], [1, 2]], has_rule, male + 2 * or_unknown
+    excludes = draw_share(rng, knobs.gender_exclude, background.targeted & ~has_rule)
+    return _columns("gender", GENDERS, include, ([[1], [0]], excludes, male))
 
 
 def _device_columns(
@@ -126,12 +121,11 @@ def _device_columns(
     chosen = draw_option(rng, [_DEVICE_ODDS], everyone)
     excludes = draw_share(rng, knobs.device_exclude, targeted & ~has_rule)
     excluded = draw_option(rng, [_DEVICE_EXCLUDE_ODDS], everyone)
-    return (
-        listed_column("device", DEVICES, _DEVICE_LISTS, _choice(has_rule, chosen)),
-        listed_column(
-            "device_exclude", DEVICES, _DEVICE_EXCLUDE_LISTS, _choice(excludes, excluded)
-        ),
+    include, exclude = (
+        (_DEVICE_LISTS, has_rule, chosen),
+        (_DEVICE_EXCLUDE_LISTS, excludes, excluded),
     )
+    return _columns("device", DEVICES, include, exclude)
 
 
 def _language_columns(
@@ -143,13 +137,9 @@ def _language_columns(
     own, targeted = spoken[background.country], background.targeted
     has_rule = draw_share(rng, knobs.language, targeted)
     with_english = (own != english) & (rng.random(len(own)) < 0.4)
-    lists = [[each] for each in range(count)] + [[each, english] for each in range(count)]
-    include = listed_column(
-        "language", LANGUAGES, lists, _choice(has_rule, own + count * with_english)
-    )
+    alone = [[each] for each in range(count)]
+    paired = [[each, english] for each in range(count)]
+    include = alone + paired, has_rule, own + count * with_english
     other = (own + rng.integers(1, count, size=len(own))) % count
     excludes = draw_share(rng, knobs.language_exclude, targeted & ~has_rule)
-    exclude = listed_column(
-        "language_exclude", LANGUAGES, [[each] for each in range(count)], _choice(excludes, other)
-    )
-    return include, exclude
+    return _columns("language", LANGUAGES, include, (alone, excludes, other))

@@ -3,8 +3,8 @@
 A title reads `Hokari trail running shoes, waterproof` or `Tanesen pizzeria, Lisbon`.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, product
 from pathlib import Path
 
@@ -15,17 +15,12 @@ import pyarrow.parquet as pq
 
 from grace.catalogues.arrays import Int64Array, offsets_of
 from grace.catalogues.folder import (
-    ADS_FILE,
-    LOG_FILE,
-    REQUESTS_FILE,
-    TARGETING_FILE,
     Progress,
     require_room,
     sid_column,
     sid_metadata,
     targeting_yaml,
     write_files,
-    write_json_lines,
 )
 from grace.catalogues.synth.catalogue import Catalogue, make_catalogue
 from grace.catalogues.synth.log_file import make_log, write_log
@@ -34,8 +29,6 @@ from grace.catalogues.synth.schema import RULE_COLUMNS, SCHEMA
 from grace.catalogues.synth.spec import CatalogueSpec
 from grace.catalogues.synth.topics import PRODUCTS_PER_TOPIC, TOPICS
 from grace.catalogues.synth.users import make_requests
-
-__all__ = ["Written", "write_ads", "write_folder"]
 
 ROWS_PER_GROUP = 2**17
 _YAML_COMMENT = (
@@ -72,14 +65,13 @@ def write_folder(
     catalogue = make_catalogue(spec)
     requests = list(make_requests(catalogue))
     log = make_log(catalogue) if spec.log_users else None
-    writers: dict[str, Callable[[Path], None]] = {
-        TARGETING_FILE: _write_targeting,
-        REQUESTS_FILE: lambda path: write_json_lines(requests, path),
-    }
-    if log is not None:
-        writers[LOG_FILE] = lambda path: write_log(catalogue, log, path)
-    writers[ADS_FILE] = lambda path: write_ads(catalogue, path, progress)
-    size = write_files(out, writers)
+    size = write_files(
+        out,
+        targeting_yaml(SCHEMA, _YAML_COMMENT),
+        requests,
+        lambda path: write_ads(catalogue, path, progress),
+        None if log is None else partial(write_log, catalogue, log),
+    )
     return Written(
         sid_space=spec.sid_space,
         sids=catalogue.num_sids,
@@ -90,10 +82,6 @@ def write_folder(
         interactions=0 if log is None else len(log.items),
         bytes=size,
     )
-
-
-def _write_targeting(path: Path) -> None:
-    path.write_text(targeting_yaml(SCHEMA, _YAML_COMMENT), encoding="utf-8")
 
 
 def write_ads(

@@ -67,9 +67,14 @@ class Ranges:
 
 
 def listed_column(
-    name: str, values: Sequence[str], lists: Sequence[Sequence[int]], choice: Int64Array
+    name: str,
+    values: Sequence[str],
+    lists: Sequence[Sequence[int]],
+    has_rule: BoolArray,
+    chosen: Int64Array,
 ) -> RuleColumn:
-    """A column whose few lists are given; `choice` is [campaigns], list numbers or NO_RULE."""
+    """A column whose few lists are given; campaigns that have a rule have the list `chosen`."""
+    choice = np.where(has_rule, chosen, NO_RULE)
     items = np.array([item for each in lists for item in each], np.int32)
     offsets = offsets_of(np.array([len(each) for each in lists], np.int64))
     table = ValueLists(tuple(values), offsets, frozen(items))

@@ -14,6 +14,7 @@ from grace.catalogues.arrays import (
     FloatArray,
     Int64Array,
     UInt16Array,
+    bisected,
     frozen,
     offsets_of,
     position_in_run,
@@ -21,7 +22,6 @@ from grace.catalogues.arrays import (
 from grace.catalogues.synth.spec import CatalogueSpec
 from grace.catalogues.synth.topics import PRODUCTS_PER_TOPIC, TOPICS
 
-_BISECTIONS = 60
 _BRAND_SPREAD = 0.5  # sigma of the log-normal sizes of brands, in product lines
 _LINE_SPREAD = 0.8  # and of product lines, in SIDs
 
@@ -88,14 +88,9 @@ def apportion(total: int, weights: FloatArray, cap: int) -> Int64Array:
     if not count <= total <= count * cap:
         raise ValueError(f"cannot share {total} among {count}, 1 to {cap} each")
     spare, room = total - count, float(cap - 1)
-    low, high = 0.0, room / float(weights.min())
-    for _ in range(_BISECTIONS):
-        scale = (low + high) / 2
-        if np.minimum(weights * scale, room).sum() <= spare:
-            low = scale
-        else:
-            high = scale
-    share = np.minimum(weights * low, room)
+    most = room / float(weights.min())
+    scale, _ = bisected(lambda scale: np.minimum(weights * scale, room).sum() <= spare, most, 60)
+    share = np.minimum(weights * scale, room)
     extra = share.astype(np.int64)
     left_over = spare - int(extra.sum())
     # The largest fractions first; a share that is at its cap has none.

@@ -27,7 +27,7 @@ from grace.catalogues.synth.schema import (
 from grace.catalogues.synth.spec import Stream
 from grace.catalogues.synth.topics import TOPICS, Topic
 
-__all__ = ["DEVICE_MODELS", "Kind", "User", "make_requests", "make_users"]
+__all__ = ["make_users"]
 
 
 class Kind(StrEnum):

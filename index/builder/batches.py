@@ -18,10 +18,8 @@ from grace.index.builder.columns import (
     list_parts,
 )
 from grace.index.builder.source import UNREADABLE, AdsFile, AdsSource, first_line, rule_columns
-from grace.index.rejects import RejectedAd
+from grace.index.rejects import Fault, Reject
 from grace.index.targeting.schema import TargetingSchema
-
-__all__ = ["AdsBatch", "BatchReader", "raw_values"]
 
 BATCH_ROWS = 1 << 17
 _BATCH_BYTES = 1 << 27
@@ -41,7 +39,7 @@ class AdsBatch:
     tokens: npt.NDArray[np.uint16]
     weights: npt.NDArray[np.float32]
     rules: tuple[ListColumn | None, ...]
-    rejects: tuple[RejectedAd, ...]  # at most one per row
+    rejects: tuple[Reject, ...]  # at most one per row
     refused: npt.NDArray[np.bool_]  # [rows]
     record_batch: pa.RecordBatch
 
@@ -120,16 +118,10 @@ class BatchReader:
             list_column(batch.column(name), code_of) if name in file.columns else None
             for name, code_of in self._code_of.items()
         )
+        given_ids = batch.column("ad_id")
         rejects = tuple(
-            RejectedAd(
-                str(file.path),
-                first_row + row,
-                int(ad_ids[row]) if batch.column("ad_id")[row].is_valid else None,
-                column,
-                value,
-                reason,
-            )
-            for row, (column, value, reason) in sorted(faults.first.items())
+            Reject(str(file.path), first_row + row, given_ids[row].as_py(), fault)
+            for row, fault in sorted(faults.first.items())
         )
         return AdsBatch(
             file, first_row, ad_ids, tokens, weights, rules, rejects, faults.refused, batch
@@ -149,15 +141,15 @@ class BatchReader:
 
 
 class _RowFaults:
-    """The first fault of each refused row: (column, value, reason)."""
+    """The first fault of each refused row."""
 
     def __init__(self, rows: int) -> None:
         self.refused = np.zeros(rows, np.bool_)
-        self.first: dict[int, tuple[str, str | None, str]] = {}
+        self.first: dict[int, Fault] = {}
 
     def add(self, row: int, column: str, value: str | None, reason: str) -> None:
         if row not in self.first:
-            self.first[row] = (column, value, reason)
+            self.first[row] = Fault(column, value, reason)
             self.refused[row] = True
 
 

@@ -16,19 +16,10 @@ from grace.index.builder.unions import union_matchers
 from grace.index.matchers.modes import KWay, MatcherMode
 from grace.index.matchers.node_matchers import Matchers
 from grace.index.rejects import RejectLog, ad_rejects
-from grace.index.snapshot import (
-    MAX_SID_LENGTH,
-    MAX_VERSION,
-    MAX_VOCAB_SIZE,
-    Snapshot,
-    SnapshotFacts,
-    is_sid_space,
-)
+from grace.index.snapshot import MAX_VERSION, Snapshot, SnapshotFacts, require_sids
 from grace.index.storage import current_version, next_version, publish, versions, write_snapshot
 from grace.index.storage.folder import OnWait
 from grace.index.targeting.schema import TargetingSchema, load_schema
-
-__all__ = ["BuildPlan", "BuildSpec", "build", "matchers_of", "plan_build"]
 
 ENDED_REJECTS = "ended.rejects.jsonl"
 """In the root, the rejects of a build that ended without a version."""
@@ -170,12 +161,7 @@ def _sid_space_and_vocabulary(spec: BuildSpec, source: AdsSource) -> tuple[str, 
             f"pass {' and '.join(missing)}: the Parquet metadata has no grace.sid_space and "
             "grace.vocab_sizes to take them from"
         )
-    if not is_sid_space(name):
-        raise InputError(f"SID space {name[:80]!r}: use 1 to 255 printable characters")
-    if not 1 <= len(sizes) <= MAX_SID_LENGTH:
-        raise InputError(f"vocab sizes {sizes}: 1 to {MAX_SID_LENGTH} tokens per SID")
-    if not all(1 <= size <= MAX_VOCAB_SIZE for size in sizes):
-        raise InputError(f"vocab sizes {sizes}: each must be 1 to {MAX_VOCAB_SIZE}")
+    require_sids(name, sizes)
     return name, sizes
 
 

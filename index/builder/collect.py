@@ -1,7 +1,7 @@
 """Run all ads through the rule table and keep what the indexes need: 24 bytes each at L = 4."""
 
-import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,14 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.index.builder.batches import AdsBatch, BatchReader, raw_values
+from grace.index.builder.report import Advance
 from grace.index.builder.rule_table import FAULTS, REFUSED, RuleTable
 from grace.index.builder.sorting import order_by_id
 from grace.index.builder.source import AdsSource, rule_columns
-from grace.index.rejects import RejectedAd, RejectLog
+from grace.index.rejects import Fault, Reject, RejectLog
 from grace.index.targeting.rules import TargetingRules
 from grace.index.targeting.schema import RESERVED_VALUE, TargetingSchema
 
-__all__ = ["CollectedAds", "collect_ads", "repeated_reject", "rule_rejects"]
+__all__ = ["CollectedAds"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ def collect_ads(
     reader: BatchReader,
     log: RejectLog,
     threads: int,
-    progress: Callable[[int], None],
+    advance: Advance,
 ) -> CollectedAds:
     rows = source.rows
     ad_ids = np.empty(rows, np.int64)
@@ -48,7 +49,7 @@ def collect_ads(
     rule_of = np.empty(rows, np.int32)
     tokens: npt.NDArray[np.uint16] | None = None
     at = 0
-    with RuleTable(schema, threads) as table:
+    with closing(RuleTable(schema, threads)) as table:
         for batch in reader:
             if tokens is None:
                 tokens = np.empty((rows, batch.tokens.shape[1]), np.uint16)
@@ -60,7 +61,7 @@ def collect_ads(
             log.extend(batch.rejects)
             log.extend(rule_rejects(batch, schema, faults))
             at = end
-            progress(at)
+            advance(at)
         rules = table.take()
     assert tokens is not None, "open_ads refuses a table without rows"
     _refuse_repeated(source, ad_ids, rule_of, log, threads)
@@ -74,26 +75,20 @@ def collect_ads(
 
 def rule_rejects(
     batch: AdsBatch, schema: TargetingSchema, faults: npt.NDArray[np.int32]
-) -> list[RejectedAd]:
+) -> list[Reject]:
     columns = rule_columns(schema)
     listed = {a.name: frozenset(a.values) for a in schema.attributes}
     rejects = []
     for row in np.flatnonzero(faults[:, 0]).tolist():
-        fault, column = FAULTS[int(faults[row, 0])], columns[int(faults[row, 1])]
+        reason, column = FAULTS[int(faults[row, 0])], columns[int(faults[row, 1])]
         value = None
         if faults[row, 0] == 1:
             name = columns[int(faults[row, 1]) // 2 * 2]
-            value, fault = _bad_value(raw_values(batch.record_batch, column, row), listed.get(name))
-        rejects.append(
-            RejectedAd(
-                str(batch.file.path),
-                batch.first_row + row,
-                int(batch.ad_ids[row]),
-                column,
-                value,
-                fault,
+            value, reason = _bad_value(
+                raw_values(batch.record_batch, column, row), listed.get(name)
             )
-        )
+        file, ad_id = str(batch.file.path), int(batch.ad_ids[row])
+        rejects.append(Reject(file, batch.first_row + row, ad_id, Fault(column, value, reason)))
     return rejects
 
 
@@ -124,23 +119,17 @@ def _refuse_repeated(
     same = in_order[1:] == in_order[:-1]
     if not same.any():
         return
-    repeated = np.zeros(len(order), np.bool_)
-    repeated[1:] |= same
-    repeated[:-1] |= same
-    first_rows = np.cumsum([0, *(file.rows for file in source.files)]).tolist()
-    rejects = []
-    for row in sorted(order[repeated].tolist()):
-        if rule_of[row] == REFUSED:
-            continue
-        rule_of[row] = REFUSED
-        file = bisect.bisect_right(first_rows, row) - 1
-        rejects.append(
-            repeated_reject(source.files[file].path, row - first_rows[file], int(ad_ids[row]))
-        )
-    log.extend(rejects)
-
-
-def repeated_reject(file: Path, row: int, ad_id: int) -> RejectedAd:
-    return RejectedAd(
-        str(file), row, ad_id, "ad_id", str(ad_id), "is repeated; no copy of it is built"
+    rows = np.sort(order[np.append(same, False) | np.append(False, same)])
+    rows = rows[rule_of[rows] != REFUSED]
+    rule_of[rows] = REFUSED
+    first_rows = np.cumsum([0, *(file.rows for file in source.files)])
+    files = np.searchsorted(first_rows, rows, side="right") - 1
+    rejected = zip(files, rows - first_rows[files], ad_ids[rows], strict=True)
+    log.extend(
+        [repeated_reject(source.files[f].path, int(row), int(ad_id)) for f, row, ad_id in rejected]
     )
+
+
+def repeated_reject(file: Path, row: int, ad_id: int) -> Reject:
+    fault = Fault("ad_id", str(ad_id), "is repeated; no copy of it is built")
+    return Reject(str(file), row, ad_id, fault)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from grace.index.targeting.schema import RESERVED_VALUE
 
-__all__ = ["BAD_VALUE", "ListColumn", "ValueCodes", "attribute_codes", "list_column", "list_parts"]
+__all__ = ["ListColumn"]
 
 BAD_VALUE = -1
 """The code of a value that no rule may name."""

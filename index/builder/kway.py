@@ -4,8 +4,8 @@ A SID's row is the OR of its ads' rows, as in mode `union`. It joins the partiti
 has the fewest bits, the first of equals.
 """
 
-import ctypes
 from collections.abc import Sequence
+from ctypes import byref, c_int32, c_int64, c_void_p
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,35 +22,20 @@ from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import SidTrie
 from grace.native.loader import array_in, array_out, declare
 
-__all__ = ["checked_k_way", "k_way_matchers", "require_static_ids"]
+__all__ = ["checked_k_way", "k_way_matchers"]
 
 _SMALLER = f"choose a smaller --k or --k-max, or {SEVERAL_SNAPSHOTS}"
 
 _kway_level = declare(
     "grace_kway_level",
-    ctypes.c_int64,
-    array_in(np.int64),
-    array_in(np.int32),
-    array_in(np.uint64, 2),
-    ctypes.c_int64,
-    ctypes.c_int32,
-    ctypes.c_int32,
-    ctypes.c_int32,
-    ctypes.c_int64,
-    ctypes.c_int64,
-    ctypes.c_int32,
-    ctypes.c_void_p,
-    array_out(np.int64),
+    *(c_int64, array_in(np.int64), array_in(np.int32), array_in(np.uint64, 2), c_int64),
+    *(c_int32, c_int32, c_int32, c_int64, c_int64, c_int32, c_void_p, array_out(np.int64)),
 )
 _kway_level_take = declare(
     "grace_kway_level_take",
-    ctypes.c_void_p,
-    ctypes.c_int32,
-    array_out(np.int32),
-    array_out(np.int32),
-    array_out(np.uint64, 2),
+    *(c_void_p, c_int32, array_out(np.int32), array_out(np.int32), array_out(np.uint64, 2)),
 )
-_kway_level_free = declare("grace_kway_level_free", ctypes.c_void_p)
+_kway_level_free = declare("grace_kway_level_free", c_void_p)
 
 Rows = npt.NDArray[np.uint64]
 Ids = npt.NDArray[np.int32]
@@ -103,52 +88,35 @@ def k_way_matchers(
     def node_matchers(rule_rows: Ids, table: Rows, bits: int) -> NodeMatchers:
         sids = np.empty(trie.num_leaves, np.int32)
         rows = union_level(ads.ad_offsets, ads.ad_rule, rule_rows, table, threads, sids)
-        of_sids = _SidRows(sids, rows, bits)
-        if isinstance(k_way, StaticKWay):
-            return _static(trie, of_sids, k_way, threads)
-        return _dynamic(trie, of_sids, k_way, threads)
+        return _partitions(trie, _SidRows(sids, rows, bits), k_way, threads)
 
     return join_matchers(arranged, schema, node_matchers, k_way, advance)
 
 
-def _static(trie: SidTrie, of_sids: _SidRows, k_way: StaticKWay, threads: int) -> NodeMatchers:
+def _partitions(trie: SidTrie, of_sids: _SidRows, k_way: KWay, threads: int) -> NodeMatchers:
     nodes = trie.level_counts[1:]
-    ids = np.empty(sum(n * k for n, k in zip(nodes, k_way.widths, strict=True)), np.int32)
-    tables: list[Rows] = []
-    begin = base = 0
-    for at, offsets in enumerate(_leaf_offsets(trie), start=1):
-        level = _Level(offsets, of_sids, k_way, at, threads)
-        # Straight to its place: another copy of these ids would be gigabytes.
-        room = ids[begin : begin + level.num_ids]
-        _, table = level.take(room)
-        room += np.int32(base)
-        begin += len(room)
-        base += len(table)
-        require_ids(base, "matcher rows", _SMALLER)
-        tables.append(table)
-    level_rows = tuple(map(len, tables))
-    return NodeMatchers(ids, np.concatenate(tables), level_rows, level_widths=k_way.widths)
-
-
-def _dynamic(trie: SidTrie, of_sids: _SidRows, k_way: DynamicKWay, threads: int) -> NodeMatchers:
+    widths = k_way.widths if isinstance(k_way, StaticKWay) else (0,) * trie.sid_length
+    # Static ids go straight to their places: another copy of them would be gigabytes.
+    static_ids = np.empty(sum(n * k for n, k in zip(nodes, widths, strict=True)), np.int32)
     counts, ids, tables = [], [], []
-    base = num_ids = 0
-    for at, offsets in enumerate(_leaf_offsets(trie), start=1):
-        level = _Level(offsets, of_sids, k_way, at, threads)
-        level_ids = np.empty(level.num_ids, np.int32)
-        level_counts, table = level.take(level_ids)
+    base = begin = 0
+    for at, offsets in enumerate(_leaf_offsets(trie)):
+        room = static_ids[begin : begin + nodes[at] * widths[at]]
+        level_counts, level_ids, table = _level(offsets, of_sids, k_way, widths[at], threads, room)
         level_ids += np.int32(base)
-        num_ids += len(level_ids)
-        require_ids(num_ids, "ids of dynamic matchers", _SMALLER)
+        begin += len(level_ids)
+        require_ids(begin, "ids of dynamic matchers", _SMALLER)
         base += len(table)
         require_ids(base, "matcher rows", _SMALLER)
         counts.append(level_counts)
         ids.append(level_ids)
         tables.append(table)
+    table, level_rows = np.concatenate(tables), tuple(map(len, tables))
+    if isinstance(k_way, StaticKWay):
+        return NodeMatchers(static_ids, table, level_rows, level_widths=widths)
     borders = np.zeros(trie.num_entries + 1, np.int32)
     np.cumsum(np.concatenate(counts), out=borders[1:])
-    level_rows = tuple(map(len, tables))
-    return NodeMatchers(np.concatenate(ids), np.concatenate(tables), level_rows, offsets=borders)
+    return NodeMatchers(np.concatenate(ids), table, level_rows, offsets=borders)
 
 
 def _leaf_offsets(trie: SidTrie) -> list[npt.NDArray[np.int64]]:
@@ -163,46 +131,33 @@ def _leaf_offsets(trie: SidTrie) -> list[npt.NDArray[np.int64]]:
     return found[::-1]
 
 
-class _Level:
-    """One level's partitions in native memory, until they are taken."""
+def _level(
+    offsets: npt.NDArray[np.int64],
+    of_sids: _SidRows,
+    k_way: KWay,
+    width: int,
+    threads: int,
+    room: Ids,
+) -> tuple[Ids, Ids, Rows]:
+    """Make the partitions of one level's nodes; static ids are written to `room`.
 
-    def __init__(
-        self,
-        offsets: npt.NDArray[np.int64],
-        of_sids: _SidRows,
-        k_way: KWay,
-        level: int,
-        threads: int,
-    ) -> None:
-        self._nodes, self._words = len(offsets) - 1, of_sids.table.shape[1]
-        # Native code takes both kinds' numbers, and a width of 0 where the node decides.
-        if isinstance(k_way, StaticKWay):
-            self._width, k_max, fill_target = k_way.widths[level - 1], 0, 0
-        else:
-            self._width, k_max, fill_target = 0, k_way.k_max, k_way.fill_target_millionths
-        self._handle, sizes = ctypes.c_void_p(), np.zeros(2, np.int64)
-        _kway_level(
-            self._nodes,
-            offsets,
-            of_sids.sids,
-            of_sids.table,
-            *of_sids.table.shape,
-            self._width,
-            k_max,
-            of_sids.bits,
-            fill_target,
-            threads,
-            ctypes.byref(self._handle),
-            sizes,
-        )
-        self._num_rows, self.num_ids = sizes.tolist()
-
-    def take(self, ids: Ids) -> tuple[Ids, Rows]:
-        """Fills ids int32 [num_ids]; the rest is ids per node and distinct rows. Once only."""
-        counts = np.empty(self._nodes, np.int32)
-        table = np.empty((self._num_rows, self._words), np.uint64)
-        try:
-            _kway_level_take(self._handle, self._width, counts, ids, table)
-        finally:
-            _kway_level_free(self._handle)
-        return counts, table
+    Returns how many ids each node has, the ids and the distinct rows.
+    """
+    nodes, words = len(offsets) - 1, of_sids.table.shape[1]
+    # Native code takes both kinds' numbers, and a width of 0 where the node decides.
+    k_max, fill_target = (
+        (k_way.k_max, k_way.fill_target_millionths) if isinstance(k_way, DynamicKWay) else (0, 0)
+    )
+    handle, sizes = c_void_p(), np.zeros(2, np.int64)
+    _kway_level(
+        *(nodes, offsets, of_sids.sids, of_sids.table, *of_sids.table.shape, width, k_max),
+        *(of_sids.bits, fill_target, threads, byref(handle), sizes),
+    )
+    try:
+        num_rows, num_ids = sizes.tolist()
+        counts, ids = np.empty(nodes, np.int32), room if width else np.empty(num_ids, np.int32)
+        table = np.empty((num_rows, words), np.uint64)
+        _kway_level_take(handle, width, counts, ids, table)
+    finally:
+        _kway_level_free(handle)
+    return counts, ids, table

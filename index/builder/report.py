@@ -11,8 +11,6 @@ from typing import Any
 
 from grace.index.matchers.modes import MatcherMode
 
-__all__ = ["Advance", "BuildReport", "Progress", "Steps", "peak_memory"]
-
 Progress = Callable[[str, int, int], None]
 """Called with the step's name, how much of it is done, and how much there is."""
 

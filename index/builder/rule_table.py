@@ -2,7 +2,6 @@
 
 import ctypes
 from collections.abc import Sequence
-from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +10,9 @@ from grace.index.builder.columns import ListColumn
 from grace.index.builder.sorting import gather_spans
 from grace.index.targeting.rules import SetRules, TargetingRules
 from grace.index.targeting.schema import TargetingSchema
-from grace.native.loader import array_out, declare
+from grace.native.loader import array_in, array_out, declare
 
-__all__ = ["FAULTS", "REFUSED", "RuleTable"]
+__all__ = ["RuleTable"]
 
 REFUSED = -2
 """The rule of an ad that is not built."""
@@ -25,30 +24,14 @@ FAULTS = {
 }
 
 
-class _Column(ctypes.Structure):
-    _fields_ = (
-        ("offsets", ctypes.c_void_p),
-        ("valid", ctypes.c_void_p),
-        ("codes", ctypes.c_void_p),
-    )
-
-
-class _AttributeBits(ctypes.Structure):
-    _fields_ = (
-        ("first_bit", ctypes.c_int32),
-        ("values", ctypes.c_int32),
-        ("missing_passes_exclude", ctypes.c_int32),
-    )
-
-
 _new = declare(
     "grace_rules_new",
-    *(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p),
+    *(ctypes.c_int32, array_in(np.int32, 2), ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p),
 )
 _free = declare("grace_rules_free", ctypes.c_void_p)
 _add = declare(
     "grace_rules_add",
-    *(ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int32),
+    *(ctypes.c_void_p, ctypes.c_int64, array_in(np.uintp, 2), ctypes.c_int32),
     *(array_out(np.int32), array_out(np.int32, 2)),
 )
 _sizes = declare("grace_rules_sizes", ctypes.c_void_p, array_out(np.int64))
@@ -61,36 +44,25 @@ _take_set = declare(
 )
 
 
+# Rows of the arrays are the structs of native/src/rules.cpp.
 class RuleTable:
-    """A context manager: the native table is freed at its end."""
+    """`close` frees the native table."""
 
     def __init__(self, schema: TargetingSchema, threads: int) -> None:
         self._schema = schema
         self._threads = threads
         self._handle = ctypes.c_void_p()
-        attributes = (_AttributeBits * len(schema.attributes))(
-            *(
-                _AttributeBits(first, len(attribute.values), attribute.missing_passes_exclude)
-                for attribute, first in zip(schema.attributes, schema.first_bits, strict=True)
-            )
-        )
+        bits = [
+            (first, len(attribute.values), attribute.missing_passes_exclude)
+            for attribute, first in zip(schema.attributes, schema.first_bits, strict=True)
+        ]
+        attributes = np.array(bits, np.int32).reshape(-1, 3)
         _new(
-            schema.words,
-            ctypes.cast(attributes, ctypes.c_void_p),
-            len(schema.attributes),
-            len(schema.sets),
+            *(schema.words, attributes, len(attributes), len(schema.sets)),
             ctypes.byref(self._handle),
         )
 
-    def __enter__(self) -> "RuleTable":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         _free(self._handle)
         self._handle = ctypes.c_void_p()
 
@@ -107,24 +79,11 @@ class RuleTable:
         expected = 2 * (len(self._schema.attributes) + len(self._schema.sets))
         if len(columns) != expected:
             raise ValueError(f"columns must be {expected} long, got {len(columns)}")
-        native_columns = (_Column * expected)(
-            *(
-                _Column()
-                if column is None
-                else _Column(
-                    column.offsets.ctypes.data, column.valid.ctypes.data, column.codes.ctypes.data
-                )
-                for column in columns
-            )
-        )
+        addresses = np.array([_addresses(column) for column in columns], np.uintp)
         faults = np.zeros((len(rule_of), 2), np.int32)
         _add(
-            self._handle,
-            len(rule_of),
-            ctypes.cast(native_columns, ctypes.c_void_p),
-            self._threads,
-            rule_of,
-            faults,
+            *(self._handle, len(rule_of), addresses.reshape(-1, 3), self._threads),
+            *(rule_of, faults),
         )
         return faults
 
@@ -152,3 +111,10 @@ class RuleTable:
             *gather_spans(words, begins, included),
             *gather_spans(words, begins + included, excluded),
         )
+
+
+def _addresses(column: ListColumn | None) -> tuple[int, int, int]:
+    """Return where the arrays of a column are, as C++ reads them."""
+    if column is None:
+        return 0, 0, 0
+    return column.offsets.ctypes.data, column.valid.ctypes.data, column.codes.ctypes.data

@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from grace.native.loader import array_in, array_out, declare
 
-__all__ = ["Renumbering", "first_use", "gather_spans", "order_by_id", "order_by_sid"]
-
 _order_by_id = declare(
     "grace_order_by_id", ctypes.c_int64, array_in(np.int64), ctypes.c_int32, array_out(np.int32)
 )

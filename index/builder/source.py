@@ -18,18 +18,6 @@ from grace.index.snapshot import require_ids
 from grace.index.storage.strict_json import shown
 from grace.index.targeting.schema import EXCLUDE_SUFFIX, TargetingSchema
 
-__all__ = [
-    "SID_SPACE_KEY",
-    "UNREADABLE",
-    "VOCAB_SIZES_KEY",
-    "AdsFile",
-    "AdsSource",
-    "first_line",
-    "is_list",
-    "open_ads",
-    "rule_columns",
-]
-
 SID_SPACE_KEY = b"grace.sid_space"
 VOCAB_SIZES_KEY = b"grace.vocab_sizes"
 
@@ -173,17 +161,13 @@ def _looks_like_a_rule(field: pa.Field) -> bool:
 
 
 def _check_type(path: Path, field: pa.Field) -> None:
-    kind = field.type
-    if field.name == "ad_id":
-        good, expected = pa.types.is_integer(kind) and kind != pa.uint64(), "int64"
-    elif field.name == "ad_weight":
-        good, expected = pa.types.is_floating(kind) or pa.types.is_null(kind), "float"
-    elif field.name == "sid":
-        good = is_list(kind) and pa.types.is_integer(kind.value_type)
-        expected = "list<uint16>"
-    else:
-        good = pa.types.is_null(kind) or (is_list(kind) and _is_text(kind.value_type))
-        expected = "list<string>"
+    kind, is_null = field.type, pa.types.is_null(field.type)
+    holds = kind.value_type if is_list(kind) else None
+    good, expected = {
+        "ad_id": (pa.types.is_integer(kind) and kind != pa.uint64(), "int64"),
+        "ad_weight": (pa.types.is_floating(kind) or is_null, "float"),
+        "sid": (holds is not None and pa.types.is_integer(holds), "list<uint16>"),
+    }.get(field.name, (is_null or (holds is not None and _is_text(holds)), "list<string>"))
     if not good:
         raise InputError(
             f"{path}: column {field.name!r} must be {expected}, got {kind}; "

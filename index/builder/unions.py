@@ -1,7 +1,7 @@
 """Union matchers: a node's row is the OR of all rows below it, level by level, leaves first."""
 
-import ctypes
 from collections.abc import Callable
+from ctypes import byref, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
 from grace.native.loader import array_in, array_out, declare
 
-__all__ = ["join_matchers", "union_level", "union_matchers"]
+__all__ = ["union_matchers"]
 
 Rows = npt.NDArray[np.uint64]
 Ids = npt.NDArray[np.int32]
@@ -28,31 +28,17 @@ MakeMatchers = Callable[[Ids, Rows, int], NodeMatchers]
 
 _union_level = declare(
     "grace_union_level",
-    ctypes.c_int64,
-    array_in(np.int64),
-    array_in(np.int32),
-    ctypes.c_void_p,
-    array_in(np.uint64, 2),
-    ctypes.c_int64,
-    ctypes.c_int32,
-    ctypes.c_int32,
-    ctypes.c_void_p,
-    array_out(np.int64),
+    *(c_int64, array_in(np.int64), array_in(np.int32), c_void_p, array_in(np.uint64, 2)),
+    *(c_int64, c_int32, c_int32, c_void_p, array_out(np.int64)),
 )
 _union_level_take = declare(
-    "grace_union_level_take", ctypes.c_void_p, array_out(np.int32), array_out(np.uint64, 2)
+    "grace_union_level_take", c_void_p, array_out(np.int32), array_out(np.uint64, 2)
 )
-_union_level_free = declare("grace_union_level_free", ctypes.c_void_p)
+_union_level_free = declare("grace_union_level_free", c_void_p)
 _bloom_rows = declare(
     "grace_bloom_rows",
-    ctypes.c_int64,
-    array_in(np.int64),
-    array_in(np.int32),
-    array_in(np.uint64),
-    ctypes.c_uint64,
-    ctypes.c_uint32,
-    ctypes.c_uint32,
-    array_out(np.uint64, 2),
+    *(c_int64, array_in(np.int64), array_in(np.int32), array_in(np.uint64)),
+    *(c_uint64, c_uint32, c_uint32, array_out(np.uint64, 2)),
 )
 
 
@@ -94,24 +80,14 @@ def _rule_rows(
     hashes = np.array([value_hash(value, hash_seed) for value in values.strings], np.uint64)
     table = np.empty((rules.num_rules, target_set.words), np.uint64)
     _bloom_rows(
-        rules.num_rules,
-        rules.include_offsets,
-        rules.include_values,
-        hashes,
-        star_hash(hash_seed),
-        target_set.bloom_bits,
-        target_set.bloom_hashes,
-        table,
+        *(rules.num_rules, rules.include_offsets, rules.include_values, hashes),
+        *(star_hash(hash_seed), target_set.bloom_bits, target_set.bloom_hashes, table),
     )
     return table
 
 
 def _node_matchers(
-    trie: SidTrie,
-    ads: SidToAds,
-    rule_rows: Ids,
-    table: Rows,
-    threads: int,
+    trie: SidTrie, ads: SidToAds, rule_rows: Ids, table: Rows, threads: int
 ) -> NodeMatchers:
     """rule_rows int32 [rules] names each rule's row of table uint64 [rows, words]."""
     length = trie.sid_length
@@ -150,19 +126,11 @@ def union_level(
     index: Ids,
 ) -> Rows:
     """Writes each group's row id into `index` and returns the level's distinct rows."""
-    handle, rows = ctypes.c_void_p(), np.zeros(1, np.int64)
+    handle, rows = c_void_p(), np.zeros(1, np.int64)
     words = table.shape[1]
     _union_level(
-        len(index),
-        offsets,
-        items,
-        None if item_rows is None else item_rows.ctypes.data,
-        table,
-        len(table),
-        words,
-        threads,
-        ctypes.byref(handle),
-        rows,
+        *(len(index), offsets, items, None if item_rows is None else item_rows.ctypes.data),
+        *(table, len(table), words, threads, byref(handle), rows),
     )
     try:
         distinct = np.empty((rows[0], words), np.uint64)

@@ -1,6 +1,6 @@
 """Write the ads table that a build reads: one ad per item, or an ads table with the items' SIDs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +10,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grace.configs.errors import InputError
+from grace.index.builder.report import Advance
 from grace.index.builder.source import SID_SPACE_KEY, UNREADABLE, VOCAB_SIZES_KEY, first_line
-from grace.index.importers.accepted_items import AcceptedItems
-from grace.index.importers.item_numbers import IdMap
-from grace.index.importers.replace_file import replacing
-from grace.index.rejects import Fault, RejectedItem, RejectLog, brief
-
-__all__ = ["AdsToJoin", "write_items", "write_joined"]
+from grace.index.importers.item_numbers import IdMap, replacing
+from grace.index.importers.items import AcceptedItems
+from grace.index.rejects import Fault, Reject, RejectLog, brief
 
 ROWS_PER_GROUP = 1 << 17
 _ROWS_PER_BATCH = 1 << 16
 _READ_BUFFER = 1 << 22
 _SID = pa.list_(pa.uint16())
 _PLAIN_OF_VIEW = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-
-Advance = Callable[[int], None]
 
 
 def write_items(out: Path, items: AcceptedItems, sid_space: str, advance: Advance) -> None:
@@ -148,13 +144,13 @@ def write_joined(
 
 def _without_sid(
     ads: AdsToJoin, keys: pa.Array, places: npt.NDArray[np.int64], first_row: int
-) -> list[RejectedItem]:
+) -> list[Reject]:
     rejects = []
     for at in places.tolist():
         value = _plain(keys[at], "(not UTF-8)")
         key = None if value is None else brief(str(value))
         reason = "is null" if key is None else "has no SID among the imported items"
-        rejects.append(Fault(ads.key, key, reason).of_item(str(ads.path), first_row + at, key))
+        rejects.append(Reject(str(ads.path), first_row + at, key, Fault(ads.key, key, reason)))
     return rejects
 
 

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +18,7 @@ import pyarrow.parquet as pq
 
 from grace.configs.errors import InputError
 from grace.index.builder.source import UNREADABLE, first_line
-from grace.index.importers.replace_file import replacing
 from grace.index.rejects import Fault, brief
-
-__all__ = ["IdMap", "IntegerIds", "Numbering", "map_lock"]
 
 _LONGEST_ID = 1024
 _MOST = (1 << 63) - 1
@@ -30,17 +26,6 @@ _PLAIN = re.compile(r"0|[1-9][0-9]{0,18}")  # one spelling for each number
 
 Int64 = npt.NDArray[np.int64]
 Faults = dict[int, Fault]
-
-
-class Numbering(Protocol):
-    def numbers(self, ids: Int64 | list[str]) -> tuple[Int64, Faults]:
-        """Return a number for each id; and the faults of those without one, by place."""
-
-    def names(self, numbers: Int64) -> list[str]:
-        """Return the ids that have these numbers."""
-
-    def find(self, text: str) -> int | None:
-        """Return the number of an id, if it has one already."""
 
 
 class IntegerIds:
@@ -133,6 +118,11 @@ class IdMap:
             pq.write_table(pa.table(columns), unfinished)
 
 
+Numbering = IntegerIds | IdMap
+"""`numbers` gives each id its number, and the faults of those without one by their places. `names`
+returns the ids that have these numbers, and `find` the number of an id that has one already."""
+
+
 @contextmanager
 def map_lock(path: Path) -> Iterator[None]:
     """Lock the map until it is written: two imports at once would give the same numbers."""
@@ -163,3 +153,15 @@ def _no_name(text: str) -> str | None:
         except UnicodeEncodeError:
             return "is not text: it holds half of a surrogate pair"
     return None
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a path to write to. It becomes `path` at the end, or is removed after an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield unfinished
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)

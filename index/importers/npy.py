@@ -3,42 +3,35 @@
 Only the header and plain numbers are read: a pickle, which could run anything, is refused.
 """
 
-import ast
 import re
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from math import prod
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from grace.configs.errors import InputError
-from grace.index.importers.item_batches import BATCH_ITEMS, MAX_TOKEN, ItemBatch
-from grace.index.importers.json_lines import lines
-from grace.index.rejects import Fault
+from grace.index.builder.report import Advance
+from grace.index.importers.item_numbers import Int64
+from grace.index.importers.items import BATCH_ITEMS, ItemBatch
+from grace.index.importers.json_items import lines
 from grace.index.snapshot import MAX_SID_LENGTH
 from grace.index.storage.strict_json import shown
 
-__all__ = ["open_codes", "read_npy"]
-
-_MAGIC = b"\x93NUMPY"
-_LONGEST_HEADER = 1 << 16
 _MOST_AXES = 32  # of any array that NumPy wrote before its version 2
 _INTEGERS = re.compile(r"[<>=|]?[iu][1248]")
 _TEXTS = re.compile(r"[<>=|]?U[0-9]{1,4}")
+_READ_HEADER = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+_DAMAGE = (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError, TokenError)
 
-Ids = npt.NDArray[np.int64] | list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Header:
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    order: Any  # "C" or "F"
-    offset: int
+Ids = Int64 | list[str]
 
 
 def open_codes(path: Path, sid_length: int | None, cut: bool) -> npt.NDArray[Any]:
@@ -60,29 +53,13 @@ def open_codes(path: Path, sid_length: int | None, cut: bool) -> npt.NDArray[Any
 
 
 def read_npy(
-    path: Path, codes: npt.NDArray[Any], ids: Path | None, advance: Callable[[int], None]
+    path: Path, codes: npt.NDArray[Any], ids: Path | None, advance: Advance
 ) -> Iterator[ItemBatch]:
     """Without ids, a row's number names its item. `advance` is called with how many were read."""
     parts = _ids(ids, len(codes))
     for first in range(0, len(codes), BATCH_ITEMS):
         part = np.asarray(codes[first : first + BATCH_ITEMS])
-        part_ids = next(parts)
-        outside = (part < 0) | (part > MAX_TOKEN)
-        bad = outside.any(axis=1)
-        rejects = []
-        for at in np.flatnonzero(bad).tolist():
-            position = int(np.argmax(outside[at]))
-            reason = f"token at position {position} is not 0 to {MAX_TOKEN}"
-            fault = Fault("sid", str(part[at, position]), reason)
-            rejects.append(fault.of_item(str(path), first + at, str(part_ids[at])))
-        good = np.flatnonzero(~bad)
-        yield ItemBatch(
-            first + good,
-            [part_ids[at] for at in good] if isinstance(part_ids, list) else part_ids[good],
-            part[good].astype(np.int64),
-            tuple(rejects),
-            tuple(str(part_ids[at]) for at in np.flatnonzero(bad)),
-        )
+        yield ItemBatch(np.arange(first, first + len(part)), next(parts), part)
         advance(first + len(part))
     if next(parts, None) is not None:
         raise InputError(f"{ids}: more ids than the {len(codes)} items of {path}")
@@ -133,43 +110,36 @@ def _text_ids(path: Path, count: int) -> Iterator[Ids]:
 
 
 def _open(path: Path, wanted: re.Pattern[str], name: str) -> npt.NDArray[Any]:
-    header = _read_header(path, wanted, name)
-    expected_bytes = header.offset + prod(header.shape) * header.dtype.itemsize
+    """Map an array of one of the wanted dtypes, after a check of every number in its header."""
+    with path.open("rb") as file:
+        try:
+            read_header = _READ_HEADER[np.lib.format.read_magic(file)]
+        except (ValueError, KeyError):
+            raise InputError(f"{path}: not a .npy file; write it with numpy.save") from None
+        try:
+            shape, fortran, dtype = read_header(file)
+        except _DAMAGE:
+            raise _damaged_header(path) from None
+        offset = file.tell()
+    if dtype.hasobject:
+        raise InputError(
+            f"{path}: holds pickled Python objects, which are never read; "
+            "write plain numbers: numpy.save(path, numpy.array(codes, numpy.int64))"
+        )
+    if dtype.fields or not wanted.fullmatch(dtype.str):
+        raise InputError(f"{path}: expected {name}, got {shown(dtype.str)}")
+    if len(shape) > _MOST_AXES or not all(0 <= size <= sys.maxsize for size in shape):
+        raise _damaged_header(path)
+    expected_bytes = offset + prod(shape) * dtype.itemsize
     size = path.stat().st_size
     if size != expected_bytes:
         raise InputError(
             f"{path}: has {size} bytes, its header says {expected_bytes}; write it again"
         )
-    if prod(header.shape) == 0:
-        raise InputError(f"{path}: shape {list(header.shape)} holds nothing to import")
-    return np.memmap(
-        path, header.dtype, "r", offset=header.offset, shape=header.shape, order=header.order
-    )
+    if prod(shape) == 0:
+        raise InputError(f"{path}: shape {list(shape)} holds nothing to import")
+    return np.memmap(path, dtype, "r", offset=offset, shape=shape, order="F" if fortran else "C")
 
 
-def _read_header(path: Path, wanted: re.Pattern[str], name: str) -> _Header:
-    with path.open("rb") as file:
-        start = file.read(8)
-        if start[:6] != _MAGIC or start[6:7] not in (b"\1", b"\2", b"\3"):
-            raise InputError(f"{path}: not a .npy file; write it with numpy.save")
-        length_bytes = 2 if start[6] == 1 else 4
-        length = int.from_bytes(file.read(length_bytes), "little")
-        text = file.read(min(length, _LONGEST_HEADER))
-        offset = file.tell()
-    try:
-        header = ast.literal_eval(text.decode().strip())
-        descr, fortran = header["descr"], header["fortran_order"]
-        shape = tuple(int(size) for size in header["shape"])
-    except (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError):
-        raise InputError(f"{path}: its .npy header is damaged; write it with numpy.save") from None
-    if isinstance(descr, str) and "O" in descr:
-        raise InputError(
-            f"{path}: holds pickled Python objects, which are never read; "
-            "write plain numbers: numpy.save(path, numpy.array(codes, numpy.int64))"
-        )
-    if not isinstance(descr, str) or not wanted.fullmatch(descr):
-        raise InputError(f"{path}: expected {name}, got {shown(descr)}")
-    good_shape = len(shape) <= _MOST_AXES and all(0 <= n <= sys.maxsize for n in shape)
-    if len(text) < length or not good_shape:
-        raise InputError(f"{path}: its .npy header is damaged; write it with numpy.save")
-    return _Header(np.dtype(descr), shape, "F" if fortran else "C", offset)
+def _damaged_header(path: Path) -> InputError:
+    return InputError(f"{path}: its .npy header is damaged; write it with numpy.save")

@@ -1,33 +1,53 @@
 """The import, from top to bottom."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from grace.configs.errors import InputError
-from grace.index.importers.accepted_items import AcceptedItems, accept_items, distinct_sids
+from grace.index.builder.report import Advance, Progress
 from grace.index.importers.ads_table import AdsToJoin, write_items, write_joined
-from grace.index.importers.index_json import read_index_json
-from grace.index.importers.item_batches import ItemBatch, SidRule, batches
 from grace.index.importers.item_numbers import IdMap, IntegerIds, map_lock
-from grace.index.importers.json_lines import read_json_lines
+from grace.index.importers.items import (
+    AcceptedItems,
+    ItemBatch,
+    SidRule,
+    accept_items,
+    batches,
+    distinct_sids,
+)
+from grace.index.importers.json_items import read_index_json, read_json_lines
 from grace.index.importers.npy import open_codes, read_npy
-from grace.index.importers.spec import ImportSpec, check_spec
 from grace.index.rejects import RejectLog, item_rejects
-
-__all__ = ["ImportReport", "import_sids"]
-
-Progress = Callable[[str, int, int], None]
-"""Called with the step's name, how much of it is done, and how much there is."""
+from grace.index.snapshot import MAX_SID_LENGTH, require_sids
 
 _JSON = {".json": read_index_json, ".jsonl": read_json_lines, ".ndjson": read_json_lines}
 
 _KEY_OF_NAMES = "--key names the ads' column that has it, or --id-map numbers such items"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportSpec:
+    source: Path  # .json, .jsonl or .npy
+    out: Path
+    sid_space: str
+    ids: Path | None = None  # of the rows of a .npy; None: their numbers
+    vocab_sizes: tuple[int, ...] | None = None  # None: as large as the tokens need
+    sid_length: int | None = None  # longer SIDs are cut to it
+    ads: Path | None = None  # a table to add the SIDs to; None: every item is an ad
+    key: str | None = None  # its column that names the item; None: ad_id
+    id_map: Path | None = None  # numbers for items; None: their ids are numbers
+    max_rejects: int = 0
+    force: bool = False
+
+    @property
+    def reject_file(self) -> Path:
+        return self.out.with_suffix(".rejects.jsonl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +74,14 @@ def import_sids(spec: ImportSpec, progress: Progress) -> ImportReport:
         ads = AdsToJoin(spec.ads, "ad_id" if spec.key is None else spec.key)
     rejects = item_rejects(spec.max_rejects, spec.reject_file)
     items, names = _collected(spec, ads, rejects, progress)
-    used = _write(spec, items, names, ads, rejects, progress)
+    refused_items, rows = len(rejects), len(items.numbers) if ads is None else ads.rows
+    advance = _step(progress, "write", rows)
+    used = np.ones(len(items.numbers), np.bool_)
+    if ads is None:
+        write_items(spec.out, items, spec.sid_space, advance)
+    else:
+        texts = names if ads.key_is_text else None
+        used = write_joined(spec.out, items, texts, ads, spec.sid_space, rejects, advance)
     reject_file = rejects.write()
     if reject_file is None:
         spec.reject_file.unlink(missing_ok=True)  # the list of an earlier import would mislead
@@ -63,9 +90,9 @@ def import_sids(spec: ImportSpec, progress: Progress) -> ImportReport:
         sid_space=spec.sid_space,
         vocab_sizes=items.vocab_sizes,
         items=items.read,
-        ads=used.ads,
-        sids=distinct_sids(items.tokens[used.items]),
-        unused_items=int((~used.items).sum()),
+        ads=rows - (len(rejects) - refused_items),
+        sids=distinct_sids(items.tokens[used]),
+        unused_items=int((~used).sum()),
         rejects=rejects.by_reason(),
         reject_file=reject_file,
     )
@@ -114,30 +141,72 @@ def _reading(spec: ImportSpec, progress: Progress) -> Iterator[ItemBatch]:
     return batches(str(spec.source), read(spec.source, advance), SidRule(length, cut))
 
 
-def _step(progress: Progress, name: str, total: int) -> Callable[[int], None]:
+def _step(progress: Progress, name: str, total: int) -> Advance:
     progress(name, 0, total)
     return lambda done: progress(name, done, total)
 
 
-@dataclass(frozen=True, slots=True)
-class _Used:
-    ads: int
-    items: npt.NDArray[np.bool_]
+def check_spec(spec: ImportSpec) -> None:
+    """Raises InputError before any work is done and any file touched."""
+    _check_tokens(spec)
+    suffix = spec.source.suffix.lower()
+    if suffix not in (*_JSON, ".npy"):
+        raise InputError(
+            f"{spec.source}: the name must end in .json (an index of items), .jsonl (an item a "
+            "line) or .npy (an array of codes)"
+        )
+    if spec.ids is not None and suffix != ".npy":
+        raise InputError(f"{spec.ids}: ids belong to a .npy; {spec.source} names its items itself")
+    if spec.key is not None and spec.ads is None:
+        raise InputError(f"--key {spec.key}: names a column of an ads table; give --ads, too")
+    for path in (spec.source, spec.ids, spec.ads):
+        if path is not None and not path.is_file():
+            raise InputError(f"{path}: no such file")
+    _check_files(spec)
+    if spec.out.exists() and not spec.force:
+        raise InputError(f"{spec.out}: exists; --force replaces it")
+    if not spec.out.parent.is_dir():
+        raise InputError(f"{spec.out.parent}: no such folder")
 
 
-def _write(
-    spec: ImportSpec,
-    items: AcceptedItems,
-    names: IdMap | None,
-    ads: AdsToJoin | None,
-    rejects: RejectLog,
-    progress: Progress,
-) -> _Used:
-    if ads is None:
-        write_items(spec.out, items, spec.sid_space, _step(progress, "write", len(items.numbers)))
-        return _Used(len(items.numbers), np.ones(len(items.numbers), np.bool_))
-    refused_before = len(rejects)
-    texts = names if ads.key_is_text else None
-    advance = _step(progress, "write", ads.rows)
-    named = write_joined(spec.out, items, texts, ads, spec.sid_space, rejects, advance)
-    return _Used(ads.rows - (len(rejects) - refused_before), named)
+def _check_tokens(spec: ImportSpec) -> None:
+    sizes = spec.vocab_sizes
+    require_sids(spec.sid_space, (1,) if sizes is None else sizes)
+    if spec.sid_length is not None and not 1 <= spec.sid_length <= MAX_SID_LENGTH:
+        raise InputError(f"SID length {spec.sid_length}: 1 to {MAX_SID_LENGTH}")
+    if sizes is not None and spec.sid_length not in (None, len(sizes)):
+        raise InputError(
+            f"vocab sizes {sizes} are not of {spec.sid_length} tokens: drop one option"
+        )
+
+
+def _check_files(spec: ImportSpec) -> None:
+    """Refuse to write a file that is also read, or written as something else, under any name."""
+    _require_no_folder("the table", spec.out)
+    written = {"the table": spec.out, "the list of rejects": spec.reject_file}
+    if spec.id_map is not None:
+        written["the id map"] = spec.id_map
+    for what, path in written.items():
+        _require_no_folder(what, path)
+    for one, other in combinations(written, 2):
+        if _same(written[one], written[other]):
+            raise InputError(f"{written[one]}: would be {one} and {other}; {_remedy(written)}")
+    read = [path for path in (spec.source, spec.ids, spec.ads) if path is not None]
+    for path, (what, target) in product(read, written.items()):
+        if _same(path, target):
+            raise InputError(f"{path}: is read, and would be {what}; {_remedy(written)}")
+
+
+def _require_no_folder(what: str, path: Path) -> None:
+    if path.is_dir():
+        raise InputError(f"{path}: {what} cannot be written there, it is a folder; name a file")
+
+
+def _remedy(written: Mapping[str, Path]) -> str:
+    return f"name another --out{' or --id-map' if 'the id map' in written else ''}"
+
+
+def _same(one: Path, other: Path) -> bool:
+    if one.exists() and other.exists():
+        return one.samefile(other)
+    return one.resolve() == other.resolve()

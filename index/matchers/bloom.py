@@ -1,25 +1,14 @@
 """Bloom bits of a set's values. The hash is also the query, from which match.h takes the bits."""
 
-from collections.abc import Iterable
-
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
 from grace.index.targeting.schema import RESERVED_VALUE, TargetSet
 
-__all__ = ["bloom_positions", "star_hash", "star_rows", "value_hash", "value_hashes"]
-
 
 def value_hash(value: str, seed: int) -> int:
     return xxhash.xxh3_64_intdigest(value.encode(), seed)
-
-
-def value_hashes(values: Iterable[str], seed: int) -> npt.NDArray[np.uint64]:
-    """`value_hash` of each, without a Python number for each: a digest is the hash's bytes."""
-    digest = xxhash.xxh3_64_digest
-    together = b"".join([digest(value.encode(), seed) for value in values])
-    return np.frombuffer(together, ">u8").astype(np.uint64)
 
 
 def star_hash(seed: int) -> int:

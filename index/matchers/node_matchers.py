@@ -14,7 +14,7 @@ import numpy.typing as npt
 from grace.index.matchers.modes import KWay
 from grace.index.trie import SidTrie
 
-__all__ = ["BloomMatchers", "Matchers", "NodeMatchers"]
+__all__ = ["NodeMatchers"]
 
 
 @dataclass(frozen=True, slots=True)

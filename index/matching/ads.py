@@ -37,7 +37,7 @@ class SidToAds:
         if wanted.size and wanted.dtype.kind not in "iu":
             raise InputError(f"ad ids must be integers, got {wanted.dtype}")
         wanted = wanted.astype(np.int64)
-        at = _lower_bound(self.ad_ids, self.ad_lookup, wanted)
+        at = np.searchsorted(self.ad_ids, wanted, sorter=self.ad_lookup)
         found = self.ad_lookup[np.minimum(at, self.num_ads - 1)].astype(np.int64)
         return np.where((at < self.num_ads) & (self.ad_ids[found] == wanted), found, -1)
 
@@ -48,17 +48,3 @@ class SidToAds:
         words = np.zeros(-(-self.num_ads // 64), np.uint64)
         np.bitwise_or.at(words, ordinals >> 6, np.uint64(1) << (ordinals & 63).astype(np.uint64))
         return words
-
-
-def _lower_bound(
-    keys: npt.NDArray[np.int64], order: npt.NDArray[np.int32], wanted: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
-    """np.searchsorted(keys[order], wanted), without gathering all keys first."""
-    low = np.zeros(len(wanted), np.int64)
-    high = np.full(len(wanted), len(order), np.int64)
-    while (open_ := low < high).any():
-        middle = (low + high) // 2
-        below = open_ & (keys[order[np.minimum(middle, len(order) - 1)]] < wanted)
-        low = np.where(below, middle + 1, low)
-        high = np.where(open_ & ~below, middle, high)
-    return low

@@ -7,10 +7,11 @@ does the work without the interpreter lock, request by request on several thread
 """
 
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from ctypes import c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
+from typing import ParamSpec
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ from grace.index.trie import NO_NODE
 from grace.index.users.user_rows import UserRows
 from grace.native.loader import array_in, array_out, declare
 
-__all__ = ["ExactMatcher", "HeldAds", "MatchCounts", "MatchedAds"]
+__all__ = ["ExactMatcher", "HeldAds", "MatchCounts"]
 
 _open = declare(
     "grace_exact_open",
@@ -52,6 +53,9 @@ _drop = declare("grace_replies_drop", c_uint64)
 _NO_ADS = np.empty(0, np.int64)
 _NO_VALUES = np.empty(0, np.int32)
 _FIXED_COUNTS = 6  # leaves, generated, attributes, paused, denied, matched; then those of sets
+
+
+Arguments = ParamSpec("Arguments")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,18 @@ class HeldAds:
         return MatchedAds(self.offsets, ad_ids, scores, positions, self.counts)
 
 
+def _copying(
+    held: Callable[Arguments, AbstractContextManager[HeldAds]],
+) -> Callable[Arguments, MatchedAds]:
+    """Return a function that matches as `held` does, and returns copies of the ads."""
+
+    def match(*arguments: Arguments.args, **named: Arguments.kwargs) -> MatchedAds:
+        with held(*arguments, **named) as ads:
+            return ads.taken()
+
+    return match
+
+
 class ExactMatcher:
     """Matches requests against one snapshot, which it keeps alive. Any thread may call it."""
 
@@ -128,27 +144,6 @@ class ExactMatcher:
         self._snapshot = snapshot
         self._handle = _open_matcher(snapshot, threads)
         weakref.finalize(self, _close, self._handle).atexit = False
-
-    def match(
-        self,
-        users: UserRows,
-        leaf_offsets: npt.NDArray[np.integer],
-        leaves: npt.NDArray[np.int32],
-        scores: npt.NDArray[np.float32],
-        max_ads: int | Sequence[int] | npt.NDArray[np.integer],
-        paused: npt.NDArray[np.uint64] | None = None,
-        deny: Sequence[npt.ArrayLike] | None = None,
-    ) -> MatchedAds:
-        """
-        leaf_offsets  [B + 1]       request b's leaves: leaf_offsets[b] .. [b + 1]
-        leaves        int32 [n]     leaf numbers, each once per request; NO_NODE is skipped
-        scores        float32 [n]   in any order; NaN only with NO_NODE
-        max_ads       for all requests, or one per request
-        paused        uint64 [ceil(ads / 64)]   a bit per ordinal (SidToAds.bitmap)
-        deny          per request the ad ids not to return; unknown ones are ignored
-        """
-        with self.held(users, leaf_offsets, leaves, scores, max_ads, paused, deny) as held:
-            return held.taken()
 
     @contextmanager
     def held(
@@ -161,7 +156,15 @@ class ExactMatcher:
         paused: npt.NDArray[np.uint64] | None = None,
         deny: Sequence[npt.ArrayLike] | None = None,
     ) -> Iterator[HeldAds]:
-        """Match as `match` does, without copies; the ads live as long as the context."""
+        """Match requests, whose ads live as long as the context.
+
+        leaf_offsets  [B + 1]       request b's leaves: leaf_offsets[b] .. [b + 1]
+        leaves        int32 [n]     leaf numbers, each once per request; NO_NODE is skipped
+        scores        float32 [n]   in any order; NaN only with NO_NODE
+        max_ads       for all requests, or one per request
+        paused        uint64 [ceil(ads / 64)]   a bit per ordinal (SidToAds.bitmap)
+        deny          per request the ad ids not to return; unknown ones are ignored
+        """
         requests, snapshot = len(users), self._snapshot
         first_leaves = np.ascontiguousarray(leaf_offsets, np.int64)
         leaves, scores = np.ascontiguousarray(leaves), np.ascontiguousarray(scores)
@@ -184,6 +187,8 @@ class ExactMatcher:
             yield HeldAds(counts[:, 0], offsets, _counts(counts, returned), handle)
         finally:
             _drop(handle)
+
+    match = _copying(held)
 
 
 def _open_matcher(snapshot: Snapshot, threads: int) -> int:

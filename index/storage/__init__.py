@@ -4,8 +4,7 @@ docs/snapshot.md is the format. `write_snapshot` makes a version, `publish` make
 `load_snapshot` returns it after every check, and `verify_snapshot` reports what it found.
 """
 
-from grace.index.storage.reader import load_snapshot
-from grace.index.storage.verify import VerifyReport, verify_snapshot
+from grace.index.storage.reader import VerifyReport, load_snapshot, verify_snapshot
 from grace.index.storage.versions import current_version, next_version, publish, versions
 from grace.index.storage.writer import write_snapshot
 

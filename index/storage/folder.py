@@ -9,28 +9,11 @@ import re
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from grace.configs.errors import InputError, SnapshotError
 from grace.index.snapshot import MAX_VERSION
-
-__all__ = [
-    "NEW_CURRENT",
-    "PARTIAL",
-    "OnWait",
-    "names_in",
-    "open_file",
-    "open_folder",
-    "open_root",
-    "read_small",
-    "remove_leftovers",
-    "remove_tree",
-    "version_name",
-    "version_of_name",
-    "write_new",
-    "writers_lock",
-]
 
 OnWait = Callable[[str], None]
 """Called with a sentence when another process writes and this one has to wait."""
@@ -55,28 +38,26 @@ def version_of_name(name: str) -> int | None:
 
 
 @contextmanager
-def open_root(root: Path) -> Iterator[int]:
+def _closing(descriptor: int) -> Iterator[int]:
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def open_root(root: Path) -> AbstractContextManager[int]:
     """A descriptor of the root folder."""
     try:
-        folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return _closing(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     except OSError as error:
         raise InputError(
             f"{root}: no snapshot root here ({error.strerror}); name another folder"
         ) from None
-    try:
-        yield folder
-    finally:
-        os.close(folder)
 
 
-@contextmanager
-def open_folder(name: str, folder: int) -> Iterator[int]:
+def open_folder(name: str, folder: int) -> AbstractContextManager[int]:
     """A descriptor of a folder inside another."""
-    inner = _opened(name, folder, os.O_DIRECTORY, stat.S_ISDIR, "is not a folder")
-    try:
-        yield inner
-    finally:
-        os.close(inner)
+    return _closing(_opened(name, folder, os.O_DIRECTORY, stat.S_ISDIR, "is not a folder"))
 
 
 @contextmanager
@@ -84,16 +65,14 @@ def open_file(name: str, folder: int) -> Iterator[tuple[int, int]]:
     """A descriptor and the size of a regular file."""
     not_regular = "is not a regular file"
     # O_NONBLOCK: opening a pipe without a writer would wait for ever.
-    file = _opened(name, folder, os.O_NONBLOCK, stat.S_ISREG, not_regular)
-    try:
-        status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode):
-            raise SnapshotError(name, not_regular)
-        yield file, status.st_size
-    except OSError as error:
-        raise SnapshotError(name, f"cannot be read: {error.strerror}") from None
-    finally:
-        os.close(file)
+    with _closing(_opened(name, folder, os.O_NONBLOCK, stat.S_ISREG, not_regular)) as file:
+        try:
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode):
+                raise SnapshotError(name, not_regular)
+            yield file, status.st_size
+        except OSError as error:
+            raise SnapshotError(name, f"cannot be read: {error.strerror}") from None
 
 
 def _opened(
@@ -127,19 +106,15 @@ def read_small(name: str, folder: int, most: int) -> bytes:
 def writers_lock(root: Path, on_wait: OnWait | None = None) -> Iterator[int]:
     """A descriptor of the root folder, made if missing, while no other process writes there."""
     root.mkdir(parents=True, exist_ok=True)
-    with open_root(root) as folder:
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        lock = os.open(LOCK, flags, 0o644, dir_fd=folder)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open_root(root) as folder, _closing(os.open(LOCK, flags, 0o644, dir_fd=folder)) as lock:
         try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if on_wait is not None:
-                    on_wait(f"waiting for the lock of {root}: another command writes there")
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            yield folder
-        finally:
-            os.close(lock)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if on_wait is not None:
+                on_wait(f"waiting for the lock of {root}: another command writes there")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder
 
 
 def write_new(
@@ -147,16 +122,13 @@ def write_new(
 ) -> None:
     """Write a file that must not exist yet; `synced`: down to the disk."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    file = os.open(name, flags, 0o644, dir_fd=folder)
-    try:
+    with _closing(os.open(name, flags, 0o644, dir_fd=folder)) as file:
         for part in parts:
             left = memoryview(part)
             while left:
                 left = left[os.write(file, left) :]
         if synced:
             os.fsync(file)
-    finally:
-        os.close(file)
 
 
 def names_in(folder: int) -> list[str]:

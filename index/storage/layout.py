@@ -16,15 +16,6 @@ from grace.index.targeting.rules import SetRules, TargetingRules
 from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
 
-__all__ = [
-    "arrays_of",
-    "counts_of",
-    "expected_arrays",
-    "matcher_rows_of",
-    "require_expected",
-    "snapshot_of",
-]
-
 Array = npt.NDArray[Any]
 
 ArrayShape = tuple[str, tuple[int | None, ...]]

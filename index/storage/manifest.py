@@ -17,18 +17,6 @@ from grace.index.storage.folder import version_of_name
 from grace.index.storage.strict_json import parse_object, shown
 from grace.index.targeting.schema import TargetingSchema
 
-__all__ = [
-    "FORMAT_VERSION",
-    "MANIFEST",
-    "MAX_BYTES",
-    "Counts",
-    "FileEntry",
-    "Manifest",
-    "MatcherRows",
-    "parse_manifest",
-    "render_manifest",
-]
-
 MANIFEST = "MANIFEST.json"
 FORMAT = "grace-snapshot"
 FORMAT_VERSION = 1
@@ -109,17 +97,21 @@ class Manifest:
 
 def render_manifest(manifest: Manifest) -> bytes:
     fields = asdict(manifest)
-    fields["schema"] = manifest.schema.to_json()
     fields["matchers"] = {k: v for k, v in fields["matchers"].items() if v is not None}
     fields["manifest_xxh3_128"] = _NO_DIGEST
     blank = json.dumps(fields, indent=1, ensure_ascii=False).encode() + b"\n"
     # The digest is the last field, so that no text before it can be taken for it.
     place = blank.rindex(_NO_DIGEST.encode())
-    return blank[:place] + _digest(blank).encode() + blank[place + len(_NO_DIGEST) :]
+    return (
+        blank[:place] + xxhash.xxh3_128_hexdigest(blank).encode() + blank[place + len(_NO_DIGEST) :]
+    )
 
 
 def parse_manifest(content: bytes) -> Manifest:
-    fields = _parse_fields(content)
+    try:
+        fields = parse_object(content)
+    except ValueError as error:
+        _refuse(str(error))
     if fields.get("format") != FORMAT:
         _refuse(f"format must be {FORMAT!r}, got {shown(fields.get('format'))}")
     _check_digest(content, fields)
@@ -131,13 +123,6 @@ def parse_manifest(content: bytes) -> Manifest:
         raise SnapshotError(MANIFEST, str(error)) from None
 
 
-def _parse_fields(content: bytes) -> dict[str, Any]:
-    try:
-        return parse_object(content)
-    except ValueError as error:
-        _refuse(str(error))
-
-
 def _check_digest(content: bytes, fields: Mapping[str, Any]) -> None:
     """Over all bytes of the file, the digest's own 32 digits taken as zeros."""
     digest = fields.get("manifest_xxh3_128")
@@ -145,13 +130,9 @@ def _check_digest(content: bytes, fields: Mapping[str, Any]) -> None:
         _refuse(f"manifest_xxh3_128: expected 32 hexadecimal digits, got {shown(digest)}")
     place = content.rfind(digest.encode())
     blank = content[:place] + _NO_DIGEST.encode() + content[place + len(digest) :]
-    found = _digest(blank)
+    found = xxhash.xxh3_128_hexdigest(blank)
     if found != digest:
         _refuse(f"damaged: its digest is {found}, but it says {digest}")
-
-
-def _digest(content: bytes) -> str:
-    return xxhash.xxh3_128_hexdigest(content)
 
 
 def _check_format_version(format_version: Any) -> None:
@@ -175,16 +156,13 @@ def _check_mode(matchers: Any) -> None:
 
 
 def _check_facts(manifest: Manifest) -> None:
-    if version_of_name(manifest.version) is None:
-        raise ValueError(f"version: expected 20 digits, got {shown(manifest.version)}")
-    if not _CREATED_AT.fullmatch(manifest.created_at):
-        raise ValueError(
-            f"created_at: expected 2026-01-31T12:00:00Z or alike, got {shown(manifest.created_at)}"
-        )
-    if not is_sid_space(manifest.sid_space):
-        raise ValueError(
-            f"sid_space: expected 1 to 255 printable characters, got {shown(manifest.sid_space)}"
-        )
+    for name, good, expected in (
+        ("version", version_of_name(manifest.version), "20 digits"),
+        ("created_at", _CREATED_AT.fullmatch(manifest.created_at), "2026-01-31T12:00:00Z or alike"),
+        ("sid_space", is_sid_space(manifest.sid_space), "1 to 255 printable characters"),
+    ):
+        if not good:
+            raise ValueError(f"{name}: expected {expected}, got {shown(getattr(manifest, name))}")
     _check_range("rejects", manifest.rejects, 0, MAX_VERSION)
     _check_range("updates_watermark", manifest.updates_watermark, 0, MAX_VERSION)
     if not manifest.vocab_sizes:
@@ -242,33 +220,29 @@ def _check_k_way(manifest: Manifest) -> None:
 
 def _most_rows(manifest: Manifest, level: int) -> int:
     """A row for each node or, in the k-way modes, for each partition."""
-    nodes, matchers = manifest.counts.nodes_per_level, manifest.matchers
-    width = 1
-    if matchers.static is not None:
-        width = matchers.static.widths[level - 1]
-    if matchers.dynamic is not None:
-        width = matchers.dynamic.k_max
-    return min(nodes[level] * width, MAX_ID)
+    k_way, width = manifest.matchers.k_way, 1
+    if k_way is not None:
+        width = k_way.widths[level - 1] if isinstance(k_way, StaticKWay) else k_way.k_max
+    return min(manifest.counts.nodes_per_level[level] * width, MAX_ID)
 
 
 def _check_files(files: tuple[FileEntry, ...]) -> None:
     seen: set[str] = set()
     for i, entry in enumerate(files):
-        where = f"files[{i}]"
-        if not _FILE.fullmatch(entry.file):
-            raise ValueError(f"{where}.file: {shown(entry.file)} is not the name of an array")
-        if entry.file in seen:
-            raise ValueError(f"{where}.file: {entry.file} is listed twice")
+        file, dtype = shown(entry.file), shown(entry.dtype)
+        for field, good, fault in (
+            ("file", _FILE.fullmatch(entry.file), f"{file} is not the name of an array"),
+            ("file", entry.file not in seen, f"{entry.file} is listed twice"),
+            ("dtype", _DTYPE.fullmatch(entry.dtype), f"{dtype} is not a little-endian number"),
+            ("xxh3_128", _DIGEST.fullmatch(entry.xxh3_128), "expected 32 hexadecimal digits"),
+            ("shape", len(entry.shape) <= _MAX_DIMENSIONS, f"at most {_MAX_DIMENSIONS} dimensions"),
+        ):
+            if not good:
+                raise ValueError(f"files[{i}].{field}: {fault}")
         seen.add(entry.file)
-        if not _DTYPE.fullmatch(entry.dtype):
-            raise ValueError(f"{where}.dtype: {shown(entry.dtype)} is not a little-endian number")
-        if not _DIGEST.fullmatch(entry.xxh3_128):
-            raise ValueError(f"{where}.xxh3_128: expected 32 hexadecimal digits")
-        if len(entry.shape) > _MAX_DIMENSIONS:
-            raise ValueError(f"{where}.shape: at most {_MAX_DIMENSIONS} dimensions")
         for size in entry.shape:
-            _check_range(f"{where}.shape", size, 0, _MAX_FILE_BYTES)
-        _check_range(f"{where}.bytes", entry.bytes, 0, _MAX_FILE_BYTES)
+            _check_range(f"files[{i}].shape", size, 0, _MAX_FILE_BYTES)
+        _check_range(f"files[{i}].bytes", entry.bytes, 0, _MAX_FILE_BYTES)
 
 
 def _check_range(name: str, value: int, least: int, most: int) -> None:

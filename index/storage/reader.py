@@ -12,15 +12,27 @@ import numpy.typing as npt
 
 from grace.configs.errors import SnapshotError
 from grace.configs.machine import available_cores
+from grace.index.invariants import check_invariants
 from grace.index.snapshot import Snapshot
-from grace.index.storage.array_file import Allocate, check_size, plain_memory, read_array
-from grace.index.storage.folder import open_folder, open_root, read_small, version_name
-from grace.index.storage.layout import require_expected, snapshot_of
-from grace.index.storage.manifest import MANIFEST, MAX_BYTES, FileEntry, Manifest, parse_manifest
+from grace.index.storage.array_file import (
+    Allocate,
+    check_size,
+    digest_file,
+    plain_memory,
+    read_array,
+)
+from grace.index.storage.folder import names_in, open_folder, open_root, read_small, version_name
+from grace.index.storage.layout import expected_arrays, require_expected, snapshot_of
+from grace.index.storage.manifest import (
+    MANIFEST,
+    MAX_BYTES,
+    Counts,
+    FileEntry,
+    Manifest,
+    parse_manifest,
+)
 from grace.index.storage.structure import check_structure
-from grace.index.storage.versions import locate
-
-__all__ = ["OpenVersion", "load_snapshot", "open_snapshot", "read_snapshot"]
+from grace.index.storage.versions import current_version, locate
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +113,75 @@ def _too_large(entries: Iterable[FileEntry], limit: str) -> SnapshotError:
         MANIFEST,
         f"its arrays need {needed / 1e9:.1f} GB of memory, {limit}; load it on a larger machine",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    path: Path
+    version: int
+    is_current: bool
+    created_at: str
+    sid_space: str
+    mode: str
+    files: int
+    bytes: int
+    counts: Counts
+    rejects: int
+    deep: bool
+    notes: tuple[str, ...]  # what a reader ignores
+
+
+def verify_snapshot(
+    path: str | os.PathLike[str],
+    version: int | None = None,
+    *,
+    deep: bool = False,
+    threads: int | None = None,
+) -> VerifyReport:
+    """Run every check of a load, check arrays that a load skips and, if deep, the invariants.
+
+    Raises SnapshotError with the file and the fault.
+    """
+    with open_snapshot(path, version) as opened:
+        snapshot = read_snapshot(opened, threads or available_cores(), plain_memory)
+        notes = _notes(opened)
+        if deep:
+            check_invariants(snapshot)
+    manifest = opened.manifest
+    return VerifyReport(
+        path=opened.path,
+        version=int(manifest.version),
+        is_current=_is_current(opened),
+        created_at=manifest.created_at,
+        sid_space=manifest.sid_space,
+        mode=manifest.matchers.mode,
+        files=len(manifest.files),
+        bytes=sum(entry.bytes for entry in manifest.files),
+        counts=manifest.counts,
+        rejects=manifest.rejects,
+        deep=deep,
+        notes=tuple(notes),
+    )
+
+
+def _notes(opened: OpenVersion) -> list[str]:
+    expected = expected_arrays(opened.manifest)
+    listed = {entry.file for entry in opened.manifest.files}
+    notes = []
+    for entry in opened.manifest.files:
+        if entry.file not in expected:
+            digest_file(entry, opened.folder)
+            notes.append(f"{entry.file}: an array that this GRACE does not know and does not load")
+    notes.extend(
+        f"{name!r}: not listed in the manifest; no reader looks at it"
+        for name in names_in(opened.folder)
+        if name not in listed and name != MANIFEST
+    )
+    return notes
+
+
+def _is_current(opened: OpenVersion) -> bool:
+    try:
+        return current_version(opened.path.parent) == int(opened.manifest.version)
+    except SnapshotError:
+        return False

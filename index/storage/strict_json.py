@@ -3,8 +3,6 @@
 import json
 from typing import Any, NoReturn
 
-__all__ = ["parse_object", "shown", "without_repeats"]
-
 
 def parse_object(content: bytes) -> dict[str, Any]:
     """Raises ValueError, and nothing else, for anything but that."""

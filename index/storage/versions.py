@@ -23,8 +23,6 @@ from grace.index.storage.folder import (
     writers_lock,
 )
 
-__all__ = ["CURRENT", "current_version", "locate", "next_version", "publish", "versions"]
-
 CURRENT = "CURRENT"
 _CURRENT_CONTENT = re.compile(rb"[0-9]{20}\n")
 _PUBLISH = "make it anew with `grace publish ROOT VERSION`"

@@ -28,8 +28,6 @@ from grace.index.storage.layout import arrays_of, counts_of, matcher_rows_of, re
 from grace.index.storage.manifest import FORMAT, FORMAT_VERSION, MANIFEST, Manifest, render_manifest
 from grace.index.storage.versions import next_version, versions
 
-__all__ = ["write_snapshot", "write_unsynced"]
-
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 _REMEDY = "free some space, or write to another root"

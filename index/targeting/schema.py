@@ -1,23 +1,22 @@
 """The targeting schema: which attributes and sets exist, and which bits they have.
 
-It is written in YAML (`load_schema`), stored inside every snapshot (`to_json`, `from_json`), and is
-the only source of these facts. An *attribute* has few values, each one bit of a packed bitmask. A
-*set* has many, tested by Bloom rows while decoding and exactly afterwards.
+It is written in YAML, stored inside every snapshot, and is the only source of these facts. An
+*attribute* has few values, each one bit of a packed bitmask. A *set* has many, tested by Bloom rows
+while decoding and exactly afterwards.
 """
 
 import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 from grace.configs.errors import ConfigError
 from grace.configs.sections import load_section
 from grace.configs.yaml_loader import read_yaml
 
-__all__ = ["RESERVED_VALUE", "Attribute", "TargetSet", "TargetingSchema", "load_schema"]
+__all__ = ["Attribute", "TargetSet", "TargetingSchema"]
 
 RESERVED_VALUE = "*"
 """The element of every ad without an include list, and of every request. No rule may name it."""
@@ -76,11 +75,8 @@ class TargetingSchema:
     @cached_property
     def first_bits(self) -> tuple[int, ...]:
         """The first bit of each attribute; its values follow in the order listed, then `other`."""
-        first, at = [], 0
-        for attribute in self.attributes:
-            first.append(at)
-            at += attribute.bits
-        return tuple(first)
+        borders = accumulate((attribute.bits for attribute in self.attributes), initial=0)
+        return tuple(borders)[:-1]
 
     @property
     def bitmask_bits(self) -> int:
@@ -90,34 +86,6 @@ class TargetingSchema:
     def words(self) -> int:
         """Words of a bitmask row: at least one, so that a schema without attributes has rows."""
         return max(1, -(-self.bitmask_bits // 64))
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "attributes": [
-                {
-                    "name": attribute.name,
-                    "values": list(attribute.values),
-                    "missing": attribute.missing,
-                    "missing_passes_exclude": attribute.missing_passes_exclude,
-                }
-                for attribute in self.attributes
-            ],
-            "sets": [
-                {
-                    "name": target_set.name,
-                    "bloom_bits": target_set.bloom_bits,
-                    "bloom_hashes": target_set.bloom_hashes,
-                    "max_request_values": target_set.max_request_values,
-                    "missing_passes_exclude": target_set.missing_passes_exclude,
-                }
-                for target_set in self.sets
-            ],
-            "hash_seed": self.hash_seed,
-        }
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> "TargetingSchema":
-        return load_section(TargetingSchema, value, "schema")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,26 +112,12 @@ class _TargetingSection:
 
 def load_schema(path: Path) -> TargetingSchema:
     section = load_section(_TargetingSection, read_yaml(path), str(path))
+    attributes = (Attribute(name, **asdict(each)) for name, each in section.attributes.items())
+    sets = (TargetSet(name, **asdict(each)) for name, each in section.sets.items())
     try:
-        return _schema(section)
+        return TargetingSchema(tuple(attributes), tuple(sets), section.hash_seed)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-
-
-def _schema(section: _TargetingSection) -> TargetingSchema:
-    return TargetingSchema(
-        attributes=tuple(
-            Attribute(name, a.values, a.missing, a.missing_passes_exclude)
-            for name, a in section.attributes.items()
-        ),
-        sets=tuple(
-            TargetSet(
-                name, s.bloom_bits, s.bloom_hashes, s.max_request_values, s.missing_passes_exclude
-            )
-            for name, s in section.sets.items()
-        ),
-        hash_seed=section.hash_seed,
-    )
 
 
 def _check(schema: TargetingSchema) -> None:

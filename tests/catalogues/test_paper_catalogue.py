@@ -61,16 +61,8 @@ def test_the_tree_has_exactly_the_nodes_it_is_asked_for(catalogue: PaperCatalogu
         assert fan_out.max() <= 512
 
 
-def test_fan_outs_are_uneven(catalogue: PaperCatalogue) -> None:
-    lines, sids = (np.diff(catalogue.tree.children[level]) for level in (2, 3))
-    assert np.quantile(lines, 0.9) > 3 * np.median(lines)
-    assert np.quantile(sids, 0.99) >= 10
-    assert (sids == 1).mean() > 0.3
-
-
-@pytest.mark.parametrize("seed", [1, 3])
-def test_ads_per_sid_have_the_papers_percentiles_and_a_heavy_tail(seed: int) -> None:
-    ads = np.diff(make_paper_catalogue(PaperSpec(50_001, seed), threads=1).tree.ads)
+def test_ads_per_sid_have_the_papers_percentiles_and_a_heavy_tail() -> None:
+    ads = np.diff(make_paper_catalogue(PaperSpec(50_001, seed=3), threads=1).tree.ads)
     assert np.percentile(ads, (50, 90, 99), method="inverted_cdf").tolist() == [1, 2, 11]
     assert 1.5 < ads.mean() < 1.9
     assert ads.max() > 300
@@ -96,19 +88,6 @@ def test_draws_depend_on_no_chunk_or_thread_and_ids_are_unique(catalogue: PaperC
     np.testing.assert_array_equal(odd.rules, whole.rules[7::111])
 
 
-def test_every_rule_names_values_of_the_schema_once(catalogue: PaperCatalogue) -> None:
-    rules = np.unique(catalogue.rows(np.arange(0, catalogue.num_ads, 3)).rules)
-    sizes = [len(a.values) for a in catalogue.schema.attributes]
-    sizes.append(catalogue.spec.knobs.locations)
-    for column, size in zip(catalogue.rules.columns(rules), sizes, strict=True):
-        lengths = np.diff(column.offsets)
-        assert ((lengths > 0) == (column.valid == 1)).all()
-        assert column.codes.min() >= 0
-        assert column.codes.max() < size
-        owner = np.repeat(np.arange(len(rules)), lengths)
-        assert len(np.unique(owner * size + column.codes)) == len(column.codes)
-
-
 def test_the_rules_carry_the_shares_that_the_knobs_state(catalogue: PaperCatalogue) -> None:
     knobs = catalogue.spec.knobs
     campaigns = np.arange(0, catalogue.campaigns.num_rules, knobs.variants)
@@ -132,7 +111,6 @@ def test_the_schema_fills_seven_words_without_padding(tmp_path: Path) -> None:
     assert load_schema(file) == schema
 
 
-@pytest.mark.parametrize("rows_per_group", [1_111, 1 << 18])
 @pytest.mark.parametrize(
     ("mode", "k_way"),
     [
@@ -145,11 +123,11 @@ def test_the_schema_fills_seven_words_without_padding(tmp_path: Path) -> None:
     ids=["cd", "union", "static", "dynamic", "dynamic by default"],
 )
 def test_files_and_arrays_make_the_same_snapshot(
-    tmp_path: Path, mode: MatcherMode, k_way: KWay | None, rows_per_group: int
+    tmp_path: Path, mode: MatcherMode, k_way: KWay | None
 ) -> None:
     catalogue = make_paper_catalogue(PaperSpec(7_777, seed=5), threads=2)
     (tmp_path / "targeting.yaml").write_text(targeting_yaml(catalogue.schema))
-    write_ads(catalogue, tmp_path / "ads.parquet", 2, silent, rows_per_group)
+    write_ads(catalogue, tmp_path / "ads.parquet", 2, silent, rows_per_group=1_111)
     files = (tmp_path / "ads.parquet",), tmp_path / "targeting.yaml", tmp_path / "root"
     spec = BuildSpec(*files, mode=mode, k_way=k_way, threads=2)
     built = load_snapshot(build(spec, silent).path)
@@ -192,15 +170,6 @@ def test_equal_specs_make_equal_files_with_any_threads_and_another_seed_other_on
     assert other != (tmp_path / "one" / "ads.parquet").read_bytes()
 
 
-def test_a_taken_folder_is_refused_without_force(tmp_path: Path) -> None:
-    (tmp_path / "interactions.parquet").write_text("another catalogue's log")
-    spec = PaperSpec(1_001)
-    with pytest.raises(InputError, match="--force"):
-        write_paper_folder(spec, tmp_path, threads=1, force=False, progress=silent)
-    write_paper_folder(spec, tmp_path, threads=1, force=True, progress=silent)
-    assert not (tmp_path / "interactions.parquet").exists()
-
-
 @pytest.mark.parametrize(("sids", "seed"), [(999, 1), (10**9, 1), (1_000, -1)])
 def test_a_size_or_seed_out_of_range_is_refused(sids: int, seed: int) -> None:
     with pytest.raises(InputError, match=r"^--s"):
@@ -229,11 +198,8 @@ def test_synth_writes_it_by_its_preset(tmp_path: Path) -> None:
     assert report["ads"] == pq.read_metadata(tmp_path / "ads.parquet").num_rows
 
 
-@pytest.mark.parametrize("sids", [1_111, 20_003])
-def test_the_snapshot_for_decoding_alone_has_the_trie_and_matchers_of_the_whole_one(
-    sids: int,
-) -> None:
-    catalogue = make_paper_catalogue(PaperSpec(sids, seed=3), threads=2)
+def test_the_snapshot_for_decoding_alone_has_the_trie_and_matchers_of_the_whole_one() -> None:
+    catalogue = make_paper_catalogue(PaperSpec(7_777, seed=3), threads=2)
     whole = snapshot_of(catalogue, arranged_ads(catalogue, 2), MatcherMode.UNION, 2)
     alone = decode_snapshot(catalogue, threads=2)
     assert alone.trie.level_counts == whole.trie.level_counts

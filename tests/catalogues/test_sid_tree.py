@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from grace.catalogues.synth import Catalogue, CatalogueSpec, make_catalogue, preset_spec
+from grace.catalogues.synth import Catalogue, CatalogueSpec, preset_spec
 from grace.catalogues.synth.sid_tree import apportion, make_sid_tree
 from grace.catalogues.synth.spec import Stream
 from grace.catalogues.synth.topics import AUDIENCES_PER_TOPIC, PRODUCTS_PER_TOPIC, TOPICS
@@ -18,7 +18,7 @@ def fan_out(sids: npt.NDArray[np.uint16], depth: int) -> npt.NDArray[np.int64]:
 
 
 @pytest.mark.parametrize("vocab_sizes", [(64, 64, 64, 64), (64, 63, 111, 8), (128, 8, 9, 65)])
-@pytest.mark.parametrize("num_sids", [64, 111, 2063])
+@pytest.mark.parametrize("num_sids", [64, 2063])
 def test_sids_are_as_many_as_asked_sorted_unique_and_in_range(
     vocab_sizes: tuple[int, int, int, int], num_sids: int
 ) -> None:
@@ -39,12 +39,6 @@ def test_the_first_level_is_nearly_full_the_second_dense_the_last_ones_narrow(
     assert fan_out(sids, 3).mean() == pytest.approx(2.7, abs=0.01)
 
 
-def test_fan_out_is_uneven(small: Catalogue) -> None:
-    for depth in (1, 2, 3):
-        children = fan_out(small.tree.sids, depth)
-        assert np.percentile(children, 95) >= 2.5 * np.percentile(children, 5)
-
-
 def test_the_tree_agrees_with_the_tokens(tiny: Catalogue) -> None:
     tree = tiny.tree
     for depth, parent in ((3, tree.sid_line), (2, tree.line_brand[tree.sid_line])):
@@ -63,13 +57,6 @@ def test_apportion_keeps_the_total_the_caps_and_the_order_of_weights() -> None:
             assert shares.min() >= 1
             assert shares.max() <= cap
             assert (np.diff(shares[np.argsort(weights)]) >= -1).all()
-
-
-def test_a_catalogue_at_the_stated_limits_can_be_made() -> None:
-    spec = CatalogueSpec("full", 64, 3, (64, 8, 8, 8), seed=1)
-    for num_sids in (64, spec.max_sids):
-        catalogue = make_catalogue(CatalogueSpec("full", num_sids, 3, (64, 8, 8, 8), seed=1))
-        assert catalogue.num_sids == num_sids
 
 
 @pytest.mark.parametrize("num_sids", [-1, 0, 63, 10**8])

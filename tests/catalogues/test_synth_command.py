@@ -7,7 +7,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from grace.catalogues.folder import ADS_FILE, LOG_FILE, REQUESTS_FILE, TARGETING_FILE
-from grace.catalogues.synth import Preset
 from support.in_process import invoke_grace
 
 
@@ -35,19 +34,6 @@ def test_json_has_the_numbers_of_the_folder(tmp_path: Path) -> None:
     assert report["ads"] == pq.read_metadata(tmp_path / ADS_FILE).num_rows
 
 
-def test_existing_files_are_replaced_only_with_force(tmp_path: Path) -> None:
-    (tmp_path / ADS_FILE).write_text("mine")
-    arguments = ("synth", "--sids", "111", "--out", tmp_path)
-    refused = invoke_grace(*arguments)
-    assert refused.exit_code == 2
-    assert refused.stderr.startswith("error: ")
-    assert refused.stderr.count("\n") == 1
-    assert "--force" in refused.stderr
-    assert (tmp_path / ADS_FILE).read_text() == "mine"
-    assert invoke_grace(*arguments, "--force").exit_code == 0
-    assert pq.read_metadata(tmp_path / ADS_FILE).num_rows > 111
-
-
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -64,8 +50,3 @@ def test_a_wrong_option_is_one_line_with_the_remedy(
     assert done.stderr.startswith(f"error: {named}")
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
-
-
-def test_help_names_every_preset() -> None:
-    text = invoke_grace("synth", "--help").stdout
-    assert all(preset in text for preset in Preset)

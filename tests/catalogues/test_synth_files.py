@@ -15,7 +15,6 @@ from grace.catalogues.synth import Catalogue, Written, make_requests, preset_spe
 from grace.catalogues.synth.files import write_ads
 from grace.catalogues.synth.log_file import make_log
 from grace.catalogues.synth.schema import ACTIONS, MAX_REQUEST_VALUES, SCHEMA
-from grace.catalogues.synth.topics import TOPICS
 from grace.catalogues.synth.users import DEVICE_MODELS
 from grace.configs.errors import InputError
 from grace.index.builder import BuildSpec, build
@@ -63,18 +62,6 @@ def test_the_rows_are_the_catalogue_by_ascending_id(folder: Folder, tiny: Catalo
         }
         expected = tiny.campaigns.rule(int(tiny.ad_campaigns[ad]))
         assert {name: values for name, values in rule.items() if values is not None} == expected
-
-
-def test_titles_name_the_product_of_the_sids_topic(folder: Folder) -> None:
-    table = pq.read_table(folder[0] / ADS_FILE, columns=["sid", "title"])
-    for row in table.to_pylist():
-        products = TOPICS[row["sid"][0]].products
-        title, _, ending = row["title"].partition(", ")
-        brand, _, product = title.partition(" ")
-        assert brand.isalpha()
-        assert brand.istitle()
-        assert product in products
-        assert ending
 
 
 def test_row_groups_of_any_size_hold_the_same_rows(
@@ -147,13 +134,6 @@ def test_an_interrupted_write_leaves_the_folder_as_it_was(tmp_path: Path) -> Non
         write_folder(preset_spec("tiny", sids=111), tmp_path, force=True, progress=interrupted)
     assert [file.name for file in tmp_path.iterdir()] == [ADS_FILE]
     assert (tmp_path / ADS_FILE).read_text() == "mine"
-
-
-def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "out").write_text("")
-    for out in (tmp_path / "out", tmp_path / "out" / "below"):
-        with pytest.raises(InputError, match="--out"):
-            write_folder(preset_spec("tiny", sids=111), out, force=True)
 
 
 def test_requests_are_in_the_api_s_json_form(

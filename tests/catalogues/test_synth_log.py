@@ -9,7 +9,6 @@ import pytest
 
 from grace.catalogues.folder import LOG_FILE
 from grace.catalogues.synth import Catalogue, make_catalogue, preset_spec, write_folder
-from grace.catalogues.synth.browsing import Browsing
 from grace.catalogues.synth.log_file import FEWEST_EVENTS, MOST_EVENTS, InteractionLog, make_log
 from grace.catalogues.synth.schema import ACTION_IDS, NOW_MS
 from support.training import plain_gini
@@ -66,13 +65,6 @@ def test_users_have_ten_to_forty_past_events_oldest_first(log: InteractionLog) -
     assert set(log.actions.tolist()) == set(ACTION_IDS)
 
 
-def test_most_events_follow_within_minutes_and_sessions_after_hours(log: InteractionLog) -> None:
-    within = log.event_user[1:] == log.event_user[:-1]
-    gaps = np.diff(log.times_ms)[within]
-    assert np.median(gaps) < 10 * 60_000
-    assert 0.15 < (gaps > 3_600_000).mean() < 0.35
-
-
 def test_steps_lead_to_another_item_near_the_last_one(log: InteractionLog, tiny: Catalogue) -> None:
     within = log.event_user[1:] == log.event_user[:-1]
     before, after = log.items[:-1][within], log.items[1:][within]
@@ -80,20 +72,6 @@ def test_steps_lead_to_another_item_near_the_last_one(log: InteractionLog, tiny:
     topic, line = tiny.tree.sid_topic, tiny.tree.sid_line
     assert (topic[before] == topic[after]).mean() > 0.6
     assert (line[before] == line[after]).mean() > 0.15
-
-
-def test_users_keep_to_a_few_topics_and_their_home(log: InteractionLog, tiny: Catalogue) -> None:
-    topics = tiny.tree.sid_topic[log.items]
-    seen = [
-        len(np.unique(topics[a:b])) for a, b in zip(log.offsets[:-1], log.offsets[1:], strict=True)
-    ]
-    assert np.median(seen) <= 5
-    country = Browsing.over(tiny).country[log.items]
-    at_home = [
-        np.unique(country[a:b], return_counts=True)[1].max() / (b - a)
-        for a, b in zip(log.offsets[:-1], log.offsets[1:], strict=True)
-    ]
-    assert np.mean(at_home) > 1.1 * (np.bincount(country) / len(country)).max()
 
 
 @pytest.mark.parametrize("preset", ["tiny", "demo"])

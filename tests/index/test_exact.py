@@ -1,11 +1,9 @@
 """Exact matching against the oracle on raw sets."""
 
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +14,7 @@ from grace.index.matching.exact import ExactMatcher, MatchedAds
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from grace.index.trie import NO_NODE
-from grace.index.users.user_rows import UserAttributes, UserEncoder, UserRows
+from grace.index.users.user_rows import UserEncoder, UserRows
 from support.oracle import RawAd, first_failure
 from support.plain_builder import plain_snapshot
 from support.strategies import Case, cases, random_case, random_schema
@@ -126,7 +124,7 @@ def assert_counts_conserved(got: MatchedAds) -> None:
     assert (c.truncated == (c.returned < c.matched)).all()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=70)
 @given(case=cases(), seed=st.integers(0, 2**32 - 1), threads=st.sampled_from([1, 2, 5]))
 def test_exact_matching_equals_the_oracle(case: Case, seed: int, threads: int) -> None:
     snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads)
@@ -143,21 +141,6 @@ def test_exact_matching_equals_the_oracle_at_word_borders(size: int) -> None:
     check_random_case(rng, random_case(rng, num_ads=111, num_users=63, schema=schema))
 
 
-def test_a_large_catalogue_equals_the_oracle() -> None:
-    rng = np.random.default_rng(7)
-    schema = random_schema(rng, attribute_sizes=[3, 12], num_sets=2)
-    case = random_case(rng, num_ads=3111, num_users=17, schema=schema)
-    check_random_case(rng, Case(schema, (99, 9), _spread(rng, case), case.users))
-
-
-def _spread(rng: np.random.Generator, case: Case) -> tuple[RawAd, ...]:
-    """The case's ads over many more SIDs."""
-    return tuple(
-        RawAd(ad.ad_id, (int(rng.integers(99)), int(rng.integers(9))), ad.weight, ad.rules)
-        for ad in case.ads
-    )
-
-
 def check_random_case(rng: np.random.Generator, case: Case) -> None:
     snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads)
     users = UserEncoder(case.schema, snapshot.set_values).encode(case.users)
@@ -172,73 +155,7 @@ SCHEMA = TargetingSchema(
 )
 
 
-def match_all(
-    ads: Sequence[RawAd],
-    users: Sequence[UserAttributes],
-    scores: Sequence[float] | None = None,
-    max_ads: int = PLENTY,
-    threads: int = 1,
-    deny: Sequence[npt.ArrayLike] | None = None,
-) -> MatchedAds:
-    """Every user asks for every leaf."""
-    snapshot = plain_snapshot(SCHEMA, (9,), ads)
-    leaves = np.arange(snapshot.trie.num_leaves, dtype=np.int32)
-    return ExactMatcher(snapshot, threads).match(
-        UserEncoder(SCHEMA, snapshot.set_values).encode(users),
-        np.arange(len(users) + 1) * len(leaves),
-        np.tile(leaves, len(users)),
-        np.tile(np.array(scores or np.zeros(len(leaves)), np.float32), len(users)),
-        max_ads,
-        deny=deny,
-    )
-
-
-def test_ads_of_equal_scores_interleave_across_leaves_by_weight_then_id() -> None:
-    ads = [RawAd(40, (0,), 1.0), RawAd(7, (0,), 3.0), RawAd(30, (1,), 1.0), RawAd(50, (1,), 2.0)]
-    ads.append(RawAd(1, (2,), 9.0))
-    got = match_all(ads, [{}], scores=[-0.0, 0.0, -0.5])
-    assert got.ad_ids.tolist() == [7, 50, 30, 40, 1]
-    assert got.leaf_positions.tolist() == [0, 1, 1, 0, 2]
-
-
-def test_a_rule_shared_by_requests_is_matched_for_each_user() -> None:
-    rules = {"country": (frozenset({"NO"}), None), "place": (frozenset({"oslo"}), None)}
-    ads = [RawAd(i, (i % 5,), 0.0, rules) for i in range(111)]
-    here = {"country": ["NO"], "place": ["oslo", "bergen"]}
-    abroad = {"country": ["US"], "place": ["oslo"]}
-    elsewhere = {"country": ["NO"], "place": ["bergen"]}
-    got = match_all(ads, [here, abroad, elsewhere] * 21, threads=3)
-    assert got.counts.matched.tolist() == [111, 0, 0] * 21
-    assert got.counts.attributes.tolist() == [0, 111, 0] * 21
-    assert got.counts.sets[:, 0].tolist() == [0, 0, 111] * 21
-
-
-def test_the_first_failing_test_counts() -> None:
-    rules = {"country": (frozenset({"NO"}), None), "place": (frozenset({"oslo"}), None)}
-    got = match_all([RawAd(5, (0,), 0.0, rules)], [{}], deny=[[5]])
-    assert got.counts.attributes.tolist() == [1]
-    assert got.counts.sets.tolist() == [[0]]
-    assert got.counts.denied.tolist() == [0]
-
-
-def test_unknown_and_repeated_denied_ids_do_no_harm() -> None:
-    ads = [RawAd(i, (i % 3,)) for i in range(7)]
-    got = match_all(ads, [{}, {}], deny=[[-5, 3, 3, 10**18, 1], []])
-    assert got.ad_ids.tolist() == [0, 2, 4, 5, 6, 0, 1, 2, 3, 4, 5, 6]
-    assert got.counts.denied.tolist() == [2, 0]
-
-
-def test_max_ads_cuts_the_reply_and_says_so() -> None:
-    ads = [RawAd(i, (i % 3,)) for i in range(7)]
-    for max_ads, truncated in [(0, True), (6, True), (7, False), (8, False)]:
-        got = match_all(ads, [{}], max_ads=max_ads)
-        assert got.ad_ids.tolist() == list(range(7))[:max_ads]
-        assert got.counts.matched.tolist() == [7]
-        assert got.counts.truncated.tolist() == [truncated]
-
-
 def test_no_requests_and_empty_requests_are_answered() -> None:
-    assert match_all([RawAd(1, (1,))], []).offsets.tolist() == [0]
     snapshot = plain_snapshot(SCHEMA, (9,), [RawAd(1, (1,))])
     users = UserEncoder(SCHEMA, snapshot.set_values).encode([{}, {}])
     dead = np.array([NO_NODE, NO_NODE], np.int32)
@@ -246,6 +163,9 @@ def test_no_requests_and_empty_requests_are_answered() -> None:
         users, np.array([0, 0, 2]), dead, np.array([np.nan, 0], np.float32), 5
     )
     assert got.offsets.tolist() == [0, 0, 0]
+    nobody = UserEncoder(SCHEMA, snapshot.set_values).encode([])
+    no_leaves = (np.zeros(1, np.int64), dead[:0], np.zeros(0, np.float32))
+    assert ExactMatcher(snapshot, 2).match(nobody, *no_leaves, 5).offsets.tolist() == [0]
     assert got.counts.generated.tolist() == [0, 0]
 
 
@@ -260,7 +180,7 @@ def test_concurrent_calls_of_one_matcher_do_not_disturb_each_other() -> None:
     results: dict[int, list[MatchedAds]] = {}
 
     def work(i: int) -> None:
-        results[i] = [ask_native(matcher, snapshot, users, asks[i]) for _ in range(30)]
+        results[i] = [ask_native(matcher, snapshot, users, asks[i]) for _ in range(11)]
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(len(asks))]
     for thread in threads:
@@ -315,11 +235,11 @@ def test_arguments_that_do_not_fit_are_refused_with_both_shapes() -> None:
         matcher.match(users, offsets, leaves, scores, 1, paused=np.zeros(2, np.uint64))
     with pytest.raises(InputError, match="one list per request, 1, got 2"):
         matcher.match(users, offsets, leaves, scores, 1, deny=[[], []])
+    for ids in ([1.9], ["7"], np.array([2**63], np.uint64)):
+        with pytest.raises(InputError, match="deny must be 64-bit integers"):
+            matcher.match(users, offsets, leaves, scores, 1, deny=[ids])
     with pytest.raises(InputError, match="threads: must be at least 1, got 0"):
         ExactMatcher(snapshot, 0)
-    other = UserEncoder(TargetingSchema((), (), 0), ()).encode([{}])
-    with pytest.raises(InputError, match="encoded for another snapshot"):
-        matcher.match(other, offsets, leaves, scores, 1)
 
 
 def test_a_matcher_keeps_its_snapshot_alive() -> None:
@@ -360,12 +280,3 @@ def test_a_single_exclude_value_in_the_whole_catalogue_is_enforced() -> None:
     matched = ExactMatcher(snapshot, 1).match(rows, *leaves, max_ads=9)
     first, second = np.split(matched.ad_ids, matched.offsets[1:-1])
     assert (first.tolist(), second.tolist()) == ([2], [1, 2])
-
-
-@pytest.mark.parametrize("ids", [[1.9], ["7"], np.array([2**63], np.uint64)], ids=str)
-def test_deny_lists_are_integers_or_refused(ids: list[float]) -> None:
-    snapshot = plain_snapshot(TargetingSchema((), (), 1), (2,), [RawAd(1, (0,))])
-    rows = UserEncoder(snapshot.schema, snapshot.set_values).encode([{}])
-    leaves = (np.array([0, 1]), np.zeros(1, np.int32), np.zeros(1, np.float32))
-    with pytest.raises(InputError, match="deny must be 64-bit integers"):
-        ExactMatcher(snapshot, 1).match(rows, *leaves, max_ads=9, deny=[ids])

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from grace.index.matching.explain import Reason, explain
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
@@ -11,6 +11,7 @@ from support.plain_builder import plain_snapshot
 from support.strategies import Case, cases
 
 
+@settings(max_examples=50)
 @given(cases())
 def test_all_reasons_pass_exactly_when_the_ad_is_eligible(case: Case) -> None:
     snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads)

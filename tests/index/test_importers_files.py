@@ -101,12 +101,6 @@ def test_a_folder_in_the_place_of_a_file_is_named(spec: ImportSpec, name: str) -
         run_import(spec)
 
 
-@pytest.mark.parametrize("name", [".", "..", "/"])
-def test_a_folder_without_a_name_is_refused_too(spec: ImportSpec, name: str) -> None:
-    with pytest.raises(InputError, match="the table cannot be written there, it is a folder"):
-        run_import(replace(spec, out=Path(name)))
-
-
 def test_the_map_is_written_before_a_table_that_fails(spec: ImportSpec) -> None:
     """A number is given when the map has it: no table may have numbers that the map has not."""
     team, id_map = spec.source.with_name("team.parquet"), spec.source.with_name("map.parquet")

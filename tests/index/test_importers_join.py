@@ -48,7 +48,9 @@ def test_ads_get_their_sids_by_number_and_keep_their_columns(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "kind", [pa.string(), pa.large_string(), pa.dictionary("int32", pa.string())], ids=str
+    "kind",
+    [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary("int32", pa.string())],
+    ids=str,
 )
 def test_ads_get_their_sids_by_the_items_own_names(tmp_path: Path, kind: pa.DataType) -> None:
     names = pa.array(["é", None, "B07", "é", "b07"], pa.string()).cast(kind)
@@ -82,14 +84,6 @@ def test_views_of_text_are_kept_as_plain_text(tmp_path: Path, name: str) -> None
     table = pq.read_table(spec.out)
     assert table["column"].to_pylist() == [VIEWS[name][0].as_py(), VIEWS[name][2].as_py()]
     assert "view" not in str(table.schema.field("column").type)
-
-
-def test_a_key_may_be_a_view_of_text(tmp_path: Path) -> None:
-    names = pa.array(["é", "B07"], pa.string_view())
-    ads = pa.table({"ad_id": pa.array([1, 2]), "asin": names})
-    spec = spec_of(tmp_path, ads, key="asin", source=tmp_path / "x.jsonl")
-    run_import(spec)
-    assert pq.read_table(spec.out)["sid"].to_pylist() == [[3, 4], [1, 2]]
 
 
 def test_an_ad_without_a_sid_ends_the_import_unless_allowed(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from grace.configs.errors import InputError
 from grace.index.importers import ImportSpec
-from grace.index.importers.item_batches import BATCH_ITEMS
+from grace.index.importers.items import BATCH_ITEMS
 from support.imports import imported, run_import
 
 
@@ -37,7 +37,7 @@ def test_integers_of_every_type_and_layout_import_the_same(
 
 
 def test_items_over_several_batches_keep_their_ids(tmp_path: Path) -> None:
-    count = 2 * BATCH_ITEMS + 111
+    count = BATCH_ITEMS + 111
     rng = np.random.default_rng(3)
     codes, ids = rng.integers(0, 65536, (count, 2)), rng.permutation(count * 5)[:count]
     np.save(tmp_path / "ids.npy", ids)
@@ -67,13 +67,6 @@ def test_codes_out_of_range_are_refused_one_by_one(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, huge, max_rejects=1, force=True)
     assert imported(spec)[0] == {1: (1, 1)}
     assert str(2**64 - 1) in spec.reject_file.read_text()
-
-
-def test_a_last_column_can_be_cut_off(tmp_path: Path) -> None:
-    assert imported(spec_of(tmp_path, [[1, 2, 0], [1, 2, 1]], sid_length=2))[0] == {
-        0: (1, 2),
-        1: (1, 2),
-    }
 
 
 BAD_CODES: dict[str, tuple[Any, str]] = {
@@ -106,14 +99,6 @@ def test_sids_longer_than_the_vocabulary_are_refused_unless_they_are_to_be_cut(
     with pytest.raises(InputError, match=r"3 tokens an item, the SID length is 2; .*--sid-length"):
         run_import(spec)
     assert imported(replace(spec, sid_length=2))[0] == {0: (1, 2), 1: (1, 2)}
-
-
-@pytest.mark.parametrize("faulty", [[-1, 0], [9, 0]], ids=["no token", "outside the vocabulary"])
-def test_a_row_goes_when_a_faulty_one_has_its_id(tmp_path: Path, faulty: list[int]) -> None:
-    np.save(tmp_path / "ids.npy", [63, 7, 63])
-    codes = [[1, 2], [3, 4], faulty]
-    spec = spec_of(tmp_path, codes, ids=tmp_path / "ids.npy", vocab_sizes=(9, 9), max_rejects=2)
-    assert imported(spec)[0] == {7: (3, 4)}
 
 
 class Burglar:

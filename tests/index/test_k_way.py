@@ -77,26 +77,6 @@ def test_nodes_with_many_sids_build_the_plain_rows(tmp_path: Path, rules: int, k
     assert_built_as_defined(tmp_path, Case(schema, (3, 111), ads, ()), k_way)
 
 
-@pytest.mark.parametrize(
-    "k_way", [StaticKWay((1,) * 3), DynamicKWay(1_000_000, 32), DynamicKWay(0, 1)], ids=str
-)
-def test_one_partition_is_the_union(tmp_path: Path, k_way: KWay) -> None:
-    rng = np.random.default_rng(7)
-    schema = random_schema(rng, (64,), 1)
-    case = Case(schema, (3, 5, 7), tuple(random_ads(rng, schema, (3, 5, 7), 111)), ())
-    made = built_with(tmp_path / "k", case, k_way).matchers
-    union = built_with(tmp_path / "union", case, None).matchers
-    assert made is not None
-    assert union is not None
-    for one, other in zip(
-        (made.bitmask, *(b.rows for b in made.blooms)),
-        (union.bitmask, *(b.rows for b in union.blooms)),
-        strict=True,
-    ):
-        assert np.array_equal(one.index, other.index)
-        assert np.array_equal(one.table, other.table)
-
-
 def rows_of_root_child(folder: Path, allowed: list[str], k_way: KWay) -> list[int]:
     """The partitions of (0,), below which the i-th SID's ad allows the i-th values of eight."""
     schema = TargetingSchema((Attribute("a", tuple("pqrstuvw")),), (), 0)
@@ -154,20 +134,3 @@ def test_partitions_that_do_not_suit_the_mode_are_refused(
 
 def test_dynamic_has_the_papers_target_by_default() -> None:
     assert checked_k_way(DYNAMIC, None, 4) == DynamicKWay(250_000, 32)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: StaticKWay((4, 0)), r"widths\[1\]: must be 1 to 1024, got 0"),
-        (lambda: StaticKWay((1025,)), r"widths\[0\]: must be 1 to 1024, got 1025"),
-        (lambda: DynamicKWay(1_000_001, 2), "fill_target_millionths: must be 0 to 1000000"),
-        (lambda: DynamicKWay(-1, 2), "fill_target_millionths: must be 0 to 1000000"),
-        (lambda: DynamicKWay(5, 3), "k_max: must be a power of two from 1 to 1024, got 3"),
-        (lambda: DynamicKWay(5, 2048), "k_max: must be a power of two from 1 to 1024, got 2048"),
-    ],
-)
-def test_impossible_partitions_are_refused(make: object, message: str) -> None:
-    assert callable(make)
-    with pytest.raises(ValueError, match=message):
-        make()

@@ -3,11 +3,9 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
 
 from grace.configs.errors import ConfigError
 from grace.index.targeting.schema import Attribute, TargetingSchema, load_schema
-from support.strategies import schemas
 
 GOOD = """
 attributes:
@@ -50,11 +48,6 @@ def test_words_count_the_other_bit_too(values: int, words: int) -> None:
 
 def test_a_schema_without_attributes_has_one_word() -> None:
     assert TargetingSchema((), (), 0).words == 1
-
-
-@given(schemas())
-def test_a_stored_schema_reads_back_the_same(schema: TargetingSchema) -> None:
-    assert TargetingSchema.from_json(schema.to_json()) == schema
 
 
 BAD = {

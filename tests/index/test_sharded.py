@@ -51,7 +51,7 @@ def nothing_left(root: Path) -> bool:
 
 
 @pytest.mark.parametrize("mode", MatcherMode)
-@pytest.mark.parametrize("seed", range(7), ids=lambda seed: f"seed={seed}")
+@pytest.mark.parametrize("seed", range(3), ids=lambda seed: f"seed={seed}")
 def test_shards_write_the_bytes_of_the_whole(tmp_path: Path, seed: int, mode: MatcherMode) -> None:
     rng = np.random.default_rng(seed)
     case = random_case(rng, num_ads=int(rng.integers(1, 333)))
@@ -68,16 +68,6 @@ def test_shards_write_the_bytes_of_the_whole(tmp_path: Path, seed: int, mode: Ma
     assert nothing_left(report.path.parent)
 
 
-@pytest.mark.parametrize("shards", [2, 5, 63])
-def test_wide_first_levels_and_several_sets_merge_to_the_same_bytes(
-    tmp_path: Path, shards: int
-) -> None:
-    case = wide_case(seed=shards, num_ads=1111)
-    spec = spec_of(tmp_path, case, (case.ads[:500], case.ads[500:]))
-    report = build_in_shards(in_shards(spec), Sharding(shards, run_rows=111), silent)
-    assert_same_version(report, build(spec, silent))
-
-
 def wide_case(seed: int, num_ads: int) -> Case:
     rng = np.random.default_rng(seed)
     schema = random_schema(rng, (3, 64, 65), num_sets=2)
@@ -92,11 +82,11 @@ def test_comparing_tables_in_many_parts_and_ids_in_many_ranges_gives_the_same_by
     spec = spec_of(tmp_path, case, (case.ads,))
     whole = build(spec, silent)
     monkeypatch.setattr("grace.index.builder.sharding.runs.SAMPLE_STEP", 7)
-    monkeypatch.setattr("grace.index.builder.sharding.repeated_ids.RANGE_IDS", 63)
+    monkeypatch.setattr("grace.index.builder.sharding.runs.RANGE_IDS", 63)
     monkeypatch.setattr("grace.index.builder.sharding.merge.LOOKUP_ADS", 111)
     monkeypatch.setattr("grace.index.builder.sharding.merge.SAMPLE_STEP", 5)
     monkeypatch.setattr("grace.index.builder.sharding.copies.COPIES_BUDGET", 7777)
-    monkeypatch.setattr("grace.index.storage.mapped.BLOCK_BYTES", 511)
+    monkeypatch.setattr("grace.index.storage.array_file.BLOCK_BYTES", 511)
     monkeypatch.setattr("grace.index.builder.sharding.join_rules.BLOCK_RULES", 63)
     report = build_in_shards(in_shards(spec), Sharding(3, run_rows=333), silent)
     assert_same_version(report, whole)
@@ -113,11 +103,10 @@ def faulty_ads(case: Case) -> list[RawAd]:
     return ads
 
 
-@pytest.mark.parametrize("files", [1, 3])
-def test_the_same_ads_are_refused_and_listed_the_same(tmp_path: Path, files: int) -> None:
+def test_the_same_ads_are_refused_and_listed_the_same(tmp_path: Path) -> None:
     ads = faulty_ads(wide_case(seed=9, num_ads=222))
     case = wide_case(seed=9, num_ads=222)
-    cuts = np.linspace(0, len(ads), files + 1).astype(int).tolist()
+    cuts = np.linspace(0, len(ads), 4).astype(int).tolist()
     parts = [ads[begin:end] for begin, end in pairwise(cuts)]
     spec = replace(spec_of(tmp_path, case, parts), max_rejects=7)
     whole = build(spec, silent)
@@ -129,25 +118,12 @@ def test_the_same_ads_are_refused_and_listed_the_same(tmp_path: Path, files: int
     assert report.reject_file.read_bytes() == whole.reject_file.read_bytes()
 
 
-@pytest.mark.parametrize("run_rows", [1, 13, 99])
-def test_an_ad_goes_when_a_faulty_one_has_its_id(tmp_path: Path, run_rows: int) -> None:
-    case = wide_case(seed=4, num_ads=63)
-    outside = replace(case.ads[5], sid=(63, 0, 0))
-    unknown = replace(case.ads[60], rules={"a0": (frozenset({"a0-new"}), None)})
-    ads = [unknown, *case.ads, outside]
-    spec = replace(spec_of(tmp_path, case, (ads,)), max_rejects=4, batch_rows=1)
-    report = build_in_shards(in_shards(spec), Sharding(5, run_rows=run_rows), silent)
-    assert_same_version(report, build(spec, silent))
-    assert (report.ads, report.rejects) == (61, 4)
-
-
 def test_repeated_ids_at_the_border_of_two_ranges_are_listed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every id begins a range of ids."""
     monkeypatch.setattr("grace.index.builder.sharding.runs.SAMPLE_STEP", 1)
-    monkeypatch.setattr("grace.index.builder.sharding.repeated_ids.SAMPLE_STEP", 1)
-    monkeypatch.setattr("grace.index.builder.sharding.repeated_ids.RANGE_IDS", 1)
+    monkeypatch.setattr("grace.index.builder.sharding.runs.RANGE_IDS", 1)
     case = wide_case(seed=5, num_ads=63)
     ads = [*case.ads, replace(case.ads[7], sid=(0, 0, 0)), case.ads[62]]
     spec = replace(spec_of(tmp_path, case, (ads,)), max_rejects=4)
@@ -156,7 +132,7 @@ def test_repeated_ids_at_the_border_of_two_ranges_are_listed_once(
     assert report.rejects == 4
 
 
-@pytest.mark.parametrize("max_rejects", [0, 2, 4, 6])
+@pytest.mark.parametrize("max_rejects", [0, 4])
 def test_too_many_rejects_end_both_builds_with_the_same_words_and_list(
     tmp_path: Path, max_rejects: int
 ) -> None:
@@ -260,22 +236,3 @@ def test_first_token_ranges_are_disjoint_ascending_and_balanced(seed: int, shard
     assert sum(sizes) == ads.sum()
     assert min(sizes) > 0
     assert max(sizes) <= ads.sum() / shards + ads.max()
-
-
-@pytest.mark.parametrize(
-    ("ads", "shards", "ranges"),
-    [
-        ([6, 1, 9], 2, [(0, 2), (2, 3)]),
-        ([9, 1, 6], 2, [(0, 1), (1, 3)]),
-        ([4, 8, 4], 2, [(0, 2), (2, 3)]),
-        ([1, 4, 1, 4, 1, 4], 3, [(0, 2), (2, 4), (4, 6)]),
-        ([100, 1, 1], 3, [(0, 1), (1, 3)]),
-        ([0, 5, 0, 0, 5, 0], 2, [(0, 2), (2, 6)]),
-    ],
-    ids=str,
-)
-def test_each_border_lies_nearest_to_the_even_share(
-    ads: list[int], shards: int, ranges: list[tuple[int, int]]
-) -> None:
-    """If two are equally near, the later one."""
-    assert first_token_ranges(np.array(ads), shards) == ranges

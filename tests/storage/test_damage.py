@@ -15,32 +15,26 @@ from grace.index.storage.layout import arrays_of
 from grace.index.storage.manifest import parse_manifest
 from support.forgery import small_snapshot
 
-FILES = sorted(arrays_of(small_snapshot()))
+FILES = [*sorted(arrays_of(small_snapshot())), "MANIFEST.json"]
 HEADER = 128  # of an .npy file: the data begins here
 FLIPS = [0, 7, 8, 40, HEADER - 2, HEADER - 1, HEADER, HEADER + 3, -1]
 
 
 def assert_refused(version: Path, file: str, fault: str) -> None:
-    """A load and `grace verify` refuse it under the name of the file."""
-    for read in (load_snapshot, verify_snapshot):
-        with pytest.raises(SnapshotError) as caught:
-            read(version)
-        assert caught.value.file == file
-        assert fault in caught.value.fault
+    with pytest.raises(SnapshotError) as caught:
+        load_snapshot(version)
+    assert caught.value.file == file
+    assert fault in caught.value.fault
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_a_flipped_bit_anywhere_in_an_array_is_damage(file: str, version: Path) -> None:
-    path = version / file
-    content = path.read_bytes()
-    for place in FLIPS:
-        if place >= len(content):
-            continue
-        flipped = bytearray(content)
-        flipped[place] ^= 1 << (place % 8)
-        path.write_bytes(flipped)
-        assert_refused(version, file, "damaged: its digest is")
-    path.write_bytes(content)
+def test_a_flipped_bit_anywhere_in_an_array_is_damage(version: Path) -> None:
+    for file in FILES[:-1]:
+        content = (version / file).read_bytes()
+        for place in FLIPS:
+            if place < len(content):
+                (version / file).write_bytes(with_flipped_bit(content, place))
+                assert_refused(version, file, "damaged: its digest is")
+        (version / file).write_bytes(content)
     load_snapshot(version)
 
 
@@ -48,47 +42,48 @@ def test_a_flipped_bit_anywhere_in_the_manifest_is_damage(version: Path) -> None
     content = (version / "MANIFEST.json").read_bytes()
     parse_manifest(content)
     for place in range(len(content)):
-        flipped = bytearray(content)
-        flipped[place] ^= 1 << (place % 8)
         with pytest.raises(SnapshotError, match=r"^MANIFEST\.json: "):
-            parse_manifest(bytes(flipped))
+            parse_manifest(with_flipped_bit(content, place))
 
 
-@pytest.mark.parametrize("file", [*FILES, "MANIFEST.json"])
-@pytest.mark.parametrize("kept", [0, 1, 63, -1])
-def test_a_truncated_file_is_damage(file: str, kept: int, version: Path) -> None:
-    path = version / file
-    path.write_bytes(path.read_bytes()[:kept])
-    assert_refused(version, file, "not JSON" if file == "MANIFEST.json" and kept != -1 else "")
+def with_flipped_bit(content: bytes, place: int) -> bytes:
+    flipped = bytearray(content)
+    flipped[place] ^= 1 << (place % 8)
+    return bytes(flipped)
 
 
-@pytest.mark.parametrize("file", [*FILES, "MANIFEST.json"])
-@pytest.mark.parametrize("more", [b"\0", b"\n", b"x" * 111])
-def test_an_extended_file_is_damage(file: str, more: bytes, version: Path) -> None:
-    path = version / file
-    path.write_bytes(path.read_bytes() + more)
-    assert_refused(version, file, "")
+@pytest.mark.parametrize("read", [load_snapshot, verify_snapshot])
+def test_a_file_that_is_cut_extended_or_missing_is_damage(
+    read: Callable[[Path], object], version: Path
+) -> None:
+    for file in FILES:
+        path = version / file
+        content = path.read_bytes()
+        cut = (content[:kept] for kept in (0, 1, 63, -1))
+        extended = (content + more for more in (b"\0", b"\n", b"x" * 111))
+        for damaged in (*cut, *extended, None):
+            path.unlink() if damaged is None else path.write_bytes(damaged)
+            with pytest.raises(
+                SnapshotError, match="missing" if damaged is None else None
+            ) as caught:
+                read(version)
+            assert caught.value.file == file
+        path.write_bytes(content)
+    read(version)
 
 
 def test_files_that_changed_places_are_damage(version: Path) -> None:
-    for one, other in pairwise(FILES):
+    for one, other in pairwise(FILES[:-1]):
         contents = (version / one).read_bytes(), (version / other).read_bytes()
         if contents[0] == contents[1]:
             continue
-        for ours, theirs in (contents[::-1], contents):
-            (version / one).write_bytes(ours)
-            (version / other).write_bytes(theirs)
-            if (ours, theirs) != contents:
-                with pytest.raises(SnapshotError) as caught:
-                    load_snapshot(version)
-                assert caught.value.file in (one, other)
-    load_snapshot(version)
-
-
-@pytest.mark.parametrize("file", [*FILES, "MANIFEST.json"])
-def test_a_missing_file_is_named(file: str, version: Path) -> None:
-    (version / file).unlink()
-    assert_refused(version, file, "missing")
+        (version / one).write_bytes(contents[1])
+        (version / other).write_bytes(contents[0])
+        with pytest.raises(SnapshotError) as caught:
+            load_snapshot(version)
+        assert caught.value.file in (one, other)
+        (version / one).write_bytes(contents[0])
+        (version / other).write_bytes(contents[1])
 
 
 def link(path: Path, aside: Path) -> None:
@@ -111,7 +106,7 @@ def become_pipe(path: Path, aside: Path) -> None:  # noqa: ARG001
     os.mkfifo(path)
 
 
-@pytest.mark.parametrize("file", [*FILES, "MANIFEST.json"])
+@pytest.mark.parametrize("file", ["ad_ids.npy", "MANIFEST.json"])
 @pytest.mark.parametrize(
     ("become", "fault"),
     [
@@ -200,23 +195,19 @@ def test_current_is_a_regular_file(
         load_snapshot(root)
 
 
-def test_a_file_that_shrinks_while_it_is_read_is_refused(
-    version: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "preadv", lambda *_: 0)
-    with pytest.raises(SnapshotError, match="became shorter while it was read"):
-        load_snapshot(version)
-
-
-def test_a_disk_that_fails_to_read_names_the_file(
+def test_a_file_that_shrinks_or_fails_while_it_is_read_is_refused(
     version: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> int:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(os, "preadv", fail)
-    with pytest.raises(SnapshotError, match=r"\.npy: cannot be read: Input/output error"):
-        load_snapshot(version)
+    for read, fault in (
+        (lambda *_: 0, "became shorter while it was read"),
+        (fail, r"\.npy: cannot be read: Input/output error"),
+    ):
+        monkeypatch.setattr(os, "preadv", read)
+        with pytest.raises(SnapshotError, match=fault):
+            load_snapshot(version)
 
 
 def test_a_file_of_holes_larger_than_memory_is_not_read(

@@ -6,15 +6,13 @@ here in plain Python. Never write them again: a change of the format is a new fo
 another golden root.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from grace.index.matchers.modes import DynamicKWay, KWay, MatcherMode, StaticKWay
-from grace.index.snapshot import Snapshot, SnapshotFacts
+from grace.index.matchers.modes import DynamicKWay, MatcherMode, StaticKWay
+from grace.index.snapshot import SnapshotFacts
 from grace.index.storage import (
     current_version,
     load_snapshot,
@@ -25,7 +23,6 @@ from grace.index.storage import (
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from support.oracle import RawAd, Rule
 from support.plain_builder import plain_snapshot
-from support.plain_partitions import rows_of_entry
 
 GOLDEN = Path(__file__).parent / "golden" / "v1"
 
@@ -63,32 +60,6 @@ def raw_ads() -> list[RawAd]:
     ]
 
 
-def bits_of(row: np.ndarray) -> set[int]:
-    return {bit for bit in range(64 * len(row)) if int(row[bit // 64]) >> (bit % 64) & 1}
-
-
-def names_of(bits: set[int]) -> dict[str, set[str]]:
-    """The values that a bitmask row allows, by attribute: bits in declared order, `other` last."""
-    order = [
-        (attribute.name, value)
-        for attribute in SCHEMA.attributes
-        for value in (*attribute.values, "(other)")
-    ]
-    allowed: dict[str, set[str]] = {attribute.name: set() for attribute in SCHEMA.attributes}
-    for bit in bits:
-        name, value = order[bit]
-        allowed[name].add(value)
-    return allowed
-
-
-def listed(snapshot: Snapshot) -> Iterator[tuple[tuple[int, ...], int, float, int]]:
-    """(SID, ad id, weight, rule) of every ad, read off the arrays."""
-    trie, ads = snapshot.trie, snapshot.ads
-    for leaf, sid in enumerate(trie.sids(np.arange(trie.num_leaves)).tolist()):
-        for i in range(ads.ad_offsets[leaf], ads.ad_offsets[leaf + 1]):
-            yield tuple(sid), int(ads.ad_ids[i]), float(ads.ad_weight[i]), int(ads.ad_rule[i])
-
-
 def test_the_golden_root_is_whole() -> None:
     assert versions(GOLDEN) == (7, 8, 9, 10)
     assert current_version(GOLDEN) == 7
@@ -105,95 +76,6 @@ def test_its_facts_and_schema_are_read() -> None:
     assert snapshot.trie.vocab_sizes == (3, 3, 5)
     assert snapshot.trie.level_counts == (1, 2, 3, 4)
     assert snapshot.set_values[0].strings == ("no/oslo", "pt/évora")
-
-
-def test_its_ads_belong_to_their_sids() -> None:
-    expected = [
-        (sid, ad_id, weight)
-        for sid, ads in ADS.items()
-        for ad_id, (weight, _) in sorted(ads.items())
-    ]
-    for version in (7, 8, 9, 10):
-        assert [ad[:3] for ad in listed(load_snapshot(GOLDEN, version))] == expected
-
-
-def test_its_rules_allow_the_values_they_name() -> None:
-    snapshot = load_snapshot(GOLDEN)
-    rules = snapshot.rules
-    meaning = {}
-    for _, ad_id, _, rule in listed(snapshot):
-        row = rules.bitmask_table[rules.bitmask[rule]]
-        set_rule = int(rules.set_rules[rule, 0])
-        location = rules.sets[0]
-        lists = [
-            {snapshot.set_values[0][v] for v in values[offsets[set_rule] : offsets[set_rule + 1]]}
-            for offsets, values in (
-                (location.include_offsets, location.include_values),
-                (location.exclude_offsets, location.exclude_values),
-            )
-        ]
-        meaning[ad_id] = (names_of(bits_of(row)), *lists)
-    everyone = {"NO", "PT", "(other)"}
-    any_gender = {"female", "male", "unknown", "(other)"}
-    norway: tuple[dict[str, set[str]], set[str], set[str]]
-    norway = ({"country": {"NO"}, "gender": any_gender}, set(), set())
-    anyone = {"country": everyone, "gender": any_gender}
-    assert meaning == {
-        5: norway,
-        40: norway,
-        3: (anyone, {"no/oslo", "pt/évora"}, set()),
-        111: ({"country": everyone, "gender": {"female", "unknown"}}, set(), set()),
-        9: (anyone, set(), {"no/oslo"}),
-        2**63 - 1: (anyone, set(), set()),
-    }
-
-
-def test_its_matchers_are_the_union_of_what_is_below() -> None:
-    snapshot = load_snapshot(GOLDEN)
-    assert snapshot.matchers is not None
-    assert load_snapshot(GOLDEN, 8).matchers is None
-    trie, bitmask, location = (
-        snapshot.trie,
-        snapshot.matchers.bitmask,
-        snapshot.matchers.blooms[0],
-    )
-    allowed = {}
-    has_star = {}
-    for prefix in [(0,), (2,), (0, 2), (2, 0), (2, 1), (0, 2, 1), (0, 2, 4)]:
-        entry = trie.walk(prefix) - 1
-        allowed[prefix] = names_of(bits_of(bitmask.table[bitmask.index[entry]]))["country"]
-        has_star[prefix] = bool(location.star[location.rows.index[entry]])
-    everyone = {"NO", "PT", "(other)"}
-    assert allowed.pop((0, 2, 1)) == {"NO"}
-    assert set(map(frozenset, allowed.values())) == {frozenset(everyone)}
-    assert not has_star.pop((0, 2, 4))
-    assert all(has_star.values())
-
-
-@pytest.mark.parametrize(
-    ("version", "k_way", "partitions"),
-    [
-        (9, STATIC, [[{"NO", "PT", "(other)"}, set(), set()]] * 2),
-        (10, DYNAMIC, [[{"NO", "PT", "(other)"}]] * 2),
-    ],
-)
-def test_its_k_way_matchers_have_partitions(
-    version: int, k_way: KWay, partitions: list[list[set[str]]]
-) -> None:
-    snapshot = load_snapshot(GOLDEN, version)
-    assert snapshot.matchers is not None
-    assert snapshot.matchers.k_way == k_way
-    trie, bitmask, location = snapshot.trie, snapshot.matchers.bitmask, snapshot.matchers.blooms[0]
-    found = [
-        [
-            names_of(bits_of(bitmask.table[i]))["country"]
-            for i in rows_of_entry(trie, bitmask, entry)
-        ]
-        for entry in (0, 1)
-    ]
-    assert found == partitions
-    stars = [location.star[i] for i in rows_of_entry(trie, location.rows, 0)]
-    assert stars == ([1, 0, 0] if version == 9 else [1, 0])
 
 
 @pytest.mark.parametrize("version", [7, 8, 9, 10])

@@ -51,99 +51,68 @@ def clear_row(array: Array) -> None:
 UNION, STATIC, DYNAMIC = MatcherMode.UNION, MatcherMode.STATIC, MatcherMode.DYNAMIC
 # The small catalogue: nodes per level 1, 2, 4, 6; 8 ads in 7 rules; attributes of 8 bits.
 # In the k-way modes: static ids 3, 4 and 2 per entry; 13 dynamic bitmask ids.
-FAULTS: list[tuple[MatcherMode, str, Callable[[Array], None], str]] = [
-    (UNION, "node_offsets", put(0, 1), "offset 0 is 1, expected 0"),
-    (UNION, "node_offsets", put(2, -1), "offset 2 is -1, below the one before it, 2"),
-    (UNION, "node_offsets", put(2, 99), "offset 3 is 6, below the one before it, 99"),
-    (UNION, "node_offsets", put(1, 0), "node 0 has no child: offsets 0 and 1 are both 0"),
-    (UNION, "node_offsets", put(-1, 13), "the last offset is 13, but there are 12 child entries"),
-    (
-        UNION,
-        "node_offsets",
-        put(1, 3),
-        "offset 1 is 3, expected 2: there the children of level 0 end",
-    ),
-    (UNION, "csr_tokens", put(0, 4), "entry 0 is token 4, but level 1 has 4 tokens"),
-    (UNION, "csr_tokens", put(-1, 65535), "entry 11 is token 65535, but level 3 has 9 tokens"),
-    (UNION, "csr_tokens", put(1, 0), "entry 1 has token 0, not above the one before it, 0"),
-    (UNION, "ad_offsets", put(1, 0), "leaf 0 has no ad: offsets 0 and 1 are both 0"),
-    (
-        UNION,
-        "ad_offsets",
-        put(-1, 2**62),
-        f"the last offset is {2**62}, but there are 8 ad entries",
-    ),
-    (UNION, "ad_ids", put(0, -7), "ad 0 has id -7, expected none below 0"),
-    (UNION, "ad_ids", put(1, 7), "ad 1 has id 7, not above the one before it, 7 of the same SID"),
-    (UNION, "ad_ids", put(2, 111), "entry 6 leads to ad id 111, not above the one before it, 111"),
-    (UNION, "ad_rule", put(3, 99), "ad 3 has rule 99, but there are 7 rules"),
-    (UNION, "ad_rule", put(3, -1), "ad 3 has rule -1, but there are 7 rules"),
-    (UNION, "ad_weight", put(2, np.nan), "ad 2 has weight nan, expected a finite number"),
-    (UNION, "ad_weight", put(2, -np.inf), "ad 2 has weight -inf, expected a finite number"),
-    (UNION, "ad_lookup", put(0, 8), "entry 0 names ad 8, but there are 8 ads"),
-    (UNION, "ad_lookup", put(7, -1), "entry 7 names ad -1, but there are 8 ads"),
-    (UNION, "ad_lookup", put(1, 3), "entry 1 leads to ad id 5, not above the one before it, 5"),
-    (UNION, "rule_bitmask", put(0, 4), "rule 0 has bitmask 4, but there are 4 bitmasks"),
-    (UNION, "rule_bitmask_table", set_bit(1, 0, 8), "row 1 has a bit set beyond the 8 bits"),
-    (
-        UNION,
-        "rule_sets",
-        put((2, 1), 3),
-        "rule 2 has audience rule 3, but there are 3 audience rules",
-    ),
-    (
-        UNION,
-        "rule_sets",
-        put((6, 0), -9),
-        "rule 6 has location rule -9, but there are 4 location rules",
-    ),
-    (UNION, "bitmask_index", put(3, 0), "entry 3 has row 0, but level 2 has rows 1 to 3"),
-    (UNION, "bitmask_index", put(0, -1), "entry 0 has row -1, but level 1 has rows 0 to 0"),
-    (UNION, "bitmask_table", set_bit(5, 0, 63), "row 5 has a bit set beyond the 8 bits"),
-    (
-        UNION,
-        "bloom_index.location",
-        put(11, 99),
-        "entry 11 has row 99, but level 3 has rows 4 to 5",
-    ),
-    (UNION, "bloom_star.location", put(0, 2), "row 0 has flag 2, expected 0 or 1"),
-    (UNION, "bloom_star.location", put(4, 1), "row 4 has flag 1, but its Bloom row says 0"),
-    (
-        UNION,
-        "set_include_offsets.location",
-        put(-1, 9),
-        "the last offset is 9, but there are 3 value",
-    ),
-    (UNION, "set_include_values.location", put(1, 3), "entry 1 is value 3, but there are 3 values"),
-    (UNION, "set_include_values.location", put(0, 1), "entry 1 has value 1, not above"),
-    (
-        UNION,
-        "set_exclude_values.audience",
-        put(0, -1),
-        "entry 0 is value -1, but there are 3 values",
-    ),
-    (UNION, "set_exclude_offsets.audience", put(1, 9), "offset 2 is 1, below the one before it, 9"),
-    (UNION, "value_offsets.audience", put(1, 99), "offset 2 is 13, below the one before it, 99"),
-    (UNION, "value_utf8.audience", put(3, 0x80), r"value 0 is b'caf\x80\xa9', expected UTF-8"),
-    (
-        UNION,
-        "value_utf8.audience",
-        put(0, 0x7A),
-        r"value 1 is b'cyclists', not above the one before it",
-    ),
-    (STATIC, "bitmask_index", put(5, 3), "entry 5 has row 3, but level 1 has rows 0 to 2"),
-    (STATIC, "bitmask_index", put(6, 0), "entry 6 has row 0, but level 2 has rows 3 to 6"),
-    (STATIC, "bitmask_index", put(33, 99), "entry 33 has row 99, but level 3 has rows 7 to 10"),
-    (STATIC, "bloom_index.location", put(0, -1), "entry 0 has row -1, but level 1 has rows 0 to"),
-    (STATIC, "bloom_star.location", put(2, 1), "row 2 has flag 1, but its Bloom row says 0"),
-    (DYNAMIC, "bitmask_index", put(3, 1), "entry 3 has row 1, but level 2 has rows 2 to 4"),
-    (DYNAMIC, "bitmask_index", put(12, 2**31 - 1), "has row 2147483647, but level 3 has rows"),
-    (DYNAMIC, "bitmask_offsets", put(0, 1), "offset 0 is 1, expected 0"),
-    (DYNAMIC, "bitmask_offsets", put(1, 0), "entry 0 has no partition: offsets 0 and 1 are both"),
-    (DYNAMIC, "bitmask_offsets", put(4, 99), "offset 5 is 6, below the one before it, 99"),
-    (DYNAMIC, "bitmask_offsets", put(4, -1), "offset 4 is -1, below the one before it, 4"),
-    (DYNAMIC, "bitmask_offsets", put(-1, 14), "last offset is 14, but there are 13 partition"),
-    (DYNAMIC, "bloom_offsets.audience", put(3, 2), "entry 2 has no partition: offsets 2 and 3"),
+UNION_FAULTS: list[tuple[str, Callable[[Array], None], str]] = [
+    ("node_offsets", put(0, 1), "offset 0 is 1, expected 0"),
+    ("node_offsets", put(2, -1), "offset 2 is -1, below the one before it, 2"),
+    ("node_offsets", put(2, 99), "offset 3 is 6, below the one before it, 99"),
+    ("node_offsets", put(1, 0), "node 0 has no child: offsets 0 and 1 are both 0"),
+    ("node_offsets", put(-1, 13), "the last offset is 13, but there are 12 child entries"),
+    ("node_offsets", put(1, 3), "offset 1 is 3, expected 2: there the children of level 0 end"),
+    ("csr_tokens", put(0, 4), "entry 0 is token 4, but level 1 has 4 tokens"),
+    ("csr_tokens", put(-1, 65535), "entry 11 is token 65535, but level 3 has 9 tokens"),
+    ("csr_tokens", put(1, 0), "entry 1 has token 0, not above the one before it, 0"),
+    ("ad_offsets", put(1, 0), "leaf 0 has no ad: offsets 0 and 1 are both 0"),
+    ("ad_offsets", put(-1, 2**62), f"the last offset is {2**62}, but there are 8 ad entries"),
+    ("ad_ids", put(0, -7), "ad 0 has id -7, expected none below 0"),
+    ("ad_ids", put(1, 7), "ad 1 has id 7, not above the one before it, 7 of the same SID"),
+    ("ad_ids", put(2, 111), "entry 6 leads to ad id 111, not above the one before it, 111"),
+    ("ad_rule", put(3, 99), "ad 3 has rule 99, but there are 7 rules"),
+    ("ad_rule", put(3, -1), "ad 3 has rule -1, but there are 7 rules"),
+    ("ad_weight", put(2, np.nan), "ad 2 has weight nan, expected a finite number"),
+    ("ad_weight", put(2, -np.inf), "ad 2 has weight -inf, expected a finite number"),
+    ("ad_lookup", put(0, 8), "entry 0 names ad 8, but there are 8 ads"),
+    ("ad_lookup", put(7, -1), "entry 7 names ad -1, but there are 8 ads"),
+    ("ad_lookup", put(1, 3), "entry 1 leads to ad id 5, not above the one before it, 5"),
+    ("rule_bitmask", put(0, 4), "rule 0 has bitmask 4, but there are 4 bitmasks"),
+    ("rule_bitmask_table", set_bit(1, 0, 8), "row 1 has a bit set beyond the 8 bits"),
+    ("rule_sets", put((2, 1), 3), "rule 2 has audience rule 3, but there are 3 audience rules"),
+    ("rule_sets", put((6, 0), -9), "rule 6 has location rule -9, but there are 4 location rules"),
+    ("bitmask_index", put(3, 0), "entry 3 has row 0, but level 2 has rows 1 to 3"),
+    ("bitmask_index", put(0, -1), "entry 0 has row -1, but level 1 has rows 0 to 0"),
+    ("bitmask_table", set_bit(5, 0, 63), "row 5 has a bit set beyond the 8 bits"),
+    ("bloom_index.location", put(11, 99), "entry 11 has row 99, but level 3 has rows 4 to 5"),
+    ("bloom_star.location", put(0, 2), "row 0 has flag 2, expected 0 or 1"),
+    ("bloom_star.location", put(4, 1), "row 4 has flag 1, but its Bloom row says 0"),
+    ("set_include_offsets.location", put(-1, 9), "the last offset is 9, but there are 3 value"),
+    ("set_include_values.location", put(1, 3), "entry 1 is value 3, but there are 3 values"),
+    ("set_include_values.location", put(0, 1), "entry 1 has value 1, not above"),
+    ("set_exclude_values.audience", put(0, -1), "entry 0 is value -1, but there are 3 values"),
+    ("set_exclude_offsets.audience", put(1, 9), "offset 2 is 1, below the one before it, 9"),
+    ("value_offsets.audience", put(1, 99), "offset 2 is 13, below the one before it, 99"),
+    ("value_utf8.audience", put(3, 0x80), r"value 0 is b'caf\x80\xa9', expected UTF-8"),
+    ("value_utf8.audience", put(0, 0x7A), r"value 1 is b'cyclists', not above the one before it"),
+]
+STATIC_FAULTS: list[tuple[str, Callable[[Array], None], str]] = [
+    ("bitmask_index", put(5, 3), "entry 5 has row 3, but level 1 has rows 0 to 2"),
+    ("bitmask_index", put(6, 0), "entry 6 has row 0, but level 2 has rows 3 to 6"),
+    ("bitmask_index", put(33, 99), "entry 33 has row 99, but level 3 has rows 7 to 10"),
+    ("bloom_index.location", put(0, -1), "entry 0 has row -1, but level 1 has rows 0 to"),
+    ("bloom_star.location", put(2, 1), "row 2 has flag 1, but its Bloom row says 0"),
+]
+DYNAMIC_FAULTS: list[tuple[str, Callable[[Array], None], str]] = [
+    ("bitmask_index", put(3, 1), "entry 3 has row 1, but level 2 has rows 2 to 4"),
+    ("bitmask_index", put(12, 2**31 - 1), "has row 2147483647, but level 3 has rows"),
+    ("bitmask_offsets", put(0, 1), "offset 0 is 1, expected 0"),
+    ("bitmask_offsets", put(1, 0), "entry 0 has no partition: offsets 0 and 1 are both"),
+    ("bitmask_offsets", put(4, 99), "offset 5 is 6, below the one before it, 99"),
+    ("bitmask_offsets", put(4, -1), "offset 4 is -1, below the one before it, 4"),
+    ("bitmask_offsets", put(-1, 14), "last offset is 14, but there are 13 partition"),
+    ("bloom_offsets.audience", put(3, 2), "entry 2 has no partition: offsets 2 and 3"),
+]
+FAULTS = [
+    *((UNION, *fault) for fault in UNION_FAULTS),
+    *((STATIC, *fault) for fault in STATIC_FAULTS),
+    *((DYNAMIC, *fault) for fault in DYNAMIC_FAULTS),
 ]
 
 
@@ -200,38 +169,26 @@ def test_a_wrong_dtype_is_refused(file: str, version: Path) -> None:
     forge_array(version, file, array.astype("<f8" if array.dtype != "<f8" else "<i8"))
     with pytest.raises(SnapshotError, match=f"{file}: dtype must be "):
         load_snapshot(version)
+    if array.dtype.itemsize > 1:
+        forge_array(version, file, array.astype(array.dtype.newbyteorder(">")))
+        with pytest.raises(SnapshotError, match="is not a little-endian number"):
+            load_snapshot(version)
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_a_big_endian_array_is_refused(file: str, version: Path) -> None:
+def test_a_wrong_shape_is_refused(file: str, version: Path) -> None:
     array = read_array_file(version, file)
-    if array.dtype.itemsize == 1:
-        return
-    forge_array(version, file, array.astype(array.dtype.newbyteorder(">")))
-    with pytest.raises(SnapshotError, match="is not a little-endian number"):
-        load_snapshot(version)
-
-
-@pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("reshape", ["longer", "shorter", "flat", "deeper", "empty"])
-def test_a_wrong_shape_is_refused(file: str, reshape: str, version: Path) -> None:
-    array = read_array_file(version, file)
-    changed = {
-        "longer": np.concatenate([array, array]),
-        "shorter": array[:-1],
-        "flat": array.reshape(-1) if array.ndim > 1 else array[:, None],
-        "deeper": array[..., None],
-        "empty": array[:0],
-    }[reshape]
-    forge_array(version, file, changed)
-    with pytest.raises(SnapshotError) as caught:
-        load_snapshot(version)
+    flat = array.reshape(-1) if array.ndim > 1 else array[:, None]
     free = file.startswith(("set_include_values", "set_exclude_values", "value_utf8"))
-    if free and reshape in ("longer", "shorter", "empty"):
-        assert "the last offset is" in caught.value.fault
-    else:
-        assert caught.value.file == file
-        assert "shape must be [" in caught.value.fault
+    for changed in (np.concatenate([array, array]), array[:-1], array[:0], flat, array[..., None]):
+        forge_array(version, file, changed)
+        with pytest.raises(SnapshotError) as caught:
+            load_snapshot(version)
+        if free and changed.ndim == array.ndim:
+            assert "the last offset is" in caught.value.fault
+        else:
+            assert caught.value.file == file
+            assert "shape must be [" in caught.value.fault
 
 
 def npy(array: Array, **changes: object) -> bytes:
@@ -242,43 +199,22 @@ def npy(array: Array, **changes: object) -> bytes:
     return head.getvalue() + array.tobytes()
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"fortran_order": True},
-        {"shape": (7,)},
-        {"shape": (2, 4)},
-        {"shape": (2**62,)},
-        {"shape": (-8,)},
-        {"descr": "<u4"},
-        {"descr": "|O"},
-        {"descr": ">i4"},
-        {"descr": [("a", "<i4")]},
-    ],
-    ids=str,
-)
-def test_a_header_that_contradicts_the_manifest_is_refused(
-    changes: dict[str, object], version: Path
-) -> None:
-    array = read_array_file(version, "ad_rule.npy")
-    forge_bytes(version, "ad_rule.npy", npy(array, **changes))
-    with pytest.raises(SnapshotError, match=r"ad_rule\.npy: its \.npy header is not version 1\.0"):
-        load_snapshot(version)
+RULES = np.zeros(8, np.int32)  # as many numbers as ad_rule.npy has
+HEADERS = [
+    *(npy(RULES, shape=shape) for shape in ((7,), (2, 4), (2**62,), (-8,))),
+    *(npy(RULES, descr=descr) for descr in ("<u4", "|O", ">i4", [("a", "<i4")])),
+    npy(RULES, fortran_order=True),
+    b"\x93NUMPY\x02\x00" + b"\x74\0\0\0" + b" " * 116 + RULES.tobytes(),
+    b"\x93NUMPY\x01\x00" + b"\x76\0" + b"(" * 118 + RULES.tobytes(),
+    b"\x93NUMPY\x01\x00" + b"\xff\xff" + b"[" * 118 + RULES.tobytes(),
+    b"PK\x03\x04" + bytes(124) + RULES.tobytes(),
+    bytes(128) + RULES.tobytes(),
+]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"\x93NUMPY\x02\x00" + b"\x74\0\0\0" + b" " * 116,
-        b"\x93NUMPY\x01\x00" + b"\x76\0" + b"(" * 118,
-        b"\x93NUMPY\x01\x00" + b"\xff\xff" + b"[" * 118,
-        b"PK\x03\x04" + bytes(124),
-        bytes(128),
-    ],
-)
-def test_a_header_of_another_format_is_refused_unread(content: bytes, version: Path) -> None:
-    array = read_array_file(version, "ad_rule.npy")
-    forge_bytes(version, "ad_rule.npy", content + array.tobytes())
+@pytest.mark.parametrize("content", HEADERS)
+def test_a_header_that_contradicts_the_manifest_is_refused(content: bytes, version: Path) -> None:
+    forge_bytes(version, "ad_rule.npy", content)
     with pytest.raises(SnapshotError, match=r"ad_rule\.npy: its \.npy header is not version 1\.0"):
         load_snapshot(version)
 
@@ -364,7 +300,7 @@ def use(snapshot: Snapshot) -> None:
 
 @pytest.mark.parametrize("mode", [UNION, STATIC, DYNAMIC], ids=lambda mode: mode.value)
 @given(data=st.data())
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_corrupt_arrays_are_refused_or_safe_to_use(
     intact_of: dict[MatcherMode, Path], mode: MatcherMode, data: st.DataObject
 ) -> None:

@@ -17,7 +17,16 @@ from grace.index.storage.folder import writers_lock
 from support.forgery import make_version, tiny_snapshot
 
 
-def run_killed_writer(repository: Path, root: Path) -> dict[str, int]:
+@pytest.mark.subprocess
+def test_a_writer_killed_at_any_call_leaves_the_old_or_the_new_version(
+    repository: Path, tmp_path: Path
+) -> None:
+    """Its first calls remove what another death left."""
+    root = tmp_path / "root"
+    version = write_snapshot(tiny_snapshot(), root)
+    publish(root, 1)
+    shutil.copytree(version, root / ".writing-00000000000000000002")
+    (root / ".CURRENT.new").write_text("0000")
     done = subprocess.run(
         [sys.executable, repository / "tests/support/killed_writer.py", root],
         env={**os.environ, "PYTHONPATH": f"{repository / 'src'}:{repository / 'tests'}"},
@@ -27,22 +36,7 @@ def run_killed_writer(repository: Path, root: Path) -> dict[str, int]:
         timeout=170,
     )
     assert done.returncode == 0, done.stderr
-    outcome: dict[str, int] = json.loads(done.stdout)
-    return outcome
-
-
-@pytest.mark.subprocess
-@pytest.mark.parametrize("leftovers", [False, True], ids=["clean", "after another death"])
-def test_a_writer_killed_at_any_call_leaves_the_old_or_the_new_version(
-    leftovers: bool, repository: Path, tmp_path: Path
-) -> None:
-    root = tmp_path / "root"
-    version = write_snapshot(tiny_snapshot(), root)
-    publish(root, 1)
-    if leftovers:
-        shutil.copytree(version, root / ".writing-00000000000000000002")
-        (root / ".CURRENT.new").write_text("0000")
-    outcome = run_killed_writer(repository, root)
+    outcome = json.loads(done.stdout)
     assert outcome["deaths"] == outcome["old"] + outcome["new"]
     assert outcome["old"] > 4 * len(list(version.iterdir()))
     assert outcome["new"] >= 2  # CURRENT's folder is synced, and descriptors are closed

@@ -23,7 +23,7 @@ from grace.index.storage import (
     write_snapshot,
 )
 from grace.index.storage.layout import arrays_of
-from support.forgery import make_version, read_fields, small_snapshot
+from support.forgery import make_version, small_snapshot
 from support.plain_builder import plain_snapshot
 from support.strategies import Case, cases
 
@@ -46,7 +46,7 @@ def assert_same(found: Snapshot, expected: Snapshot) -> None:
 
 @pytest.mark.parametrize("mode", list(MatcherMode))
 @given(case=cases(most_ads=25))
-@settings(max_examples=25)
+@settings(max_examples=15)
 def test_what_is_written_is_what_is_loaded(
     case: Case, mode: MatcherMode, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -157,15 +157,6 @@ def test_versions_never_change_and_only_increase(tmp_path: Path) -> None:
     assert versions(tmp_path) == (7,)
 
 
-def test_equal_snapshots_are_equal_bytes(tmp_path: Path) -> None:
-    one, other = make_version(tmp_path / "one"), make_version(tmp_path / "other")
-    assert [path.name for path in sorted(one.iterdir())] == sorted(
-        ["MANIFEST.json", *(entry["file"] for entry in read_fields(one)["files"])]
-    )
-    for path in one.iterdir():
-        assert path.read_bytes() == (other / path.name).read_bytes()
-
-
 def test_publishing_what_is_not_there_changes_nothing(tmp_path: Path) -> None:
     make_version(tmp_path, 1)
     publish(tmp_path, 1)
@@ -250,15 +241,3 @@ def test_an_array_that_does_not_fit_the_rest_is_not_written(tmp_path: Path) -> N
     ads = replace(snapshot.ads, ad_rule=snapshot.ads.ad_rule.astype(np.int64))
     with pytest.raises(SnapshotError, match=r"ad_rule\.npy: dtype must be <i4"):
         write_snapshot(replace(snapshot, ads=ads), tmp_path)
-
-
-def test_views_and_foreign_byte_order_are_written_as_the_format_wants(tmp_path: Path) -> None:
-    snapshot = small_snapshot()
-    ads = replace(
-        snapshot.ads,
-        ad_ids=np.repeat(snapshot.ads.ad_ids, 2)[::2],
-        ad_rule=snapshot.ads.ad_rule.astype(">i4"),
-    )
-    rules = replace(snapshot.rules, set_rules=np.asfortranarray(snapshot.rules.set_rules))
-    path = write_snapshot(replace(snapshot, ads=ads, rules=rules), tmp_path)
-    assert_same(load_snapshot(path), snapshot)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from grace.configs.errors import NativeError
-from grace.index.storage.native_checks import (
+from grace.index.storage.structure import (
     Kind,
     find_in_ids,
     find_in_leaf_ads,
@@ -26,7 +26,7 @@ from grace.index.storage.native_checks import (
 from grace.index.users.values import InternedValues
 
 MANY = (1 << 16) * 3 + 63  # enough to be checked in chunks
-THREADS = (1, 2, 5)
+THREADS = (1, 5)
 NOTHING = (Kind.NONE, 0)
 
 EDGES = [0x00, 0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC1, 0xC2, 0xDF, 0xE0, 0xE1]

@@ -1,6 +1,8 @@
 """Write raw ads as the Parquet files that a build reads."""
 
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,8 @@ import yaml
 from grace.index.targeting.schema import TargetingSchema
 from support.oracle import NO_RULE, RawAd
 
-__all__ = ["ads_table", "write_ads", "write_schema"]
 
-
-def ads_table(
-    schema: TargetingSchema, ads: Sequence[RawAd], text: pa.DataType | None = None
-) -> pa.Table:
+def ads_table(schema: TargetingSchema, ads: Sequence[RawAd]) -> pa.Table:
     """One row per ad; a column for every attribute and set, and its `_exclude`."""
     columns: dict[str, Any] = {
         "ad_id": pa.array([ad.ad_id for ad in ads], pa.int64()),
@@ -28,9 +26,7 @@ def ads_table(
         for column, side in ((name, 0), (f"{name}_exclude", 1)):
             values = [rule[side] for rule in rules]
             lists = [None if listed is None else sorted(listed) for listed in values]
-            columns[column] = pa.array(lists, pa.list_(pa.string())).cast(
-                pa.list_(text or pa.string())
-            )
+            columns[column] = pa.array(lists, pa.list_(pa.string()))
     return pa.table(columns)
 
 
@@ -43,25 +39,12 @@ def write_ads(
 
 def write_schema(path: Path, schema: TargetingSchema) -> Path:
     """Write the schema in YAML, the way a person would."""
-    document = {
-        "attributes": {
-            a.name: {
-                "values": list(a.values),
-                **({} if a.missing is None else {"missing": a.missing}),
-                "missing_passes_exclude": a.missing_passes_exclude,
-            }
-            for a in schema.attributes
-        },
-        "sets": {
-            s.name: {
-                "bloom_bits": s.bloom_bits,
-                "bloom_hashes": s.bloom_hashes,
-                "max_request_values": s.max_request_values,
-                "missing_passes_exclude": s.missing_passes_exclude,
-            }
-            for s in schema.sets
-        },
-        "hash_seed": schema.hash_seed,
-    }
+    document = json.loads(json.dumps(asdict(schema)))
+    for kind in ("attributes", "sets"):
+        sections = {each.pop("name"): each for each in document[kind]}
+        document[kind] = {
+            name: {key: value for key, value in section.items() if value is not None}
+            for name, section in sections.items()
+        }
     path.write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), "utf-8")
     return path

@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["assert_same_arrays"]
-
 
 def assert_same_arrays(got: Any, expected: Any, path: str = "snapshot") -> None:
     """Every array of two dataclasses is the same in dtype, shape and bytes; `facts` may differ."""

@@ -12,8 +12,6 @@ from support.oracle import RawAd
 from support.plain_builder import PLAIN_SID_SPACE
 from support.strategies import Case
 
-__all__ = ["arrays_in", "build_spec", "built", "silent"]
-
 
 def silent(step: str, done: int, total: int) -> None:
     pass

@@ -21,19 +21,6 @@ from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
 
-__all__ = [
-    "forge_array",
-    "forge_bytes",
-    "forge_manifest",
-    "forge_text",
-    "make_version",
-    "read_array_file",
-    "read_fields",
-    "small_snapshot",
-    "tiny_snapshot",
-    "write_fields",
-]
-
 Fields = dict[str, Any]
 
 SCHEMA = TargetingSchema(

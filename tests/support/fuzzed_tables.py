@@ -19,8 +19,6 @@ from hypothesis import strategies as st
 from grace.index.targeting.schema import RESERVED_VALUE, Attribute, TargetingSchema, TargetSet
 from support.oracle import RawAd, Rule
 
-__all__ = ["SCHEMA", "VOCAB_SIZES", "Row", "TableFile", "expectation", "table_files", "write_files"]
-
 SCHEMA = TargetingSchema(
     (
         Attribute("country", ("US", "NO", "é")),

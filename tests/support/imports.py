@@ -11,8 +11,6 @@ import pyarrow.parquet as pq
 from grace.index.importers import ImportReport, ImportSpec, import_sids
 from support.builds import silent
 
-__all__ = ["import_spec", "imported", "rejects_of", "run_import"]
-
 
 def import_spec(source: Path, content: str | bytes | None = None, **changes: Any) -> ImportSpec:
     """An import of this file, after this content was written to it."""

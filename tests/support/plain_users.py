@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 
 from grace.configs.errors import RequestError
-from grace.index.matchers.bloom import value_hashes
+from grace.index.matchers.bloom import value_hash
 from grace.index.targeting.schema import RESERVED_VALUE, Attribute, TargetSet
 from grace.index.users.user_rows import SetQueries, UserAttributes, UserEncoder, UserRows
 from grace.index.users.values import InternedValues
@@ -67,6 +66,7 @@ class _PlainEncoder:
 
     def _queries(self, interned: InternedValues, users: Sequence[tuple[str, ...]]) -> SetQueries:
         offsets, value_offsets, known = [0], [0], interned.ids
+        seed = self.encoder.schema.hash_seed
         value_ids: list[int] = []
         for values in users:
             value_ids.extend(sorted([known[value] for value in values if value in known]))
@@ -74,7 +74,7 @@ class _PlainEncoder:
             value_offsets.append(len(value_ids))
         return SetQueries(
             np.array(offsets, np.int32),
-            value_hashes(chain.from_iterable(users), self.encoder.schema.hash_seed),
+            np.array([value_hash(v, seed) for values in users for v in values], np.uint64),
             np.array(value_offsets, np.int32),
             np.array(value_ids, np.int32),
         )

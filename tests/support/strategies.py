@@ -24,7 +24,6 @@ __all__ = [
     "random_schema",
     "random_user",
     "random_users",
-    "schemas",
 ]
 
 ATTRIBUTE_SIZES = (1, 63, 64, 65, 250)
@@ -187,10 +186,6 @@ def random_case(
         ads=tuple(random_ads(rng, schema, vocab_sizes, num_ads)),
         users=tuple(random_users(rng, schema, num_users)),
     )
-
-
-def schemas() -> st.SearchStrategy[TargetingSchema]:
-    return _seeds().map(lambda seed: random_schema(np.random.default_rng(seed)))
 
 
 @st.composite

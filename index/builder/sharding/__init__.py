@@ -2,7 +2,7 @@
 
     Parquet files
       -> runs                    collect_file, a task per file               runs.py
-      -> ids that are repeated   find_repeated, a task per range of ids      repeated_ids.py
+      -> ids that are repeated   find_repeated, a task per range of ids      runs.py
       -> shards                  build_shard, a task per range of tokens     shard.py
       -> the snapshot            merge_shards, level by level, in blocks     merge.py
 

@@ -8,10 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.index.snapshot import require_ids
-from grace.index.storage.mapped import blocks
+from grace.index.storage.array_file import blocks
 from grace.native.loader import array_in, array_out, declare
-
-__all__ = ["COPIES_BUDGET", "Numbered", "SpanTable", "Spans", "number_spans"]
 
 COPIES_BUDGET = 1 << 28
 """Bytes of spans that are compared at a time."""

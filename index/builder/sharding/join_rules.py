@@ -14,23 +14,16 @@ import numpy.typing as npt
 
 from grace.index.builder.sharding.copies import Numbered, Spans, SpanTable, number_spans
 from grace.index.builder.sharding.output_folder import OutputFolder
-from grace.index.storage.mapped import blocks, read_rows
+from grace.index.storage.array_file import blocks, read_rows
 from grace.index.targeting.rules import SetRules, TargetingRules
 from grace.index.users.values import InternedValues
-
-__all__ = ["JoinedRules", "RuleSource", "join_rules"]
 
 BLOCK_RULES = 1 << 18  # rules at a time
 
 Ids = npt.NDArray[np.int32]
 
-
-@dataclass(frozen=True, slots=True)
-class RuleSource:
-    """The rules of one shard or run, and the strings of each set by value id, in UTF-8 order."""
-
-    rules: TargetingRules
-    set_values: Sequence[Sequence[str]]
+RuleSource = tuple[TargetingRules, Sequence[Sequence[str]]]
+"""The rules of one shard or run, and the strings of each set by value id, in UTF-8 order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +36,10 @@ class JoinedRules:
 
 
 def join_rules(tables: Sequence[RuleSource], out: OutputFolder) -> JoinedRules:
-    all_rules = [table.rules for table in tables]
+    all_rules = [rules for rules, _ in tables]
     sets, set_values, numbered = [], [], []
     for s in range(len(all_rules[0].sets)):
-        values, value_ids = _join_values([table.set_values[s] for table in tables])
+        values, value_ids = _join_values([strings[s] for _, strings in tables])
         joined, numbered_set = _join_set(
             [rules.sets[s] for rules in all_rules], value_ids, out, f"set{s}"
         )

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from grace.index.storage.mapped import map_array
-
-__all__ = ["ArrayWriter", "OutputFolder"]
+from grace.index.storage.array_file import map_array
 
 
 class ArrayWriter:

@@ -11,8 +11,6 @@ from tempfile import mkdtemp
 
 from grace.configs.errors import InputError
 
-__all__ = ["SCRATCH", "scratch_faults", "scratch_folder"]
-
 SCRATCH = ".sharding-"
 """Begins the name of such a folder."""
 

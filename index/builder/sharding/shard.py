@@ -9,32 +9,26 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.index.builder.arrange import arrange
-from grace.index.builder.build import BuildSpec, matchers_of
+from grace.index.builder.build import matchers_of
 from grace.index.builder.collect import CollectedAds
 from grace.index.builder.report import peak_memory
-from grace.index.builder.sharding.join_rules import RuleSource, join_rules
+from grace.index.builder.sharding.join_rules import join_rules
 from grace.index.builder.sharding.output_folder import OutputFolder
-from grace.index.builder.sharding.runs import RunSlice, load_run
+from grace.index.builder.sharding.runs import Run, Work, load_ads
 from grace.index.snapshot import SnapshotFacts
 from grace.index.storage.writer import write_unsynced
-from grace.index.targeting.schema import TargetingSchema
-
-__all__ = ["BuiltShard", "ShardTask", "build_shard", "first_token_ranges"]
 
 
 @dataclass(frozen=True, slots=True)
 class ShardTask:
     """repeated int64 [...]: ids of which no ad is built"""
 
-    spec: BuildSpec
-    schema: TargetingSchema
+    work: Work
     facts: SnapshotFacts
-    vocab_sizes: tuple[int, ...]
-    runs: tuple[RunSlice, ...]
+    runs: tuple[Run, ...]
     first_token: int
     end_token: int
     repeated: npt.NDArray[np.int64]
-    scratch: Path
 
     def __str__(self) -> str:
         return f"building the shard of first tokens {self.first_token} to {self.end_token - 1}"
@@ -62,28 +56,29 @@ def first_token_ranges(token_ads: npt.NDArray[np.int64], shards: int) -> list[tu
 
 
 def build_shard(task: ShardTask) -> BuiltShard:
-    root = Path(mkdtemp(prefix=f"shard-{task.first_token:05d}-", dir=task.scratch))
+    work, spec = task.work, task.work.spec
+    root = Path(mkdtemp(prefix=f"shard-{task.first_token:05d}-", dir=work.scratch))
     collected = _collected(task, root)
     if len(collected.ad_ids) == 0:
         return BuiltShard(None, (), peak_memory())
-    arranged = arrange(collected, task.vocab_sizes, task.spec.threads)
+    arranged = arrange(collected, work.vocab_sizes, spec.threads)
     del collected
-    matchers = matchers_of(arranged, task.schema, task.spec, lambda done: None)
-    write_unsynced(arranged.snapshot(task.facts, task.schema, task.spec.mode, matchers), root)
+    matchers = matchers_of(arranged, work.schema, spec, lambda done: None)
+    write_unsynced(arranged.snapshot(task.facts, work.schema, spec.mode, matchers), root)
     return BuiltShard(root, arranged.trie.level_counts, peak_memory())
 
 
 def _collected(task: ShardTask, root: Path) -> CollectedAds:
     """Return the shard's ads of all runs, with each rule once."""
-    parts = [load_run(run, task.repeated, len(task.schema.sets)) for run in task.runs]
+    first, end, sets = task.first_token, task.end_token, len(task.work.schema.sets)
+    runs = [run for run in task.runs if run.token_ads()[first:end].any()]
+    parts = [load_ads(run, first, end, task.repeated, sets) for run in runs]
     with OutputFolder(root / "rules") as out:
-        joined = join_rules([RuleSource(part.rules, part.set_values) for part in parts], out)
-    new_rules = [new_of[part.rule_of] for part, new_of in zip(parts, joined.new_of, strict=True)]
-    return CollectedAds(
-        np.concatenate([part.ad_ids for part in parts]),
-        np.concatenate([part.tokens for part in parts]),
-        np.concatenate([part.weights for part in parts]),
-        np.concatenate(new_rules),
-        joined.rules,
-        tuple(values.strings for values in joined.set_values),
-    )
+        joined = join_rules([(part.rules, part.set_values) for part in parts], out)
+    ads = [
+        (part.ad_ids, part.tokens, part.weights, new_of[part.rule_of])
+        for part, new_of in zip(parts, joined.new_of, strict=True)
+    ]
+    ad_ids, tokens, weights, rule_of = map(np.concatenate, zip(*ads, strict=True))
+    set_values = tuple(values.strings for values in joined.set_values)
+    return CollectedAds(ad_ids, tokens, weights, rule_of, joined.rules, set_values)

@@ -21,15 +21,19 @@ from grace.index.builder.collect import repeated_reject
 from grace.index.builder.kway import require_static_ids
 from grace.index.builder.report import BuildReport, Progress
 from grace.index.builder.sharding.merge import merge_shards, open_shard
-from grace.index.builder.sharding.repeated_ids import find_repeated, id_ranges
-from grace.index.builder.sharding.runs import CollectTask, Run, collect_file
+from grace.index.builder.sharding.runs import (
+    CollectTask,
+    Run,
+    Work,
+    collect_file,
+    find_repeated,
+    id_ranges,
+)
 from grace.index.builder.sharding.scratch import scratch_faults, scratch_folder
 from grace.index.builder.sharding.shard import ShardTask, build_shard, first_token_ranges
 from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot, SnapshotFacts
 from grace.index.storage.folder import OnWait
-
-__all__ = ["RunTasks", "Sharding", "build_in_shards", "one_by_one"]
 
 RUN_ROWS = 1 << 20
 """Ads that are read before they are written out as a run."""
@@ -78,21 +82,22 @@ def build_in_shards(
     if sharding.shards < 1:
         raise InputError(f"--shards {sharding.shards}: give 1 or more")
     with scratch_folder(sharding.scratch or spec.root) as scratch:
-        return _ShardedBuild(plan, sharding, scratch).run()
+        work = Work(spec, plan.schema, plan.vocab_sizes, scratch, sharding.run_rows)
+        return _ShardedBuild(plan, sharding, work).run()
 
 
 @dataclass(slots=True)
 class _ShardedBuild:
     plan: BuildPlan
     sharding: Sharding
-    scratch: Path
+    work: Work
     peak: int = 0  # bytes, of the processes that ran tasks
 
     def run(self) -> BuildReport:
         plan = self.plan
         runs = self._collect()
         repeated, repeated_ads = self._refuse_repeated(runs)
-        token_ads: npt.NDArray[np.int64] = np.stack([run.token_ads for run in runs]).sum(axis=0)
+        token_ads: npt.NDArray[np.int64] = np.stack([run.token_ads() for run in runs]).sum(axis=0)
         plan.require_ads(int(token_ads.sum()) - repeated_ads)
         facts = plan.final_facts()
         ranges = first_token_ranges(token_ads, self.sharding.shards)
@@ -107,25 +112,16 @@ class _ShardedBuild:
         """Run the tasks; a fault of the scratch's disk is reported with its task."""
         with closing(self.sharding.run(function, tasks)) as results:
             for task in tasks:
-                with scratch_faults(str(task), self.scratch):
+                with scratch_faults(str(task), self.work.scratch):
                     result = next(results)
                 self.peak = max(self.peak, result.peak_memory_bytes)
                 yield result
 
     def _collect(self) -> list[Run]:
-        plan, spec = self.plan, self.plan.spec
+        plan = self.plan
         tasks = [
             CollectTask(
-                file_at=at,
-                file=replace(file, path=file.path.absolute()),
-                reported_as=str(file.path),
-                schema=plan.schema,
-                vocab_sizes=plan.vocab_sizes,
-                scratch=self.scratch,
-                max_rejects=spec.max_rejects,
-                threads=spec.threads,
-                batch_rows=spec.batch_rows,
-                run_rows=self.sharding.run_rows,
+                self.work, at, replace(file, path=file.path.absolute()), reported_as=str(file.path)
             )
             for at, file in enumerate(plan.source.files)
         ]
@@ -172,23 +168,9 @@ class _ShardedBuild:
         facts: SnapshotFacts,
     ) -> list[Path]:
         """Return the roots of the shards that have ads."""
-        plan, spec = self.plan, self.plan.spec
-        tasks = [
-            ShardTask(
-                spec=replace(spec, targeting=spec.targeting.absolute()),
-                schema=plan.schema,
-                facts=replace(facts, version=1),
-                vocab_sizes=plan.vocab_sizes,
-                runs=tuple(
-                    run.of_tokens(first, end) for run in runs if run.token_ads[first:end].any()
-                ),
-                first_token=first,
-                end_token=end,
-                repeated=repeated,
-                scratch=self.scratch,
-            )
-            for first, end in ranges
-        ]
+        plan = self.plan
+        facts = replace(facts, version=1)
+        tasks = [ShardTask(self.work, facts, tuple(runs), *tokens, repeated) for tokens in ranges]
         roots: list[Path] = []
         nodes = np.zeros(1 + len(plan.vocab_sizes), np.int64)
         with (
@@ -199,7 +181,7 @@ class _ShardedBuild:
                 if built.root is not None:
                     roots.append(built.root)
                     nodes += built.level_counts
-                    require_static_ids(nodes.tolist(), spec.k_way)
+                    require_static_ids(nodes.tolist(), plan.spec.k_way)
                 advance(done)
         return roots
 
@@ -208,7 +190,7 @@ class _ShardedBuild:
         kinds = 0 if plan.spec.mode is MatcherMode.CD else 1 + len(plan.schema.sets)
         with (
             plan.steps.run("merge shards", 2 + kinds) as advance,
-            scratch_faults("merging the shards", self.scratch),
+            scratch_faults("merging the shards", self.work.scratch),
         ):
             shards = [open_shard(root) for root in roots]
-            return merge_shards(shards, facts, self.scratch, advance)
+            return merge_shards(shards, facts, self.work.scratch, advance)

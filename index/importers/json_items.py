@@ -1,30 +1,75 @@
-"""LETTER, LC-Rec and MiniOneRec's `.index.json`: {"0": ["<a_12>", "<b_3>", "<c_77>"], ...}
+"""Items in JSON: an index of one object, or a line per item.
 
-Entries are read one by one, so that memory does not grow with the file. Tokens may be plain
-integers. A file that is not JSON is refused as a whole, since the rest of it cannot be understood.
+`.json` is the `.index.json` of LETTER, LC-Rec and MiniOneRec: {"0": ["<a_12>", "<b_3>"], ...}. Its
+entries are read one by one, so that memory does not grow with the file, and it is refused as a
+whole where it is not JSON. `.jsonl` has a line {"item_id": "B01", "token_ids": [12, 3, 77]} per
+item, and each line is checked by itself. Tokens are texts or integers in both.
 """
 
 import json
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from grace.configs.errors import InputError
-from grace.index.importers.item_batches import RawItem
+from grace.index.builder.report import Advance
+from grace.index.importers.items import RawItem
+from grace.index.rejects import Fault
+from grace.index.storage.strict_json import shown, without_repeats
 
-__all__ = ["no_constant", "read_index_json"]
-
+LONGEST_LINE = 1 << 20  # bytes
 _CHUNK = 1 << 20  # bytes
 _LONGEST_ENTRY = 1 << 20  # characters of one value
 _SPACE = " \t\r\n"
 
 
-def no_constant(name: str) -> NoReturn:
+def read_json_lines(path: Path, advance: Advance) -> Iterator[RawItem]:
+    """Empty lines are skipped."""
+    for row, line in enumerate(lines(path, advance)):
+        if line is None:
+            yield RawItem(row, fault=Fault("line", None, f"is longer than {LONGEST_LINE} bytes"))
+        elif line.strip():
+            yield _item(row, line)
+
+
+def lines(path: Path, advance: Advance) -> Iterator[bytes | None]:
+    """Yield a file's lines without their ends; None for one that is too long to be an item."""
+    read = 0
+    with path.open("rb") as file:
+        while line := file.readline(LONGEST_LINE + 1):
+            read += len(line)
+            rest = line
+            while rest and not rest.endswith(b"\n"):
+                rest = file.readline(LONGEST_LINE)
+                read += len(rest)
+            advance(read)
+            yield None if len(line) > LONGEST_LINE else line.rstrip(b"\r\n")
+
+
+def _item(row: int, line: bytes) -> RawItem:
+    try:
+        text = line.decode()
+        value = json.loads(text, object_pairs_hook=without_repeats, parse_constant=_no_constant)
+    except RecursionError:
+        return RawItem(row, fault=Fault("line", None, "is nested too deeply"))
+    except UnicodeDecodeError:
+        return RawItem(row, fault=Fault("line", None, "is not UTF-8"))
+    except ValueError as error:
+        return RawItem(row, fault=Fault("line", str(error), "is not JSON that we read"))
+    if not isinstance(value, dict):
+        return RawItem(row, fault=Fault("line", shown(value), "is not an object"))
+    for key in ("item_id", "token_ids"):
+        if key not in value:
+            return RawItem(row, value.get("item_id"), fault=Fault(key, None, "is missing"))
+    return RawItem(row, value["item_id"], value["token_ids"])
+
+
+def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def read_index_json(path: Path, advance: Callable[[int], None]) -> Iterator[RawItem]:
+def read_index_json(path: Path, advance: Advance) -> Iterator[RawItem]:
     """`advance` is called with how many bytes have been read."""
     with path.open("rb") as file:
         text = _JsonText(path, file, advance)
@@ -47,12 +92,12 @@ def read_index_json(path: Path, advance: Callable[[int], None]) -> Iterator[RawI
 class _JsonText:
     """A window onto the file's text, moved as values are taken from it."""
 
-    def __init__(self, path: Path, file: BinaryIO, advance: Callable[[int], None]) -> None:
+    def __init__(self, path: Path, file: BinaryIO, advance: Advance) -> None:
         self._path = path
         self._file = file
         self._advance = advance
         self._utf8 = getincrementaldecoder("utf-8")()
-        self._json = json.JSONDecoder(parse_constant=no_constant)
+        self._json = json.JSONDecoder(parse_constant=_no_constant)
         self._text = ""
         self._at = 0
         self._before = 0  # characters in front of the window
