@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from grace.configs.errors import NativeError
-from grace.native.build import BUILD_DIR, CUDA, ROOT, build_program, source_digest
+from grace.native.build import BUILD_DIR, CUDA, ROOT, source_digest
 from grace.native.loader import open_library
 from grace.native.nvcc import NVCC_FLAGS, find_nvcc
 
@@ -47,18 +47,6 @@ def test_no_kernel_spills_on_hopper(reports: dict[str, str]) -> None:
         kernels = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+)", report)
         assert kernels, name
         assert set(kernels) == {("0", "0", "0")}, name
-
-
-@pytest.mark.subprocess
-def test_the_gpus_tables_and_keys_mean_what_the_definitions_say() -> None:
-    driver = ROOT / "tests" / "fuzz_gpu_logic.cpp"
-    program = build_program(driver, BUILD_DIR)
-    done = subprocess.run(
-        [program, "--seconds", "0.5", "--seed", "7"], capture_output=True, text=True, check=False
-    )
-    program.unlink()
-    assert done.returncode == 0, done.stderr
-    assert re.match(r"gpu_logic: \d+ cases", done.stdout)
 
 
 def test_an_nvcc_that_does_not_exist_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
