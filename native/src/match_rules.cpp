@@ -2,7 +2,6 @@
 // before has prefetched, and prefetches what the next step reads.
 #include <algorithm>
 
-#include "grace/cache.h"
 #include "grace/expand.h"
 #include "grace/match.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "grace/abi.h"
-#include "grace/matcher_ids.h"
+#include "grace/match.h"
 #include "grace/parallel.h"
 
 namespace {

@@ -1,6 +1,5 @@
 // Deduplication: equal spans of words get one id, ids count up by first use.
-#ifndef GRACE_INTERNER_H_
-#define GRACE_INTERNER_H_
+#pragma once
 
 #include <cstdint>
 #include <cstring>
@@ -96,5 +95,3 @@ class Interner {
 };
 
 }  // namespace grace
-
-#endif  // GRACE_INTERNER_H_

@@ -1,8 +1,7 @@
 // Protocol buffers' wire format, read as protobuf's own decoder (upb) reads it: what that one
 // refuses is Malformed here, what it skips is skipped, and numbers that are too long lose the same
 // bits.
-#ifndef GRACE_WIRE_H_
-#define GRACE_WIRE_H_
+#pragma once
 
 #include <cstdint>
 #include <cstring>
@@ -244,5 +243,3 @@ inline int64_t count_packed(Reader packed) {
 }
 
 }  // namespace grace::wire
-
-#endif  // GRACE_WIRE_H_
