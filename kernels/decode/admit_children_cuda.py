@@ -27,8 +27,6 @@ from grace.kernels.decode.tensors import (
 )
 from grace.native.loader import declare, load_cuda_library
 
-__all__ = ["CudaSlot", "admit_children_cuda"]
-
 _MOST_TABLED_BITS = 1024
 _MOST_PLACES = 2**31 - 1
 # (least rows, lanes that work on each row); found on an H200.

@@ -19,8 +19,6 @@ from grace.index.matchers.node_matchers import NodeMatchers
 from grace.index.trie import SidTrie
 from grace.native.loader import array_in, array_out, declare
 
-__all__ = ["NeededRows", "needed_rows"]
-
 _MOST_IDS = 2**31 - 1
 
 _needed_rows = declare(

@@ -11,8 +11,6 @@ from grace.kernels.decode.select_beams import check_selection
 from grace.kernels.decode.tensors import Beams, Candidates
 from grace.native.loader import declare, load_cuda_library
 
-__all__ = ["prepare_selection", "select_beams_cuda"]
-
 _LOGIT_KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 _MOST_BEAMS = 65536
 _KEYS_IN_BLOCK = 4096  # that are ranked exactly in a block's memory

@@ -16,18 +16,6 @@ from grace.index.snapshot import Snapshot
 from grace.index.users.user_rows import UserRows
 from grace.kernels.decode.needed_rows import needed_rows
 
-__all__ = [
-    "MOST_SETS_ON_GPU",
-    "NO_BLOCK",
-    "Beams",
-    "BloomTensors",
-    "Candidates",
-    "DecodeIndex",
-    "QueryTensors",
-    "UserTensors",
-    "on_device",
-]
-
 MOST_SETS_ON_GPU = 8
 """The most targeting sets that admission on a GPU tests: kMostSets of native/cuda/admission.cuh."""
 

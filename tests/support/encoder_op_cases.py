@@ -19,8 +19,6 @@ from support.op_cases import OpCase, mapped, normal
 from support.plain_inputs import RequestFeatures, encode_inputs
 from support.triton_agreement import Call
 
-__all__ = ["CASES", "encoder_calls", "encoder_difference"]
-
 
 def encoder_calls(dtypes: tuple[torch.dtype, ...]) -> Iterator[Call]:
     """Yield every case of every operation in every type."""

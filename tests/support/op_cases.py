@@ -20,18 +20,6 @@ from support import hard_inputs
 from support.decode_cases import branching_case, decode_case, every_sid_case, random_nodes
 from support.strategies import Case, random_schema
 
-__all__ = [
-    "CASES",
-    "OpCase",
-    "attention_pool",
-    "cross_inputs",
-    "mapped",
-    "normal",
-    "row_scales",
-    "selection_inputs",
-    "tied_selection_inputs",
-]
-
 
 @dataclass(frozen=True)
 class OpCase:

@@ -31,8 +31,6 @@ from support.op_cases import (
     row_scales,
 )
 
-__all__ = ["TRITON", "Call", "calls", "difference", "poisoned_memory"]
-
 TRITON: Mapping[str, Callable[..., Tensor]] = {
     "self_attention": self_attention_triton,
     "cross_attention": cross_attention_triton,
