@@ -39,7 +39,7 @@ void check_leaves(const Ads& ads, const Request& request, Scratch& scratch) {
 // The live leaves, best first, and where their ads are. Returns the number of ads.
 int64_t find_ads(const Ads& ads, const Request& request, Scratch& scratch) {
   std::vector<LeafAds>& leaves = scratch.leaves;
-  leaves.resize(static_cast<size_t>(request.num_leaves));
+  leaves.resize(request.num_leaves);
   size_t live = 0;
   int64_t generated = 0;
   for (int64_t i = 0; i < request.num_leaves; ++i) {
@@ -65,7 +65,7 @@ int64_t find_ads(const Ads& ads, const Request& request, Scratch& scratch) {
 void number_rules(const Ads& ads, int64_t generated, Scratch& scratch) {
   const std::vector<LeafAds>& leaves = scratch.leaves;
   scratch.rules.reset(std::min(generated, ads.num_rules));
-  scratch.rule_numbers.resize(static_cast<size_t>(generated));
+  scratch.rule_numbers.resize(generated);
   int32_t* out = scratch.rule_numbers.data();
   for (size_t i = 0; i < leaves.size(); ++i) {
     if (i + kAhead < leaves.size()) prefetch(ads.rule + leaves[i + kAhead].first);
@@ -83,13 +83,13 @@ void collect_matches(Scratch& scratch, Counts& counts) {
   const int32_t* number = scratch.rule_numbers.data();
   for (const LeafAds& leaf : scratch.leaves) {
     for (int32_t a = 0; a < leaf.count; ++a) {
-      const int32_t verdict = scratch.verdicts[static_cast<size_t>(*number++)];
-      ++by_verdict[static_cast<size_t>(verdict)];
+      const int32_t verdict = scratch.verdicts[*number++];
+      ++by_verdict[verdict];
       *out = {leaf.score, leaf.position, leaf.first + a};
       out += verdict == kPasses ? 1 : 0;
     }
   }
-  scratch.matches.resize(static_cast<size_t>(out - scratch.matches.data()));
+  scratch.matches.resize(out - scratch.matches.data());
   counts.attributes = by_verdict[kAttributes];
   counts.sets.assign(by_verdict.begin() + kFirstSet, by_verdict.end());
 }
@@ -212,16 +212,16 @@ std::vector<UserSet> user_sets(const Ads& ads, int64_t requests, const uint8_t* 
                                const int64_t* offsets, const int32_t* ids) {
   const auto num_sets = static_cast<int64_t>(ads.sets.size());
   require_offsets(offsets, num_sets * requests, "exact_match: value_offsets descend");
-  std::vector<UserSet> users(static_cast<size_t>(num_sets * requests));
+  std::vector<UserSet> users(num_sets * requests);
   for (int64_t s = 0; s < num_sets; ++s) {
-    const int64_t num_values = ads.sets[static_cast<size_t>(s)].num_values;
+    const int64_t num_values = ads.sets[s].num_values;
     for (int64_t b = 0; b < requests; ++b) {
       const int64_t at = s * requests + b;
       const int32_t* begin = ids + offsets[at];
       const int32_t* end = ids + offsets[at + 1];
       require(std::all_of(begin, end, [&](int32_t id) { return id >= 0 && id < num_values; }),
               "exact_match: a user's value id is out of range");
-      users[static_cast<size_t>(b * num_sets + s)] = {begin, end - begin, present[at] != 0};
+      users[b * num_sets + s] = {begin, end - begin, present[at] != 0};
     }
   }
   return users;
@@ -305,15 +305,15 @@ GRACE_API int32_t grace_exact_match(uint64_t handle, int64_t requests, const int
     require_offsets(leaf_offsets, requests, "exact_match: leaf_offsets descend");
     require_offsets(deny_offsets, requests, "exact_match: deny_offsets descend");
     const std::vector<UserSet> users = user_sets(ads, requests, present, value_offsets, value_ids);
-    auto replies = std::make_unique<Replies>(static_cast<size_t>(requests));
+    auto replies = std::make_unique<Replies>(requests);
     const auto match_one = [&](int64_t b) {
       const int64_t first = leaf_offsets[b];
       require(max_ads[b] >= 0, "exact_match: max_ads is negative");
       try {
-        (*replies)[static_cast<size_t>(b)] = matcher.match(
-            {leaves + first, scores + first, leaf_offsets[b + 1] - first, bitmask + b * ads.words,
-             users.data() + b * num_sets, paused, deny + deny_offsets[b],
-             deny_offsets[b + 1] - deny_offsets[b], max_ads[b]});
+        (*replies)[b] = matcher.match({leaves + first, scores + first, leaf_offsets[b + 1] - first,
+                                       bitmask + b * ads.words, users.data() + b * num_sets, paused,
+                                       deny + deny_offsets[b],
+                                       deny_offsets[b + 1] - deny_offsets[b], max_ads[b]});
       } catch (LeafFault& found) {
         found.position += first;
         throw;
@@ -328,7 +328,7 @@ GRACE_API int32_t grace_exact_match(uint64_t handle, int64_t requests, const int
     }
     reply_offsets[0] = 0;
     for (int64_t b = 0; b < requests; ++b) {
-      const Reply& reply = (*replies)[static_cast<size_t>(b)];
+      const Reply& reply = (*replies)[b];
       reply_offsets[b + 1] = reply_offsets[b] + static_cast<int64_t>(reply.ad_ids.size());
       write_counts(reply.counts, counts + b * (kFixedCounts + num_sets));
     }

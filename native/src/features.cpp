@@ -317,14 +317,14 @@ class Inputs {
     const auto bags = static_cast<int64_t>(bags_.size());
     int64_t at = rows.bag_offsets[row * bags];
     for (int64_t i = 0; i < bags; ++i) {
-      const Bag& bag = bags_[static_cast<size_t>(i)];
+      const Bag& bag = bags_[i];
       const int64_t begin = at;
       const auto take = [&](uint64_t id) {
         require(at < rows.bag_room, "features: no room for the bags");
         rows.bag_rows[at++] =
             row_number(bag.first_row + static_cast<int64_t>(mixed(id) % bag.hash_rows));
       };
-      each_id(given.of_kind[kBag][static_cast<size_t>(i)], take);
+      each_id(given.of_kind[kBag][i], take);
       if (at == begin) {
         for (const int64_t id : bag.defaults) take(static_cast<uint64_t>(id));
       }
@@ -371,9 +371,9 @@ class Inputs {
       throw Fault{Wrong::kCutEvent, Field::kSids, count, length, events.name};
     }
     for (int64_t t = 0; t < length; ++t) {
-      const int64_t size = layout_.vocab_sizes[static_cast<size_t>(t)];
+      const int64_t size = layout_.vocab_sizes[t];
       for (int64_t i = t; i < count; i += length) {
-        const int64_t token = events.tokens[static_cast<size_t>(i)];
+        const int64_t token = events.tokens[i];
         if (is_below(token, size)) continue;
         const Wrong wrong = length > 1 ? Wrong::kTokenRange : Wrong::kIdRange;
         throw Fault{wrong, Field::kSids, token, size - 1, events.name, {}, t};

@@ -136,12 +136,12 @@ void write_sids(Writer& out, const Reply& reply, const Sids& sids) {
   std::vector<float> scores;
   std::vector<uint32_t> place_of_leaf(static_cast<size_t>(sids.width));
   for (int64_t i = 0; i < sids.width; ++i) {
-    place_of_leaf[static_cast<size_t>(i)] = static_cast<uint32_t>(scores.size());
+    place_of_leaf[i] = static_cast<uint32_t>(scores.size());
     if (sids.leaves[i] != grace::exact::kNoLeaf) scores.push_back(sids.scores[i]);
   }
   std::vector<uint32_t> sid_of_ad;
   for (const int32_t position : reply.positions) {
-    sid_of_ad.push_back(place_of_leaf.at(static_cast<size_t>(position)));
+    sid_of_ad.push_back(place_of_leaf.at(position));
   }
   const auto four_bytes = [](const auto& values) {
     return 4 * static_cast<int64_t>(values.size());
@@ -180,7 +180,7 @@ GRACE_API int32_t grace_replies_write(uint64_t replies_handle, int64_t count, co
     const Texts ignored{texts + count, sizes + count};
     Writer writer(out, room);
     for (int64_t i = 0; i < count; ++i) {
-      const Reply& reply = replies.at(static_cast<size_t>(rows[i]));
+      const Reply& reply = replies.at(rows[i]);
       write_reply(writer, reply, request_ids[i], {served_by, static_cast<size_t>(served_by_size)},
                   ignored[i], {profile, static_cast<size_t>(profile_size)}, timings + i * kTimings);
       if (first_sids[i] >= 0) {

@@ -125,7 +125,7 @@ class Distinct {
     size_t kept = 0;
     for (const Value& value : all_) {
       size_t at = first_cell(value.hash, bits);
-      while (cells_[at] != kFree && !(all_[static_cast<size_t>(cells_[at])] == value)) {
+      while (cells_[at] != kFree && !(all_[cells_[at]] == value)) {
         at = (at + 1) & (cells_.size() - 1);
       }
       if (cells_[at] != kFree) continue;

@@ -62,7 +62,7 @@ void parallel_tasks(int64_t tasks, int32_t threads, Body&& body) {
   const int64_t workers = std::min<int64_t>(std::max(threads, 1), tasks);
   Job job(tasks, std::ref(body));
   std::vector<std::thread> pool;
-  pool.reserve(static_cast<size_t>(std::max<int64_t>(workers, 1) - 1));
+  pool.reserve(std::max<int64_t>(workers, 1) - 1);
   try {
     for (int64_t t = 1; t < workers; ++t) pool.emplace_back([&] { job.work(); });
   } catch (const std::exception&) {
@@ -78,7 +78,7 @@ class Workers {
  public:
   // Next to the caller's own. Where the system has no more threads, those that started do the work.
   explicit Workers(int32_t threads) {
-    threads_.reserve(static_cast<size_t>(std::max(threads, 1)) - 1);  // a thread must not be lost
+    threads_.reserve(std::max(threads, 1) - 1);  // a thread must not be lost
     try {
       for (int32_t i = 1; i < threads; ++i) threads_.emplace_back([this] { serve(); });
     } catch (const std::system_error&) {

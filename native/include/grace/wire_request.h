@@ -47,7 +47,7 @@ class LastOfEachName {
       cell = static_cast<int32_t>(entries_.size());
       entries_.push_back(entry);
     } else {
-      entries_[static_cast<size_t>(cell)] = entry;
+      entries_[cell] = entry;
     }
   }
 
@@ -76,7 +76,7 @@ class LastOfEachName {
     const size_t mask = cells_.size() - 1;
     size_t at = hash_text(entry.name, seed_of_this_process() + entry.parent) & mask;
     while (cells_[at] != kFree) {
-      const Entry& there = entries_[static_cast<size_t>(cells_[at])];
+      const Entry& there = entries_[cells_[at]];
       if (there.parent == entry.parent && there.name == entry.name) break;
       at = (at + 1) & mask;
     }
