@@ -15,12 +15,8 @@ from grace.kernels.decode.cross_attention_triton import (
     CrossAttentionTiles,
     cross_attention_triton,
 )
-from grace.kernels.decode.row_factors_triton import activate_triton, row_factors_triton
-from grace.kernels.decode.self_attention_triton import (
-    SelfAttentionTiles,
-    rearrange_triton,
-    self_attention_triton,
-)
+from grace.kernels.decode.self_attention_triton import SelfAttentionTiles, self_attention_triton
+from grace.kernels.ops_cuda import CUDA_DECODER
 from support.op_cases import (
     CASES,
     OpCase,
@@ -32,11 +28,8 @@ from support.op_cases import (
 )
 
 TRITON: Mapping[str, Callable[..., Tensor]] = {
-    "self_attention": self_attention_triton,
-    "cross_attention": cross_attention_triton,
-    "row_factors": row_factors_triton,
-    "activate": activate_triton,
-    "rearrange": rearrange_triton,
+    name: getattr(CUDA_DECODER, name)
+    for name in ("self_attention", "cross_attention", "row_factors", "activate", "rearrange")
 }
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
