@@ -3,8 +3,6 @@
 import triton
 import triton.language as tl
 
-__all__ = ["LOG2_E", "add_keys", "padded"]
-
 LOG2_E = tl.constexpr(1.4426950408889634)
 """The factor that turns scores into powers of two: exp(x) = exp2(x * LOG2_E)."""
 

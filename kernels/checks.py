@@ -6,8 +6,6 @@ A tensor has the shape, type and layout that the operation expects, or the error
 import torch
 from torch import Tensor
 
-__all__ = ["address", "current_stream", "require_contiguous", "require_tensor"]
-
 
 def require_tensor(
     name: str, tensor: Tensor, dtype: torch.dtype | None = None, **axes: int

@@ -17,8 +17,6 @@ from grace.kernels.decode.select_beams_cuda import prepare_selection
 from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
 from grace.native.nvcc import LEAST_CAPABILITY
 
-__all__ = ["admission_slot", "load_encoder_ops", "load_ops"]
-
 
 def load_ops(device: torch.device) -> Ops:
     """Return the decoder's fastest operations on a device, ready to run there."""

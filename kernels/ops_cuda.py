@@ -17,8 +17,6 @@ from grace.kernels.encoder.norm_and_gates_triton import (
     rms_norm_triton,
 )
 
-__all__ = ["CUDA_DECODER", "CUDA_ENCODER", "add_product_in_place"]
-
 
 def add_product_in_place(x: Tensor, hidden: Tensor, weight: Tensor) -> Tensor:
     """Compute what `add_product_reference` does with x as the product's accumulator.

@@ -15,8 +15,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["gelu", "linear", "matmul", "sigmoid"]
-
 ALIGNMENT = 16  # float32 numbers in a cache line, the widest vector
 
 

@@ -27,35 +27,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from grace.configs.errors import NativeError
-from grace.native.nvcc import NVCC_FLAGS, NVCC_LINK_FLAGS, find_nvcc
-
-__all__ = [
-    "BUILD_DIR",
-    "CPU",
-    "CUDA",
-    "ROOT",
-    "BuildRecord",
-    "Target",
-    "base_flags",
-    "build",
-    "build_folder",
-    "build_program",
-    "built_library",
-    "find_compiler",
-    "read_record",
-    "source_digest",
-]
+from grace.native.nvcc import NVCC_FLAGS, compiler_of_variable, find_nvcc
 
 ROOT = Path(__file__).resolve().parent
 BUILD_DIR = ROOT / "_build"
 
-_COMMON_FLAGS = (
-    "-std=c++17", "-O3", "-fPIC", "-pthread", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden",
-)  # fmt: skip
 _MACHINE_FLAGS = {"x86_64": ("-march=x86-64-v2",)}  # any x86 server since 2009
+_FLAGS = (
+    *("-std=c++17", "-O3", "-fPIC", "-pthread", "-Wall", "-Wextra", "-Werror"),
+    *("-fvisibility=hidden", *_MACHINE_FLAGS.get(platform.machine(), ())),
+)
 _SANITIZE_FLAGS = (
-    "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g",
-)  # fmt: skip
+    *("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
+    *("-fno-omit-frame-pointer", "-g"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +52,9 @@ class BuildRecord:
     flags: tuple[str, ...]
 
 
-def base_flags() -> tuple[str, ...]:
-    return (*_COMMON_FLAGS, *_MACHINE_FLAGS.get(platform.machine(), ()))
-
-
 def find_compiler() -> tuple[str, ...]:
-    chosen = os.environ.get("CXX")
-    if chosen:
-        words = tuple(shlex.split(chosen))
-        if shutil.which(words[0]):
-            return words
-        raise NativeError(f"CXX={chosen}: no such compiler; unset CXX or name an installed one")
+    if chosen := compiler_of_variable("CXX"):
+        return chosen
     for name in ("g++", "c++", "clang++"):
         if shutil.which(name):
             return (name,)
@@ -89,40 +66,48 @@ def find_compiler() -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A library: its files, its sources below the root, and how they are compiled."""
+    """A library NAME.so: its sources and headers below the root, and how they are compiled."""
 
-    library: str
-    record: str
-    objects: str
+    name: str
     sources: tuple[str, ...]
     headers: tuple[str, ...]
-    flags: Callable[[], tuple[str, ...]]
+    flags: tuple[str, ...]
     find_compiler: Callable[[], tuple[str, ...]]
-    link_flags: tuple[str, ...]
     command: str  # that builds it
+    variable: str  # of the environment, which names another build
+    link_flags: tuple[str, ...] = ()
+
+    @property
+    def library(self) -> str:
+        return f"{self.name}.so"
+
+    @property
+    def record(self) -> str:
+        return f"{self.name}.json"
+
+    @property
+    def objects(self) -> str:
+        return f"{self.name}_objects"
 
 
 CPU = Target(
-    library="libgrace_cpu.so",
-    record="libgrace_cpu.json",
-    objects="objects",
+    name="libgrace_cpu",
     sources=("src/*.cpp",),
-    headers=("include/**/*.h", "src/*.h"),
-    flags=base_flags,
+    headers=("include/**/*.h",),
+    flags=_FLAGS,
     find_compiler=find_compiler,
-    link_flags=(),
     command="python -m grace.native.build",
+    variable="GRACE_NATIVE_LIBRARY",
 )
 CUDA = Target(
-    library="libgrace_cuda.so",
-    record="libgrace_cuda.json",
-    objects="objects_cuda",
+    name="libgrace_cuda",
     sources=("cuda/*.cu", "src/abi.cpp"),
     headers=("include/**/*.h", "cuda/*.cuh"),
-    flags=lambda: NVCC_FLAGS,
+    flags=NVCC_FLAGS,
     find_compiler=find_nvcc,
-    link_flags=NVCC_LINK_FLAGS,
     command="python -m grace.native.build --cuda",
+    variable="GRACE_CUDA_LIBRARY",
+    link_flags=("-cudart=static",),  # independent of the CUDA libraries that torch installs
 )
 
 
@@ -131,7 +116,7 @@ def source_digest(root: Path = ROOT, target: Target = CPU) -> str | None:
     sources = _files(root, target.sources)
     if not sources:
         return None
-    digest = hashlib.sha256(" ".join(target.flags()).encode())
+    digest = hashlib.sha256(" ".join(target.flags).encode())
     for file in [*sources, *_files(root, target.headers)]:
         content = file.read_bytes()
         digest.update(f"\n{file.relative_to(root).as_posix()} {len(content)}\n".encode())
@@ -186,7 +171,7 @@ def build(
     if digest is None:
         raise NativeError(f"{root / 'src'}: no C++ sources here; build from a source checkout")
     out = out or build_folder(target, root)
-    flags = (*target.flags(), *(_SANITIZE_FLAGS if sanitize else ()))
+    flags = (*target.flags, *(_SANITIZE_FLAGS if sanitize else ()))
     compiler = target.find_compiler()
     record = BuildRecord(digest, _compiler_version(compiler), flags)
     library = out / target.library
@@ -204,7 +189,7 @@ def build(
             shutil.rmtree(out / target.objects)
             raise NativeError("the C++ sources changed during their build: run it again")
         _run_into(library, [*compiler, *flags, *target.link_flags, "-shared", *map(str, objects)])
-        _write_atomically(out / target.record, json.dumps(asdict(record), indent=2) + "\n")
+        (out / target.record).write_text(json.dumps(asdict(record), indent=2) + "\n")
     return library
 
 
@@ -214,7 +199,7 @@ def build_program(source: Path, out: Path, *, sanitize: bool = False, root: Path
     record = read_record(out)
     assert record is not None
     program = out / source.stem
-    objects = map(str, sorted((out / "objects").glob("*.o")))
+    objects = map(str, sorted((out / CPU.objects).glob("*.o")))
     include = f"-I{root / 'include'}"
     _run_into(program, [*find_compiler(), *record.flags, include, str(source), *objects])
     return program
@@ -239,20 +224,20 @@ def _compile_all(
 ) -> list[Path]:
     directory.mkdir(exist_ok=True)
     headers = b"".join(file.read_bytes() for file in _files(root, target.headers))
-    setting = f"{record.compiler} {record.flags}".encode()
     jobs: dict[Path, list[str]] = {}
     objects = []
     for source in _files(root, target.sources):
         text = source.read_bytes()
-        defines = []
-        if b"GRACE_SOURCE_DIGEST" in text:
-            defines = [f'-DGRACE_SOURCE_DIGEST="{record.digest}"']
-        key = hashlib.sha256(b"\0".join([setting, headers, text, *map(str.encode, defines)]))
+        has_digest = b"GRACE_SOURCE_DIGEST" in text
+        defines = [f'-DGRACE_SOURCE_DIGEST="{record.digest}"'] if has_digest else []
+        command = [*compiler, *record.flags, *defines, f"-I{root / 'include'}", "-c", str(source)]
+        key = hashlib.sha256(
+            b"\0".join([record.compiler.encode(), *map(str.encode, command), headers, text])
+        )
         made = directory / f"{source.stem}.{key.hexdigest()[:16]}.o"
         objects.append(made)
         if not made.is_file():
-            inputs = [*record.flags, *defines, f"-I{root / 'include'}", "-c", str(source)]
-            jobs[made] = [*compiler, *inputs]
+            jobs[made] = command
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for _ in pool.map(_run_into, jobs, jobs.values()):
             pass
@@ -274,12 +259,6 @@ def _run_into(result: Path, command: list[str]) -> None:
             f" {shlex.join(command)}\n{done.stderr.strip()}"
         )
     partial.replace(result)
-
-
-def _write_atomically(file: Path, text: str) -> None:
-    partial = file.with_name(f"{file.name}.partial")
-    partial.write_text(text)
-    partial.replace(file)
 
 
 @contextmanager

@@ -20,22 +20,9 @@ import numpy as np
 from grace.configs.errors import NativeError
 from grace.native.build import CPU, CUDA, Target, built_library, source_digest
 
-__all__ = [
-    "array_in",
-    "array_out",
-    "declare",
-    "library_path",
-    "load_cuda_library",
-    "load_library",
-    "load_library_with_lock",
-    "open_library",
-]
-
-_OTHER_BUILDS = {CPU: "GRACE_NATIVE_LIBRARY", CUDA: "GRACE_CUDA_LIBRARY"}
-
 
 def library_path(target: Target = CPU) -> Path:
-    chosen = os.environ.get(_OTHER_BUILDS[target])
+    chosen = os.environ.get(target.variable)
     return Path(chosen) if chosen else built_library(target)
 
 

@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from grace.configs.errors import RequestError
 
-__all__ = ["FAULT_NUMBERS", "BatchReport", "fault_of", "read_batch"]
-
 FAULT_NUMBERS = 9
 
 BatchReport = tuple[tuple[RequestError | None, ...], tuple[tuple[str, ...], ...]]
@@ -71,29 +69,32 @@ _UNKNOWN_ROOM = 64
 
 
 def fault_of(numbers: Iterable[int], message: bytes) -> RequestError | None:
-    """The error of a fault's numbers; its field is empty if the bytes are no request."""
-    fault, field, name_at, name_size, side_at, side_size, value, limit, place = numbers
+    """Return the error of a fault's numbers; its field is empty if the bytes are no request."""
+    fault, field, *names, value, limit, place = numbers
     if not fault:
         return None
-    names = {
-        "name": message[name_at : name_at + name_size].decode(),
-        "side": message[side_at : side_at + side_size].decode(),
-    }
+    name, side = _names(names, message)
     words = _FAULTS[fault].format(
-        **names,
+        name=name,
         value=value,
         limit=limit,
         place=place,
         number=_NO_NUMBERS[value] if fault == _NOT_FINITE else "",
         kind=_KINDS[value] if fault == _OTHER_KIND else "",
     )
-    return RequestError(_FIELDS[field].format(**names), words)
+    return RequestError(_FIELDS[field].format(name=name, side=side), words)
+
+
+def _names(spans: Iterable[int], message: bytes) -> tuple[str, str]:
+    name_at, name_size, side_at, side_size = spans
+    name = message[name_at : name_at + name_size]
+    return name.decode(), message[side_at : side_at + side_size].decode()
 
 
 def read_batch(
     read: Callable[..., None], handle: int, messages: Sequence[bytes], size: int, *rows: Any
 ) -> BatchReport:
-    """Calls a native function that reads messages into a batch's rows.
+    """Call a native function that reads messages into a batch's rows.
 
     Empty messages fill the batch up to `size` rows.
     """
@@ -109,14 +110,11 @@ def read_batch(
         unknown = np.empty((room, _UNKNOWN_NUMBERS), np.int64)
         read(handle, len(messages), size, pointers, sizes, *rows, faults, room, unknown, ends)
         listed = int(ends[-1]) if len(messages) else 0
-    nothing = _nothing_of_each(len(messages))
-    found: tuple[RequestError | None, ...] = nothing[0]
+    no_faults, no_names = _nothing_of_each(len(messages))
+    found: tuple[RequestError | None, ...] = no_faults
     if faults[:, 0].any():
-        found = tuple(
-            fault_of(numbers, message)
-            for numbers, message in zip(faults.tolist(), messages, strict=True)
-        )
-    return found, _unknown_names(messages, unknown, ends) if listed else nothing[1]
+        found = tuple(map(fault_of, faults.tolist(), messages))
+    return found, _unknown_names(messages, unknown, ends) if listed else no_names
 
 
 def _unknown_names(
@@ -125,18 +123,15 @@ def _unknown_names(
     names = []
     begin = 0
     for message, end in zip(messages, ends.tolist(), strict=True):
-        names.append(tuple(sorted({_name(each, message) for each in unknown[begin:end].tolist()})))
+        names.append(tuple(sorted({_path(each, message) for each in unknown[begin:end].tolist()})))
         begin = end
     return tuple(names)
 
 
-def _name(numbers: Sequence[int], message: bytes) -> str:
-    field, name_at, name_size, side_at, side_size = numbers
-    path = _FIELDS[field].format(
-        name=message[name_at : name_at + name_size].decode(),
-        side=message[side_at : side_at + side_size].decode(),
-    )
-    return path.partition(".")[2]
+def _path(numbers: Sequence[int], message: bytes) -> str:
+    field, *spans = numbers
+    name, side = _names(spans, message)
+    return _FIELDS[field].format(name=name, side=side).partition(".")[2]
 
 
 @lru_cache(maxsize=64)

@@ -1,4 +1,4 @@
-"""The rows of a child entry's matcher for native code, as in native/include/grace/matcher_ids.h."""
+"""The rows of a child entry's matcher for native code, as in native/include/grace/match.h."""
 
 import ctypes
 from ctypes import c_int64, c_void_p

@@ -21,19 +21,6 @@ from grace.kernels.decode.tensors import (
     UserTensors,
 )
 
-__all__ = [
-    "AdmissionSlot",
-    "AdmitChildren",
-    "ReferenceSlot",
-    "admit_children_reference",
-    "check_admission",
-    "check_admission_shapes",
-    "check_users",
-    "fan_outs",
-    "row_addresses",
-    "set_addresses",
-]
-
 AdmitChildren: TypeAlias = Callable[[Tensor, UserTensors, DecodeIndex], Candidates]
 
 

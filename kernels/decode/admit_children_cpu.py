@@ -21,8 +21,6 @@ from grace.kernels.decode.admit_children import (
 )
 from grace.kernels.decode.tensors import Candidates, DecodeIndex, UserTensors
 
-__all__ = ["admit_children_cpu"]
-
 _CPU = torch.device("cpu")
 _CHILDREN_PER_THREAD = 16384  # testing fewer takes less time than starting a thread
 

@@ -27,8 +27,6 @@ from grace.kernels.decode.tensors import (
 )
 from grace.native.loader import declare, load_cuda_library
 
-__all__ = ["CudaSlot", "admit_children_cuda"]
-
 _MOST_TABLED_BITS = 1024
 _MOST_PLACES = 2**31 - 1
 # (least rows, lanes that work on each row); found on an H200.
@@ -104,7 +102,7 @@ class CudaSlot:
     def __init__(self) -> None:
         self._vocab_sizes: tuple[int, ...] | None = None
         self._admission: Tensor | None = None
-        self._work = _WorkSpace()
+        self._work: Tensor | None = None  # 64-bit words
 
     def point_at(self, users: UserTensors, index: DecodeIndex) -> None:
         check_users(users, index)
@@ -117,7 +115,7 @@ class CudaSlot:
         if self._admission is None:
             size = ctypes.sizeof(_Admission)
             self._admission = torch.empty(size, dtype=torch.uint8, device=device)
-        value = _admission(users, index, self._work)
+        value = self._admission_of(users, index)
         _point_admission(
             *(current_stream(device), ctypes.sizeof(value), ctypes.byref(value)),
             self._admission.data_ptr(),
@@ -152,53 +150,45 @@ class CudaSlot:
         )
         return Candidates(offsets, tokens, children, counts)
 
-
-class _WorkSpace:
-    """Device memory that grows when a batch needs more."""
-
-    def __init__(self) -> None:
-        self._words: Tensor | None = None
-
-    def of(self, count: int, device: torch.device) -> int:
-        """Return the address of `count` 64-bit words for the work of the current stream."""
-        if self._words is None or len(self._words) < count:
-            self._words = torch.empty(count, dtype=torch.int64, device=device)
-        if device.type == "cuda":
-            self._words.record_stream(torch.cuda.current_stream(device))
-        return self._words.data_ptr()
-
-
-def _admission(users: UserTensors, index: DecodeIndex, work: _WorkSpace) -> _Admission:
-    device = index.node_offsets.device
-    requests = len(users.bitmask)
-    admission = _Admission(
-        node_offsets=address("node_offsets", index.node_offsets, device, torch.int32),
-        tokens=address("csr_tokens", index.csr_tokens, device, torch.int32),
-        internal_nodes=len(index.node_offsets) - 1,
-        requests=requests,
-    )
-    if index.bitmask_index is None or index.bitmask_table is None:
-        return admission
-    words = index.bitmask_table.shape[1]
-    assert len(index.blooms) <= MOST_SETS_ON_GPU  # DecodeIndex.of refuses more
-    # Query tables first: each of their lines must lie in one line of the cache.
-    tabled = [_tabled_words(bloom, requests) for bloom in index.blooms]
-    begin = work.of(sum(tabled) + requests * (1 + words), device)
-    admission.bitmask = _EntryRows(
-        *row_addresses("bitmask", index.bitmask_index, index.bitmask_offsets, device)
-    )
-    admission.bitmask_table = address("bitmask_table", index.bitmask_table, device, torch.int64)
-    admission.users = address("users.bitmask", users.bitmask, device, torch.int64)
-    admission.user_words = begin + 8 * sum(tabled)
-    admission.words = words
-    admission.num_sets = len(index.blooms)
-    for i, (bloom, queries) in enumerate(zip(index.blooms, users.sets, strict=True)):
-        admission.sets[i] = _Set(
-            rows=_EntryRows(*row_addresses("bloom", bloom.index, bloom.offsets, device)),
-            query_tables=begin + 8 * sum(tabled[:i]) if tabled[i] else 0,
-            **set_addresses(bloom, queries, device),
+    def _admission_of(self, users: UserTensors, index: DecodeIndex) -> _Admission:
+        device = index.node_offsets.device
+        requests = len(users.bitmask)
+        admission = _Admission(
+            node_offsets=address("node_offsets", index.node_offsets, device, torch.int32),
+            tokens=address("csr_tokens", index.csr_tokens, device, torch.int32),
+            internal_nodes=len(index.node_offsets) - 1,
+            requests=requests,
         )
-    return admission
+        if index.bitmask_index is None or index.bitmask_table is None:
+            return admission
+        words = index.bitmask_table.shape[1]
+        assert len(index.blooms) <= MOST_SETS_ON_GPU  # DecodeIndex.of refuses more
+        # Query tables first: each of their lines must lie in one line of the cache.
+        tabled = [_tabled_words(bloom, requests) for bloom in index.blooms]
+        begin = self._work_space(sum(tabled) + requests * (1 + words), device)
+        admission.bitmask = _EntryRows(
+            *row_addresses("bitmask", index.bitmask_index, index.bitmask_offsets, device)
+        )
+        admission.bitmask_table = address("bitmask_table", index.bitmask_table, device, torch.int64)
+        admission.users = address("users.bitmask", users.bitmask, device, torch.int64)
+        admission.user_words = begin + 8 * sum(tabled)
+        admission.words = words
+        admission.num_sets = len(index.blooms)
+        for i, (bloom, queries) in enumerate(zip(index.blooms, users.sets, strict=True)):
+            admission.sets[i] = _Set(
+                rows=_EntryRows(*row_addresses("bloom", bloom.index, bloom.offsets, device)),
+                query_tables=begin + 8 * sum(tabled[:i]) if tabled[i] else 0,
+                **set_addresses(bloom, queries, device),
+            )
+        return admission
+
+    def _work_space(self, words: int, device: torch.device) -> int:
+        """Return the address of 64-bit words for the work of the current stream."""
+        if self._work is None or len(self._work) < words:
+            self._work = torch.empty(words, dtype=torch.int64, device=device)
+        if device.type == "cuda":
+            self._work.record_stream(torch.cuda.current_stream(device))
+        return self._work.data_ptr()
 
 
 def _tabled_words(bloom: BloomTensors, requests: int) -> int:

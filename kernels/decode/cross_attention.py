@@ -6,8 +6,6 @@ from torch import Tensor
 from grace.kernels.checks import require_tensor
 from grace.kernels.row_stable import matmul
 
-__all__ = ["check_cross_attention", "cross_attention_reference"]
-
 
 def cross_attention_reference(
     queries: Tensor,

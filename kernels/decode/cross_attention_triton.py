@@ -21,8 +21,6 @@ from grace.kernels.attention_triton import LOG2_E, add_keys, padded
 from grace.kernels.checks import require_contiguous, require_tensor
 from grace.kernels.decode.cross_attention import check_cross_attention
 
-__all__ = ["CrossAttentionTiles", "cross_attention_triton"]
-
 _CONTEXT_BYTES = 131072  # of keys and values in shared memory; queries need the rest
 _PROGRAMS = 256  # that an H200 runs at once, two per SM
 

@@ -28,8 +28,6 @@ from torch import Tensor
 
 from grace.configs.errors import DeviceError
 
-__all__ = ["LtProducts"]
-
 _LEAST_ROWS = 4096
 _OFFERED = 32  # algorithms that cuBLAS is asked for
 _ALIGNMENT = 256  # of addresses, in bytes: cuBLAS expects it by default

@@ -19,19 +19,13 @@ from grace.index.matchers.node_matchers import NodeMatchers
 from grace.index.trie import SidTrie
 from grace.native.loader import array_in, array_out, declare
 
-__all__ = ["NeededRows", "needed_rows"]
-
 _MOST_IDS = 2**31 - 1
 
 _needed_rows = declare(
     "grace_needed_rows",
     *(c_int32, c_int64, c_void_p, array_in(np.uint64, 2), c_int32, c_void_p),
-    *(POINTER(c_void_p), POINTER(c_int64)),
+    *(array_out(np.int32), array_out(np.int32), POINTER(c_int64)),
 )
-_needed_rows_take = declare(
-    "grace_needed_rows_take", c_void_p, array_out(np.int32), array_out(np.int32)
-)
-_needed_rows_free = declare("grace_needed_rows_free", c_void_p)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,26 +53,18 @@ def needed_rows(
     if rows.level_widths is not None:
         levels = rows.id_levels(trie)
     matcher = MatcherIds.of(rows.index, rows.offsets, levels)
-    handle, num_ids = c_void_p(), c_int64()
+    index = np.array(rows.index)
+    offsets = np.empty(entries + 1, np.int32)
+    num_ids = c_int64()
     _needed_rows(
-        *(
-            threads or available_cores(),
-            entries,
-            ctypes.byref(matcher),
-            rows.table,
-            rows.table.shape[1],
-        ),
-        *(None if star is None else star.ctypes.data, handle, num_ids),
+        *(threads or available_cores(), entries, ctypes.byref(matcher)),
+        *(rows.table, rows.table.shape[1], None if star is None else star.ctypes.data),
+        *(index, offsets, num_ids),
     )
-    try:
-        if num_ids.value > _MOST_IDS:
-            raise ConfigError(
-                f"k-way matchers need {num_ids.value} row ids, at most {_MOST_IDS} can be "
-                "numbered: build with fewer partitions or in mode union"
-            )
-        offsets = np.empty(entries + 1, np.int32)
-        index = np.empty(num_ids.value, np.int32)
-        _needed_rows_take(handle, offsets, index)
-    finally:
-        _needed_rows_free(handle)
-    return NeededRows(index, None if len(index) == entries else offsets)
+    if num_ids.value > _MOST_IDS:
+        raise ConfigError(
+            f"k-way matchers need {num_ids.value} row ids, at most {_MOST_IDS} can be "
+            "numbered: build with fewer partitions or in mode union"
+        )
+    needed = index[: num_ids.value].copy()
+    return NeededRows(needed, None if len(needed) == entries else offsets)

@@ -17,8 +17,6 @@ from grace.kernels.decode.select_beams import select_beams_reference
 from grace.kernels.decode.self_attention import rearrange_reference, self_attention_reference
 from grace.kernels.decode.tensors import Beams, Candidates
 
-__all__ = ["REFERENCE", "Ops"]
-
 
 class SelfAttention(Protocol):
     def __call__(

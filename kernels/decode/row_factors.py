@@ -10,8 +10,6 @@ from torch import Tensor
 from grace.kernels.checks import require_tensor
 from grace.kernels.row_stable import gelu
 
-__all__ = ["activate_reference", "check_activation", "check_row_factors", "row_factors_reference"]
-
 
 def row_factors_reference(x: Tensor, eps: float) -> Tensor:
     """Return 1 / sqrt(mean(x_r^2) + eps) of every row, in float32.   [rows, d] -> [rows]"""

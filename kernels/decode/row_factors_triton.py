@@ -13,8 +13,6 @@ from torch import Tensor
 from grace.kernels.checks import require_contiguous
 from grace.kernels.decode.row_factors import check_activation, check_row_factors
 
-__all__ = ["activate_triton", "row_factors_triton"]
-
 _FACTOR_TILE = 4096  # elements that a program reads at a time
 _ACTIVATION_TILE = 2048  # elements that a program writes
 

@@ -9,8 +9,6 @@ from grace.index.trie import NO_NODE
 from grace.kernels.checks import require_tensor
 from grace.kernels.decode.tensors import Beams, Candidates
 
-__all__ = ["check_selection", "select_beams_reference"]
-
 
 def select_beams_reference(
     logits: Tensor,

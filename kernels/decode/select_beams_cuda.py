@@ -11,40 +11,24 @@ from grace.kernels.decode.select_beams import check_selection
 from grace.kernels.decode.tensors import Beams, Candidates
 from grace.native.loader import declare, load_cuda_library
 
-__all__ = ["prepare_selection", "select_beams_cuda"]
-
 _LOGIT_KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 _MOST_BEAMS = 65536
 _KEYS_IN_BLOCK = 4096  # that are ranked exactly in a block's memory
 _GROUPS = 32
 
 
+def _fields(names: str, kind: type) -> list[tuple[str, type]]:
+    return [(name, kind) for name in names.split()]
+
+
 class _Selection(ctypes.Structure):
     """The layout of native/cuda/selection.cuh."""
 
     _fields_ = (
-        ("logits", c_void_p),
-        ("row_scale", c_void_p),
-        ("scores", c_void_p),
-        ("offsets", c_void_p),
-        ("counts", c_void_p),
-        ("tokens", c_void_p),
-        ("nodes", c_void_p),
-        ("normalisers", c_void_p),
-        ("group_best", c_void_p),
-        ("keys", c_void_p),
-        ("kept_parents", c_void_p),
-        ("kept_tokens", c_void_p),
-        ("kept_nodes", c_void_p),
-        ("kept_scores", c_void_p),
-        ("corrupt", c_void_p),
-        ("requests", c_int64),
-        ("beams", c_int64),
-        ("columns", c_int64),
-        ("logit_kind", c_int64),
-        ("k", c_int64),
-        ("capacity", c_int64),
-        ("ordered", c_int64),
+        *_fields("logits row_scale scores offsets counts tokens nodes", c_void_p),
+        *_fields("normalisers group_best keys", c_void_p),
+        *_fields("kept_parents kept_tokens kept_nodes kept_scores corrupt", c_void_p),
+        *_fields("requests beams columns logit_kind k capacity ordered", c_int64),
     )
 
 

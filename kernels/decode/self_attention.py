@@ -10,13 +10,6 @@ from torch import Tensor
 from grace.kernels.checks import require_tensor
 from grace.kernels.decode.tensors import NO_BLOCK
 
-__all__ = [
-    "check_rearrange",
-    "check_self_attention",
-    "rearrange_reference",
-    "self_attention_reference",
-]
-
 
 def self_attention_reference(
     pool: Tensor,

@@ -20,8 +20,6 @@ from grace.kernels.checks import require_contiguous
 from grace.kernels.decode.self_attention import check_rearrange, check_self_attention
 from grace.kernels.decode.tensors import NO_BLOCK
 
-__all__ = ["SelfAttentionTiles", "rearrange_triton", "self_attention_triton"]
-
 _REARRANGED_ROWS = 128  # of a program
 
 

@@ -14,19 +14,7 @@ from torch import Tensor
 from grace.configs.errors import ConfigError
 from grace.index.snapshot import Snapshot
 from grace.index.users.user_rows import UserRows
-from grace.kernels.decode.needed_rows import needed_rows
-
-__all__ = [
-    "MOST_SETS_ON_GPU",
-    "NO_BLOCK",
-    "Beams",
-    "BloomTensors",
-    "Candidates",
-    "DecodeIndex",
-    "QueryTensors",
-    "UserTensors",
-    "on_device",
-]
+from grace.kernels.decode.needed_rows import NeededRows, needed_rows
 
 MOST_SETS_ON_GPU = 8
 """The most targeting sets that admission on a GPU tests: kMostSets of native/cuda/admission.cuh."""
@@ -91,26 +79,22 @@ class DecodeIndex:
         )
         if matchers is None:
             return index
-        needed = needed_rows(matchers.bitmask, trie)
+        bitmask_index, bitmask_offsets = _row_ids(needed_rows(matchers.bitmask, trie), device)
         blooms = []
         for target_set, bloom in zip(snapshot.schema.sets, matchers.blooms, strict=True):
-            own = needed_rows(bloom.rows, trie, bloom.star)
+            own, offsets = _row_ids(needed_rows(bloom.rows, trie, bloom.star), device)
+            table, star = _words(bloom.rows.table, device), _tensor(bloom.star, device)
             blooms.append(
                 BloomTensors(
-                    index=_tensor(own.index, device),
-                    table=_words(bloom.rows.table, device),
-                    star=_tensor(bloom.star, device),
-                    bits=target_set.bloom_bits,
-                    hashes=target_set.bloom_hashes,
-                    offsets=None if own.offsets is None else _tensor(own.offsets, device),
+                    own, table, star, target_set.bloom_bits, target_set.bloom_hashes, offsets
                 )
             )
         return replace(
             index,
-            bitmask_index=_tensor(needed.index, device),
+            bitmask_index=bitmask_index,
             bitmask_table=_words(matchers.bitmask.table, device),
             blooms=tuple(blooms),
-            bitmask_offsets=None if needed.offsets is None else _tensor(needed.offsets, device),
+            bitmask_offsets=bitmask_offsets,
         )
 
     def without_matchers(self) -> "DecodeIndex":
@@ -212,6 +196,11 @@ def _require_few_sets(snapshot: Snapshot, device: torch.device) -> None:
             f"tests at most {MOST_SETS_ON_GPU} while decoding: build with fewer or in mode cd, "
             "or use device cpu"
         )
+
+
+def _row_ids(rows: NeededRows, device: torch.device) -> tuple[Tensor, Tensor | None]:
+    offsets = None if rows.offsets is None else _tensor(rows.offsets, device)
+    return _tensor(rows.index, device), offsets
 
 
 def _tensor(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:

@@ -6,8 +6,6 @@ from torch import Tensor
 from grace.kernels.checks import require_tensor
 from grace.kernels.row_stable import matmul
 
-__all__ = ["check_encoder_attention", "encoder_attention_reference"]
-
 
 def encoder_attention_reference(
     queries: Tensor,

@@ -17,8 +17,6 @@ from grace.kernels.attention_triton import LOG2_E, add_keys, padded
 from grace.kernels.checks import require_contiguous
 from grace.kernels.encoder.encoder_attention import check_encoder_attention
 
-__all__ = ["encoder_attention_triton"]
-
 
 class _Tiles(NamedTuple):
     """A program does `queries` queries, with `keys` keys at a time, both powers of two."""

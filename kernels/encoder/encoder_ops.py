@@ -17,8 +17,6 @@ from grace.kernels.encoder.norm_and_gates import (
 )
 from grace.kernels.row_stable import linear
 
-__all__ = ["PLAIN_ENCODER", "EncoderOps", "add_product_reference"]
-
 
 class EncoderAttention(Protocol):
     def __call__(

@@ -6,15 +6,6 @@ from torch import Tensor
 from grace.kernels.checks import require_tensor
 from grace.kernels.row_stable import sigmoid
 
-__all__ = [
-    "check_gate",
-    "check_open_hidden",
-    "check_rms_norm",
-    "gate_reference",
-    "open_hidden_reference",
-    "rms_norm_reference",
-]
-
 
 def rms_norm_reference(x: Tensor, gain: Tensor, eps: float) -> Tensor:
     """Return x / sqrt(mean(x^2) + eps) * gain, the mean in float32.   [..., d], [d] -> [..., d]"""

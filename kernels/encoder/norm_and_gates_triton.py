@@ -13,8 +13,6 @@ from torch import Tensor
 from grace.kernels.checks import require_contiguous
 from grace.kernels.encoder.norm_and_gates import check_gate, check_open_hidden, check_rms_norm
 
-__all__ = ["gate_triton", "open_hidden_triton", "rms_norm_triton"]
-
 _TILE = 2048  # elements of a program
 
 

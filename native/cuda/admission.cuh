@@ -1,8 +1,7 @@
 // The addresses that admission reads. They are written into device memory for each batch, so that a
 // captured graph finds the batch's users and snapshot. kernels/decode/admit_children_cuda.py has
 // the same layout.
-#ifndef GRACE_ADMISSION_CUH_
-#define GRACE_ADMISSION_CUH_
+#pragma once
 
 #include <cstdint>
 
@@ -44,5 +43,3 @@ struct Admission {
 };
 
 }  // namespace grace
-
-#endif  // GRACE_ADMISSION_CUH_

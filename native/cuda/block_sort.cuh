@@ -1,8 +1,7 @@
 // Sorts distinct keys with one block of 1,024 threads. If the first halves of the keys spread well,
 // they go into buckets, and each key counts its rank in its bucket. Otherwise warps sort runs by
 // shuffles, and merges follow in which every key finds its rank in the other run by bisection.
-#ifndef GRACE_BLOCK_SORT_CUH_
-#define GRACE_BLOCK_SORT_CUH_
+#pragma once
 
 #include <cstdint>
 
@@ -138,5 +137,3 @@ __device__ inline uint64_t* sort_block(uint64_t* keys, uint64_t* spare, int32_t 
 }
 
 }  // namespace grace
-
-#endif  // GRACE_BLOCK_SORT_CUH_

@@ -2,8 +2,7 @@
 //
 // Code compiled for GPUs with thread block clusters uses them; in other code a cluster is one
 // block. A launch must ask which code it starts.
-#ifndef GRACE_CLUSTER_CUH_
-#define GRACE_CLUSTER_CUH_
+#pragma once
 
 #include <cooperative_groups.h>
 
@@ -85,5 +84,3 @@ __device__ T* in_first_block(T* own) {
 }
 
 }  // namespace grace
-
-#endif  // GRACE_CLUSTER_CUH_

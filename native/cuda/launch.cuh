@@ -1,6 +1,5 @@
 // The parts that all kernels and their launchers share.
-#ifndef GRACE_LAUNCH_CUH_
-#define GRACE_LAUNCH_CUH_
+#pragma once
 
 #include <cuda_runtime.h>
 
@@ -57,5 +56,3 @@ void launch(const char* what, void* stream, const LaunchShape& shape, void (*ker
 }
 
 }  // namespace grace
-
-#endif  // GRACE_LAUNCH_CUH_

@@ -6,8 +6,7 @@
 // flight. If a child has several rows (k-way), its first row is tested alone, which decides nearly
 // all. Then the lanes share the other rows of the undecided children: one row per child at first,
 // more as children drop out.
-#ifndef GRACE_MATCH_CHILDREN_CUH_
-#define GRACE_MATCH_CHILDREN_CUH_
+#pragma once
 
 #include <cstdint>
 
@@ -330,5 +329,3 @@ __device__ uint32_t test_children(const Admission& at, const BeamRow& beam, uint
 }
 
 }  // namespace grace
-
-#endif  // GRACE_MATCH_CHILDREN_CUH_

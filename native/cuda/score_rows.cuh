@@ -2,8 +2,7 @@
 // best score of each of its 32 groups of candidates: a group has the places that are equal
 // modulo 32. A row without candidates is not read. A group with a score that is NaN or +inf gets
 // NaN.
-#ifndef GRACE_SCORE_ROWS_CUH_
-#define GRACE_SCORE_ROWS_CUH_
+#pragma once
 
 #include <cstdint>
 
@@ -109,5 +108,3 @@ __global__ void __launch_bounds__(kScoreBlock, kScoreBlocks) score_rows(Selectio
 }
 
 }  // namespace grace
-
-#endif  // GRACE_SCORE_ROWS_CUH_

@@ -1,7 +1,6 @@
 // The tensors that selection reads and writes; kernels/decode/select_beams_cuda.py has the same
 // layout.
-#ifndef GRACE_SELECTION_CUH_
-#define GRACE_SELECTION_CUH_
+#pragma once
 
 #include <cuda_fp16.h>
 
@@ -108,5 +107,3 @@ __device__ inline int32_t candidates_of_row(const Selection& from, int64_t row) 
 }
 
 }  // namespace grace
-
-#endif  // GRACE_SELECTION_CUH_

@@ -1,6 +1,5 @@
 // A threshold by histograms: it separates the lowest `want` keys of a cluster, digit by digit.
-#ifndef GRACE_THRESHOLD_CUH_
-#define GRACE_THRESHOLD_CUH_
+#pragma once
 
 #include <cstdint>
 
@@ -83,5 +82,3 @@ __device__ uint64_t find_threshold(Histogram& histogram, uint32_t want, uint32_t
 }
 
 }  // namespace grace
-
-#endif  // GRACE_THRESHOLD_CUH_

@@ -6,7 +6,6 @@
 
 #include "grace/abi.h"
 #include "grace/match.h"
-#include "grace/matcher_ids.h"
 #include "grace/parallel.h"
 
 // One set's matchers, and the Bloom queries of all requests against them.

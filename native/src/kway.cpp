@@ -206,8 +206,7 @@ void fill_run(const int64_t* offsets, const int32_t* sids, const Rows& rows, con
     for (int32_t p = 0; p < made.used(); ++p) {
       int32_t id = made.same_row(p);
       if (id == kNoRow) {
-        const uint32_t hash = grace::hash_span(made.bits(p), rows.words);
-        id = -1 - run.joined.find_or_add(made.bits(p), rows.words, hash);
+        id = -1 - run.joined.find_or_add(made.bits(p), rows.words);
       }
       run.ids.push_back(id);
     }
@@ -228,13 +227,12 @@ void merge(const Rows& rows, const Spec& spec, Level& level) {
         int32_t& known = *id >= 0 ? of_table[*id] : of_joined[-1 - *id];
         if (known == kNoRow) {
           const uint64_t* row = *id >= 0 ? rows.at(*id) : run.joined.span(-1 - *id);
-          known = level.rows.find_or_add(row, rows.words, grace::hash_span(row, rows.words));
+          known = level.rows.find_or_add(row, rows.words);
         }
         *id = known;
       }
       if (level.counts[node] < spec.width && level.zeros == kNoRow) {
-        const uint32_t hash = grace::hash_span(zeros.data(), rows.words);
-        level.zeros = level.rows.find_or_add(zeros.data(), rows.words, hash);
+        level.zeros = level.rows.find_or_add(zeros.data(), rows.words);
       }
     }
     run.joined = Interner<uint64_t>();

@@ -2,7 +2,6 @@
 // before has prefetched, and prefetches what the next step reads.
 #include <algorithm>
 
-#include "grace/cache.h"
 #include "grace/expand.h"
 #include "grace/match.h"
 
@@ -116,9 +115,9 @@ void mark_user_values(const Ads& ads, const Request& request, Scratch& scratch) 
   for (size_t s = 0; s < ads.sets.size(); ++s) {
     const UserSet& user = request.sets[s];
     std::vector<uint64_t>& bits = scratch.user_values[s];
-    bits.resize(static_cast<size_t>((ads.sets[s].num_values + 63) / 64));
+    bits.resize((ads.sets[s].num_values + 63) / 64);
     for (int64_t i = 0; i < user.count; ++i) {
-      bits[static_cast<size_t>(user.ids[i] >> 6)] |= uint64_t{1} << (user.ids[i] & 63);
+      bits[user.ids[i] >> 6] |= uint64_t{1} << (user.ids[i] & 63);
     }
   }
 }
@@ -127,7 +126,7 @@ void unmark_user_values(const Ads& ads, const Request& request, Scratch& scratch
   for (size_t s = 0; s < ads.sets.size(); ++s) {
     const UserSet& user = request.sets[s];
     for (int64_t i = 0; i < user.count; ++i) {
-      scratch.user_values[s][static_cast<size_t>(user.ids[i] >> 6)] = 0;
+      scratch.user_values[s][user.ids[i] >> 6] = 0;
     }
   }
 }

@@ -5,11 +5,10 @@
 // element, which every user has, the entry needs no other row.
 #include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "grace/abi.h"
-#include "grace/matcher_ids.h"
+#include "grace/match.h"
 #include "grace/parallel.h"
 
 namespace {
@@ -35,18 +34,8 @@ struct Rows {
   }
 };
 
-struct Task {
-  std::vector<int32_t> counts;  // of each entry
-  std::vector<int32_t> ids;
-};
-
-struct Needed {
-  std::vector<Task> tasks;
-};
-
-// Appends the needed rows of an entry.
+// Appends the needed rows of an entry to `kept`, which is empty.
 void keep(const Rows& rows, const int32_t* ids, int64_t count, std::vector<int32_t>& kept) {
-  const size_t begin = kept.size();
   if (rows.star != nullptr) {
     for (int64_t i = 0; i < count; ++i) {
       if (rows.star[ids[i]] != 0) return kept.push_back(ids[i]);
@@ -55,8 +44,8 @@ void keep(const Rows& rows, const int32_t* ids, int64_t count, std::vector<int32
   for (int64_t i = 0; i < count; ++i) {
     const int32_t id = ids[i];
     if (i > 0 && id == ids[i - 1]) continue;
-    const auto first = kept.begin() + static_cast<int64_t>(begin);
-    const auto last = first + static_cast<int64_t>(std::min(kept.size() - begin, kMostCompared));
+    const auto first = kept.begin();
+    const auto last = first + static_cast<int64_t>(std::min(kept.size(), kMostCompared));
     if (std::any_of(first, last, [&](int32_t k) { return k == id || rows.contained(id, k); })) {
       continue;
     }
@@ -68,52 +57,36 @@ void keep(const Rows& rows, const int32_t* ids, int64_t count, std::vector<int32
 
 }  // namespace
 
-// `star` is uint8 [rows] of a set's rows, or null. `needed` receives a handle for
-// grace_needed_rows_take, and num_ids the number of ids to take.
+// `ids` are a copy of the matcher's, in place of which come the needed ones, entry after entry:
+// those of entry j are ids[offsets[j]] .. ids[offsets[j + 1]]; offsets int32 [entries + 1]. `star`
+// is uint8 [rows] of a set's rows, or null. If num_ids is more than int32 can number, the arrays
+// mean nothing.
 GRACE_API int32_t grace_needed_rows(int32_t threads, int64_t entries,
                                     const GraceMatcherIds* matcher, const uint64_t* table,
-                                    int32_t words, const uint8_t* star, void** needed,
-                                    int64_t* num_ids) {
+                                    int32_t words, const uint8_t* star, int32_t* ids,
+                                    int32_t* offsets, int64_t* num_ids) {
   return grace::guarded([&] {
     const Rows rows{table, star, words};
-    auto made = std::make_unique<Needed>();
-    made->tasks.resize((entries + kEntriesPerTask - 1) / kEntriesPerTask);
-    grace::parallel_tasks(static_cast<int64_t>(made->tasks.size()), threads, [&](int64_t t) {
-      Task& task = made->tasks[t];
-      const int64_t begin = t * kEntriesPerTask;
-      const int64_t end = std::min(entries, begin + kEntriesPerTask);
-      task.counts.reserve(end - begin);
-      task.ids.reserve(end - begin);
-      for (int64_t entry = begin; entry < end; ++entry) {
+    const int64_t tasks = (entries + kEntriesPerTask - 1) / kEntriesPerTask;
+    grace::parallel_tasks(tasks, threads, [&](int64_t task) {
+      std::vector<int32_t> kept;
+      const int64_t end = std::min(entries, (task + 1) * kEntriesPerTask);
+      for (int64_t entry = task * kEntriesPerTask; entry < end; ++entry) {
         const grace::IdRange of = grace::ids_of(*matcher, entry);
         grace::require(of.begin < of.end, "needed_rows: an entry without rows");
-        const size_t before = task.ids.size();
-        keep(rows, matcher->ids + of.begin, of.end - of.begin, task.ids);
-        task.counts.push_back(static_cast<int32_t>(task.ids.size() - before));
+        kept.clear();
+        keep(rows, ids + of.begin, of.end - of.begin, kept);
+        std::copy(kept.begin(), kept.end(), ids + of.begin);
+        offsets[entry + 1] = static_cast<int32_t>(kept.size());
       }
     });
-    *num_ids = 0;
-    for (const Task& task : made->tasks) *num_ids += static_cast<int64_t>(task.ids.size());
-    *needed = made.release();
-  });
-}
-
-// Copies out: the ids of entry j are ids[offsets[j]] .. ids[offsets[j + 1]]; offsets int32
-// [entries + 1], ids int32 [num_ids], at most 2^31 - 1 of them.
-GRACE_API int32_t grace_needed_rows_take(const void* needed, int32_t* offsets, int32_t* ids) {
-  return grace::guarded([&] {
-    int32_t total = 0;
-    for (const Task& task : static_cast<const Needed*>(needed)->tasks) {
-      ids = std::copy(task.ids.begin(), task.ids.end(), ids);
-      for (const int32_t count : task.counts) {
-        *offsets++ = total;
-        total += count;
-      }
+    offsets[0] = 0;
+    int64_t total = 0;
+    for (int64_t entry = 0; entry < entries; ++entry) {
+      std::copy_n(ids + grace::ids_of(*matcher, entry).begin, offsets[entry + 1], ids + total);
+      total += offsets[entry + 1];
+      offsets[entry + 1] = static_cast<int32_t>(total);
     }
-    *offsets = total;
+    *num_ids = total;
   });
-}
-
-GRACE_API int32_t grace_needed_rows_free(void* needed) {
-  return grace::guarded([&] { delete static_cast<Needed*>(needed); });
 }

@@ -1,19 +1,101 @@
 // Matched ads to the bytes of grace.v1.RetrieveResponse: small fields in the order of their
 // numbers, the long ones after them.
+#include <cstring>
+#include <string_view>
 #include <vector>
 
 #include "grace/abi.h"
 #include "grace/expand.h"
-#include "grace/wire_writer.h"
+#include "grace/wire.h"
 
 namespace {
 
+using grace::require;
 using grace::exact::Reply;
-using grace::wire::packed_size;
-using grace::wire::Writer;
+using grace::wire::kBytes;
+using grace::wire::kVarint;
+using grace::wire::tag_of;
 
 constexpr int kTimings = 5;
 
+int64_t varint_size(uint64_t value) {
+  int64_t size = 1;
+  for (; value >= 0x80; value >>= 7) ++size;
+  return size;
+}
+
+// The size of a packed field of `bytes` bytes, whose number is below 16.
+int64_t packed_size(int64_t bytes) {
+  return bytes == 0 ? 0 : 1 + varint_size(static_cast<uint64_t>(bytes)) + bytes;
+}
+
+// Protocol buffers' wire format, written into room that the caller has counted.
+class Writer {
+ public:
+  Writer(uint8_t* begin, int64_t room) : begin_(begin), at_(begin), end_(begin + room) {}
+
+  int64_t written() const { return at_ - begin_; }
+
+  void varint(uint64_t value) {
+    require(end_ - at_ >= varint_size(value), kNoRoom);
+    for (; value >= 0x80; value >>= 7) *at_++ = static_cast<uint8_t>(value | 0x80);
+    *at_++ = static_cast<uint8_t>(value);
+  }
+
+  void bytes(const void* from, int64_t size) {
+    require(end_ - at_ >= size, kNoRoom);
+    if (size > 0) std::memcpy(at_, from, static_cast<size_t>(size));
+    at_ += size;
+  }
+
+  void head(uint32_t field, int64_t size) {
+    varint(tag_of(field, kBytes));
+    varint(static_cast<uint64_t>(size));
+  }
+
+  // As proto3 has it, what is zero or empty is not written.
+  void number(uint32_t field, uint64_t value) {
+    if (value == 0) return;
+    varint(tag_of(field, kVarint));
+    varint(value);
+  }
+
+  void text(uint32_t field, std::string_view value) {
+    if (!value.empty()) packed(field, value.data(), static_cast<int64_t>(value.size()));
+  }
+
+  // The numbers of a packed field, as they are in memory.
+  void packed(uint32_t field, const void* from, int64_t size) {
+    if (size == 0) return;
+    head(field, size);
+    bytes(from, size);
+  }
+
+ private:
+  static constexpr const char* kNoRoom = "wire: no room for the message";
+
+  uint8_t* begin_;
+  uint8_t* at_;
+  uint8_t* end_;
+};
+
+// The size of a message of the numbers 1, 2, ...
+template <typename Number>
+int64_t numbers_size(const Number* values, int fields) {
+  int64_t size = 0;
+  for (int i = 0; i < fields; ++i) {
+    if (values[i] != 0) size += 1 + varint_size(static_cast<uint64_t>(values[i]));
+  }
+  return size;
+}
+
+// A message of numbers as field `field`, written even if all of them are zero.
+template <typename Number>
+void write_numbers(Writer& out, uint32_t field, const Number* values, int fields) {
+  out.head(field, numbers_size(values, fields));
+  for (int i = 0; i < fields; ++i)
+    out.number(static_cast<uint32_t>(i) + 1, static_cast<uint64_t>(values[i]));
+}
 // Bytes of other fields that are the same for the whole batch, or that Python has written.
 struct Texts {
   const char* const* begins;
@@ -40,9 +122,9 @@ void write_reply(Writer& out, const Reply& reply, std::string_view request_id,
   const int64_t counts[] = {reply.counts.leaves, reply.counts.generated, reply.counts.matched,
                             returned};
   out.text(1, request_id);
-  grace::wire::write_numbers(out, 5, counts, 4);
+  write_numbers(out, 5, counts, 4);
   out.bytes(served_by.data(), static_cast<int64_t>(served_by.size()));
-  grace::wire::write_numbers(out, 8, timings, kTimings);
+  write_numbers(out, 8, timings, kTimings);
   out.bytes(ignored.data(), static_cast<int64_t>(ignored.size()));
   out.number(10, returned < reply.counts.matched ? 1 : 0);
   out.text(12, profile);
@@ -54,20 +136,20 @@ void write_sids(Writer& out, const Reply& reply, const Sids& sids) {
   std::vector<float> scores;
   std::vector<uint32_t> place_of_leaf(static_cast<size_t>(sids.width));
   for (int64_t i = 0; i < sids.width; ++i) {
-    place_of_leaf[static_cast<size_t>(i)] = static_cast<uint32_t>(scores.size());
+    place_of_leaf[i] = static_cast<uint32_t>(scores.size());
     if (sids.leaves[i] != grace::exact::kNoLeaf) scores.push_back(sids.scores[i]);
   }
   std::vector<uint32_t> sid_of_ad;
   for (const int32_t position : reply.positions) {
-    sid_of_ad.push_back(place_of_leaf.at(static_cast<size_t>(position)));
+    sid_of_ad.push_back(place_of_leaf.at(position));
   }
   const auto four_bytes = [](const auto& values) {
     return 4 * static_cast<int64_t>(values.size());
   };
   const int64_t token_bytes = four_bytes(scores) * sids.length;
   const int64_t length[] = {sids.length};
-  out.head(4, grace::wire::numbers_size(length, 1) + packed_size(token_bytes) +
-                  packed_size(four_bytes(scores)) + packed_size(four_bytes(sid_of_ad)));
+  out.head(4, numbers_size(length, 1) + packed_size(token_bytes) + packed_size(four_bytes(scores)) +
+                  packed_size(four_bytes(sid_of_ad)));
   out.number(1, static_cast<uint64_t>(sids.length));
   out.packed(2, sids.tokens, token_bytes);
   out.packed(3, scores.data(), four_bytes(scores));
@@ -98,12 +180,12 @@ GRACE_API int32_t grace_replies_write(uint64_t replies_handle, int64_t count, co
     const Texts ignored{texts + count, sizes + count};
     Writer writer(out, room);
     for (int64_t i = 0; i < count; ++i) {
-      const Reply& reply = replies.at(static_cast<size_t>(rows[i]));
+      const Reply& reply = replies.at(rows[i]);
       write_reply(writer, reply, request_ids[i], {served_by, static_cast<size_t>(served_by_size)},
                   ignored[i], {profile, static_cast<size_t>(profile_size)}, timings + i * kTimings);
       if (first_sids[i] >= 0) {
-        grace::require(first_sids[i] + reply.counts.leaves <= sids,
-                       "replies_write: fewer SIDs than live leaves");
+        require(first_sids[i] + reply.counts.leaves <= sids,
+                "replies_write: fewer SIDs than live leaves");
         const int64_t row = rows[i] * width;
         write_sids(
             writer, reply,

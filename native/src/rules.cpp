@@ -30,7 +30,6 @@ struct GraceAttributeBits {
 
 namespace {
 
-using grace::hash_span;
 using grace::Interner;
 using grace::Range;
 
@@ -128,7 +127,7 @@ class RuleTable {
       if (!encode_attribute(attribute, include, exclude, bitmask, column, fault)) return false;
       column += 2;
     }
-    parts[0] = bitmasks_.find(bitmask, words_, hash_span(bitmask, words_));
+    parts[0] = bitmasks_.find(bitmask, words_);
     for (size_t s = 0; s < sets_.size(); ++s, column += 2) {
       const List include = list_of(columns[column], row);
       const List exclude = list_of(columns[column + 1], row);
@@ -137,7 +136,7 @@ class RuleTable {
       if (!encode_set(include, exclude, codes, out.scratch, column, fault)) return false;
       const int32_t* span = codes.data() + begin;
       const auto length = static_cast<int64_t>(codes.size() - begin);
-      parts[1 + s] = sets_[s].find(span, length, hash_span(span, length));
+      parts[1 + s] = sets_[s].find(span, length);
     }
     return true;
   }
@@ -215,21 +214,21 @@ class RuleTable {
     if (std::find(parts.begin(), parts.end(), Interner<int32_t>::kAbsent) != parts.end()) {
       return kNewRule;
     }
-    const int32_t rule = rules_.find(parts.data(), count, hash_span(parts.data(), count));
+    const int32_t rule = rules_.find(parts.data(), count);
     return rule == Interner<int32_t>::kAbsent ? kNewRule : rule;
   }
 
   int32_t add_rule(const Encoded& from, int64_t row) {
     std::vector<int32_t> parts;
     const uint64_t* bitmask = from.bitmasks.data() + row * words_;
-    parts.push_back(bitmasks_.find_or_add(bitmask, words_, hash_span(bitmask, words_)));
+    parts.push_back(bitmasks_.find_or_add(bitmask, words_));
     for (size_t s = 0; s < sets_.size(); ++s) {
       const int32_t* span = from.set_codes[s].data() + from.set_offsets[s][row];
       const int64_t length = from.set_offsets[s][row + 1] - from.set_offsets[s][row];
-      parts.push_back(sets_[s].find_or_add(span, length, hash_span(span, length)));
+      parts.push_back(sets_[s].find_or_add(span, length));
     }
     const auto count = static_cast<int64_t>(parts.size());
-    return rules_.find_or_add(parts.data(), count, hash_span(parts.data(), count));
+    return rules_.find_or_add(parts.data(), count);
   }
 
   int32_t words_;

@@ -5,12 +5,13 @@
 // every offset and id is compared with its bounds before it is followed.
 #include <cmath>
 #include <cstdint>
-#include <cstring>
+#include <string_view>
 #include <vector>
 
 #include "grace/abi.h"
 #include "grace/match.h"
 #include "grace/parallel.h"
+#include "grace/utf8.h"
 
 namespace grace {
 namespace {
@@ -91,94 +92,48 @@ void check_groups(const Offset* offsets, int64_t groups, const Value* values, in
   });
 }
 
-bool is_continuation(uint8_t byte) { return (byte & 0xC0) == 0x80; }
-
-// The length of the well-formed character (Unicode, table 3-7) that starts at `text`; 0 if none
-// does.
-int64_t character_length(const uint8_t* text, int64_t left) {
-  const uint8_t lead = text[0];
-  if (lead < 0x80) return 1;
-  if (lead < 0xC2 || lead > 0xF4) return 0;
-  const int64_t length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-  if (left < length) return 0;
-  for (int64_t i = 1; i < length; ++i) {
-    if (!is_continuation(text[i])) return 0;
-  }
-  const uint8_t second = text[1];
-  if (lead == 0xE0 && second < 0xA0) return 0;  // could be shorter
-  if (lead == 0xED && second > 0x9F) return 0;  // a surrogate
-  if (lead == 0xF0 && second < 0x90) return 0;
-  if (lead == 0xF4 && second > 0x8F) return 0;  // above U+10FFFF
-  return length;
-}
-
-bool is_utf8(const uint8_t* text, int64_t bytes) {
-  for (int64_t at = 0; at < bytes;) {
-    const int64_t length = character_length(text + at, bytes - at);
-    if (length == 0) return false;
-    at += length;
-  }
-  return true;
-}
-
-bool text_below(const uint8_t* a, int64_t a_bytes, const uint8_t* b, int64_t b_bytes) {
-  const int64_t common = std::min(a_bytes, b_bytes);
-  const int order = common == 0 ? 0 : std::memcmp(a, b, static_cast<size_t>(common));
-  return order < 0 || (order == 0 && a_bytes < b_bytes);
-}
-
 }  // namespace
-}  // namespace grace
-
-using grace::Fault;
-using grace::guarded;
-using grace::Range;
 
 GRACE_API int32_t grace_check_offsets_i32(const int32_t* offsets, int64_t groups, int64_t members,
                                           int32_t nonempty, int32_t threads, int64_t* fault) {
-  return guarded(
-      [&] { grace::check_offsets(offsets, groups, members, nonempty != 0, threads, fault); });
+  return guarded([&] { check_offsets(offsets, groups, members, nonempty != 0, threads, fault); });
 }
 
 GRACE_API int32_t grace_check_offsets_i64(const int64_t* offsets, int64_t groups, int64_t members,
                                           int32_t nonempty, int32_t threads, int64_t* fault) {
-  return guarded(
-      [&] { grace::check_offsets(offsets, groups, members, nonempty != 0, threads, fault); });
+  return guarded([&] { check_offsets(offsets, groups, members, nonempty != 0, threads, fault); });
 }
 
 // Tokens of `groups` nodes.
 GRACE_API int32_t grace_check_groups_i32_u16(const int32_t* offsets, int64_t groups,
                                              const uint16_t* values, int64_t count,
                                              int64_t greatest, int32_t threads, int64_t* fault) {
-  return guarded(
-      [&] { grace::check_groups(offsets, groups, values, count, greatest, threads, fault); });
+  return guarded([&] { check_groups(offsets, groups, values, count, greatest, threads, fault); });
 }
 
 // Value ids of set rules.
 GRACE_API int32_t grace_check_groups_i64_i32(const int64_t* offsets, int64_t groups,
                                              const int32_t* values, int64_t count, int64_t greatest,
                                              int32_t threads, int64_t* fault) {
-  return guarded(
-      [&] { grace::check_groups(offsets, groups, values, count, greatest, threads, fault); });
+  return guarded([&] { check_groups(offsets, groups, values, count, greatest, threads, fault); });
 }
 
 // Ad ids of leaves.
 GRACE_API int32_t grace_check_groups_i64_i64(const int64_t* offsets, int64_t groups,
                                              const int64_t* values, int64_t count, int64_t greatest,
                                              int32_t threads, int64_t* fault) {
-  return guarded(
-      [&] { grace::check_groups(offsets, groups, values, count, greatest, threads, fault); });
+  return guarded([&] { check_groups(offsets, groups, values, count, greatest, threads, fault); });
 }
 
 // begin <= ids[i * stride] < end for every i in [0, count).
 GRACE_API int32_t grace_check_ids(const int32_t* ids, int64_t count, int64_t stride, int64_t begin,
                                   int64_t end, int32_t threads, int64_t* fault) {
   return guarded([&] {
-    grace::require(stride >= 1, "stride must be at least 1");
-    grace::first_fault(count, threads, fault, [&](Range range) -> Fault {
+    require(stride >= 1, "stride must be at least 1");
+    first_fault(count, threads, fault, [&](Range range) -> Fault {
       for (int64_t i = range.begin; i < range.end; ++i) {
         const int64_t id = ids[i * stride];
-        if (id < begin || id >= end) return {grace::kOutOfRange, i};
+        if (id < begin || id >= end) return {kOutOfRange, i};
       }
       return {};
     });
@@ -189,13 +144,13 @@ GRACE_API int32_t grace_check_ids(const int32_t* ids, int64_t count, int64_t str
 GRACE_API int32_t grace_check_padding(const uint64_t* table, int64_t rows, int64_t words,
                                       int64_t bits, int32_t threads, int64_t* fault) {
   return guarded([&] {
-    grace::require(words >= 1 && bits >= 0 && bits <= words * 64 && bits > (words - 1) * 64 - 1,
-                   "bits must end in the last word of a row");
+    require(words >= 1 && bits >= 0 && bits <= words * 64 && bits > (words - 1) * 64 - 1,
+            "bits must end in the last word of a row");
     const int64_t used = bits - (words - 1) * 64;
     const uint64_t padding = used == 64 ? 0 : ~uint64_t{0} << used;
-    grace::first_fault(rows, threads, fault, [&](Range range) -> Fault {
+    first_fault(rows, threads, fault, [&](Range range) -> Fault {
       for (int64_t row = range.begin; row < range.end; ++row) {
-        if ((table[row * words + words - 1] & padding) != 0) return {grace::kPaddingBit, row};
+        if ((table[row * words + words - 1] & padding) != 0) return {kPaddingBit, row};
       }
       return {};
     });
@@ -207,16 +162,16 @@ GRACE_API int32_t grace_check_stars(const uint64_t* table, const uint8_t* star, 
                                     int64_t bits, int64_t hashes, uint64_t star_hash,
                                     int32_t threads, int64_t* fault) {
   return guarded([&] {
-    grace::require(bits >= 64 && bits <= 65536 && (bits & (bits - 1)) == 0,
-                   "bloom_bits must be a power of two from 64 to 65536");
-    grace::require(hashes >= 1 && hashes <= 4, "bloom_hashes must be 1 to 4");
-    const grace::BloomShape shape{static_cast<uint32_t>(bits), static_cast<uint32_t>(hashes)};
+    require(bits >= 64 && bits <= 65536 && (bits & (bits - 1)) == 0,
+            "bloom_bits must be a power of two from 64 to 65536");
+    require(hashes >= 1 && hashes <= 4, "bloom_hashes must be 1 to 4");
+    const BloomShape shape{static_cast<uint32_t>(bits), static_cast<uint32_t>(hashes)};
     const int64_t words = bits / 64;
-    grace::first_fault(rows, threads, fault, [&](Range range) -> Fault {
+    first_fault(rows, threads, fault, [&](Range range) -> Fault {
       for (int64_t row = range.begin; row < range.end; ++row) {
-        if (star[row] > 1) return {grace::kStarFlag, row};
-        const bool contained = grace::bloom_contains(table + row * words, star_hash, shape);
-        if ((star[row] == 1) != contained) return {grace::kStarRow, row};
+        if (star[row] > 1) return {kStarFlag, row};
+        const bool contained = bloom_contains(table + row * words, star_hash, shape);
+        if ((star[row] == 1) != contained) return {kStarRow, row};
       }
       return {};
     });
@@ -229,13 +184,13 @@ GRACE_API int32_t grace_check_lookup(const int64_t* ad_ids, const int32_t* looku
                                      int32_t threads, int64_t* fault) {
   return guarded([&] {
     const auto inside = [&](int64_t i) { return lookup[i] >= 0 && lookup[i] < ads; };
-    grace::first_fault(ads, threads, fault, [&](Range range) -> Fault {
+    first_fault(ads, threads, fault, [&](Range range) -> Fault {
       for (int64_t i = range.begin; i < range.end; ++i) {
-        if (!inside(i)) return {grace::kOutOfRange, i};
+        if (!inside(i)) return {kOutOfRange, i};
         if (i == 0) continue;
         // A predecessor that is itself out of range is reported by its own position.
         if (inside(i - 1) && ad_ids[lookup[i]] <= ad_ids[lookup[i - 1]]) {
-          return {grace::kNotAscending, i};
+          return {kNotAscending, i};
         }
       }
       return {};
@@ -246,9 +201,9 @@ GRACE_API int32_t grace_check_lookup(const int64_t* ad_ids, const int32_t* looku
 GRACE_API int32_t grace_check_finite(const float* values, int64_t count, int32_t threads,
                                      int64_t* fault) {
   return guarded([&] {
-    grace::first_fault(count, threads, fault, [&](Range range) -> Fault {
+    first_fault(count, threads, fault, [&](Range range) -> Fault {
       for (int64_t i = range.begin; i < range.end; ++i) {
-        if (!std::isfinite(values[i])) return {grace::kNotFinite, i};
+        if (!std::isfinite(values[i])) return {kNotFinite, i};
       }
       return {};
     });
@@ -259,22 +214,23 @@ GRACE_API int32_t grace_check_finite(const float* values, int64_t count, int32_t
 GRACE_API int32_t grace_check_strings(const int64_t* offsets, int64_t count, const uint8_t* utf8,
                                       int64_t bytes, int32_t threads, int64_t* fault) {
   return guarded([&] {
-    grace::require(bytes >= 0, "bytes is negative");
+    require(bytes >= 0, "bytes is negative");
     const auto inside = [&](int64_t i) {
       return offsets[i] >= 0 && offsets[i] <= offsets[i + 1] && offsets[i + 1] <= bytes;
     };
-    const auto length = [&](int64_t i) { return offsets[i + 1] - offsets[i]; };
-    grace::first_fault(count, threads, fault, [&](Range range) -> Fault {
+    const auto text = [&](int64_t i) {
+      const auto size = static_cast<size_t>(offsets[i + 1] - offsets[i]);
+      return std::string_view(reinterpret_cast<const char*>(utf8) + offsets[i], size);
+    };
+    first_fault(count, threads, fault, [&](Range range) -> Fault {
       for (int64_t i = range.begin; i < range.end; ++i) {
-        if (!inside(i)) return {grace::kOffsetDescends, i + 1};
-        const uint8_t* text = utf8 + offsets[i];
-        if (!grace::is_utf8(text, length(i))) return {grace::kNotUtf8, i};
-        if (i == 0 || !inside(i - 1)) continue;
-        if (!grace::text_below(utf8 + offsets[i - 1], length(i - 1), text, length(i))) {
-          return {grace::kNotAscending, i};
-        }
+        if (!inside(i)) return {kOffsetDescends, i + 1};
+        if (!is_utf8(text(i))) return {kNotUtf8, i};
+        if (i > 0 && inside(i - 1) && text(i) <= text(i - 1)) return {kNotAscending, i};
       }
       return {};
     });
   });
 }
+
+}  // namespace grace

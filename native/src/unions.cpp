@@ -51,8 +51,7 @@ Interner<uint64_t> intern_run(const Items& from, grace::Range run, int32_t* inde
       const uint64_t* row = from.table + int64_t{from.row(i)} * from.words;
       for (int32_t w = 0; w < from.words; ++w) joined[w] |= row[w];
     }
-    const uint32_t hash = grace::hash_span(joined.data(), from.words);
-    index[group] = rows.find_or_add(joined.data(), from.words, hash);
+    index[group] = rows.find_or_add(joined.data(), from.words);
     if (!mixed) same[first] = index[group];
   }
   return rows;

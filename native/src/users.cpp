@@ -1,36 +1,104 @@
-#include "grace/users.h"
-
+// A request's user, the map `user` of grace.v1.RetrieveRequest, from the request's bytes to the
+// rows that index/users/user_rows.py describes: a schema's users behind a handle, a batch a call.
 #include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
 
 #include "grace/abi.h"
 #include "grace/id_tables.h"
 #include "grace/wire_request.h"
 #include "grace/xxh3.h"
 
-namespace grace::users {
-
-using wire::Fault;
-using wire::Field;
-using wire::kBytes;
-using wire::Reader;
-using wire::tag_of;
-using wire::Wrong;
-
 namespace {
+
+using grace::first_cell;
+using grace::hash_text;
+using grace::require;
+using grace::table_bits;
+using grace::wire::Fault;
+using grace::wire::Field;
+using grace::wire::kBytes;
+using grace::wire::Reader;
+using grace::wire::tag_of;
+using grace::wire::UnknownNames;
+using grace::wire::Wrong;
 
 constexpr std::string_view kReserved = "*";  // index.schema.RESERVED_VALUE
 constexpr int32_t kFree = -1;
+
+// Texts side by side: text i is utf8[offsets[i] .. offsets[i + 1]].
+struct Texts {
+  int64_t count;
+  const int64_t* offsets;
+  const char* utf8;
+
+  std::string_view operator[](int64_t i) const {
+    return {utf8 + offsets[i], static_cast<size_t>(offsets[i + 1] - offsets[i])};
+  }
+};
+
+// An attribute's bits: one for each listed value, and one for any other.
+struct Attribute {
+  std::unordered_map<std::string, int64_t> bit_of;
+  int64_t other;
+  int64_t missing;
+};
+
+// Finds a value's id by its hash.
+class Interned {
+ public:
+  Interned(Texts texts, uint64_t seed) : texts_(texts) {
+    const uint32_t bits = table_bits(texts.count);
+    cells_.assign(size_t{1} << bits, kFree);
+    for (int64_t id = 0; id < texts.count; ++id) {
+      size_t at = first_cell(hash_text(texts[id], seed), bits);
+      while (cells_[at] != kFree) at = (at + 1) & (cells_.size() - 1);
+      cells_[at] = static_cast<int32_t>(id);
+    }
+  }
+
+  // Returns -1 if it is none of them.
+  int32_t find(std::string_view value, uint64_t hash) const {
+    size_t at = first_cell(hash, table_bits(texts_.count));
+    while (cells_[at] != kFree && texts_[cells_[at]] != value) at = (at + 1) & (cells_.size() - 1);
+    return cells_[at];
+  }
+
+ private:
+  Texts texts_;
+  std::vector<int32_t> cells_;
+};
+
+struct Set {
+  Interned values;
+  int64_t most_values;
+};
+
+// A batch's arrays of `size` rows, not initialised. Those of sets come set after set: offsets
+// [size + 1] each, hashes and ids with room for size * most_values each.
+struct Rows {
+  int64_t size;
+  uint64_t* bitmask;
+  int32_t* offsets;
+  uint64_t* hashes;
+  int32_t* value_offsets;
+  int32_t* value_ids;
+};
 
 // Calls take(value) for each value of an entry of `user`.
 template <typename Take>
 void take_values(Reader entry, Take&& take) {
   std::string_view name;
-  wire::read_entry(entry, name, [&](Reader part) {
-    wire::each_field(part, [&](Reader& values, uint32_t tag) {
+  grace::wire::read_entry(entry, name, [&](Reader part) {
+    grace::wire::each_field(part, [&](Reader& values, uint32_t tag) {
       if (tag != tag_of(1, kBytes)) return false;
       const std::string_view value = values.bytes().text();
       if (value == kReserved) {
-        throw Fault{Wrong::kReservedValue, Field::kUserValues, 0, 0, wire::name_of(entry)};
+        throw Fault{Wrong::kReservedValue, Field::kUserValues, 0, 0, grace::wire::name_of(entry)};
       }
       take(value);
       return true;
@@ -41,9 +109,15 @@ void take_values(Reader entry, Take&& take) {
 // The distinct ones of the values added, in the order of their first coming.
 class Distinct {
  public:
-  void add(std::string_view value, uint64_t hash) { all_.push_back({value, hash}); }
+  struct Value {
+    std::string_view text;
+    uint64_t hash;
+    bool operator==(const Value& other) const { return hash == other.hash && text == other.text; }
+  };
 
+  void add(std::string_view value, uint64_t hash) { all_.push_back({value, hash}); }
   void clear() { all_.clear(); }
+  const std::vector<Value>& values() const { return all_; }
 
   void keep_first() {
     const uint32_t bits = table_bits(static_cast<int64_t>(all_.size()));
@@ -51,7 +125,7 @@ class Distinct {
     size_t kept = 0;
     for (const Value& value : all_) {
       size_t at = first_cell(value.hash, bits);
-      while (cells_[at] != kFree && !(all_[static_cast<size_t>(cells_[at])] == value)) {
+      while (cells_[at] != kFree && !(all_[cells_[at]] == value)) {
         at = (at + 1) & (cells_.size() - 1);
       }
       if (cells_[at] != kFree) continue;
@@ -61,148 +135,200 @@ class Distinct {
     all_.resize(kept);
   }
 
-  struct Value {
-    std::string_view text;
-    uint64_t hash;
-    bool operator==(const Value& other) const { return hash == other.hash && text == other.text; }
-  };
-  const std::vector<Value>& values() const { return all_; }
-
  private:
   std::vector<Value> all_;
   std::vector<int32_t> cells_;
 };
 
-}  // namespace
+class Users {
+ public:
+  Users(int64_t words, uint64_t seed) : words_(words), seed_(seed) {}
 
-Interned::Interned(Texts texts, uint64_t seed) : texts_(texts) {
-  const uint32_t bits = table_bits(texts.count);
-  cells_.assign(size_t{1} << bits, kFree);
-  for (int64_t id = 0; id < texts.count; ++id) {
-    size_t at = first_cell(hash_text(texts[id], seed), bits);
-    while (cells_[at] != kFree) at = (at + 1) & (cells_.size() - 1);
-    cells_[at] = static_cast<int32_t>(id);
+  void add(const std::string& name, Attribute attribute) {
+    const auto require_inside = [&](int64_t bit) {
+      require(bit >= 0 && bit < 64 * words_, "users: a bit is not within the row");
+    };
+    for (const auto& [value, bit] : attribute.bit_of) require_inside(bit);
+    require_inside(attribute.other);
+    require_inside(attribute.missing);
+    declare(name, {false, attributes_.size()});
+    attributes_.push_back(std::move(attribute));
   }
-}
 
-int32_t Interned::find(std::string_view value, uint64_t hash) const {
-  size_t at = first_cell(hash, table_bits(texts_.count));
-  while (cells_[at] != kFree && texts_[cells_[at]] != value) at = (at + 1) & (cells_.size() - 1);
-  return cells_[at];
-}
+  // The texts must outlive this.
+  void add_set(const std::string& name, Texts values, int64_t most_values) {
+    require(most_values >= 0 && values.count <= INT32_MAX, "users: no such set");
+    declare(name, {true, sets_.size()});
+    sets_.push_back({Interned(values, seed_), most_values});
+  }
 
-// The entry that counts of each declared name, a null reader where there is none, and of each other
-// name.
-struct Users::Given {
-  struct Other {
-    std::string_view name;
-    size_t parent;
-    Reader entry;
+  // Before the first row: where it begins in the sets' arrays.
+  void begin(const Rows& rows) const {
+    for (size_t s = 0; s < sets_.size(); ++s) {
+      const int64_t first = static_cast<int64_t>(s) * (rows.size + 1);
+      rows.offsets[first] = rows.value_offsets[first] = 0;
+    }
+  }
+
+  // Reads one request's user into its row; the rows before it must have been read. Throws Fault.
+  void read(Reader request, int64_t row, const Rows& rows, UnknownNames& unknown) const {
+    Given given = find(request);
+    uint64_t* bits = rows.bitmask + row * words_;
+    std::fill_n(bits, words_, 0);
+    for (size_t i = 0; i < attributes_.size(); ++i) {
+      set_bits(attributes_[i], given.attributes[i], bits);
+    }
+    int64_t before = 0;
+    for (size_t i = 0; i < sets_.size(); ++i) {
+      read_set(i, before, given.sets[i], row, rows);
+      before += rows.size * sets_[i].most_values;
+    }
+    for (const Given::Other& other : given.others.sorted()) {
+      take_values(other.entry, [](std::string_view) {});
+      unknown.add(Field::kOneOfUser, other.name);
+    }
+  }
+
+ private:
+  struct Place {
+    bool is_set;
+    size_t number;
   };
-  std::vector<Reader> attributes, sets;
-  wire::LastOfEachName<Other> others;
+
+  // The entry that counts of each declared name, a null reader where there is none, and of each
+  // other name.
+  struct Given {
+    struct Other {
+      std::string_view name;
+      size_t parent;
+      Reader entry;
+    };
+    std::vector<Reader> attributes, sets;
+    grace::wire::LastOfEachName<Other> others;
+  };
+
+  void declare(const std::string& name, Place place) {
+    require(names_.emplace(name, place).second, "users: a name is declared twice");
+  }
+
+  Given find(Reader request) const {
+    Given given{std::vector<Reader>(attributes_.size()), std::vector<Reader>(sets_.size()), {}};
+    grace::wire::each_field(request, [&](Reader& fields, uint32_t tag) {
+      if (tag != tag_of(grace::wire::kUserEntry, kBytes)) return false;
+      const Reader entry = fields.bytes();
+      std::string_view name;
+      if (!grace::wire::read_entry(entry, name, [](Reader) {})) return true;
+      const auto found = names_.find(name);
+      if (found == names_.end()) {
+        given.others.put({name, 0, entry});
+      } else {
+        const Place place = found->second;
+        (place.is_set ? given.sets : given.attributes)[place.number] = entry;
+      }
+      return true;
+    });
+    return given;
+  }
+
+  static void set_bits(const Attribute& attribute, Reader entry, uint64_t* row) {
+    bool any = false;
+    const auto set = [&](int64_t bit) { row[bit >> 6] |= uint64_t{1} << (bit & 63); };
+    take_values(entry, [&](std::string_view value) {
+      const auto found = attribute.bit_of.find(std::string(value));
+      set(found == attribute.bit_of.end() ? attribute.other : found->second);
+      any = true;
+    });
+    if (!any) set(attribute.missing);
+  }
+
+  void read_set(size_t number, int64_t before, Reader entry, int64_t row, const Rows& rows) const {
+    thread_local Distinct distinct;
+    distinct.clear();
+    take_values(entry,
+                [&](std::string_view value) { distinct.add(value, hash_text(value, seed_)); });
+    distinct.keep_first();
+    const Set& set = sets_[number];
+    const auto count = static_cast<int64_t>(distinct.values().size());
+    if (count > set.most_values) {
+      throw Fault{Wrong::kDistinctValues, Field::kUserValues, count, set.most_values,
+                  grace::wire::name_of(entry)};
+    }
+    const int64_t at = static_cast<int64_t>(number) * (rows.size + 1) + row;
+    uint64_t* hash = rows.hashes + before + rows.offsets[at];
+    int32_t* const first_id = rows.value_ids + before + rows.value_offsets[at];
+    int32_t* id = first_id;
+    for (const Distinct::Value& value : distinct.values()) {
+      *hash++ = value.hash;
+      *id = set.values.find(value.text, value.hash);
+      id += *id >= 0 ? 1 : 0;
+    }
+    std::sort(first_id, id);
+    rows.offsets[at + 1] = rows.offsets[at] + static_cast<int32_t>(count);
+    rows.value_offsets[at + 1] = rows.value_offsets[at] + static_cast<int32_t>(id - first_id);
+  }
+
+  int64_t words_;
+  uint64_t seed_;
+  std::map<std::string, Place, std::less<>> names_;
+  std::vector<Attribute> attributes_;
+  std::vector<Set> sets_;
 };
 
-void Users::declare(const std::string& name, Place place) {
-  require(names_.emplace(name, place).second, "users: a name is declared twice");
+Users& users_of(uint64_t handle) { return *reinterpret_cast<Users*>(handle); }
+
+}  // namespace
+
+// `words` of a bitmask row; attributes and sets follow, sets in the schema's order.
+GRACE_API int32_t grace_users_open(int64_t words, uint64_t seed, uint64_t* handle) {
+  return grace::guarded([&] {
+    require(words > 0, "users_open: a row without words");
+    *handle = reinterpret_cast<uint64_t>(std::make_unique<Users>(words, seed).release());
+  });
 }
 
-void Users::add(const std::string& name, Attribute attribute) {
-  for (const auto& [value, bit] : attribute.bit_of) {
-    require(bit >= 0 && bit < 64 * words_, "users: a bit is not within the row");
-  }
-  require(attribute.other >= 0 && attribute.other < 64 * words_ && attribute.missing >= 0 &&
-              attribute.missing < 64 * words_,
-          "users: a bit is not within the row");
-  declare(name, {false, attributes_.size()});
-  attributes_.push_back(std::move(attribute));
-}
-
-void Users::add_set(const std::string& name, Texts values, int64_t most_values) {
-  require(most_values >= 0 && values.count <= INT32_MAX, "users: no such set");
-  declare(name, {true, sets_.size()});
-  sets_.push_back({Interned(values, seed_), most_values});
-}
-
-void Users::begin(const Rows& rows) const {
-  for (size_t s = 0; s < sets_.size(); ++s) {
-    const int64_t first = static_cast<int64_t>(s) * (rows.size + 1);
-    rows.offsets[first] = rows.value_offsets[first] = 0;
-  }
-}
-
-void Users::read(Reader request, int64_t row, const Rows& rows, wire::UnknownNames& unknown) const {
-  Given given = find(request);
-  uint64_t* bits = rows.bitmask + row * words_;
-  std::fill_n(bits, words_, 0);
-  for (size_t i = 0; i < attributes_.size(); ++i) {
-    set_bits(attributes_[i], given.attributes[i], bits);
-  }
-  int64_t before = 0;
-  for (size_t i = 0; i < sets_.size(); ++i) {
-    read_set(i, before, given.sets[i], row, rows);
-    before += rows.size * sets_[i].most_values;
-  }
-  for (const Given::Other& other : given.others.sorted()) {
-    take_values(other.entry, [](std::string_view) {});
-    unknown.add(Field::kOneOfUser, other.name);
-  }
-}
-
-Users::Given Users::find(Reader request) const {
-  Given given{std::vector<Reader>(attributes_.size()), std::vector<Reader>(sets_.size()), {}};
-  wire::each_field(request, [&](Reader& fields, uint32_t tag) {
-    if (tag != tag_of(wire::kUserEntry, kBytes)) return false;
-    const Reader entry = fields.bytes();
-    std::string_view name;
-    if (!wire::read_entry(entry, name, [](Reader) {})) return true;
-    const auto found = names_.find(name);
-    if (found == names_.end()) {
-      given.others.put({name, 0, entry});
-    } else {
-      const Place place = found->second;
-      (place.is_set ? given.sets : given.attributes)[place.number] = entry;
+// Value i has bit first_bit + i, any other one the bit behind them; none at all has `missing`.
+GRACE_API int32_t grace_users_add_attribute(uint64_t handle, const char* name, int64_t first_bit,
+                                            int64_t values, const int64_t* offsets,
+                                            const uint8_t* utf8, int64_t missing) {
+  return grace::guarded([&] {
+    const Texts texts{values, offsets, reinterpret_cast<const char*>(utf8)};
+    Attribute attribute{{}, first_bit + values, missing};
+    for (int64_t i = 0; i < values; ++i) {
+      attribute.bit_of.emplace(std::string(texts[i]), first_bit + i);
     }
-    return true;
+    users_of(handle).add(name, std::move(attribute));
   });
-  return given;
 }
 
-void Users::set_bits(const Attribute& attribute, Reader entry, uint64_t* row) const {
-  bool any = false;
-  const auto set = [&](int64_t bit) { row[bit >> 6] |= uint64_t{1} << (bit & 63); };
-  take_values(entry, [&](std::string_view value) {
-    const auto found = attribute.bit_of.find(std::string(value));
-    set(found == attribute.bit_of.end() ? attribute.other : found->second);
-    any = true;
+// The interned values must outlive the handle.
+GRACE_API int32_t grace_users_add_set(uint64_t handle, const char* name, int64_t values,
+                                      const int64_t* offsets, const uint8_t* utf8,
+                                      int64_t most_values) {
+  return grace::guarded([&] {
+    users_of(handle).add_set(name, {values, offsets, reinterpret_cast<const char*>(utf8)},
+                             most_values);
   });
-  if (!any) set(attribute.missing);
 }
 
-void Users::read_set(size_t number, int64_t before, Reader entry, int64_t row,
-                     const Rows& rows) const {
-  thread_local Distinct distinct;
-  distinct.clear();
-  take_values(entry, [&](std::string_view value) { distinct.add(value, hash_text(value, seed_)); });
-  distinct.keep_first();
-  const Set& set = sets_[number];
-  const auto count = static_cast<int64_t>(distinct.values().size());
-  if (count > set.most_values) {
-    throw Fault{Wrong::kDistinctValues, Field::kUserValues, count, set.most_values,
-                wire::name_of(entry)};
-  }
-  const int64_t at = static_cast<int64_t>(number) * (rows.size + 1) + row;
-  uint64_t* hash = rows.hashes + before + rows.offsets[at];
-  int32_t* const first_id = rows.value_ids + before + rows.value_offsets[at];
-  int32_t* id = first_id;
-  for (const Distinct::Value& value : distinct.values()) {
-    *hash++ = value.hash;
-    *id = set.values.find(value.text, value.hash);
-    id += *id >= 0 ? 1 : 0;
-  }
-  std::sort(first_id, id);
-  rows.offsets[at + 1] = rows.offsets[at] + static_cast<int32_t>(count);
-  rows.value_offsets[at + 1] = rows.value_offsets[at] + static_cast<int32_t>(id - first_id);
+GRACE_API int32_t grace_users_close(uint64_t handle) {
+  return grace::guarded([&] { delete &users_of(handle); });
 }
 
-}  // namespace grace::users
+// Each message is a grace.v1.RetrieveRequest; grace::wire::Batch says what becomes of faults and of
+// unknown names. The sets' arrays are those of Rows; bitmask is uint64 [size, words].
+GRACE_API int32_t grace_users_read(uint64_t handle, int64_t requests, int64_t size,
+                                   const char* const* messages, const int64_t* sizes,
+                                   uint64_t* bitmask, int32_t* offsets, uint64_t* hashes,
+                                   int32_t* value_offsets, int32_t* value_ids, int64_t* faults,
+                                   int64_t unknown_room, int64_t* unknown, int64_t* unknown_ends) {
+  return grace::guarded([&] {
+    const Users& users = users_of(handle);
+    const Rows rows{size, bitmask, offsets, hashes, value_offsets, value_ids};
+    users.begin(rows);
+    grace::wire::read_batch(
+        {requests, size, messages, sizes, faults, unknown_room, unknown, unknown_ends},
+        [&](Reader message, int64_t row, UnknownNames& names) {
+          users.read(message, row, rows, names);
+        });
+  });
+}

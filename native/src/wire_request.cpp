@@ -1,14 +1,39 @@
+// Checks a grace.v1.RetrieveRequest as it comes from the network, once and for all: its bytes, and
+// the server's limits.
 #include "grace/wire_request.h"
 
 #include <cmath>
 #include <iterator>
-#include <random>
 
 #include "grace/abi.h"
 
 namespace grace::wire {
 
 namespace {
+
+// The configuration's `limits`, and how many tokens an event has.
+struct Limits {
+  int64_t request_id_bytes;
+  int64_t value_bytes;  // of names, too
+  int64_t names;
+  int64_t values_per_name;
+  int64_t user_values;
+  int64_t events;
+  int64_t exclude_ads;
+  int64_t max_ads;
+  int64_t sid_length;
+};
+
+// The texts in a request's head: fields of RetrieveRequest, in the order of `Field`.
+constexpr uint32_t kTexts[] = {kRequestId, kModel, kSidSpace, kProfile, kPriority};
+
+// All fields but the user and the features, which later readers find in the message.
+struct RequestHead {
+  std::string_view texts[std::size(kTexts)];
+  uint32_t max_ads = 0;
+  bool include_sids = false;
+  int64_t exclude_ads = 0;  // how many
+};
 
 constexpr int kKinds = 4;  // dense, categorical, bags, sequences: the fields of Features, from 1
 
@@ -38,312 +63,261 @@ class RequestReader {
  public:
   explicit RequestReader(const Limits& limits) : limits_(limits) {}
 
-  void read(Reader message, RequestHead& head);
-  void check(const RequestHead& head);
+  // Throws Malformed. The whole message is read before anything is checked.
+  void read(Reader message, RequestHead& head) {
+    each_field(message,
+               [&](Reader& fields, uint32_t tag) { return read_field(fields, tag, head); });
+  }
+
+  // Throws the first Fault in this order: texts, exclude_ads, user, features, max_ads. Maps are
+  // checked in the order of their names.
+  void check(const RequestHead& head) {
+    for (size_t i = 0; i < std::size(kTexts); ++i) {
+      const int64_t size = size_of(head.texts[i]);
+      const int64_t most = i == 0 ? limits_.request_id_bytes : limits_.value_bytes;
+      const Wrong wrong = i == 0 ? Wrong::kRequestIdBytes : Wrong::kTextBytes;
+      const auto field = shifted(Field::kRequestId, static_cast<int64_t>(i));
+      if (size > most) throw Fault{wrong, field, size, most};
+    }
+    if (head.exclude_ads > limits_.exclude_ads) {
+      throw Fault{Wrong::kExcludedAds, Field::kExcludeAds, head.exclude_ads, limits_.exclude_ads};
+    }
+    check_user();
+    check_features();
+    if (head.max_ads > limits_.max_ads) {
+      throw Fault{Wrong::kMaxAds, Field::kMaxAds, head.max_ads, limits_.max_ads};
+    }
+  }
 
  private:
-  bool read_field(Reader& message, uint32_t tag, RequestHead& head);
-  void read_user(Reader entry);
-  void read_features(Reader features);
-  void read_input(Reader entry, int kind);
-  void read_numbers(Reader part, Entry& input);
-  void read_events(Reader part, Entry& sequence);
+  bool read_field(Reader& message, uint32_t tag, RequestHead& head) {
+    for (size_t i = 0; i < std::size(kTexts); ++i) {
+      if (tag != tag_of(kTexts[i], kBytes)) continue;
+      head.texts[i] = message.utf8();
+      return true;
+    }
+    switch (tag) {
+      case tag_of(kUserEntry, kBytes):
+        read_user(message.bytes());
+        return true;
+      case tag_of(kFeaturesMessage, kBytes):
+        read_features(message.bytes());
+        return true;
+      case tag_of(kMaxAds, kVarint):
+        head.max_ads = static_cast<uint32_t>(message.varint());
+        return true;
+      case tag_of(kIncludeSids, kVarint):
+        head.include_sids = message.varint() != 0;
+        return true;
+      default:
+        return count_integers(message, tag, kExcludeAds, head.exclude_ads);
+    }
+  }
 
-  void check_user();
-  void check_features();
-  void check_sequence(const Entry& sequence);
-  void check_text(Field field, std::string_view text, int64_t most, Wrong wrong) const;
-  void check_name(Field map, std::string_view name, std::string_view of = {}) const;
+  void read_user(Reader entry) {
+    Entry user;
+    const auto take_value = [&](Reader& values, uint32_t tag) {
+      if (tag != tag_of(1, kBytes)) return false;
+      const int64_t size = size_of(values.utf8());
+      ++user.values;
+      if (size > limits_.value_bytes && user.long_value == 0) user.long_value = size;
+      return true;
+    };
+    if (read_entry(entry, user.name, [&](Reader part) { each_field(part, take_value); })) {
+      user_.put(user);
+    }
+  }
+
+  void read_features(Reader features) {
+    each_field(features, [&](Reader& fields, uint32_t tag) {
+      const auto kind = static_cast<int>(tag >> 3) - 1;
+      if ((tag & 7) != kBytes || kind >= kKinds) return false;
+      read_input(fields.bytes(), kind);
+      return true;
+    });
+  }
+
+  void read_input(Reader entry, int kind) {
+    Entry input;
+    input.number = inputs_read_++;
+    const auto take = [&](Reader part) {
+      if (kind == 0) {
+        read_numbers(part, input);
+      } else if (kind == 3) {
+        read_events(part, input);
+      } else {
+        each_field(part, [&](Reader& ids, uint32_t tag) {
+          return count_integers(ids, tag, 1, input.values);
+        });
+      }
+    };
+    if (read_entry(entry, input.name, take)) inputs_[kind].put(input);
+  }
+
+  void read_numbers(Reader part, Entry& input) {
+    const auto take = [&](float number) {
+      ++input.values;
+      if (!std::isfinite(number) && input.not_finite == 0) input.not_finite = number;
+    };
+    each_field(part,
+               [&](Reader& numbers, uint32_t tag) { return take_floats(numbers, tag, 1, take); });
+  }
+
+  void read_events(Reader part, Entry& sequence) {
+    each_field(part, [&](Reader& events, uint32_t tag) {
+      if (count_integers(events, tag, 1, sequence.values)) return true;
+      if (count_integers(events, tag, 2, sequence.times)) return true;
+      if (tag != tag_of(3, kBytes)) return false;
+      Entry side;
+      side.parent = sequence.number;
+      const auto take_id = [&](Reader& ids, uint32_t id_tag) {
+        return count_integers(ids, id_tag, 1, side.values);
+      };
+      if (read_entry(events.bytes(), side.name, [&](Reader ids) { each_field(ids, take_id); })) {
+        sides_.put(side);
+      }
+      return true;
+    });
+  }
+
+  void check_name(Field map, std::string_view name, std::string_view of = {}) const {
+    if (size_of(name) > limits_.value_bytes) {
+      throw Fault{Wrong::kNameBytes, map, size_of(name), limits_.value_bytes, of};
+    }
+  }
+
+  void check_user() {
+    const auto names = static_cast<int64_t>(user_.size());
+    if (names > limits_.names) throw Fault{Wrong::kNames, Field::kUser, names, limits_.names};
+    int64_t together = 0;
+    for (const Entry& entry : user_.sorted()) {
+      check_name(Field::kUser, entry.name);
+      if (entry.values > limits_.values_per_name) {
+        throw Fault{Wrong::kValues, Field::kUserValues, entry.values, limits_.values_per_name,
+                    entry.name};
+      }
+      together += entry.values;
+    }
+    if (together > limits_.user_values) {
+      throw Fault{Wrong::kUserValues, Field::kUser, together, limits_.user_values};
+    }
+    for (const Entry& entry : user_.entries()) {
+      if (entry.long_value > 0) {
+        throw Fault{Wrong::kValueBytes, Field::kUserValues, entry.long_value, limits_.value_bytes,
+                    entry.name};
+      }
+    }
+  }
+
+  void check_features() {
+    size_t names = 0;
+    const auto check_names = [&] {
+      if (static_cast<int64_t>(names) > limits_.names) {
+        throw Fault{Wrong::kNames, Field::kFeatures, static_cast<int64_t>(names), limits_.names};
+      }
+    };
+    for (const auto& inputs : inputs_) names += inputs.size();
+    check_names();
+    std::vector<bool> counts(inputs_read_);  // whether an entry is still there
+    for (const Entry& sequence : inputs_[3].entries()) counts[sequence.number] = true;
+    const auto counting = [&](const Entry& side) { return counts[side.parent]; };
+    const std::vector<Entry>& sides = sides_.entries();
+    names += static_cast<size_t>(std::count_if(sides.begin(), sides.end(), counting));
+    check_names();
+    sides_.sorted();
+    for (int kind = 0; kind < kKinds; ++kind) {
+      for (const Entry& input : inputs_[kind].sorted()) {
+        check_name(shifted(Field::kDense, kind), input.name);
+        if (kind == 3) {
+          check_sequence(input);
+          continue;
+        }
+        const Field field = shifted(Field::kDenseValues, kind);
+        if (input.values > limits_.values_per_name) {
+          throw Fault{kind == 0 ? Wrong::kValues : Wrong::kIds, field, input.values,
+                      limits_.values_per_name, input.name};
+        }
+        if (input.not_finite != 0) {
+          throw Fault{Wrong::kNotFinite, field, code_of(input.not_finite), 0, input.name};
+        }
+      }
+    }
+  }
+
+  void check_sequence(const Entry& sequence) {
+    const auto check = [&](Field field, int64_t events, std::string_view side) {
+      if (events > limits_.events) {
+        throw Fault{Wrong::kEvents, field, events, limits_.events, sequence.name, side};
+      }
+    };
+    check(Field::kSids, (sequence.values + limits_.sid_length - 1) / limits_.sid_length, {});
+    check(Field::kTimestamps, sequence.times, {});
+    const std::vector<Entry>& sides = sides_.entries();
+    auto side = std::partition_point(sides.begin(), sides.end(), [&](const Entry& each) {
+      return each.parent < sequence.number;
+    });
+    for (; side != sides.end() && side->parent == sequence.number; ++side) {
+      check_name(Field::kSides, side->name, sequence.name);
+      check(Field::kSideIds, side->values, side->name);
+    }
+  }
 
   const Limits& limits_;
   LastOfEachName<Entry> user_;
   LastOfEachName<Entry> inputs_[kKinds];
   LastOfEachName<Entry> sides_;
-  std::vector<Entry> kept_sides_;  // of sequences that count, by sequence and name
   size_t inputs_read_ = 0;
 };
-
-void RequestReader::read(Reader message, RequestHead& head) {
-  each_field(message, [&](Reader& fields, uint32_t tag) { return read_field(fields, tag, head); });
-}
-
-bool RequestReader::read_field(Reader& message, uint32_t tag, RequestHead& head) {
-  switch (tag) {
-    case tag_of(kRequestId, kBytes):
-      head.request_id = message.utf8();
-      return true;
-    case tag_of(kModel, kBytes):
-      head.model = message.utf8();
-      return true;
-    case tag_of(kSidSpace, kBytes):
-      head.sid_space = message.utf8();
-      return true;
-    case tag_of(kProfile, kBytes):
-      head.profile = message.utf8();
-      return true;
-    case tag_of(kPriority, kBytes):
-      head.priority = message.utf8();
-      return true;
-    case tag_of(kUserEntry, kBytes):
-      read_user(message.bytes());
-      return true;
-    case tag_of(kFeaturesMessage, kBytes):
-      read_features(message.bytes());
-      return true;
-    case tag_of(kMaxAds, kVarint):
-      head.max_ads = static_cast<uint32_t>(message.varint());
-      return true;
-    case tag_of(kIncludeSids, kVarint):
-      head.include_sids = message.varint() != 0;
-      return true;
-    default:
-      return count_integers(message, tag, kExcludeAds, head.exclude_ads);
-  }
-}
-
-void RequestReader::read_user(Reader entry) {
-  Entry user;
-  const auto take_value = [&](Reader& values, uint32_t tag) {
-    if (tag != tag_of(1, kBytes)) return false;
-    const int64_t size = size_of(values.utf8());
-    ++user.values;
-    if (size > limits_.value_bytes && user.long_value == 0) user.long_value = size;
-    return true;
-  };
-  if (read_entry(entry, user.name, [&](Reader part) { each_field(part, take_value); })) {
-    user_.put(user);
-  }
-}
-
-void RequestReader::read_features(Reader features) {
-  each_field(features, [&](Reader& fields, uint32_t tag) {
-    const auto kind = static_cast<int>(tag >> 3) - 1;
-    if ((tag & 7) != kBytes || kind >= kKinds) return false;
-    read_input(fields.bytes(), kind);
-    return true;
-  });
-}
-
-void RequestReader::read_input(Reader entry, int kind) {
-  Entry input;
-  input.number = inputs_read_++;
-  const auto take = [&](Reader part) {
-    if (kind == 0) {
-      read_numbers(part, input);
-    } else if (kind == 3) {
-      read_events(part, input);
-    } else {
-      each_field(part, [&](Reader& ids, uint32_t tag) {
-        return count_integers(ids, tag, 1, input.values);
-      });
-    }
-  };
-  if (read_entry(entry, input.name, take)) inputs_[kind].put(input);
-}
-
-void RequestReader::read_numbers(Reader part, Entry& input) {
-  const auto take = [&](float number) {
-    ++input.values;
-    if (!std::isfinite(number) && input.not_finite == 0) input.not_finite = number;
-  };
-  each_field(part,
-             [&](Reader& numbers, uint32_t tag) { return take_floats(numbers, tag, 1, take); });
-}
-
-void RequestReader::read_events(Reader part, Entry& sequence) {
-  each_field(part, [&](Reader& events, uint32_t tag) {
-    if (count_integers(events, tag, 1, sequence.values)) return true;
-    if (count_integers(events, tag, 2, sequence.times)) return true;
-    if (tag != tag_of(3, kBytes)) return false;
-    Entry side;
-    side.parent = sequence.number;
-    const auto take_id = [&](Reader& ids, uint32_t id_tag) {
-      return count_integers(ids, id_tag, 1, side.values);
-    };
-    if (read_entry(events.bytes(), side.name, [&](Reader ids) { each_field(ids, take_id); })) {
-      sides_.put(side);
-    }
-    return true;
-  });
-}
-
-void RequestReader::check(const RequestHead& head) {
-  check_text(Field::kRequestId, head.request_id, limits_.request_id_bytes, Wrong::kRequestIdBytes);
-  check_text(Field::kModel, head.model, limits_.value_bytes, Wrong::kTextBytes);
-  check_text(Field::kSidSpace, head.sid_space, limits_.value_bytes, Wrong::kTextBytes);
-  check_text(Field::kProfile, head.profile, limits_.value_bytes, Wrong::kTextBytes);
-  check_text(Field::kPriority, head.priority, limits_.value_bytes, Wrong::kTextBytes);
-  if (head.exclude_ads > limits_.exclude_ads) {
-    throw Fault{Wrong::kExcludedAds, Field::kExcludeAds, head.exclude_ads, limits_.exclude_ads};
-  }
-  check_user();
-  check_features();
-  if (head.max_ads > limits_.max_ads) {
-    throw Fault{Wrong::kMaxAds, Field::kMaxAds, head.max_ads, limits_.max_ads};
-  }
-}
-
-void RequestReader::check_text(Field field, std::string_view text, int64_t most,
-                               Wrong wrong) const {
-  if (size_of(text) > most) throw Fault{wrong, field, size_of(text), most};
-}
-
-void RequestReader::check_name(Field map, std::string_view name, std::string_view of) const {
-  if (size_of(name) > limits_.value_bytes) {
-    throw Fault{Wrong::kNameBytes, map, size_of(name), limits_.value_bytes, of};
-  }
-}
-
-void RequestReader::check_user() {
-  const auto names = static_cast<int64_t>(user_.size());
-  if (names > limits_.names) throw Fault{Wrong::kNames, Field::kUser, names, limits_.names};
-  int64_t together = 0;
-  for (const Entry& entry : user_.sorted()) {
-    check_name(Field::kUser, entry.name);
-    if (entry.values > limits_.values_per_name) {
-      throw Fault{Wrong::kValues, Field::kUserValues, entry.values, limits_.values_per_name,
-                  entry.name};
-    }
-    together += entry.values;
-  }
-  if (together > limits_.user_values) {
-    throw Fault{Wrong::kUserValues, Field::kUser, together, limits_.user_values};
-  }
-  for (const Entry& entry : user_.entries()) {
-    if (entry.long_value > 0) {
-      throw Fault{Wrong::kValueBytes, Field::kUserValues, entry.long_value, limits_.value_bytes,
-                  entry.name};
-    }
-  }
-}
-
-void RequestReader::check_features() {
-  size_t names = 0;
-  const auto check_names = [&] {
-    if (static_cast<int64_t>(names) > limits_.names) {
-      throw Fault{Wrong::kNames, Field::kFeatures, static_cast<int64_t>(names), limits_.names};
-    }
-  };
-  for (const auto& inputs : inputs_) names += inputs.size();
-  check_names();
-  std::vector<bool> counts(inputs_read_);  // whether an entry is still there
-  for (const Entry& sequence : inputs_[3].entries()) counts[sequence.number] = true;
-  const auto counting = [&](const Entry& side) { return counts[side.parent]; };
-  const std::vector<Entry>& sides = sides_.entries();
-  names += static_cast<size_t>(std::count_if(sides.begin(), sides.end(), counting));
-  check_names();
-  std::copy_if(sides.begin(), sides.end(), std::back_inserter(kept_sides_), counting);
-  std::sort(kept_sides_.begin(), kept_sides_.end(), [](const Entry& a, const Entry& b) {
-    return a.parent != b.parent ? a.parent < b.parent : a.name < b.name;
-  });
-  for (int kind = 0; kind < kKinds; ++kind) {
-    for (const Entry& input : inputs_[kind].sorted()) {
-      check_name(shifted(Field::kDense, kind), input.name);
-      if (kind == 3) {
-        check_sequence(input);
-        continue;
-      }
-      const Field field = shifted(Field::kDenseValues, kind);
-      if (input.values > limits_.values_per_name) {
-        throw Fault{kind == 0 ? Wrong::kValues : Wrong::kIds, field, input.values,
-                    limits_.values_per_name, input.name};
-      }
-      if (input.not_finite != 0) {
-        throw Fault{Wrong::kNotFinite, field, code_of(input.not_finite), 0, input.name};
-      }
-    }
-  }
-}
-
-void RequestReader::check_sequence(const Entry& sequence) {
-  const auto check = [&](Field field, int64_t events, std::string_view side) {
-    if (events > limits_.events) {
-      throw Fault{Wrong::kEvents, field, events, limits_.events, sequence.name, side};
-    }
-  };
-  check(Field::kSids, (sequence.values + limits_.sid_length - 1) / limits_.sid_length, {});
-  check(Field::kTimestamps, sequence.times, {});
-  auto side = std::partition_point(kept_sides_.begin(), kept_sides_.end(), [&](const Entry& each) {
-    return each.parent < sequence.number;
-  });
-  for (; side != kept_sides_.end() && side->parent == sequence.number; ++side) {
-    check_name(Field::kSides, side->name, sequence.name);
-    check(Field::kSideIds, side->values, side->name);
-  }
-}
-
-}  // namespace
-
-uint64_t seed_of_this_process() {
-  static const uint64_t seed = std::random_device{}() * uint64_t{0x9E3779B97F4A7C15};
-  return seed;
-}
-
-void read_request(Reader message, const Limits& limits, RequestHead& head) {
-  RequestReader reader(limits);
-  reader.read(message, head);
-  reader.check(head);
-}
-
-}  // namespace grace::wire
-
-namespace {
-
-using grace::wire::Reader;
-
-void write_text(std::string_view text, const char* message, int64_t* out) {
-  out[0] = text.empty() ? 0 : text.data() - message;
-  out[1] = static_cast<int64_t>(text.size());
-}
 
 }  // namespace
 
 // Checks a request's bytes and reads all of it but the user and the features.
-//   limits  int64 [9]    those of grace::wire::Limits
+//   limits  int64 [9]    those of Limits
 //   head    int64 [13]   begin and size of request_id, model, sid_space, profile and priority;
 //                        max_ads, include_sids, the number of exclude_ads; nothing of malformed
 //                        bytes
-//   fault   int64 [9]    grace::wire::write_fault
+//   fault   int64 [9]    write_fault
 GRACE_API int32_t grace_request_read(const char* message, int64_t size, const int64_t* limits,
                                      int64_t* head, int64_t* fault) {
-  return grace::guarded([&] {
-    grace::wire::RequestHead read;
-    grace::wire::Fault found{grace::wire::Wrong::kNothing};
+  return guarded([&] {
+    RequestHead read;
+    Fault found{Wrong::kNothing};
+    const Limits most{limits[0], limits[1], limits[2], limits[3], limits[4],
+                      limits[5], limits[6], limits[7], limits[8]};
     try {
-      grace::wire::read_request(Reader(message, size),
-                                {limits[0], limits[1], limits[2], limits[3], limits[4], limits[5],
-                                 limits[6], limits[7], limits[8]},
-                                read);
-    } catch (const grace::wire::Fault& fault_found) {
+      RequestReader reader(most);
+      reader.read(Reader(message, size), read);
+      reader.check(read);
+    } catch (const Fault& fault_found) {
       found = fault_found;
-    } catch (const grace::wire::Malformed&) {
+    } catch (const Malformed&) {
       read = {};
-      found.wrong = grace::wire::Wrong::kMalformed;
+      found.wrong = Wrong::kMalformed;
     }
-    grace::wire::write_fault(found, message, fault);
-    int64_t* text = head;
-    for (const std::string_view each :
-         {read.request_id, read.model, read.sid_space, read.profile, read.priority}) {
-      write_text(each, message, text);
-      text += 2;
+    write_fault(found, message, fault);
+    for (const std::string_view text : read.texts) {
+      *head++ = text.empty() ? 0 : text.data() - message;
+      *head++ = size_of(text);
     }
-    head[10] = read.max_ads;
-    head[11] = read.include_sids ? 1 : 0;
-    head[12] = read.exclude_ads;
+    *head++ = read.max_ads;
+    *head++ = read.include_sids ? 1 : 0;
+    *head++ = read.exclude_ads;
   });
 }
 
 // The ads to exclude, of a request that was read: as many as its head says.
 GRACE_API int32_t grace_request_excluded(const char* message, int64_t size, int64_t count,
                                          int64_t* ads) {
-  return grace::guarded([&] {
+  return guarded([&] {
     int64_t taken = 0;
     const auto take = [&](uint64_t ad) {
-      grace::require(taken < count, "request_excluded: more ads than the request's head says");
+      require(taken < count, "request_excluded: more ads than the request's head says");
       ads[taken++] = static_cast<int64_t>(ad);
     };
-    grace::wire::each_field(Reader(message, size), [&](Reader& fields, uint32_t tag) {
-      return grace::wire::take_integers(fields, tag, grace::wire::kExcludeAds, take);
+    each_field(Reader(message, size), [&](Reader& fields, uint32_t tag) {
+      return take_integers(fields, tag, kExcludeAds, take);
     });
   });
 }
+
+}  // namespace grace::wire

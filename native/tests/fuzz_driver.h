@@ -1,7 +1,6 @@
 // What every fuzz driver needs: a source of randomness, a check that names its line, and a main
 // that repeats one case for --seconds from --seed.
-#ifndef GRACE_FUZZ_DRIVER_H_
-#define GRACE_FUZZ_DRIVER_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -52,5 +51,3 @@ int run(const char* name, int argc, char** argv, RunOnce&& run_once) {
 }
 
 }  // namespace fuzz
-
-#endif  // GRACE_FUZZ_DRIVER_H_

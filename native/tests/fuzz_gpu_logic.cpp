@@ -120,7 +120,7 @@ void windows_keep_the_order(Random& random) {
 
 int main(int argc, char** argv) {
   small_rows_are_exact();
-  return fuzz::run("gpu_logic", argc, argv, [](Random& random) {
+  return fuzz::run("fuzz_gpu_logic", argc, argv, [](Random& random) {
     tables_and_queries_agree(random);
     keys_sort_as_scores_do(random);
     windows_keep_the_order(random);

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from grace.index.matchers.modes import MatcherMode
-from grace.kernels import REFERENCE, UserTensors
+from grace.kernels import REFERENCE
 from grace.kernels.decode.admit_children_cuda import CudaSlot, admit_children_cuda
 from grace.kernels.decode.select_beams_cuda import select_beams_cuda
 from support.decode_cases import (
@@ -25,8 +25,8 @@ from support.decode_cases import (
     every_sid_case,
     random_nodes,
 )
-from support.emulated_cuda import emulated_cuda
-from support.hard_inputs import full_rows, many_locations_case
+from support.emulated_cuda import EMULATED, PORTABLE, emulated_cuda
+from support.hard_inputs import full_rows
 from support.op_cases import CASES, OpCase, mapped, selection_inputs
 
 pytestmark = pytest.mark.subprocess  # the first of them runs the compiler
@@ -37,6 +37,16 @@ CPU = torch.device("cpu")
 def on_the_host() -> Iterator[None]:
     with emulated_cuda():
         yield
+
+
+@pytest.fixture(params=[EMULATED, PORTABLE], ids=["hopper", "portable"], scope="module")
+def either_code(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Hopper's code, and the portable code, which has no clusters. Only selection has both."""
+    with emulated_cuda(request.param):
+        yield
+
+
+either = pytest.mark.usefixtures("either_code")
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +71,7 @@ def test_any_lanes_admit_what_the_reference_admits(case: OpCase, lanes: int) -> 
     )
 
 
+@either
 @pytest.mark.parametrize("case", CASES["select_beams"], ids=lambda case: case.name)
 def test_the_kernel_selects_what_the_reference_selects(case: OpCase) -> None:
     arguments = arguments_of(case)
@@ -77,17 +88,24 @@ def test_rows_of_any_width_and_type_are_normalised_alike(dtype: torch.dtype, col
     torch.testing.assert_close(got.scores, expected.scores, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("ordered", [False, True], ids=["in-order", "ordered"])
-@pytest.mark.parametrize("above", [-300, 0, 300])
+@either
+@pytest.mark.parametrize(
+    ("requests", "beams", "above", "ordered"),
+    [(1, 1111, -300, True), (1, 1111, 0, False), (1, 1111, 300, True), (3, 111, 0, True)],
+)
 def test_the_best_are_kept_of_more_beams_than_a_cluster_reads_at_once(
-    above: int, ordered: bool
+    requests: int, beams: int, above: int, ordered: bool
 ) -> None:
-    """The scores are in the range of log-probabilities, far below it, and above zero."""
-    rng = np.random.default_rng(11)
-    logits = np.tile(rng.permutation(9).astype(np.float32) / 1024, (1111, 1))
-    scores = above - rng.permutation(1111).astype(np.float32)[None] / 64
-    candidates = full_rows(1, 1111, 9, 9)
-    arguments = (torch.from_numpy(logits), torch.from_numpy(scores), candidates, 703, ordered)
+    """The scores are in the range of log-probabilities, far below it, and above zero.
+
+    Without clusters, each block of one would take another request, and there are too few.
+    """
+    rng, rows = np.random.default_rng(11), requests * beams
+    logits = np.tile(rng.permutation(9).astype(np.float32) / 1024, (rows, 1))
+    order = np.array([rng.permutation(beams) for _ in range(requests)], np.float32)
+    scores = torch.from_numpy(above - order / 64)
+    candidates, k = full_rows(requests, beams, 9, 9), 703 if requests == 1 else 63
+    arguments = (torch.from_numpy(logits), scores, candidates, k, ordered)
     got, expected = select_beams_cuda(*arguments), REFERENCE.select_beams(*arguments)
     assert_same_beams(got, expected)
 
@@ -159,13 +177,6 @@ def test_a_slot_keeps_no_snapshot_alive() -> None:
     kept = [weakref.ref(index.node_offsets), weakref.ref(users.bitmask)]
     del users, index
     assert [tensor() for tensor in kept] == [None, None]
-
-
-def test_users_of_another_schema_are_refused() -> None:
-    made = decode_case(many_locations_case(np.random.default_rng(9)))
-    users = UserTensors(made.users.bitmask, made.users.sets[:1])
-    with pytest.raises(ValueError, match="as many as the snapshot's, 3, got 1"):
-        CudaSlot().point_at(users, made.index)
 
 
 def strided(tensor: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ test_triton.py compares them interpreted.
 from dataclasses import fields
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -18,7 +17,6 @@ pytest.importorskip("triton", reason="the extra `gpu` exists on Linux alone")
 from grace.kernels.ops_cuda import CUDA_ENCODER
 from support.encoder_cases import INTERFORMER, T5, interformer_spec, t5_spec
 from support.encoder_op_cases import CASES, encoder_calls, encoder_difference
-from support.op_cases import mapped
 from support.triton_agreement import Call, difference, poisoned_memory
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -91,25 +89,3 @@ def test_encoders_on_the_gpu_are_those_of_the_cpu(
     spec: Any, dtype: torch.dtype, tolerance: float
 ) -> None:
     assert encoder_difference(spec, "cuda", dtype) < tolerance
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", [field.name for field in fields(EncoderOps)])
-def test_a_captured_operation_reads_its_inputs_at_each_replay(name: str) -> None:
-    operation = getattr(CUDA_ENCODER, name)
-    given = CASES[name][0].arguments(np.random.default_rng(5))
-    arguments = mapped(given, lambda x: x.cuda())
-    fresh = arguments[0].clone()
-
-    def run() -> torch.Tensor:
-        result: torch.Tensor = operation(arguments[0].clone(), *arguments[1:])
-        return result
-
-    run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = run()
-    arguments[0].copy_(fresh.roll(1, dims=0))
-    graph.replay()
-    assert torch.equal(out, run())

@@ -58,20 +58,13 @@ def test_no_algorithm_is_chosen_without_such_a_gpu() -> None:
 def test_the_chosen_algorithms_agree_with_the_definition(
     products: LtProducts, outs: int, inner: int, adds: bool, rows: int, dtype: torch.dtype
 ) -> None:
+    if rows >= 8192 and dtype is torch.bfloat16:  # as in the paper's decoder
+        assert products.chosen(rows, outs, inner, dtype, adds)
     x, weight, residual = operands(rows, outs, inner, dtype)
     got = run(products, x, weight, residual, adds=adds)
     definition = expected(x, weight, residual if adds else None)
     torch.testing.assert_close(got.float(), definition, rtol=2e-2, atol=2e-2)
     assert torch.equal(got, run(products, x, weight, residual, adds=adds))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(("outs", "inner", "adds"), CHOSEN)
-def test_cublas_offers_the_chosen_algorithms_for_the_papers_decoder(
-    products: LtProducts, outs: int, inner: int, adds: bool
-) -> None:
-    for rows in (8192, 16384):
-        assert products.chosen(rows, outs, inner, torch.bfloat16, adds)
 
 
 @pytest.mark.gpu

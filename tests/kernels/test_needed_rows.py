@@ -116,7 +116,7 @@ def test_where_every_entry_needs_one_row_there_are_no_offsets() -> None:
 def test_any_number_of_threads_finds_the_same() -> None:
     rng = np.random.default_rng(3)
     table = [int(x) for x in rng.integers(1 << 9, size=63)]
-    rows = [[int(i) for i in rng.integers(63, size=rng.integers(1, 6))] for _ in range(40_001)]
+    rows = [[int(i) for i in rng.integers(63, size=rng.integers(1, 4))] for _ in range(33_001)]
     matchers, trie = jagged(rows, table)
     found = [ids_of(needed_rows(matchers, trie, threads=threads)) for threads in (1, 2, 7)]
     assert found[0] == [plain(each, table, [0] * 63) for each in rows]

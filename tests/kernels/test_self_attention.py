@@ -50,34 +50,6 @@ def test_a_row_attends_to_its_own_prefix(step: int, scaled: bool) -> None:
     torch.testing.assert_close(got, plain(pool, table, step, bias, 0.7, factors))
 
 
-def test_the_first_token_attends_only_to_itself() -> None:
-    rng = np.random.default_rng(1)
-    pool, table = attention_pool(rng, 7, 3, 0, heads=2, d_head=3)
-    got = self_attention_reference(pool, table, 0, normal(rng, 2, 3), 9.0)
-    torch.testing.assert_close(got, pool[table[:, 0].long(), 2].flatten(1))
-
-
-def test_bias_goes_by_distance_from_the_newest_token() -> None:
-    """A bias that forbids all distances but one gives the value at that distance."""
-    pool = normal(np.random.default_rng(2), 4, 3, 1, 5)
-    table = torch.tensor([[3, 1, 0, 2]], dtype=torch.int32)
-    for distance in range(4):
-        bias = torch.full((1, 4), -1e9)
-        bias[0, distance] = 0.0
-        got = self_attention_reference(pool, table, 3, bias, 1.0)
-        torch.testing.assert_close(got[0], pool[table[0, 3 - distance].long(), 2, 0])
-
-
-def test_a_row_does_not_depend_on_other_rows() -> None:
-    rng = np.random.default_rng(3)
-    pool, table = attention_pool(rng, rows=63, length=3, step=2, heads=2, d_head=8)
-    bias = normal(rng, 2, 3)
-    whole = self_attention_reference(pool, table, 2, bias, 1.0)
-    order = torch.from_numpy(rng.permutation(63))
-    assert torch.equal(self_attention_reference(pool, table[order], 2, bias, 1.0), whole[order])
-    assert torch.equal(self_attention_reference(pool, table[5:6], 2, bias, 1.0), whole[5:6])
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_low_precision_is_computed_in_float32_and_rounded_once(dtype: torch.dtype) -> None:
     rng = np.random.default_rng(4)

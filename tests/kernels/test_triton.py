@@ -11,11 +11,13 @@ from torch import Tensor
 
 from grace.kernels import REFERENCE
 from support.command import run_python
-from support.op_cases import normal, row_scales
+from support.op_cases import CASES, mapped, normal, row_scales
 
 pytest.importorskip("triton", reason="the extra `gpu` exists on Linux alone")
 
+from grace.kernels.ops_cuda import CUDA_ENCODER
 from support import triton_agreement
+from support.encoder_op_cases import CASES as ENCODER_CASES
 from support.triton_agreement import TOLERANCE, TRITON, Call, poisoned_memory
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -115,22 +117,28 @@ def test_a_request_gets_the_same_bits_at_every_place_of_a_batch(name: str) -> No
     assert torch.equal(TRITON[name](*arguments), whole[rows])
 
 
+CAPTURED = {
+    **{name: (body, CASES[name][0]) for name, body in TRITON.items()},
+    **{name: (getattr(CUDA_ENCODER, name), cases[0]) for name, cases in ENCODER_CASES.items()},
+}
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", list(TRITON))
-def test_a_captured_launch_reads_its_inputs_at_each_replay(name: str) -> None:
-    if name == "rearrange":
-        table = torch.randint(99, (63, 4), dtype=torch.int32, device="cuda")
-        parents = torch.randint(63, (7, 31), dtype=torch.int32, device="cuda")
-        arguments: tuple[Any, ...] = (table, parents, 2)
-    else:
-        arguments = paper_inputs(name, torch.bfloat16, 37)
-    TRITON[name](*arguments)
+@pytest.mark.parametrize("name", CAPTURED)
+def test_a_captured_operation_reads_its_inputs_at_each_replay(name: str) -> None:
+    operation, case = CAPTURED[name]
+    arguments = mapped(case.arguments(np.random.default_rng(5)), lambda x: x.cuda())
+    fresh = arguments[0].clone()
+
+    def run() -> Tensor:
+        result: Tensor = operation(arguments[0].clone(), *arguments[1:])
+        return result
+
+    run()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        out = TRITON[name](*arguments)
-    changed = arguments[0].roll(1, dims=0)
-    arguments[0].copy_(changed)
+        out = run()
+    arguments[0].copy_(fresh.roll(1, dims=0))
     graph.replay()
-    torch.cuda.synchronize()
-    assert torch.equal(out, TRITON[name](*arguments))
+    torch.testing.assert_close(out, run(), rtol=0, atol=0, equal_nan=True)

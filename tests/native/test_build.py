@@ -118,15 +118,12 @@ def test_a_declared_function_fills_arrays_and_raises_the_library_s_error(
 def test_an_array_that_does_not_fit_never_reaches_the_library(
     twice: Callable[..., None], wrong: object
 ) -> None:
+    right = np.zeros(4, np.int32)
     with pytest.raises(ctypes.ArgumentError):
-        twice(wrong, 4, np.zeros(4, np.int32))
-
-
-def test_an_array_that_must_not_be_written_is_no_output(twice: Callable[..., None]) -> None:
-    out = np.zeros(4, np.int32)
-    out.flags.writeable = False
+        twice(wrong, 4, right)
+    right.flags.writeable = False
     with pytest.raises(ctypes.ArgumentError):
-        twice(np.zeros(4, np.int32), 4, out)
+        twice(np.zeros(4, np.int32), 4, right)
 
 
 def test_only_what_changed_is_compiled_again(root: Path, written: Callable[[], list[str]]) -> None:
@@ -138,7 +135,7 @@ def test_only_what_changed_is_compiled_again(root: Path, written: Callable[[], l
     (root / "src" / "new.cpp").write_text("int fresh() { return 1; }\n")
     build(root / "out", root=root)
     assert written() == ["abi", "libgrace_cpu", "new"]
-    assert len(list((root / "out" / "objects").iterdir())) == 3
+    assert len(list((root / "out" / CPU.objects).iterdir())) == 3
 
 
 def test_a_damaged_record_means_a_new_library(root: Path, written: Callable[[], list[str]]) -> None:
@@ -148,20 +145,19 @@ def test_a_damaged_record_means_a_new_library(root: Path, written: Callable[[], 
         assert written() == ["libgrace_cpu"]
 
 
-Change = Callable[[Path], object]
-CHANGES: dict[str, Change] = {
-    "source": lambda root: (root / "src" / "other.cpp").write_text("int other();\n"),
-    "header": lambda root: (root / "include" / "grace" / "twice.h").write_text("#define TWO 3\n"),
-    "new file": lambda root: (root / "src" / "new.cpp").touch(),
-    "lost file": lambda root: (root / "src" / "other.cpp").unlink(),
-    "renamed": lambda root: (root / "src" / "other.cpp").rename(root / "src" / "z.cpp"),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_a_library_older_than_its_sources_is_refused(root: Path, change: Change) -> None:
-    change(root)
-    with pytest.raises(NativeError, match=r"older than its sources: run `python -m grace\.native"):
+@pytest.mark.parametrize("change", ["source", "header", "new file", "renamed"])
+def test_a_library_older_than_its_sources_is_refused(root: Path, change: str) -> None:
+    source = root / "src" / "other.cpp"
+    match change:
+        case "source":
+            source.write_text("int other();\n")
+        case "header":
+            (root / "include" / "grace" / "twice.h").write_text("#define TWO 3\n")
+        case "new file":
+            (root / "src" / "new.cpp").touch()
+        case _:
+            source.rename(root / "src" / "z.cpp")
+    with pytest.raises(NativeError, match=r"older than its sources: run `python -m .*build`$"):
         open_library(root / "out" / LIBRARY, source_digest(root))
 
 
@@ -254,18 +250,13 @@ def test_the_cache_replaces_an_outdated_library_of_the_package(root: Path, cache
 def test_the_cache_is_below_the_home_folder_unless_xdg_names_an_absolute_one(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (root / "_build").write_text("a file is in the way of the folder")
+    in_the_way = root / "_build"
+    in_the_way.write_text("a file is in the way of the folder")
     monkeypatch.setenv("HOME", str(root / "home"))
     for xdg in ("", "relative/cache"):
         monkeypatch.setenv("XDG_CACHE_HOME", xdg)
         below = build_folder(root=root).relative_to(root / "home")
         assert below.as_posix() == f".cache/grace-serving/native/{source_digest(root)}"
-
-
-def test_a_cache_that_cannot_be_written_is_named(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (root / "_build").write_text("a file is in the way of the folder")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(root / "_build"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(in_the_way))
     with pytest.raises(NativeError, match=r"cannot be written \(.*\): set XDG_CACHE_HOME"):
         build(root=root)

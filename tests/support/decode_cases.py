@@ -19,17 +19,6 @@ from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
 from support.strategies import Case, random_ads, random_schema, random_users
 
-__all__ = [
-    "DecodeCase",
-    "assert_same_beams",
-    "assert_same_candidates",
-    "branching_case",
-    "decode_case",
-    "every_sid_case",
-    "random_nodes",
-    "split_rows",
-]
-
 CPU = torch.device("cpu")
 
 

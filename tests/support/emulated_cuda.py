@@ -18,26 +18,21 @@ from grace.native.build import (
     source_digest,
 )
 
-__all__ = ["EMULATED", "PORTABLE", "emulated_cuda"]
-
 # Without contraction of a * b + c: the kernels name the products that must be rounded.
 _FLAGS = (
     *("-std=c++17", "-O1", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off"),
     *("-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"),
     *(f"-I{ROOT / 'tests' / 'emulated'}", "-xc++"),
 )
-EMULATED = Target(
-    library="libgrace_cuda_emulated.so",
-    record="libgrace_cuda_emulated.json",
-    objects="objects",
-    sources=CUDA.sources,
+EMULATED = replace(
+    CUDA,
+    name="libgrace_cuda_emulated",
     headers=(*CUDA.headers, "tests/emulated/*.h"),
-    flags=lambda: _FLAGS,
+    flags=_FLAGS,
     find_compiler=find_compiler,
     link_flags=("-xnone",),
-    command="python -m grace.native.build",
 )
-PORTABLE = replace(EMULATED, flags=lambda: (*_FLAGS, "-D__CUDA_ARCH__=800"))
+PORTABLE = replace(EMULATED, flags=(*_FLAGS, "-D__CUDA_ARCH__=800"))
 """The portable code: every GPU except Hopper runs it."""
 
 

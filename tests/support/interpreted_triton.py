@@ -23,7 +23,7 @@ def main() -> None:
     # The interpreter multiplies bfloat16 matrices wrongly, so float16 replaces it.
     low = [call for call in calls((torch.float16,)) if "bfloat16" in call.name or call.blocked]
     full = [call for call in calls((torch.float32,)) if not call.blocked]
-    of_encoders = encoder_calls((torch.float32, torch.float16))
+    of_encoders = (*encoder_calls((torch.float32,)), *encoder_calls((torch.float16,), most=2))
     found = [[difference(call, "cpu") for call in group] for group in ((*full, *low), of_encoders)]
     print(
         json.dumps(

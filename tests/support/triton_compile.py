@@ -17,8 +17,6 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-__all__ = ["SHARED_MEMORY", "Compiled", "compiled_launch"]
-
 SHARED_MEMORY = 232_448  # bytes that one block of sm_90 may have
 
 _TYPES = {

@@ -1,7 +1,6 @@
 // The border between Python and C++: plain C functions over raw pointers. A function returns 0, or
 // 1 with the reason in grace_last_error(); nothing is thrown across it.
-#ifndef GRACE_ABI_H_
-#define GRACE_ABI_H_
+#pragma once
 
 #include <cstdint>
 #include <exception>
@@ -33,5 +32,3 @@ inline void require(bool condition, const char* text) {
 }
 
 }  // namespace grace
-
-#endif  // GRACE_ABI_H_

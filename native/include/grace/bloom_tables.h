@@ -4,8 +4,7 @@
 // holds one bit per query: whether that value has all the bits that the query asks of that nibble.
 // The AND over a row's nibbles is then the set of queries that the row may hold. A nibble's sixteen
 // entries are one line of 128 bytes, so that the lanes of a warp never wait for each other.
-#ifndef GRACE_BLOOM_TABLES_H_
-#define GRACE_BLOOM_TABLES_H_
+#pragma once
 
 #include <cstdint>
 
@@ -56,5 +55,3 @@ GRACE_HOST_DEVICE bool tables_contain_any(const uint64_t* row, uint32_t words,
 }
 
 }  // namespace grace
-
-#endif  // GRACE_BLOOM_TABLES_H_

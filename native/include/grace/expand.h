@@ -1,7 +1,6 @@
 // From leaves to the ads that a user may see, in reply order: the exact half of targeting, on
 // attribute bits and interned set values, never on Bloom bits.
-#ifndef GRACE_EXPAND_H_
-#define GRACE_EXPAND_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -11,9 +10,15 @@
 #include <vector>
 
 #include "grace/id_tables.h"
-#include "grace/workers.h"
+#include "grace/parallel.h"
 
 namespace grace::exact {
+
+// Reading memory that is in no cache: ask early, use later.
+constexpr int64_t kLineBytes = 64;
+constexpr int64_t kAhead = 32;  // elements between asking and using
+
+inline void prefetch(const void* address) { __builtin_prefetch(address); }
 
 constexpr int32_t kNoLeaf = -1;  // a dead beam's leaf
 
@@ -161,5 +166,3 @@ class Matcher {
 };
 
 }  // namespace grace::exact
-
-#endif  // GRACE_EXPAND_H_

@@ -1,6 +1,5 @@
 // Small open-addressing tables over ids, emptied between requests while their memory is kept.
-#ifndef GRACE_ID_TABLES_H_
-#define GRACE_ID_TABLES_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -88,5 +87,3 @@ class IdSet {
 };
 
 }  // namespace grace
-
-#endif  // GRACE_ID_TABLES_H_

@@ -1,6 +1,5 @@
 // Deduplication: equal spans of words get one id, ids count up by first use.
-#ifndef GRACE_INTERNER_H_
-#define GRACE_INTERNER_H_
+#pragma once
 
 #include <cstdint>
 #include <cstring>
@@ -39,8 +38,12 @@ class Interner {
   int64_t length(int32_t id) const { return starts_[id + 1] - starts_[id]; }
   uint32_t hash(int32_t id) const { return hashes_[id]; }
 
-  int32_t find(const Word* span, int64_t length, uint32_t hash) const {
-    return slots_[slot_of(span, length, hash)] - 1;
+  int32_t find(const Word* span, int64_t length) const {
+    return slots_[slot_of(span, length, hash_span(span, length))] - 1;
+  }
+
+  int32_t find_or_add(const Word* span, int64_t length) {
+    return find_or_add(span, length, hash_span(span, length));
   }
 
   int32_t find_or_add(const Word* span, int64_t length, uint32_t hash) {
@@ -96,5 +99,3 @@ class Interner {
 };
 
 }  // namespace grace
-
-#endif  // GRACE_INTERNER_H_

@@ -1,14 +1,19 @@
 // Loops over all cores. Chunk borders depend on the chunk count alone, and every use here merges
 // its chunks in order, so results do not depend on how many threads ran.
-#ifndef GRACE_PARALLEL_H_
-#define GRACE_PARALLEL_H_
+#pragma once
+
+#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <mutex>
+#include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace grace {
@@ -22,39 +27,130 @@ inline Range chunk_of(int64_t count, int64_t chunks, int64_t i) {
   return {count * i / chunks, count * (i + 1) / chunks};
 }
 
+// The calls body(i) for every i in [0, tasks), which any number of threads share.
+class Job {
+ public:
+  Job(int64_t tasks, std::function<void(int64_t)> body) : tasks_(tasks), body_(std::move(body)) {}
+
+  void work() {
+    try {
+      for (int64_t i = next_++; i < tasks_; i = next_++) body_(i);
+    } catch (...) {
+      const std::lock_guard<std::mutex> hold(lock_);
+      if (!failure_) failure_ = std::current_exception();
+      next_ = tasks_;
+    }
+  }
+
+  // Throws the first exception of the body, once all threads have ended their work.
+  void rethrow() const {
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  const int64_t tasks_;
+  const std::function<void(int64_t)> body_;
+  std::atomic<int64_t> next_{0};
+  std::mutex lock_;
+  std::exception_ptr failure_;
+};
+
 // Calls body(i) for every i in [0, tasks) on up to `threads` threads, the caller's among them.
 // The first exception is rethrown here once all threads have ended.
 template <typename Body>
 void parallel_tasks(int64_t tasks, int32_t threads, Body&& body) {
   const int64_t workers = std::min<int64_t>(std::max(threads, 1), tasks);
-  if (workers <= 1) {
-    for (int64_t i = 0; i < tasks; ++i) body(i);
-    return;
-  }
-  std::atomic<int64_t> next{0};
-  std::exception_ptr failure;
-  std::mutex failure_lock;
-  auto work = [&] {
-    try {
-      for (int64_t i = next++; i < tasks; i = next++) body(i);
-    } catch (...) {
-      const std::lock_guard<std::mutex> hold(failure_lock);
-      if (!failure) failure = std::current_exception();
-      next = tasks;
-    }
-  };
+  Job job(tasks, std::ref(body));
   std::vector<std::thread> pool;
-  pool.reserve(workers - 1);
+  pool.reserve(std::max<int64_t>(workers, 1) - 1);
   try {
-    for (int64_t t = 1; t < workers; ++t) pool.emplace_back(work);
+    for (int64_t t = 1; t < workers; ++t) pool.emplace_back([&] { job.work(); });
   } catch (const std::exception&) {
     // The system has no thread or memory for more of them: those that started do the work.
   }
-  work();
+  job.work();
   for (std::thread& thread : pool) thread.join();
-  if (failure) std::rethrow_exception(failure);
+  job.rethrow();
 }
 
-}  // namespace grace
+// Threads that wait for work: a batch's few hundred microseconds of it are not worth starting any.
+class Workers {
+ public:
+  // Next to the caller's own. Where the system has no more threads, those that started do the work.
+  explicit Workers(int32_t threads) {
+    threads_.reserve(std::max(threads, 1) - 1);  // a thread must not be lost
+    try {
+      for (int32_t i = 1; i < threads; ++i) threads_.emplace_back([this] { serve(); });
+    } catch (const std::system_error&) {
+    }
+  }
 
-#endif  // GRACE_PARALLEL_H_
+  Workers(const Workers&) = delete;
+  Workers& operator=(const Workers&) = delete;
+
+  ~Workers() {
+    {
+      const std::lock_guard<std::mutex> hold(lock_);
+      ending_ = true;
+    }
+    wake_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  // Calls body(i) for every i in [0, tasks), on this thread and on those that wake up in time. The
+  // first exception is rethrown here once all is at rest. A second caller at the same time works
+  // alone.
+  template <typename Body>
+  void run(int64_t tasks, Body&& body) {
+    const std::unique_lock<std::mutex> alone(running_, std::try_to_lock);
+    Job job(tasks, std::ref(body));
+    const bool shared = alone.owns_lock() && !threads_.empty() && tasks > 1;
+    if (shared) {
+      {
+        const std::lock_guard<std::mutex> hold(lock_);
+        job_ = &job;
+        ++round_;
+      }
+      wake_.notify_all();
+    }
+    job.work();
+    if (shared) {
+      std::unique_lock<std::mutex> hold(lock_);
+      job_ = nullptr;  // who wakes up only now finds nothing left
+      rest_.wait(hold, [&] { return at_work_ == 0; });
+    }
+    job.rethrow();
+  }
+
+ private:
+  void serve() {
+#ifdef __linux__
+    pthread_setname_np(pthread_self(), "grace-match");  // else it has its starter's name
+#endif
+    std::unique_lock<std::mutex> hold(lock_);
+    uint64_t seen = 0;
+    for (;;) {
+      wake_.wait(hold, [&] { return ending_ || (job_ != nullptr && round_ != seen); });
+      if (ending_) return;
+      seen = round_;
+      Job* job = job_;
+      ++at_work_;
+      hold.unlock();
+      job->work();
+      hold.lock();
+      if (--at_work_ == 0) rest_.notify_one();
+    }
+  }
+
+  std::vector<std::thread> threads_;
+  std::mutex running_;  // held by the thread whose job runs
+  std::mutex lock_;     // guards the four below
+  Job* job_ = nullptr;
+  uint64_t round_ = 0;  // numbers the jobs: each thread takes part in one once
+  int32_t at_work_ = 0;
+  bool ending_ = false;
+  std::condition_variable wake_;
+  std::condition_variable rest_;
+};
+
+}  // namespace grace

@@ -1,7 +1,6 @@
 // Scores as integers that sort as selection ranks candidates: by score, descending, then by place.
 // Nothing of torch or the CUDA runtime.
-#ifndef GRACE_SCORE_KEYS_H_
-#define GRACE_SCORE_KEYS_H_
+#pragma once
 
 #include <cstdint>
 #include <cstring>
@@ -60,5 +59,3 @@ GRACE_HOST_DEVICE uint64_t candidate_key(uint32_t score_key, uint32_t candidate_
 }
 
 }  // namespace grace
-
-#endif  // GRACE_SCORE_KEYS_H_

@@ -1,6 +1,5 @@
 // Whether bytes are UTF-8 text as Unicode and protobuf define it: no overlong form, no surrogate.
-#ifndef GRACE_UTF8_H_
-#define GRACE_UTF8_H_
+#pragma once
 
 #include <cstdint>
 #include <cstring>
@@ -34,5 +33,3 @@ inline bool is_utf8(std::string_view text) {
 }
 
 }  // namespace grace
-
-#endif  // GRACE_UTF8_H_

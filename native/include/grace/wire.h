@@ -1,8 +1,7 @@
 // Protocol buffers' wire format, read as protobuf's own decoder (upb) reads it: what that one
 // refuses is Malformed here, what it skips is skipped, and numbers that are too long lose the same
 // bits.
-#ifndef GRACE_WIRE_H_
-#define GRACE_WIRE_H_
+#pragma once
 
 #include <cstdint>
 #include <cstring>
@@ -198,51 +197,36 @@ bool take_floats(Reader& message, uint32_t tag, uint32_t field, Take&& take) {
   return true;
 }
 
-// Of the next eight bytes, a bit for each that another one follows in the same varint.
-inline uint64_t continued(const uint8_t* bytes) {
-  uint64_t eight;
-  std::memcpy(&eight, bytes, sizeof eight);
-  return ((eight & 0x8080808080808080u) >> 7) * 0x0102040810204080u >> 56;
-}
-
-// Whether nine bits in a row are set.
-inline bool any_nine(uint64_t bits) {
-  bits &= bits >> 1;
-  bits &= bits >> 2;
-  return (bits & bits >> 4 & bits >> 5) != 0;
-}
-
-// How many integers a packed list has. Their values do not matter, only where they end: so 56 bytes
-// are looked at together, with the eight before them, which may be the same integer's.
+// How many integers a packed list has. Their values do not matter, only the bytes that end them: so
+// eight bytes are looked at together. A list that may have an integer of more than ten bytes is
+// read integer by integer.
 inline int64_t count_packed(Reader packed) {
+  constexpr uint64_t kMore = 0x8080808080808080u;  // the bits of bytes that another one follows
   const uint8_t* bytes = packed.at();
   const int64_t size = packed.left();
   require_formed(size == 0 || bytes[size - 1] < 0x80);
-  int64_t more = 0;  // bytes that another one follows
+  int64_t count = 0, run = 0;  // run: the last bytes that another one follows
   bool plain = true;
-  uint64_t window = 0;
+  const auto take = [&](uint64_t eight) {
+    const uint64_t ends = ~eight & kMore;
+    count += __builtin_popcountll(ends);
+    plain &= run + (ends == 0 ? 8 : __builtin_ctzll(ends) / 8) < 9;
+    run = ends == 0 ? run + 8 : __builtin_clzll(ends) / 8;
+  };
   int64_t i = 0;
-  for (; i + 56 <= size; i += 56) {
-    window >>= 56;
-    for (int eight = 0; eight < 7; ++eight) {
-      window |= continued(bytes + i + 8 * eight) << (8 + 8 * eight);
-    }
-    more += __builtin_popcountll(window >> 8);
-    plain &= !any_nine(window);
+  uint64_t eight;
+  for (; i + 8 <= size; i += 8) {
+    std::memcpy(&eight, bytes + i, 8);
+    take(eight);
   }
-  int64_t run = 0;
-  for (int64_t j = i; j > 0 && bytes[j - 1] >= 0x80 && run < 9; --j) ++run;
-  for (; i < size; ++i) {
-    const bool continues = bytes[i] >= 0x80;
-    more += continues;
-    run = continues ? run + 1 : 0;
-    plain &= run < 9;
+  if (i < size) {
+    eight = kMore;  // none of the bytes beyond the list ends an integer
+    std::memcpy(&eight, bytes + i, size - i);
+    take(eight);
   }
-  if (plain) return size - more;
+  if (plain) return count;
   while (!packed.done()) packed.varint();
-  return size - more;
+  return count;
 }
 
 }  // namespace grace::wire
-
-#endif  // GRACE_WIRE_H_

@@ -1,7 +1,6 @@
 // What is wrong with a request, and with which of its fields. native/wire_faults.py has the words,
 // in the order of these lists.
-#ifndef GRACE_WIRE_FAULTS_H_
-#define GRACE_WIRE_FAULTS_H_
+#pragma once
 
 #include <cstdint>
 #include <string_view>
@@ -113,5 +112,3 @@ inline void write_fault(const Fault& fault, const char* message, int64_t* out) {
 }
 
 }  // namespace grace::wire
-
-#endif  // GRACE_WIRE_FAULTS_H_

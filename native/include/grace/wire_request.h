@@ -1,13 +1,14 @@
-// A grace.v1.RetrieveRequest as it comes from the network: its bytes, checked once and for all, and
-// compared with the server's limits.
-#ifndef GRACE_WIRE_REQUEST_H_
-#define GRACE_WIRE_REQUEST_H_
+// The parts that all readers of a grace.v1.RetrieveRequest share: field numbers, the entries of a
+// map that count, names that are not declared, and a batch of messages.
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <random>
 #include <string_view>
 #include <vector>
 
+#include "grace/abi.h"
 #include "grace/wire.h"
 #include "grace/wire_faults.h"
 #include "grace/xxh3.h"
@@ -28,34 +29,11 @@ enum : uint32_t {
   kIncludeSids = 10,
 };
 
-// The configuration's `limits`, and how many tokens an event has.
-struct Limits {
-  int64_t request_id_bytes;
-  int64_t value_bytes;  // of names, too
-  int64_t names;
-  int64_t values_per_name;
-  int64_t user_values;
-  int64_t events;
-  int64_t exclude_ads;
-  int64_t max_ads;
-  int64_t sid_length;
-};
-
-// All fields but the user and the features, which later readers find in the message.
-struct RequestHead {
-  std::string_view request_id, model, sid_space, profile, priority;
-  uint32_t max_ads = 0;
-  bool include_sids = false;
-  int64_t exclude_ads = 0;  // how many
-};
-
-// Reads and checks the whole message. Throws Malformed before anything else, then the first Fault
-// in this order: texts, exclude_ads, user, features, max_ads; maps are checked in the order of
-// their names. `head` has what was read, whatever is thrown but for Malformed.
-void read_request(Reader message, const Limits& limits, RequestHead& head);
-
 // Names have other hashes in every process: no caller can choose names that collide.
-uint64_t seed_of_this_process();
+inline uint64_t seed_of_this_process() {
+  static const uint64_t seed = std::random_device{}() * uint64_t{0x9E3779B97F4A7C15};
+  return seed;
+}
 
 // The entries of a map: of one name, only the last one counts. An entry that belongs to an entry of
 // another map has that `parent`.
@@ -69,7 +47,7 @@ class LastOfEachName {
       cell = static_cast<int32_t>(entries_.size());
       entries_.push_back(entry);
     } else {
-      entries_[static_cast<size_t>(cell)] = entry;
+      entries_[cell] = entry;
     }
   }
 
@@ -98,7 +76,7 @@ class LastOfEachName {
     const size_t mask = cells_.size() - 1;
     size_t at = hash_text(entry.name, seed_of_this_process() + entry.parent) & mask;
     while (cells_[at] != kFree) {
-      const Entry& there = entries_[static_cast<size_t>(cells_[at])];
+      const Entry& there = entries_[cells_[at]];
       if (there.parent == entry.parent && there.name == entry.name) break;
       at = (at + 1) & mask;
     }
@@ -116,6 +94,81 @@ class LastOfEachName {
   std::vector<Entry> entries_;
 };
 
-}  // namespace grace::wire
+constexpr int64_t kUnknownNumbers = 5;
 
-#endif  // GRACE_WIRE_REQUEST_H_
+// Names that the schema or the model does not declare: as many as there is room for are listed, and
+// all are counted.
+class UnknownNames {
+ public:
+  UnknownNames(int64_t room, int64_t* out) : room_(room), out_(out) {}
+
+  void add(Field kind, std::string_view name, std::string_view side = {}) {
+    if (count_ < room_) {
+      int64_t numbers[kFaultNumbers];
+      write_fault({Wrong::kNothing, kind, 0, 0, name, side}, message_, numbers);
+      for (int64_t i = 0; i < kUnknownNumbers; ++i) {
+        out_[count_ * kUnknownNumbers + i] = numbers[1 + i];
+      }
+    }
+    ++count_;
+  }
+
+  void begin(const char* message) { message_ = message; }
+  int64_t count() const { return count_; }
+  void forget_after(int64_t count) { count_ = count; }
+
+ private:
+  int64_t room_;
+  int64_t* out_;
+  const char* message_ = nullptr;
+  int64_t count_ = 0;
+};
+
+// A batch of messages, each read to its row. One with a fault has the row of an empty message.
+// `requests` messages; empty ones fill the batch up to `size` rows:
+//   faults        [requests, kFaultNumbers]   all 0 for a message without a fault
+//   unknown       [unknown_room, kUnknownNumbers]   where its names end: unknown_ends [requests],
+//                 which counts names beyond the room as well
+struct Batch {
+  int64_t requests;
+  int64_t size;
+  const char* const* messages;
+  const int64_t* sizes;
+  int64_t* faults;
+  int64_t unknown_room;
+  int64_t* unknown;
+  int64_t* unknown_ends;
+};
+
+// Calls read(message, row, unknown) for every row in order; it may throw Fault or Malformed.
+template <typename Read>
+void read_batch(const Batch& batch, Read&& read) {
+  require(0 <= batch.requests && batch.requests <= batch.size, "a batch has too many requests");
+  UnknownNames unknown(batch.unknown_room, batch.unknown);
+  UnknownNames dropped(0, nullptr);
+  for (int64_t b = 0; b < batch.size; ++b) {
+    if (b >= batch.requests) {
+      read(Reader(), b, dropped);
+      continue;
+    }
+    int64_t* fault = batch.faults + b * kFaultNumbers;
+    const int64_t before = unknown.count();
+    const auto refuse = [&](const Fault& found) {
+      write_fault(found, batch.messages[b], fault);
+      unknown.forget_after(before);
+      read(Reader(), b, dropped);
+    };
+    write_fault({Wrong::kNothing}, batch.messages[b], fault);
+    unknown.begin(batch.messages[b]);
+    try {
+      read(Reader(batch.messages[b], batch.sizes[b]), b, unknown);
+    } catch (const Fault& found) {
+      refuse(found);
+    } catch (const Malformed&) {
+      refuse({Wrong::kMalformed});
+    }
+    batch.unknown_ends[b] = unknown.count();
+  }
+}
+
+}  // namespace grace::wire

@@ -1,6 +1,5 @@
 // XXH3, the hash of Bloom bits: its formulas for every length of a text.
-#ifndef GRACE_XXH3_H_
-#define GRACE_XXH3_H_
+#pragma once
 
 #include <cstdint>
 #include <cstring>
@@ -174,5 +173,3 @@ inline uint64_t hash_text(std::string_view text, uint64_t seed) {
 }
 
 }  // namespace grace
-
-#endif  // GRACE_XXH3_H_

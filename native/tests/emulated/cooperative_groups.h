@@ -1,6 +1,5 @@
 // Thread block clusters: the part that the kernels use; see cuda_runtime.h here.
-#ifndef GRACE_EMULATED_COOPERATIVE_GROUPS_H_
-#define GRACE_EMULATED_COOPERATIVE_GROUPS_H_
+#pragma once
 
 #include "cuda_runtime.h"
 
@@ -22,5 +21,3 @@ struct ClusterGroup {
 inline ClusterGroup this_cluster() { return {}; }
 
 }  // namespace cooperative_groups
-
-#endif  // GRACE_EMULATED_COOPERATIVE_GROUPS_H_

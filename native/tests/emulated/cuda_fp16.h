@@ -1,6 +1,5 @@
 // Half precision: the part that the kernels use; see cuda_runtime.h here.
-#ifndef GRACE_EMULATED_CUDA_FP16_H_
-#define GRACE_EMULATED_CUDA_FP16_H_
+#pragma once
 
 #include <cmath>
 #include <cstdint>
@@ -16,5 +15,3 @@ inline float __half2float(__half value) {
   if (exponent == 0) return sign * std::ldexp(static_cast<float>(fraction), -24);
   return sign * std::ldexp(static_cast<float>(1024 + fraction), exponent - 25);
 }
-
-#endif  // GRACE_EMULATED_CUDA_FP16_H_

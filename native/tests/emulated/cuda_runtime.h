@@ -6,8 +6,7 @@
 // poisoned at first. Threads that wait for each other forever end the program. This cannot test
 // memory order between blocks, nor whether a GPU accepts a launch. With __CUDA_ARCH__ defined it
 // runs the code of such a GPU, otherwise that of the newest.
-#ifndef GRACE_EMULATED_CUDA_RUNTIME_H_
-#define GRACE_EMULATED_CUDA_RUNTIME_H_
+#pragma once
 
 #include <ucontext.h>
 
@@ -336,5 +335,3 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
                      [=] { kernel(arguments...); });
   return cudaSuccess;
 }
-
-#endif  // GRACE_EMULATED_CUDA_RUNTIME_H_
