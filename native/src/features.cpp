@@ -400,7 +400,7 @@ class Inputs {
     }
   }
 
-  // In the order in which model.feature_tables adds them: age, position, tokens, side.
+  // In the order in which model.features adds them: age, position, tokens, side.
   void write_events(const Sequence& sequence, const Events& events, int32_t* places) const {
     const int64_t kept = std::min(events.count, sequence.max_length);
     const int64_t skipped = events.count - kept;
