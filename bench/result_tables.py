@@ -25,8 +25,6 @@ from grace.catalogues.paper.published import (
 )
 from grace.configs.marked_text import rewrite
 
-__all__ = ["RESULTS", "build_tables", "eligibility_tables", "markdown_table"]
-
 RESULTS = Path(__file__).parent / "results" / "cpu-2core"
 """The results that the documents show."""
 

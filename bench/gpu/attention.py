@@ -41,8 +41,6 @@ from grace.bench.rungs.attention import spread_to_rows as spread
 from grace.kernels import REFERENCE, Ops
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 
-__all__ = ["measure"]
-
 _COPY_BYTES = 1 << 30
 _INPUTS = 3  # of cross-attention, in turn
 _ROUNDS = 4  # of quick calls in a run, so that it is long enough to be launched ahead

@@ -24,20 +24,6 @@ from grace.configs.generation import BeamProfile
 from grace.kernels import Ops
 from grace.model.engine.decode_loop import fast_search
 
-__all__ = [
-    "BlockTable",
-    "CrossInputs",
-    "SelfInputs",
-    "best_tile",
-    "cross_inputs",
-    "cross_kernels",
-    "distinct_table",
-    "searched_tables",
-    "self_inputs",
-    "self_kernel",
-    "self_names",
-]
-
 _TILE_SECONDS = 0.05
 
 

@@ -37,8 +37,6 @@ from grace.index.matchers.modes import MatcherMode
 from grace.kernels import AdmissionSlot, DecodeIndex, admission_slot
 from grace.model.engine.decode_weights import PRECISIONS, Precision, Products
 
-__all__ = ["ADD", "INTO", "kind_of_kernel", "measure", "named_products"]
-
 _ROUNDS = 3  # over the batches
 _LEAST_UNEXPLAINED = 0.02  # share of products without a shape that is worth a row
 _POWER_SECONDS = 1.5  # the driver reports the mean power of a second

@@ -40,8 +40,6 @@ from grace.model.definition.spec import (
 )
 from grace.proto.retrieval_pb2 import Events, Features, RetrieveRequest
 
-__all__ = ["SEED", "Catalogue", "catalogue_spec", "full_requests"]
-
 SEED = 1
 IDS_PER_BAG = 20
 MAX_ADS = 500

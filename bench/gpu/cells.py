@@ -6,8 +6,6 @@ from typing import TypeAlias
 from grace.bench.gpu.results import Row
 from grace.bench.result_tables import markdown_table
 
-__all__ = ["Cell", "fine", "ms", "p99", "pair", "power", "ratio", "table_of"]
-
 Cell: TypeAlias = str | Callable[[Row], object]
 """A field of a row, or a function of the row."""
 

@@ -65,8 +65,6 @@ from grace.index.trie import NO_NODE
 from grace.kernels import REFERENCE, AdmissionSlot, Beams, DecodeIndex, admission_slot
 from grace.model.engine.decode_weights import PRECISIONS
 
-__all__ = ["measure"]
-
 _BEAMS = (16, 64, 256, 512, 1024)
 _PREFIX_BEAMS = (16, 64, 256)  # beyond, a call takes many seconds
 _TINY_BEAMS = (2, 4)

@@ -31,8 +31,6 @@ from grace.bench.gpu.options import BenchOptions
 from grace.bench.gpu.results import Row
 from grace.bench.gpu.workload import Workload, workload_of
 
-__all__ = ["COUNTED", "counters_of_csv", "find_ncu", "measure_counters"]
-
 COUNTED = (
     ("cross", "ours"),
     ("self", "fa2"),

@@ -26,8 +26,6 @@ from grace.bench.gpu.results import Row
 from grace.bench.result_tables import markdown_table
 from grace.configs.marked_text import rewrite
 
-__all__ = ["NAME", "performance_document"]
-
 NAME = "performance"
 
 _PAPERS_NAMES = {

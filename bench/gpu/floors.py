@@ -13,8 +13,6 @@ from torch import Tensor
 from grace.kernels import AdmissionSlot, Beams, Candidates, DecodeIndex, Ops, UserTensors
 from grace.kernels.decode.admit_children import fan_outs
 
-__all__ = ["Counts", "Least", "counting_ops", "counting_slot"]
-
 
 @dataclass(slots=True)
 class Least:

@@ -47,8 +47,6 @@ from grace.server.messages import (
 from grace.server.stages.requests import read_request
 from grace.server.stages.stages import STAGES
 
-__all__ = ["FullPath", "Surroundings", "check_full_path", "path_requests"]
-
 _PROFILE = "measured"
 _MATCH_THREADS = 8
 

@@ -44,8 +44,6 @@ from grace.kernels import (
 from grace.model.definition.inputs import UserContext
 from grace.model.engine.decode_weights import PRECISIONS
 
-__all__ = ["MODES", "bitmask_only", "measure"]
-
 MODES = ("cd", "bitmask", "union", "static", "dynamic")
 SIZES = (3_000_000, 10_000_000, 30_000_000, 100_000_000)
 _TINY_SIZES = (2_000, 3_000)

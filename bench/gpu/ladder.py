@@ -53,8 +53,6 @@ from grace.model.definition.inputs import UserContext
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.server.messages import Retrieval
 
-__all__ = ["RUNGS", "measure", "mfu"]
-
 PEAK_FLOPS = 989e12
 RUNGS = (*(rung.name for rung in DENSE_RUNGS), "L4", "D0", "D1", "D2", "D3")
 _CONSTRAINED = ("D1", "D2", "D3")

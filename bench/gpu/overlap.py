@@ -35,8 +35,6 @@ from grace.model.engine.decode_loop import fast_search
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.model.train.evaluate import ABSENT, popularity_ranks, random_recall, recall
 
-__all__ = ["LEAST_IN_FP32", "Tally", "measure", "shared"]
-
 REQUESTS = 512
 PAPER_REQUESTS = 256
 _TINY_REQUESTS = 6

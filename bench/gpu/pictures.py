@@ -17,8 +17,6 @@ from grace.bench.gpu.results import Row, read_rows
 from grace.bench.load.plots import draw_timeline
 from grace.bench.load.timeline import read_timeline
 
-__all__ = ["draw_pictures"]
-
 _COLOURS = ("#98a3b3", "#1f4e8c")
 _KERNELS_SHOWN = 14
 

@@ -3,15 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = [
-    "ADMISSION_MS",
-    "CROSS_ATTENTION_MS",
-    "LADDER",
-    "SELF_ATTENTION_COUNTERS",
-    "SELF_ATTENTION_MS",
-    "PublishedRung",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class PublishedRung:

@@ -32,25 +32,6 @@ from grace.model.definition.inputs import UserContext
 from grace.model.engine.decode_loop import fast_search
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 
-__all__ = [
-    "LEAST_OVERLAP",
-    "DecodeInputs",
-    "DecoderBatch",
-    "DecoderGraph",
-    "Search",
-    "SearchResult",
-    "StepInputs",
-    "TracedResult",
-    "check_result",
-    "engine_search",
-    "overlap",
-    "plain_result",
-    "result_of_sids",
-    "traced_search",
-    "traced_steps",
-    "unconstrained_result",
-]
-
 LEAST_OVERLAP: dict[Precision, float] = {"fp32": 0.97, "fp16": 0.8, "bf16": 0.7}
 """The least share of float32's SIDs: rounding exchanges near-ties at the end of the list."""
 

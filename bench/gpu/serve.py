@@ -37,8 +37,6 @@ from grace.model.checkpoints.checkpoint import save_checkpoint
 from grace.model.definition.spec import ModelSpec
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 
-__all__ = ["measure", "saturation_row"]
-
 RATES = (400.0, 800.0, 1000.0, 1200.0, 1300.0)
 REQUESTS = 1024
 _TINY_RATES = (20.0,)

@@ -32,8 +32,6 @@ from grace.bench.load.result import load_result, write_load_result
 from grace.bench.load.shots import Shot, read_shots
 from grace.configs.errors import GraceError, InputError
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)

@@ -4,15 +4,6 @@ import argparse
 import math
 from pathlib import Path
 
-__all__ = [
-    "MOST_PROCESSES",
-    "data_file",
-    "number_of_processes",
-    "out_file",
-    "positive",
-    "positive_integer",
-]
-
 MOST_PROCESSES = 64
 """Each is an interpreter with gRPC, some 60 MB, and makes about a thousand calls a second."""
 

@@ -5,8 +5,6 @@ from datetime import datetime
 
 import grpc
 
-__all__ = ["STAGES", "Call", "LoadRun", "ServerTimes", "status_name"]
-
 STAGES = ("input", "features", "generate", "post")
 
 

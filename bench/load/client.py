@@ -28,17 +28,6 @@ from grace.bench.load.shots import Shot
 from grace.configs.errors import InputError
 from grace.proto.retrieval_pb2 import DESCRIPTOR, RetrieveResponse
 
-__all__ = [
-    "FINISH_SECONDS",
-    "ClosedLoop",
-    "Load",
-    "OpenLoop",
-    "Part",
-    "Progress",
-    "poisson_arrivals",
-    "run_load",
-]
-
 FINISH_SECONDS = 20.0
 CONNECT_SECONDS = 10.0
 WARM_UP_SECONDS = 10.0

@@ -22,8 +22,6 @@ from grace.bench.load.result import read_result
 from grace.bench.load.shots import Shot
 from grace.configs.errors import GraceError, InputError
 
-__all__ = ["merged", "run_in_a_process", "run_together"]
-
 _NOTICE_SECONDS = 0.1  # the begin is announced this long ahead, so that no process hears it late
 _PROGRESS_SECONDS = 0.5
 _READY = "ready"

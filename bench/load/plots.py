@@ -10,8 +10,6 @@ from matplotlib.figure import Figure
 from grace.bench.load.summary import RunSummary
 from grace.bench.load.timeline import LANES, Slice
 
-__all__ = ["draw_loads", "draw_timeline"]
-
 _GOOD, _BAD, _GREY = "#1f4e8c", "#c0392b", "#98a3b3"
 _PERCENTAGES = {50: "#7fa6d6", 90: "#3f76b5", 99: "#1f4e8c"}
 _LANE_COLOURS = ("#7fa6d6", "#8cbf9f", "#1f4e8c", "#c9a35b")

@@ -20,8 +20,6 @@ from grace.bench.load.summary import PERCENTAGES, RunSummary, read_summary
 from grace.bench.result_file import machine
 from grace.configs.errors import GraceError
 
-__all__ = ["main", "write_report"]
-
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 75em; padding: 0 1em }
 table { border-collapse: collapse; margin: 1em 0 }

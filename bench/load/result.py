@@ -18,8 +18,6 @@ import numpy as np
 from grace.bench.load.calls import STAGES, Call, LoadRun
 from grace.bench.load.client import Load, OpenLoop
 
-__all__ = ["invalid_because", "load_result", "percentile", "read_result", "write_load_result"]
-
 PERCENTAGES = (10, 25, 50, 75, 90, 95, 99)
 HISTOGRAM_STEPS = 10
 MAX_DETAILS = 1_000_000  # ghz's limit, too

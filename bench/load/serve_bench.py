@@ -31,8 +31,6 @@ from grace.configs.errors import GraceError
 from grace.configs.serving import load_serving_config
 from grace.server.stages.requests import read_request
 
-__all__ = ["main"]
-
 Row = dict[str, Any]
 
 PRECISION = "float32"

@@ -14,8 +14,6 @@ from typing import Any
 from grace.client.client import request_of_json
 from grace.configs.errors import InputError, RequestError
 
-__all__ = ["WIRE", "Shot", "read_requests", "read_shots", "write_ghz_data", "write_wire"]
-
 WIRE = ".wire"
 _LENGTH_BYTES = 4
 

@@ -10,8 +10,6 @@ from grace.bench.load.calls import STAGES
 from grace.bench.load.result import percentile, read_result
 from grace.configs.errors import InputError
 
-__all__ = ["Point", "RunSummary", "read_summary"]
-
 PERCENTAGES = (50, 90, 95, 99)
 
 

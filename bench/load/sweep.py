@@ -26,8 +26,6 @@ from grace.bench.load.tiny_server import write_tiny_server_files
 from grace.bench.running_server import GRACE_SERVE, RunningServer
 from grace.configs.errors import GraceError, InputError
 
-__all__ = ["main"]
-
 _GHZ_CONFIG = Path(__file__).with_name("ghz.json")
 
 

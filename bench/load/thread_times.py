@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-__all__ = ["ThreadTimes", "ThreadWatch"]
-
 _SAMPLE_SECONDS = 0.25
 _PROC = Path("/proc")
 _TICKS = os.sysconf("SC_CLK_TCK")

@@ -8,8 +8,6 @@ from typing import Any
 
 from grace.bench.load.calls import STAGES
 
-__all__ = ["LANES", "Slice", "busy_share", "read_timeline", "window", "write_window"]
-
 LANES = STAGES
 
 

@@ -11,16 +11,6 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-__all__ = [
-    "DenseCache",
-    "append",
-    "attend_sdpa",
-    "beams_as_queries",
-    "beams_as_rows",
-    "sdpa_over_cache",
-    "spread_to_rows",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class DenseCache:

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from grace.bench.rungs.attention import DenseCache, append
 
-__all__ = ["TILES", "Tile", "attend_coalesced", "attend_fused", "coalesced_over_cache"]
-
 
 @dataclass(frozen=True, slots=True)
 class Tile:

@@ -31,25 +31,6 @@ from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import UserContext
 from grace.model.definition.spec import DecoderSpec
 
-__all__ = [
-    "DENSE_RUNGS",
-    "L0",
-    "L1",
-    "L2",
-    "L3",
-    "PLAIN",
-    "DenseGenerated",
-    "DenseSelfAttention",
-    "LayerWeights",
-    "Pieces",
-    "Rung",
-    "RungWeights",
-    "compiled_pieces",
-    "dense_search",
-    "require_full_contexts",
-    "tiled",
-]
-
 
 class DenseSelfAttention(Protocol):
     """Add the step's keys and values to the cache, and attend."""

@@ -5,8 +5,6 @@ from torch import Tensor
 
 from grace.kernels import Candidates, DecodeIndex, UserTensors
 
-__all__ = ["EveryToken"]
-
 
 class EveryToken:
     """An AdmissionSlot in which every token continues every beam, live or dead.

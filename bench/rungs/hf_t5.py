@@ -17,16 +17,6 @@ from transformers.modeling_outputs import BaseModelOutput
 from grace.index.trie import SidTrie
 from grace.model.definition.spec import DecoderSpec
 
-__all__ = [
-    "AllowedTokens",
-    "HfModel",
-    "allowed_by_trie",
-    "hf_decoder",
-    "hf_generate",
-    "plain_generate",
-    "shared_sequences",
-]
-
 AllowedTokens = Callable[[int, Tensor], list[int]]
 """Takes a request's number and the tokens of one of its beams, the start token first."""
 

@@ -17,16 +17,6 @@ from torch import Tensor
 
 from grace.kernels import DecodeIndex
 
-__all__ = [
-    "KeptBeams",
-    "StaticIndex",
-    "StaticStep",
-    "static_beams",
-    "static_index",
-    "static_log_probabilities",
-    "static_step",
-]
-
 _DENSE_LEVELS = 2
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from grace.bench.load import loop_cost, serve_bench
+from grace.bench.load import serve_bench
 from grace.bench.load.client import OpenLoop, run_load
 from grace.bench.load.shots import Shot
 from support.front_ends import front_ends
@@ -130,13 +130,3 @@ def test_the_measurement_of_the_server_writes_its_rows_and_timeline(tmp_path: Pa
     assert 0 < rows[2]["generate_busy"] <= 1
     assert (tmp_path / "serve_timeline.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "serve_timeline.json").stat().st_size < 200_000
-
-
-def test_the_loop_costs_less_for_a_call_whose_grpc_is_elsewhere(tmp_path: Path) -> None:
-    out = tmp_path / "loop.json"
-    loop_cost.main(["--out", str(out), "--rounds", "3", "--seconds", "1"])
-    here, elsewhere = json.loads(out.read_text())["rows"]
-    assert (here["front_ends"], elsewhere["front_ends"]) == (0, 2)
-    assert here["us_in_front_ends"] == 0 < elsewhere["us_in_front_ends"]
-    for cost in ("us_without_ads", "us_with_ads"):
-        assert 0 < elsewhere[cost] < here[cost]
