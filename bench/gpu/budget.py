@@ -21,20 +21,20 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from grace.bench.gpu.floors import Counts, Least, counting_ops, counting_slot
-from grace.bench.gpu.measure import Timing, require_close, require_equal, sustained
-from grace.bench.gpu.results import Row
+from grace.bench.gpu.measure import Timing, copy_rate, require_close, sustained
 from grace.bench.gpu.search import (
     DecoderBatch,
     DecoderGraph,
-    SearchResult,
     check_result,
     engine_search,
     plain_result,
     traced_search,
 )
 from grace.bench.gpu.workload import BATCHES, Engine, Workload
+from grace.bench.result_file import Row
 from grace.index.matchers.modes import MatcherMode
 from grace.kernels import AdmissionSlot, DecodeIndex, admission_slot
+from grace.model.engine.decode_loop import FoundNodes
 from grace.model.engine.decode_weights import PRECISIONS, Precision, Products
 
 _ROUNDS = 3  # over the batches
@@ -83,7 +83,7 @@ class _Setting:
     slots: Sequence[AdmissionSlot]
     precision: Precision
 
-    def search(self, number: int, engine: Engine | None = None) -> SearchResult:
+    def search(self, number: int, engine: Engine | None = None) -> FoundNodes:
         """Generate for one batch, launched operation by operation."""
         context, slot = self.batches[number].context, self.slots[number]
         return traced_search(engine or self.engine, context, slot, self.work.dynamic).result
@@ -145,7 +145,7 @@ def _rows(setting: _Setting) -> Iterator[Row]:
 
 
 def _whole(
-    setting: _Setting, expected: Sequence[SearchResult], rates: _Rates, product_flop: int
+    setting: _Setting, expected: Sequence[FoundNodes], rates: _Rates, product_flop: int
 ) -> Row:
     """One generation as a graph: the joules of a batch, and its products' part of them."""
     work, dtype = setting.work, setting.engine.weights.dtype
@@ -182,13 +182,12 @@ def _least(setting: _Setting) -> dict[str, Least]:
         traced_search(counting_engine, batch.context, counting, setting.work.dynamic)
     size = len(setting.batches)
     return {
-        name: Least(each.calls // size, each.bytes // size, each.flop // size)
-        for name, each in counts.by_name.items()
+        name: Least(*(total // size for total in each)) for name, each in counts.by_name.items()
     }
 
 
 def _profiled(
-    setting: _Setting, expected: Sequence[SearchResult]
+    setting: _Setting, expected: Sequence[FoundNodes]
 ) -> tuple[dict[str, float], dict[str, tuple[Least, float]]]:
     """Milliseconds of one run by kind of kernel; and by the products' shapes, with their least."""
     device, own = setting.work.device, setting.engine
@@ -223,10 +222,8 @@ def _products(profiled: profile, runs: int, dtype: torch.dtype) -> dict[str, tup
             shapes = [shape for shape in entry.input_shapes or () if len(shape) == 2]
             name, least = _product(entry.key, shapes, entry.count // runs, dtype)
             known, before = products.get(name, (Least(), 0.0))
-            both = Least(
-                known.calls + least.calls, known.bytes + least.bytes, known.flop + least.flop
-            )
-            products[name] = both, before + entry.self_device_time_total / 1e3 / runs
+            spent = before + entry.self_device_time_total / 1e3 / runs
+            products[name] = known.plus(least), spent
     return products
 
 
@@ -297,15 +294,9 @@ def kind_of_kernel(name: str) -> str:
 
 def _rates(work: Workload, precision: Precision) -> _Rates:
     side = 8192 if work.on_gpu else 64
-    dtype, device = PRECISIONS[precision], work.device
+    dtype, device, seconds = PRECISIONS[precision], work.device, work.options.seconds
     a, b = (torch.randn((side, side), device=device).to(dtype) for _ in range(2))
-    source = torch.zeros(1 << 30 if work.on_gpu else 1 << 20, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    seconds = work.options.seconds
     product = sustained(lambda: torch.mm(a, b), device, seconds, warm_up_seconds=_POWER_SECONDS)
     rows = a[:64].float() @ b.float()
     require_close("the large product", torch.mm(a, b)[:64] / side**0.5, rows / side**0.5)
-    source.random_(generator=torch.Generator(device).manual_seed(7))
-    copy = sustained(lambda: target.copy_(source), device, min(seconds, 1.0))
-    require_equal("the copy", target, source)
-    return _Rates(2 * len(source) / copy.p50_ms * 1e3, 2 * side**3 / product.p50_ms * 1e3, product)
+    return _Rates(copy_rate(device, seconds), 2 * side**3 / product.p50_ms * 1e3, product)

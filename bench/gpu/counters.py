@@ -28,8 +28,8 @@ from grace.bench.gpu.attention_kernels import (
     self_kernel,
 )
 from grace.bench.gpu.options import BenchOptions
-from grace.bench.gpu.results import Row
 from grace.bench.gpu.workload import Workload, workload_of
+from grace.bench.result_file import Row
 
 COUNTED = (
     ("cross", "ours"),
@@ -134,7 +134,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--tiny", action="store_true")
     given = parser.parse_args(arguments)
     device = torch.device("cuda")
-    calls = _calls(workload_of(BenchOptions("attention", device, "", tiny=given.tiny)))
+    calls = _calls(workload_of(BenchOptions("attention", device, tiny=given.tiny)))
     for call in calls:  # compiled before it is counted
         call()
     torch.cuda.synchronize()

@@ -20,17 +20,17 @@ from torch import Tensor
 
 from grace.bench.gpu.catalogue import Catalogue
 from grace.bench.gpu.measure import by_turns, require_close, require_equal, sustained
-from grace.bench.gpu.results import Row
 from grace.bench.gpu.search import (
     DecoderBatch,
     DecoderGraph,
+    EveryToken,
     StepInputs,
     engine_search,
     plain_result,
     traced_steps,
 )
 from grace.bench.gpu.workload import BATCHES, Engine, Workload
-from grace.bench.rungs.every_token import EveryToken
+from grace.bench.result_file import Row
 from grace.index.matchers.modes import MatcherMode
 from grace.kernels import (
     REFERENCE,
@@ -121,7 +121,7 @@ def _of_mode(
             run = _checked_selection(work, [batch.steps[step] for batch in batches], engine)
         calls = len(batches) * _ROUNDS
         timing = sustained(run, work.device, work.options.seconds, calls=calls)
-        admitted = [len(batch.steps[step].candidates.packed().tokens) for batch in batches]
+        admitted = [len(batch.steps[step].admitted.tokens) for batch in batches]
         yield {
             "measure": measure,
             "mode": mode,

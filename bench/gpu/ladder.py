@@ -19,12 +19,10 @@ from grace.bench.gpu.attention_kernels import best_tile, distinct_table, self_in
 from grace.bench.gpu.full_path import FullPath, Surroundings, check_full_path, path_requests
 from grace.bench.gpu.gtm import bitmask_only
 from grace.bench.gpu.measure import free_memory, sustained, timed_on_host
-from grace.bench.gpu.results import Row
 from grace.bench.gpu.search import (
     DecoderBatch,
     DecoderGraph,
     Search,
-    SearchResult,
     TracedResult,
     engine_search,
     plain_result,
@@ -32,29 +30,27 @@ from grace.bench.gpu.search import (
     unconstrained_result,
 )
 from grace.bench.gpu.workload import BATCHES, Engine, Workload, random_weights
+from grace.bench.result_file import Row
 from grace.bench.rungs.coalesced_triton import DEFAULT_TILE, Tile
 from grace.bench.rungs.dense_search import (
     DENSE_RUNGS,
     L1,
-    L2,
-    L3,
     PLAIN,
     Rung,
-    RungWeights,
+    RungDecoder,
     compiled_pieces,
     dense_search,
     require_full_contexts,
-    tiled,
 )
 from grace.index.matchers.modes import MatcherMode
 from grace.kernels import DecodeIndex, UserTensors
 from grace.model.checkpoints.model_cost import decoder_flops
 from grace.model.definition.inputs import UserContext
+from grace.model.engine.decode_loop import FoundNodes
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.server.messages import Retrieval
 
 PEAK_FLOPS = 989e12
-RUNGS = (*(rung.name for rung in DENSE_RUNGS), "L4", "D0", "D1", "D2", "D3")
 _CONSTRAINED = ("D1", "D2", "D3")
 
 
@@ -69,12 +65,11 @@ class _Setting:
     precision: Precision
     requests: Sequence[Sequence[Retrieval]]
     batches: Sequence[DecoderBatch]
-    expected: dict[str, list[SearchResult]] = field(default_factory=dict)
+    expected: dict[str, list[FoundNodes]] = field(default_factory=dict)
 
     def search(self, name: str) -> Search:
-        dense = {rung.name: rung for rung in DENSE_RUNGS}
-        if name in dense:
-            return _dense_search(self.work, dense[name], self.engine)
+        if name in DENSE_RUNGS:
+            return _dense_search(self.work, DENSE_RUNGS[name], self.engine)
         profile = self.work.fixed if name == "L4" else self.work.dynamic
         if name not in _CONSTRAINED:
             return engine_search(self.engine, profile, None)
@@ -85,7 +80,7 @@ class _Setting:
 
         return replace(search, point_at=point_at)
 
-    def expected_of(self, name: str) -> list[SearchResult]:
+    def expected_of(self, name: str) -> list[FoundNodes]:
         """Return each batch's result in float32, by definition, equal for unconstrained rungs."""
         kind, decoder = (name if name in _CONSTRAINED else name[0]), self.engine.plain.decoder
         profile = self.work.fixed if name.startswith("L") else self.work.dynamic
@@ -176,18 +171,16 @@ def mfu(work: Workload, beams: Sequence[int], mean_ms: float) -> float:
 
 
 def _dense_search(work: Workload, rung: Rung, engine: Engine) -> Search:
-    weights = engine.weights
-    own = RungWeights.of(engine.plain.decoder, weights.device, weights.dtype)
+    weights, plain = engine.weights, engine.plain.decoder
+    own = RungDecoder.of(plain, weights.device, weights.dtype)
     pieces = compiled_pieces() if work.on_gpu else PLAIN
-    if rung.name in (L2.name, L3.name):
-        if work.on_gpu:
-            rung = tiled(rung, _tiles(work, weights.dtype, rung.name == L3.name))
-        else:
-            rung = replace(L1, name=rung.name)
+    if rung.name in ("L2", "L3"):
+        tiles = _tiles(work, weights.dtype, rung.name == "L3") if work.on_gpu else ()
+        rung = rung.tiled(tiles) if tiles else L1
 
     def run(context: UserContext) -> TracedResult:
         found = dense_search(own, context.states, work.fixed, rung, pieces)
-        return TracedResult(result_of_sids(found.sids, found.scores, engine.vocabulary))
+        return TracedResult(result_of_sids(*found, plain))
 
     return Search(
         work.fixed, run, lambda traced: traced.result, lambda users: None, constrained=False

@@ -14,24 +14,24 @@ function up to near-ties.
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from grace.bench.gpu.measure import require_overlap
-from grace.bench.gpu.results import Row
+from grace.bench.gpu.search import Selection, observed, shared, traced_search
 from grace.bench.gpu.trained_model import TrainingData, plan_of, prepare, train
 from grace.bench.gpu.workload import Engine, Workload, random_decoder_alone
+from grace.bench.result_file import Row
 from grace.index.trie import NO_NODE
 from grace.index.users.user_rows import UserEncoder
-from grace.kernels import REFERENCE, Beams, DecodeIndex, Ops, UserTensors, admission_slot
+from grace.kernels import REFERENCE, Beams, DecodeIndex, UserTensors, admission_slot
 from grace.kernels.load import load_encoder_ops
 from grace.model.definition.beam_search import beam_search
 from grace.model.definition.inputs import UserContext
 from grace.model.definition.model import Model
-from grace.model.engine.decode_loop import fast_search
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.model.train.evaluate import ABSENT, popularity_ranks, random_recall, recall
 
@@ -44,9 +44,6 @@ LEAST_IN_FP32 = 0.999
 
 Steps: TypeAlias = list[Tensor]
 """Nodes of the beams after each step, int32 [B, M] each; the last ordered, best first."""
-
-Watch: TypeAlias = Callable[[Tensor, Tensor], None]
-"""Sees the logits and scores of each selection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +82,6 @@ class Tally:
         counts[0] += common
         counts[1] += total
         return common / total if total else 1.0
-
-
-def shared(found: Tensor, wanted: Tensor) -> tuple[int, int]:
-    """Return how many live nodes of `wanted` are in `found`, and how many it has."""
-    live = wanted[wanted != NO_NODE]
-    return int(torch.isin(live, found).sum()), len(live)
 
 
 @torch.inference_mode()
@@ -221,14 +212,14 @@ def _plain(
     """Generate by definition, in float32; `spread` gets the logits' deviation in live rows."""
     steps: Steps = []
 
-    def watch(logits: Tensor, scores: Tensor) -> None:
+    def keep(given: Selection, beams: Beams) -> None:
         if spread is not None:
-            live = logits[scores.flatten() > -torch.inf]
+            live = given.logits[given.scores.flatten() > -torch.inf]
             deviation = float(live.float().std(dim=1).mean())
             spread.setdefault(len(steps), []).append(deviation)
+        steps.append(beams.nodes.clone())
 
-    ops = _traced(REFERENCE, steps, watch)
-    context = batch.context_in("fp32")
+    context, ops = batch.context_in("fp32"), observed(REFERENCE, keep)
     beam_search(model.decoder, context, batch.users, index, work.dynamic, ops)
     return steps
 
@@ -236,20 +227,6 @@ def _plain(
 def _fast(
     work: Workload, engine: Engine, batch: _Batch, index: DecodeIndex, precision: Precision
 ) -> Steps:
-    steps: Steps = []
-    context = batch.context_in(precision)
     slot = admission_slot(engine.ops)
     slot.point_at(batch.users, index)
-    ops = _traced(engine.ops, steps, lambda logits, scores: None)
-    fast_search(engine.weights, engine.memo, context, slot, work.dynamic, ops)
-    return steps
-
-
-def _traced(ops: Ops, steps: Steps, watch: Watch) -> Ops:
-    def select_beams(logits: Tensor, scores: Tensor, *arguments: Any, **named: Any) -> Beams:
-        watch(logits, scores)
-        beams = ops.select_beams(logits, scores, *arguments, **named)
-        steps.append(beams.nodes.clone())
-        return beams
-
-    return replace(ops, select_beams=select_beams)
+    return list(traced_search(engine, batch.context_in(precision), slot, work.dynamic).places)

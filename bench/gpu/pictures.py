@@ -7,15 +7,15 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
 from grace.bench.gpu.published import LADDER
-from grace.bench.gpu.results import Row, read_rows
-from grace.bench.load.plots import draw_timeline
+from grace.bench.load.report import draw_timeline
 from grace.bench.load.timeline import read_timeline
+from grace.bench.result_file import Row, read_result
 
 _COLOURS = ("#98a3b3", "#1f4e8c")
 _KERNELS_SHOWN = 14
@@ -24,8 +24,7 @@ Bar = tuple[str, float | None, float | None]
 """A label and the values of both series; None where a series has no number."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Chart:
+class _Chart(NamedTuple):
     title: str
     series: tuple[str, str]
     bars: Callable[[Sequence[Row]], list[Bar]]
@@ -36,7 +35,7 @@ def draw_pictures(results: Path) -> list[Path]:
     drawn = []
     for table, chart in _CHARTS.items():
         file = results / f"{table}.json"
-        bars = chart.bars(read_rows(file)) if file.exists() else []
+        bars = chart.bars(read_result(file)["rows"]) if file.exists() else []
         if bars:
             drawn.append(file.with_suffix(".png"))
             _draw(chart, bars).savefig(drawn[-1], dpi=110)
@@ -67,18 +66,15 @@ def _draw(chart: _Chart, bars: Sequence[Bar]) -> Figure:
 
 
 def _ladder(rows: Sequence[Row]) -> list[Bar]:
-    paper = {name: rung.decoder[0] for name, rung in LADDER.items()}
     return [
-        (f"{x['rung']} {x['precision']}", paper.get(x["rung"]), x["decoder_p50_ms"]) for x in rows
+        (f"{x['rung']} {x['precision']}", LADDER[x["rung"]].decoder[0], x["decoder_p50_ms"])
+        for x in rows
     ]
 
 
 def _sizes(rows: Sequence[Row]) -> list[Bar]:
-    return [
-        (f"{x['sids']:,} SIDs", x["decoder_p50_ms"], x["admission_p50_ms"])
-        for x in rows
-        if x["measure"] == "decoder"
-    ]
+    sizes = [row for row in rows if row["measure"] == "decoder"]
+    return [(f"{x['sids']:,} SIDs", x["decoder_p50_ms"], x["admission_p50_ms"]) for x in sizes]
 
 
 def _serve(rows: Sequence[Row]) -> list[Bar]:
@@ -99,7 +95,6 @@ _CHARTS: Mapping[str, _Chart] = {
     "serve": _Chart("Latency through gRPC", ("P50", "P99"), _serve),
     "budget": _Chart("The largest kernels", ("floor", "measured"), _budget),
 }
-"""By table."""
 
 
 if __name__ == "__main__":

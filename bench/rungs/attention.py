@@ -86,7 +86,6 @@ def beams_as_queries(queries: Tensor, keys: Tensor, values: Tensor, scale: float
 
 
 def _flash(tensor: Tensor) -> AbstractContextManager[None]:
-    half = tensor.dtype in (torch.float16, torch.bfloat16)
-    if tensor.is_cuda and half:
+    if tensor.is_cuda and tensor.dtype in (torch.float16, torch.bfloat16):
         return sdpa_kernel(SDPBackend.FLASH_ATTENTION)
     return nullcontext()

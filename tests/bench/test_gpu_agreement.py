@@ -21,7 +21,6 @@ from grace.bench.gpu.reply_check import check_reply, eligible_rules
 from grace.bench.gpu.search import (
     DecodeInputs,
     DecoderBatch,
-    SearchResult,
     check_result,
     plain_result,
     unconstrained_result,
@@ -36,6 +35,7 @@ from grace.index.snapshot import Snapshot
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import REFERENCE, Beams, UserTensors
 from grace.model.definition.inputs import UserContext
+from grace.model.engine.decode_loop import FoundNodes
 from grace.proto.retrieval_pb2 import Counts, RetrieveResponse
 from support.bench_workloads import stale_graphs, tiny
 from support.decode_cases import branching_case, decode_case
@@ -205,10 +205,10 @@ def test_results_that_differ_from_their_definition_are_refused() -> None:
         require_overlap("x", 0.123, 0.5)
 
 
-def result(nodes: list[list[int]], scores: list[list[float]] | None = None) -> SearchResult:
+def result(nodes: list[list[int]], scores: list[list[float]] | None = None) -> FoundNodes:
     tensor = torch.tensor(nodes, dtype=torch.int32)
     own = tensor.float() if scores is None else torch.tensor(scores)
-    return SearchResult(tensor, own, torch.zeros(len(nodes), dtype=torch.bool))
+    return FoundNodes(tensor, own, torch.zeros(len(nodes), dtype=torch.bool))
 
 
 def test_overlap_counts_live_sids_only() -> None:

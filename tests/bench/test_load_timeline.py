@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from grace.bench.load.plots import draw_timeline
+from grace.bench.load.report import draw_timeline
 from grace.bench.load.thread_times import ThreadTimes, ThreadWatch
 from grace.bench.load.timeline import Slice, busy_share, read_timeline, window, write_window
 from grace.configs.generation import BeamProfile
@@ -39,13 +39,6 @@ def write_trace(path: Path) -> None:
 def slices(tmp_path: Path) -> tuple[Slice, ...]:
     write_trace(tmp_path / "trace.json")
     return read_timeline(tmp_path / "trace.json")
-
-
-def test_the_server_s_trace_is_read(slices: tuple[Slice, ...]) -> None:
-    assert len(slices) == 12
-    assert [part.requests for part in slices] == [3] * 12
-    begins = [part.begin for part in slices]
-    assert begins == sorted(begins)
 
 
 def test_the_busy_share_is_the_time_worked(slices: tuple[Slice, ...]) -> None:

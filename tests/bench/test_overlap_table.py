@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from grace.bench.gpu.options import BenchOptions
-from grace.bench.gpu.overlap import LEAST_IN_FP32, Tally, measure, shared
+from grace.bench.gpu.overlap import LEAST_IN_FP32, Tally, measure
 from grace.bench.gpu.trained_model import plan_of, prepare, train
 from grace.bench.gpu.workload import workload_of
 from support.bench_workloads import CPU
@@ -23,11 +23,6 @@ def one_thread() -> Iterator[None]:
 
 def nodes(*rows: list[int]) -> torch.Tensor:
     return torch.tensor(rows, dtype=torch.int32)
-
-
-def test_only_live_nodes_count_and_their_order_does_not() -> None:
-    assert shared(nodes([5, 3, -1]), nodes([3, 9, -1])) == (1, 2)
-    assert shared(nodes([5, -1, -1]), nodes([-1, -1, -1])) == (0, 0)
 
 
 def test_a_tally_has_shares_of_all_requests_and_of_the_worst() -> None:
@@ -52,7 +47,7 @@ def test_top_shares_compare_the_best_with_the_best() -> None:
 
 
 def test_rows_have_the_training_and_every_precision_of_both_models() -> None:
-    rows = list(measure(workload_of(BenchOptions("overlap", CPU, "", tiny=True, sids=(2_000,)))))
+    rows = list(measure(workload_of(BenchOptions("overlap", CPU, tiny=True, sids=(2_000,)))))
     learning = rows.pop(2)
     assert learning["measure"] == "learning"
     assert learning["loss_final"] < 0.6 * learning["loss_first"]

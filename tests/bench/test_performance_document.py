@@ -11,7 +11,7 @@ import pytest
 from grace.bench.gpu.document import NAME, performance_document
 from grace.bench.gpu.options import TABLES
 from grace.bench.gpu.pictures import draw_pictures
-from grace.bench.gpu.results import Row
+from grace.bench.result_file import Row
 from grace.configs.marked_text import replaced
 
 RESULTS = Path("bench") / "results" / "h200"

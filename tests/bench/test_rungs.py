@@ -10,18 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.bench.gpu.search import SearchResult, TracedResult, unconstrained_result
+from grace.bench.gpu.search import EveryToken, TracedResult, unconstrained_result
 from grace.bench.rungs.attention import DenseCache, attend_sdpa, spread_to_rows
 from grace.bench.rungs.dense_search import (
     L0,
     L1,
-    DenseGenerated,
     Rung,
-    RungWeights,
+    RungDecoder,
     dense_search,
     require_full_contexts,
 )
-from grace.bench.rungs.every_token import EveryToken
 from grace.bench.rungs.hf_t5 import allowed_by_trie, hf_decoder, hf_generate
 from grace.bench.rungs.static_mask import static_index, static_step
 from grace.configs.errors import InputError
@@ -32,46 +30,38 @@ from grace.kernels import REFERENCE, Beams
 from grace.model.definition.beam_search import beam_search
 from grace.model.definition.inputs import UserContext
 from grace.model.definition.spec import DecoderSpec
+from grace.model.engine.decode_loop import FoundNodes
 from support.command import run_python
 from support.decode_cases import DecodeCase, branching_case, decode_case
-from support.rung_cases import RungCase, dense_inputs, expected_sids, rung_case
+from support.rung_cases import dense_inputs, expected_sids, rung_case
 
 CPU = torch.device("cpu")
 
 
-def searched(case: RungCase, rung: Rung) -> DenseGenerated:
-    weights = RungWeights.of(case.decoder, CPU, torch.float32)
-    return dense_search(weights, case.context.states, case.profile, rung)
-
-
-def assert_agree(case: RungCase, generated: DenseGenerated) -> None:
+@pytest.mark.parametrize("rung", [L0, L1], ids=lambda rung: rung.name)
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"biased": False},
+        {"ffn": "gated_gelu", "extra": (0, 3, 1)},  # and rows that only normalise
+        {"profile": BeamProfile((1, 11, 11), 11)},  # beams beyond the first vocabulary are dead
+    ],
+)
+def test_a_rung_generates_the_sids_of_the_plain_search(rung: Rung, changed: Any) -> None:
+    case = rung_case(7, **changed)
+    weights = RungDecoder.of(case.decoder, CPU, torch.float32)
+    generated = dense_search(weights, case.context.states, case.profile, rung)
     sids, scores = expected_sids(case)
     torch.testing.assert_close(generated.scores, scores, rtol=1e-4, atol=1e-4)
     live = (scores > -torch.inf).numpy()
     np.testing.assert_array_equal(generated.sids.numpy()[live], sids[live])
 
 
-@pytest.mark.parametrize("rung", [L0, L1], ids=lambda rung: rung.name)
-@pytest.mark.parametrize("biased", [True, False])
-def test_a_rung_generates_the_sids_of_the_plain_search(rung: Rung, biased: bool) -> None:
-    case = rung_case(7, biased=biased)
-    assert_agree(case, searched(case, rung))
-
-
-def test_a_rung_keeps_to_gated_networks_and_rows_that_only_normalise() -> None:
-    case = rung_case(11, ffn="gated_gelu", extra=(0, 3, 1))
-    assert_agree(case, searched(case, L1))
-
-
-def test_beams_beyond_the_first_vocabulary_are_dead_as_in_the_plain_search() -> None:
-    case = rung_case(13, profile=BeamProfile((1, 11, 11), 11))
-    assert_agree(case, searched(case, L1))
-
-
 def test_a_zero_bias_is_left_out_and_any_other_is_not() -> None:
     biased, plain = rung_case(7), rung_case(7, biased=False)
-    assert RungWeights.of(biased.decoder, CPU, torch.float32).bias is not None
-    assert RungWeights.of(plain.decoder, CPU, torch.float32).bias is None
+    assert RungDecoder.of(biased.decoder, CPU, torch.float32).bias is not None
+    assert RungDecoder.of(plain.decoder, CPU, torch.float32).bias is None
 
 
 def test_a_context_with_masked_keys_is_refused() -> None:
@@ -112,7 +102,7 @@ def test_places_of_every_token_identify_the_sids_of_the_plain_search() -> None:
     )
     assert torch.equal(got.scores, expected.scores)
     assert not torch.equal(got.leaves, expected.leaves)
-    result = SearchResult(got.leaves, got.scores, got.corrupt)
+    result = FoundNodes(got.leaves, got.scores, got.corrupt)
     nodes = TracedResult(result, tuple(places)).numbered(7).nodes
     assert torch.equal(nodes - index.first_leaf, expected.leaves.long())
 
