@@ -2,12 +2,10 @@
 
     python -m grace.bench.match_bench --out bench/results/cpu-2core/match.json
 
-There are three kinds of leaves. Every repetition draws new ones, so that the index is read from
+There are two kinds of leaves. Every repetition draws new ones, so that the index is read from
 memory rather than from a warm cache:
   random     any leaves of a synthetic catalogue: most ads fail early, by their attributes
   eligible   leaves with an ad for the user, as beam search finds them
-  scattered  eligible leaves of arrays without any locality, the worst case: a million rules spread
-             evenly over the ads, location lists of 1 to 60 values
 """
 
 import argparse
@@ -26,16 +24,10 @@ import numpy.typing as npt
 from grace.bench.result_file import Row, facts_of, record
 from grace.catalogues.synth import Preset, preset_spec, write_folder
 from grace.index.builder import BuildSpec, build
-from grace.index.matchers.modes import MatcherMode
-from grace.index.matching.ads import SidToAds
 from grace.index.matching.exact import ExactMatcher
-from grace.index.snapshot import Snapshot, SnapshotFacts
+from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot
-from grace.index.targeting.rules import SetRules, TargetingRules
-from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
-from grace.index.trie import SidTrie
 from grace.index.users.user_rows import UserAttributes, UserEncoder, UserRows
-from grace.index.users.values import InternedValues
 
 REQUESTS = 16
 GENERATED = 10_000
@@ -58,7 +50,6 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m grace.bench.match_bench", description=__doc__)
     parser.add_argument("--out", type=Path, help="result file; without it, only print")
     parser.add_argument("--sids", type=int, default=3_000_000)
-    parser.add_argument("--rules", type=int, default=1_000_000, help="of the scattered arrays")
     parser.add_argument("--repetitions", type=int, default=200)
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--seed", type=int, default=1)
@@ -71,17 +62,12 @@ def _rows(options: argparse.Namespace) -> Iterator[Row]:
     rng = np.random.default_rng(options.seed)
     with tempfile.TemporaryDirectory() as folder:
         catalogue, users = _catalogue(Path(folder), options.sids, options.seed, rng)
-    scattered, scattered_users = _scattered(options.sids, options.rules, rng)
-    for name, snapshot, attributes in (
-        ("random", catalogue, users),
-        ("eligible", catalogue, users),
-        ("scattered", scattered, scattered_users),
-    ):
-        encoded = UserEncoder(snapshot.schema, snapshot.set_values).encode(attributes)
-        pools = _pools(snapshot, encoded, rng, eligible=name != "random")
-        draws = [_draw(snapshot, pools, rng) for _ in range(options.repetitions)]
+    encoded = UserEncoder(catalogue.schema, catalogue.set_values).encode(users)
+    for name in ("random", "eligible"):
+        pools = _pools(catalogue, encoded, rng, eligible=name == "eligible")
+        draws = [_draw(catalogue, pools, rng) for _ in range(options.repetitions)]
         for threads, max_ads in product(options.threads, MAX_ADS):
-            yield _measure(name, snapshot, encoded, draws, threads, max_ads)
+            yield _measure(name, catalogue, encoded, draws, threads, max_ads)
 
 
 def _measure(
@@ -179,56 +165,6 @@ def _catalogue(
             visited = (places[int(i)] for i in rng.permutation(len(places))[:LOCATIONS])
             user["location"] = list(dict.fromkeys([*own, *visited]))[:LOCATIONS]
             users.append(user)
-    return snapshot, users
-
-
-def _scattered(
-    sids: int, rules: int, rng: np.random.Generator
-) -> tuple[Snapshot, list[UserAttributes]]:
-    """Only the arrays that matching reads; the trie merely has the right number of leaves."""
-    places = InternedValues.of(f"place-{i}" for i in range(20_000))
-    schema = TargetingSchema(
-        attributes=(Attribute("group", tuple(f"g{i}" for i in range(400))),),
-        sets=(TargetSet("location", 256, 4, LOCATIONS),),
-        hash_seed=0,
-    )
-    ads_of = rng.choice(
-        [1, 1, 1, 1, 1, 1, 1, 2, 2, 11], size=sids, p=[0.1] * 7 + [0.14, 0.14, 0.02]
-    )
-    ads = int(ads_of.sum())
-    lengths = np.where(rng.random(rules) < 0.4, rng.integers(1, 61, size=rules), 0)
-    offsets = np.append(0, lengths.cumsum())
-    values = rng.integers(len(places), size=offsets[-1], dtype=np.int32)
-    table = rng.integers(1 << 64, size=(100_000, schema.words), dtype=np.uint64)
-    nothing = np.zeros(rules + 1, np.int64), np.empty(0, np.int32)
-    snapshot = Snapshot(
-        facts=SnapshotFacts(1, "", "scattered", 0, 0),
-        schema=schema,
-        trie=SidTrie((), (1, sids), np.empty(0, np.int32), np.empty(0, np.uint16)),
-        mode=MatcherMode.CD,
-        matchers=None,
-        ads=SidToAds(
-            ad_offsets=np.append(0, ads_of.cumsum()),
-            ad_ids=rng.permutation(ads),
-            ad_rule=rng.integers(rules, size=ads, dtype=np.int32),
-            ad_weight=rng.random(ads, dtype=np.float32),
-            ad_lookup=np.empty(0, np.int32),
-        ),
-        rules=TargetingRules(
-            bitmask=rng.integers(len(table), size=rules, dtype=np.int32),
-            bitmask_table=table,
-            set_rules=rng.permutation(rules).astype(np.int32).reshape(rules, 1),
-            sets=(SetRules(offsets, values, *nothing),),
-        ),
-        set_values=(places,),
-    )
-    users: list[UserAttributes] = [
-        {
-            "group": [f"g{int(rng.integers(400))}"],
-            "location": [places[int(i)] for i in rng.permutation(len(places))[:LOCATIONS]],
-        }
-        for _ in range(REQUESTS)
-    ]
     return snapshot, users
 
 

@@ -27,6 +27,7 @@ from grace.bench.gpu.search import (
     StepInputs,
     engine_search,
     plain_result,
+    seen_users,
     traced_steps,
 )
 from grace.bench.gpu.workload import BATCHES, Engine, Workload
@@ -35,7 +36,6 @@ from grace.index.matchers.modes import MatcherMode
 from grace.kernels import (
     REFERENCE,
     AdmissionSlot,
-    Beams,
     Candidates,
     DecodeIndex,
     UserTensors,
@@ -68,6 +68,12 @@ class _Batch:
     slot: AdmissionSlot
     steps: list[StepInputs]
 
+    def check_admission(self, step: StepInputs, index: DecodeIndex) -> int:
+        """Return how many children the slot admits; raise if they are not the definition's."""
+        expected = REFERENCE.admit_children(step.nodes, self.users, index)
+        _require_candidates(self.slot.admit_children(step.nodes), expected)
+        return len(expected.tokens)
+
 
 @torch.inference_mode()
 def measure(work: Workload) -> Iterator[Row]:
@@ -94,8 +100,9 @@ def _steps(work: Workload, engine: Engine, parts: list[str]) -> Iterator[Row]:
         index = DecodeIndex.of(snapshot, work.device)
         users = catalogue.users(snapshot, work.device, BATCHES, work.batch)
         for mode in modes:
-            own, own_users = _seen_by(mode, index, users)
-            batches = _batches(work, engine, mode, own, own_users)
+            own = index_in_mode(mode, index)
+            contexts = work.contexts(engine.weights.dtype, BATCHES)
+            batches = _batches(work, engine, contexts, own, users, free=mode == "free")
             for measure in measures[mode]:
                 total = 0.0
                 for row in _of_mode(work, measure, mode, own, engine, batches):
@@ -105,7 +112,7 @@ def _steps(work: Workload, engine: Engine, parts: list[str]) -> Iterator[Row]:
                     "measure": measure, "mode": mode, "step": "all", "sids": work.sids,
                     "p50_ms": round(total, 4),
                 }  # fmt: skip
-            del own, own_users, batches
+            del own, contexts, batches
         del snapshot, index, users
 
 
@@ -133,30 +140,23 @@ def _of_mode(
 
 
 def _batches(
-    work: Workload, engine: Engine, mode: str, index: DecodeIndex, users: list[UserTensors]
-) -> list[_Batch]:
+    work: Workload, engine: Engine, contexts: Sequence[UserContext], index: DecodeIndex,
+    users: Sequence[UserTensors], *, free: bool = False,
+) -> list[_Batch]:  # fmt: skip
     batches = []
-    for context, own in zip(work.contexts(engine.weights.dtype, BATCHES), users, strict=True):
-        slot: AdmissionSlot = (
-            EveryToken(engine.vocabulary) if mode == "free" else admission_slot(engine.ops)
-        )
-        slot.point_at(own, index)
-        batches.append(_Batch(own, slot, traced_steps(engine, context, slot, work.dynamic)))
+    for context, own in zip(contexts, users, strict=True):
+        slot: AdmissionSlot = EveryToken(engine.vocabulary) if free else admission_slot(engine.ops)
+        seen = seen_users(index, own)
+        slot.point_at(seen, index)
+        batches.append(_Batch(seen, slot, traced_steps(engine, context, slot, work.dynamic)))
     return batches
 
 
-def _seen_by(
-    mode: str, index: DecodeIndex, users: list[UserTensors]
-) -> tuple[DecodeIndex, list[UserTensors]]:
+def index_in_mode(mode: str, index: DecodeIndex) -> DecodeIndex:
+    """Return what the mode sees of an index in mode `union`, or in the mode itself."""
     if mode in ("free", "cd"):
-        return index.without_matchers(), users
-    return bitmask_only(index, users) if mode == "bitmask" else (index, users)
-
-
-def bitmask_only(
-    index: DecodeIndex, users: list[UserTensors]
-) -> tuple[DecodeIndex, list[UserTensors]]:
-    return replace(index, blooms=()), [replace(each, sets=()) for each in users]
+        return index.without_matchers()
+    return replace(index, blooms=()) if mode == "bitmask" else index
 
 
 def _checked_admission(
@@ -166,20 +166,10 @@ def _checked_admission(
     run = work.record_calls(calls * _ROUNDS)
     for place, candidates in enumerate(run()):
         batch = batches[place % len(batches)]
-        nodes = batch.steps[step].nodes
         if place < len(batches):
-            _check_admission(batch.slot, nodes, batch.users, index)
-        _require_candidates(candidates, batch.slot.admit_children(nodes))
+            batch.check_admission(batch.steps[step], index)
+        _require_candidates(candidates, calls[place % len(batches)]())
     return run
-
-
-def _check_admission(
-    slot: AdmissionSlot, nodes: Tensor, users: UserTensors, index: DecodeIndex
-) -> int:
-    """Return how many children the slot, which points at these users and index, admits."""
-    expected = REFERENCE.admit_children(nodes, users, index)
-    _require_candidates(slot.admit_children(nodes), expected)
-    return len(expected.tokens)
 
 
 def _require_candidates(got: Candidates, expected: Candidates) -> None:
@@ -194,15 +184,12 @@ def _checked_selection(
     run = work.record_calls([partial(step.select, engine.ops) for step in steps] * _ROUNDS)
     expected = [step.select(REFERENCE) for step in steps]
     for place, beams in enumerate(run()):
-        _require_selection(beams, expected[place % len(steps)])
+        # Scores are equal up to rounding; which of near-ties is kept may then differ.
+        own = expected[place % len(steps)]
+        best, defined = (each.scores.sort(dim=1)[0].clamp(min=-1e4) for each in (beams, own))
+        require_close("selection", best, defined)
+        require_equal("selection, corrupt", beams.corrupt, own.corrupt)
     return run
-
-
-def _require_selection(got: Beams, expected: Beams) -> None:
-    """Scores are equal up to rounding; which of near-ties is kept may then differ."""
-    best, defined = (beams.scores.sort(dim=1)[0].clamp(min=-1e4) for beams in (got, expected))
-    require_close("selection", best, defined)
-    require_equal("selection, corrupt", got.corrupt, expected.corrupt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,25 +242,19 @@ def _size(work: Workload, engine: Engine, contexts: Sequence[UserContext], sids:
     snapshot = catalogue.snapshot_to_decode()
     index = DecodeIndex.of(snapshot, work.device)
     users = catalogue.users(snapshot, work.device, BATCHES, work.batch)
-    batches = [DecoderBatch(*each) for each in zip(contexts, users, strict=True)]
-    slots = [admission_slot(engine.ops) for _ in batches]
-    nodes: list[list[Tensor]] = []
-    admitted = 0
-    for batch, slot in zip(batches, slots, strict=True):
-        slot.point_at(batch.users, index)
-        steps = traced_steps(engine, batch.context, slot, work.dynamic)
-        nodes.append([step.nodes for step in steps])
-        admitted += sum(_check_admission(slot, x, batch.users, index) for x in nodes[-1])
+    batches = _batches(work, engine, contexts, index, users)
+    admitted = sum(own.check_admission(step, index) for own in batches for step in own.steps)
+    given = [DecoderBatch(*each) for each in zip(contexts, users, strict=True)]
     search = engine_search(engine, work.dynamic, index)
-    decoder = DecoderGraph(work, search, batches, PRECISIONS[precision])
-    expected = [plain_result(engine.plain.decoder, batch, index, work.dynamic) for batch in batches]
+    decoder = DecoderGraph(work, search, given, PRECISIONS[precision])
+    expected = [plain_result(engine.plain.decoder, each, index, work.dynamic) for each in given]
     decoder.check(f"the decoder over {sids:,} SIDs", expected, precision)
 
     def admit(slot: AdmissionSlot, asked: Sequence[Tensor]) -> None:
-        for each in asked:
-            slot.admit_children(each)
+        for nodes in asked:
+            slot.admit_children(nodes)
 
-    calls = [partial(admit, slot, asked) for slot, asked in zip(slots, nodes, strict=True)]
+    calls = [partial(admit, own.slot, [step.nodes for step in own.steps]) for own in batches]
     return _Size(
         sids,
         round(_bytes(index) / 1e6),

@@ -11,13 +11,13 @@ the encoder's definition makes, in float32, of the requests that the whole path 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 
 from grace.bench.gpu.attention_kernels import best_tile, distinct_table, self_inputs
 from grace.bench.gpu.full_path import FullPath, Surroundings, check_full_path, path_requests
-from grace.bench.gpu.gtm import bitmask_only
+from grace.bench.gpu.gtm import index_in_mode
 from grace.bench.gpu.measure import free_memory, sustained, timed_on_host
 from grace.bench.gpu.search import (
     DecoderBatch,
@@ -43,7 +43,7 @@ from grace.bench.rungs.dense_search import (
     require_full_contexts,
 )
 from grace.index.matchers.modes import MatcherMode
-from grace.kernels import DecodeIndex, UserTensors
+from grace.kernels import DecodeIndex
 from grace.model.checkpoints.model_cost import decoder_flops
 from grace.model.definition.inputs import UserContext
 from grace.model.engine.decode_loop import FoundNodes
@@ -51,7 +51,7 @@ from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.server.messages import Retrieval
 
 PEAK_FLOPS = 989e12
-_CONSTRAINED = ("D1", "D2", "D3")
+_MODES = {"D1": "cd", "D2": "bitmask", "D3": "union"}
 
 
 @dataclass(frozen=True)
@@ -71,40 +71,24 @@ class _Setting:
         if name in DENSE_RUNGS:
             return _dense_search(self.work, DENSE_RUNGS[name], self.engine)
         profile = self.work.fixed if name == "L4" else self.work.dynamic
-        if name not in _CONSTRAINED:
-            return engine_search(self.engine, profile, None)
-        search = engine_search(self.engine, profile, self._index(name))
-
-        def point_at(users: UserTensors) -> None:
-            search.point_at(self._users(name, users))
-
-        return replace(search, point_at=point_at)
+        return engine_search(self.engine, profile, self._index(name))
 
     def expected_of(self, name: str) -> list[FoundNodes]:
         """Return each batch's result in float32, by definition, equal for unconstrained rungs."""
-        kind, decoder = (name if name in _CONSTRAINED else name[0]), self.engine.plain.decoder
-        profile = self.work.fixed if name.startswith("L") else self.work.dynamic
+        index, decoder = self._index(name), self.engine.plain.decoder
+        kind = name if index else name[0]
+        profile = self.work.fixed if kind == "L" else self.work.dynamic
         if kind not in self.expected:
             self.expected[kind] = [
-                plain_result(
-                    decoder,
-                    replace(batch, users=self._users(name, batch.users)),
-                    self._index(name),
-                    profile,
-                )
-                if name in _CONSTRAINED
+                plain_result(decoder, batch, index, profile)
+                if index
                 else unconstrained_result(decoder, batch.context, profile)
                 for batch in self.batches
             ]
         return self.expected[kind]
 
-    def _index(self, name: str) -> DecodeIndex:
-        if name == "D1":
-            return self.index.without_matchers()
-        return bitmask_only(self.index, [])[0] if name == "D2" else self.index
-
-    def _users(self, name: str, users: UserTensors) -> UserTensors:
-        return bitmask_only(self.index, [users])[1][0] if name == "D2" else users
+    def _index(self, name: str) -> DecodeIndex | None:
+        return index_in_mode(_MODES[name], self.index) if name in _MODES else None
 
 
 @torch.inference_mode()

@@ -123,9 +123,14 @@ def engine_search(engine: Engine, profile: BeamProfile, index: DecodeIndex | Non
         profile,
         run=lambda context: traced_search(engine, context, slot, profile),
         result=lambda traced: traced.result,
-        point_at=lambda users: slot.point_at(users, index),
+        point_at=lambda users: slot.point_at(seen_users(index, users), index),
         constrained=True,
     )
+
+
+def seen_users(index: DecodeIndex, users: UserTensors) -> UserTensors:
+    """Return what the index can test of the users: it may have no Bloom rows."""
+    return replace(users, sets=users.sets[: len(index.blooms)])
 
 
 class Selection(NamedTuple):
@@ -285,7 +290,8 @@ def plain_result(
 ) -> FoundNodes:
     """Generate by definition, in float32."""
     whole = UserContext(batch.context.states.float(), batch.context.mask)
-    generated = beam_search(decoder, whole, batch.users, index, profile, REFERENCE)
+    users = seen_users(index, batch.users)
+    generated = beam_search(decoder, whole, users, index, profile, REFERENCE)
     dead = generated.leaves == NO_NODE
     nodes = (generated.leaves + index.first_leaf).masked_fill(dead, NO_NODE)
     return FoundNodes(nodes, generated.scores, generated.corrupt)
