@@ -6,7 +6,6 @@ One process makes all calls, because starting the profiler and compiling take lo
 that is counted. A marking kernel comes before each call.
 """
 
-import argparse
 import csv
 import io
 import os
@@ -76,11 +75,13 @@ def _counted(work: Workload) -> tuple[list[dict[str, Any]] | None, str]:
     ncu = find_ncu()
     if ncu is None or not work.on_gpu:
         return None, "Nsight Compute (ncu) is not on this machine"
-    command = [ncu, "--csv", "--page", "raw", "--profile-from-start", "off"]
-    command += ["--target-processes", "all", "--clock-control", "none"]
-    command += ["--metrics", ",".join(_METRICS.values())]
-    command += [sys.executable, "-m", "grace.bench.gpu.counters"]
-    command += ["--tiny"] if work.options.tiny else []
+    command = [
+        *(ncu, "--csv", "--page", "raw", "--profile-from-start", "off"),
+        *("--target-processes", "all", "--clock-control", "none"),
+        *("--metrics", ",".join(_METRICS.values())),
+        *(sys.executable, "-m", "grace.bench.gpu.counters"),
+        *(["--tiny"] if work.options.tiny else []),
+    ]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=_SECONDS
@@ -129,12 +130,9 @@ def _number(text: str) -> float:
     return float(text.replace(",", ""))
 
 
-def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m grace.bench.gpu.counters")
-    parser.add_argument("--tiny", action="store_true")
-    given = parser.parse_args(arguments)
+def main() -> None:
     device = torch.device("cuda")
-    calls = _calls(workload_of(BenchOptions("attention", device, tiny=given.tiny)))
+    calls = _calls(workload_of(BenchOptions("attention", device, tiny="--tiny" in sys.argv)))
     for call in calls:  # compiled before it is counted
         call()
     torch.cuda.synchronize()
@@ -161,4 +159,4 @@ def _calls(work: Workload) -> list[Callable[[], object]]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

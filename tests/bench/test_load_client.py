@@ -10,13 +10,7 @@ import grpc
 import numpy as np
 import pytest
 
-from grace.bench.load.client import (
-    ClosedLoop,
-    OpenLoop,
-    poisson_arrivals,
-    run_load,
-    status_name,
-)
+from grace.bench.load.client import ClosedLoop, OpenLoop, poisson_arrivals, run_load
 from grace.bench.load.client_process import run_together
 from grace.bench.load.shots import Shot
 from grace.configs.errors import InputError
@@ -179,11 +173,3 @@ def test_the_death_of_a_client_process_ends_the_load_with_its_exit_code() -> Non
     with known_server(answer, warm_up=2) as address, pytest.raises(InputError, match=fault):
         run_together(address, SHOTS, ClosedLoop(2, 5.0), processes=2, connections=1)
     assert active_children() == []
-
-
-def test_statuses_have_the_names_that_ghz_gives_them() -> None:
-    names = {code.name: status_name(code) for code in grpc.StatusCode}
-    assert names["OK"] == "OK"
-    assert names["CANCELLED"] == "Canceled"
-    assert names["RESOURCE_EXHAUSTED"] == "ResourceExhausted"
-    assert names["INVALID_ARGUMENT"] == "InvalidArgument"
