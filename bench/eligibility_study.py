@@ -75,25 +75,21 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--sids", type=int, default=30_000_000)
     parser.add_argument("--users", type=int, default=512)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=available_cores())
-    parser.add_argument("--modes", nargs="+", default=[mode.value for mode in MatcherMode])
     options = parser.parse_args(arguments)
-    modes = [MatcherMode(mode) for mode in options.modes]
     spec = PaperSpec(options.sids, options.seed)
-    rows = study(spec, options.users, modes, options.threads)
+    rows = _study(spec, options.users)
     record(rows, options.out, facts_of("python -m grace.bench.eligibility_study", arguments))
 
 
-def study(
-    spec: PaperSpec, num_users: int, modes: Sequence[MatcherMode], threads: int
-) -> Iterator[Row]:
+def _study(spec: PaperSpec, num_users: int) -> Iterator[Row]:
+    threads = available_cores()
     begin = time.perf_counter()
     catalogue = make_paper_catalogue(spec, threads)
     arranged = arranged_ads(catalogue, threads)
     seconds = time.perf_counter() - begin
     users: list[UserAttributes] = list(make_users(num_users, catalogue.draws, spec.knobs))
     generator = None
-    for place, mode in enumerate(modes):
+    for place, mode in enumerate(MatcherMode):
         begin = time.perf_counter()
         snapshot = snapshot_of(catalogue, arranged, mode, threads, _K_WAYS.get(mode))
         joined = time.perf_counter() - begin

@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,7 +50,6 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--out", type=Path, help="result file; without it, only print")
     parser.add_argument("--sids", type=int, default=3_000_000)
     parser.add_argument("--repetitions", type=int, default=200)
-    parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
     facts = facts_of("python -m grace.bench.match_bench", arguments)
@@ -66,18 +64,18 @@ def _rows(options: argparse.Namespace) -> Iterator[Row]:
     for name in ("random", "eligible"):
         pools = _pools(catalogue, encoded, rng, eligible=name == "eligible")
         draws = [_draw(catalogue, pools, rng) for _ in range(options.repetitions)]
-        for threads, max_ads in product(options.threads, MAX_ADS):
-            yield _measure(name, catalogue, encoded, draws, threads, max_ads)
+        for max_ads in MAX_ADS:
+            yield _measure(name, catalogue, encoded, draws, max_ads)
 
 
 def _measure(
-    name: str, snapshot: Snapshot, users: UserRows, draws: list[Draw], threads: int, max_ads: int
+    name: str, snapshot: Snapshot, users: UserRows, draws: list[Draw], max_ads: int
 ) -> Row:
     """Measure whole calls, including checks and the allocation of the reply.
 
     Generated, matched and returned ads are per request.
     """
-    matcher = ExactMatcher(snapshot, threads)
+    matcher = ExactMatcher(snapshot, threads=1)
     seconds, counts = [], np.zeros(3)
     for draw in draws:
         begin = time.perf_counter()
@@ -92,7 +90,7 @@ def _measure(
         "sids": snapshot.trie.num_leaves,
         "ads": snapshot.ads.num_ads,
         "rules": snapshot.rules.num_rules,
-        "threads": threads,
+        "threads": 1,
         "max_ads": max_ads,
         "requests": len(users),
         "generated": generated,

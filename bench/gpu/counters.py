@@ -61,18 +61,10 @@ def measure_counters(work: Workload) -> list[Row]:
     return rows
 
 
-def find_ncu(installed: Path = _INSTALLED) -> str | None:
-    """Return ncu on PATH, or the newest where Nsight Compute installs itself."""
-    on_path = shutil.which("ncu")
-    if on_path is not None:
-        return on_path
-    there = [path for path in installed.glob("*/ncu") if os.access(path, os.X_OK)]
-    return str(max(there)) if there else None
-
-
 def _counted(work: Workload) -> tuple[list[dict[str, Any]] | None, str]:
     """The counters of each call, or the reason why there are none."""
-    ncu = find_ncu()
+    installed = [path for path in _INSTALLED.glob("*/ncu") if os.access(path, os.X_OK)]
+    ncu = shutil.which("ncu") or (str(max(installed)) if installed else None)
     if ncu is None or not work.on_gpu:
         return None, "Nsight Compute (ncu) is not on this machine"
     command = [

@@ -11,9 +11,10 @@ best, `step_overlap` that of its live beams after each step. In float32 the engi
 function up to near-ties.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -25,7 +26,6 @@ from grace.bench.gpu.search import Selection, observed, shared, traced_search
 from grace.bench.gpu.trained_model import TrainingData, plan_of, prepare, train
 from grace.bench.gpu.workload import Engine, Workload, random_decoder_alone
 from grace.bench.result_file import Row
-from grace.index.trie import NO_NODE
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import REFERENCE, Beams, DecodeIndex, UserTensors, admission_slot
 from grace.kernels.load import load_encoder_ops
@@ -54,13 +54,12 @@ class _Batch:
     users: UserTensors
 
 
-@dataclass(slots=True)
 class Tally:
-    """Counts over requests."""
+    """Counts over requests, by name: of the live nodes that are wanted, and of those found."""
 
-    live: int = 0
-    common: dict[str, list[int]] = field(default_factory=dict)  # name: [shared, all]
-    worst: float = 1.0
+    def __init__(self) -> None:
+        self.found, self.wanted = Counter[str](), Counter[str]()
+        self.worst = 1.0
 
     def add(self, got: Steps, expected: Steps) -> None:
         for step, (one, other) in enumerate(zip(got, expected, strict=True)):
@@ -68,19 +67,16 @@ class Tally:
                 self._add(f"step {step}", found, wanted)
         for found, wanted in zip(got[-1], expected[-1], strict=True):
             self.worst = min(self.worst, self._add("all", found, wanted))
-            self.live += int((wanted != NO_NODE).sum())
             for best in _BEST:
                 self._add(f"top {best}", found[:best], wanted[:best])
 
     def share(self, name: str) -> float:
-        common, wanted = self.common[name]
-        return common / wanted if wanted else 1.0
+        return self.found[name] / self.wanted[name] if self.wanted[name] else 1.0
 
     def _add(self, name: str, found: Tensor, wanted: Tensor) -> float:
         common, total = shared(found, wanted)
-        counts = self.common.setdefault(name, [0, 0])
-        counts[0] += common
-        counts[1] += total
+        self.found[name] += common
+        self.wanted[name] += total
         return common / total if total else 1.0
 
 
@@ -193,7 +189,7 @@ def _overlaps(
             "precision": precision,
             "sids": len(index.csr_tokens) + 1 - index.first_leaf,
             "requests": requests,
-            "generated": round(tally.live / requests, 1),
+            "generated": round(tally.wanted["all"] / requests, 1),
             "overlap": round(tally.share("all"), 5),
             "worst_request": round(tally.worst, 4),
             **{f"top_{best}": round(tally.share(f"top {best}"), 5) for best in _BEST},

@@ -13,10 +13,11 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from grace.bench.gpu.published import LADDER
-from grace.bench.load.report import draw_timeline
-from grace.bench.load.timeline import read_timeline
+from grace.bench.load.client import STAGES
+from grace.bench.load.timeline import Slice, read_timeline
 from grace.bench.result_file import Row, read_result
 
+_LANE_COLOURS = ("#7fa6d6", "#8cbf9f", "#1f4e8c", "#c9a35b")
 _COLOURS = ("#98a3b3", "#1f4e8c")
 _KERNELS_SHOWN = 14
 
@@ -42,7 +43,7 @@ def draw_pictures(results: Path) -> list[Path]:
     timeline = results / "serve_timeline.json"
     if timeline.exists():
         drawn.append(timeline.with_suffix(".png"))
-        drawn[-1].write_bytes(draw_timeline(read_timeline(timeline), "The stages at saturation"))
+        _draw_timeline(read_timeline(timeline)).savefig(drawn[-1], dpi=110)
     return drawn
 
 
@@ -62,6 +63,28 @@ def _draw(chart: _Chart, bars: Sequence[Bar]) -> Figure:
     axes.margins(x=0.1)
     axes.grid(axis="x", alpha=0.3)
     axes.legend(loc="best")
+    return figure
+
+
+def _draw_timeline(slices: Sequence[Slice]) -> Figure:
+    """A lane for each stage, a bar for each batch, with the number of its requests."""
+    figure = Figure(figsize=(13, 3.4), layout="constrained")
+    axes = figure.subplots()
+    begin = min(part.begin for part in slices)
+    for lane, (stage, colour) in enumerate(zip(STAGES, _LANE_COLOURS, strict=True)):
+        own = [part for part in slices if part.stage == stage]
+        spans = [((part.begin - begin) * 1e3, (part.end - part.begin) * 1e3) for part in own]
+        axes.broken_barh(spans, (lane - 0.4, 0.8), facecolors=colour, edgecolor="white", lw=0.4)
+        for part, (left, width) in zip(own, spans, strict=True):
+            if stage == "generate":
+                axes.text(
+                    left + width / 2, lane, str(part.requests), ha="center", va="center",
+                    fontsize=6, color="white",
+                )  # fmt: skip
+    axes.set_yticks(range(len(STAGES)), STAGES)
+    axes.invert_yaxis()
+    axes.set(xlabel="ms", title="The stages at saturation")
+    axes.grid(axis="x", alpha=0.3)
     return figure
 
 

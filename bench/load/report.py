@@ -13,10 +13,9 @@ from html import escape
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from grace.bench.load.client import FINISH_SECONDS, STAGES
+from grace.bench.load.client import FINISH_SECONDS
 from grace.bench.load.ghz import (
     LATENESS_LIMIT,
     LATENESS_SHARE,
@@ -25,7 +24,6 @@ from grace.bench.load.ghz import (
     read_summary,
 )
 from grace.bench.load.options import out_file, parser_of, run_command
-from grace.bench.load.timeline import Slice
 from grace.bench.result_file import machine
 
 _STYLE = """
@@ -64,8 +62,6 @@ _STAGES_LEGEND = {
 }
 _GOOD, _BAD, _GREY = "#1f4e8c", "#c0392b", "#98a3b3"
 _PERCENTAGES = {50: "#7fa6d6", 90: "#3f76b5", 99: "#1f4e8c"}
-_LANE_COLOURS = ("#7fa6d6", "#8cbf9f", "#1f4e8c", "#c9a35b")
-_DPI = 110
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -147,7 +143,7 @@ def _legend(lines: dict[str, str]) -> str:
 
 def draw_loads(runs: Sequence[RunSummary]) -> bytes:
     """Draw percentiles and outcomes against the offered load, then each run's calls over time."""
-    figure = _figure(11, 4 + 3 * len(runs))
+    figure = Figure(figsize=(11, 4 + 3 * len(runs)), layout="constrained")
     heights = [4, *[3] * len(runs)]
     parts = figure.subfigures(1 + len(runs), 1, height_ratios=heights, squeeze=False)[:, 0]
     percentiles, outcomes = parts[0].subplots(1, 2)
@@ -155,29 +151,9 @@ def draw_loads(runs: Sequence[RunSummary]) -> bytes:
     _outcomes(outcomes, runs)
     for part, run in zip(parts[1:], runs, strict=True):
         _over_time(part.subplots(), run)
-    return _png(figure)
-
-
-def draw_timeline(slices: Sequence[Slice], title: str) -> bytes:
-    """Draw a lane for each stage, a bar for each batch, with the number of its requests."""
-    figure = _figure(13, 3.4)
-    axes = figure.subplots()
-    begin = min(part.begin for part in slices)
-    for lane, (stage, colour) in enumerate(zip(STAGES, _LANE_COLOURS, strict=True)):
-        own = [part for part in slices if part.stage == stage]
-        spans = [((part.begin - begin) * 1e3, (part.end - part.begin) * 1e3) for part in own]
-        axes.broken_barh(spans, (lane - 0.4, 0.8), facecolors=colour, edgecolor="white", lw=0.4)
-        for part, (left, width) in zip(own, spans, strict=True):
-            if stage == "generate":
-                axes.text(
-                    left + width / 2, lane, str(part.requests), ha="center", va="center",
-                    fontsize=6, color="white",
-                )  # fmt: skip
-    axes.set_yticks(range(len(STAGES)), STAGES)
-    axes.invert_yaxis()
-    axes.set(xlabel="ms", title=title)
-    axes.grid(axis="x", alpha=0.3)
-    return _png(figure)
+    out = io.BytesIO()
+    figure.savefig(out, format="png", dpi=110)
+    return out.getvalue()
 
 
 def _percentiles(axes: Axes, runs: Sequence[RunSummary]) -> None:
@@ -219,18 +195,6 @@ def _over_time(axes: Axes, run: RunSummary) -> None:
     axes.grid(alpha=0.3)
     if run.points:
         axes.legend(markerscale=4, loc="upper right")
-
-
-def _figure(width: float, height: float) -> Figure:
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _png(figure: Figure) -> bytes:
-    out = io.BytesIO()
-    figure.savefig(out, format="png", dpi=_DPI)
-    return out.getvalue()
 
 
 if __name__ == "__main__":

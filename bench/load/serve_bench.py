@@ -5,8 +5,7 @@
 load        latencies and outcomes at offered rates with Poisson arrivals
 overhead    server time of a request, minus queue and stages, from the request log; and the cost of
             reading a request, which the log counts as queue
-saturation  how busy `generate` is, by its own clock, when there is always work; a window of the
-            timeline goes next to the result, as a Chrome trace and a PNG
+saturation  how busy `generate` is, by its own clock, when there is always work
 """
 
 import tempfile
@@ -19,15 +18,8 @@ from grace.bench.load.client import STAGES, ClosedLoop, Load, OpenLoop
 from grace.bench.load.client_process import run_in_a_process
 from grace.bench.load.ghz import percentile
 from grace.bench.load.options import parser_of, run_command
-from grace.bench.load.report import draw_timeline
 from grace.bench.load.shots import read_shots
-from grace.bench.load.timeline import (
-    busy_share,
-    generated_batches,
-    read_timeline,
-    window,
-    write_window,
-)
+from grace.bench.load.timeline import busy_share, generated_batches, read_timeline
 from grace.bench.load.tiny_server import TinyServerFiles, write_tiny_server_files
 from grace.bench.result_file import Row, facts_of, record
 from grace.bench.running_server import RunningServer
@@ -39,7 +31,6 @@ PRECISION = "float32"
 OVERHEAD_RATE = 300
 IN_FLIGHT = 64  # four full batches: the queue is never empty
 EDGE_SECONDS = 1.0  # left out at both ends of a run, where the load is not steady
-WINDOW_SECONDS = 0.3
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -50,18 +41,16 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         files = write_tiny_server_files(Path(folder))
-        rows = _rows(files, options.rates, options.seconds, options.out)
+        rows = _rows(files, options.rates, options.seconds)
         record(rows, options.out, facts_of(PROGRAM, arguments))
 
 
-def _rows(
-    files: TinyServerFiles, rates: Sequence[float], seconds: float, out: Path
-) -> Iterator[Row]:
+def _rows(files: TinyServerFiles, rates: Sequence[float], seconds: float) -> Iterator[Row]:
     with RunningServer(files.write_config("loads.yaml"), files.folder / "loads.log") as server:
         for rate in rates:
             yield _load(server, files, rate, seconds)
     yield _overhead(files, seconds)
-    yield _saturation(files, seconds, out)
+    yield _saturation(files, seconds)
 
 
 def _load(server: RunningServer, files: TinyServerFiles, rate: float, seconds: float) -> Row:
@@ -118,7 +107,7 @@ def _reading_ms(files: TinyServerFiles, config: Path) -> list[float]:
     return sorted(times)
 
 
-def _saturation(files: TinyServerFiles, seconds: float, out: Path) -> Row:
+def _saturation(files: TinyServerFiles, seconds: float) -> Row:
     trace, config = files.folder / "timeline.json", files.write_config("saturation.yaml")
     with RunningServer(config, files.folder / "s.log", "--timeline", trace) as server:
         result = _client(server, files, ClosedLoop(IN_FLIGHT, seconds))
@@ -126,12 +115,6 @@ def _saturation(files: TinyServerFiles, seconds: float, out: Path) -> Row:
     begin, end = slices[0].begin + EDGE_SECONDS, slices[-1].end - EDGE_SECONDS
     busy = {stage: busy_share(slices, stage, begin, end) for stage in STAGES}
     batches, mean_batch = generated_batches(slices, begin, end)
-    middle = (begin + end) / 2
-    shown = window(slices, middle, middle + WINDOW_SECONDS)
-    write_window(trace, shown, out.with_name(f"{out.stem}_timeline.json"))
-    title = f"{WINDOW_SECONDS * 1e3:.0f} ms at saturation: generate is busy {busy['generate']:.1%}"
-    picture = draw_timeline(shown, f"{title} of the time")
-    out.with_name(f"{out.stem}_timeline.png").write_bytes(picture)
     return {
         "measure": "saturation",
         "precision": PRECISION,

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from grace.bench.gpu import measure
-from grace.bench.gpu.counters import COUNTED, counters_of_csv, find_ncu, measure_counters
+from grace.bench.gpu.counters import COUNTED, counters_of_csv, measure_counters
 from grace.bench.gpu.measure import PowerDraw, Timing, by_turns, sustained, timed_on_host
 from grace.bench.gpu.options import TABLES, BenchOptions, device_of
 from grace.bench.result_file import Row, read_result, record
@@ -254,14 +254,3 @@ def test_the_tools_own_message_is_the_reason(
     work = tiny("attention")
     object.__setattr__(work.options, "device", torch.device("cuda"))
     assert all(re.search(reason, row["unavailable"]) for row in measure_counters(work))
-
-
-def test_the_tool_is_found_where_it_installs_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", "")
-    assert find_ncu(tmp_path) is None
-    for version in ("2024.1.0", "2025.3.1"):
-        (tmp_path / version).mkdir()
-        (tmp_path / version / "ncu").touch(mode=0o755)
-    assert find_ncu(tmp_path) == str(tmp_path / "2025.3.1" / "ncu")

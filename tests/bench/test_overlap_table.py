@@ -31,7 +31,7 @@ def test_a_tally_has_shares_of_all_requests_and_of_the_worst() -> None:
     tally.add([nodes([2, 1], [3, 9]), nodes([10, 13], [12, -1])], expected)
     assert tally.share("step 0") == 3 / 4
     assert tally.share("step 1") == tally.share("all") == 2 / 3
-    assert (tally.worst, tally.live) == (0.5, 3)
+    assert (tally.worst, tally.wanted["all"]) == (0.5, 3)
     tally.add(expected, expected)
     assert tally.share("all") == 5 / 6
     assert tally.worst == 0.5

@@ -126,8 +126,6 @@ def test_a_missing_result_says_how_to_measure_it(tmp_path: Path) -> None:
 
 def test_every_committed_result_names_its_machine_commit_and_command() -> None:
     for path in RESULTS.glob("*.json"):
-        if path.name == "serve_timeline.json":  # a trace, in the trace viewers' own form
-            continue
         result = json.loads(path.read_text())
         assert sorted(result) == ["command", "commit", "machine", "rows"], path.name
 
