@@ -1,17 +1,14 @@
 """The rungs below the engine compute what the plain beam search does; other systems, valid SIDs."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
-from grace.bench.gpu.search import EveryToken, TracedResult, unconstrained_result
-from grace.bench.rungs.attention import DenseCache, attend_sdpa, spread_to_rows
+from grace.bench.rungs.attention import spread_to_rows
 from grace.bench.rungs.dense_search import (
     L0,
     L1,
@@ -25,15 +22,11 @@ from grace.bench.rungs.static_mask import static_index, static_step
 from grace.configs.errors import InputError
 from grace.configs.generation import BeamProfile
 from grace.index.matchers.modes import MatcherMode
-from grace.index.trie import NO_NODE
-from grace.kernels import REFERENCE, Beams
-from grace.model.definition.beam_search import beam_search
 from grace.model.definition.inputs import UserContext
 from grace.model.definition.spec import DecoderSpec
-from grace.model.engine.decode_loop import FoundNodes
 from support.command import run_python
 from support.decode_cases import DecodeCase, branching_case, decode_case
-from support.rung_cases import dense_inputs, expected_sids, rung_case
+from support.rung_cases import expected_sids, rung_case
 
 CPU = torch.device("cpu")
 
@@ -82,40 +75,6 @@ def test_every_row_of_a_request_gets_its_keys(dtype: torch.dtype) -> None:
     assert spread.is_contiguous()
 
 
-def test_places_of_every_token_identify_the_sids_of_the_plain_search() -> None:
-    case = rung_case(17)
-    slot = EveryToken(7)
-    places: list[Tensor] = []
-
-    def select(*arguments: Any, **named: Any) -> Beams:
-        beams = REFERENCE.select_beams(*arguments, **named)
-        places.append(beams.nodes)
-        return beams
-
-    ops = replace(
-        REFERENCE, admit_children=lambda nodes, *_: slot.admit_children(nodes), select_beams=select
-    )
-    index = case.catalogue.index.without_matchers()
-    got, expected = (
-        beam_search(case.decoder, case.context, case.catalogue.users, index, case.profile, each)
-        for each in (ops, REFERENCE)
-    )
-    assert torch.equal(got.scores, expected.scores)
-    assert not torch.equal(got.leaves, expected.leaves)
-    result = FoundNodes(got.leaves, got.scores, got.corrupt)
-    nodes = TracedResult(result, tuple(places)).numbered(7).nodes
-    assert torch.equal(nodes - index.first_leaf, expected.leaves.long())
-
-
-def test_dead_beams_without_constraints_have_no_number() -> None:
-    case = rung_case(13, profile=BeamProfile((1, 11, 11), 11))
-    expected = unconstrained_result(case.decoder, case.context, case.profile)
-    scores = torch.full_like(expected.scores, -torch.inf)
-    places = tuple(torch.full((3, n), NO_NODE, dtype=torch.int32) for n in (11, 11, 11))
-    traced = TracedResult(replace(expected, scores=scores), places)
-    assert (traced.numbered(7).nodes == NO_NODE).all()
-
-
 INTERPRETED = """
 import torch
 from grace.bench.rungs.attention import attend_sdpa
@@ -152,15 +111,6 @@ def test_coalesced_and_fused_attention_agree_with_the_plain_one(repository: Path
     path = os.pathsep.join([str(repository / "src"), str(repository / "tests")])
     done = run_python(INTERPRETED, env={"TRITON_INTERPRET": "1", "PYTHONPATH": path})
     assert done.stdout == "agree\n", done.stderr
-
-
-def test_attention_reads_no_row_but_its_own() -> None:
-    qkv, cache, bias = dense_inputs(3, 5, 4, 2, 8, 2, torch.float32)
-    before = attend_sdpa(qkv, cache, 2, bias, 0.4)
-    other: Tensor = cache.keys.clone()
-    other[:2, 1] += 1.0
-    after = attend_sdpa(qkv, DenseCache(other, cache.values), 2, bias, 0.4)
-    assert (before != after).any(dim=1).tolist() == [False, True, False, False, False]
 
 
 @pytest.fixture(scope="module")
