@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -60,8 +60,7 @@ _KINDS = (
 """Operations by their kernels' names; kernels that fit none copy, gather or fill."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Rates:
+class _Rates(NamedTuple):
     """This GPU's bytes and operations per second, measured in this run."""
 
     copy: float

@@ -49,15 +49,8 @@ SIZES = (3_000_000, 10_000_000, 30_000_000, 100_000_000)
 _TINY_SIZES = (2_000, 3_000)
 _ROUNDS = 4  # over the batches: a run is then long enough to be launched ahead
 
-_BUILT: dict[str, MatcherMode] = {
-    "free": MatcherMode.UNION,
-    "cd": MatcherMode.UNION,
-    "bitmask": MatcherMode.UNION,
-    "union": MatcherMode.UNION,
-    "static": MatcherMode.STATIC,
-    "dynamic": MatcherMode.DYNAMIC,
-}
-"""The snapshot that a mode reads; the first three ignore its matchers, or those of its sets."""
+_K_WAY = {"static": MatcherMode.STATIC, "dynamic": MatcherMode.DYNAMIC}
+"""Modes with a snapshot of their own; the others read that of `union`, or a part of it."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +87,8 @@ def _steps(work: Workload, engine: Engine, parts: list[str]) -> Iterator[Row]:
         measures[mode].append(measure)
     asked = [mode for mode, wanted in measures.items() if wanted]
     # The k-way modes are built from the ads: if these are made, union is built from them, too.
-    with_ads = any(_BUILT[mode] is not MatcherMode.UNION for mode in asked)
-    for built, modes in groupby(asked, key=lambda mode: _BUILT[mode]):
+    with_ads = any(mode in _K_WAY for mode in asked)
+    for built, modes in groupby(asked, key=lambda mode: _K_WAY.get(mode, MatcherMode.UNION)):
         snapshot = catalogue.snapshot(built) if with_ads else catalogue.snapshot_to_decode()
         index = DecodeIndex.of(snapshot, work.device)
         users = catalogue.users(snapshot, work.device, BATCHES, work.batch)

@@ -38,7 +38,6 @@ from grace.bench.load.timeline import (
 )
 from grace.bench.result_file import Row
 from grace.bench.running_server import RunningServer, write_server_config
-from grace.index.matchers.modes import MatcherMode
 from grace.model.checkpoints.checkpoint import save_checkpoint
 from grace.model.definition.spec import ModelSpec
 from grace.model.engine.decode_weights import PRECISIONS, Precision
@@ -124,7 +123,7 @@ def _of_precision(options: BenchOptions, files: _Files, precision: Precision) ->
 
 def _written(work: Workload, folder: Path) -> _Files:
     catalogue = work.catalogue()
-    snapshots = catalogue.written(MatcherMode.UNION, folder)
+    snapshots = catalogue.written(folder)
     spec = replace(work.spec, sid_space=catalogue.spec.sid_space)
     checkpoint = _checkpoint(work.device, spec, work.options.commit_cache or folder)
     users = catalogue.attributes(0, _TINY_REQUESTS if work.options.tiny else REQUESTS)
