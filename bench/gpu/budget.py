@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from grace.bench.gpu.floors import Counts, Least, counting_ops, counting_slot
+from grace.bench.gpu.floors import Counts, Least, count_admission, counting_ops
 from grace.bench.gpu.measure import Timing, copy_rate, require_close, sustained
 from grace.bench.gpu.search import (
     DecoderBatch,
@@ -29,6 +29,7 @@ from grace.bench.gpu.search import (
     engine_search,
     plain_result,
     traced_search,
+    traced_steps,
 )
 from grace.bench.gpu.workload import BATCHES, Engine, Workload
 from grace.bench.result_file import Row
@@ -177,8 +178,8 @@ def _least(setting: _Setting) -> dict[str, Least]:
     counts, engine = Counts(), setting.engine
     counting_engine = replace(engine, ops=counting_ops(engine.ops, counts))
     for slot, batch in zip(setting.slots, setting.batches, strict=True):
-        counting = counting_slot(slot, setting.index, counts)
-        traced_search(counting_engine, batch.context, counting, setting.work.dynamic)
+        for step in traced_steps(counting_engine, batch.context, slot, setting.work.dynamic):
+            count_admission(counts, step.nodes, len(step.admitted.tokens), setting.index)
     size = len(setting.batches)
     return {
         name: Least(*(total // size for total in each)) for name, each in counts.by_name.items()

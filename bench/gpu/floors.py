@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from grace.kernels import AdmissionSlot, Beams, Candidates, DecodeIndex, Ops, UserTensors
+from grace.kernels import Beams, Candidates, DecodeIndex, Ops
 from grace.kernels.decode.admit_children import fan_outs
 
 
@@ -34,23 +34,12 @@ class Counts:
         self.by_name[name] = self.by_name.get(name, Least()).plus(Least(1, moved, flop))
 
 
-def counting_slot(slot: AdmissionSlot, index: DecodeIndex, counts: Counts) -> AdmissionSlot:
-    """Return a slot that counts its admissions; `slot` points at the index already."""
-
-    class Counting:
-        def point_at(self, users: UserTensors, index: DecodeIndex) -> None:
-            slot.point_at(users, index)
-
-        def admit_children(self, nodes: Tensor) -> Candidates:
-            candidates = slot.admit_children(nodes)
-            live = torch.unique(nodes[nodes >= 0])
-            children = int(fan_outs(live, index).sum())
-            ids = 4 * (1 + (index.bitmask_index is not None) + len(index.blooms))
-            admitted = len(candidates.packed().tokens)
-            counts.add("admit_children", 4 * nodes.numel() + ids * children + 8 * admitted)
-            return candidates
-
-    return Counting()
+def count_admission(counts: Counts, nodes: Tensor, admitted: int, index: DecodeIndex) -> None:
+    """Count the admission of a step that asked about these nodes."""
+    live = torch.unique(nodes[nodes >= 0])
+    children = int(fan_outs(live, index).sum())
+    ids = 4 * (1 + (index.bitmask_index is not None) + len(index.blooms))
+    counts.add("admit_children", 4 * nodes.numel() + ids * children + 8 * admitted)
 
 
 def counting_ops(ops: Ops, counts: Counts) -> Ops:
