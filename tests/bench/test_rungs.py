@@ -1,6 +1,7 @@
 """The rungs below the engine compute what the plain beam search does; other systems, valid SIDs."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from grace.bench.gpu.search import TracedResult, unconstrained_result
 from grace.bench.rungs.attention import spread_to_rows
 from grace.bench.rungs.dense_search import (
     L0,
@@ -22,6 +24,7 @@ from grace.bench.rungs.static_mask import static_index, static_step
 from grace.configs.errors import InputError
 from grace.configs.generation import BeamProfile
 from grace.index.matchers.modes import MatcherMode
+from grace.index.trie import NO_NODE
 from grace.model.definition.inputs import UserContext
 from grace.model.definition.spec import DecoderSpec
 from support.command import run_python
@@ -75,8 +78,17 @@ def test_every_row_of_a_request_gets_its_keys(dtype: torch.dtype) -> None:
     assert spread.is_contiguous()
 
 
+def test_dead_beams_without_constraints_have_no_number() -> None:
+    case = rung_case(13, profile=BeamProfile((1, 11, 11), 11))
+    expected = unconstrained_result(case.decoder, case.context, case.profile)
+    dead = replace(expected, scores=torch.full_like(expected.scores, -torch.inf))
+    places = tuple(torch.full((3, 11), NO_NODE, dtype=torch.int32) for _ in range(3))
+    assert (TracedResult(dead, places).numbered(7).nodes == NO_NODE).all()
+
+
 INTERPRETED = """
 import torch
+from grace.bench.gpu.search import TracedResult, unconstrained_result
 from grace.bench.rungs.attention import attend_sdpa
 from grace.bench.rungs.coalesced_triton import Tile, attend_coalesced, attend_fused
 from support.rung_cases import dense_inputs

@@ -95,7 +95,8 @@ def test_ghz_makes_the_calls_if_it_is_installed(
     asked = (tmp_path / "asked").read_text().splitlines()
     options = dict(zip(asked[:-1:2], asked[1:-1:2], strict=True))
     assert asked[-1] == "ads:1"
-    assert json.loads(Path(options.pop("--config")).read_text())["async"] is True
+    config = json.loads(Path(options.pop("--config")).read_text())
+    assert (config["call"], config["async"]) == ("grace.v1.AdsRetrieval.Retrieve", True)
     assert json.loads(Path(options.pop("--data-file")).read_text())[3]["sid_space"] == "another"
     assert options == {
         "--rps": "63", "--connections": "4", "--duration": "10s", "--timeout": "1000ms",
