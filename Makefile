@@ -137,13 +137,12 @@ sanitize: $(TOOLS)  ## run the C++ core's tests and fuzz drivers under the sanit
 	FUZZ_SANITIZED=$(SANITIZED) FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_SEED=$(FUZZ_SEED) \
 	  $(BIN)/python -m pytest --timeout 0 tests/native/test_fuzz.py
 
-bench: native $(INSTALLED)-plots  ## measure build, eligibility, matching and the server; writes bench/results
+bench: native  ## measure build, eligibility, matching and the server; writes bench/results
+	@mkdir -p $(BENCH_RESULTS)
 	$(BIN)/python -m grace.bench.build_bench --out $(BENCH_RESULTS)/build.json
 	$(BIN)/python -m grace.bench.eligibility_study --out $(BENCH_RESULTS)/eligibility.json
 	$(BIN)/python -m grace.bench.match_bench --out $(BENCH_RESULTS)/match.json
-	$(BIN)/python -m grace.bench.interpreter_bench --out $(BENCH_RESULTS)/interpreter.json
 	$(BIN)/python -m grace.bench.load.serve_bench --out $(BENCH_RESULTS)/serve.json
-	$(BIN)/python -m grace.bench.load.loop_cost --out $(BENCH_RESULTS)/loop.json
 
 load: native $(INSTALLED)-plots  ## load a server of the tiny catalogue, or ADDRESS with DATA, and write a report
 	$(BIN)/python -m grace.bench.load.sweep --out $(LOAD_OUT) --rates $(RATES) --seconds $(LOAD_SECONDS) \

@@ -12,15 +12,15 @@ together; the buckets are the paper's, by generated ads per user. Rows, by "tabl
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from grace.bench.result_file import record
+from grace.bench.result_file import Row, facts_of, record
 from grace.catalogues.paper import (
     Generator,
     GeneratorKnobs,
@@ -56,27 +56,7 @@ _K_WAYS: dict[MatcherMode, KWay] = {MatcherMode.STATIC: StaticKWay((64, 64, 32, 
 Counts = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class PassRow:
-    """Counts are means over the bucket's users, rates of all its ads together."""
-
-    table: str
-    mode: str
-    bucket: str
-    users: int
-    users_share: float
-    generated: float
-    generated_median: float
-    matched: float
-    bitmask_pass: float | None
-    bloom_pass: float | None  # of ads that passed the bitmask; exact sets, not Bloom bits
-    final_pass: float | None
-    beams: tuple[float, ...]  # alive after each step
-    sids_without_match: float  # generated SIDs none of whose ads matched, per user
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """The counts of one mode, for each user; beams are [users, steps]."""
 
     generated: Counts
@@ -95,25 +75,21 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--sids", type=int, default=30_000_000)
     parser.add_argument("--users", type=int, default=512)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=available_cores())
-    parser.add_argument("--modes", nargs="+", default=[mode.value for mode in MatcherMode])
     options = parser.parse_args(arguments)
-    modes = [MatcherMode(mode) for mode in options.modes]
     spec = PaperSpec(options.sids, options.seed)
-    rows = study(spec, options.users, modes, options.threads)
-    record("python -m grace.bench.eligibility_study", arguments, rows, options.out)
+    rows = _study(spec, options.users)
+    record(rows, options.out, facts_of("python -m grace.bench.eligibility_study", arguments))
 
 
-def study(
-    spec: PaperSpec, num_users: int, modes: Sequence[MatcherMode], threads: int
-) -> Iterator[Mapping[str, Any]]:
+def _study(spec: PaperSpec, num_users: int) -> Iterator[Row]:
+    threads = available_cores()
     begin = time.perf_counter()
     catalogue = make_paper_catalogue(spec, threads)
     arranged = arranged_ads(catalogue, threads)
     seconds = time.perf_counter() - begin
     users: list[UserAttributes] = list(make_users(num_users, catalogue.draws, spec.knobs))
     generator = None
-    for place, mode in enumerate(modes):
+    for place, mode in enumerate(MatcherMode):
         begin = time.perf_counter()
         snapshot = snapshot_of(catalogue, arranged, mode, threads, _K_WAYS.get(mode))
         joined = time.perf_counter() - begin
@@ -124,17 +100,15 @@ def study(
         if generator is None:
             generator = generator_of(snapshot, Draws(_GENERATOR_SEED), GeneratorKnobs())
         outcome = _answer(snapshot, users, generator, threads)
-        yield from (asdict(row) for row in _pass_rows(mode, outcome))
+        yield from _pass_rows(mode, outcome)
         del snapshot  # k-way matchers are gigabytes: before the next mode's are made
 
 
 def _answer(
     snapshot: Snapshot, users: Sequence[UserAttributes], generator: Generator, threads: int
 ) -> Outcome:
-    encoder, matcher = (
-        UserEncoder(snapshot.schema, snapshot.set_values),
-        ExactMatcher(snapshot, threads),
-    )
+    encoder = UserEncoder(snapshot.schema, snapshot.set_values)
+    matcher = ExactMatcher(snapshot, threads)
     parts = []
     for first in range(0, len(users), _USERS_AT_ONCE):
         encoded = encoder.encode(users[first : first + _USERS_AT_ONCE])
@@ -143,12 +117,8 @@ def _answer(
 
 
 def _answer_some(
-    snapshot: Snapshot,
-    users: UserRows,
-    first: int,
-    generator: Generator,
-    matcher: ExactMatcher,
-) -> tuple[Counts, ...]:
+    snapshot: Snapshot, users: UserRows, first: int, generator: Generator, matcher: ExactMatcher
+) -> Outcome:
     cd = snapshot.mode is MatcherMode.CD
     found = [
         generator.generate(
@@ -169,46 +139,46 @@ def _answer_some(
         for begin, end in zip(reply.offsets[:-1], reply.offsets[1:], strict=True)
     ]
     counts = reply.counts
-    beams = np.array([one.alive for one in found], np.int64)
-    return (
-        counts.generated,
-        counts.attributes,
-        counts.sets.sum(axis=1),
-        counts.matched,
-        beams,
-        np.diff(offsets) - np.array(useful, np.int64),
+    return Outcome(
+        generated=counts.generated,
+        attributes=counts.attributes,
+        sets=counts.sets.sum(axis=1),
+        matched=counts.matched,
+        beams=np.array([one.alive for one in found], np.int64),
+        empty_sids=np.diff(offsets) - np.array(useful, np.int64),
     )
 
 
-def _pass_rows(mode: MatcherMode, outcome: Outcome) -> Iterator[PassRow]:
+def _pass_rows(mode: MatcherMode, outcome: Outcome) -> Iterator[Row]:
+    """Counts are means over the bucket's users, rates of all its ads together."""
     for bucket, least, below in _BUCKETS:
         of = (outcome.generated >= least) & (outcome.generated < below)
         generated = int(outcome.generated[of].sum())
         passed = generated - int(outcome.attributes[of].sum())
         matched = int(outcome.matched[of].sum())
         count = max(1, int(of.sum()))
-        yield PassRow(
-            table="pass",
-            mode=mode.value,
-            bucket=bucket,
-            users=int(of.sum()),
-            users_share=round(float(of.mean()), 4),
-            generated=round(generated / count, 1),
-            generated_median=float(np.median(outcome.generated[of])) if of.any() else 0.0,
-            matched=round(matched / count, 1),
-            bitmask_pass=_share(passed, generated),
-            bloom_pass=_share(matched, passed),
-            final_pass=_share(matched, generated),
-            beams=tuple((outcome.beams[of].sum(axis=0) / count).round(1).tolist()),
-            sids_without_match=round(int(outcome.empty_sids[of].sum()) / count, 1),
-        )
+        yield {
+            "table": "pass",
+            "mode": mode.value,
+            "bucket": bucket,
+            "users": int(of.sum()),
+            "users_share": round(float(of.mean()), 4),
+            "generated": round(generated / count, 1),
+            "generated_median": float(np.median(outcome.generated[of])) if of.any() else 0.0,
+            "matched": round(matched / count, 1),
+            "bitmask_pass": _share(passed, generated),
+            "bloom_pass": _share(matched, passed),  # exact sets, not Bloom bits
+            "final_pass": _share(matched, generated),
+            "beams": (outcome.beams[of].sum(axis=0) / count).round(1).tolist(),  # after each step
+            "sids_without_match": round(int(outcome.empty_sids[of].sum()) / count, 1),
+        }
 
 
 def _share(part: int, whole: int) -> float | None:
     return round(part / whole, 4) if whole else None
 
 
-def _catalogue_row(spec: PaperSpec, summary: IndexSummary, seconds: float) -> Mapping[str, Any]:
+def _catalogue_row(spec: PaperSpec, summary: IndexSummary, seconds: float) -> Row:
     return {
         "table": "catalogue",
         "sid_space": spec.sid_space,
@@ -226,7 +196,7 @@ def _catalogue_row(spec: PaperSpec, summary: IndexSummary, seconds: float) -> Ma
     }
 
 
-def _matcher_rows(summary: IndexSummary, seconds: float) -> Iterator[Mapping[str, Any]]:
+def _matcher_rows(summary: IndexSummary, seconds: float) -> Iterator[Row]:
     for matcher in summary.matchers:
         row = {"table": "matchers", "mode": summary.mode, **asdict(matcher)}
         yield row | {"fill": round(matcher.fill, 4), "joined_s": round(seconds, 1)}

@@ -16,15 +16,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from grace.bench.result_file import record
+from grace.bench.result_file import Row, facts_of, record
 from grace.catalogues.synth import Preset, preset_spec, write_folder
 from grace.index.builder import BuildSpec, build
 from grace.index.matchers.modes import MatcherMode
@@ -47,8 +45,7 @@ SAMPLED_LEAVES = 300_000  # the sample in which a user's eligible leaves are sea
 Leaves = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
+class Draw(NamedTuple):
     """The leaves of one call of ExactMatcher.match."""
 
     offsets: npt.NDArray[np.int64]
@@ -56,43 +53,22 @@ class Draw:
     scores: npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Times are of a whole call; generated, matched and returned ads are per request."""
-
-    leaves: str
-    sids: int
-    ads: int
-    rules: int
-    threads: int
-    max_ads: int
-    requests: int
-    generated: int
-    matched: int
-    returned: int
-    repetitions: int
-    median_ms: float
-    p90_ms: float
-    ns_per_ad: float
-
-
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m grace.bench.match_bench", description=__doc__)
     parser.add_argument("--out", type=Path, help="result file; without it, only print")
     parser.add_argument("--sids", type=int, default=3_000_000)
-    parser.add_argument("--rules", type=int, default=1_000_000, help="of the scattered arrays")
     parser.add_argument("--repetitions", type=int, default=200)
-    parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
-    record("python -m grace.bench.match_bench", arguments, _rows(options), options.out)
+    facts = facts_of("python -m grace.bench.match_bench", arguments)
+    record(_rows(options), options.out, facts)
 
 
-def _rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def _rows(options: argparse.Namespace) -> Iterator[Row]:
     rng = np.random.default_rng(options.seed)
     with tempfile.TemporaryDirectory() as folder:
         catalogue, users = _catalogue(Path(folder), options.sids, options.seed, rng)
-    scattered, scattered_users = _scattered(options.sids, options.rules, rng)
+    scattered, scattered_users = _scattered(options.sids, rng)
     for name, snapshot, attributes in (
         ("random", catalogue, users),
         ("eligible", catalogue, users),
@@ -101,46 +77,43 @@ def _rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         encoded = UserEncoder(snapshot.schema, snapshot.set_values).encode(attributes)
         pools = _pools(snapshot, encoded, rng, eligible=name != "random")
         draws = [_draw(snapshot, pools, rng) for _ in range(options.repetitions)]
-        for threads, max_ads in product(options.threads, MAX_ADS):
-            yield asdict(_measure(name, snapshot, encoded, draws, threads, max_ads))
+        for max_ads in MAX_ADS:
+            yield _measure(name, snapshot, encoded, draws, max_ads)
 
 
 def _measure(
-    name: str,
-    snapshot: Snapshot,
-    users: UserRows,
-    draws: list[Draw],
-    threads: int,
-    max_ads: int,
+    name: str, snapshot: Snapshot, users: UserRows, draws: list[Draw], max_ads: int
 ) -> Row:
-    """Measure whole calls, including checks and the allocation of the reply."""
-    matcher = ExactMatcher(snapshot, threads)
-    seconds, matched, generated, returned = [], 0, 0, 0
+    """Measure whole calls, including checks and the allocation of the reply.
+
+    Generated, matched and returned ads are per request.
+    """
+    matcher = ExactMatcher(snapshot, threads=1)
+    seconds, counts = [], np.zeros(3)
     for draw in draws:
         begin = time.perf_counter()
-        reply = matcher.match(users, draw.offsets, draw.leaves, draw.scores, max_ads)
+        reply = matcher.match(users, *draw, max_ads)
         seconds.append(time.perf_counter() - begin)
-        matched += int(reply.counts.matched.sum())
-        generated += int(reply.counts.generated.sum())
-        returned += int(reply.counts.returned.sum())
+        own = reply.counts
+        counts += [own.generated.sum(), own.matched.sum(), own.returned.sum()]
     median, p90 = (float(np.quantile(seconds, q)) for q in (0.5, 0.9))
-    answered = len(draws) * len(users)
-    return Row(
-        leaves=name,
-        sids=snapshot.trie.num_leaves,
-        ads=snapshot.ads.num_ads,
-        rules=snapshot.rules.num_rules,
-        threads=threads,
-        max_ads=max_ads,
-        requests=len(users),
-        generated=round(generated / answered),
-        matched=round(matched / answered),
-        returned=round(returned / answered),
-        repetitions=len(draws),
-        median_ms=round(median * 1e3, 2),
-        p90_ms=round(p90 * 1e3, 2),
-        ns_per_ad=round(median * 1e9 * len(draws) / generated, 1),
-    )
+    generated, matched, returned = (counts / (len(draws) * len(users))).round().astype(int).tolist()
+    return {
+        "leaves": name,
+        "sids": snapshot.trie.num_leaves,
+        "ads": snapshot.ads.num_ads,
+        "rules": snapshot.rules.num_rules,
+        "threads": 1,
+        "max_ads": max_ads,
+        "requests": len(users),
+        "generated": generated,
+        "matched": matched,
+        "returned": returned,
+        "repetitions": len(draws),
+        "median_ms": round(median * 1e3, 2),
+        "p90_ms": round(p90 * 1e3, 2),
+        "ns_per_ad": round(median * 1e9 * len(draws) / float(counts[0]), 1),
+    }
 
 
 def _draw(snapshot: Snapshot, pools: list[Leaves], rng: np.random.Generator) -> Draw:
@@ -206,10 +179,9 @@ def _catalogue(
     return snapshot, users
 
 
-def _scattered(
-    sids: int, rules: int, rng: np.random.Generator
-) -> tuple[Snapshot, list[UserAttributes]]:
-    """Only the arrays that matching reads; the trie merely has the right number of leaves."""
+def _scattered(sids: int, rng: np.random.Generator) -> tuple[Snapshot, list[UserAttributes]]:
+    """Make only the arrays that matching reads; the trie merely has the right number of leaves."""
+    rules = max(1, sids // 3)  # a million for the default of three million SIDs
     places = InternedValues.of(f"place-{i}" for i in range(20_000))
     schema = TargetingSchema(
         attributes=(Attribute("group", tuple(f"g{i}" for i in range(400))),),

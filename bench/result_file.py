@@ -5,49 +5,127 @@ import os
 import platform
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from time import perf_counter
+from typing import Any, TypeAlias
 
 from grace.configs.errors import InputError
 from grace.configs.machine import available_cores
 
-__all__ = ["commit", "machine", "read_result", "record", "write_result"]
+__all__ = ["Row", "commit", "facts_of", "machine", "read_result", "record", "write_result"]
+
+Row: TypeAlias = dict[str, Any]
 
 _ROOT = Path(__file__).resolve().parent.parent
+_KEYS = (
+    "measure", "rung", "precision", "kernel", "variant", "mode", "step", "sids", "beams", "rps",
+)  # fmt: skip
+"""The fields that identify a row of `grace bench`; all others were measured."""
+
+
+def facts_of(program: str, arguments: Sequence[str], device: str | None = None) -> dict[str, str]:
+    """Return where rows are measured, and by which command."""
+    command = shlex.join([*program.split(), *arguments])
+    return {"machine": device or machine(), "commit": commit(), "command": command}
 
 
 def record(
-    program: str, arguments: Sequence[str], rows: Iterable[Mapping[str, Any]], out: Path | None
+    rows: Iterable[Mapping[str, Any]],
+    out: Path | None,
+    facts: Mapping[str, str],
+    *,
+    add: bool = False,
+    only: Sequence[str] = (),
 ) -> None:
-    """Print each row when it is measured; write all of them to `out`, if there is one."""
-    measured = []
-    for row in rows:
-        print(json.dumps(row), flush=True)
-        measured.append(row)
+    """Print each row, and save it before the next is measured; standard error shows the time.
+
+    With `add`, the file keeps its rows that are not measured again; `only` some parts of a table
+    may not replace a whole one. A file that cannot be written is refused before anything is
+    measured, and keeps its content until the first row.
+    """
+    result: dict[str, Any] = {**facts, "rows": []}
     if out is not None:
-        write_result(out, program, arguments, measured)
+        _require_place(out)
+        if out.exists() and add:
+            result = _continued(read_result(out), facts, out)
+        elif out.exists() and only:
+            raise InputError(
+                f"--out {out} is already there and --only {only[0]} would leave nothing else in "
+                "it: give --add to keep its other rows, or remove it"
+            )
+        try:
+            _unfinished(out).touch()
+        except OSError as error:
+            raise InputError(f"--out {out}: cannot be written: {error.strerror}") from None
+    begin = perf_counter()
+    try:
+        for count, row in enumerate(rows, 1):
+            _put(result["rows"], row, again=add)
+            if out is not None:  # a run that is cut short leaves what it measured
+                _unfinished(out).write_text(_text(result), encoding="utf-8")
+                _unfinished(out).replace(out)
+            print(json.dumps(row), flush=True)
+            many = "s" if count > 1 else ""
+            print(f"{perf_counter() - begin:.1f} s: {count} row{many}", file=sys.stderr, flush=True)
+    finally:
+        if out is not None:
+            _unfinished(out).unlink(missing_ok=True)
 
 
 def write_result(
     path: Path, program: str, arguments: Sequence[str], rows: Sequence[Mapping[str, Any]]
 ) -> None:
-    result = {
-        "machine": machine(),
-        "commit": commit(),
-        "command": shlex.join([*program.split(), *arguments]),
-        "rows": list(rows),
-    }
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    result = {**facts_of(program, arguments), "rows": list(rows)}
+    path.write_text(_text(result), encoding="utf-8")
 
 
-def read_result(path: Path) -> Mapping[str, Any]:
-    """Read what `write_result` wrote."""
+def read_result(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"{path}: not measured yet: run `make bench`")
-    result: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return result
+
+
+def _require_place(out: Path) -> None:
+    if out.is_dir():
+        raise InputError(f"--out {out}: is a folder; name a file")
+    if not out.parent.is_dir():
+        raise InputError(f"--out {out}: its folder does not exist; make it first")
+
+
+def _unfinished(out: Path) -> Path:
+    return out.with_name(f"{out.name}.unfinished")
+
+
+def _continued(old: dict[str, Any], facts: Mapping[str, str], out: Path) -> dict[str, Any]:
+    for fact in ("machine", "commit"):
+        if old[fact] != facts[fact]:
+            raise InputError(
+                f"{out}: was measured with {fact} {old[fact]!r}, this is {facts[fact]!r}; numbers "
+                "of one file belong together: measure all of it, without --add"
+            )
+    return {**old, "command": f"{old['command']} && {facts['command']}"}
+
+
+def _put(rows: list[Mapping[str, Any]], row: Mapping[str, Any], again: bool) -> None:
+    """Add the row, or put it in place of the one that it measures again."""
+    keys = [_key(each) for each in rows]
+    if again and _key(row) in keys:
+        rows[keys.index(_key(row))] = row
+    else:
+        rows.append(row)
+
+
+def _key(row: Mapping[str, Any]) -> list[Any]:
+    measured = ("rps",) if row.get("measure") == "saturation" else ()
+    return [None if name in measured else row.get(name) for name in _KEYS]
+
+
+def _text(result: Mapping[str, Any]) -> str:
+    return json.dumps(result, indent=1) + "\n"
 
 
 def machine() -> str:

@@ -8,11 +8,12 @@ rate.
 """
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grace.bench.result_file import read_result
+from grace.bench.markdown import markdown_table, table_of
+from grace.bench.result_file import Row, read_result
 from grace.catalogues.paper.published import (
     ADS_PER_SID,
     FILL,
@@ -24,8 +25,6 @@ from grace.catalogues.paper.published import (
     STORAGE_MB,
 )
 from grace.configs.marked_text import rewrite
-
-__all__ = ["RESULTS", "build_tables", "eligibility_tables", "markdown_table"]
 
 RESULTS = Path(__file__).parent / "results" / "cpu-2core"
 """The results that the documents show."""
@@ -39,25 +38,16 @@ _POSITIONS = ("root", "position 1", "position 2", "position 3")
 _BUCKETS = {"<5k": "below 5,000", "5k-9.9k": "5,000 to 9,999", "10k+": "10,000 and more"}
 _BUCKETS["all"] = "all requests"
 
-Rows = Sequence[Mapping[str, Any]]
+Rows = Sequence[Row]
 
 
-def main(arguments: Sequence[str]) -> None:
-    (docs,) = map(Path, arguments)
-    build, eligibility = (
-        read_result(RESULTS / f"{name}.json") for name in ("build", "eligibility")
-    )
-    for document, tables in (
-        (docs / "building.md", build_tables(build)),
-        (docs / "eligibility.md", eligibility_tables(eligibility)),
+def main(docs: Path) -> None:
+    for document, result, tables in (
+        ("building.md", "build.json", build_tables),
+        ("eligibility.md", "eligibility.json", eligibility_tables),
     ):
-        for mark, text in tables.items():
-            rewrite(document, mark, text)
-
-
-def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+        for mark, text in tables(read_result(RESULTS / result)).items():
+            rewrite(docs / document, mark, text)
 
 
 def _origin(result: Mapping[str, Any]) -> str:
@@ -66,43 +56,33 @@ def _origin(result: Mapping[str, Any]) -> str:
 
 
 def build_tables(result: Mapping[str, Any]) -> dict[str, str]:
-    """What builds and loads cost, as Markdown by the name of its marks."""
-    columns = (
-        "SIDs",
-        "ads",
-        "matchers",
-        "build, s",
-        "s per million ads",
-        "peak, GB",
-        "load and verify, s: best, most of three",
-        "snapshot, GB",
-    )
-    rows = (
+    """Return what builds and loads cost, as Markdown by the name of its marks."""
+    table = table_of(
+        result["rows"],
+        ("SIDs", "{sids:,}"),
+        ("ads", "{ads:,}"),
+        ("matchers", lambda x: f"`{x['matchers']} {x['options']}".rstrip() + "`"),
+        ("build, s", "{build_s:.1f}"),
+        ("s per million ads", "{build_s_per_million_ads:.2f}"),
+        ("peak, GB", "{peak_gb:.2f}"),
         (
-            f"{row['sids']:,}",
-            f"{row['ads']:,}",
-            f"`{row['matchers']} {row['options']}".rstrip() + "`",
-            f"{row['build_s']:.1f}",
-            f"{row['build_s_per_million_ads']:.2f}",
-            f"{row['peak_gb']:.2f}",
-            f"{row['load_verify_s']:.2f}, {row['load_verify_most_s']:.2f}",
-            f"{row['snapshot_gb']:.2f}",
-        )
-        for row in result["rows"]
+            "load and verify, s: best, most of three",
+            "{load_verify_s:.2f}, {load_verify_most_s:.2f}",
+        ),
+        ("snapshot, GB", "{snapshot_gb:.2f}"),
     )
-    return {"build": _origin(result) + markdown_table(columns, rows)}
+    return {"build": _origin(result) + table}
 
 
 def eligibility_tables(result: Mapping[str, Any]) -> dict[str, str]:
-    """The study's rows next to the paper's, as Markdown by the name of the marks."""
+    """Return the study's rows next to the paper's, as Markdown by the name of the marks."""
     rows: Rows = result["rows"]
-    (catalogue,) = (row for row in rows if row["table"] == "catalogue")
+    catalogue = _one(rows, table="catalogue")
     matchers = [
         {**row, "kind": "bitmask" if row["kind"] == "bitmask" else "bloom"}  # the one set's
-        for row in rows
-        if row["table"] == "matchers"
+        for row in _all(rows, table="matchers")
     ]
-    passes = [row for row in rows if row["table"] == "pass"]
+    passes = _all(rows, table="pass")
     return {
         "index": _origin(result) + _index(catalogue, matchers) + "\n" + _levels(catalogue),
         "storage": _storage(matchers),
@@ -113,138 +93,106 @@ def eligibility_tables(result: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _index(catalogue: Mapping[str, Any], matchers: Rows) -> str:
+def _index(catalogue: Row, matchers: Rows) -> str:
     percentiles = catalogue["ads_per_sid"]
     words = {row["kind"]: row["bytes_before"] // row["partitions"] // 8 for row in matchers}
-    return markdown_table(
-        ("", "ours", "paper"),
-        [
-            ("SIDs", f"{catalogue['sids']:,}", SIDS),
-            ("ads", f"{catalogue['ads']:,}", ""),
-            (
-                "ads per SID p50/p90/p99",
-                " / ".join(str(percentiles[name]) for name in ("p50", "p90", "p99")),
-                " / ".join(map(str, ADS_PER_SID)),
-            ),
-            ("ads per SID, most", f"{percentiles['max']:,}", ""),
-            *(
-                (f"words of a {name} row", str(words[kind]), str(MATCHER_WORDS[kind]))
-                for kind, name in _MATCHERS.items()
-            ),
-            ("distinct rules", f"{catalogue['rules']:,}", ""),
-        ],
-    )
+    ours = " / ".join(str(percentiles[name]) for name in ("p50", "p90", "p99"))
+    rows = [
+        ("SIDs", f"{catalogue['sids']:,}", SIDS),
+        ("ads", f"{catalogue['ads']:,}", ""),
+        ("ads per SID p50/p90/p99", ours, " / ".join(map(str, ADS_PER_SID))),
+        ("ads per SID, most", f"{percentiles['max']:,}", ""),
+    ]
+    for kind, name in _MATCHERS.items():
+        rows.append((f"words of a {name} row", str(words[kind]), str(MATCHER_WORDS[kind])))
+    rows.append(("distinct rules", f"{catalogue['rules']:,}", ""))
+    return markdown_table(("", "ours", "paper"), rows)
 
 
-def _levels(catalogue: Mapping[str, Any]) -> str:
+def _levels(catalogue: Row) -> str:
     """The paper's entries follow from its storage before deduplication: one row for each."""
     row_bytes = 8 * MATCHER_WORDS["bitmask"]
     paper = ["", *(f"{mb / row_bytes:.3g} M" for mb, _ in STORAGE_MB["bitmask"])]
-    return markdown_table(
-        ("", "child entries", "paper, from its storage", "mean fan-out", "largest"),
-        [
-            (
-                _POSITIONS[level["position"]],
-                f"{level['entries']:,}",
-                published,
-                f"{level['mean_fan_out']:.3g}",
-                str(level["max_fan_out"]),
-            )
-            for level, published in zip(catalogue["levels"], paper, strict=True)
-        ],
+    return table_of(
+        catalogue["levels"],
+        ("", lambda x: _POSITIONS[x["position"]]),
+        ("child entries", "{entries:,}"),
+        ("paper, from its storage", lambda x: paper[x["position"]]),
+        ("mean fan-out", "{mean_fan_out:.3g}"),
+        ("largest", "{max_fan_out}"),
     )
 
 
 def _storage(matchers: Rows) -> str:
-    rows = []
+    body = []
     for kind, name in _MATCHERS.items():
-        for place, paper in enumerate(STORAGE_MB[kind]):
-            row = _one(matchers, mode="union", kind=kind, position=1 + place)
+        for position, (paper, paper_after) in enumerate(STORAGE_MB[kind], 1):
+            row = _one(matchers, mode="union", kind=kind, position=position)
             before, after = row["bytes_before"] / 1e6, row["bytes_after"] / 1e6
-            rows.append(
-                (
-                    name,
-                    _POSITIONS[1 + place],
-                    _ratio(before, paper[0], ".4g", STORAGE_WITHIN),
-                    _ratio(after, paper[1], ".3g", STORAGE_WITHIN),
-                    f"{before / after:.1f} / {paper[0] / paper[1]:.1f}",
-                )
-            )
+            cells = [name, _POSITIONS[position], _ratio(before, paper, ".4g", STORAGE_WITHIN)]
+            cells.append(_ratio(after, paper_after, ".3g", STORAGE_WITHIN))
+            body.append([*cells, f"{before / after:.1f} / {paper / paper_after:.1f}"])
     columns = ("rows", "", "before, MB", "after, MB", "before / after: ours / paper")
-    return markdown_table(columns, rows)
+    return markdown_table(columns, body)
 
 
 def _k_way_storage(matchers: Rows) -> str:
-    rows = []
+    body = []
     for mode in _modes(matchers):
         for kind, name in _MATCHERS.items():
-            of = [row for row in matchers if (row["mode"], row["kind"]) == (mode, kind)]
+            of = _all(matchers, mode=mode, kind=kind)
             partitions, distinct, before, after = (
                 sum(row[what] for row in of)
                 for what in ("partitions", "rows", "bytes_before", "bytes_after")
             )
-            numbers = (f"{partitions:,}", f"{distinct:,}")
             sizes = (f"{size / 1e6:,.0f}" for size in (before, after, 4 * partitions))
-            rows.append((MODE_NAMES[mode], name, *numbers, *sizes))
+            body.append([MODE_NAMES[mode], name, f"{partitions:,}", f"{distinct:,}", *sizes])
     columns = ("", "rows", "partitions", "distinct", "before, MB", "after, MB", "row ids, MB")
-    return markdown_table(columns, rows)
+    return markdown_table(columns, body)
 
 
 def _fill(matchers: Rows) -> str:
-    rows = []
+    body = []
     for kind, name in _MATCHERS.items():
         for mode in _modes(matchers):
-            paper = FILL[kind, mode]
             cells = [
-                _ratio(row["fill"], paper[row["position"]], ".3f", FILL_WITHIN)
-                for row in matchers
-                if (row["mode"], row["kind"]) == (mode, kind)
+                _ratio(row["fill"], FILL[kind, mode][row["position"]], ".3f", FILL_WITHIN)
+                for row in _all(matchers, mode=mode, kind=kind)
             ]
-            rows.append((name, MODE_NAMES[mode], *cells))
-    return markdown_table(("rows", "", *_POSITIONS), rows)
+            body.append([name, MODE_NAMES[mode], *cells])
+    return markdown_table(("rows", "", *_POSITIONS), body)
 
 
 def _pass(passes: Rows) -> str:
-    rows = []
+    body = []
     for bucket, name in _BUCKETS.items():
         for mode in _modes(passes):
             row, paper = _one(passes, mode=mode, bucket=bucket), PASS[bucket, mode]
-            rows.append(
-                (
-                    name,
-                    MODE_NAMES[mode],
-                    _points(row["users_share"], paper.users),
-                    _points(row["bitmask_pass"], paper.bitmask),
-                    _points(row["bloom_pass"], paper.bloom),
-                    _points(row["final_pass"], paper.final),
-                )
-            )
+            rates = [_points(row["users_share"], paper.users)]
+            rates += [_points(row["bitmask_pass"], paper.bitmask)]
+            rates += [_points(row["bloom_pass"], paper.bloom)]
+            body.append([name, MODE_NAMES[mode], *rates, _points(row["final_pass"], paper.final)])
     columns = ("generated ads", "", "users, %", "bitmask, %", "Bloom after it, %", "final, %")
-    return markdown_table(columns, rows)
+    return markdown_table(columns, body)
 
 
 def _requests(passes: Rows) -> str:
-    rows = []
-    for mode in _modes(passes):
-        row = _one(passes, mode=mode, bucket="all")
-        beams = [f"{count:,.1f}" for count in row["beams"]]
-        if mode == "union":
-            beams[0] += f" / {FIRST_STEP_BEAMS}"
-        counts = (row[name] for name in ("generated", "generated_median", "matched"))
-        in_vain = f"{row['sids_without_match']:.1f}"
-        rows.append((MODE_NAMES[mode], *(f"{count:,.0f}" for count in counts), in_vain, *beams))
-    users = _one(passes, mode=_modes(passes)[0], bucket="all")["users"]
-    return f"Means of {users} requests.\n\n" + markdown_table(
-        (
-            "",
-            "generated ads",
-            "their median",
-            "matched ads",
-            "SIDs without a match",
-            *(f"beams after step {step}" for step in (1, 2, 3)),
-            "SIDs",
-        ),
-        rows,
+    def first_beams(row: Row) -> str:
+        paper = f" / {FIRST_STEP_BEAMS}" if row["mode"] == "union" else ""
+        return f"{row['beams'][0]:,.1f}{paper}"
+
+    everyone = _all(passes, bucket="all")
+    return f"Means of {everyone[0]['users']} requests.\n\n" + table_of(
+        everyone,
+        ("", lambda x: MODE_NAMES[x["mode"]]),
+        ("generated ads", "{generated:,.0f}"),
+        ("their median", "{generated_median:,.0f}"),
+        ("matched ads", "{matched:,.0f}"),
+        ("SIDs without a match", "{sids_without_match:.1f}"),
+        ("beams after step 1", first_beams),
+        ("beams after step 2", "{beams[1]:,.1f}"),
+        ("beams after step 3", "{beams[2]:,.1f}"),
+        ("SIDs", "{beams[3]:,.1f}"),
     )
 
 
@@ -252,25 +200,27 @@ def _modes(rows: Rows) -> list[str]:
     return list(dict.fromkeys(row["mode"] for row in rows))
 
 
-def _one(rows: Rows, **wanted: str | int) -> Mapping[str, Any]:
-    (found,) = (row for row in rows if all(row[name] == is_ for name, is_ in wanted.items()))
+def _all(rows: Rows, **wanted: str | int) -> Rows:
+    return [row for row in rows if all(row[name] == is_ for name, is_ in wanted.items())]
+
+
+def _one(rows: Rows, **wanted: str | int) -> Row:
+    (found,) = _all(rows, **wanted)
     return found
 
 
 def _ratio(ours: float, paper: float, form: str, within: float) -> str:
     ratio = ours / paper
-    return _compared(
-        f"{ours:{form}}", f"{paper:{form}}", f"{ratio:.2f}x", 1 / within <= ratio <= within
-    )
+    near = 1 / within <= ratio <= within
+    return _compared(f"{ours:{form}}", f"{paper:{form}}", f"{ratio:.2f}x", near)
 
 
 def _points(share: float | None, paper: float) -> str:
     if share is None:
         return f"- / {paper:.2f}"
     apart = round(100 * share - paper, 2) + 0.0  # no -0.00
-    return _compared(
-        f"{100 * share:.2f}", f"{paper:.2f}", f"{apart:+.2f}", abs(apart) <= POINTS_WITHIN
-    )
+    near = abs(apart) <= POINTS_WITHIN
+    return _compared(f"{100 * share:.2f}", f"{paper:.2f}", f"{apart:+.2f}", near)
 
 
 def _compared(ours: str, paper: str, apart: str, near: bool) -> str:
@@ -278,4 +228,4 @@ def _compared(ours: str, paper: str, apart: str, near: bool) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(Path(sys.argv[1]))

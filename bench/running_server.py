@@ -15,7 +15,7 @@ import yaml
 from grace.configs.errors import CallError
 from grace.configs.yaml_loader import read_yaml
 
-__all__ = ["GRACE_SERVE", "RunningServer", "write_server_config"]
+__all__ = ["RunningServer", "write_server_config"]
 
 # Not the `grace` script: its place depends on the installation, the package's does not.
 GRACE_SERVE = (sys.executable, "-c", "from grace.cli.main import run; run()", "serve")
@@ -61,14 +61,15 @@ class RunningServer:
 
     Its log is a file, so that this process need not read along during a load.
 
-    command        includes the configuration, whose logs.format must be json
+    config         the configuration, whose logs.format must be json
+    options        other options of `grace serve`
     start_seconds  time limit for the start; a large model and catalogue take minutes
     """
 
     def __init__(
-        self, command: Sequence[str | Path], log: Path, start_seconds: float = START_SECONDS
+        self, config: Path, log: Path, *options: str | Path, start_seconds: float = START_SECONDS
     ) -> None:
-        self._command = [str(part) for part in command]
+        self._command = [*GRACE_SERVE, "--config", str(config), *map(str, options)]
         self._log = log
         self._start_seconds = start_seconds
 
@@ -98,12 +99,7 @@ class RunningServer:
     @property
     def address(self) -> str:
         """host:port of Retrieve."""
-        return str(self._listening["retrieve"])
-
-    @property
-    def metrics(self) -> str:
-        """URL to scrape."""
-        return f"http://{self._listening['metrics']}/metrics"
+        return str(self.events("listening")[0]["retrieve"])
 
     @property
     def last_lines(self) -> Sequence[str]:
@@ -112,8 +108,15 @@ class RunningServer:
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """Return the log's entries of this event so far."""
-        entries = map(_entry, self._lines())
-        return [entry for entry in entries if entry.get("event") == name]
+        found = []
+        for line in self._lines():
+            try:
+                entry = json.loads(line)
+            except json.JSONDecodeError:  # half written, or another program's
+                continue
+            if isinstance(entry, dict) and entry.get("event") == name:
+                found.append(entry)
+        return found
 
     def stop(self) -> None:
         """Send SIGTERM, once; the server must finish its calls and exit with 0."""
@@ -128,10 +131,6 @@ class RunningServer:
             self._kill()
         if code:
             raise self._failed(f"ended with exit code {code}")
-
-    @property
-    def _listening(self) -> dict[str, Any]:
-        return self.events("listening")[0]
 
     def _wait_ready(self) -> None:
         end = time.monotonic() + self._start_seconds
@@ -155,12 +154,3 @@ class RunningServer:
         if not self._log.exists():
             return []
         return self._log.read_text(encoding="utf-8", errors="replace").splitlines()
-
-
-def _entry(line: str) -> dict[str, Any]:
-    """Return the entry of a line, or nothing if it is half written or another program's."""
-    try:
-        entry = json.loads(line)
-    except json.JSONDecodeError:
-        return {}
-    return entry if isinstance(entry, dict) else {}

@@ -1,6 +1,5 @@
 """`grace bench`: the paper's performance tables, measured on this machine's GPU."""
 
-import shlex
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -64,7 +63,6 @@ def bench(
     options = BenchOptions(
         table=table,
         device=on,
-        command=shlex.join(["grace", *sys.argv[1:]]),
         tiny=tiny,
         seconds=seconds,
         rates=tuple(rate or ()),
@@ -72,13 +70,16 @@ def bench(
         only=tuple(only or ()),
         precisions=tuple(precision or [default_precision(table, on)]),  # type: ignore[arg-type]
         out=out,
-        add=add,
         commit=commit,
         cache=cache,
     )
-    from grace.bench.gpu.results import write_table
+    from grace.bench.gpu.measure import device_text
     from grace.bench.gpu.workload import workload_of
+    from grace.bench.result_file import facts_of, record
 
     # Each table imports only what it needs, such as the server's packages or Hugging Face's.
     module = import_module(f"grace.bench.gpu.{TABLES[table].module}")
-    write_table(options, module.measure(workload_of(options)))
+    facts = facts_of("grace", sys.argv[1:], device_text(on))
+    if commit is not None:
+        facts["commit"] = commit
+    record(module.measure(workload_of(options)), out, facts, add=add, only=options.only)

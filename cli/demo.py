@@ -63,7 +63,7 @@ def demo(
 
         # These imports take seconds, so a refusal comes before them.
         from grace import configs
-        from grace.bench.running_server import GRACE_SERVE, RunningServer, write_server_config
+        from grace.bench.running_server import RunningServer, write_server_config
         from grace.catalogues.demonstration import CHECKPOINT, shopper
 
         titles = _titles(folder / "ads.parquet")
@@ -75,7 +75,7 @@ def demo(
             folder / "serve.yaml", folder / "snapshots", CHECKPOINT, profiles
         )
         _headline("3. A server")
-        server = RunningServer((*GRACE_SERVE, "--config", config), folder / "server.log")
+        server = RunningServer(config, folder / "server.log")
         try:
             _serve(server, config, snapshot, titles, requests[:users])
         except GraceError:

@@ -15,14 +15,13 @@ run. The result that the timed graph left is compared with the definition.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 
 from grace.bench.gpu.attention_kernels import (
     BlockTable,
-    CrossInputs,
     SelfInputs,
     cross_inputs,
     cross_kernels,
@@ -34,30 +33,26 @@ from grace.bench.gpu.attention_kernels import (
 )
 from grace.bench.gpu.counters import measure_counters
 from grace.bench.gpu.floors import Least
-from grace.bench.gpu.measure import require_close, require_equal, sustained
-from grace.bench.gpu.results import Row
+from grace.bench.gpu.measure import copy_rate, require_close, require_equal, sustained
 from grace.bench.gpu.workload import Workload
+from grace.bench.result_file import Row
 from grace.bench.rungs.attention import spread_to_rows as spread
 from grace.kernels import REFERENCE, Ops
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 
-__all__ = ["measure"]
-
-_COPY_BYTES = 1 << 30
 _INPUTS = 3  # of cross-attention, in turn
 _ROUNDS = 4  # of quick calls in a run, so that it is long enough to be launched ahead
 
 
-@dataclass(frozen=True, slots=True)
-class _Setting:
+class _Setting(NamedTuple):
     work: Workload
     ops: Ops
     copy_rate: float
+    precision: Precision
 
     def row(
-        self, measure: str, variant: str, precision: str, run: Callable[[], object], calls: int,
-        least: Least,
-    ) -> Row:  # fmt: skip
+        self, measure: str, variant: str, run: Callable[[], object], calls: int, least: Least
+    ) -> Row:
         """Time the run, whose results were compared."""
         work = self.work
         timing = sustained(run, work.device, work.options.seconds, calls=calls)
@@ -65,7 +60,7 @@ class _Setting:
         return {
             "measure": measure,
             "variant": variant,
-            "precision": precision,
+            "precision": self.precision,
             **timing.row(),
             "mb": round(least.bytes / 1e6, 1),
             "tflops": float(f"{least.flop / seconds / 1e12:.4g}"),
@@ -77,88 +72,71 @@ class _Setting:
 def measure(work: Workload) -> Iterator[Row]:
     parts = work.options.parts()
     if parts != ("counters",):
-        copy_rate = _copy_rate(work)
-        yield {"measure": "copy", "gb_per_s": round(copy_rate / 1e9, 1)}
-        setting = _Setting(work, work.load_ops(work.device), copy_rate)
+        rate = copy_rate(work.device, work.options.seconds)
+        yield {"measure": "copy", "gb_per_s": round(rate / 1e9, 1)}
         for precision in work.options.precisions:
+            setting = _Setting(work, work.load_ops(work.device), rate, precision)
             if "cross" in parts:
-                yield from _cross(setting, precision)
+                yield from _cross(setting)
             if "self" in parts:
-                yield from _self(setting, precision)
+                yield from _self(setting)
     if "counters" in parts:
         yield from measure_counters(work)
 
 
-def _copy_rate(work: Workload) -> float:
-    """Bytes per second, read and written together."""
-    size = _COPY_BYTES if work.on_gpu else 1 << 20
-    source = torch.ones(size, dtype=torch.uint8, device=work.device).random_()
-    target = torch.empty_like(source)
-    timing = sustained(lambda: target.copy_(source), work.device, min(work.options.seconds, 1.0))
-    require_equal("the copy", target, source)
-    return 2 * size / timing.p50_ms * 1e3
-
-
-def _cross(setting: _Setting, precision: Precision) -> Iterator[Row]:
+def _cross(setting: _Setting) -> Iterator[Row]:
     work = setting.work
-    beams, dtype = work.fixed.beams[-1], PRECISIONS[precision]
+    beams, dtype = work.fixed.beams[-1], PRECISIONS[setting.precision]
     inputs = [cross_inputs(work, beams, dtype, seed) for seed in range(_INPUTS)]
     first = inputs[0]
     expected = [
         REFERENCE.cross_attention(x.queries, x.keys, x.values, x.mask, x.scale) for x in inputs
     ]
     rows, inner = first.queries.shape
-    keys = first.keys.shape[2]
-    size = first.queries.element_size()
-    least = Least(
-        bytes=(2 * rows * inner + 2 * first.keys.numel()) * size, flop=4 * rows * inner * keys
-    )
+    moved = (2 * rows * inner + 2 * first.keys.numel()) * first.queries.element_size()
+    least = Least(bytes=moved, flop=4 * rows * inner * first.keys.shape[2])
     for name, attend in cross_kernels(setting.ops, work.device).items():
-        # Spread, keys and values are gigabytes, far beyond any cache: one input is enough.
-        prepared = [_spread(first, beams)] if name == "before" else inputs
-        calls = [partial(attend, each) for each in prepared]
-        run = work.record_calls(calls if name == "before" else calls * _ROUNDS)
+        if name == "before":  # gigabytes, far beyond any cache: one input is enough
+            keys, values = spread(first.keys, beams), spread(first.values, beams)
+            prepared, rounds = [first._replace(keys=keys, values=values)], 1
+            del keys, values
+        else:
+            prepared, rounds = inputs, _ROUNDS
+        calls = [partial(attend, each) for each in prepared] * rounds
+        run = work.record_calls(calls)
         results = run()
         for place, got in enumerate(results):
             require_close(f"cross-attention, {name}", got, expected[place % len(prepared)])
-        row = setting.row("cross", name, precision, run, len(results), least)
+        row = setting.row("cross", name, run, len(results), least)
         yield row | {"step": 0, "beams": rows}
         del prepared, calls, run, results, got
 
 
-def _spread(x: CrossInputs, beams: int) -> CrossInputs:
-    return CrossInputs(x.queries, spread(x.keys, beams), spread(x.values, beams), x.mask, x.scale)
-
-
-def _self(setting: _Setting, precision: Precision) -> Iterator[Row]:
+def _self(setting: _Setting) -> Iterator[Row]:
     """Measure all kernels with equal beams in every step, and `ours` also with the paper's
     dynamic beams where they are fewer."""
     work = setting.work
-    engine = work.random_engine(precision)
+    engine = work.random_engine(setting.precision)
     fixed, dynamic = (searched_tables(work, engine, each) for each in (work.fixed, work.dynamic))
     del engine
     names = self_names(work.device)
     rows = work.batch * work.fixed.beams[-1]
     for step in range(work.spec.sid_length):
-        shown = names if step == 0 else names[1:]
         distinct = distinct_table(work, rows, step)
-        if step:  # a search has one row per request at step 0
-            searched = [name for name in shown if name != "ours distinct"]
-            yield from _self_rows(setting, precision, fixed[step], searched)
-            yield from _self_rows(setting, precision, distinct, ["ours distinct"])
-        else:
-            without = [name for name in shown if name != "ours"]
-            yield from _self_rows(setting, precision, distinct, without)
+        if step:  # `write` depends on no step
+            searched = [name for name in names if name not in ("write", "ours distinct")]
+            yield from _self_rows(setting, fixed[step], searched)
+            yield from _self_rows(setting, distinct, ["ours distinct"])
+        else:  # a search has one row per request at step 0
+            yield from _self_rows(setting, distinct, [name for name in names if name != "ours"])
     for table in dynamic:
         if table.step and len(table.ids) < rows:
-            yield from _self_rows(setting, precision, table, ["ours"])
+            yield from _self_rows(setting, table, ["ours"])
 
 
-def _self_rows(
-    setting: _Setting, precision: Precision, table: BlockTable, names: Sequence[str]
-) -> Iterator[Row]:
+def _self_rows(setting: _Setting, table: BlockTable, names: Sequence[str]) -> Iterator[Row]:
     work = setting.work
-    x = self_inputs(work, table, PRECISIONS[precision])
+    x = self_inputs(work, table, PRECISIONS[setting.precision])
     step, rows = table.step, len(table.ids)
     defined = {
         paged: REFERENCE.self_attention(
@@ -167,7 +145,6 @@ def _self_rows(
         for paged in (True, False)
     }
     for name in names:
-        paged = name.startswith("ours")
         call = self_kernel(work, name, setting.ops, x)
         written = (x.cache.keys[step, :rows], x.cache.values[step, :rows])
         if name in ("write", "fused"):
@@ -175,12 +152,13 @@ def _self_rows(
                 part.fill_(torch.nan)
         run = work.record_calls([call] if name == "fa2" else [call] * _ROUNDS)
         results = run()
+        what = f"self-attention, {name}, t={step}"
         for got in results:
             if got is not None:
-                require_close(f"self-attention, {name}, t={step}", got, defined[paged])
+                require_close(what, got, defined[name.startswith("ours")])
         for part, new in zip(written, (x.qkv[:, 1], x.qkv[:, 2]), strict=True):
-            require_equal(f"self-attention, {name}, t={step}, the cache", part, new)
-        row = setting.row("self", name, precision, run, len(results), _self_least(name, x))
+            require_equal(f"{what}, the cache", part, new)
+        row = setting.row("self", name, run, len(results), _self_least(name, x))
         yield row | {"step": step, "beams": rows, "past_blocks": _past(name, table)}
 
 

@@ -1,8 +1,9 @@
 """The attention kernels that the table compares, by its names for them, and their random inputs."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from grace.bench.gpu.measure import sustained
+from grace.bench.gpu.search import EveryToken
 from grace.bench.gpu.workload import Engine, Workload
 from grace.bench.rungs.attention import (
     DenseCache,
@@ -19,30 +21,14 @@ from grace.bench.rungs.attention import (
     sdpa_over_cache,
 )
 from grace.bench.rungs.coalesced_triton import TILES, Tile, attend_fused, coalesced_over_cache
-from grace.bench.rungs.every_token import EveryToken
 from grace.configs.generation import BeamProfile
 from grace.kernels import Ops
 from grace.model.engine.decode_loop import fast_search
 
-__all__ = [
-    "BlockTable",
-    "CrossInputs",
-    "SelfInputs",
-    "best_tile",
-    "cross_inputs",
-    "cross_kernels",
-    "distinct_table",
-    "searched_tables",
-    "self_inputs",
-    "self_kernel",
-    "self_names",
-]
-
 _TILE_SECONDS = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class CrossInputs:
+class CrossInputs(NamedTuple):
     """queries [B * M, H * d], keys and values [B, H, T, d], mask bool [B, T]"""
 
     queries: Tensor
@@ -52,8 +38,7 @@ class CrossInputs:
     scale: float
 
 
-@dataclass(frozen=True, slots=True)
-class BlockTable:
+class BlockTable(NamedTuple):
     """
     ids     int32 [rows, L]   ids[:, step] are the rows' own, consecutive
     blocks  of the pool
@@ -71,8 +56,7 @@ class BlockTable:
         return BlockTable(ids, step, blocks, past)
 
 
-@dataclass(frozen=True, slots=True)
-class SelfInputs:
+class SelfInputs(NamedTuple):
     """
     pool     [blocks, 3, H, d]
     factors  float32 [blocks]        row factors of q, k and v, which only `ours` applies
@@ -185,18 +169,15 @@ def self_names(device: torch.device) -> tuple[str, ...]:
 def self_kernel(work: Workload, name: str, ops: Ops, x: SelfInputs) -> Callable[[], Tensor | None]:
     """Return the call; only `ours` applies the row factors of the pool, as the decoder's does."""
     step = x.table.step
+    if name.startswith("ours"):
+        return lambda: ops.self_attention(x.pool, x.table.ids, step, x.bias, x.scale, x.factors)
     if name == "write":
         return lambda: append(x.qkv, x.cache, step)
     if name == "fa2":
         return lambda: sdpa_over_cache(x.qkv, x.cache, step, None, x.scale)
-    if name == "coalesced":
-        tile = best_tile(work, x, fused=False)
-        return lambda: coalesced_over_cache(x.qkv, x.cache, step, None, x.scale, tile)
-    if name == "fused":
-        tile = best_tile(work, x, fused=True)
-        return lambda: attend_fused(x.qkv, x.cache, step, None, x.scale, tile)
-    assert name in ("ours", "ours distinct")
-    return lambda: ops.self_attention(x.pool, x.table.ids, step, x.bias, x.scale, x.factors)
+    fused = name == "fused"
+    tile, attend = best_tile(work, x, fused=fused), attend_fused if fused else coalesced_over_cache
+    return lambda: attend(x.qkv, x.cache, step, None, x.scale, tile)
 
 
 def best_tile(work: Workload, x: SelfInputs, *, fused: bool) -> Tile:

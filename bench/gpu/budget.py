@@ -14,30 +14,29 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from grace.bench.gpu.floors import Counts, Least, counting_ops, counting_slot
-from grace.bench.gpu.measure import Timing, require_close, require_equal, sustained
-from grace.bench.gpu.results import Row
+from grace.bench.gpu.floors import Counts, Least, count_admission, counting_ops
+from grace.bench.gpu.measure import Timing, copy_rate, require_close, sustained
 from grace.bench.gpu.search import (
     DecoderBatch,
     DecoderGraph,
-    SearchResult,
     check_result,
     engine_search,
     plain_result,
     traced_search,
+    traced_steps,
 )
 from grace.bench.gpu.workload import BATCHES, Engine, Workload
+from grace.bench.result_file import Row
 from grace.index.matchers.modes import MatcherMode
 from grace.kernels import AdmissionSlot, DecodeIndex, admission_slot
+from grace.model.engine.decode_loop import FoundNodes
 from grace.model.engine.decode_weights import PRECISIONS, Precision, Products
-
-__all__ = ["ADD", "INTO", "kind_of_kernel", "measure", "named_products"]
 
 _ROUNDS = 3  # over the batches
 _LEAST_UNEXPLAINED = 0.02  # share of products without a shape that is worth a row
@@ -62,8 +61,7 @@ _KINDS = (
 """Operations by their kernels' names; kernels that fit none copy, gather or fill."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Rates:
+class _Rates(NamedTuple):
     """This GPU's bytes and operations per second, measured in this run."""
 
     copy: float
@@ -85,7 +83,7 @@ class _Setting:
     slots: Sequence[AdmissionSlot]
     precision: Precision
 
-    def search(self, number: int, engine: Engine | None = None) -> SearchResult:
+    def search(self, number: int, engine: Engine | None = None) -> FoundNodes:
         """Generate for one batch, launched operation by operation."""
         context, slot = self.batches[number].context, self.slots[number]
         return traced_search(engine or self.engine, context, slot, self.work.dynamic).result
@@ -147,7 +145,7 @@ def _rows(setting: _Setting) -> Iterator[Row]:
 
 
 def _whole(
-    setting: _Setting, expected: Sequence[SearchResult], rates: _Rates, product_flop: int
+    setting: _Setting, expected: Sequence[FoundNodes], rates: _Rates, product_flop: int
 ) -> Row:
     """One generation as a graph: the joules of a batch, and its products' part of them."""
     work, dtype = setting.work, setting.engine.weights.dtype
@@ -180,17 +178,16 @@ def _least(setting: _Setting) -> dict[str, Least]:
     counts, engine = Counts(), setting.engine
     counting_engine = replace(engine, ops=counting_ops(engine.ops, counts))
     for slot, batch in zip(setting.slots, setting.batches, strict=True):
-        counting = counting_slot(slot, setting.index, counts)
-        traced_search(counting_engine, batch.context, counting, setting.work.dynamic)
+        for step in traced_steps(counting_engine, batch.context, slot, setting.work.dynamic):
+            count_admission(counts, step.nodes, len(step.admitted.tokens), setting.index)
     size = len(setting.batches)
     return {
-        name: Least(each.calls // size, each.bytes // size, each.flop // size)
-        for name, each in counts.by_name.items()
+        name: Least(*(total // size for total in each)) for name, each in counts.by_name.items()
     }
 
 
 def _profiled(
-    setting: _Setting, expected: Sequence[SearchResult]
+    setting: _Setting, expected: Sequence[FoundNodes]
 ) -> tuple[dict[str, float], dict[str, tuple[Least, float]]]:
     """Milliseconds of one run by kind of kernel; and by the products' shapes, with their least."""
     device, own = setting.work.device, setting.engine
@@ -225,10 +222,8 @@ def _products(profiled: profile, runs: int, dtype: torch.dtype) -> dict[str, tup
             shapes = [shape for shape in entry.input_shapes or () if len(shape) == 2]
             name, least = _product(entry.key, shapes, entry.count // runs, dtype)
             known, before = products.get(name, (Least(), 0.0))
-            both = Least(
-                known.calls + least.calls, known.bytes + least.bytes, known.flop + least.flop
-            )
-            products[name] = both, before + entry.self_device_time_total / 1e3 / runs
+            spent = before + entry.self_device_time_total / 1e3 / runs
+            products[name] = known.plus(least), spent
     return products
 
 
@@ -299,15 +294,9 @@ def kind_of_kernel(name: str) -> str:
 
 def _rates(work: Workload, precision: Precision) -> _Rates:
     side = 8192 if work.on_gpu else 64
-    dtype, device = PRECISIONS[precision], work.device
+    dtype, device, seconds = PRECISIONS[precision], work.device, work.options.seconds
     a, b = (torch.randn((side, side), device=device).to(dtype) for _ in range(2))
-    source = torch.zeros(1 << 30 if work.on_gpu else 1 << 20, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    seconds = work.options.seconds
     product = sustained(lambda: torch.mm(a, b), device, seconds, warm_up_seconds=_POWER_SECONDS)
     rows = a[:64].float() @ b.float()
     require_close("the large product", torch.mm(a, b)[:64] / side**0.5, rows / side**0.5)
-    source.random_(generator=torch.Generator(device).manual_seed(7))
-    copy = sustained(lambda: target.copy_(source), device, min(seconds, 1.0))
-    require_equal("the copy", target, source)
-    return _Rates(2 * len(source) / copy.p50_ms * 1e3, 2 * side**3 / product.p50_ms * 1e3, product)
+    return _Rates(copy_rate(device, seconds), 2 * side**3 / product.p50_ms * 1e3, product)

@@ -26,7 +26,7 @@ from grace.catalogues.paper.draws import Draws
 from grace.catalogues.paper.snapshots import decode_snapshot
 from grace.configs.machine import available_cores
 from grace.index.builder.arrange import Arranged
-from grace.index.matchers.modes import KWay, MatcherMode, StaticKWay
+from grace.index.matchers.modes import MatcherMode, StaticKWay
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot, publish, write_snapshot
 from grace.index.users.user_rows import UserAttributes, UserEncoder
@@ -40,14 +40,11 @@ from grace.model.definition.spec import (
 )
 from grace.proto.retrieval_pb2 import Events, Features, RetrieveRequest
 
-__all__ = ["SEED", "Catalogue", "catalogue_spec", "full_requests"]
-
 SEED = 1
 IDS_PER_BAG = 20
 MAX_ADS = 500
 
 _SECOND_LEVEL = 512 * 384
-_STATIC = StaticKWay((64, 64, 32, 8))  # the paper's
 _DAY_MS = 86_400_000
 
 
@@ -60,21 +57,21 @@ class Catalogue:
     def snapshot(self, mode: MatcherMode) -> Snapshot:
         if self._cache is None or mode is not MatcherMode.UNION:
             return self._built(mode)
-        return load_snapshot(self.written(mode, self._cache))
+        return load_snapshot(self.written(self._cache))
 
     def snapshot_to_decode(self) -> Snapshot:
         """Mode `union`, without ads unless it is cached: half the work for the largest sizes."""
-        if self._cache is not None and self._root(MatcherMode.UNION, self._cache).exists():
+        if self._cache is not None and self._root(self._cache).exists():
             return self.snapshot(MatcherMode.UNION)
         threads = available_cores()
         return decode_snapshot(make_paper_catalogue(self.spec, threads), threads)
 
-    def written(self, mode: MatcherMode, folder: Path) -> Path:
-        """Return the root of its snapshot, below the cache if there is one, else below `folder`."""
-        root = self._root(mode, self._cache or folder)
+    def written(self, folder: Path) -> Path:
+        """Return the root of mode `union`, below the cache if there is one, else below `folder`."""
+        root = self._root(self._cache or folder)
         if not (root / "CURRENT").exists():
             root.mkdir(parents=True, exist_ok=True)
-            snapshot = self._built(mode)
+            snapshot = self._built(MatcherMode.UNION)
             write_snapshot(snapshot, root)
             publish(root, snapshot.facts.version)
         return root
@@ -93,19 +90,18 @@ class Catalogue:
             for begin in range(0, batches * batch, batch)
         ]
 
-    def _root(self, mode: MatcherMode, folder: Path) -> Path:
-        return folder / f"{self.spec.sid_space}-{mode}"
+    def _root(self, folder: Path) -> Path:
+        return folder / f"{self.spec.sid_space}-{MatcherMode.UNION}"
 
     def _built(self, mode: MatcherMode) -> Snapshot:
         paper, arranged = self._made
-        k_way: KWay | None = _STATIC if mode is MatcherMode.STATIC else None
+        k_way = StaticKWay((64, 64, 32, 8)) if mode is MatcherMode.STATIC else None  # the paper's
         return snapshot_of(paper, arranged, mode, available_cores(), k_way)
 
     @cached_property
     def _made(self) -> tuple[PaperCatalogue, Arranged]:
-        threads = available_cores()
-        paper = make_paper_catalogue(self.spec, threads)
-        return paper, arranged_ads(paper, threads)
+        paper = make_paper_catalogue(self.spec, available_cores())
+        return paper, arranged_ads(paper, available_cores())
 
 
 def catalogue_spec(sids: int) -> PaperSpec:

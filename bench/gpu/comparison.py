@@ -11,14 +11,11 @@ ours, cd        the same step by the engine, in mode `cd`: children listed, scor
 Hugging Face's decoder attends to a context as wide as itself; its weights are random, like ours.
 """
 
-import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
-from torch import Tensor
 
-from grace.bench.gpu.catalogue import Catalogue
 from grace.bench.gpu.measure import (
     free_memory,
     require_close,
@@ -27,23 +24,21 @@ from grace.bench.gpu.measure import (
     sustained,
     timed_on_host,
 )
-from grace.bench.gpu.results import Row
 from grace.bench.gpu.search import (
     LEAST_OVERLAP,
     DecoderBatch,
     DecoderGraph,
-    SearchResult,
     StepInputs,
     engine_search,
-    overlap,
     plain_result,
+    shared,
     traced_steps,
     unconstrained_result,
 )
 from grace.bench.gpu.workload import Engine, Workload
+from grace.bench.result_file import Row
 from grace.bench.rungs.hf_t5 import (
     AllowedTokens,
-    HfModel,
     allowed_by_trie,
     hf_decoder,
     hf_generate,
@@ -60,12 +55,9 @@ from grace.bench.rungs.static_mask import (
     static_step,
 )
 from grace.configs.generation import BeamProfile
-from grace.index.snapshot import Snapshot
 from grace.index.trie import NO_NODE
 from grace.kernels import REFERENCE, AdmissionSlot, Beams, DecodeIndex, admission_slot
 from grace.model.engine.decode_weights import PRECISIONS
-
-__all__ = ["measure"]
 
 _BEAMS = (16, 64, 256, 512, 1024)
 _PREFIX_BEAMS = (16, 64, 256)  # beyond, a call takes many seconds
@@ -81,24 +73,18 @@ def measure(work: Workload) -> Iterator[Row]:
     if "ours" in parts or "static" in parts:
         engine = work.random_engine(work.options.precisions[0])
         index = DecodeIndex.of(snapshot, work.device).without_matchers()
-        batch = _batch(work, engine, catalogue, snapshot)
+        (context,) = work.contexts(engine.weights.dtype, 1)
+        (users,) = catalogue.users(snapshot, work.device, 1, work.batch)
+        batch = DecoderBatch(context, users)
         if "ours" in parts:
             yield from _ours(work, engine, batch, index)
         if "static" in parts:
             yield from _static(work, engine, batch, index)
-        del engine, index, batch
+        del engine, index, context, users, batch
     if "hf" in parts:
         yield from _hf(work, "hf", _BEAMS, None)
     if "prefix" in parts:
         yield from _hf(work, "hf prefix", _PREFIX_BEAMS, allowed_by_trie(snapshot.trie))
-
-
-def _batch(
-    work: Workload, engine: Engine, catalogue: Catalogue, snapshot: Snapshot
-) -> DecoderBatch:
-    context = work.contexts(engine.weights.dtype, 1)[0]
-    (users,) = catalogue.users(snapshot, work.device, 1, work.batch)
-    return DecoderBatch(context, users)
 
 
 def _hf(
@@ -110,7 +96,7 @@ def _hf(
     shape = (work.batch, work.spec.context_tokens, spec.d_model)
     states = torch.randn(shape, device=work.device).to(dtype)
     for width in _TINY_BEAMS if options.tiny else beams:
-        call = partial(_generate, model, states, width, length, allowed)
+        call = partial(hf_generate, model, states, width, length, allowed)
         row: Row = {"measure": "generate", "variant": name, "beams": width}
         row["seconds"] = options.seconds
         try:
@@ -128,14 +114,6 @@ def _hf(
         if work.on_gpu:
             row["peak_gb"] = round(torch.cuda.max_memory_allocated(work.device) / 1e9, 1)
         yield {**row, **timing.row()}
-
-
-def _generate(
-    model: HfModel, states: Tensor, beams: int, length: int, allowed: AllowedTokens | None
-) -> Tensor:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about names that its options will have next year
-        return hf_generate(model, states, beams, length, allowed)
 
 
 def _ours(work: Workload, engine: Engine, batch: DecoderBatch, index: DecodeIndex) -> Iterator[Row]:
@@ -171,8 +149,8 @@ def _static(
         given = _static_step(step, index)
         _check_static_mask(static, number, step, given)
         calls: dict[str, Callable[[], KeptBeams]] = {
-            "static eager": partial(static_beams, static, number, given, step.kept, step.ordered),
-            "static compiled": partial(compiled, static, number, given, step.kept, step.ordered),
+            "static eager": partial(static_beams, static, number, given),
+            "static compiled": partial(compiled, static, number, given),
             "ours, cd": partial(_our_step, engine, slot, step),
         }
         defined = step.select(REFERENCE)
@@ -193,9 +171,10 @@ def _our_step(engine: Engine, slot: AdmissionSlot, step: StepInputs) -> KeptBeam
 
 def _static_step(step: StepInputs, index: DecodeIndex) -> StaticStep:
     """Put a dead beam at the root, with a score that keeps it out."""
-    nodes = step.nodes.flatten().clamp(min=0)
+    given, nodes = step.selection, step.nodes.flatten().clamp(min=0)
     tokens = index.csr_tokens[(nodes - 1).clamp(min=0).long()].long()
-    return StaticStep(step.logits, step.row_scale, step.scores, tokens, nodes)
+    logits, scores = given.logits, given.scores
+    return StaticStep(logits, given.row_scale, scores, tokens, nodes, given.k, given.ordered)
 
 
 def _check_static_mask(
@@ -207,7 +186,7 @@ def _check_static_mask(
     )
     live = step.nodes.flatten() != NO_NODE
     alive = (masked > -torch.inf) & live[:, None]
-    packed = step.candidates.packed()
+    packed = step.admitted
     rows = torch.arange(len(live), device=live.device).repeat_interleave(packed.offsets.diff())
     at = alive.nonzero()
     require_equal("STATIC's mask, rows", at[:, 0], rows)
@@ -224,9 +203,6 @@ def _check_kept(what: str, got: KeptBeams, expected: Beams, index: DecodeIndex) 
     nodes = got.nodes.masked_fill(~live, NO_NODE)
     leading = index.csr_tokens[(nodes[live] - 1).long()].long()
     require_equal(f"{what}, tokens", got.tokens[live].long(), leading)
-    none = torch.zeros(len(nodes), dtype=torch.bool, device=nodes.device)
-    found, wanted = (
-        SearchResult(n, s, none)
-        for n, s in ((nodes, got.scores), (expected.nodes, expected.scores))
-    )
-    require_overlap(f"{what}, nodes", overlap(found, wanted), _LEAST_OF_A_STEP)
+    counts = [shared(one, other) for one, other in zip(nodes, expected.nodes, strict=True)]
+    common, total = (sum(each) for each in zip(*counts, strict=True))
+    require_overlap(f"{what}, nodes", common / max(1, total), _LEAST_OF_A_STEP)

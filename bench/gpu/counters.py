@@ -6,7 +6,6 @@ One process makes all calls, because starting the profiler and compiling take lo
 that is counted. A marking kernel comes before each call.
 """
 
-import argparse
 import csv
 import io
 import os
@@ -28,10 +27,8 @@ from grace.bench.gpu.attention_kernels import (
     self_kernel,
 )
 from grace.bench.gpu.options import BenchOptions
-from grace.bench.gpu.results import Row
 from grace.bench.gpu.workload import Workload, workload_of
-
-__all__ = ["COUNTED", "counters_of_csv", "find_ncu", "measure_counters"]
+from grace.bench.result_file import Row
 
 COUNTED = (
     ("cross", "ours"),
@@ -64,25 +61,19 @@ def measure_counters(work: Workload) -> list[Row]:
     return rows
 
 
-def find_ncu(installed: Path = _INSTALLED) -> str | None:
-    """Return ncu on PATH, or the newest where Nsight Compute installs itself."""
-    on_path = shutil.which("ncu")
-    if on_path is not None:
-        return on_path
-    there = [path for path in installed.glob("*/ncu") if os.access(path, os.X_OK)]
-    return str(max(there)) if there else None
-
-
 def _counted(work: Workload) -> tuple[list[dict[str, Any]] | None, str]:
     """The counters of each call, or the reason why there are none."""
-    ncu = find_ncu()
+    installed = [path for path in _INSTALLED.glob("*/ncu") if os.access(path, os.X_OK)]
+    ncu = shutil.which("ncu") or (str(max(installed)) if installed else None)
     if ncu is None or not work.on_gpu:
         return None, "Nsight Compute (ncu) is not on this machine"
-    command = [ncu, "--csv", "--page", "raw", "--profile-from-start", "off"]
-    command += ["--target-processes", "all", "--clock-control", "none"]
-    command += ["--metrics", ",".join(_METRICS.values())]
-    command += [sys.executable, "-m", "grace.bench.gpu.counters"]
-    command += ["--tiny"] if work.options.tiny else []
+    command = [
+        *(ncu, "--csv", "--page", "raw", "--profile-from-start", "off"),
+        *("--target-processes", "all", "--clock-control", "none"),
+        *("--metrics", ",".join(_METRICS.values())),
+        *(sys.executable, "-m", "grace.bench.gpu.counters"),
+        *(["--tiny"] if work.options.tiny else []),
+    ]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=_SECONDS
@@ -131,12 +122,9 @@ def _number(text: str) -> float:
     return float(text.replace(",", ""))
 
 
-def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m grace.bench.gpu.counters")
-    parser.add_argument("--tiny", action="store_true")
-    given = parser.parse_args(arguments)
+def main() -> None:
     device = torch.device("cuda")
-    calls = _calls(workload_of(BenchOptions("attention", device, "", tiny=given.tiny)))
+    calls = _calls(workload_of(BenchOptions("attention", device, tiny="--tiny" in sys.argv)))
     for call in calls:  # compiled before it is counted
         call()
     torch.cuda.synchronize()
@@ -163,4 +151,4 @@ def _calls(work: Workload) -> list[Callable[[], object]]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -6,35 +6,25 @@ replaces what is between the document's marks. A table without a result file is 
 command that makes the file; a number without a file does not exist.
 """
 
-import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grace.bench.gpu.cells import Cell, fine, ms, p99, pair, power, ratio, table_of
 from grace.bench.gpu.published import (
     ADMISSION_MS,
     CROSS_ATTENTION_MS,
     LADDER,
     SELF_ATTENTION_COUNTERS,
     SELF_ATTENTION_MS,
-    PublishedRung,
+    SELF_ATTENTION_NAMES,
 )
-from grace.bench.gpu.results import Row
-from grace.bench.result_tables import markdown_table
+from grace.bench.markdown import POWER, Cell, markdown_table, ms, p99, table_of
+from grace.bench.result_file import Row, read_result
 from grace.configs.marked_text import rewrite
 
-__all__ = ["NAME", "performance_document"]
-
 NAME = "performance"
-
-_PAPERS_NAMES = {
-    "fa2": "fa2", "coalesced": "coalesced", "fused": "fused", "ours": "paged",
-    "ours distinct": "paged",
-}  # fmt: skip
-"""The paper's names of self-attention kernels."""
 
 _CROSS_NAMES = {
     "before": "spread to beam rows, SDPA-flash",
@@ -56,7 +46,7 @@ def performance_document(results: Path) -> str:
                 "the GPU writes the result file that this section is made of.\n"
             )
             continue
-        result: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        result = read_result(file)
         parts.append(tables(result["rows"]))
         for picture, title in ((name, heading), (f"{name}_timeline", "the stages at saturation")):
             drawn = results / f"{picture}.png"
@@ -72,8 +62,8 @@ def performance_document(results: Path) -> str:
 
 def _shown(file: Path) -> str:
     """The path below the repository's root."""
-    parts = file.parts
-    return "/".join(parts[parts.index("bench") :]) if "bench" in parts else file.name
+    in_repository = file.parts[-4:-2] == ("bench", "results")
+    return "/".join(file.parts[-4:]) if in_repository else file.name
 
 
 def _of(rows: Sequence[Row], *measures: str) -> list[Row]:
@@ -81,24 +71,22 @@ def _of(rows: Sequence[Row], *measures: str) -> list[Row]:
 
 
 def _ladder_tables(rows: Sequence[Row]) -> str:
-    def paper(show: Callable[[PublishedRung], str]) -> Callable[[Row], str]:
-        return lambda row: show(LADDER[row["rung"]]) if row["rung"] in LADDER else ""
-
+    published = [{**row, "paper": LADDER[row["rung"]]} for row in rows]
     return "P50/P99 in ms, batch 16.\n\n" + table_of(
-        rows,
-        ("rung", "rung"),
-        ("increment", paper(lambda rung: rung.increment)),
-        ("type", "precision"),
-        ("paper: decoder", paper(lambda rung: pair(*rung.decoder))),
-        ("decoder", lambda x: f"**{fine(x['decoder_p50_ms'])}/{ms(x['decoder_p99_ms'])}**"),
-        ("ratio", lambda x: paper(lambda rung: ratio(rung.decoder[0], x["decoder_p50_ms"]))(x)),
-        ("goal", paper(lambda rung: f"{rung.goal_decoder:g}" if rung.goal_decoder else "")),
-        ("paper: full", paper(lambda rung: pair(*rung.full))),
-        ("full", lambda x: pair(x["full_p50_ms"], x["full_p99_ms"])),
-        ("paper: MFU", paper(lambda rung: f"{rung.mfu:.1%}" if rung.mfu else "")),
-        ("MFU", lambda x: f"{x['mfu']:.1%}"),
-        ("MHz / W", power),
-        ("SIDs of fp32", lambda x: f"{x['overlap_with_fp32']:.1%}"),
+        published,
+        ("rung", "{rung}"),
+        ("increment", "{paper.increment}"),
+        ("type", "{precision}"),
+        ("paper: decoder", "{paper.decoder[0]:ms}/{paper.decoder[1]:ms}"),
+        ("decoder", "**{decoder_p50_ms:fine}/{decoder_p99_ms:ms}**"),
+        ("ratio", lambda x: f"{x['paper'].decoder[0] / x['decoder_p50_ms']:.1f}x"),
+        ("goal", "{paper.goal:g}"),
+        ("paper: full", "{paper.full[0]:ms}/{paper.full[1]:ms}"),
+        ("full", "{full_p50_ms:ms}/{full_p99_ms:ms}"),
+        ("paper: MFU", "{paper.mfu:.1%}"),
+        ("MFU", "{mfu:.1%}"),
+        ("MHz / W", POWER),
+        ("SIDs of fp32", "{overlap_with_fp32:.1%}"),
     )
 
 
@@ -119,20 +107,20 @@ def _attention_tables(rows: Sequence[Row]) -> str:
 
 def _cross_table(rows: Sequence[Row]) -> str:
     before = next((row["p50_ms"] for row in rows if row["variant"] == "before"), None)
-    published = {
-        "before": pair(*CROSS_ATTENTION_MS["before"]),
-        "flash": pair(*CROSS_ATTENTION_MS["after"]),
-    }
+
+    def published(row: Row) -> str:
+        return "/".join(map(ms, CROSS_ATTENTION_MS.get(row["variant"], ())))
+
     return table_of(
         rows,
         ("layout, kernel", lambda x: _CROSS_NAMES.get(x["variant"], x["variant"])),
-        ("type", "precision"),
-        ("paper: FA2/FA3", lambda x: published.get(x["variant"], "")),
-        ("P50", lambda x: f"**{ms(x['p50_ms'])}**"),
+        ("type", "{precision}"),
+        ("paper: FA2/FA3", published),
+        ("P50", "**{p50_ms:ms}**"),
         ("P99", p99),
-        ("against spread", lambda x: "" if before is None else ratio(before, x["p50_ms"])),
-        ("TFLOP/s", lambda x: f"{x['tflops']:.0f}"),
-        ("of copy", lambda x: f"{x['share_of_copy']:.0%}"),
+        ("against spread", lambda x: "" if before is None else f"{before / x['p50_ms']:.1f}x"),
+        ("TFLOP/s", "{tflops:.0f}"),
+        ("of copy", "{share_of_copy:.0%}"),
     )
 
 
@@ -140,26 +128,25 @@ def _self_table(rows: Sequence[Row]) -> str:
     def key(row: Row) -> tuple[object, ...]:
         return row["step"], row["beams"], row["precision"]
 
-    fa2 = {key(row): row["p50_ms"] for row in rows if row["variant"] == "fa2"}
-
     def published(row: Row) -> str:
-        paper = SELF_ATTENTION_MS.get(_PAPERS_NAMES.get(row["variant"], ""))
-        return "" if paper is None else f"{paper[row['step']]:g}"
+        paper = SELF_ATTENTION_NAMES.get(row["variant"])
+        return f"{SELF_ATTENTION_MS[paper][row['step']]:g}" if paper else ""
 
+    fa2 = {key(row): row["p50_ms"] for row in rows if row["variant"] == "fa2"}
     return table_of(
         sorted(rows, key=lambda row: (row["step"], -row["beams"])),
-        ("t", "step"),
-        ("rows", lambda x: f"{x['beams']:,}"),
-        ("variant", "variant"),
-        ("type", "precision"),
-        ("past blocks", lambda x: f"{x['past_blocks']:,}"),
-        ("MB", lambda x: f"{x['mb']:,.1f}"),
+        ("t", "{step}"),
+        ("rows", "{beams:,}"),
+        ("variant", "{variant}"),
+        ("type", "{precision}"),
+        ("past blocks", "{past_blocks:,}"),
+        ("MB", "{mb:,.1f}"),
         ("paper", published),
-        ("P50", lambda x: f"**{ms(x['p50_ms'])}**"),
+        ("P50", "**{p50_ms:ms}**"),
         ("P99", p99),
-        ("against fa2", lambda x: ratio(fa2[key(x)], x["p50_ms"]) if key(x) in fa2 else ""),
-        ("TFLOP/s", lambda x: f"{x['tflops']:.2f}"),
-        ("of copy", lambda x: f"{x['share_of_copy']:.0%}"),
+        ("against fa2", lambda x: f"{fa2[key(x)] / x['p50_ms']:.1f}x" if key(x) in fa2 else ""),
+        ("TFLOP/s", "{tflops:.2f}"),
+        ("of copy", "{share_of_copy:.0%}"),
     )
 
 
@@ -168,33 +155,20 @@ def _counters_table(rows: Sequence[Row]) -> str:
     reasons = {row.get("unavailable") for row in rows}
     if len(reasons) == 1 and None not in reasons:
         return f"Unavailable where this was measured: {reasons.pop()}.\n"
-
-    def paper(place: int, unit: str = "") -> Callable[[Row], str]:
-        def show(row: Row) -> str:
-            name = "" if row["kernel"] == "cross" else _PAPERS_NAMES.get(row["variant"], "")
-            if "unavailable" in row or name not in SELF_ATTENTION_COUNTERS:
-                return ""
-            return name if place < 0 else f"{SELF_ATTENTION_COUNTERS[name][place]}{unit}"
-
-        return show
-
-    def ours(show: Callable[[Row], str]) -> Cell:
-        return lambda row: "" if "unavailable" in row else f"**{show(row)}**"
-
-    def first(row: Row) -> object:
-        return f"unavailable: {row['unavailable']}" if "unavailable" in row else paper(-1)(row)
-
-    return table_of(
-        rows,
-        ("kernel", lambda x: f"{x['kernel']}: {x['variant']}"),
-        ("the paper's", first),
-        ("instructions", ours(lambda x: f"{x['instructions'] / 1e6:,.1f} M")),
-        ("paper", paper(2)),
-        ("occupancy", ours(lambda x: f"{x['occupancy_percent']:.1f} %")),
-        ("paper", paper(3, " %")),
-        ("HBM, of peak", ours(lambda x: f"{x['hbm_percent']:.1f} %")),
-        ("paper", paper(1, " %")),
-    )
+    body = []
+    for row in rows:
+        name = SELF_ATTENTION_NAMES.get(row["variant"], "") if row["kernel"] == "self" else ""
+        cells = [f"{row['kernel']}: {row['variant']}", name]
+        if "unavailable" in row:
+            cells = [cells[0], f"unavailable: {row['unavailable']}", *[""] * 6]
+        else:
+            hbm, instructions, occupancy = SELF_ATTENTION_COUNTERS.get(name, ("", "", ""))
+            cells += [f"**{row['instructions'] / 1e6:,.1f} M**", instructions]
+            cells += [f"**{row['occupancy_percent']:.1f} %**", f"{occupancy} %" if name else ""]
+            cells += [f"**{row['hbm_percent']:.1f} %**", f"{hbm} %" if name else ""]
+        body.append(cells)
+    headings = ("instructions", "paper", "occupancy", "paper", "HBM, of peak", "paper")
+    return markdown_table(("kernel", "the paper's", *headings), body)
 
 
 def _gtm_tables(rows: Sequence[Row]) -> str:
@@ -211,15 +185,15 @@ def _gtm_tables(rows: Sequence[Row]) -> str:
         parts.append(
             table_of(
                 sizes,
-                ("SIDs", lambda x: f"{x['sids']:,}"),
-                ("index, MB", lambda x: f"{x['index_mb']:,}"),
-                ("candidates", lambda x: f"{x['admitted']:,}"),
-                ("decoder P50", lambda x: f"**{fine(x['decoder_p50_ms'])}**"),
-                ("P99", lambda x: fine(x["decoder_p99_ms"])),
+                ("SIDs", "{sids:,}"),
+                ("index, MB", "{index_mb:,}"),
+                ("candidates", "{admitted:,}"),
+                ("decoder P50", "**{decoder_p50_ms:fine}**"),
+                ("P99", "{decoder_p99_ms:fine}"),
                 ("growth", lambda x: f"{x['decoder_p50_ms'] / first - 1:+.1%}"),
-                ("admission P50", lambda x: f"**{ms(x['admission_p50_ms'])}**"),
+                ("admission P50", "**{admission_p50_ms:ms}**"),
                 ("P99", lambda x: p99(x, "admission_")),
-                ("MHz / W", power),
+                ("MHz / W", POWER),
             )
         )
     return "\n".join(parts)
@@ -242,20 +216,18 @@ def _steps_table(rows: Sequence[Row]) -> str:
 
 
 def _serve_tables(rows: Sequence[Row]) -> str:
-    def stage(name: str) -> tuple[str, Cell]:
-        return name, lambda row: ms(row["stages_p50_ms"][name])
-
+    stages = ("queue", "input", "features", "generate", "post", "overhead")
     served = table_of(
         rows,
-        ("load", "measure"),
-        ("type", "precision"),
+        ("load", "{measure}"),
+        ("type", "{precision}"),
         ("offered/s", lambda x: "" if x["measure"] == "saturation" else f"{x['rps']:g}"),
         ("answered/s", lambda x: f"{x.get('answered_rps', x['rps']):g}"),
-        ("P50", lambda x: f"**{ms(x['p50_ms'])}**"),
-        ("P99", lambda x: f"**{ms(x['p99_ms'])}**"),
-        ("errors", "errors"),
-        *map(stage, ("queue", "input", "features", "generate", "post", "overhead")),
-        ("late P99", lambda x: ms(x["client_late_p99_ms"])),
+        ("P50", "**{p50_ms:ms}**"),
+        ("P99", "**{p99_ms:ms}**"),
+        ("errors", "{errors}"),
+        *((name, f"{{stages_p50_ms[{name}]:ms}}") for name in stages),
+        ("late P99", "{client_late_p99_ms:ms}"),
         ("valid", lambda x: "yes" if x["valid"] else "no"),
         ("generate busy", lambda x: f"{x['generate_busy']:.1%}" if "generate_busy" in x else ""),
     )
@@ -284,15 +256,15 @@ def _overlap_tables(rows: Sequence[Row]) -> str:
         parts.append(markdown_table(("", *(f"k = {k}" for k in row["recall"])), body))
     overlaps = table_of(
         _of(rows, "overlap"),
-        ("model", "variant"),
-        ("type", "precision"),
-        ("SIDs", lambda x: f"{x['sids']:,}"),
-        ("requests", "requests"),
-        ("generated", lambda x: f"{x['generated']:,.0f}"),
-        ("overlap", lambda x: f"**{x['overlap']:.2%}**"),
-        ("worst request", lambda x: f"{x['worst_request']:.1%}"),
-        ("top 10", lambda x: f"{x['top_10']:.2%}"),
-        ("top 100", lambda x: f"{x['top_100']:.2%}"),
+        ("model", "{variant}"),
+        ("type", "{precision}"),
+        ("SIDs", "{sids:,}"),
+        ("requests", "{requests}"),
+        ("generated", "{generated:,.0f}"),
+        ("overlap", "**{overlap:.2%}**"),
+        ("worst request", "{worst_request:.1%}"),
+        ("top 10", "{top_10:.2%}"),
+        ("top 100", "{top_100:.2%}"),
         ("beams by step", lambda x: " / ".join(f"{share:.2%}" for share in x["step_overlap"])),
         ("logits' deviation by step", lambda x: " / ".join(f"{y:g}" for y in x["logit_std"])),
     )
@@ -315,13 +287,13 @@ def _budget_tables(rows: Sequence[Row]) -> str:
     parts.append(
         table_of(
             [*own, total],
-            ("kernel", "kernel"),
-            ("type", "precision"),
+            ("kernel", "{kernel}"),
+            ("type", "{precision}"),
             ("calls", known("calls", "")),
             ("GFLOP", known("gflop", ",.1f")),
             ("MB", known("mb", ",.1f")),
             ("at sustained rates, ms", known("floor_ms", ".3f")),
-            ("measured, ms", lambda x: f"{x['measured_ms']:.3f}"),
+            ("measured, ms", "{measured_ms:.3f}"),
             ("share", lambda x: f"{x['share']:.1%}" if "share" in x else ""),
         )
     )
@@ -331,12 +303,15 @@ def _budget_tables(rows: Sequence[Row]) -> str:
         parts.append(
             table_of(
                 whole,
-                ("type", "precision"),
-                ("P50/P99, ms", lambda x: pair(x["p50_ms"], x["p99_ms"])),
-                ("MHz / W", power),
-                ("large product: MHz / W", lambda x: power(x, "large_product_")),
-                ("J", lambda x: f"**{x['joules']:.2f}**"),
-                ("products, J", lambda x: f"{x['product_joules']:.2f}"),
+                ("type", "{precision}"),
+                ("P50/P99, ms", "{p50_ms:ms}/{p99_ms:ms}"),
+                ("MHz / W", POWER),
+                (
+                    "large product: MHz / W",
+                    "{large_product_sm_clock_mhz} / {large_product_power_w}",
+                ),
+                ("J", "**{joules:.2f}**"),
+                ("products, J", "{product_joules:.2f}"),
                 ("all else, J", lambda x: f"{x['joules'] - x['product_joules']:.2f}"),
             )
         )

@@ -5,56 +5,41 @@ Admission counts ids and candidates, and neither index nor matcher rows: which r
 memory depends on the caches.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from grace.kernels import AdmissionSlot, Beams, Candidates, DecodeIndex, Ops, UserTensors
+from grace.kernels import Beams, Candidates, DecodeIndex, Ops
 from grace.kernels.decode.admit_children import fan_outs
 
-__all__ = ["Counts", "Least", "counting_ops", "counting_slot"]
 
-
-@dataclass(slots=True)
-class Least:
+class Least(NamedTuple):
     calls: int = 0
     bytes: int = 0
     flop: int = 0
 
-    def add(self, moved: int, flop: int = 0) -> None:
-        self.calls += 1
-        self.bytes += moved
-        self.flop += flop
+    def plus(self, other: "Least") -> "Least":
+        return Least(*(own + more for own, more in zip(self, other, strict=True)))
 
 
-@dataclass(frozen=True, slots=True)
 class Counts:
     """The counts of each operation, by its name in Ops."""
 
-    by_name: dict[str, Least] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.by_name: dict[str, Least] = {}
 
     def add(self, name: str, moved: int, flop: int = 0) -> None:
-        self.by_name.setdefault(name, Least()).add(moved, flop)
+        self.by_name[name] = self.by_name.get(name, Least()).plus(Least(1, moved, flop))
 
 
-def counting_slot(slot: AdmissionSlot, index: DecodeIndex, counts: Counts) -> AdmissionSlot:
-    """Return a slot that counts its admissions; `slot` points at the index already."""
-
-    class Counting:
-        def point_at(self, users: UserTensors, index: DecodeIndex) -> None:
-            slot.point_at(users, index)
-
-        def admit_children(self, nodes: Tensor) -> Candidates:
-            candidates = slot.admit_children(nodes)
-            live = torch.unique(nodes[nodes >= 0])
-            children = int(fan_outs(live, index).sum())
-            ids = 4 * (1 + (index.bitmask_index is not None) + len(index.blooms))
-            admitted = len(candidates.packed().tokens)
-            counts.add("admit_children", 4 * nodes.numel() + ids * children + 8 * admitted)
-            return candidates
-
-    return Counting()
+def count_admission(counts: Counts, nodes: Tensor, admitted: int, index: DecodeIndex) -> None:
+    """Count the admission of a step that asked about these nodes."""
+    live = torch.unique(nodes[nodes >= 0])
+    children = int(fan_outs(live, index).sum())
+    ids = 4 * (1 + (index.bitmask_index is not None) + len(index.blooms))
+    counts.add("admit_children", 4 * nodes.numel() + ids * children + 8 * admitted)
 
 
 def counting_ops(ops: Ops, counts: Counts) -> Ops:
@@ -105,12 +90,12 @@ def counting_ops(ops: Ops, counts: Counts) -> Ops:
         counts.add("select_beams", logits.nbytes + scores.nbytes + 8 * admitted + kept)
         return ops.select_beams(logits, scores, candidates, k, ordered, row_scale)
 
-    return Ops(
+    return replace(
+        ops,
         self_attention=self_attention,
         cross_attention=cross_attention,
         row_factors=row_factors,
         activate=activate,
-        admit_children=ops.admit_children,
         select_beams=select_beams,
         rearrange=rearrange,
     )

@@ -20,22 +20,22 @@ from torch import Tensor
 
 from grace.bench.gpu.catalogue import Catalogue
 from grace.bench.gpu.measure import by_turns, require_close, require_equal, sustained
-from grace.bench.gpu.results import Row
 from grace.bench.gpu.search import (
     DecoderBatch,
     DecoderGraph,
+    EveryToken,
     StepInputs,
     engine_search,
     plain_result,
+    seen_users,
     traced_steps,
 )
 from grace.bench.gpu.workload import BATCHES, Engine, Workload
-from grace.bench.rungs.every_token import EveryToken
+from grace.bench.result_file import Row
 from grace.index.matchers.modes import MatcherMode
 from grace.kernels import (
     REFERENCE,
     AdmissionSlot,
-    Beams,
     Candidates,
     DecodeIndex,
     UserTensors,
@@ -44,22 +44,13 @@ from grace.kernels import (
 from grace.model.definition.inputs import UserContext
 from grace.model.engine.decode_weights import PRECISIONS
 
-__all__ = ["MODES", "bitmask_only", "measure"]
-
 MODES = ("cd", "bitmask", "union", "static", "dynamic")
 SIZES = (3_000_000, 10_000_000, 30_000_000, 100_000_000)
 _TINY_SIZES = (2_000, 3_000)
 _ROUNDS = 4  # over the batches: a run is then long enough to be launched ahead
 
-_BUILT: dict[str, MatcherMode] = {
-    "free": MatcherMode.UNION,
-    "cd": MatcherMode.UNION,
-    "bitmask": MatcherMode.UNION,
-    "union": MatcherMode.UNION,
-    "static": MatcherMode.STATIC,
-    "dynamic": MatcherMode.DYNAMIC,
-}
-"""The snapshot that a mode reads; the first three ignore its matchers, or those of its sets."""
+_K_WAY = {"static": MatcherMode.STATIC, "dynamic": MatcherMode.DYNAMIC}
+"""Modes with a snapshot of their own; the others read that of `union`, or a part of it."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +60,12 @@ class _Batch:
     users: UserTensors
     slot: AdmissionSlot
     steps: list[StepInputs]
+
+    def check_admission(self, step: StepInputs, index: DecodeIndex) -> int:
+        """Return how many children the slot admits; raise if they are not the definition's."""
+        expected = REFERENCE.admit_children(step.nodes, self.users, index)
+        _require_candidates(self.slot.admit_children(step.nodes), expected)
+        return len(expected.tokens)
 
 
 @torch.inference_mode()
@@ -90,14 +87,15 @@ def _steps(work: Workload, engine: Engine, parts: list[str]) -> Iterator[Row]:
         measures[mode].append(measure)
     asked = [mode for mode, wanted in measures.items() if wanted]
     # The k-way modes are built from the ads: if these are made, union is built from them, too.
-    with_ads = any(_BUILT[mode] is not MatcherMode.UNION for mode in asked)
-    for built, modes in groupby(asked, key=lambda mode: _BUILT[mode]):
+    with_ads = any(mode in _K_WAY for mode in asked)
+    for built, modes in groupby(asked, key=lambda mode: _K_WAY.get(mode, MatcherMode.UNION)):
         snapshot = catalogue.snapshot(built) if with_ads else catalogue.snapshot_to_decode()
         index = DecodeIndex.of(snapshot, work.device)
         users = catalogue.users(snapshot, work.device, BATCHES, work.batch)
         for mode in modes:
-            own, own_users = _seen_by(mode, index, users)
-            batches = _batches(work, engine, mode, own, own_users)
+            own = index_in_mode(mode, index)
+            contexts = work.contexts(engine.weights.dtype, BATCHES)
+            batches = _batches(work, engine, contexts, own, users, free=mode == "free")
             for measure in measures[mode]:
                 total = 0.0
                 for row in _of_mode(work, measure, mode, own, engine, batches):
@@ -107,7 +105,7 @@ def _steps(work: Workload, engine: Engine, parts: list[str]) -> Iterator[Row]:
                     "measure": measure, "mode": mode, "step": "all", "sids": work.sids,
                     "p50_ms": round(total, 4),
                 }  # fmt: skip
-            del own, own_users, batches
+            del own, contexts, batches
         del snapshot, index, users
 
 
@@ -123,7 +121,7 @@ def _of_mode(
             run = _checked_selection(work, [batch.steps[step] for batch in batches], engine)
         calls = len(batches) * _ROUNDS
         timing = sustained(run, work.device, work.options.seconds, calls=calls)
-        admitted = [len(batch.steps[step].candidates.packed().tokens) for batch in batches]
+        admitted = [len(batch.steps[step].admitted.tokens) for batch in batches]
         yield {
             "measure": measure,
             "mode": mode,
@@ -135,30 +133,23 @@ def _of_mode(
 
 
 def _batches(
-    work: Workload, engine: Engine, mode: str, index: DecodeIndex, users: list[UserTensors]
-) -> list[_Batch]:
+    work: Workload, engine: Engine, contexts: Sequence[UserContext], index: DecodeIndex,
+    users: Sequence[UserTensors], *, free: bool = False,
+) -> list[_Batch]:  # fmt: skip
     batches = []
-    for context, own in zip(work.contexts(engine.weights.dtype, BATCHES), users, strict=True):
-        slot: AdmissionSlot = (
-            EveryToken(engine.vocabulary) if mode == "free" else admission_slot(engine.ops)
-        )
-        slot.point_at(own, index)
-        batches.append(_Batch(own, slot, traced_steps(engine, context, slot, work.dynamic)))
+    for context, own in zip(contexts, users, strict=True):
+        slot: AdmissionSlot = EveryToken(engine.vocabulary) if free else admission_slot(engine.ops)
+        seen = seen_users(index, own)
+        slot.point_at(seen, index)
+        batches.append(_Batch(seen, slot, traced_steps(engine, context, slot, work.dynamic)))
     return batches
 
 
-def _seen_by(
-    mode: str, index: DecodeIndex, users: list[UserTensors]
-) -> tuple[DecodeIndex, list[UserTensors]]:
+def index_in_mode(mode: str, index: DecodeIndex) -> DecodeIndex:
+    """Return what the mode sees of an index in mode `union`, or in the mode itself."""
     if mode in ("free", "cd"):
-        return index.without_matchers(), users
-    return bitmask_only(index, users) if mode == "bitmask" else (index, users)
-
-
-def bitmask_only(
-    index: DecodeIndex, users: list[UserTensors]
-) -> tuple[DecodeIndex, list[UserTensors]]:
-    return replace(index, blooms=()), [replace(each, sets=()) for each in users]
+        return index.without_matchers()
+    return replace(index, blooms=()) if mode == "bitmask" else index
 
 
 def _checked_admission(
@@ -168,20 +159,10 @@ def _checked_admission(
     run = work.record_calls(calls * _ROUNDS)
     for place, candidates in enumerate(run()):
         batch = batches[place % len(batches)]
-        nodes = batch.steps[step].nodes
         if place < len(batches):
-            _check_admission(batch.slot, nodes, batch.users, index)
-        _require_candidates(candidates, batch.slot.admit_children(nodes))
+            batch.check_admission(batch.steps[step], index)
+        _require_candidates(candidates, calls[place % len(batches)]())
     return run
-
-
-def _check_admission(
-    slot: AdmissionSlot, nodes: Tensor, users: UserTensors, index: DecodeIndex
-) -> int:
-    """Return how many children the slot, which points at these users and index, admits."""
-    expected = REFERENCE.admit_children(nodes, users, index)
-    _require_candidates(slot.admit_children(nodes), expected)
-    return len(expected.tokens)
 
 
 def _require_candidates(got: Candidates, expected: Candidates) -> None:
@@ -196,15 +177,12 @@ def _checked_selection(
     run = work.record_calls([partial(step.select, engine.ops) for step in steps] * _ROUNDS)
     expected = [step.select(REFERENCE) for step in steps]
     for place, beams in enumerate(run()):
-        _require_selection(beams, expected[place % len(steps)])
+        # Scores are equal up to rounding; which of near-ties is kept may then differ.
+        own = expected[place % len(steps)]
+        best, defined = (each.scores.sort(dim=1)[0].clamp(min=-1e4) for each in (beams, own))
+        require_close("selection", best, defined)
+        require_equal("selection, corrupt", beams.corrupt, own.corrupt)
     return run
-
-
-def _require_selection(got: Beams, expected: Beams) -> None:
-    """Scores are equal up to rounding; which of near-ties is kept may then differ."""
-    best, defined = (beams.scores.sort(dim=1)[0].clamp(min=-1e4) for beams in (got, expected))
-    require_close("selection", best, defined)
-    require_equal("selection, corrupt", got.corrupt, expected.corrupt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,25 +235,19 @@ def _size(work: Workload, engine: Engine, contexts: Sequence[UserContext], sids:
     snapshot = catalogue.snapshot_to_decode()
     index = DecodeIndex.of(snapshot, work.device)
     users = catalogue.users(snapshot, work.device, BATCHES, work.batch)
-    batches = [DecoderBatch(*each) for each in zip(contexts, users, strict=True)]
-    slots = [admission_slot(engine.ops) for _ in batches]
-    nodes: list[list[Tensor]] = []
-    admitted = 0
-    for batch, slot in zip(batches, slots, strict=True):
-        slot.point_at(batch.users, index)
-        steps = traced_steps(engine, batch.context, slot, work.dynamic)
-        nodes.append([step.nodes for step in steps])
-        admitted += sum(_check_admission(slot, x, batch.users, index) for x in nodes[-1])
+    batches = _batches(work, engine, contexts, index, users)
+    admitted = sum(own.check_admission(step, index) for own in batches for step in own.steps)
+    given = [DecoderBatch(*each) for each in zip(contexts, users, strict=True)]
     search = engine_search(engine, work.dynamic, index)
-    decoder = DecoderGraph(work, search, batches, PRECISIONS[precision])
-    expected = [plain_result(engine.plain.decoder, batch, index, work.dynamic) for batch in batches]
+    decoder = DecoderGraph(work, search, given, PRECISIONS[precision])
+    expected = [plain_result(engine.plain.decoder, each, index, work.dynamic) for each in given]
     decoder.check(f"the decoder over {sids:,} SIDs", expected, precision)
 
     def admit(slot: AdmissionSlot, asked: Sequence[Tensor]) -> None:
-        for each in asked:
-            slot.admit_children(each)
+        for nodes in asked:
+            slot.admit_children(nodes)
 
-    calls = [partial(admit, slot, asked) for slot, asked in zip(slots, nodes, strict=True)]
+    calls = [partial(admit, own.slot, [step.nodes for step in own.steps]) for own in batches]
     return _Size(
         sids,
         round(_bytes(index) / 1e6),

@@ -11,20 +11,18 @@ the encoder's definition makes, in float32, of the requests that the whole path 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 
 from grace.bench.gpu.attention_kernels import best_tile, distinct_table, self_inputs
 from grace.bench.gpu.full_path import FullPath, Surroundings, check_full_path, path_requests
-from grace.bench.gpu.gtm import bitmask_only
+from grace.bench.gpu.gtm import index_in_mode
 from grace.bench.gpu.measure import free_memory, sustained, timed_on_host
-from grace.bench.gpu.results import Row
 from grace.bench.gpu.search import (
     DecoderBatch,
     DecoderGraph,
     Search,
-    SearchResult,
     TracedResult,
     engine_search,
     plain_result,
@@ -32,32 +30,28 @@ from grace.bench.gpu.search import (
     unconstrained_result,
 )
 from grace.bench.gpu.workload import BATCHES, Engine, Workload, random_weights
+from grace.bench.result_file import Row
 from grace.bench.rungs.coalesced_triton import DEFAULT_TILE, Tile
 from grace.bench.rungs.dense_search import (
     DENSE_RUNGS,
     L1,
-    L2,
-    L3,
     PLAIN,
     Rung,
-    RungWeights,
+    RungDecoder,
     compiled_pieces,
     dense_search,
     require_full_contexts,
-    tiled,
 )
 from grace.index.matchers.modes import MatcherMode
-from grace.kernels import DecodeIndex, UserTensors
+from grace.kernels import DecodeIndex
 from grace.model.checkpoints.model_cost import decoder_flops
 from grace.model.definition.inputs import UserContext
+from grace.model.engine.decode_loop import FoundNodes
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.server.messages import Retrieval
 
-__all__ = ["RUNGS", "measure", "mfu"]
-
 PEAK_FLOPS = 989e12
-RUNGS = (*(rung.name for rung in DENSE_RUNGS), "L4", "D0", "D1", "D2", "D3")
-_CONSTRAINED = ("D1", "D2", "D3")
+_MODES = {"D1": "cd", "D2": "bitmask", "D3": "union"}
 
 
 @dataclass(frozen=True)
@@ -71,47 +65,30 @@ class _Setting:
     precision: Precision
     requests: Sequence[Sequence[Retrieval]]
     batches: Sequence[DecoderBatch]
-    expected: dict[str, list[SearchResult]] = field(default_factory=dict)
+    expected: dict[str, list[FoundNodes]] = field(default_factory=dict)
 
     def search(self, name: str) -> Search:
-        dense = {rung.name: rung for rung in DENSE_RUNGS}
-        if name in dense:
-            return _dense_search(self.work, dense[name], self.engine)
+        if name in DENSE_RUNGS:
+            return _dense_search(self.work, DENSE_RUNGS[name], self.engine)
         profile = self.work.fixed if name == "L4" else self.work.dynamic
-        if name not in _CONSTRAINED:
-            return engine_search(self.engine, profile, None)
-        search = engine_search(self.engine, profile, self._index(name))
+        return engine_search(self.engine, profile, self._index(name))
 
-        def point_at(users: UserTensors) -> None:
-            search.point_at(self._users(name, users))
-
-        return replace(search, point_at=point_at)
-
-    def expected_of(self, name: str) -> list[SearchResult]:
+    def expected_of(self, name: str) -> list[FoundNodes]:
         """Return each batch's result in float32, by definition, equal for unconstrained rungs."""
-        kind, decoder = (name if name in _CONSTRAINED else name[0]), self.engine.plain.decoder
-        profile = self.work.fixed if name.startswith("L") else self.work.dynamic
+        index, decoder = self._index(name), self.engine.plain.decoder
+        kind = name if index else name[0]
+        profile = self.work.fixed if kind == "L" else self.work.dynamic
         if kind not in self.expected:
             self.expected[kind] = [
-                plain_result(
-                    decoder,
-                    replace(batch, users=self._users(name, batch.users)),
-                    self._index(name),
-                    profile,
-                )
-                if name in _CONSTRAINED
+                plain_result(decoder, batch, index, profile)
+                if index
                 else unconstrained_result(decoder, batch.context, profile)
                 for batch in self.batches
             ]
         return self.expected[kind]
 
-    def _index(self, name: str) -> DecodeIndex:
-        if name == "D1":
-            return self.index.without_matchers()
-        return bitmask_only(self.index, [])[0] if name == "D2" else self.index
-
-    def _users(self, name: str, users: UserTensors) -> UserTensors:
-        return bitmask_only(self.index, [users])[1][0] if name == "D2" else users
+    def _index(self, name: str) -> DecodeIndex | None:
+        return index_in_mode(_MODES[name], self.index) if name in _MODES else None
 
 
 @torch.inference_mode()
@@ -178,18 +155,16 @@ def mfu(work: Workload, beams: Sequence[int], mean_ms: float) -> float:
 
 
 def _dense_search(work: Workload, rung: Rung, engine: Engine) -> Search:
-    weights = engine.weights
-    own = RungWeights.of(engine.plain.decoder, weights.device, weights.dtype)
+    weights, plain = engine.weights, engine.plain.decoder
+    own = RungDecoder.of(plain, weights.device, weights.dtype)
     pieces = compiled_pieces() if work.on_gpu else PLAIN
-    if rung.name in (L2.name, L3.name):
-        if work.on_gpu:
-            rung = tiled(rung, _tiles(work, weights.dtype, rung.name == L3.name))
-        else:
-            rung = replace(L1, name=rung.name)
+    if rung.name in ("L2", "L3"):
+        tiles = _tiles(work, weights.dtype, rung.name == "L3") if work.on_gpu else ()
+        rung = rung.tiled(tiles) if tiles else L1
 
     def run(context: UserContext) -> TracedResult:
         found = dense_search(own, context.states, work.fixed, rung, pieces)
-        return TracedResult(result_of_sids(found.sids, found.scores, engine.vocabulary))
+        return TracedResult(result_of_sids(*found, plain))
 
     return Search(
         work.fixed, run, lambda traced: traced.result, lambda users: None, constrained=False

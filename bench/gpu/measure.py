@@ -14,10 +14,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from statistics import median
 from time import perf_counter
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import pynvml
@@ -28,19 +27,7 @@ from grace.bench.result_file import machine
 from grace.configs.errors import DeviceError
 from grace.model.engine.cuda_graphs import GraphedCall, GraphMemory
 
-__all__ = [
-    "PowerDraw",
-    "RecordedGraph",
-    "Timing",
-    "by_turns",
-    "device_text",
-    "free_memory",
-    "require_close",
-    "require_equal",
-    "require_overlap",
-    "sustained",
-    "timed_on_host",
-]
+__all__ = ["device_text"]
 
 _SAMPLE_SECONDS = 0.05
 _WARM_UP_SHARE = 0.1  # of the seconds, before the first run that counts
@@ -55,8 +42,7 @@ Run: TypeAlias = Callable[[], object]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class PowerDraw:
+class PowerDraw(NamedTuple):
     """Medians over a measurement; None where there is no GPU, or the measurement was too short."""
 
     sm_clock_mhz: int | None = None
@@ -64,15 +50,14 @@ class PowerDraw:
 
     @staticmethod
     def of(samples: Sequence[tuple[int, float]]) -> "PowerDraw":
-        """The medians of samples of MHz and W."""
+        """Return the medians of samples of MHz and W."""
         if not samples:
             return PowerDraw()
         clocks, watts = zip(*samples, strict=True)
         return PowerDraw(round(median(clocks)), round(median(watts), 1))
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(NamedTuple):
     """Milliseconds of one call; quantiles are over runs, each the mean of its `calls`."""
 
     p50_ms: float
@@ -95,19 +80,17 @@ class Timing:
         return None if watts is None else watts * self.mean_ms / 1e3
 
     def quantiles(self) -> dict[str, float]:
-        """p50_ms and p99_ms, or p99_of_means_ms where a run is more than one call."""
+        """Return p50_ms and p99_ms, or p99_of_means_ms where a run is more than one call."""
         last = "p99_ms" if self.calls == 1 else "p99_of_means_ms"
-        times = {"p50_ms": self.p50_ms, last: self.p99_ms}
-        return {name: float(f"{value:.4g}") for name, value in times.items()}
+        return {"p50_ms": _rounded(self.p50_ms), last: _rounded(self.p99_ms)}
 
     def row(self) -> dict[str, Any]:
-        return {
-            **self.quantiles(),
-            "mean_ms": float(f"{self.mean_ms:.4g}"),
-            "runs": self.runs,
-            "calls": self.calls,
-            **asdict(self.draw),
-        }
+        counts = {"mean_ms": _rounded(self.mean_ms), "runs": self.runs, "calls": self.calls}
+        return {**self.quantiles(), **counts, **self.draw._asdict()}
+
+
+def _rounded(milliseconds: float) -> float:
+    return float(f"{milliseconds:.4g}")
 
 
 class RecordedGraph(Generic[T]):
@@ -174,19 +157,19 @@ def by_turns(
     befores: Sequence[Run | None] | None = None,
 ) -> list[Timing]:
     """Time each run for `seconds` in several turns: drift of the machine affects all alike."""
-    each_before = befores or [None] * len(runs)
+    paired = list(zip(runs, befores or [None] * len(runs), strict=True))
     measure = _run_on_gpu if device.type == "cuda" else _run_on_host
     times: list[list[float]] = [[] for _ in runs]
-    draws: list[list[PowerDraw]] = [[] for _ in runs]
-    for run, before in zip(runs, each_before, strict=True):
+    samples: list[list[tuple[int, float]]] = [[] for _ in runs]
+    for run, before in paired:
         measure(run, device, seconds * _WARM_UP_SHARE, before)
     for _ in range(_TURNS):
-        for place, (run, before) in enumerate(zip(runs, each_before, strict=True)):
-            with _power_samples(device) as samples:
+        for place, (run, before) in enumerate(paired):
+            with _power_samples(device) as drawn:
                 times[place] += measure(run, device, seconds / _TURNS, before)
-            draws[place].append(PowerDraw.of(samples))
+            samples[place] += drawn
     return [
-        Timing.of(each, calls, _median_draw(own)) for each, own in zip(times, draws, strict=True)
+        Timing.of(each, calls, PowerDraw.of(own)) for each, own in zip(times, samples, strict=True)
     ]
 
 
@@ -217,7 +200,10 @@ def _run_on_gpu(
     start = perf_counter()
     with torch.cuda.device(device):
         while perf_counter() - start < seconds or len(times) + len(waiting) < _LEAST_RUNS:
-            begin, end = _event(), _event()
+            begin, end = (
+                torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+                for _ in range(2)
+            )
             if before is not None:
                 before()
             begin.record()
@@ -252,13 +238,15 @@ def _wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-
-
-def _median_draw(draws: Sequence[PowerDraw]) -> PowerDraw:
-    known = [(x.sm_clock_mhz, x.power_w) for x in draws]
-    return PowerDraw.of([(c, w) for c, w in known if c is not None and w is not None])
+def copy_rate(device: torch.device, seconds: float) -> float:
+    """Return the bytes per second of a copy, read and written together."""
+    size = 1 << 30 if device.type == "cuda" else 1 << 20
+    source = torch.zeros(size, dtype=torch.uint8, device=device)
+    source.random_(generator=torch.Generator(device).manual_seed(7))
+    target = torch.empty_like(source)
+    timing = sustained(lambda: target.copy_(source), device, min(seconds, 1.0))
+    require_equal("the copy", target, source)
+    return 2 * size / timing.p50_ms * 1e3
 
 
 @contextmanager
@@ -307,23 +295,22 @@ def require_close(what: str, got: Tensor, expected: Tensor) -> None:
     worst = float((got.float() - expected.float()).abs().max())
     allowed = _TOLERANCE[got.dtype] * scale
     if not worst <= allowed:  # NaN, too, is no agreement
-        raise DeviceError(
-            f"{what}: differs from its definition by {worst:.3g}, {allowed:.3g} is allowed: "
-            "it is wrong, and was not measured; run the gpu tests of kernels"
-        )
+        fault = f"differs from its definition by {worst:.3g}, {allowed:.3g} is allowed"
+        raise _disagreement(what, fault, "kernels")
 
 
 def require_equal(what: str, got: Tensor, expected: Tensor) -> None:
     if not torch.equal(got, expected):
-        raise DeviceError(
-            f"{what}: is not equal to its definition: it is wrong, and was not measured; "
-            "run the gpu tests of kernels"
-        )
+        raise _disagreement(what, "is not equal to its definition", "kernels")
 
 
 def require_overlap(what: str, share: float, least: float) -> None:
     if not share >= least:
-        raise DeviceError(
-            f"{what}: {share:.1%} of the SIDs are those of its definition, {least:.0%} are "
-            "expected: it is wrong, and was not measured; run the gpu tests of model"
-        )
+        fault = f"{share:.1%} of the SIDs are those of its definition, {least:.0%} are expected"
+        raise _disagreement(what, fault, "model")
+
+
+def _disagreement(what: str, fault: str, package: str) -> DeviceError:
+    return DeviceError(
+        f"{what}: {fault}: it is wrong, and was not measured; run the gpu tests of {package}"
+    )

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 
@@ -12,7 +12,7 @@ from grace.bench.result_file import commit
 from grace.configs.errors import InputError
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 
-__all__ = ["TABLES", "BenchOptions", "Table", "default_precision", "device_of"]
+__all__ = ["TABLES", "BenchOptions", "default_precision", "device_of"]
 
 _DEVICES = "torch knows no such device; use cuda:0, or cpu with --tiny"
 
@@ -20,15 +20,11 @@ Count: TypeAlias = Literal["none", "one", "many"]
 """How often an option may be given."""
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(NamedTuple):
     """
     module      of this package, which measures the table
     parts       that --only names; none: the table is measured whole
     on_request  parts that are left out unless --only names them
-    sids        how many catalogue sizes it takes
-    precisions  how many precisions of the engine it takes
-    rates       whether a server is loaded
     """
 
     module: str
@@ -36,7 +32,7 @@ class Table:
     on_request: tuple[str, ...] = ()
     sids: Count = "one"
     precisions: Count = "many"
-    rates: bool = False
+    rates: Count = "none"
 
 
 TABLES: Mapping[str, Table] = {
@@ -53,7 +49,7 @@ TABLES: Mapping[str, Table] = {
         precisions="one",
     ),
     "ladder": Table("ladder", ("L0", "L1", "L2", "L3", "L4", "D0", "D1", "D2", "D3")),
-    "serve": Table("serve", ("idle", "load", "saturation"), rates=True),
+    "serve": Table("serve", ("idle", "load", "saturation"), rates="many"),
     "budget": Table("budget"),
     "others": Table("comparison", ("hf", "prefix", "ours", "static"), precisions="one"),
     "overlap": Table("overlap", ("paper", "trained")),
@@ -69,14 +65,12 @@ class BenchOptions:
     sids       sizes of the catalogue; none: the table's default
     only       parts of the table; none: all
     out        the result file; None: rows are only printed
-    add        keep the file's rows that are not measured again
     commit     the measured commit, where there is no repository to ask
     cache      a folder for what several commands need, such as snapshots of 30 million SIDs
     """
 
     table: str
     device: torch.device
-    command: str
     tiny: bool = False
     seconds: float = 3.0
     rates: tuple[float, ...] = ()
@@ -84,26 +78,34 @@ class BenchOptions:
     only: tuple[str, ...] = ()
     precisions: tuple[Precision, ...] = ("bf16",)
     out: Path | None = None
-    add: bool = False
     commit: str | None = None
     cache: Path | None = None
 
     def __post_init__(self) -> None:
         if self.table not in TABLES:
             raise InputError(f"{self.table!r} is no table; choose from {', '.join(TABLES)}")
-        if self.seconds <= 0:
-            raise InputError(f"--seconds {self.seconds:g}: must be above 0")
+        table = TABLES[self.table]
+        numbers = {"--seconds": (self.seconds,), "--sids": self.sids, "--rate": self.rates}
+        for option, given in numbers.items():
+            for number in given:
+                if not 0 < number < math.inf:
+                    raise InputError(f"{option} {number:g}: must be a number above 0")
         self._require_device()
-        self._require_precisions()
-        self._require_count("--sids", self.sids, self._table.sids)
-        self._require_count("--rate", self.rates, "many" if self._table.rates else "none")
-        for sids in self.sids:
-            if sids < 1:
-                raise InputError(f"--sids {sids}: must be above 0")
-        for rate in self.rates:
-            if not 0 < rate < math.inf:
-                raise InputError(f"--rate {rate:g}: must be a number above 0")
-        self._require_parts()
+        for precision in self.precisions:
+            if precision not in PRECISIONS:
+                raise InputError(f"--precision {precision}: choose from {', '.join(PRECISIONS)}")
+            if self.table == "serve" and self.device.type == "cpu" and precision != "fp32":
+                raise InputError(
+                    f"--precision {precision}: a server on a CPU computes in fp32; leave it out"
+                )
+        self._require_count("--precision", self.precisions, table.precisions)
+        self._require_count("--sids", self.sids, table.sids)
+        self._require_count("--rate", self.rates, table.rates)
+        for name in self.only:
+            if not table.parts:
+                raise InputError(f"--only {name}: {self.table} has no parts; leave it out")
+            if name not in table.parts:
+                raise InputError(f"--only {name}: {self.table} has {', '.join(table.parts)}")
 
     @property
     def commit_cache(self) -> Path | None:
@@ -111,14 +113,10 @@ class BenchOptions:
         return None if self.cache is None else self.cache / (self.commit or commit())
 
     def parts(self) -> tuple[str, ...]:
-        """The table's parts to measure, in its order."""
-        parts, on_request = self._table.parts, self._table.on_request
-        usual = tuple(part for part in parts if part not in on_request)
-        return tuple(part for part in parts if part in (self.only or usual))
-
-    @property
-    def _table(self) -> Table:
-        return TABLES[self.table]
+        """Return the table's parts to measure, in its order."""
+        table = TABLES[self.table]
+        asked = self.only or [part for part in table.parts if part not in table.on_request]
+        return tuple(part for part in table.parts if part in asked)
 
     def _require_device(self) -> None:
         if self.device.type not in ("cpu", "cuda"):
@@ -133,29 +131,11 @@ class BenchOptions:
         if (self.device.index or 0) >= gpus:
             raise InputError(f"--device {self.device}: torch finds {gpus} GPUs, numbered from 0")
 
-    def _require_precisions(self) -> None:
-        for precision in self.precisions:
-            if precision not in PRECISIONS:
-                raise InputError(f"--precision {precision}: choose from {', '.join(PRECISIONS)}")
-            if self.table == "serve" and self.device.type == "cpu" and precision != "fp32":
-                raise InputError(
-                    f"--precision {precision}: a server on a CPU computes in fp32; leave it out"
-                )
-        self._require_count("--precision", self.precisions, self._table.precisions)
-
     def _require_count(self, option: str, given: Sequence[object], count: Count) -> None:
         if given and count == "none":
             raise InputError(f"{option} {given[0]}: means nothing to {self.table}; leave it out")
         if len(given) > 1 and count == "one":
             raise InputError(f"{option} {given[1]}: {self.table} takes one only")
-
-    def _require_parts(self) -> None:
-        parts = self._table.parts
-        for name in self.only:
-            if not parts:
-                raise InputError(f"--only {name}: {self.table} has no parts; leave it out")
-            if name not in parts:
-                raise InputError(f"--only {name}: {self.table} has {', '.join(parts)}")
 
 
 def device_of(name: str) -> torch.device:

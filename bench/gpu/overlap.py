@@ -11,31 +11,29 @@ best, `step_overlap` that of its live beams after each step. In float32 the engi
 function up to near-ties.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from grace.bench.gpu.measure import require_overlap
-from grace.bench.gpu.results import Row
+from grace.bench.gpu.search import Selection, observed, shared, traced_search
 from grace.bench.gpu.trained_model import TrainingData, plan_of, prepare, train
 from grace.bench.gpu.workload import Engine, Workload, random_decoder_alone
-from grace.index.trie import NO_NODE
+from grace.bench.result_file import Row
 from grace.index.users.user_rows import UserEncoder
-from grace.kernels import REFERENCE, Beams, DecodeIndex, Ops, UserTensors, admission_slot
+from grace.kernels import REFERENCE, Beams, DecodeIndex, UserTensors, admission_slot
 from grace.kernels.load import load_encoder_ops
 from grace.model.definition.beam_search import beam_search
 from grace.model.definition.inputs import UserContext
 from grace.model.definition.model import Model
-from grace.model.engine.decode_loop import fast_search
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.model.train.evaluate import ABSENT, popularity_ranks, random_recall, recall
-
-__all__ = ["LEAST_IN_FP32", "Tally", "measure", "shared"]
 
 REQUESTS = 512
 PAPER_REQUESTS = 256
@@ -47,9 +45,6 @@ LEAST_IN_FP32 = 0.999
 Steps: TypeAlias = list[Tensor]
 """Nodes of the beams after each step, int32 [B, M] each; the last ordered, best first."""
 
-Watch: TypeAlias = Callable[[Tensor, Tensor], None]
-"""Sees the logits and scores of each selection."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
@@ -59,13 +54,12 @@ class _Batch:
     users: UserTensors
 
 
-@dataclass(slots=True)
 class Tally:
-    """Counts over requests."""
+    """Counts over requests, by name: of the live nodes that are wanted, and of those found."""
 
-    live: int = 0
-    common: dict[str, list[int]] = field(default_factory=dict)  # name: [shared, all]
-    worst: float = 1.0
+    def __init__(self) -> None:
+        self.found, self.wanted = Counter[str](), Counter[str]()
+        self.worst = 1.0
 
     def add(self, got: Steps, expected: Steps) -> None:
         for step, (one, other) in enumerate(zip(got, expected, strict=True)):
@@ -73,26 +67,17 @@ class Tally:
                 self._add(f"step {step}", found, wanted)
         for found, wanted in zip(got[-1], expected[-1], strict=True):
             self.worst = min(self.worst, self._add("all", found, wanted))
-            self.live += int((wanted != NO_NODE).sum())
             for best in _BEST:
                 self._add(f"top {best}", found[:best], wanted[:best])
 
     def share(self, name: str) -> float:
-        common, wanted = self.common[name]
-        return common / wanted if wanted else 1.0
+        return self.found[name] / self.wanted[name] if self.wanted[name] else 1.0
 
     def _add(self, name: str, found: Tensor, wanted: Tensor) -> float:
         common, total = shared(found, wanted)
-        counts = self.common.setdefault(name, [0, 0])
-        counts[0] += common
-        counts[1] += total
+        self.found[name] += common
+        self.wanted[name] += total
         return common / total if total else 1.0
-
-
-def shared(found: Tensor, wanted: Tensor) -> tuple[int, int]:
-    """Return how many live nodes of `wanted` are in `found`, and how many it has."""
-    live = wanted[wanted != NO_NODE]
-    return int(torch.isin(live, found).sum()), len(live)
 
 
 @torch.inference_mode()
@@ -204,7 +189,7 @@ def _overlaps(
             "precision": precision,
             "sids": len(index.csr_tokens) + 1 - index.first_leaf,
             "requests": requests,
-            "generated": round(tally.live / requests, 1),
+            "generated": round(tally.wanted["all"] / requests, 1),
             "overlap": round(tally.share("all"), 5),
             "worst_request": round(tally.worst, 4),
             **{f"top_{best}": round(tally.share(f"top {best}"), 5) for best in _BEST},
@@ -223,14 +208,14 @@ def _plain(
     """Generate by definition, in float32; `spread` gets the logits' deviation in live rows."""
     steps: Steps = []
 
-    def watch(logits: Tensor, scores: Tensor) -> None:
+    def keep(given: Selection, beams: Beams) -> None:
         if spread is not None:
-            live = logits[scores.flatten() > -torch.inf]
+            live = given.logits[given.scores.flatten() > -torch.inf]
             deviation = float(live.float().std(dim=1).mean())
             spread.setdefault(len(steps), []).append(deviation)
+        steps.append(beams.nodes.clone())
 
-    ops = _traced(REFERENCE, steps, watch)
-    context = batch.context_in("fp32")
+    context, ops = batch.context_in("fp32"), observed(REFERENCE, keep)
     beam_search(model.decoder, context, batch.users, index, work.dynamic, ops)
     return steps
 
@@ -238,20 +223,6 @@ def _plain(
 def _fast(
     work: Workload, engine: Engine, batch: _Batch, index: DecodeIndex, precision: Precision
 ) -> Steps:
-    steps: Steps = []
-    context = batch.context_in(precision)
     slot = admission_slot(engine.ops)
     slot.point_at(batch.users, index)
-    ops = _traced(engine.ops, steps, lambda logits, scores: None)
-    fast_search(engine.weights, engine.memo, context, slot, work.dynamic, ops)
-    return steps
-
-
-def _traced(ops: Ops, steps: Steps, watch: Watch) -> Ops:
-    def select_beams(logits: Tensor, scores: Tensor, *arguments: Any, **named: Any) -> Beams:
-        watch(logits, scores)
-        beams = ops.select_beams(logits, scores, *arguments, **named)
-        steps.append(beams.nodes.clone())
-        return beams
-
-    return replace(ops, select_beams=select_beams)
+    return list(traced_search(engine, batch.context_in(precision), slot, work.dynamic).places)

@@ -7,18 +7,17 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
 from grace.bench.gpu.published import LADDER
-from grace.bench.gpu.results import Row, read_rows
-from grace.bench.load.plots import draw_timeline
-from grace.bench.load.timeline import read_timeline
+from grace.bench.load.client import STAGES
+from grace.bench.load.timeline import Slice, read_timeline
+from grace.bench.result_file import Row, read_result
 
-__all__ = ["draw_pictures"]
-
+_LANE_COLOURS = ("#7fa6d6", "#8cbf9f", "#1f4e8c", "#c9a35b")
 _COLOURS = ("#98a3b3", "#1f4e8c")
 _KERNELS_SHOWN = 14
 
@@ -26,8 +25,7 @@ Bar = tuple[str, float | None, float | None]
 """A label and the values of both series; None where a series has no number."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Chart:
+class _Chart(NamedTuple):
     title: str
     series: tuple[str, str]
     bars: Callable[[Sequence[Row]], list[Bar]]
@@ -38,14 +36,14 @@ def draw_pictures(results: Path) -> list[Path]:
     drawn = []
     for table, chart in _CHARTS.items():
         file = results / f"{table}.json"
-        bars = chart.bars(read_rows(file)) if file.exists() else []
+        bars = chart.bars(read_result(file)["rows"]) if file.exists() else []
         if bars:
             drawn.append(file.with_suffix(".png"))
             _draw(chart, bars).savefig(drawn[-1], dpi=110)
     timeline = results / "serve_timeline.json"
     if timeline.exists():
         drawn.append(timeline.with_suffix(".png"))
-        drawn[-1].write_bytes(draw_timeline(read_timeline(timeline), "The stages at saturation"))
+        _draw_timeline(read_timeline(timeline)).savefig(drawn[-1], dpi=110)
     return drawn
 
 
@@ -68,19 +66,38 @@ def _draw(chart: _Chart, bars: Sequence[Bar]) -> Figure:
     return figure
 
 
+def _draw_timeline(slices: Sequence[Slice]) -> Figure:
+    """A lane for each stage, a bar for each batch, with the number of its requests."""
+    figure = Figure(figsize=(13, 3.4), layout="constrained")
+    axes = figure.subplots()
+    begin = min(part.begin for part in slices)
+    for lane, (stage, colour) in enumerate(zip(STAGES, _LANE_COLOURS, strict=True)):
+        own = [part for part in slices if part.stage == stage]
+        spans = [((part.begin - begin) * 1e3, (part.end - part.begin) * 1e3) for part in own]
+        axes.broken_barh(spans, (lane - 0.4, 0.8), facecolors=colour, edgecolor="white", lw=0.4)
+        for part, (left, width) in zip(own, spans, strict=True):
+            if stage == "generate":
+                axes.text(
+                    left + width / 2, lane, str(part.requests), ha="center", va="center",
+                    fontsize=6, color="white",
+                )  # fmt: skip
+    axes.set_yticks(range(len(STAGES)), STAGES)
+    axes.invert_yaxis()
+    axes.set(xlabel="ms", title="The stages at saturation")
+    axes.grid(axis="x", alpha=0.3)
+    return figure
+
+
 def _ladder(rows: Sequence[Row]) -> list[Bar]:
-    paper = {name: rung.decoder[0] for name, rung in LADDER.items()}
     return [
-        (f"{x['rung']} {x['precision']}", paper.get(x["rung"]), x["decoder_p50_ms"]) for x in rows
+        (f"{x['rung']} {x['precision']}", LADDER[x["rung"]].decoder[0], x["decoder_p50_ms"])
+        for x in rows
     ]
 
 
 def _sizes(rows: Sequence[Row]) -> list[Bar]:
-    return [
-        (f"{x['sids']:,} SIDs", x["decoder_p50_ms"], x["admission_p50_ms"])
-        for x in rows
-        if x["measure"] == "decoder"
-    ]
+    sizes = [row for row in rows if row["measure"] == "decoder"]
+    return [(f"{x['sids']:,} SIDs", x["decoder_p50_ms"], x["admission_p50_ms"]) for x in sizes]
 
 
 def _serve(rows: Sequence[Row]) -> list[Bar]:
@@ -101,7 +118,6 @@ _CHARTS: Mapping[str, _Chart] = {
     "serve": _Chart("Latency through gRPC", ("P50", "P99"), _serve),
     "budget": _Chart("The largest kernels", ("floor", "measured"), _budget),
 }
-"""By table."""
 
 
 if __name__ == "__main__":

@@ -19,8 +19,6 @@ from grace.index.users.values import InternedValues
 from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse
 from grace.server.messages import AnsweredBatch, GeneratedBatch
 
-__all__ = ["check_replies", "check_reply", "eligible_rules"]
-
 Bools = npt.NDArray[np.bool_]
 Int64 = npt.NDArray[np.int64]
 

@@ -6,14 +6,14 @@ No search is timed unless it generates what the plain beam search does in float3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from grace.bench.gpu.measure import require_close, require_overlap
 from grace.bench.gpu.workload import Engine, Workload
-from grace.bench.rungs.dense_search import L1, RungWeights, dense_search
-from grace.bench.rungs.every_token import EveryToken
+from grace.bench.rungs.dense_search import L1, RungDecoder, dense_search
 from grace.configs.generation import BeamProfile
 from grace.index.trie import NO_NODE
 from grace.kernels import (
@@ -26,46 +26,42 @@ from grace.kernels import (
     UserTensors,
     admission_slot,
 )
-from grace.model.definition.beam_search import beam_search
+from grace.model.definition.beam_search import beam_search, root_beams
 from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import UserContext
-from grace.model.engine.decode_loop import fast_search
+from grace.model.engine.decode_loop import FoundNodes, fast_search
 from grace.model.engine.decode_weights import PRECISIONS, Precision
-
-__all__ = [
-    "LEAST_OVERLAP",
-    "DecodeInputs",
-    "DecoderBatch",
-    "DecoderGraph",
-    "Search",
-    "SearchResult",
-    "StepInputs",
-    "TracedResult",
-    "check_result",
-    "engine_search",
-    "overlap",
-    "plain_result",
-    "result_of_sids",
-    "traced_search",
-    "traced_steps",
-    "unconstrained_result",
-]
 
 LEAST_OVERLAP: dict[Precision, float] = {"fp32": 0.97, "fp16": 0.8, "bf16": 0.7}
 """The least share of float32's SIDs: rounding exchanges near-ties at the end of the list."""
 
 
-@dataclass(frozen=True, slots=True)
-class SearchResult:
-    """What a search generated, in the device's memory.
+class EveryToken:
+    """An AdmissionSlot without constraints: every token continues every beam, live or dead.
 
-    nodes  int32 [B, num_sids], NO_NODE of dead beams; without constraints int64, numbered breadth
-           first in the trie of every SID
+    Nothing reads nodes without constraints, so they are the candidates' places, row * V + token:
+    the same in every batch, and free.
     """
 
-    nodes: Tensor
-    scores: Tensor
-    corrupt: Tensor
+    def __init__(self, vocabulary: int) -> None:
+        self._vocabulary = vocabulary
+        self._layouts: dict[int, Candidates] = {}
+
+    def point_at(self, users: UserTensors, index: DecodeIndex) -> None:
+        """Do nothing: candidates depend on neither."""
+
+    def admit_children(self, nodes: Tensor) -> Candidates:
+        """Return candidates that the first run makes, before a graph is recorded."""
+        rows, size = nodes.numel(), self._vocabulary
+        if rows not in self._layouts:
+            places = torch.arange((rows + 1) * size, dtype=torch.int32, device=nodes.device)
+            self._layouts[rows] = Candidates(
+                offsets=places[::size].contiguous(),
+                tokens=places[:size].repeat(rows),
+                nodes=places[:-size],
+                counts=torch.full_like(places[:rows], size),
+            )
+        return self._layouts[rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +72,14 @@ class TracedResult:
     place gives parent and token; all of them together give the SID. Keeping them costs nothing.
     """
 
-    result: SearchResult
+    result: FoundNodes
     places: tuple[Tensor, ...] = ()
 
-    def numbered(self, vocabulary: int) -> SearchResult:
-        """The result of a search without constraints, its nodes numbered in the whole trie."""
+    def numbered(self, vocabulary: int) -> FoundNodes:
+        """Return the nodes of an unconstrained search as int64, numbered in the whole trie.
+
+        That is the trie of every SID, breadth first.
+        """
         numbers = torch.zeros(len(self.places[0]), dtype=torch.int64, device=self.places[0].device)
         for places in self.places:
             live = places.clamp(min=0).flatten().long()
@@ -103,7 +102,7 @@ class Search:
 
     profile: BeamProfile
     run: Callable[[UserContext], TracedResult]
-    result: Callable[[TracedResult], SearchResult]
+    result: Callable[[TracedResult], FoundNodes]
     point_at: Callable[[UserTensors], None]
     constrained: bool
 
@@ -124,9 +123,48 @@ def engine_search(engine: Engine, profile: BeamProfile, index: DecodeIndex | Non
         profile,
         run=lambda context: traced_search(engine, context, slot, profile),
         result=lambda traced: traced.result,
-        point_at=lambda users: slot.point_at(users, index),
+        point_at=lambda users: slot.point_at(seen_users(index, users), index),
         constrained=True,
     )
+
+
+def seen_users(index: DecodeIndex, users: UserTensors) -> UserTensors:
+    """Return what the index can test of the users: it may have no Bloom rows."""
+    return replace(users, sets=users.sets[: len(index.blooms)])
+
+
+class Selection(NamedTuple):
+    """The arguments of one selection, named as in Ops."""
+
+    logits: Tensor
+    scores: Tensor
+    candidates: Candidates
+    k: int
+    ordered: bool
+    row_scale: Tensor | None = None
+
+    def copied(self) -> "Selection":
+        """Return a copy: the search may use the same memory again in the next step."""
+        old = self.candidates
+        counts = None if old.counts is None else old.counts.clone()
+        candidates = Candidates(old.offsets.clone(), old.tokens.clone(), old.nodes.clone(), counts)
+        return self._replace(
+            logits=self.logits.clone(),
+            scores=self.scores.clone(),
+            candidates=candidates,
+            row_scale=None if self.row_scale is None else self.row_scale.clone(),
+        )
+
+
+def observed(ops: Ops, observe: Callable[[Selection, Beams], None]) -> Ops:
+    """Return the same operations; `observe` sees each selection and its beams."""
+
+    def select_beams(*arguments: Any, **named: Any) -> Beams:
+        beams = ops.select_beams(*arguments, **named)
+        observe(Selection(*arguments, **named), beams)
+        return beams
+
+    return replace(ops, select_beams=select_beams)
 
 
 def traced_search(
@@ -134,18 +172,46 @@ def traced_search(
 ) -> TracedResult:
     """Run the engine's search, which may be recorded."""
     places: list[Tensor] = []
-
-    def select(
-        logits: Tensor, scores: Tensor, candidates: Candidates, k: int, ordered: bool,
-        row_scale: Tensor | None = None,
-    ) -> Beams:  # fmt: skip
-        beams = engine.ops.select_beams(logits, scores, candidates, k, ordered, row_scale)
-        places.append(beams.nodes)
-        return beams
-
-    ops = replace(engine.ops, select_beams=select)
+    ops = observed(engine.ops, lambda _, beams: places.append(beams.nodes))
     found = fast_search(engine.weights, engine.memo, context, slot, profile, ops)
-    return TracedResult(SearchResult(found.nodes, found.scores, found.corrupt), tuple(places))
+    return TracedResult(found, tuple(places))
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """The arguments of one step's admission (`nodes` int32 [B, M]) and of its selection."""
+
+    nodes: Tensor
+    selection: Selection
+
+    @property
+    def admitted(self) -> Candidates:
+        return self.selection.candidates.packed()
+
+    def select(self, ops: Ops, candidates: Candidates | None = None) -> Beams:
+        """Select beams as the step does; among other candidates if they are given."""
+        given = self.selection
+        return ops.select_beams(*given._replace(candidates=candidates or given.candidates))
+
+
+@torch.inference_mode()
+def traced_steps(
+    engine: Engine, context: UserContext, slot: AdmissionSlot, profile: BeamProfile
+) -> list[StepInputs]:
+    """Return what each step of one generation asks of admission and selection.
+
+    Operations are launched one by one; the slot already points at users and index.
+    """
+    nodes = [root_beams(len(context.states), context.states.device).nodes]
+    steps: list[StepInputs] = []
+
+    def keep(given: Selection, beams: Beams) -> None:
+        steps.append(StepInputs(nodes[-1], given.copied()))
+        nodes.append(beams.nodes.clone())
+
+    ops = observed(engine.ops, keep)
+    fast_search(engine.weights, engine.memo, context, slot, profile, ops)
+    return steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +236,14 @@ class DecodeInputs:
         dtype: torch.dtype,
         point_at: Callable[[UserTensors], None],
     ) -> None:
-        self._states = [batch.context.states.to(dtype) for batch in batches]
-        self._masks = [batch.context.mask for batch in batches]
+        self._contexts = [
+            UserContext(batch.context.states.to(dtype), batch.context.mask) for batch in batches
+        ]
         self._users = [batch.users for batch in batches]
         self._point_at = point_at
         self._next = 0
-        self.context = UserContext(self._states[0].clone(), self._masks[0].clone())
+        first = self._contexts[0]
+        self.context = UserContext(first.states.clone(), first.mask.clone())
         self()
 
     def __call__(self) -> None:
@@ -183,8 +251,8 @@ class DecodeInputs:
 
     @torch.inference_mode()
     def put(self, number: int) -> None:
-        self.context.states.copy_(self._states[number])
-        self.context.mask.copy_(self._masks[number])
+        self.context.states.copy_(self._contexts[number].states)
+        self.context.mask.copy_(self._contexts[number].mask)
         self._point_at(self._users[number])
         self._next = (number + 1) % len(self._users)
 
@@ -206,7 +274,7 @@ class DecoderGraph:
         return self._graph()
 
     @torch.inference_mode()
-    def check(self, what: str, expected: Sequence[SearchResult], precision: Precision) -> float:
+    def check(self, what: str, expected: Sequence[FoundNodes], precision: Precision) -> float:
         """Return the share of float32's SIDs over the batches; raise if a result is wrong."""
         shares = []
         for number, wanted in enumerate(expected):
@@ -217,132 +285,43 @@ class DecoderGraph:
         return mean(shares)
 
 
-@dataclass(frozen=True, slots=True)
-class StepInputs:
-    """The arguments of one step's admission (`nodes` int32 [B, M]) and of its selection."""
-
-    nodes: Tensor
-    logits: Tensor
-    scores: Tensor
-    candidates: Candidates
-    kept: int
-    ordered: bool
-    row_scale: Tensor | None
-
-    def select(self, ops: Ops, candidates: Candidates | None = None) -> Beams:
-        """Select beams as the step does; among other candidates if they are given."""
-        return ops.select_beams(
-            self.logits,
-            self.scores,
-            self.candidates if candidates is None else candidates,
-            self.kept,
-            self.ordered,
-            self.row_scale,
-        )
-
-
-class _TracingSlot:
-    """A slot that keeps the nodes it was asked about."""
-
-    def __init__(self, slot: AdmissionSlot) -> None:
-        self._slot = slot
-        self.nodes: list[Tensor] = []
-
-    def point_at(self, users: UserTensors, index: DecodeIndex) -> None:
-        self._slot.point_at(users, index)
-
-    def admit_children(self, nodes: Tensor) -> Candidates:
-        self.nodes.append(nodes.clone())
-        return self._slot.admit_children(nodes)
-
-
-@torch.inference_mode()
-def traced_steps(
-    engine: Engine, context: UserContext, slot: AdmissionSlot, profile: BeamProfile
-) -> list[StepInputs]:
-    """Return what each step of one generation asks of admission and selection.
-
-    Operations are launched one by one; the slot already points at users and index.
-    """
-    tracing = _TracingSlot(slot)
-    steps: list[StepInputs] = []
-
-    def select(
-        logits: Tensor, scores: Tensor, candidates: Candidates, k: int, ordered: bool,
-        row_scale: Tensor | None = None,
-    ) -> Beams:  # fmt: skip
-        factors = None if row_scale is None else row_scale.clone()
-        steps.append(
-            StepInputs(
-                tracing.nodes[-1], logits.clone(), scores.clone(), _copy(candidates), k, ordered,
-                factors,
-            )
-        )  # fmt: skip
-        return engine.ops.select_beams(logits, scores, candidates, k, ordered, row_scale)
-
-    ops = replace(engine.ops, select_beams=select)
-    fast_search(engine.weights, engine.memo, context, tracing, profile, ops)
-    return steps
-
-
-def _copy(candidates: Candidates) -> Candidates:
-    """A slot may use the same memory again in the next step."""
-    counts = candidates.counts
-    return Candidates(
-        candidates.offsets.clone(),
-        candidates.tokens.clone(),
-        candidates.nodes.clone(),
-        None if counts is None else counts.clone(),
-    )
-
-
 def plain_result(
     decoder: Decoder, batch: DecoderBatch, index: DecodeIndex, profile: BeamProfile
-) -> SearchResult:
+) -> FoundNodes:
     """Generate by definition, in float32."""
     whole = UserContext(batch.context.states.float(), batch.context.mask)
-    generated = beam_search(decoder, whole, batch.users, index, profile, REFERENCE)
+    users = seen_users(index, batch.users)
+    generated = beam_search(decoder, whole, users, index, profile, REFERENCE)
     dead = generated.leaves == NO_NODE
     nodes = (generated.leaves + index.first_leaf).masked_fill(dead, NO_NODE)
-    return SearchResult(nodes, generated.scores, generated.corrupt)
+    return FoundNodes(nodes, generated.scores, generated.corrupt)
 
 
 def unconstrained_result(
     decoder: Decoder, context: UserContext, profile: BeamProfile
-) -> SearchResult:
+) -> FoundNodes:
     """Generate without constraints: L1 in float32, the plain loop over a catalogue of every SID."""
-    weights = RungWeights.of(decoder, context.states.device, torch.float32)
-    found = dense_search(weights, context.states.float(), profile, L1)
-    return result_of_sids(found.sids, found.scores, max(weights.vocab_sizes))
+    plain = RungDecoder.of(decoder, context.states.device, torch.float32)
+    return result_of_sids(*dense_search(plain, context.states.float(), profile, L1), decoder)
 
 
-def result_of_sids(sids: Tensor, scores: Tensor, vocabulary: int) -> SearchResult:
+def result_of_sids(sids: Tensor, scores: Tensor, decoder: Decoder) -> FoundNodes:
     """sids int32 [B, num_sids, L], scores [B, num_sids]; nodes numbered in the trie of every SID"""
+    vocabulary = max(decoder.vocab_sizes)
     nodes = torch.zeros(sids.shape[:2], dtype=torch.int64, device=sids.device)
     for position in range(sids.shape[2]):
         nodes = nodes * vocabulary + sids[:, :, position] + 1
-    dead = scores == -torch.inf
     corrupt = torch.zeros(len(sids), dtype=torch.bool, device=sids.device)
-    return SearchResult(nodes.masked_fill(dead, NO_NODE), scores, corrupt)
+    return FoundNodes(nodes.masked_fill(scores == -torch.inf, NO_NODE), scores, corrupt)
 
 
-def check_result(
-    what: str, got: SearchResult, expected: SearchResult, precision: Precision
-) -> float:
+def check_result(what: str, got: FoundNodes, expected: FoundNodes, precision: Precision) -> float:
     """Return the share of float32's SIDs that were found; raise if it is not the same function.
 
     The scores of shared SIDs must be close; which others are exchanged depends on near-ties.
     """
     share = overlap(got, expected)
     require_overlap(f"{what} in {precision}", share, LEAST_OVERLAP[precision])
-    scores, defined = _common_scores(got, expected)
-    if len(scores):
-        require_close(f"{what} in {precision}, scores", scores.to(PRECISIONS[precision]), defined)
-    return share
-
-
-def _common_scores(got: SearchResult, expected: SearchResult) -> tuple[Tensor, Tensor]:
-    """The scores of all SIDs that both have.   [n], [n]"""
     found, defined = [], []
     for one, own, other, wanted in zip(
         got.nodes, got.scores, expected.nodes, expected.scores, strict=True
@@ -352,14 +331,21 @@ def _common_scores(got: SearchResult, expected: SearchResult) -> tuple[Tensor, T
         at = torch.searchsorted(nodes, other[common])
         found.append(own[order[at]].float())
         defined.append(wanted[common].float())
-    return torch.cat(found), torch.cat(defined)
+    scores = torch.cat(found)
+    if len(scores):
+        dtype = PRECISIONS[precision]
+        require_close(f"{what} in {precision}, scores", scores.to(dtype), torch.cat(defined))
+    return share
 
 
-def overlap(got: SearchResult, expected: SearchResult) -> float:
+def shared(found: Tensor, wanted: Tensor) -> tuple[int, int]:
+    """Return how many live nodes of `wanted` are in `found`, and how many it has."""
+    live = wanted[wanted != NO_NODE]
+    return int(torch.isin(live, found).sum()), len(live)
+
+
+def overlap(got: FoundNodes, expected: FoundNodes) -> float:
     """The share of the expected live SIDs that were found, over all requests; 1 if none is live."""
-    common = total = 0
-    for one, other in zip(got.nodes, expected.nodes, strict=True):
-        wanted = other[other != NO_NODE]
-        common += int(torch.isin(wanted, one).sum())
-        total += len(wanted)
+    counts = [shared(one, other) for one, other in zip(got.nodes, expected.nodes, strict=True)]
+    common, total = (sum(each) for each in zip(*counts, strict=True))
     return common / total if total else 1.0

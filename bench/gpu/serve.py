@@ -14,9 +14,9 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import torch
 import yaml
@@ -24,20 +24,23 @@ from google.protobuf.json_format import MessageToJson
 
 from grace.bench.gpu.catalogue import full_requests
 from grace.bench.gpu.options import BenchOptions
-from grace.bench.gpu.results import Row
 from grace.bench.gpu.workload import Workload, random_weights
-from grace.bench.load.client import ClosedLoop, Load, OpenLoop
+from grace.bench.load.client import ClosedLoop, Load, OpenLoop, ServerTimes
 from grace.bench.load.client_process import run_in_a_process
 from grace.bench.load.shots import WIRE, write_wire
 from grace.bench.load.thread_times import ThreadWatch
-from grace.bench.load.timeline import busy_share, read_timeline, window, write_window
-from grace.bench.running_server import GRACE_SERVE, RunningServer, write_server_config
-from grace.index.matchers.modes import MatcherMode
+from grace.bench.load.timeline import (
+    busy_share,
+    generated_batches,
+    read_timeline,
+    window,
+    write_window,
+)
+from grace.bench.result_file import Row
+from grace.bench.running_server import RunningServer, write_server_config
 from grace.model.checkpoints.checkpoint import save_checkpoint
 from grace.model.definition.spec import ModelSpec
 from grace.model.engine.decode_weights import PRECISIONS, Precision
-
-__all__ = ["measure", "saturation_row"]
 
 RATES = (400.0, 800.0, 1000.0, 1200.0, 1300.0)
 REQUESTS = 1024
@@ -55,8 +58,7 @@ _MEMORY_FOLDER = Path("/dev/shm")
 _FILES_BYTES = 16 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class _Files:
+class _Files(NamedTuple):
     folder: Path
     snapshots: Path
     checkpoint: Path
@@ -65,8 +67,7 @@ class _Files:
     warm_up: Path
 
 
-@dataclass(frozen=True, slots=True)
-class _Processes:
+class _Processes(NamedTuple):
     """
     front_ends   of the server, which speak gRPC
     clients      that make a load
@@ -82,39 +83,6 @@ _MANY = _Processes(front_ends=4, clients=6, connections=2)
 _TINY = _Processes(front_ends=1, clients=2, connections=2)
 
 
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    """A load's result, and its threads' shares of a core without the edges of the run."""
-
-    processes: _Processes
-    result: dict[str, Any]
-    cpu: dict[str, float]
-
-    def row(self) -> Row:
-        own = self.result["grace"]
-        latency = own["ms"]["latency_ok"] or {"p50": None, "p99": None}
-        return {
-            "p50_ms": latency["p50"],
-            "p99_ms": latency["p99"],
-            "errors": own["failed"],
-            "valid": own["valid"],
-            "client_late_p99_ms": own["ms"]["lateness"] and own["ms"]["lateness"]["p99"],
-            "client_processes": self.processes.clients,
-            "connections": self.processes.clients * self.processes.connections,
-            "front_ends": self.processes.front_ends,
-            "stages_p50_ms": {
-                name: own["ms"][name] and own["ms"][name]["p50"]
-                for name in ("queue", "input", "features", "generate", "post", "overhead")
-            },
-            "cpu": self.cpu,
-        }
-
-    @property
-    def answered_rps(self) -> float:
-        answered, nanoseconds = self.result["grace"]["ok"], self.result["total"]
-        return round(float(answered / nanoseconds * 1e9), 1)
-
-
 def measure(work: Workload) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(dir=_roomy_folder()) as folder:
         files = _written(work, Path(folder))
@@ -123,7 +91,7 @@ def measure(work: Workload) -> Iterator[Row]:
 
 
 def _of_precision(options: BenchOptions, files: _Files, precision: Precision) -> Iterator[Row]:
-    parts, many, full = options.parts(), _TINY if options.tiny else _MANY, None
+    parts, many = options.parts(), _TINY if options.tiny else _MANY
     config = write_server_config(
         files.folder / f"{precision}.yaml",
         files.snapshots,
@@ -135,27 +103,27 @@ def _of_precision(options: BenchOptions, files: _Files, precision: Precision) ->
         threads={"post": _POST_THREADS},
         listen={"front_ends": many.front_ends},
     )
-    trace = files.folder / f"{precision}.trace.json"
-    command = (*GRACE_SERVE, "--config", config, "--timeline", trace)
-    with RunningServer(command, files.folder / f"{precision}.log", _START_SECONDS) as server:
+    trace, log = (files.folder / f"{precision}{kind}" for kind in (".trace.json", ".log"))
+    saturated: Row = {}
+    with RunningServer(config, log, "--timeline", trace, start_seconds=_START_SECONDS) as server:
         if "idle" in parts:
-            seconds = min(_IDLE_SECONDS, 5 * options.seconds)
-            one = replace(many, clients=1, connections=1)
-            loaded = _load(server, files, OpenLoop(_IDLE_RATE, seconds), one)
-            yield _load_row("idle", precision, _IDLE_RATE, loaded)
+            load = OpenLoop(_IDLE_RATE, min(_IDLE_SECONDS, 5 * options.seconds))
+            one = many._replace(clients=1, connections=1)
+            yield {"measure": "idle", "precision": precision, **_load(server, files, load, one)}
         if "load" in parts:
             for rate in options.rates or (_TINY_RATES if options.tiny else RATES):
-                loaded = _load(server, files, OpenLoop(rate, options.seconds), many)
-                yield _load_row("load", precision, rate, loaded)
+                row = _load(server, files, OpenLoop(rate, options.seconds), many)
+                yield {"measure": "load", "precision": precision, **row}
         if "saturation" in parts:
-            full = _load(server, files, ClosedLoop(_IN_FLIGHT, options.seconds), many)
-    if full is not None:
-        yield saturation_row(options, precision, trace, full.result) | full.row()
+            saturated = _load(server, files, ClosedLoop(_IN_FLIGHT, options.seconds), many)
+    if saturated:  # the server has written its trace
+        seconds = saturated.pop("seconds")
+        yield {**saturation_row(options, precision, trace, seconds), **saturated}
 
 
 def _written(work: Workload, folder: Path) -> _Files:
     catalogue = work.catalogue()
-    snapshots = catalogue.written(MatcherMode.UNION, folder)
+    snapshots = catalogue.written(folder)
     spec = replace(work.spec, sid_space=catalogue.spec.sid_space)
     checkpoint = _checkpoint(work.device, spec, work.options.commit_cache or folder)
     users = catalogue.attributes(0, _TINY_REQUESTS if work.options.tiny else REQUESTS)
@@ -164,8 +132,10 @@ def _written(work: Workload, folder: Path) -> _Files:
     write_wire((message.SerializeToString() for message in messages), requests)
     head = [MessageToJson(message, indent=None) for message in messages[:_WARM_UP_REQUESTS]]
     warm_up.write_text("".join(f"{line}\n" for line in head), encoding="utf-8")
+    profile = {"beams": list(work.dynamic.beams), "num_sids": work.dynamic.num_sids}
+    generation = {"max_batch": work.batch, "default_profile": "full", "profiles": {"full": profile}}
     profiles = folder / "profiles.yaml"
-    profiles.write_text(yaml.safe_dump({"generation": _generation(work)}), encoding="utf-8")
+    profiles.write_text(yaml.safe_dump({"generation": generation}), encoding="utf-8")
     return _Files(folder, snapshots, checkpoint, profiles, requests, warm_up)
 
 
@@ -180,15 +150,6 @@ def _checkpoint(device: torch.device, spec: ModelSpec, folder: Path) -> Path:
     return checkpoint
 
 
-def _generation(work: Workload) -> dict[str, Any]:
-    full = work.dynamic
-    return {
-        "max_batch": work.batch,
-        "default_profile": "full",
-        "profiles": {"full": {"beams": list(full.beams), "num_sids": full.num_sids}},
-    }
-
-
 def _roomy_folder() -> Path | None:
     """Return a folder in memory, if it has room for catalogue and checkpoint; None: anywhere."""
     folder = _MEMORY_FOLDER
@@ -197,25 +158,12 @@ def _roomy_folder() -> Path | None:
     return folder if shutil.disk_usage(folder).free >= _FILES_BYTES else None
 
 
-def _load_row(measure: str, precision: Precision, rate: float, loaded: _Loaded) -> Row:
-    return {
-        "measure": measure,
-        "precision": precision,
-        "rps": rate,
-        "answered_rps": loaded.answered_rps,
-        **loaded.row(),
-    }
-
-
-def saturation_row(
-    options: BenchOptions, precision: Precision, trace: Path, result: dict[str, Any]
-) -> Row:
-    """Return the row of the server's last load, with which the trace ends."""
+def saturation_row(options: BenchOptions, precision: Precision, trace: Path, seconds: float) -> Row:
+    """Return what the trace shows of the server's last load, with which it ends."""
     slices = read_timeline(trace)
-    last, seconds = slices[-1].end, result["total"] / 1e9
+    last = slices[-1].end
     begin, end = last - (1 - _EDGE_SHARE) * seconds, last - _EDGE_SHARE * seconds
-    generate = [part for part in window(slices, begin, end) if part.stage == "generate"]
-    busy = busy_share(slices, "generate", begin, end)
+    batches, mean_batch = generated_batches(slices, begin, end)
     if options.out is not None:
         middle = (begin + end) / 2
         shown = window(slices, middle, middle + _WINDOW_SECONDS)
@@ -223,15 +171,15 @@ def saturation_row(
     return {
         "measure": "saturation",
         "precision": precision,
-        "rps": round(result["grace"]["ok"] / seconds, 1),
         "in_flight": _IN_FLIGHT,
-        "batches": len(generate),
-        "mean_batch": round(sum(part.requests for part in generate) / max(1, len(generate)), 2),
-        "generate_busy": round(busy, 4),
+        "batches": batches,
+        "mean_batch": round(mean_batch, 2),
+        "generate_busy": round(busy_share(slices, "generate", begin, end), 4),
     }
 
 
-def _load(server: RunningServer, files: _Files, load: Load, processes: _Processes) -> _Loaded:
+def _load(server: RunningServer, files: _Files, load: Load, processes: _Processes) -> Row:
+    """Return the load's numbers; threads' shares of a core leave out the edges of the run."""
     with ThreadWatch(server.pid) as watch:
         result = run_in_a_process(
             server.address,
@@ -241,7 +189,27 @@ def _load(server: RunningServer, files: _Files, load: Load, processes: _Processe
             processes.connections,
             processes=processes.clients,
         )
-    begin, seconds = result["grace"]["began"], result["total"] / 1e9
+    own, seconds = result["grace"], result["total"] / 1e9
     edge = _EDGE_SHARE * seconds
-    cpu = watch.busiest(begin + edge, begin + seconds - edge)
-    return _Loaded(processes, result, cpu)
+    answered = round(own["ok"] / seconds, 1)
+    latency = own["ms"]["latency_ok"] or {"p50": None, "p99": None}
+    return {
+        **(
+            {"rps": load.rate, "answered_rps": answered}
+            if isinstance(load, OpenLoop)
+            else {"rps": answered, "seconds": seconds}
+        ),
+        "p50_ms": latency["p50"],
+        "p99_ms": latency["p99"],
+        "errors": own["failed"],
+        "valid": own["valid"],
+        "client_late_p99_ms": own["ms"]["lateness"] and own["ms"]["lateness"]["p99"],
+        "client_processes": processes.clients,
+        "connections": processes.clients * processes.connections,
+        "front_ends": processes.front_ends,
+        "stages_p50_ms": {
+            name: own["ms"][name] and own["ms"][name]["p50"]
+            for name in (*ServerTimes._fields, "overhead")
+        },
+        "cpu": watch.busiest(own["began"] + edge, own["began"] + seconds - edge),
+    }

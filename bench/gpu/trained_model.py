@@ -39,8 +39,6 @@ from grace.model.train.interactions import (
 )
 from grace.model.train.loop import learning_rate_at, sequence_loss
 
-__all__ = ["TrainingData", "TrainingPlan", "plan_of", "prepare", "train"]
-
 Int64 = npt.NDArray[np.int64]
 
 _EVENTS = 8  # of a history, each four tokens

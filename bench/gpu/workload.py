@@ -35,15 +35,7 @@ from grace.model.definition.spec import (
 from grace.model.engine.decode_weights import PRECISIONS, FastWeights, Precision
 from grace.model.engine.prefix_memo import PrefixMemo
 
-__all__ = [
-    "BATCHES",
-    "PAPER",
-    "Engine",
-    "Workload",
-    "random_decoder_alone",
-    "random_weights",
-    "workload_of",
-]
+__all__ = ["workload_of"]
 
 PAPER = Path(configs.__file__).parent / "paper.yaml"
 BATCHES = 4

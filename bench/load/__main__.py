@@ -17,22 +17,22 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.progress import Progress
 
-from grace.bench.load.arguments import (
-    MOST_PROCESSES,
+from grace.bench.load.client import ClosedLoop, Load, LoadRun, OpenLoop
+from grace.bench.load.client_process import run_together
+from grace.bench.load.ghz import load_result, write_load_result
+from grace.bench.load.options import (
     data_file,
-    number_of_processes,
     out_file,
+    parser_of,
     positive,
     positive_integer,
+    run_command,
 )
-from grace.bench.load.calls import LoadRun
-from grace.bench.load.client import ClosedLoop, Load, OpenLoop
-from grace.bench.load.client_process import run_together
-from grace.bench.load.result import load_result, write_load_result
 from grace.bench.load.shots import Shot, read_shots
-from grace.configs.errors import GraceError, InputError
+from grace.configs.errors import InputError
 
-__all__ = ["main"]
+MOST_PROCESSES = 64
+"""Each is an interpreter with gRPC, some 60 MB, and makes about a thousand calls a second."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -43,10 +43,11 @@ def main(arguments: Sequence[str]) -> int:
     load: Load
     if options.rate is not None:
         load = OpenLoop(options.rate, options.seconds, options.seed)
+        name = f"{load.rate:g} call{'s' if load.rate != 1 else ''} a second"
     else:
         load = ClosedLoop(options.in_flight, options.seconds)
-    shots = read_shots(options.data, timeout)
-    run = _run(options.address, shots, load, options.processes, options.connections)
+        name = f"{load.in_flight} call{'s' if load.in_flight != 1 else ''} under way"
+    run = _run(name, options, load, read_shots(options.data, timeout))
     result = load_result(run, load, options.connections, timeout)
     if options.out is not None:
         write_load_result(result, options.out)
@@ -75,31 +76,23 @@ def _reasons(run: LoadRun) -> str:
     return f" ({listed})" if listed else ""
 
 
-def _run(
-    address: str, shots: Sequence[Shot], load: Load, processes: int, connections: int
-) -> LoadRun:
+def _run(name: str, options: argparse.Namespace, load: Load, shots: Sequence[Shot]) -> LoadRun:
     """Make the load, with a progress bar on standard error."""
-    if isinstance(load, OpenLoop):
-        name = f"{load.rate:g} call{'s' if load.rate != 1 else ''} a second"
-    else:
-        name = f"{load.in_flight} call{'s' if load.in_flight != 1 else ''} under way"
     with Progress(console=Console(stderr=True), refresh_per_second=2) as bars:
         bar = bars.add_task(name, total=load.seconds)
 
         def progress(seconds: float) -> None:
             bars.update(bar, completed=min(seconds, load.seconds))
 
-        run = run_together(address, shots, load, processes, connections, progress)
+        run = run_together(
+            options.address, shots, load, options.processes, options.connections, progress
+        )
         progress(load.seconds)
     return run
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m grace.bench.load",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("grace.bench.load", __doc__)
     parser.add_argument("--address", default="127.0.0.1:50051", help="HOST:PORT of the server")
     parser.add_argument(
         "--data",
@@ -117,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=positive, default=20.0, help="default: 20")
     parser.add_argument(
         "--processes",
-        type=number_of_processes,
+        type=_number_of_processes,
         default=1,
         help=f"client processes that share the calls, at most {MOST_PROCESSES}; default: 1",
     )
@@ -131,9 +124,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _number_of_processes(text: str) -> int:
+    value = positive_integer(text)
+    if value > MOST_PROCESSES:
+        raise argparse.ArgumentTypeError(f"must be at most {MOST_PROCESSES}, got {text!r}")
+    return value
+
+
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except GraceError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    run_command(main)

@@ -6,8 +6,7 @@ A closed loop keeps N calls under way: it shows the server's highest rate, not i
 given rate.
 
 Before the clock starts, each connection carries one call that the result leaves out, since the
-first call of a connection is slow on both sides. The event loop waits with select(), whose
-time-outs are exact to microseconds; those of epoll and uvloop are whole milliseconds.
+first call of a connection is slow on both sides.
 """
 
 import asyncio
@@ -17,27 +16,15 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import grpc
 import numpy as np
 import numpy.typing as npt
 
-from grace.bench.load.calls import Call, LoadRun, ServerTimes, status_name
 from grace.bench.load.shots import Shot
 from grace.configs.errors import InputError
 from grace.proto.retrieval_pb2 import DESCRIPTOR, RetrieveResponse
-
-__all__ = [
-    "FINISH_SECONDS",
-    "ClosedLoop",
-    "Load",
-    "OpenLoop",
-    "Part",
-    "Progress",
-    "poisson_arrivals",
-    "run_load",
-]
 
 FINISH_SECONDS = 20.0
 CONNECT_SECONDS = 10.0
@@ -80,11 +67,71 @@ class ClosedLoop:
 Load: TypeAlias = OpenLoop | ClosedLoop
 
 
+class ServerTimes(NamedTuple):
+    """The timings of one reply, in microseconds."""
+
+    queue: int
+    input: int
+    features: int
+    generate: int
+    post: int
+
+
+STAGES = ServerTimes._fields[1:]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call. Times are in seconds since the load began.
+
+    intended   when the load meant to make the call: latency counts from here
+    status     in ghz's spelling, such as OK or ResourceExhausted
+    reason     the server's `grace-reason`, empty if it gave none
+    withdrawn  this client cancelled the call, on purpose or at the end of the load: the server made
+               no error
+    """
+
+    intended: float
+    sent: float
+    ended: float
+    status: str
+    reason: str = ""
+    text: str = ""
+    server: ServerTimes | None = None
+    withdrawn: bool = False
+
+    @property
+    def latency(self) -> float:
+        return self.ended - self.intended
+
+    @property
+    def lateness(self) -> float:
+        """The client's own delay."""
+        return self.sent - self.intended
+
+    @property
+    def error(self) -> str:
+        """The error in ghz's words; empty for a call that succeeded or was withdrawn."""
+        if self.status == "OK" or self.withdrawn:
+            return ""
+        return f"rpc error: code = {self.status} desc = {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRun:
+    """A finished load; `seconds` last to the end of its last call, `calls` have no warm-up call."""
+
+    address: str
+    began: datetime
+    seconds: float
+    calls: tuple[Call, ...]
+    warm_up_calls: int
+    processes: int = 1
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """The share of one of `of` client processes: call or caller `number`, `number` + `of`, ...
-
-    An open loop's calls and their times are the same for every number of processes.
 
     begin  called when the connections are warm: waits for the other processes and returns when the
            load begins, on the clock of `time.perf_counter`, which all processes of a machine share
@@ -124,7 +171,12 @@ def run_load(
                 )
                 for _ in range(connections)
             ]
-            await _connect(address, channels, connect_seconds)
+            ready = asyncio.gather(*(channel.channel_ready() for channel in channels))
+            try:
+                await asyncio.wait_for(ready, connect_seconds)
+            except TimeoutError:
+                fault = f"{address}: no server answers there; start one with `grace serve`"
+                raise InputError(fault) from None
             methods: list[_Method] = [channel.unary_unary(_METHOD) for channel in channels]
             await _warm_up(methods, shots, warm_up_seconds)
             begin = part.begin()
@@ -134,28 +186,21 @@ def run_load(
             caller = _Caller(methods, shots, begin, part.of)
             reporting = asyncio.create_task(_report(caller, progress))
             try:
-                if isinstance(load, OpenLoop):
-                    await _open_loop(caller, load, part)
-                else:
-                    await _closed_loop(caller, load, part)
+                await (
+                    _open_loop(caller, load, part)
+                    if isinstance(load, OpenLoop)
+                    else _closed_loop(caller, load, part)
+                )
             finally:
                 reporting.cancel()
             return LoadRun(address, began, caller.now(), tuple(caller.ended), len(methods))
 
     def event_loop() -> asyncio.AbstractEventLoop:
+        # select()'s time-outs are exact to microseconds; epoll's and uvloop's are milliseconds.
         return asyncio.SelectorEventLoop(selectors.SelectSelector())
 
     with asyncio.Runner(loop_factory=event_loop) as runner:
         return runner.run(run())
-
-
-async def _connect(address: str, channels: Sequence[grpc.aio.Channel], seconds: float) -> None:
-    ready = asyncio.gather(*(channel.channel_ready() for channel in channels))
-    try:
-        await asyncio.wait_for(ready, seconds)
-    except TimeoutError:
-        fault = f"{address}: no server answers there; start one with `grace serve`"
-        raise InputError(fault) from None
 
 
 async def _warm_up(methods: Sequence[_Method], shots: Sequence[Shot], seconds: float) -> None:
@@ -203,10 +248,7 @@ class _Caller:
     def __init__(
         self, methods: Sequence[_Method], shots: Sequence[Shot], begin: float, of: int = 1
     ) -> None:
-        self._methods = methods
-        self._of = of
-        self._shots = shots
-        self._begin = begin
+        self._methods, self._shots, self._begin, self._of = methods, shots, begin, of
         self._under_way: set[grpc.aio.UnaryUnaryCall[bytes, bytes]] = set()
         self.ended: list[Call] = []
 
@@ -235,10 +277,17 @@ class _Caller:
                 raise  # the whole client is being stopped, not this call
             self.ended.append(Call(intended, sent, self.now(), "Canceled", withdrawn=True))
         else:
-            ended = self.now()
-            self.ended.append(Call(intended, sent, ended, "OK", server=_server_times(reply)))
+            ended, times = self.now(), RetrieveResponse.FromString(reply).timings
+            server = ServerTimes(*(getattr(times, f"{name}_us") for name in ServerTimes._fields))
+            self.ended.append(Call(intended, sent, ended, "OK", server=server))
         finally:
             self._under_way.discard(call)
+
+
+def status_name(code: grpc.StatusCode) -> str:
+    """Return Go's name of a status, which is also ghz's."""
+    names = {grpc.StatusCode.OK: "OK", grpc.StatusCode.CANCELLED: "Canceled"}
+    return names.get(code) or code.name.title().replace("_", "")
 
 
 def _reason(error: grpc.aio.AioRpcError) -> str:
@@ -246,9 +295,3 @@ def _reason(error: grpc.aio.AioRpcError) -> str:
         if name == "grace-reason":
             return value if isinstance(value, str) else value.decode()
     return ""
-
-
-def _server_times(reply: bytes) -> ServerTimes:
-    times = RetrieveResponse.FromString(reply).timings
-    stages = (times.input_us, times.features_us, times.generate_us, times.post_us)
-    return ServerTimes(times.queue_us, *stages)

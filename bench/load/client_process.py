@@ -10,25 +10,28 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from multiprocessing import connection, get_context
+from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
-from grace.bench.load.calls import LoadRun
-from grace.bench.load.client import ClosedLoop, Load, OpenLoop, Part, Progress, run_load
-from grace.bench.load.result import read_result
+from grace.bench.load.client import (
+    CONNECT_SECONDS,
+    ClosedLoop,
+    Load,
+    LoadRun,
+    OpenLoop,
+    Part,
+    Progress,
+    run_load,
+)
+from grace.bench.load.ghz import read_result
 from grace.bench.load.shots import Shot
 from grace.configs.errors import GraceError, InputError
 
-__all__ = ["merged", "run_in_a_process", "run_together"]
-
 _NOTICE_SECONDS = 0.1  # the begin is announced this long ahead, so that no process hears it late
 _PROGRESS_SECONDS = 0.5
-_READY = "ready"
-
-_Team = Sequence[tuple[SpawnProcess, Connection]]
 
 
 def run_in_a_process(
@@ -46,16 +49,18 @@ def run_in_a_process(
     `connections`.
     """
     out.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "grace.bench.load", "--address", address, "--data", str(data)]
-    command += ["--seconds", str(load.seconds), "--connections", str(connections)]
-    command += ["--processes", str(processes)]
+    options: dict[str, Any] = {
+        "address": address, "data": data, "seconds": load.seconds, "connections": connections,
+        "processes": processes, "out": out,
+    }  # fmt: skip
     if isinstance(load, OpenLoop):
-        command += ["--rate", str(load.rate), "--seed", str(load.seed)]
+        options |= {"rate": load.rate, "seed": load.seed}
     else:
-        command += ["--in-flight", str(load.in_flight)]
+        options["in-flight"] = load.in_flight
     if timeout_ms is not None:
-        command += ["--timeout-ms", str(timeout_ms)]
-    subprocess.run([*command, "--out", str(out)], check=False)
+        options["timeout-ms"] = timeout_ms
+    given = [f"--{name}={value}" for name, value in options.items()]
+    subprocess.run([sys.executable, "-m", "grace.bench.load", *given], check=False)
     if not out.exists():
         raise InputError(f"{address}: the client could not make the load; it printed why above")
     return read_result(out)
@@ -68,6 +73,7 @@ def run_together(
     processes: int = 1,
     connections: int = 4,
     progress: Progress = lambda seconds: None,
+    connect_seconds: float = CONNECT_SECONDS,
 ) -> LoadRun:
     """Make the load from N processes with `connections` each; from this process if N is 1."""
     if isinstance(load, ClosedLoop) and load.in_flight < processes:
@@ -76,19 +82,23 @@ def run_together(
             "under way each; lower --processes"
         )
     if processes == 1:
-        return run_load(address, shots, load, connections, progress)
+        return run_load(
+            address, shots, load, connections, progress, connect_seconds=connect_seconds
+        )
     context = get_context("spawn")  # a forked copy would lack gRPC's threads
     with ExitStack() as stack:
         team: list[tuple[SpawnProcess, Connection]] = []
         for number in range(processes):
             ours, theirs = context.Pipe()
-            arguments = (theirs, address, tuple(shots), load, connections, number, processes)
-            process = context.Process(target=_make_part, args=arguments, daemon=True)
+            given = (address, tuple(shots), load, connections, connect_seconds)
+            process = context.Process(
+                target=_make_part, args=(theirs, number, processes, *given), daemon=True
+            )
             process.start()
             stack.callback(_end, process, ours)
             theirs.close()
             team.append((process, ours))
-        _receive(address, team, lambda: None)  # every process is _READY
+        _receive(address, team, lambda: None)  # every process is ready
         begin = time.perf_counter() + _NOTICE_SECONDS
         for _, pipe in team:
             pipe.send(begin)
@@ -96,7 +106,7 @@ def run_together(
 
 
 def merged(runs: Sequence[LoadRun]) -> LoadRun:
-    """All calls in the order in which they ended, as one process records them."""
+    """Return all calls in the order in which they ended, as one process records them."""
     calls = sorted((call for run in runs for call in run.calls), key=lambda call: call.ended)
     return LoadRun(
         address=runs[0].address,
@@ -108,48 +118,49 @@ def merged(runs: Sequence[LoadRun]) -> LoadRun:
     )
 
 
-def _receive(address: str, team: _Team, tick: Callable[[], None]) -> list[Any]:
+def _receive(
+    address: str, team: Sequence[tuple[SpawnProcess, Connection]], tick: Callable[[], None]
+) -> list[Any]:
     """Return one message of each process; raise the error that a process sent."""
-    received: dict[int, Any] = {}
-    numbers = {pipe: number for number, (_, pipe) in enumerate(team)}
-    while len(received) < len(team):
-        waiting = [pipe for pipe, number in numbers.items() if number not in received]
-        for pipe in connection.wait(waiting, _PROGRESS_SECONDS):
-            assert isinstance(pipe, Connection)
-            number = numbers[pipe]
-            try:
-                received[number] = pipe.recv()
-            except EOFError:
-                process = team[number][0]
-                process.join()
-                raise InputError(
-                    f"{address}: process {number} of {len(team)} of the load ended with exit code "
-                    f"{process.exitcode}; what it printed is above"
-                ) from None
-            if isinstance(received[number], GraceError):
-                raise received[number]
-        tick()
-    return [received[number] for number in range(len(team))]
+    received = []
+    for number, (process, pipe) in enumerate(team):
+        try:
+            while not pipe.poll(_PROGRESS_SECONDS):
+                tick()
+            received.append(pipe.recv())
+        except EOFError:
+            process.join()
+            raise InputError(
+                f"{address}: process {number} of {len(team)} of the load ended with exit code "
+                f"{process.exitcode}; what it printed is above"
+            ) from None
+        if isinstance(received[-1], GraceError):
+            raise received[-1]
+    return received
 
 
 def _make_part(
     pipe: Connection,
+    number: int,
+    of: int,
     address: str,
     shots: tuple[Shot, ...],
     load: Load,
     connections: int,
-    number: int,
-    of: int,
+    connect_seconds: float,
 ) -> None:
-    """The body of a client process: report ready, receive the begin, send the run or an error."""
+    """Report ready, receive the begin, make the load's part, and send the run or an error."""
 
     def begin() -> float:
-        pipe.send(_READY)
+        pipe.send("ready")
         at: float = pipe.recv()
         return at
 
+    part = Part(number, of, begin)
     try:
-        pipe.send(run_load(address, shots, load, connections, part=Part(number, of, begin)))
+        pipe.send(
+            run_load(address, shots, load, connections, part=part, connect_seconds=connect_seconds)
+        )
     except GraceError as error:
         pipe.send(error)
 

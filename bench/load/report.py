@@ -2,25 +2,29 @@
 
     python -m grace.bench.load.report build/load/rate-*.json --out build/load/report.html
 
-Reads results of `python -m grace.bench.load` and of ghz (--format json).
+Reads results of `python -m grace.bench.load` and of ghz (--format json). The only module of this
+package that needs matplotlib, the extra `plots`.
 """
 
-import argparse
 import base64
-import sys
+import io
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from grace.bench.load.arguments import out_file
-from grace.bench.load.client import FINISH_SECONDS
-from grace.bench.load.plots import draw_loads
-from grace.bench.load.result import LATENESS_LIMIT, LATENESS_SHARE
-from grace.bench.load.summary import PERCENTAGES, RunSummary, read_summary
-from grace.bench.result_file import machine
-from grace.configs.errors import GraceError
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-__all__ = ["main", "write_report"]
+from grace.bench.load.client import FINISH_SECONDS
+from grace.bench.load.ghz import (
+    LATENESS_LIMIT,
+    LATENESS_SHARE,
+    SHOWN_PERCENTAGES,
+    RunSummary,
+    read_summary,
+)
+from grace.bench.load.options import out_file, parser_of, run_command
+from grace.bench.result_file import machine
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 75em; padding: 0 1em }
@@ -56,29 +60,27 @@ _STAGES_LEGEND = {
     "overhead": "the rest of the latency: gRPC in client and server, the network between them, "
     "and the client's lateness.",
 }
+_GOOD, _BAD, _GREY = "#1f4e8c", "#c0392b", "#98a3b3"
+_PERCENTAGES = {50: "#7fa6d6", 90: "#3f76b5", 99: "#1f4e8c"}
 
 
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m grace.bench.load.report",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("grace.bench.load.report", __doc__)
     parser.add_argument("results", type=Path, nargs="+", help="result files, ours or ghz's")
     parser.add_argument(
         "--out", type=out_file, required=True, help="HTML file; a PNG goes next to it"
     )
     options = parser.parse_args(arguments)
-    write_report([read_summary(path) for path in options.results], options.out)
+    write_report(options.results, options.out)
     count = len(options.results)
     print(f"{options.out}: {count} load{'' if count == 1 else 's'}")
 
 
-def write_report(runs: Sequence[RunSummary], out: Path) -> None:
+def write_report(results: Sequence[Path], out: Path) -> None:
     """Write the page to `out` and its picture under the same name with .png."""
-    ordered = sorted(runs, key=lambda run: run.offered)
-    picture = draw_loads(ordered)
-    out.write_text(_page(ordered, picture), encoding="utf-8")
+    runs = sorted(map(read_summary, results), key=lambda run: run.offered)
+    picture = draw_loads(runs)
+    out.write_text(_page(runs, picture), encoding="utf-8")
     out.with_suffix(".png").write_bytes(picture)
 
 
@@ -95,8 +97,22 @@ def _page(runs: Sequence[RunSummary], picture: bytes) -> str:
             for run in runs
             if run.invalid_because
         ),
-        *_reasons(runs),
-        *_stages(runs),
+    ]
+    if names := sorted({name for run in runs for name in run.reasons}):
+        reasons = [[f"{x.offered:g}", *(f"{x.reasons.get(n, 0):,}" for n in names)] for x in runs]
+        parts += ["<h2>Failures by reason</h2>", _table(("offered/s", *names), reasons)]
+    else:
+        parts.append("<p>No call failed.</p>")
+    if measured := [run for run in runs if run.stages_ms]:
+        names = list(measured[0].stages_ms)
+        stages = [[f"{x.offered:g}", *(f"{x.stages_ms[n]:.2f}" for n in names)] for x in measured]
+        parts += [
+            "<h2>Where the time went: medians in ms</h2>",
+            "<p>From the replies' timings.</p>",
+            _table(("offered/s", *names), stages),
+            _legend(_STAGES_LEGEND),
+        ]
+    parts += [
         "<h2>Against offered load, and over time</h2>",
         f"<p><img alt='latencies and outcomes' src='data:image/png;base64,{data}'></p>",
         "</body></html>\n",
@@ -105,35 +121,11 @@ def _page(runs: Sequence[RunSummary], picture: bytes) -> str:
 
 
 def _cells(run: RunSummary) -> list[str]:
-    latencies = [f"{run.latency_ms[p]:.1f}" if run.latency_ms else "-" for p in PERCENTAGES]
+    latencies = [f"{run.latency_ms[p]:.1f}" if run.latency_ms else "-" for p in SHOWN_PERCENTAGES]
     counts = [f"{count:,}" for count in (run.count, run.ok, run.failed, run.withdrawn)]
     rates = [f"{run.offered:g}", f"{run.answered_per_second:,.1f}"]
     late = "-" if run.late_ms is None else f"{run.late_ms:.1f}"
     return [*rates, *counts, *latencies, f"{run.slowest_ms:.1f}", late, run.client]
-
-
-def _reasons(runs: Sequence[RunSummary]) -> list[str]:
-    names = sorted({name for run in runs for name in run.reasons})
-    if not names:
-        return ["<p>No call failed.</p>"]
-    rows = [[f"{run.offered:g}", *(f"{run.reasons.get(n, 0):,}" for n in names)] for run in runs]
-    return ["<h2>Failures by reason</h2>", _table(("offered/s", *names), rows)]
-
-
-def _stages(runs: Sequence[RunSummary]) -> list[str]:
-    measured = [run for run in runs if run.stages_ms]
-    if not measured:
-        return []
-    names = list(measured[0].stages_ms)
-    rows = [
-        [f"{run.offered:g}", *(f"{run.stages_ms[name]:.2f}" for name in names)] for run in measured
-    ]
-    return [
-        "<h2>Where the time went: medians in ms</h2>",
-        "<p>From the replies' timings.</p>",
-        _table(("offered/s", *names), rows),
-        _legend(_STAGES_LEGEND),
-    ]
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -149,8 +141,61 @@ def _legend(lines: dict[str, str]) -> str:
     return "<ul class='legend'>\n" + "\n".join(items) + "\n</ul>"
 
 
+def draw_loads(runs: Sequence[RunSummary]) -> bytes:
+    """Draw percentiles and outcomes against the offered load, then each run's calls over time."""
+    figure = Figure(figsize=(11, 4 + 3 * len(runs)), layout="constrained")
+    heights = [4, *[3] * len(runs)]
+    parts = figure.subfigures(1 + len(runs), 1, height_ratios=heights, squeeze=False)[:, 0]
+    percentiles, outcomes = parts[0].subplots(1, 2)
+    _percentiles(percentiles, [run for run in runs if run.latency_ms])
+    _outcomes(outcomes, runs)
+    for part, run in zip(parts[1:], runs, strict=True):
+        _over_time(part.subplots(), run)
+    out = io.BytesIO()
+    figure.savefig(out, format="png", dpi=110)
+    return out.getvalue()
+
+
+def _percentiles(axes: Axes, runs: Sequence[RunSummary]) -> None:
+    offered = [run.offered for run in runs]
+    for percentage, colour in _PERCENTAGES.items():
+        latencies = [run.latency_ms[percentage] for run in runs]
+        axes.plot(offered, latencies, marker="o", color=colour, label=f"P{percentage}")
+    axes.set(xlabel="offered, calls/s", ylabel="latency of OK calls, ms", title="Percentiles")
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend()
+
+
+def _outcomes(axes: Axes, runs: Sequence[RunSummary]) -> None:
+    names = [f"{run.offered:g}" for run in runs]
+    below = [0.0] * len(runs)
+    for label, colour, counts in (
+        ("OK", _GOOD, [run.ok for run in runs]),
+        ("failed", _BAD, [run.failed for run in runs]),
+        ("withdrawn by the client", _GREY, [run.withdrawn for run in runs]),
+    ):
+        axes.bar(names, counts, bottom=below, color=colour, label=label, width=0.6)
+        below = [low + count for low, count in zip(below, counts, strict=True)]
+    axes.set(xlabel="offered, calls/s", ylabel="calls", title="Outcomes")
+    axes.grid(axis="y", alpha=0.3)
+    axes.legend()
+
+
+def _over_time(axes: Axes, run: RunSummary) -> None:
+    for label, colour, good in (("OK", _GOOD, True), ("not OK", _BAD, False)):
+        points = [point for point in run.points if point.ok is good]
+        seconds = [point.second for point in points]
+        latencies = [point.latency_ms for point in points]
+        named = label if points else None
+        axes.scatter(seconds, latencies, s=3, color=colour, label=named, rasterized=True)
+    title = f"{run.offered:g} calls/s offered, {run.answered_per_second:,.0f}/s answered OK"
+    axes.set(xlabel="second of the load", ylabel="latency, ms", title=title)
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    if run.points:
+        axes.legend(markerscale=4, loc="upper right")
+
+
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except GraceError as error:
-        sys.exit(f"error: {error}")
+    run_command(main)

@@ -14,8 +14,6 @@ from typing import Any
 from grace.client import request_of_json
 from grace.configs.errors import InputError, RequestError
 
-__all__ = ["WIRE", "Shot", "read_requests", "read_shots", "write_ghz_data", "write_wire"]
-
 WIRE = ".wire"
 _LENGTH_BYTES = 4
 
@@ -31,12 +29,8 @@ class Shot:
 
 def read_requests(path: Path) -> tuple[dict[str, Any], ...]:
     """Read a file of JSON lines, such as `grace synth` writes."""
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; `grace synth` writes one") from None
     requests = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(_content(path).decode().split("\n"), 1):
         if not line.strip():
             continue
         try:
@@ -65,19 +59,13 @@ def read_shots(path: Path, timeout_seconds: float | None) -> tuple[Shot, ...]:
 
 
 def write_wire(bodies: Iterable[bytes], path: Path) -> None:
-    with path.open("wb") as file:
-        for body in bodies:
-            file.write(len(body).to_bytes(_LENGTH_BYTES, "little"))
-            file.write(body)
+    path.write_bytes(
+        b"".join(len(body).to_bytes(_LENGTH_BYTES, "little") + body for body in bodies)
+    )
 
 
-def _read_wire(path: Path) -> tuple[bytes, ...]:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
-    bodies: list[bytes] = []
-    at = 0
+def _read_wire(path: Path) -> list[bytes]:
+    content, bodies, at = _content(path), list[bytes](), 0
     while at < len(content):
         begin = at + _LENGTH_BYTES
         at = begin + int.from_bytes(content[at:begin], "little")
@@ -86,7 +74,14 @@ def _read_wire(path: Path) -> tuple[bytes, ...]:
         bodies.append(content[begin:at])
     if not bodies:
         raise InputError(f"{path}: holds no request")
-    return tuple(bodies)
+    return bodies
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; `grace synth` writes one") from None
 
 
 def write_ghz_data(requests: Path, out: Path) -> None:

@@ -10,29 +10,37 @@ our own client if not.
 import argparse
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from grace.bench.load.arguments import positive_integer
 from grace.bench.load.client import OpenLoop
 from grace.bench.load.client_process import run_in_a_process
+from grace.bench.load.options import parser_of, positive_integer, run_command
 from grace.bench.load.report import write_report
 from grace.bench.load.shots import write_ghz_data
-from grace.bench.load.summary import read_summary
 from grace.bench.load.tiny_server import write_tiny_server_files
-from grace.bench.running_server import GRACE_SERVE, RunningServer
-from grace.configs.errors import GraceError, InputError
-
-__all__ = ["main"]
+from grace.bench.running_server import RunningServer
+from grace.configs.errors import InputError
 
 _GHZ_CONFIG = Path(__file__).with_name("ghz.json")
 
 
 def main(arguments: Sequence[str]) -> None:
-    options = _parser().parse_args(arguments)
+    parser = parser_of("grace.bench.load.sweep", __doc__)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the page and results")
+    parser.add_argument("--address", help="HOST:PORT of a running server")
+    parser.add_argument("--data", type=Path, help="requests as JSON lines")
+    parser.add_argument(
+        "--rates", type=positive_integer, nargs="+", default=[100, 200, 300, 400, 600]
+    )
+    parser.add_argument("--seconds", type=positive_integer, default=10, help="of each rate")
+    parser.add_argument("--connections", type=positive_integer, default=4)
+    parser.add_argument(
+        "--timeout-ms", type=positive_integer, default=1000, help="deadline of every call"
+    )
+    options = parser.parse_args(arguments)
     if options.address is not None and options.data is None:
         raise InputError(
             f"--address {options.address} needs --data, requests for that server's catalogue; "
@@ -42,15 +50,16 @@ def main(arguments: Sequence[str]) -> None:
     with ExitStack() as stack:
         address, data = options.address, options.data
         if address is None:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            files = write_tiny_server_files(folder)
-            command = (*GRACE_SERVE, "--config", files.write_config("serve.yaml"))
-            server = stack.enter_context(RunningServer(command, options.out / "server.log"))
+            files = write_tiny_server_files(
+                Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            )
+            config = files.write_config("serve.yaml")
+            server = stack.enter_context(RunningServer(config, options.out / "server.log"))
             address, data = server.address, data or files.requests
             print(f"a server of the tiny catalogue listens at {address}")
         results = [_load(address, data, rate, options) for rate in options.rates]
     page = options.out / "report.html"
-    write_report([read_summary(result) for result in results], page)
+    write_report(results, page)
     print(f"{page}: the page; {page.with_suffix('.png')}: its pictures")
 
 
@@ -64,35 +73,11 @@ def _load(address: str, data: Path, rate: int, options: argparse.Namespace) -> P
         command += ["--timeout", f"{options.timeout_ms}ms", "--output", str(result), address]
         print(f"ghz: {rate} calls a second for {options.seconds} s")
         subprocess.run(command, check=True)
-        return result
-    load = OpenLoop(rate, options.seconds)
-    run_in_a_process(address, data, load, result, options.connections, options.timeout_ms)
+    else:
+        load = OpenLoop(rate, options.seconds)
+        run_in_a_process(address, data, load, result, options.connections, options.timeout_ms)
     return result
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m grace.bench.load.sweep",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--out", type=Path, required=True, help="folder of the page and results")
-    parser.add_argument("--address", help="HOST:PORT of a running server")
-    parser.add_argument("--data", type=Path, help="requests as JSON lines")
-    parser.add_argument(
-        "--rates", type=positive_integer, nargs="+", default=[100, 200, 300, 400, 600]
-    )
-    parser.add_argument("--seconds", type=positive_integer, default=10, help="of each rate")
-    parser.add_argument("--connections", type=positive_integer, default=4)
-    parser.add_argument(
-        "--timeout-ms", type=positive_integer, default=1000, help="deadline of every call"
-    )
-    return parser
-
-
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except GraceError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    run_command(main)

@@ -7,40 +7,43 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
-
-__all__ = ["ThreadTimes", "ThreadWatch"]
+from typing import NamedTuple, Self
 
 _SAMPLE_SECONDS = 0.25
-_PROC = Path("/proc")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _GROUP, _USER, _SYSTEM = 2, 11, 12  # places in `stat` after the name
 
+Thread = tuple[int, int]
+"""Process and thread."""
 
-@dataclass(frozen=True, slots=True)
-class ThreadTimes:
-    """Processor seconds so far, and names, by (process, thread); `at` is when they were read."""
 
-    seconds: Mapping[tuple[int, int], float]
-    names: Mapping[tuple[int, int], str]
+class ThreadTimes(NamedTuple):
+    """Processor seconds so far, and names; `at` is when they were read."""
+
+    seconds: Mapping[Thread, float]
+    names: Mapping[Thread, str]
     at: float
 
     @staticmethod
     def of_group(group: int) -> "ThreadTimes":
         """Read all processes of a process group, such as a server and those that it started."""
-        seconds: dict[tuple[int, int], float] = {}
-        names: dict[tuple[int, int], str] = {}
-        for task in _tasks(group):
+        seconds, names = {}, {}
+        for process in Path("/proc").glob("[0-9]*"):
             try:
-                fields, name = _stat(task), (task / "comm").read_text(encoding="utf-8")
-            except OSError:  # the thread has ended
+                own = int(_stat(process)[_GROUP]) == group
+                tasks = list((process / "task").iterdir()) if own else []
+            except OSError:  # the process has ended
                 continue
-            key = (int(task.parent.parent.name), int(task.name))
-            seconds[key] = (int(fields[_USER]) + int(fields[_SYSTEM])) / _TICKS
-            names[key] = name.strip()
+            for task in tasks:
+                try:
+                    fields, name = _stat(task), (task / "comm").read_text(encoding="utf-8")
+                except OSError:  # the thread has ended
+                    continue
+                key = int(process.name), int(task.name)
+                seconds[key] = (int(fields[_USER]) + int(fields[_SYSTEM])) / _TICKS
+                names[key] = name.strip()
         return ThreadTimes(seconds, names, time.time())
 
     def busiest(self, before: "ThreadTimes", least: float = 0.02) -> dict[str, float]:
@@ -53,7 +56,7 @@ class ThreadTimes:
         busy = sorted(shares.items(), key=lambda each: -each[1])
         return {name: round(share, 3) for name, share in busy if share >= least}
 
-    def _labels(self) -> dict[tuple[int, int], str]:
+    def _labels(self) -> dict[Thread, str]:
         """Such as "1 main", "1 cuda-EvtHandlr", "2 python3 #5": processes are numbered from 1."""
         places = {pid: place for place, pid in enumerate(sorted({p for p, _ in self.names}), 1)}
         count = Counter((pid, name) for (pid, _), name in self.names.items())
@@ -92,15 +95,6 @@ class ThreadWatch:
     def _watch(self) -> None:
         while not self._stop.wait(_SAMPLE_SECONDS):
             self._samples.append(ThreadTimes.of_group(self._group))
-
-
-def _tasks(group: int) -> Iterator[Path]:
-    for process in _PROC.glob("[0-9]*"):
-        try:
-            if int(_stat(process)[_GROUP]) == group:
-                yield from list((process / "task").iterdir())
-        except OSError:  # the process has ended
-            continue
 
 
 def _stat(folder: Path) -> list[str]:

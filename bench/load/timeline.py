@@ -2,19 +2,11 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from grace.bench.load.calls import STAGES
-
-__all__ = ["LANES", "Slice", "busy_share", "read_timeline", "window", "write_window"]
-
-LANES = STAGES
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(NamedTuple):
     """A stage's work on one batch, in seconds of the trace's clock; `event` is the trace's own."""
 
     stage: str
@@ -26,17 +18,11 @@ class Slice:
 
 def read_timeline(path: Path) -> tuple[Slice, ...]:
     """Return the slices of a Chrome trace that `grace serve --timeline` wrote, by begin."""
-    trace = json.loads(path.read_text(encoding="utf-8"))
+    events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
     slices = [
-        Slice(
-            stage=event["name"],
-            begin=event["ts"] / 1e6,
-            end=(event["ts"] + event["dur"]) / 1e6,
-            requests=event["args"]["requests"],
-            event=event,
-        )
-        for event in trace["traceEvents"]
-        if event["ph"] == "X"
+        Slice(e["name"], e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6, e["args"]["requests"], e)
+        for e in events
+        if e["ph"] == "X"
     ]
     return tuple(sorted(slices, key=lambda part: part.begin))
 
@@ -54,6 +40,12 @@ def busy_share(slices: Sequence[Slice], stage: str, begin: float, end: float) ->
 def window(slices: Sequence[Slice], begin: float, end: float) -> tuple[Slice, ...]:
     """Return the slices that touch [begin, end]."""
     return tuple(part for part in slices if part.begin < end and part.end > begin)
+
+
+def generated_batches(slices: Sequence[Slice], begin: float, end: float) -> tuple[int, float]:
+    """Return how many batches were generated in [begin, end], and their mean size."""
+    sizes = [part.requests for part in window(slices, begin, end) if part.stage == "generate"]
+    return len(sizes), sum(sizes) / max(1, len(sizes))
 
 
 def write_window(trace: Path, slices: Sequence[Slice], out: Path) -> None:

@@ -15,8 +15,6 @@ from grace.catalogues.synth import preset_spec, write_folder
 from grace.index.builder import BuildSpec, build
 from grace.model.checkpoints.init import load_model_config, write_random
 
-__all__ = ["SEED", "TINY", "TinyServerFiles", "write_tiny_server_files"]
-
 TINY = Path(configs.__file__).parent / "tiny.yaml"
 SEED = 1
 

@@ -1,7 +1,6 @@
 """What the engine is measured against: the paper's rungs L0 to L3, and other systems.
 
 They compute the function of `grace.model.definition.beam_search`, and the product does not use
-them. `dense_search` is the decoder of L0 to L3, with `attention` and `coalesced_triton`;
-`EveryToken` replaces the catalogue where there are no constraints; `hf_t5` and `static_mask` are
-the other systems.
+them. `dense_search` is the decoder of L0 to L3, with `attention` and `coalesced_triton`; `hf_t5`
+and `static_mask` are the other systems.
 """

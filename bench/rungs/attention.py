@@ -11,16 +11,6 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-__all__ = [
-    "DenseCache",
-    "append",
-    "attend_sdpa",
-    "beams_as_queries",
-    "beams_as_rows",
-    "sdpa_over_cache",
-    "spread_to_rows",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class DenseCache:
@@ -96,7 +86,6 @@ def beams_as_queries(queries: Tensor, keys: Tensor, values: Tensor, scale: float
 
 
 def _flash(tensor: Tensor) -> AbstractContextManager[None]:
-    half = tensor.dtype in (torch.float16, torch.bfloat16)
-    if tensor.is_cuda and half:
+    if tensor.is_cuda and tensor.dtype in (torch.float16, torch.bfloat16):
         return sdpa_kernel(SDPBackend.FLASH_ATTENTION)
     return nullcontext()

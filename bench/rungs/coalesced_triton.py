@@ -6,7 +6,7 @@ A program takes `rows` beam rows of one head, with t + 1 keys each. Their scores
 reads the QKV projection's output in place and writes the step's keys and values into the cache.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import triton
@@ -15,11 +15,8 @@ from torch import Tensor
 
 from grace.bench.rungs.attention import DenseCache, append
 
-__all__ = ["TILES", "Tile", "attend_coalesced", "attend_fused", "coalesced_over_cache"]
 
-
-@dataclass(frozen=True, slots=True)
-class Tile:
+class Tile(NamedTuple):
     """How a launch cuts its work: beam rows per program, at least 16 for tensor cores; warps."""
 
     rows: int = 16
@@ -44,18 +41,6 @@ def attend_coalesced(
     return coalesced_over_cache(qkv, cache, step, bias, scale, tile)
 
 
-def coalesced_over_cache(
-    qkv: Tensor,
-    cache: DenseCache,
-    step: int,
-    bias: Tensor | None,
-    scale: float,
-    tile: Tile = DEFAULT_TILE,
-) -> Tensor:
-    """Attend over a cache that has the step."""
-    return _launch(qkv, cache, step, bias, scale, tile, fused=False)
-
-
 def attend_fused(
     qkv: Tensor,
     cache: DenseCache,
@@ -65,10 +50,10 @@ def attend_fused(
     tile: Tile = DEFAULT_TILE,
 ) -> Tensor:
     """Do what attend_sdpa does, in one kernel."""
-    return _launch(qkv, cache, step, bias, scale, tile, fused=True)
+    return coalesced_over_cache(qkv, cache, step, bias, scale, tile, fused=True)
 
 
-def _launch(
+def coalesced_over_cache(
     qkv: Tensor,
     cache: DenseCache,
     step: int,
@@ -76,8 +61,9 @@ def _launch(
     scale: float,
     tile: Tile,
     *,
-    fused: bool,
+    fused: bool = False,
 ) -> Tensor:
+    """Attend over a cache that has the step, or, if fused, gets it."""
     rows, _, heads, d_head = qkv.shape
     if not (qkv.is_contiguous() and cache.keys.is_contiguous() and cache.values.is_contiguous()):
         raise ValueError("qkv and the cache must be contiguous; copy them before")

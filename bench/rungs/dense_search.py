@@ -8,13 +8,13 @@ values on the host.
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import partial
-from typing import Protocol
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
+from torch.nn.functional import gelu, linear, pad
 
 from grace.bench.rungs.attention import (
     DenseCache,
@@ -29,26 +29,6 @@ from grace.configs.generation import BeamProfile
 from grace.kernels.encoder.norm_and_gates import rms_norm_reference as rms_norm
 from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import UserContext
-from grace.model.definition.spec import DecoderSpec
-
-__all__ = [
-    "DENSE_RUNGS",
-    "L0",
-    "L1",
-    "L2",
-    "L3",
-    "PLAIN",
-    "DenseGenerated",
-    "DenseSelfAttention",
-    "LayerWeights",
-    "Pieces",
-    "Rung",
-    "RungWeights",
-    "compiled_pieces",
-    "dense_search",
-    "require_full_contexts",
-    "tiled",
-]
 
 
 class DenseSelfAttention(Protocol):
@@ -70,98 +50,70 @@ class Rung:
     name: str
     self_attention: DenseSelfAttention
     cross_attention: Callable[[Tensor, Tensor, Tensor, float], Tensor]
-    spreads: bool
+    spreads: bool = False
+
+    def tiled(self, tiles: Sequence[Tile]) -> "Rung":
+        """Return L2 or L3 with its kernel's tile of each step."""
+        kernel = {"L2": attend_coalesced, "L3": attend_fused}[self.name]
+
+        def attend(
+            qkv: Tensor, cache: DenseCache, step: int, bias: Tensor | None, scale: float
+        ) -> Tensor:
+            return kernel(qkv, cache, step, bias, scale, tiles[step])
+
+        return replace(self, self_attention=attend)
 
 
 L0 = Rung("L0", attend_sdpa, beams_as_rows, spreads=True)
-L1 = Rung("L1", attend_sdpa, beams_as_queries, spreads=False)
-L2 = replace(L1, name="L2", self_attention=attend_coalesced)
-L3 = replace(L1, name="L3", self_attention=attend_fused)
-DENSE_RUNGS = (L0, L1, L2, L3)
+L1 = Rung("L1", attend_sdpa, beams_as_queries)
+L2 = Rung("L2", attend_coalesced, beams_as_queries)
+L3 = Rung("L3", attend_fused, beams_as_queries)
+DENSE_RUNGS = {rung.name: rung for rung in (L0, L1, L2, L3)}
 
 
-def tiled(rung: Rung, tiles: Sequence[Tile]) -> Rung:
-    """Return L2 or L3 with its kernel's tile of each step; L0 and L1 have no tiles."""
-    kernel = {L2.name: attend_coalesced, L3.name: attend_fused}.get(rung.name)
-    if kernel is None:
-        return rung
-    by_step = tuple(partial(kernel, tile=tile) for tile in tiles)
+class RungDecoder(NamedTuple):
+    """A decoder's weights in the type that is computed in; `plain` has its shape.
 
-    def attend(
-        qkv: Tensor, cache: DenseCache, step: int, bias: Tensor | None, scale: float
-    ) -> Tensor:
-        return by_step[step](qkv, cache, step, bias, scale)
-
-    return replace(rung, self_attention=attend)
-
-
-@dataclass(frozen=True, slots=True)
-class LayerWeights:
-    """One layer's weights, named and shaped as in model/definition/decoder.py."""
-
-    self_norm: Tensor
-    qkv: Tensor
-    self_out: Tensor
-    cross_norm: Tensor
-    cross_q: Tensor
-    cross_k: Tensor
-    cross_v: Tensor
-    cross_out: Tensor
-    ffn_norm: Tensor
-    ffn_in: Tensor
-    ffn_out: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class RungWeights:
-    """A decoder's weights, unchanged, in the type that is computed in.
-
-    heads  [vocab_sizes[t] + extra rows, d] per step
-    bias   [H, L], or None where it is zero: FlashAttention takes none
+    layers  weights named and shaped as in model/definition/decoder.py
+    heads   [vocab_sizes[t] + extra rows, d] per step
+    bias    [H, L], or None where it is zero: FlashAttention takes none
     """
 
-    spec: DecoderSpec
-    vocab_sizes: tuple[int, ...]
-    scale: float
+    plain: Decoder
     start: Tensor
     embed: Tensor
+    layers: tuple[SimpleNamespace, ...]
+    final_norm: Tensor
     heads: tuple[Tensor, ...]
     bias: Tensor | None
-    final_norm: Tensor
-    layers: tuple[LayerWeights, ...]
 
     @staticmethod
-    def of(decoder: Decoder, device: torch.device, dtype: torch.dtype) -> "RungWeights":
-        state = {
-            name: weight.detach().to(device, dtype)
-            for name, weight in decoder.state_dict(keep_vars=True).items()
-        }
-        names = [field.name for field in fields(LayerWeights)]
-        return RungWeights(
-            spec=decoder.spec,
-            vocab_sizes=decoder.vocab_sizes,
-            scale=decoder.scale,
-            start=state["start"],
-            embed=state["embed"],
-            heads=tuple(_head(decoder, state["head"], t) for t in range(decoder.sid_length)),
-            bias=state["bias"] if bool(decoder.bias.any()) else None,
-            final_norm=state["final_norm"],
-            layers=tuple(
-                LayerWeights(**{name: state[f"layers.{i}.{name}"] for name in names})
-                for i in range(decoder.spec.layers)
-            ),
+    def of(decoder: Decoder, device: torch.device, dtype: torch.dtype) -> "RungDecoder":
+        state = {name: x.to(device, dtype) for name, x in decoder.state_dict().items()}
+        layers: list[dict[str, Tensor]] = [{} for _ in decoder.layers]
+        for name, weight in state.items():
+            if name.startswith("layers."):
+                _, place, own = name.split(".")
+                layers[int(place)][own] = weight
+        widest = max(decoder.vocab_sizes)
+        heads = (
+            torch.cat([rows[:vocabulary], rows[widest : widest + extra]])
+            for rows, vocabulary, extra in zip(
+                state["head"], decoder.vocab_sizes, decoder.extra, strict=True
+            )
+        )
+        return RungDecoder(
+            decoder,
+            state["start"],
+            state["embed"],
+            tuple(SimpleNamespace(**layer) for layer in layers),
+            state["final_norm"],
+            tuple(heads),
+            state["bias"] if bool(decoder.bias.any()) else None,
         )
 
 
-def _head(decoder: Decoder, head: Tensor, step: int) -> Tensor:
-    """The rows of the step's tokens, then those that only enter its normaliser."""
-    widest, extra = max(decoder.vocab_sizes), decoder.extra[step]
-    rows = head[step]
-    return torch.cat([rows[: decoder.vocab_sizes[step]], rows[widest : widest + extra]])
-
-
-@dataclass(frozen=True, slots=True)
-class DenseGenerated:
+class DenseGenerated(NamedTuple):
     """Best first; dead ones score -inf and mean nothing.
 
     sids int32 [B, num_sids, L], scores float32 [B, num_sids]
@@ -171,8 +123,7 @@ class DenseGenerated:
     scores: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Pieces:
+class Pieces(NamedTuple):
     """The operations between the matrix products.
 
     norm      (x, gain, eps) -> normed x
@@ -196,7 +147,7 @@ def _activate(hidden: Tensor, ffn: str) -> Tensor:
     if ffn == "relu":
         return torch.relu(hidden)
     gate, value = hidden.chunk(2, dim=-1)
-    return torch.nn.functional.gelu(gate, approximate="tanh") * value
+    return gelu(gate, approximate="tanh") * value
 
 
 def _score(logits: Tensor, scores: Tensor, vocabulary: int) -> Tensor:
@@ -209,11 +160,12 @@ PLAIN = Pieces(rms_norm, _add_norm, _activate, _score)
 @functools.cache
 def compiled_pieces() -> Pieces:
     """Return the same pieces, each compiled to one kernel."""
-
-    def compiled(piece: Callable[..., object]) -> Callable[..., object]:
-        return torch.compile(piece, dynamic=False, mode="max-autotune-no-cudagraphs")
-
-    return Pieces(*(compiled(piece) for piece in (rms_norm, _add_norm, _activate, _score)))  # type: ignore[arg-type]
+    return Pieces(
+        *(
+            torch.compile(piece, dynamic=False, mode="max-autotune-no-cudagraphs")  # type: ignore[arg-type]
+            for piece in PLAIN
+        )
+    )
 
 
 def require_full_contexts(context: UserContext) -> None:
@@ -224,19 +176,29 @@ def require_full_contexts(context: UserContext) -> None:
 
 @torch.inference_mode()
 def dense_search(
-    weights: RungWeights,
+    decoder: RungDecoder,
     states: Tensor,
     profile: BeamProfile,
     rung: Rung,
     pieces: Pieces = PLAIN,
 ) -> DenseGenerated:
     """states [B, T_ctx, d_context], all of them keys (`require_full_contexts`)."""
-    batch, length = len(states), len(weights.vocab_sizes)
-    most = batch * max(profile.beams)
-    here, there = (_new_caches(weights, states, most) for _ in range(2))
-    keys = [_by_head(weights, linear(states, layer.cross_k)) for layer in weights.layers]
-    values = [_by_head(weights, linear(states, layer.cross_v)) for layer in weights.layers]
-    per_request = list(zip(keys, values, strict=True))
+    spec, vocab_sizes = decoder.plain.spec, decoder.plain.vocab_sizes
+    batch, length = len(states), len(vocab_sizes)
+    shape = (length, batch * max(profile.beams), spec.heads, spec.d_head)
+    here, there = (
+        [DenseCache(states.new_empty(shape), states.new_empty(shape)) for _ in decoder.layers]
+        for _ in range(2)
+    )
+
+    def by_head(x: Tensor) -> Tensor:
+        """[B, T, H * d] -> [B, H, T, d]"""
+        return x.view(batch, -1, spec.heads, spec.d_head).transpose(1, 2).contiguous()
+
+    per_request = [
+        (by_head(linear(states, layer.cross_k)), by_head(linear(states, layer.cross_v)))
+        for layer in decoder.layers
+    ]
     cross = per_request
     scores = torch.zeros((batch, 1), device=states.device)
     sids = torch.zeros((batch, length), dtype=torch.int32, device=states.device)
@@ -245,8 +207,8 @@ def dense_search(
             cross = []  # frees gigabytes before as many are made
             for k, v in per_request:
                 cross.append((spread_to_rows(k, width), spread_to_rows(v, width)))
-        logits = _step(weights, step, sids, here, cross, rung, pieces)
-        totals = pieces.score(logits, scores.flatten(), weights.vocab_sizes[step])
+        logits = _step(decoder, step, sids, here, cross, rung, pieces)
+        totals = pieces.score(logits, scores.flatten(), vocab_sizes[step])
         last = step + 1 == length
         parents, tokens, scores = _best(totals, batch, profile.kept_after(step), ordered=last)
         sids = sids[parents]
@@ -258,7 +220,7 @@ def dense_search(
 
 
 def _step(
-    weights: RungWeights,
+    decoder: RungDecoder,
     step: int,
     sids: Tensor,
     caches: list[DenseCache],
@@ -267,28 +229,24 @@ def _step(
     pieces: Pieces,
 ) -> Tensor:
     """-> logits [rows, vocabulary + extra rows]"""
-    spec, eps, rows = weights.spec, weights.spec.norm_eps, len(sids)
+    spec, scale, rows = decoder.plain.spec, decoder.plain.scale, len(sids)
+    eps, layers = spec.norm_eps, decoder.layers
     if step == 0:
-        x = weights.start.expand(rows, -1).contiguous()
+        x = decoder.start.expand(rows, -1).contiguous()
     else:
-        x = weights.embed[step - 1][sids[:, step - 1]]
-    normed = pieces.norm(x, weights.layers[0].self_norm, eps)
-    for place, (layer, cache) in enumerate(zip(weights.layers, caches, strict=True)):
+        x = decoder.embed[step - 1][sids[:, step - 1]]
+    normed = pieces.norm(x, layers[0].self_norm, eps)
+    gains = [*(layer.self_norm for layer in layers[1:]), decoder.final_norm]
+    for layer, cache, kv, gain in zip(layers, caches, cross, gains, strict=True):
         qkv = linear(normed, layer.qkv).view(rows, 3, spec.heads, spec.d_head)
-        attended = rung.self_attention(qkv, cache, step, weights.bias, weights.scale)
+        attended = rung.self_attention(qkv, cache, step, decoder.bias, scale)
         x, normed = pieces.add_norm(x, linear(attended, layer.self_out), layer.cross_norm, eps)
         queries = linear(normed, layer.cross_q)
-        attended = rung.cross_attention(queries, *cross[place], weights.scale)
+        attended = rung.cross_attention(queries, *kv, scale)
         x, normed = pieces.add_norm(x, linear(attended, layer.cross_out), layer.ffn_norm, eps)
         hidden = pieces.activate(linear(normed, layer.ffn_in), spec.ffn)
-        gain = _next_gain(weights, place)
         x, normed = pieces.add_norm(x, linear(hidden, layer.ffn_out), gain, eps)
-    return linear(normed, weights.heads[step])
-
-
-def _next_gain(weights: RungWeights, place: int) -> Tensor:
-    following: tuple[LayerWeights, ...] = weights.layers[place + 1 :]
-    return following[0].self_norm if following else weights.final_norm
+    return linear(normed, decoder.heads[step])
 
 
 def _best(totals: Tensor, batch: int, kept: int, *, ordered: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -298,8 +256,8 @@ def _best(totals: Tensor, batch: int, kept: int, *, ordered: bool) -> tuple[Tens
     there = min(kept, flat.shape[1])
     scores, places = flat.topk(there, dim=1, sorted=ordered)
     if there < kept:  # the rest is dead: it continues the request's first row at -inf
-        scores = torch.nn.functional.pad(scores, (0, kept - there), value=-torch.inf)
-        places = torch.nn.functional.pad(places, (0, kept - there))
+        scores = pad(scores, (0, kept - there), value=-torch.inf)
+        places = pad(places, (0, kept - there))
     first_rows = torch.arange(batch, device=totals.device) * (flat.shape[1] // vocabulary)
     parents = places // vocabulary + first_rows[:, None]
     return parents.flatten(), (places % vocabulary).flatten().int(), scores
@@ -315,15 +273,3 @@ def _move(
                 of_rows = source[position, :rows].flatten(1)
                 onto = target[position, : len(parents)].flatten(1)
                 torch.index_select(of_rows, 0, parents, out=onto)
-
-
-def _new_caches(weights: RungWeights, like: Tensor, rows: int) -> list[DenseCache]:
-    shape = (len(weights.vocab_sizes), rows, weights.spec.heads, weights.spec.d_head)
-    return [DenseCache(like.new_empty(shape), like.new_empty(shape)) for _ in weights.layers]
-
-
-def _by_head(weights: RungWeights, x: Tensor) -> Tensor:
-    """[B, T, H * d] -> [B, H, T, d]"""
-    batch, tokens, _ = x.shape
-    by_head = x.view(batch, tokens, weights.spec.heads, weights.spec.d_head)
-    return by_head.transpose(1, 2).contiguous()

@@ -5,6 +5,7 @@ The user context is given, so that only the decoder is measured. With a trie, th
 `prefix_allowed_tokens_fn` about every beam, in Python.
 """
 
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -16,16 +17,6 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from grace.index.trie import SidTrie
 from grace.model.definition.spec import DecoderSpec
-
-__all__ = [
-    "AllowedTokens",
-    "HfModel",
-    "allowed_by_trie",
-    "hf_decoder",
-    "hf_generate",
-    "plain_generate",
-    "shared_sequences",
-]
 
 AllowedTokens = Callable[[int, Tensor], list[int]]
 """Takes a request's number and the tokens of one of its beams, the start token first."""
@@ -73,24 +64,26 @@ def hf_generate(
     allowed: AllowedTokens | None,
 ) -> Tensor:
     """states [B, T_ctx, d_model] -> int64 [B * beams, 1 + sid_length], best first per request"""
-    generated = model.generate(
-        encoder_outputs=BaseModelOutput(last_hidden_state=states),
-        attention_mask=torch.ones(states.shape[:2], dtype=torch.long, device=states.device),
-        prefix_allowed_tokens_fn=allowed,
-        generation_config=GenerationConfig(  # type: ignore[no-untyped-call]
-            num_beams=beams,
-            num_return_sequences=beams,
-            min_new_tokens=sid_length,
-            max_new_tokens=sid_length,
-            do_sample=False,
-            early_stopping=False,
-            length_penalty=0.0,
-            pad_token_id=_PAD,
-            eos_token_id=_END,
-            decoder_start_token_id=_PAD,
-        ),
+    options = GenerationConfig(  # type: ignore[no-untyped-call]
+        num_beams=beams,
+        num_return_sequences=beams,
+        min_new_tokens=sid_length,
+        max_new_tokens=sid_length,
+        do_sample=False,
+        early_stopping=False,
+        length_penalty=0.0,
+        pad_token_id=_PAD,
+        eos_token_id=_END,
+        decoder_start_token_id=_PAD,
     )
-    assert isinstance(generated, Tensor)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about names that its options will have next year
+        generated: Tensor = model.generate(
+            encoder_outputs=BaseModelOutput(last_hidden_state=states),
+            attention_mask=torch.ones(states.shape[:2], dtype=torch.long, device=states.device),
+            prefix_allowed_tokens_fn=allowed,
+            generation_config=options,
+        )
     return generated
 
 

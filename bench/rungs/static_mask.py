@@ -17,16 +17,6 @@ from torch import Tensor
 
 from grace.kernels import DecodeIndex
 
-__all__ = [
-    "KeptBeams",
-    "StaticIndex",
-    "StaticStep",
-    "static_beams",
-    "static_index",
-    "static_log_probabilities",
-    "static_step",
-]
-
 _DENSE_LEVELS = 2
 
 
@@ -61,6 +51,7 @@ class StaticStep:
     scores     float32 [B, M]       of the beams, -inf of dead ones
     tokens     int64 [B * M]        their last ones
     nodes      int32 [B * M]
+    k          the number of beams to keep, in order of their scores if `ordered`
     """
 
     logits: Tensor
@@ -68,6 +59,8 @@ class StaticStep:
     scores: Tensor
     tokens: Tensor
     nodes: Tensor
+    k: int
+    ordered: bool
 
 
 class KeptBeams(NamedTuple):
@@ -85,17 +78,17 @@ def static_index(index: DecodeIndex) -> StaticIndex:
     offsets, tokens = index.node_offsets.long(), index.csr_tokens
     roots = int(offsets[1])
     first = torch.zeros(vocabulary, dtype=torch.bool, device=tokens.device)
-    first_nodes = torch.zeros(vocabulary, dtype=torch.int32, device=tokens.device)
+    first_nodes = torch.zeros_like(first, dtype=torch.int32)
     heads = tokens[:roots].long()
     first[heads] = True
     first_nodes[heads] = torch.arange(1, roots + 1, dtype=torch.int32, device=tokens.device)
     second = torch.arange(roots, int(offsets[roots + 1]), device=tokens.device)
     counts = offsets[2 : roots + 2] - offsets[1 : roots + 1]
-    owners = heads.repeat_interleave(counts)
+    owners, values = heads.repeat_interleave(counts), tokens[second].long()
     pairs = torch.zeros((vocabulary, vocabulary), dtype=torch.bool, device=tokens.device)
-    pair_nodes = torch.zeros((vocabulary, vocabulary), dtype=torch.int32, device=tokens.device)
-    pairs[owners, tokens[second].long()] = True
-    pair_nodes[owners, tokens[second].long()] = (second + 1).int()
+    pair_nodes = torch.zeros_like(pairs, dtype=torch.int32)
+    pairs[owners, values] = True
+    pair_nodes[owners, values] = (second + 1).int()
     return StaticIndex(
         first, first_nodes, pairs, pair_nodes, index.node_offsets, tokens, _widest(index)
     )
@@ -138,16 +131,14 @@ def static_log_probabilities(index: StaticIndex, given: StaticStep) -> Tensor:
     return logits.log_softmax(dim=-1)[:, : index.vocabulary]
 
 
-def static_beams(
-    index: StaticIndex, step: int, given: StaticStep, k: int, ordered: bool
-) -> KeptBeams:
+def static_beams(index: StaticIndex, step: int, given: StaticStep) -> KeptBeams:
     """Return the k best continuations of each request: the whole step, from logits."""
     requests, beams = given.scores.shape
     masked, onward = static_step(
         index, step, static_log_probabilities(index, given), given.tokens, given.nodes
     )
     totals = (masked + given.scores.reshape(-1, 1)).view(requests, -1)
-    scores, places = totals.topk(min(k, totals.shape[1]), dim=1, sorted=ordered)
+    scores, places = totals.topk(min(given.k, totals.shape[1]), dim=1, sorted=given.ordered)
     nodes = onward.reshape(requests, -1).gather(1, places)
     first_rows = torch.arange(requests, device=places.device)[:, None] * beams
     return KeptBeams(

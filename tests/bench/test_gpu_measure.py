@@ -1,19 +1,19 @@
 """Times are of one call, options are checked, and result files stay of one commit."""
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from grace.bench.gpu import measure
-from grace.bench.gpu.counters import COUNTED, counters_of_csv, find_ncu, measure_counters
+from grace.bench.gpu.counters import COUNTED, counters_of_csv, measure_counters
 from grace.bench.gpu.measure import PowerDraw, Timing, by_turns, sustained, timed_on_host
 from grace.bench.gpu.options import TABLES, BenchOptions, device_of
-from grace.bench.gpu.results import ResultFile, Row, read_rows, write_table
+from grace.bench.result_file import Row, read_result, record
 from grace.configs.errors import DeviceError, InputError
 from support.bench_workloads import CPU, tiny
 
@@ -50,12 +50,9 @@ def test_a_timing_is_of_one_call_of_a_run() -> None:
         "sm_clock_mhz": 1980, "power_w": 512.25,
     }  # fmt: skip
     assert timing.joules == pytest.approx(3e-3 * 512.25)
-
-
-def test_a_p99_is_only_of_single_calls() -> None:
-    timing = Timing.of([4.0, 8.0], calls=1, draw=PowerDraw())
-    assert timing.quantiles() == {"p50_ms": 6.0, "p99_ms": 7.96}
-    assert timing.joules is None
+    single = Timing.of([4.0, 8.0], calls=1, draw=PowerDraw())
+    assert single.quantiles() == {"p50_ms": 6.0, "p99_ms": 7.96}
+    assert single.joules is None
 
 
 @pytest.mark.parametrize("time", [sustained, timed_on_host])
@@ -83,22 +80,17 @@ def test_runs_by_turns_have_their_own_times(clock: Clock) -> None:
     assert quick.runs == slow.runs == 4 * 3
 
 
-def test_calls_recorded_together_run_in_their_order() -> None:
-    run = tiny("gtm").record_calls([lambda: 5, lambda: 7])
-    assert run() == [5, 7]
-
-
 @pytest.mark.parametrize(
     ("changed", "fault"),
     [
         ({"table": "speed"}, "'speed' is no table"),
-        ({"seconds": 0.0}, "--seconds 0: must be above 0"),
+        ({"seconds": 0.0}, "--seconds 0: must be a number above 0"),
         ({"precisions": ("int4",)}, "--precision int4"),
         ({"tiny": False}, "only --tiny shapes are for a CPU"),
         ({"device": torch.device("meta")}, "--device meta: torch knows no such device; use cuda:0"),
         ({"table": "budget", "only": ("copy",)}, "--only copy: budget has no parts; leave it out"),
         ({"only": ("nope",)}, "--only nope: gtm has admission:cd, .*, decoder"),
-        ({"sids": (0,)}, "--sids 0: must be above 0"),
+        ({"sids": (0,)}, "--sids 0: must be a number above 0"),
         ({"table": "attention", "sids": (5,)}, "--sids 5: means nothing to attention"),
         ({"table": "ladder", "sids": (5, 7)}, "--sids 7: ladder takes one only"),
         ({"rates": (63.0,)}, "--rate 63.0: means nothing to gtm; leave it out"),
@@ -108,7 +100,7 @@ def test_calls_recorded_together_run_in_their_order() -> None:
     ],
 )
 def test_options_that_mean_nothing_are_refused(changed: dict[str, object], fault: str) -> None:
-    given = {"table": "gtm", "device": CPU, "command": "", "tiny": True} | changed
+    given = {"table": "gtm", "device": CPU, "tiny": True} | changed
     with pytest.raises(InputError, match=fault):
         BenchOptions(**given)  # type: ignore[arg-type]
 
@@ -120,21 +112,22 @@ def test_a_device_that_torch_does_not_know_is_refused() -> None:
 
 
 def test_parts_are_asked_for_by_name() -> None:
-    some = BenchOptions("attention", CPU, "", tiny=True, only=("counters", "cross"))
+    some = BenchOptions("attention", CPU, tiny=True, only=("counters", "cross"))
     assert some.parts() == ("cross", "counters")
     assert replace(some, only=()).parts() == ("copy", "cross", "self")
     assert replace(some, table="gtm", only=()).parts() == TABLES["gtm"].parts
 
 
-def options(out: Path | None = None, *, commit: str = "c1", add: bool = False) -> BenchOptions:
-    return BenchOptions("gtm", CPU, f"run {commit}", tiny=True, out=out, commit=commit, add=add)
+def write(
+    file: Path, *rows: Row, commit: str = "c1", add: bool = False, only: tuple[str, ...] = ()
+) -> None:
+    facts = {"machine": "m1", "commit": commit, "command": f"run {commit}"}
+    record(rows, file, facts, add=add, only=only)
 
 
-def write_rows(given: BenchOptions, rows: list[Row]) -> None:
-    assert given.out is not None
-    with ResultFile(given, given.out) as file:
-        for row in rows:
-            file.add(row)
+def rows_of(file: Path) -> list[Row]:
+    rows: list[Row] = read_result(file)["rows"]
+    return rows
 
 
 def nothing() -> Iterator[Row]:
@@ -147,41 +140,41 @@ def test_rows_measured_before_a_failure_are_in_the_file(tmp_path: Path) -> None:
 
     def rows() -> Iterator[Row]:
         yield row
-        assert read_rows(file) == [row]  # before the next is measured
+        assert rows_of(file) == [row]  # before the next is measured
         raise DeviceError("the machine is gone")
 
     with pytest.raises(DeviceError, match="gone"):
-        write_table(options(file), rows())
-    assert read_rows(file) == [row]
+        record(rows(), file, {})
+    assert rows_of(file) == [row]
+    assert [each.name for each in tmp_path.iterdir()] == ["gtm.json"]
 
 
 def test_rows_measured_again_replace_the_old_ones_and_others_stay(tmp_path: Path) -> None:
     file = tmp_path / "gtm.json"
-    rows = [{"measure": "a", "step": 1, "p50_ms": 1.0}, {"measure": "a", "step": 2, "p50_ms": 2.0}]
-    write_rows(options(file), rows)
-    write_rows(options(file, add=True), [{"measure": "a", "step": 2, "p50_ms": 7.0}])
-    assert [each.name for each in file.parent.iterdir()] == ["gtm.json"]
-    assert [row["p50_ms"] for row in read_rows(file)] == [1.0, 7.0]
-    assert json.loads(file.read_text())["command"] == "run c1 && run c1"
-    write_rows(options(file), rows[:1])
-    assert read_rows(file) == rows[:1]
+    rows = [{"measure": "a", "step": step, "p50_ms": float(step)} for step in (1, 2)]
+    write(file, *rows)
+    write(file, {"measure": "a", "step": 2, "p50_ms": 7.0}, add=True, only=("a",))
+    assert [row["p50_ms"] for row in rows_of(file)] == [1.0, 7.0]
+    assert read_result(file)["command"] == "run c1 && run c1"
+    write(file, rows[0])
+    assert rows_of(file) == rows[:1]
 
 
-def test_numbers_of_two_commits_do_not_come_into_one_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ({"commit": "c2", "add": True}, "was measured with commit 'c1', this is 'c2'"),
+        ({"only": ("decoder",)}, r"gtm\.json is already there .* give --add to keep"),
+    ],
+)
+def test_a_file_is_of_one_commit_and_some_parts_do_not_replace_a_whole_table(
+    tmp_path: Path, given: Any, fault: str
+) -> None:
     file = tmp_path / "gtm.json"
-    write_rows(options(file), [{"measure": "a"}])
-    with pytest.raises(InputError, match="was measured with commit 'c1', this is 'c2'"):
-        write_table(options(file, commit="c2", add=True), nothing())
-
-
-def test_some_parts_do_not_replace_a_file_of_all(tmp_path: Path) -> None:
-    file = tmp_path / "gtm.json"
-    write_rows(options(file), [{"measure": "a"}])
-    some = replace(options(file), only=("decoder",))
-    with pytest.raises(InputError, match=r"gtm\.json is already there .* give --add to keep"):
-        write_table(some, nothing())
-    write_rows(replace(some, add=True), [{"measure": "b"}])
-    assert read_rows(file) == [{"measure": "a"}, {"measure": "b"}]
+    write(file, {"measure": "a"})
+    with pytest.raises(InputError, match=fault):
+        write(file, {"measure": "b"}, **given)
+    assert rows_of(file) == [{"measure": "a"}]
 
 
 @pytest.mark.parametrize(
@@ -196,7 +189,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
     tmp_path: Path, out: str, fault: str
 ) -> None:
     with pytest.raises(InputError, match=fault):
-        write_table(options(tmp_path / out), nothing())
+        record(nothing(), tmp_path / out, {})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -208,10 +201,9 @@ def test_a_run_that_measures_nothing_leaves_the_file_as_it_was(tmp_path: Path) -
     file = tmp_path / "gtm.json"
     for before in ([], ["gtm.json"]):
         with pytest.raises(DeviceError, match="gone"):
-            write_table(options(file), gone())
+            record(gone(), file, {})
         assert [each.name for each in tmp_path.iterdir()] == before
-        write_rows(options(file), [{"measure": "a"}])
-    assert read_rows(file) == [{"measure": "a"}]
+        write(file, {"measure": "a"})
 
 
 NCU = """==PROF== Connected to process 7
@@ -262,14 +254,3 @@ def test_the_tools_own_message_is_the_reason(
     work = tiny("attention")
     object.__setattr__(work.options, "device", torch.device("cuda"))
     assert all(re.search(reason, row["unavailable"]) for row in measure_counters(work))
-
-
-def test_the_tool_is_found_where_it_installs_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", "")
-    assert find_ncu(tmp_path) is None
-    for version in ("2024.1.0", "2025.3.1"):
-        (tmp_path / version).mkdir()
-        (tmp_path / version / "ncu").touch(mode=0o755)
-    assert find_ncu(tmp_path) == str(tmp_path / "2025.3.1" / "ncu")

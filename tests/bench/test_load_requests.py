@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from grace.bench.load import sweep
 from grace.bench.load.shots import read_shots, write_ghz_data, write_wire
 from grace.catalogues.synth import Written, preset_spec, write_folder
 from grace.configs.errors import InputError
-from grace.proto.retrieval_pb2 import DESCRIPTOR, RetrieveRequest
+from grace.proto.retrieval_pb2 import RetrieveRequest
 
 
 @pytest.fixture(scope="module")
@@ -76,17 +75,6 @@ def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"absent\.jsonl: .*grace synth"):
         read_shots(tmp_path / "absent.jsonl", None)
-
-
-def test_ghz_s_configuration_makes_an_open_loop_over_several_connections() -> None:
-    config = json.loads(Path(sweep.__file__).with_name("ghz.json").read_text())
-    service = DESCRIPTOR.services_by_name["AdsRetrieval"]
-    assert config["call"] == f"{service.full_name}.{service.methods[0].name}"
-    assert config["async"] is True
-    assert config["connections"] > 1
-    assert config["duration-stop"] == "wait"
-    assert config["format"] == "json"
-    assert "proto" not in config  # by reflection
 
 
 def test_a_wire_file_gives_back_its_requests(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from grace.bench.gpu.options import BenchOptions
-from grace.bench.gpu.overlap import LEAST_IN_FP32, Tally, measure, shared
+from grace.bench.gpu.overlap import LEAST_IN_FP32, Tally, measure
 from grace.bench.gpu.trained_model import plan_of, prepare, train
 from grace.bench.gpu.workload import workload_of
 from support.bench_workloads import CPU
@@ -25,18 +25,13 @@ def nodes(*rows: list[int]) -> torch.Tensor:
     return torch.tensor(rows, dtype=torch.int32)
 
 
-def test_only_live_nodes_count_and_their_order_does_not() -> None:
-    assert shared(nodes([5, 3, -1]), nodes([3, 9, -1])) == (1, 2)
-    assert shared(nodes([5, -1, -1]), nodes([-1, -1, -1])) == (0, 0)
-
-
 def test_a_tally_has_shares_of_all_requests_and_of_the_worst() -> None:
     tally = Tally()
     expected = [nodes([1, 2], [3, 4]), nodes([10, 11], [12, -1])]
     tally.add([nodes([2, 1], [3, 9]), nodes([10, 13], [12, -1])], expected)
     assert tally.share("step 0") == 3 / 4
     assert tally.share("step 1") == tally.share("all") == 2 / 3
-    assert (tally.worst, tally.live) == (0.5, 3)
+    assert (tally.worst, tally.wanted["all"]) == (0.5, 3)
     tally.add(expected, expected)
     assert tally.share("all") == 5 / 6
     assert tally.worst == 0.5
@@ -52,7 +47,7 @@ def test_top_shares_compare_the_best_with_the_best() -> None:
 
 
 def test_rows_have_the_training_and_every_precision_of_both_models() -> None:
-    rows = list(measure(workload_of(BenchOptions("overlap", CPU, "", tiny=True, sids=(2_000,)))))
+    rows = list(measure(workload_of(BenchOptions("overlap", CPU, tiny=True, sids=(2_000,)))))
     learning = rows.pop(2)
     assert learning["measure"] == "learning"
     assert learning["loss_final"] < 0.6 * learning["loss_first"]

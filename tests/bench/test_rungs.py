@@ -8,70 +8,56 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
-from grace.bench.gpu.search import SearchResult, TracedResult, unconstrained_result
-from grace.bench.rungs.attention import DenseCache, attend_sdpa, spread_to_rows
+from grace.bench.gpu.search import TracedResult, unconstrained_result
+from grace.bench.rungs.attention import spread_to_rows
 from grace.bench.rungs.dense_search import (
     L0,
     L1,
-    DenseGenerated,
     Rung,
-    RungWeights,
+    RungDecoder,
     dense_search,
     require_full_contexts,
 )
-from grace.bench.rungs.every_token import EveryToken
 from grace.bench.rungs.hf_t5 import allowed_by_trie, hf_decoder, hf_generate
 from grace.bench.rungs.static_mask import static_index, static_step
 from grace.configs.errors import InputError
 from grace.configs.generation import BeamProfile
 from grace.index.matchers.modes import MatcherMode
 from grace.index.trie import NO_NODE
-from grace.kernels import REFERENCE, Beams
-from grace.model.definition.beam_search import beam_search
 from grace.model.definition.inputs import UserContext
 from grace.model.definition.spec import DecoderSpec
 from support.command import run_python
 from support.decode_cases import DecodeCase, branching_case, decode_case
-from support.rung_cases import RungCase, dense_inputs, expected_sids, rung_case
+from support.rung_cases import expected_sids, rung_case
 
 CPU = torch.device("cpu")
 
 
-def searched(case: RungCase, rung: Rung) -> DenseGenerated:
-    weights = RungWeights.of(case.decoder, CPU, torch.float32)
-    return dense_search(weights, case.context.states, case.profile, rung)
-
-
-def assert_agree(case: RungCase, generated: DenseGenerated) -> None:
+@pytest.mark.parametrize("rung", [L0, L1], ids=lambda rung: rung.name)
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"biased": False},
+        {"ffn": "gated_gelu", "extra": (0, 3, 1)},  # and rows that only normalise
+        {"profile": BeamProfile((1, 11, 11), 11)},  # beams beyond the first vocabulary are dead
+    ],
+)
+def test_a_rung_generates_the_sids_of_the_plain_search(rung: Rung, changed: Any) -> None:
+    case = rung_case(7, **changed)
+    weights = RungDecoder.of(case.decoder, CPU, torch.float32)
+    generated = dense_search(weights, case.context.states, case.profile, rung)
     sids, scores = expected_sids(case)
     torch.testing.assert_close(generated.scores, scores, rtol=1e-4, atol=1e-4)
     live = (scores > -torch.inf).numpy()
     np.testing.assert_array_equal(generated.sids.numpy()[live], sids[live])
 
 
-@pytest.mark.parametrize("rung", [L0, L1], ids=lambda rung: rung.name)
-@pytest.mark.parametrize("biased", [True, False])
-def test_a_rung_generates_the_sids_of_the_plain_search(rung: Rung, biased: bool) -> None:
-    case = rung_case(7, biased=biased)
-    assert_agree(case, searched(case, rung))
-
-
-def test_a_rung_keeps_to_gated_networks_and_rows_that_only_normalise() -> None:
-    case = rung_case(11, ffn="gated_gelu", extra=(0, 3, 1))
-    assert_agree(case, searched(case, L1))
-
-
-def test_beams_beyond_the_first_vocabulary_are_dead_as_in_the_plain_search() -> None:
-    case = rung_case(13, profile=BeamProfile((1, 11, 11), 11))
-    assert_agree(case, searched(case, L1))
-
-
 def test_a_zero_bias_is_left_out_and_any_other_is_not() -> None:
     biased, plain = rung_case(7), rung_case(7, biased=False)
-    assert RungWeights.of(biased.decoder, CPU, torch.float32).bias is not None
-    assert RungWeights.of(plain.decoder, CPU, torch.float32).bias is None
+    assert RungDecoder.of(biased.decoder, CPU, torch.float32).bias is not None
+    assert RungDecoder.of(plain.decoder, CPU, torch.float32).bias is None
 
 
 def test_a_context_with_masked_keys_is_refused() -> None:
@@ -92,42 +78,17 @@ def test_every_row_of_a_request_gets_its_keys(dtype: torch.dtype) -> None:
     assert spread.is_contiguous()
 
 
-def test_places_of_every_token_identify_the_sids_of_the_plain_search() -> None:
-    case = rung_case(17)
-    slot = EveryToken(7)
-    places: list[Tensor] = []
-
-    def select(*arguments: Any, **named: Any) -> Beams:
-        beams = REFERENCE.select_beams(*arguments, **named)
-        places.append(beams.nodes)
-        return beams
-
-    ops = replace(
-        REFERENCE, admit_children=lambda nodes, *_: slot.admit_children(nodes), select_beams=select
-    )
-    index = case.catalogue.index.without_matchers()
-    got, expected = (
-        beam_search(case.decoder, case.context, case.catalogue.users, index, case.profile, each)
-        for each in (ops, REFERENCE)
-    )
-    assert torch.equal(got.scores, expected.scores)
-    assert not torch.equal(got.leaves, expected.leaves)
-    result = SearchResult(got.leaves, got.scores, got.corrupt)
-    nodes = TracedResult(result, tuple(places)).numbered(7).nodes
-    assert torch.equal(nodes - index.first_leaf, expected.leaves.long())
-
-
 def test_dead_beams_without_constraints_have_no_number() -> None:
     case = rung_case(13, profile=BeamProfile((1, 11, 11), 11))
     expected = unconstrained_result(case.decoder, case.context, case.profile)
-    scores = torch.full_like(expected.scores, -torch.inf)
-    places = tuple(torch.full((3, n), NO_NODE, dtype=torch.int32) for n in (11, 11, 11))
-    traced = TracedResult(replace(expected, scores=scores), places)
-    assert (traced.numbered(7).nodes == NO_NODE).all()
+    dead = replace(expected, scores=torch.full_like(expected.scores, -torch.inf))
+    places = tuple(torch.full((3, 11), NO_NODE, dtype=torch.int32) for _ in range(3))
+    assert (TracedResult(dead, places).numbered(7).nodes == NO_NODE).all()
 
 
 INTERPRETED = """
 import torch
+from grace.bench.gpu.search import TracedResult, unconstrained_result
 from grace.bench.rungs.attention import attend_sdpa
 from grace.bench.rungs.coalesced_triton import Tile, attend_coalesced, attend_fused
 from support.rung_cases import dense_inputs
@@ -162,15 +123,6 @@ def test_coalesced_and_fused_attention_agree_with_the_plain_one(repository: Path
     path = os.pathsep.join([str(repository / "src"), str(repository / "tests")])
     done = run_python(INTERPRETED, env={"TRITON_INTERPRET": "1", "PYTHONPATH": path})
     assert done.stdout == "agree\n", done.stderr
-
-
-def test_attention_reads_no_row_but_its_own() -> None:
-    qkv, cache, bias = dense_inputs(3, 5, 4, 2, 8, 2, torch.float32)
-    before = attend_sdpa(qkv, cache, 2, bias, 0.4)
-    other: Tensor = cache.keys.clone()
-    other[:2, 1] += 1.0
-    after = attend_sdpa(qkv, DenseCache(other, cache.values), 2, bias, 0.4)
-    assert (before != after).any(dim=1).tolist() == [False, True, False, False, False]
 
 
 @pytest.fixture(scope="module")

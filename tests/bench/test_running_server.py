@@ -1,13 +1,12 @@
 """A server as a child process: if it does not start, it is reported and leaves no process."""
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from grace import configs
-from grace.bench.running_server import GRACE_SERVE, RunningServer, write_server_config
+from grace.bench.running_server import RunningServer, write_server_config
 from grace.configs.errors import CallError
 from grace.configs.serving import load_serving_config
 
@@ -19,7 +18,7 @@ PROFILES = Path(configs.__file__).parent / "serve.yaml"
 def test_a_server_that_does_not_start_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
     none = tmp_path / "snapshots"
     config = write_server_config(tmp_path / "serve.yaml", none, tmp_path / "model", PROFILES)
-    server = RunningServer((*GRACE_SERVE, "--config", config), tmp_path / "server.log")
+    server = RunningServer(config, tmp_path / "server.log")
     assert server.last_lines == []
     refused = pytest.raises(CallError, match=r"ended with exit code 2 before it was ready: error: ")
     with refused as caught, server:
@@ -36,11 +35,3 @@ def test_given_sections_are_merged_over_the_free_ports(tmp_path: Path) -> None:
     config = load_serving_config(file)
     assert (config.logs.format, config.logs.requests, config.device) == ("json", True, "cuda")
     assert (config.listen.port, config.admin.port, config.metrics.port) == (0, 0, 0)
-
-
-def test_the_serve_command_runs_from_any_folder(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*GRACE_SERVE, "--help"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "--config" in done.stdout

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from grace.bench.load import sweep
-from grace.bench.load.summary import read_summary
+from grace.bench.load.ghz import read_summary
 from grace.configs.errors import InputError
 from support.retrieve_calls import Counters, assert_counters_conserve
 from support.server_process import ServerProcess
@@ -62,13 +62,12 @@ def test_make_load_starts_a_server_and_writes_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # without ghz
-    sweep.main(["--out", str(tmp_path / "load"), "--rates", "63", "--seconds", "1"])
-    run = read_summary(tmp_path / "load" / "rate-63.json")
+    out = tmp_path / "load"
+    sweep.main(["--out", str(out), "--rates", "63", "--seconds", "1"])
+    run = read_summary(out / "rate-63.json")
     assert (run.client, run.offered, run.failed) == ("ours", 63, 0)
-    page = (tmp_path / "load" / "report.html").read_text()
-    assert "<td>63</td>" in page
-    log = (tmp_path / "load" / "server.log").read_text()
-    assert '"event": "stopped", "exit_code": 0' in log
+    assert "<td>63</td>" in (out / "report.html").read_text()
+    assert '"event": "stopped", "exit_code": 0' in (out / "server.log").read_text()
 
 
 def test_ghz_makes_the_calls_if_it_is_installed(
@@ -96,7 +95,8 @@ def test_ghz_makes_the_calls_if_it_is_installed(
     asked = (tmp_path / "asked").read_text().splitlines()
     options = dict(zip(asked[:-1:2], asked[1:-1:2], strict=True))
     assert asked[-1] == "ads:1"
-    assert json.loads(Path(options.pop("--config")).read_text())["async"] is True
+    config = json.loads(Path(options.pop("--config")).read_text())
+    assert (config["call"], config["async"]) == ("grace.v1.AdsRetrieval.Retrieve", True)
     assert json.loads(Path(options.pop("--data-file")).read_text())[3]["sid_space"] == "another"
     assert options == {
         "--rps": "63", "--connections": "4", "--duration": "10s", "--timeout": "1000ms",

@@ -26,7 +26,7 @@ def tiny(
 ) -> Workload:
     sids = () if TABLES[table].sids == "none" else sids
     options = BenchOptions(
-        table, CPU, "", tiny=True, seconds=seconds, only=only, precisions=("fp32",), sids=sids,
+        table, CPU, tiny=True, seconds=seconds, only=only, precisions=("fp32",), sids=sids,
         out=out, cache=cache, commit="abc",
     )  # fmt: skip
     return workload_of(options)

@@ -1,4 +1,4 @@
-"""The study's rows add up; no test checks the size of its rates."""
+"""The measurements on a CPU run, and their rows add up; no test checks times or rates."""
 
 import json
 from pathlib import Path
@@ -6,18 +6,48 @@ from typing import Any
 
 import pytest
 
-from grace.bench.eligibility_study import main
+from grace.bench import build_bench, eligibility_study, match_bench
 from grace.index.matchers.modes import MatcherMode
+
+
+def measured(module: Any, folder: Path, *arguments: str) -> list[dict[str, Any]]:
+    """Return the rows of the result file that the command wrote."""
+    out = folder / "result.json"
+    module.main([*arguments, "--out", str(out)])
+    result = json.loads(out.read_text())
+    assert sorted(result) == ["command", "commit", "machine", "rows"]
+    assert f"python -m {module.__name__} {' '.join(arguments)}" in result["command"]
+    rows: list[dict[str, Any]] = result["rows"]
+    return rows
+
+
+@pytest.mark.subprocess
+def test_a_build_has_its_times_and_sizes(tmp_path: Path) -> None:
+    (row,) = measured(build_bench, tmp_path, "--sids", "1111", "--matchers", "static")
+    assert (row["sids"], row["sid_space"]) == (1111, "paper-1-1111")
+    assert (row["matchers"], row["options"]) == ("static", "--k 64,64,32,8")
+    assert row["sids"] < row["ads"]
+    assert sum(row["step_s"].values()) < row["build_s"]
+    per_million = row["build_s"] / row["ads"] * 1e6
+    assert row["build_s_per_million_ads"] == pytest.approx(per_million, rel=0.02)
+    assert 0 < row["load_verify_s"] <= row["load_verify_most_s"]
+    assert row["peak_gb"] > row["snapshot_gb"] > 0
+
+
+def test_matching_has_rows_for_every_kind_of_leaves(tmp_path: Path) -> None:
+    small = ("--sids", "2111", "--repetitions", "2")
+    rows = measured(match_bench, tmp_path, *small)
+    assert [row["leaves"] for row in rows[::2]] == ["random", "eligible"]
+    for row in rows:
+        assert 0 < row["returned"] <= row["matched"] <= row["generated"]
+        assert row["returned"] <= row["max_ads"]
+        assert row["median_ms"] <= row["p90_ms"]
 
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    out = tmp_path_factory.mktemp("study") / "results" / "eligibility.json"
-    main(["--sids", "7777", "--users", "11", "--out", str(out)])
-    result = json.loads(Path(out).read_text())
-    assert "python -m grace.bench.eligibility_study --sids 7777" in result["command"]
-    found: list[dict[str, Any]] = result["rows"]
-    return found
+    folder = tmp_path_factory.mktemp("study")
+    return measured(eligibility_study, folder, "--sids", "5555", "--users", "11")
 
 
 def of(rows: list[dict[str, Any]], table: str, mode: str = "") -> list[dict[str, Any]]:
@@ -26,7 +56,7 @@ def of(rows: list[dict[str, Any]], table: str, mode: str = "") -> list[dict[str,
 
 def test_one_row_describes_the_catalogue_and_its_knobs(rows: list[dict[str, Any]]) -> None:
     (row,) = of(rows, "catalogue")
-    assert row["sids"] == 7777
+    assert row["sids"] == 5555
     assert row["ads_per_sid"]["p50"] == 1
     assert row["knobs"]["located"] > 0
     assert row["generator"]["liking"] > 0

@@ -2,19 +2,28 @@
 
 import argparse
 import math
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-__all__ = [
-    "MOST_PROCESSES",
-    "data_file",
-    "number_of_processes",
-    "out_file",
-    "positive",
-    "positive_integer",
-]
+from grace.configs.errors import GraceError
 
-MOST_PROCESSES = 64
-"""Each is an interpreter with gRPC, some 60 MB, and makes about a thousand calls a second."""
+
+def parser_of(program: str, description: str | None) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(
+        prog=f"python -m {program}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def run_command(main: Callable[[Sequence[str]], int | None]) -> None:
+    """Run the command; an error is one line on standard error, and its class's exit code."""
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except GraceError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
 
 
 def positive(text: str) -> float:
@@ -33,13 +42,6 @@ def positive_integer(text: str) -> int:
     return int(text)
 
 
-def number_of_processes(text: str) -> int:
-    value = positive_integer(text)
-    if value > MOST_PROCESSES:
-        raise argparse.ArgumentTypeError(f"must be at most {MOST_PROCESSES}, got {text!r}")
-    return value
-
-
 def data_file(text: str) -> Path:
     path = Path(text)
     if not path.is_file():
@@ -48,7 +50,7 @@ def data_file(text: str) -> Path:
 
 
 def out_file(text: str) -> Path:
-    """A file that the command can write once the load is over."""
+    """Return a file that the command can write once the load is over."""
     path = Path(text)
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{text}: is a folder; name a file")

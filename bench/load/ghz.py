@@ -1,0 +1,272 @@
+"""A load's result in ghz's JSON schema, with our own numbers in addition under `grace`.
+
+As in ghz, durations are nanoseconds, a detail's timestamp is the end of its call, and the average
+and the rate count every call; all other latencies are of calls that ended OK. Unlike ghz's,
+latencies count from when a call was due, and a call that the client withdrew is no error.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grace.bench.load.client import STAGES, Call, Load, LoadRun, OpenLoop
+from grace.configs.errors import InputError
+
+PERCENTAGES = (10, 25, 50, 75, 90, 95, 99)
+SHOWN_PERCENTAGES = (50, 90, 95, 99)
+HISTOGRAM_STEPS = 10
+MAX_DETAILS = 1_000_000  # ghz's limit, too
+CALL = "grace.v1.AdsRetrieval.Retrieve"
+
+LATENESS_LIMIT = 0.005
+LATENESS_SHARE = 0.1
+
+
+def percentile(ascending: Sequence[float], percentage: float) -> float:
+    """Return the smallest value that `percentage` % of them do not exceed (nearest rank)."""
+    rank = math.ceil(len(ascending) * percentage / 100)
+    return ascending[max(rank, 1) - 1]
+
+
+def invalid_because(run: LoadRun) -> str | None:
+    """Say why the run does not show what the server does under this load; None if it does.
+
+    Lateness is part of every latency, so its P99 may be 5 ms or a tenth of theirs, not more.
+    """
+    if not run.calls:
+        return "no call was made; give a higher rate or more seconds"
+    # A server that refuses a call gives a reason.
+    if lost := [call for call in run.calls if call.status == "Unavailable" and not call.reason]:
+        first = min(call.ended for call in lost)
+        return (
+            f"the server went away: {len(lost):,} of {len(run.calls):,} calls found none or lost "
+            f"it, the first {first:.1f} s after the begin; its log says why"
+        )
+    lateness = percentile(sorted(call.lateness for call in run.calls), 99)
+    latency = percentile(sorted(call.latency for call in run.calls), 99)
+    allowed = max(LATENESS_LIMIT, LATENESS_SHARE * latency)
+    if lateness > allowed:
+        return (
+            f"the client was the limit: 1 % of its calls were {lateness * 1e3:.1f} ms late or "
+            f"more, and {allowed * 1e3:.1f} ms is allowed; lower the rate, free a core or give "
+            "more --processes"
+        )
+    return None
+
+
+def load_result(
+    run: LoadRun, load: Load, connections: int, timeout_seconds: float | None
+) -> dict[str, Any]:
+    """Return the result of a run whose client processes had `connections` each."""
+    calls = run.calls
+    good = sorted(call.latency for call in calls if call.status == "OK")
+    return {
+        "endReason": "normal",
+        "options": {
+            "call": CALL,
+            "host": run.address,
+            "insecure": True,
+            "connections": connections * run.processes,
+            "duration": _ns(load.seconds),
+            "timeout": _ns(timeout_seconds or 0),
+            **(
+                {"async": True, "rps": round(load.rate)}
+                if isinstance(load, OpenLoop)
+                else {"concurrency": load.in_flight}
+            ),
+        },
+        "date": run.began.isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "count": len(calls),
+        "total": _ns(run.seconds),
+        "average": _ns(sum(call.latency for call in calls) / len(calls)) if calls else 0,
+        "fastest": _ns(good[0]) if good else 0,
+        "slowest": _ns(good[-1]) if good else 0,
+        "rps": len(calls) / run.seconds if run.seconds else 0.0,
+        "errorDistribution": dict(Counter(call.error for call in calls if call.error)),
+        "statusCodeDistribution": dict(Counter(call.status for call in calls)),
+        "latencyDistribution": [
+            {"percentage": p, "latency": _ns(percentile(good, p))} for p in PERCENTAGES if good
+        ],
+        "histogram": _histogram(good),
+        "details": [_detail(run, call) for call in calls[:MAX_DETAILS]],
+        "grace": _own(run, load),
+    }
+
+
+def _own(run: LoadRun, load: Load) -> dict[str, Any]:
+    calls = run.calls
+    failed = [call for call in calls if call.error]
+    answered = [(call, call.server) for call in calls if call.server is not None]
+    invalid = invalid_because(run)
+    return {
+        "valid": invalid is None,
+        "invalid_because": invalid,
+        "processes": run.processes,
+        "began": run.began.timestamp(),  # `date` has whole seconds only
+        "offered_rps": load.rate if isinstance(load, OpenLoop) else None,
+        "seed": load.seed if isinstance(load, OpenLoop) else None,
+        "warm_up_calls": run.warm_up_calls,  # counted nowhere else
+        "ok": sum(call.status == "OK" for call in calls),
+        "failed": len(failed),
+        "withdrawn": sum(call.withdrawn for call in calls),
+        "reasons": dict(Counter(call.reason or "none given" for call in failed)),
+        "ms": {
+            "lateness": _ms(call.lateness for call in calls),
+            "latency_ok": _ms(call.latency for call in calls if call.status == "OK"),
+            "latency_failed": _ms(call.latency for call in failed),
+            **{
+                name: _ms(getattr(server, name) / 1e6 for _, server in answered)
+                for name in ("queue", *STAGES)
+            },
+            # Neither waiting nor stages: the gRPC layers of client and server, the network between
+            # them, and the client's lateness.
+            "overhead": _ms(call.latency - sum(server) / 1e6 for call, server in answered),
+        },
+    }
+
+
+def _detail(run: LoadRun, call: Call) -> dict[str, Any]:
+    ended = run.began.astimezone(UTC) + timedelta(seconds=call.ended)
+    return {
+        "timestamp": ended.isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        "latency": _ns(call.latency),
+        "error": call.error,
+        "status": call.status,
+    }
+
+
+def _histogram(ascending: Sequence[float]) -> list[dict[str, Any]]:
+    """Marks from the fastest to the slowest, each with the calls up to it, as ghz counts them."""
+    if not ascending:
+        return []
+    fastest, slowest = ascending[0], ascending[-1]
+    step = (slowest - fastest) / HISTOGRAM_STEPS
+    marks = [fastest + step * i for i in range(HISTOGRAM_STEPS)] + [slowest]
+    counts = np.bincount(np.searchsorted(marks, ascending), minlength=len(marks)).tolist()
+    return [
+        {"mark": mark, "count": count, "frequency": count / len(ascending)}
+        for mark, count in zip(marks, counts, strict=True)
+    ]
+
+
+def _ms(seconds: Iterable[float]) -> dict[str, float] | None:
+    ascending = sorted(seconds)
+    if not ascending:
+        return None
+    quantiles = {f"p{p:g}": percentile(ascending, p) for p in (50, 90, 99, 99.9)}
+    quantiles["max"] = ascending[-1]
+    return {name: round(value * 1e3, 3) for name, value in quantiles.items()}
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+def write_load_result(result: dict[str, Any], path: Path) -> None:
+    path.write_text(json.dumps(result) + "\n", encoding="utf-8")
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """Read a result of our client or of ghz."""
+    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One call: the second in which it was made, from the load's first call on, and its latency."""
+
+    second: float
+    latency_ms: float
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """The part of a result, ours or ghz's, that a report shows.
+
+    latency_ms   of OK calls by percentage; empty if there are none
+    reasons      failures by the server's reason, or by status if the file has no reasons
+    stages_ms    P50 of queue, each stage and overhead; empty if the file has none
+    late_ms      P99 of the client's lateness, if the file has it
+    """
+
+    client: str
+    offered: float
+    seconds: float
+    count: int
+    ok: int
+    failed: int
+    withdrawn: int
+    latency_ms: Mapping[int, float]
+    slowest_ms: float
+    reasons: Mapping[str, int]
+    stages_ms: Mapping[str, float]
+    late_ms: float | None
+    invalid_because: str | None
+    points: tuple[Point, ...]
+
+    @property
+    def answered_per_second(self) -> float:
+        return self.ok / self.seconds if self.seconds else 0.0
+
+
+def read_summary(path: Path) -> RunSummary:
+    try:
+        return _summary(read_result(path))
+    except (OSError, json.JSONDecodeError) as error:
+        raise InputError(f"{path}: no result of a load: {error}") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path}: not in ghz's JSON schema ({error!r}); write it with --format json"
+        ) from None
+
+
+def _summary(result: Mapping[str, Any]) -> RunSummary:
+    own: Mapping[str, Any] = result.get("grace") or {}
+    measured: Mapping[str, Any] = own.get("ms", {})
+    details = result["details"] or []
+    statuses: Mapping[str, int] = result["statusCodeDistribution"]
+    count, ok = result["count"], statuses.get("OK", 0)
+    # ghz cancels what is under way at its end, and no server answers with Canceled.
+    withdrawn = own.get("withdrawn", statuses.get("Canceled", 0))
+    failures = {name: n for name, n in statuses.items() if name not in ("OK", "Canceled")}
+    good = sorted(call["latency"] / 1e6 for call in details if call["status"] == "OK")
+    # A closed loop offers what it can; so does ghz without --rps.
+    offered = own.get("offered_rps") or result["options"].get("rps") or result["rps"]
+    parts = ("queue", *STAGES, "overhead")
+    return RunSummary(
+        client="ours" if own else "ghz",
+        offered=round(float(offered), 1),
+        seconds=result["total"] / 1e9,
+        count=count,
+        ok=ok,
+        failed=count - ok - withdrawn,
+        withdrawn=withdrawn,
+        latency_ms={p: percentile(good, p) for p in SHOWN_PERCENTAGES} if good else {},
+        slowest_ms=result["slowest"] / 1e6,
+        reasons=own.get("reasons", failures),
+        stages_ms={name: measured[name]["p50"] for name in parts if measured.get(name)},
+        late_ms=measured["lateness"]["p99"] if measured.get("lateness") else None,
+        invalid_because=own.get("invalid_because"),
+        points=_points(details),
+    )
+
+
+def _points(details: Sequence[Mapping[str, Any]]) -> tuple[Point, ...]:
+    begins = [
+        datetime.fromisoformat(call["timestamp"]).timestamp() - call["latency"] / 1e9
+        for call in details
+    ]
+    first = min(begins, default=0.0)
+    return tuple(
+        Point(begin - first, call["latency"] / 1e6, call["status"] == "OK")
+        for begin, call in zip(begins, details, strict=True)
+    )
