@@ -14,8 +14,6 @@ from typing import Any, TypeAlias
 from grace.configs.errors import InputError
 from grace.configs.machine import available_cores
 
-__all__ = ["Row", "commit", "facts_of", "machine", "read_result", "record", "write_result"]
-
 Row: TypeAlias = dict[str, Any]
 
 _ROOT = Path(__file__).resolve().parent.parent

@@ -15,8 +15,6 @@ import yaml
 from grace.configs.errors import CallError
 from grace.configs.yaml_loader import read_yaml
 
-__all__ = ["RunningServer", "write_server_config"]
-
 # Not the `grace` script: its place depends on the installation, the package's does not.
 GRACE_SERVE = (sys.executable, "-c", "from grace.cli.main import run; run()", "serve")
 

@@ -29,8 +29,6 @@ from grace.model.definition.model import Model
 from grace.model.engine.feature_reader import read_inputs
 from grace.proto.retrieval_pb2 import RetrieveResponse
 
-__all__ = ["CHECKPOINT", "DemonstratedAd", "Demonstration", "Explanation", "Outcome", "shopper"]
-
 CHECKPOINT = Path(model.__file__).parent / "demo"
 CPU = torch.device("cpu")
 

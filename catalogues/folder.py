@@ -15,8 +15,6 @@ from grace.catalogues.arrays import UInt16Array
 from grace.configs.errors import InputError
 from grace.index.targeting.schema import TargetingSchema
 
-__all__ = ["ADS_FILE", "LOG_FILE", "TARGETING_FILE", "require_room"]
-
 ADS_FILE = "ads.parquet"
 TARGETING_FILE = "targeting.yaml"
 REQUESTS_FILE = "requests.jsonl"

@@ -11,8 +11,6 @@ from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
 
-__all__ = ["MAX_VOCAB_SIZE", "Snapshot", "SnapshotFacts", "is_sid_space"]
-
 MAX_ID = (1 << 31) - 1
 """Ids of nodes, ads, rows, rules and values, and offsets into them, are int32."""
 

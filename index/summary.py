@@ -12,8 +12,6 @@ from grace.index.snapshot import Snapshot
 from grace.index.storage.layout import arrays_of, counts_of
 from grace.index.trie import SidTrie
 
-__all__ = ["IndexSummary", "summarize"]
-
 _BLOCK = 1 << 22
 
 

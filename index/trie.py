@@ -10,8 +10,6 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["NO_NODE", "ROOT", "SidTrie"]
-
 ROOT = 0
 NO_NODE = -1
 """The node of a dead beam."""

@@ -25,6 +25,7 @@ from grace.bench.gpu.measure import Timing, copy_rate, require_close, sustained
 from grace.bench.gpu.search import (
     DecoderBatch,
     DecoderGraph,
+    SearchResult,
     check_result,
     engine_search,
     plain_result,
@@ -35,7 +36,6 @@ from grace.bench.gpu.workload import BATCHES, Engine, Workload
 from grace.bench.result_file import Row
 from grace.index.matchers.modes import MatcherMode
 from grace.kernels import AdmissionSlot, DecodeIndex, admission_slot
-from grace.model.engine.decode_loop import FoundNodes
 from grace.model.engine.decode_weights import PRECISIONS, Precision, Products
 
 _ROUNDS = 3  # over the batches
@@ -83,7 +83,7 @@ class _Setting:
     slots: Sequence[AdmissionSlot]
     precision: Precision
 
-    def search(self, number: int, engine: Engine | None = None) -> FoundNodes:
+    def search(self, number: int, engine: Engine | None = None) -> SearchResult:
         """Generate for one batch, launched operation by operation."""
         context, slot = self.batches[number].context, self.slots[number]
         return traced_search(engine or self.engine, context, slot, self.work.dynamic).result
@@ -145,7 +145,7 @@ def _rows(setting: _Setting) -> Iterator[Row]:
 
 
 def _whole(
-    setting: _Setting, expected: Sequence[FoundNodes], rates: _Rates, product_flop: int
+    setting: _Setting, expected: Sequence[SearchResult], rates: _Rates, product_flop: int
 ) -> Row:
     """One generation as a graph: the joules of a batch, and its products' part of them."""
     work, dtype = setting.work, setting.engine.weights.dtype
@@ -187,7 +187,7 @@ def _least(setting: _Setting) -> dict[str, Least]:
 
 
 def _profiled(
-    setting: _Setting, expected: Sequence[FoundNodes]
+    setting: _Setting, expected: Sequence[SearchResult]
 ) -> tuple[dict[str, float], dict[str, tuple[Least, float]]]:
     """Milliseconds of one run by kind of kernel; and by the products' shapes, with their least."""
     device, own = setting.work.device, setting.engine

@@ -17,7 +17,13 @@ import torch
 from grace.bench.gpu.catalogue import Catalogue, full_requests
 from grace.bench.gpu.measure import require_equal, require_overlap
 from grace.bench.gpu.reply_check import check_replies
-from grace.bench.gpu.search import LEAST_OVERLAP, Search, TracedResult, overlap
+from grace.bench.gpu.search import (
+    LEAST_OVERLAP,
+    Search,
+    SearchResult,
+    TracedResult,
+    overlap,
+)
 from grace.bench.gpu.workload import Engine, Workload
 from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.configs.machine import available_cores
@@ -29,7 +35,6 @@ from grace.kernels import DecodeIndex, UserTensors
 from grace.kernels.load import load_encoder_ops
 from grace.model.definition.beam_search import Generated, leaves_of
 from grace.model.definition.inputs import FeatureTensors, SequenceTensors, UserContext
-from grace.model.engine.decode_loop import FoundNodes
 from grace.model.engine.decode_weights import Precision
 from grace.model.engine.feature_reader import read_inputs
 from grace.model.engine.feature_stage import FeatureStage, feature_stage_for
@@ -136,7 +141,7 @@ class _RungGeneration:
         found = self._last.result
         return Generated(leaves_of(found.nodes, index), found.scores, found.corrupt)
 
-    def last(self) -> FoundNodes:
+    def last(self) -> SearchResult:
         """The result of the last batch, with nodes that identify its SIDs."""
         assert self._last is not None
         return self._search.result(self._last)
@@ -213,7 +218,7 @@ def path_requests(work: Workload, catalogue: Catalogue, batches: int) -> list[li
 
 @torch.inference_mode()
 def check_full_path(
-    name: str, path: FullPath, expected: Sequence[FoundNodes], precision: Precision
+    name: str, path: FullPath, expected: Sequence[SearchResult], precision: Precision
 ) -> float:
     """Return the share of float32's SIDs; raise where a SID or a reply is wrong."""
     shares = []

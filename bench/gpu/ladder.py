@@ -23,6 +23,7 @@ from grace.bench.gpu.search import (
     DecoderBatch,
     DecoderGraph,
     Search,
+    SearchResult,
     TracedResult,
     engine_search,
     plain_result,
@@ -46,7 +47,6 @@ from grace.index.matchers.modes import MatcherMode
 from grace.kernels import DecodeIndex
 from grace.model.checkpoints.model_cost import decoder_flops
 from grace.model.definition.inputs import UserContext
-from grace.model.engine.decode_loop import FoundNodes
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.server.messages import Retrieval
 
@@ -65,7 +65,7 @@ class _Setting:
     precision: Precision
     requests: Sequence[Sequence[Retrieval]]
     batches: Sequence[DecoderBatch]
-    expected: dict[str, list[FoundNodes]] = field(default_factory=dict)
+    expected: dict[str, list[SearchResult]] = field(default_factory=dict)
 
     def search(self, name: str) -> Search:
         if name in DENSE_RUNGS:
@@ -73,7 +73,7 @@ class _Setting:
         profile = self.work.fixed if name == "L4" else self.work.dynamic
         return engine_search(self.engine, profile, self._index(name))
 
-    def expected_of(self, name: str) -> list[FoundNodes]:
+    def expected_of(self, name: str) -> list[SearchResult]:
         """Return each batch's result in float32, by definition, equal for unconstrained rungs."""
         index, decoder = self._index(name), self.engine.plain.decoder
         kind = name if index else name[0]

@@ -27,8 +27,6 @@ from grace.bench.result_file import machine
 from grace.configs.errors import DeviceError
 from grace.model.engine.cuda_graphs import GraphedCall, GraphMemory
 
-__all__ = ["device_text"]
-
 _SAMPLE_SECONDS = 0.05
 _WARM_UP_SHARE = 0.1  # of the seconds, before the first run that counts
 _AHEAD = 8  # runs that wait on the stream: it is never empty, and a long one ends soon

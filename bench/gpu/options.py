@@ -12,8 +12,6 @@ from grace.bench.result_file import commit
 from grace.configs.errors import InputError
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 
-__all__ = ["TABLES", "BenchOptions", "default_precision", "device_of"]
-
 _DEVICES = "torch knows no such device; use cuda:0, or cpu with --tiny"
 
 Count: TypeAlias = Literal["none", "one", "many"]

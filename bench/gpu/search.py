@@ -29,7 +29,7 @@ from grace.kernels import (
 from grace.model.definition.beam_search import beam_search, root_beams
 from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import UserContext
-from grace.model.engine.decode_loop import FoundNodes, fast_search
+from grace.model.engine.decode_loop import fast_search
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 
 LEAST_OVERLAP: dict[Precision, float] = {"fp32": 0.97, "fp16": 0.8, "bf16": 0.7}
@@ -65,6 +65,19 @@ class EveryToken:
 
 
 @dataclass(frozen=True, slots=True)
+class SearchResult:
+    """What a search generated, in the device's memory.
+
+    nodes  int32 [B, num_sids], NO_NODE of dead beams; without constraints int64, numbered breadth
+           first in the trie of every SID
+    """
+
+    nodes: Tensor
+    scores: Tensor
+    corrupt: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class TracedResult:
     """A search's result as it was left; `places` are the nodes of the beams after each step.
 
@@ -72,10 +85,10 @@ class TracedResult:
     place gives parent and token; all of them together give the SID. Keeping them costs nothing.
     """
 
-    result: FoundNodes
+    result: SearchResult
     places: tuple[Tensor, ...] = ()
 
-    def numbered(self, vocabulary: int) -> FoundNodes:
+    def numbered(self, vocabulary: int) -> SearchResult:
         """Return the nodes of an unconstrained search as int64, numbered in the whole trie.
 
         That is the trie of every SID, breadth first.
@@ -102,7 +115,7 @@ class Search:
 
     profile: BeamProfile
     run: Callable[[UserContext], TracedResult]
-    result: Callable[[TracedResult], FoundNodes]
+    result: Callable[[TracedResult], SearchResult]
     point_at: Callable[[UserTensors], None]
     constrained: bool
 
@@ -174,7 +187,8 @@ def traced_search(
     places: list[Tensor] = []
     ops = observed(engine.ops, lambda _, beams: places.append(beams.nodes))
     found = fast_search(engine.weights, engine.memo, context, slot, profile, ops)
-    return TracedResult(found, tuple(places))
+    result = SearchResult(found.nodes, found.scores, found.corrupt)
+    return TracedResult(result, tuple(places))
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +288,7 @@ class DecoderGraph:
         return self._graph()
 
     @torch.inference_mode()
-    def check(self, what: str, expected: Sequence[FoundNodes], precision: Precision) -> float:
+    def check(self, what: str, expected: Sequence[SearchResult], precision: Precision) -> float:
         """Return the share of float32's SIDs over the batches; raise if a result is wrong."""
         shares = []
         for number, wanted in enumerate(expected):
@@ -287,35 +301,37 @@ class DecoderGraph:
 
 def plain_result(
     decoder: Decoder, batch: DecoderBatch, index: DecodeIndex, profile: BeamProfile
-) -> FoundNodes:
+) -> SearchResult:
     """Generate by definition, in float32."""
     whole = UserContext(batch.context.states.float(), batch.context.mask)
     users = seen_users(index, batch.users)
     generated = beam_search(decoder, whole, users, index, profile, REFERENCE)
     dead = generated.leaves == NO_NODE
     nodes = (generated.leaves + index.first_leaf).masked_fill(dead, NO_NODE)
-    return FoundNodes(nodes, generated.scores, generated.corrupt)
+    return SearchResult(nodes, generated.scores, generated.corrupt)
 
 
 def unconstrained_result(
     decoder: Decoder, context: UserContext, profile: BeamProfile
-) -> FoundNodes:
+) -> SearchResult:
     """Generate without constraints: L1 in float32, the plain loop over a catalogue of every SID."""
     plain = RungDecoder.of(decoder, context.states.device, torch.float32)
     return result_of_sids(*dense_search(plain, context.states.float(), profile, L1), decoder)
 
 
-def result_of_sids(sids: Tensor, scores: Tensor, decoder: Decoder) -> FoundNodes:
+def result_of_sids(sids: Tensor, scores: Tensor, decoder: Decoder) -> SearchResult:
     """sids int32 [B, num_sids, L], scores [B, num_sids]; nodes numbered in the trie of every SID"""
     vocabulary = max(decoder.vocab_sizes)
     nodes = torch.zeros(sids.shape[:2], dtype=torch.int64, device=sids.device)
     for position in range(sids.shape[2]):
         nodes = nodes * vocabulary + sids[:, :, position] + 1
     corrupt = torch.zeros(len(sids), dtype=torch.bool, device=sids.device)
-    return FoundNodes(nodes.masked_fill(scores == -torch.inf, NO_NODE), scores, corrupt)
+    return SearchResult(nodes.masked_fill(scores == -torch.inf, NO_NODE), scores, corrupt)
 
 
-def check_result(what: str, got: FoundNodes, expected: FoundNodes, precision: Precision) -> float:
+def check_result(
+    what: str, got: SearchResult, expected: SearchResult, precision: Precision
+) -> float:
     """Return the share of float32's SIDs that were found; raise if it is not the same function.
 
     The scores of shared SIDs must be close; which others are exchanged depends on near-ties.
@@ -344,7 +360,7 @@ def shared(found: Tensor, wanted: Tensor) -> tuple[int, int]:
     return int(torch.isin(live, found).sum()), len(live)
 
 
-def overlap(got: FoundNodes, expected: FoundNodes) -> float:
+def overlap(got: SearchResult, expected: SearchResult) -> float:
     """The share of the expected live SIDs that were found, over all requests; 1 if none is live."""
     counts = [shared(one, other) for one, other in zip(got.nodes, expected.nodes, strict=True)]
     common, total = (sum(each) for each in zip(*counts, strict=True))

@@ -35,8 +35,6 @@ from grace.model.definition.spec import (
 from grace.model.engine.decode_weights import PRECISIONS, FastWeights, Precision
 from grace.model.engine.prefix_memo import PrefixMemo
 
-__all__ = ["workload_of"]
-
 PAPER = Path(configs.__file__).parent / "paper.yaml"
 BATCHES = 4
 """Batches of users and contexts that take turns."""

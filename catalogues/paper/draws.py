@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from grace.catalogues.arrays import FloatArray, Int64Array
 
-__all__ = ["Draws"]
-
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 

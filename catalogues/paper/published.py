@@ -5,17 +5,6 @@ Matchers are `bitmask` and `bloom`, modes have our names; positions are 0 (root)
 
 from dataclasses import dataclass
 
-__all__ = [
-    "ADS_PER_SID",
-    "FILL",
-    "FIRST_STEP_BEAMS",
-    "MATCHER_WORDS",
-    "MODE_NAMES",
-    "PASS",
-    "SIDS",
-    "STORAGE_MB",
-]
-
 MODE_NAMES = {
     "cd": "CD only",
     "union": "CD+GTM",

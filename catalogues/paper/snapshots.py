@@ -28,8 +28,6 @@ from grace.index.targeting.rules import TargetingRules
 from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
 
-__all__ = ["decode_snapshot"]
-
 VOCAB_SIZES = (VOCAB,) * SID_LENGTH
 _ADS_AT_ONCE = 1 << 18
 _RULES_AT_ONCE = 1 << 18

@@ -27,8 +27,6 @@ from grace.catalogues.synth.schema import (
 from grace.catalogues.synth.spec import Stream
 from grace.catalogues.synth.topics import TOPICS, Topic
 
-__all__ = ["make_users"]
-
 
 class Kind(StrEnum):
     ORDINARY = ""

@@ -19,8 +19,6 @@ from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
 from grace.native.loader import array_in, array_out, declare
 
-__all__ = ["Arranged", "arrange", "renumber_rules"]
-
 _trie_count = declare(
     "grace_trie_count",
     *(ctypes.c_int64, array_in(np.uint16, 2), ctypes.c_int32, array_out(np.int64)),

@@ -17,8 +17,6 @@ from grace.index.rejects import Fault, Reject, RejectLog
 from grace.index.targeting.rules import TargetingRules
 from grace.index.targeting.schema import RESERVED_VALUE, TargetingSchema
 
-__all__ = ["CollectedAds"]
-
 
 @dataclass(frozen=True, slots=True)
 class CollectedAds:

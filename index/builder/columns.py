@@ -9,8 +9,6 @@ import pyarrow as pa
 
 from grace.index.targeting.schema import RESERVED_VALUE
 
-__all__ = ["ListColumn"]
-
 BAD_VALUE = -1
 """The code of a value that no rule may name."""
 

@@ -22,8 +22,6 @@ from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import SidTrie
 from grace.native.loader import array_in, array_out, declare
 
-__all__ = ["checked_k_way", "k_way_matchers"]
-
 _SMALLER = f"choose a smaller --k or --k-max, or {SEVERAL_SNAPSHOTS}"
 
 _kway_level = declare(

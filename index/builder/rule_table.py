@@ -12,8 +12,6 @@ from grace.index.targeting.rules import SetRules, TargetingRules
 from grace.index.targeting.schema import TargetingSchema
 from grace.native.loader import array_in, array_out, declare
 
-__all__ = ["RuleTable"]
-
 REFUSED = -2
 """The rule of an ad that is not built."""
 

@@ -18,8 +18,6 @@ from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
 from grace.native.loader import array_in, array_out, declare
 
-__all__ = ["union_matchers"]
-
 Rows = npt.NDArray[np.uint64]
 Ids = npt.NDArray[np.int32]
 

@@ -13,8 +13,6 @@ from grace.index.trie import SidTrie
 from grace.index.users.user_rows import UserRows
 from grace.native.loader import array_in, array_out, declare
 
-__all__ = ["SetMatcher", "admitted_entries", "native_admit_children"]
-
 
 class SetMatcher(ctypes.Structure):
     """One set's Bloom rows and queries, as C++ reads them (native/src/admit_children.cpp)."""

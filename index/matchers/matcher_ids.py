@@ -6,8 +6,6 @@ from ctypes import c_int64, c_void_p
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MatcherIds"]
-
 
 class MatcherIds(ctypes.Structure):
     """Addresses; the caller keeps the arrays alive."""

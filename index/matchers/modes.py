@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["FILL_UNIT", "DynamicKWay", "KWay", "MatcherMode", "StaticKWay"]
-
 FILL_UNIT = 1_000_000
 """Fill targets are whole millionths: so that every reader compares the same fraction."""
 

@@ -14,8 +14,6 @@ import numpy.typing as npt
 from grace.index.matchers.modes import KWay
 from grace.index.trie import SidTrie
 
-__all__ = ["NodeMatchers"]
-
 
 @dataclass(frozen=True, slots=True)
 class NodeMatchers:

@@ -7,8 +7,6 @@ import numpy.typing as npt
 
 from grace.configs.errors import InputError
 
-__all__ = ["SidToAds"]
-
 
 @dataclass(frozen=True, slots=True)
 class SidToAds:

@@ -22,8 +22,6 @@ from grace.index.trie import NO_NODE
 from grace.index.users.user_rows import UserRows
 from grace.native.loader import array_in, array_out, declare
 
-__all__ = ["ExactMatcher", "HeldAds", "MatchCounts"]
-
 _open = declare(
     "grace_exact_open",
     *(c_int32, c_int64, array_in(np.int64)),

@@ -11,8 +11,6 @@ from grace.index.targeting.schema import Attribute, TargetSet
 from grace.index.users.user_rows import UserAttributes
 from grace.index.users.values import InternedValues
 
-__all__ = ["Reason", "explain"]
-
 MOST_SHOWN = 5
 
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["SetRules", "TargetingRules"]
-
 
 @dataclass(frozen=True, slots=True)
 class SetRules:

@@ -16,8 +16,6 @@ from grace.configs.errors import ConfigError
 from grace.configs.sections import load_section
 from grace.configs.yaml_loader import read_yaml
 
-__all__ = ["Attribute", "TargetSet", "TargetingSchema"]
-
 RESERVED_VALUE = "*"
 """The element of every ad without an include list, and of every request. No rule may name it."""
 

@@ -24,8 +24,6 @@ from grace.native.loader import array_in, array_out, declare
 from grace.native.wire_faults import read_batch
 from grace.proto.retrieval_pb2 import RetrieveRequest
 
-__all__ = ["UserAttributes", "UserEncoder", "UserRows"]
-
 UserAttributes = Mapping[str, Sequence[str]]
 """Raw user attributes of one request: name -> values; an empty list means missing."""
 

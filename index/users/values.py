@@ -8,8 +8,6 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["InternedValues"]
-
 
 @dataclass(frozen=True)
 class InternedValues:

@@ -37,7 +37,7 @@ def test_a_build_has_its_times_and_sizes(tmp_path: Path) -> None:
 def test_matching_has_rows_for_every_kind_of_leaves(tmp_path: Path) -> None:
     small = ("--sids", "2111", "--repetitions", "2")
     rows = measured(match_bench, tmp_path, *small)
-    assert [row["leaves"] for row in rows[::2]] == ["random", "eligible"]
+    assert [row["leaves"] for row in rows[::2]] == ["random", "eligible", "scattered"]
     for row in rows:
         assert 0 < row["returned"] <= row["matched"] <= row["generated"]
         assert row["returned"] <= row["max_ads"]

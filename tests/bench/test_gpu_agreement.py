@@ -21,6 +21,7 @@ from grace.bench.gpu.reply_check import check_reply, eligible_rules
 from grace.bench.gpu.search import (
     DecodeInputs,
     DecoderBatch,
+    SearchResult,
     check_result,
     plain_result,
 )
@@ -34,7 +35,6 @@ from grace.index.snapshot import Snapshot
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import REFERENCE, Beams, UserTensors
 from grace.model.definition.inputs import UserContext
-from grace.model.engine.decode_loop import FoundNodes
 from grace.proto.retrieval_pb2 import Counts, RetrieveResponse
 from support.bench_workloads import stale_graphs, tiny
 from support.decode_cases import branching_case, decode_case
@@ -181,10 +181,10 @@ def test_results_that_differ_from_their_definition_are_refused() -> None:
         require_overlap("x", 0.123, 0.5)
 
 
-def result(nodes: list[list[int]], scores: list[list[float]] | None = None) -> FoundNodes:
+def result(nodes: list[list[int]], scores: list[list[float]] | None = None) -> SearchResult:
     tensor = torch.tensor(nodes, dtype=torch.int32)
     own = tensor.float() if scores is None else torch.tensor(scores)
-    return FoundNodes(tensor, own, torch.zeros(len(nodes), dtype=torch.bool))
+    return SearchResult(tensor, own, torch.zeros(len(nodes), dtype=torch.bool))
 
 
 def test_overlap_counts_live_sids_only() -> None:

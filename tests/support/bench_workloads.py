@@ -11,8 +11,6 @@ from grace.bench.gpu.measure import RecordedGraph
 from grace.bench.gpu.options import TABLES, BenchOptions
 from grace.bench.gpu.workload import Workload, workload_of
 
-__all__ = ["CPU", "stale_graphs", "tiny"]
-
 CPU = torch.device("cpu")
 
 

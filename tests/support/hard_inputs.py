@@ -13,15 +13,6 @@ from support.decode_cases import branching_case
 from support.oracle import RawAd, Rule
 from support.strategies import Case
 
-__all__ = [
-    "crowded_selection",
-    "dynamic_case",
-    "full_rows",
-    "many_locations_case",
-    "many_words_case",
-    "static_case",
-]
-
 _FULL = 160  # candidates of each row, of 163 columns
 
 

@@ -11,8 +11,6 @@ import grpc
 from grace.bench.load.shots import Shot
 from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse, Timings
 
-__all__ = ["REPLY", "SHOTS", "known_server"]
-
 Answer: TypeAlias = Callable[[bytes, Any], bytes]
 
 SHOTS = tuple(Shot(RetrieveRequest(request_id=f"r{i}").SerializeToString()) for i in range(7))

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 
-__all__ = ["NO_RULE", "RawAd", "Rule", "eligible", "eligible_prefixes", "first_failure"]
-
 Rule = tuple[frozenset[str] | None, frozenset[str] | None]
 """An ad's rule for one attribute or set: (include, exclude). None: no such list."""
 

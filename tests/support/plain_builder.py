@@ -21,8 +21,6 @@ from grace.index.users.values import InternedValues
 from support.oracle import NO_RULE, RawAd, Rule
 from support.plain_partitions import plain_k_way, plain_partitions
 
-__all__ = ["PLAIN_CREATED_AT", "PLAIN_SID_SPACE", "plain_snapshot"]
-
 PLAIN_CREATED_AT = "2026-01-31T12:00:00Z"
 PLAIN_SID_SPACE = "plain-1"
 

@@ -8,8 +8,6 @@ from grace.index.matchers.modes import FILL_UNIT, DynamicKWay, KWay, MatcherMode
 from grace.index.matchers.node_matchers import NodeMatchers
 from grace.index.trie import SidTrie
 
-__all__ = ["plain_k_way", "plain_partitions", "rows_of_entry"]
-
 _WIDTHS = (3, 4, 2, 1, 5)
 
 

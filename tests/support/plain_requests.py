@@ -17,8 +17,6 @@ from grace.server.errors import ServiceError, invalid_field, malformed
 from grace.server.messages import Priority, Retrieval
 from support.plain_inputs import EventSequence, RequestFeatures
 
-__all__ = ["plain_features", "plain_request", "plain_user"]
-
 Message = TypeVar("Message")
 
 PRIORITIES: Mapping[str, Priority] = {"": "NORMAL", "NORMAL": "NORMAL", "LOW": "LOW"}

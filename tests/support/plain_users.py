@@ -11,8 +11,6 @@ from grace.index.targeting.schema import RESERVED_VALUE, Attribute, TargetSet
 from grace.index.users.user_rows import SetQueries, UserAttributes, UserEncoder, UserRows
 from grace.index.users.values import InternedValues
 
-__all__ = ["plain_rows"]
-
 
 def plain_rows(encoder: UserEncoder, users: Sequence[UserAttributes]) -> UserRows:
     """What `encoder.encode` makes. Raises RequestError, naming the field."""

@@ -18,8 +18,6 @@ from grace.model.definition.spec import DecoderSpec, Ffn
 from support.decode_cases import DecodeCase, decode_case, every_sid_case
 from support.models import random_context, random_decoder
 
-__all__ = ["RungCase", "dense_inputs", "expected_sids", "rung_case"]
-
 VOCAB_SIZES = (7, 7, 7)
 PROFILE = BeamProfile((1, 5, 11), 13)
 

@@ -15,17 +15,6 @@ from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from grace.index.users.user_rows import UserAttributes
 from support.oracle import RawAd, Rule
 
-__all__ = [
-    "ATTRIBUTE_SIZES",
-    "Case",
-    "cases",
-    "random_ads",
-    "random_case",
-    "random_schema",
-    "random_user",
-    "random_users",
-]
-
 ATTRIBUTE_SIZES = (1, 63, 64, 65, 250)
 _SET_VALUES = 40
 _FEW = 3

@@ -14,16 +14,6 @@ from grace.model.definition.spec import (
 )
 from support.encoder_cases import INTERFORMER, T5
 
-__all__ = [
-    "field",
-    "random_field",
-    "random_spec",
-    "random_wire",
-    "varint",
-    "with_bytes_changed",
-    "written",
-]
-
 _LONGEST_LENGTH = 5
 """Bytes of a length that protobuf takes, however small the number in them."""
 

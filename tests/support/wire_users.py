@@ -4,8 +4,6 @@ from random import Random
 
 from support.wire_cases import random_field
 
-__all__ = ["random_user_wire", "random_value"]
-
 SHORT = ("US", "NO", "f", "m", "?", "", "é", "ß" * 30, "x" * 17, "v64", "中" * 20)
 
 
