@@ -1,4 +1,4 @@
-# The one list of commands; CI runs these same targets. A line of help stands after each `##`.
+# The one list of commands. CI runs two of these targets: check and test. `##` begins a line of help.
 
 PYTHON ?= python3
 WORKERS ?= 2
@@ -54,8 +54,8 @@ native: $(INSTALLED)  ## compile the C++ library, if it is not current; CUDA=1: 
 	@$(BIN)/python -m grace.native.build
 	$(if $(CUDA),@$(BIN)/python -m grace.native.build --cuda)
 
-# Stubs refuse to be loaded by an older grpcio or protobuf than made them: so they are made by an old
-# compiler, which needs an environment of its own, since it takes no new protobuf.
+# Stubs refuse to load with a grpcio or protobuf older than the one that made them, so an old compiler
+# makes them. It needs a separate environment, since it does not work with a new protobuf.
 generate_stubs = $(PROTO_TOOLS)/bin/python -m grpc_tools.protoc -Isrc \
   --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) grace/proto/retrieval.proto
 
@@ -97,8 +97,8 @@ test: native $(TOOLS)  ## run the tests (WORKERS=2 PYTEST_ARGS='-k trie')
 test-compile: native $(TOOLS) $(INSTALLED)-nvcc  ## compile the GPU kernels with nvcc and Triton; needs no GPU
 	$(BIN)/python -m pytest -m compile --timeout 1800 tests/kernels tests/native $(PYTEST_ARGS)
 
-# A machine with a GPU brings its own torch: no environment is made there, and what only the other
-# tests need may be missing, pytest-timeout too, of which pytest's settings speak.
+# A machine with a GPU has its own torch, so this target makes no environment there. Packages that only
+# the other tests need may be missing: pytest-timeout is one, although pytest's settings name it.
 GPU_TESTS = $(shell grep -rl --include='test_*.py' 'mark[.]gpu' tests)
 GPU_PYTEST := -m gpu -o addopts='--import-mode=importlib --strict-markers' \
   -W 'ignore:Unknown config option:pytest.PytestConfigWarning' \
@@ -122,9 +122,9 @@ soak: native $(TOOLS) $(INSTALLED)-ray  ## run the tests that take minutes: the 
 	$(BIN)/python -m pytest -m soak --timeout 3600 tests/server/soak \
 	  tests/server/test_wire_readers.py tests/cli/test_build_ray.py $(PYTEST_ARGS)
 
-# The interpreter is not sanitized: so the run-time is preloaded, after it the C++ library whose
-# exceptions it watches, and what the interpreter leaks is not ours to report. With PYTHONMALLOC each
-# object has its own block of memory, so that a read beyond a request's bytes is seen.
+# The interpreter is not sanitized. So LD_PRELOAD loads the sanitizer's run-time, and after it the C++
+# library whose exceptions it watches. Leaks of the interpreter are not reported. PYTHONMALLOC gives
+# each object its own block of memory, so that the sanitizer sees a read beyond a request's bytes.
 SANITIZED_TESTS = tests/native tests/index tests/storage $(addprefix tests/kernels/test_,admit_children.py \
   needed_rows.py) tests/model/test_feature_reader.py $(addprefix tests/server/test_,wire_readers.py replies.py)
 

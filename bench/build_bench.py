@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> None:
 def _rows(sizes: Sequence[int], seed: int, modes: Sequence[MatcherMode]) -> Iterator[Row]:
     for sids in sizes:
         with tempfile.TemporaryDirectory() as name:
-            # A separate process: Linux counts a parent's memory towards the peak of its children.
+            # In a separate process: Linux counts a parent's memory towards its children's peak.
             catalogue = ("--preset", "paper", "--sids", str(sids), "--seed", str(seed))
             subprocess.run(
                 [GRACE, "synth", *catalogue, "--out", name], check=True, stdout=sys.stderr
@@ -76,11 +76,11 @@ def _measure(folder: Path, mode: MatcherMode) -> Row:
         chosen = ("--root", root, "--matchers", mode.value, *options, "--json")
         begin = time.perf_counter()
         report = json.loads(_output([GRACE, "build", *files, *chosen]))
-        build_s = time.perf_counter() - begin  # the whole process, imports included
+        build_s = time.perf_counter() - begin  # of the whole process, with imports
         path = Path(report["path"])
         loads = [float(_output([sys.executable, "-c", _LOAD, path])) for _ in range(LOADS)]
         return {
-            "sid_space": report["sid_space"],  # names the catalogue: preset, seed, number of SIDs
+            "sid_space": report["sid_space"],  # has the preset, seed and number of SIDs
             "sids": report["sids"],
             "ads": report["ads"],
             "rules": report["rules"],
@@ -90,7 +90,7 @@ def _measure(folder: Path, mode: MatcherMode) -> Row:
             "build_s_per_million_ads": round(build_s / report["ads"] * 1e6, 2),
             "step_s": {name: round(spent, 2) for name, spent in report["step_seconds"].items()},
             "peak_gb": round(report["peak_memory_bytes"] / 1e9, 3),
-            "load_verify_s": round(min(loads), 3),  # the best: other work only adds to it
+            "load_verify_s": round(min(loads), 3),  # the least: other work only adds to it
             "load_verify_most_s": round(max(loads), 3),
             "snapshot_gb": round(sum(f.stat().st_size for f in path.iterdir()) / 1e9, 6),
         }

@@ -150,7 +150,7 @@ def _answer_some(
 
 
 def _pass_rows(mode: MatcherMode, outcome: Outcome) -> Iterator[Row]:
-    """Counts are means over the bucket's users, rates of all its ads together."""
+    """Yield rows whose counts are means over a bucket's users, and whose rates are over its ads."""
     for bucket, least, below in _BUCKETS:
         of = (outcome.generated >= least) & (outcome.generated < below)
         generated = int(outcome.generated[of].sum())
@@ -167,7 +167,7 @@ def _pass_rows(mode: MatcherMode, outcome: Outcome) -> Iterator[Row]:
             "generated_median": float(np.median(outcome.generated[of])) if of.any() else 0.0,
             "matched": round(matched / count, 1),
             "bitmask_pass": _share(passed, generated),
-            "bloom_pass": _share(matched, passed),  # exact sets, not Bloom bits
+            "bloom_pass": _share(matched, passed),  # by the exact sets, not by Bloom bits
             "final_pass": _share(matched, generated),
             "beams": (outcome.beams[of].sum(axis=0) / count).round(1).tolist(),  # after each step
             "sids_without_match": round(int(outcome.empty_sids[of].sum()) / count, 1),

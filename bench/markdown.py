@@ -1,8 +1,8 @@
 """Tables of the documents, in Markdown. A column is a heading and a cell.
 
-A cell is a template of the row's fields, as of `str.format`, or a function of the row. Templates
-know two more formats: `{p50_ms:ms}` shows two or three digits, `{p50_ms:fine}` hundredths. None
-becomes nothing.
+A cell is a function of the row, or a template of its fields for `str.format`. Templates have two
+more formats: `{p50_ms:ms}` shows two or three digits, `{p50_ms:fine}` hundredths. A field that is
+None shows as nothing.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -49,6 +49,6 @@ def ms(value: float | None) -> str:
 
 
 def p99(row: Row, of: str = "") -> str:
-    """The P99 of single calls; or of means, followed by the number of calls in each."""
+    """Return the P99 of single calls, or that of means with the number of calls in each mean."""
     means = row.get(f"{of}p99_of_means_ms")
     return ms(row.get(f"{of}p99_ms")) if means is None else f"{ms(means)} ({row[f'{of}calls']})"

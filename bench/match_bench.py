@@ -180,8 +180,8 @@ def _catalogue(
 
 
 def _scattered(sids: int, rng: np.random.Generator) -> tuple[Snapshot, list[UserAttributes]]:
-    """Make only the arrays that matching reads; the trie merely has the right number of leaves."""
-    rules = max(1, sids // 3)  # a million for the default of three million SIDs
+    """Make only the arrays that matching reads; of the trie, it reads the number of leaves."""
+    rules = max(1, sids // 3)  # the default, three million SIDs, has a million rules
     places = InternedValues.of(f"place-{i}" for i in range(20_000))
     schema = TargetingSchema(
         attributes=(Attribute("group", tuple(f"g{i}" for i in range(400))),),

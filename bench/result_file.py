@@ -24,7 +24,7 @@ _KEYS = (
 
 
 def facts_of(program: str, arguments: Sequence[str], device: str | None = None) -> dict[str, str]:
-    """Return where rows are measured, and by which command."""
+    """Return the machine, the commit and the command that measure the rows."""
     command = shlex.join([*program.split(), *arguments])
     return {"machine": device or machine(), "commit": commit(), "command": command}
 
@@ -39,9 +39,9 @@ def record(
 ) -> None:
     """Print each row, and save it before the next is measured; standard error shows the time.
 
-    With `add`, the file keeps its rows that are not measured again; `only` some parts of a table
-    may not replace a whole one. A file that cannot be written is refused before anything is
-    measured, and keeps its content until the first row.
+    With `add`, the file keeps the rows that this run does not measure again. Without it, a run of
+    `only` some parts may not replace an existing file. The check that the file can be written comes
+    before any measurement, and its content stays until the first row.
     """
     result: dict[str, Any] = {**facts, "rows": []}
     if out is not None:
@@ -61,7 +61,7 @@ def record(
     try:
         for count, row in enumerate(rows, 1):
             _put(result["rows"], row, again=add)
-            if out is not None:  # a run that is cut short leaves what it measured
+            if out is not None:  # an interrupted run keeps its finished rows
                 _unfinished(out).write_text(_text(result), encoding="utf-8")
                 _unfinished(out).replace(out)
             print(json.dumps(row), flush=True)

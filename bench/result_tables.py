@@ -56,7 +56,7 @@ def _origin(result: Mapping[str, Any]) -> str:
 
 
 def build_tables(result: Mapping[str, Any]) -> dict[str, str]:
-    """Return what builds and loads cost, as Markdown by the name of its marks."""
+    """Return the table of builds and loads in Markdown, by the name of its marks."""
     table = table_of(
         result["rows"],
         ("SIDs", "{sids:,}"),
@@ -75,7 +75,7 @@ def build_tables(result: Mapping[str, Any]) -> dict[str, str]:
 
 
 def eligibility_tables(result: Mapping[str, Any]) -> dict[str, str]:
-    """Return the study's rows next to the paper's, as Markdown by the name of the marks."""
+    """Return the study's tables next to the paper's, in Markdown by the name of their marks."""
     rows: Rows = result["rows"]
     catalogue = _one(rows, table="catalogue")
     matchers = [

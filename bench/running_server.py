@@ -55,7 +55,7 @@ def write_server_config(
 
 
 class RunningServer:
-    """A server that is ready inside `with`, and has ended after it in any case.
+    """A server that is ready inside `with`, and has ended after the block in any case.
 
     Its log is a file, so that this process need not read along during a load.
 
@@ -110,7 +110,7 @@ class RunningServer:
         for line in self._lines():
             try:
                 entry = json.loads(line)
-            except json.JSONDecodeError:  # half written, or another program's
+            except json.JSONDecodeError:  # the line is incomplete, or not from the server
                 continue
             if isinstance(entry, dict) and entry.get("event") == name:
                 found.append(entry)

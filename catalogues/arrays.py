@@ -44,7 +44,7 @@ def pick_by_share(rng: np.random.Generator, shares: FloatArray, size: int) -> In
 
 
 def bisected(too_low: Callable[[float], bool], high: float, halvings: int) -> tuple[float, float]:
-    """Return the borders within 0 .. high, close together, between which `too_low` turns False."""
+    """Return two close values in 0 .. high; `too_low` is True of the lower, not of the upper."""
     low = 0.0
     for _ in range(halvings):
         middle = (low + high) / 2

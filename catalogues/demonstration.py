@@ -45,7 +45,10 @@ class DemonstratedAd:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The generated SIDs of one way of decoding, their ads, and those that match the user."""
+    """The counts of one way of decoding: SIDs generated, their ads, and ads the user may see.
+
+    The demonstration prints matched / ads as the share that may be shown to this user.
+    """
 
     sids: int
     ads: int

@@ -43,7 +43,7 @@ def write_files(
 ) -> int:
     """Write the files, each whole or not at all, and return their bytes.
 
-    All are complete before the first one appears, and the log of another catalogue goes.
+    All are complete before the first one appears. The log of an earlier catalogue is removed.
     """
     writers: dict[str, WriteFile] = {
         TARGETING_FILE: lambda path: _write_lines(path, [targeting]),

@@ -152,7 +152,7 @@ def _build(
 
 
 def _send_token_if_there() -> None:
-    """Let this process prove itself to a Ray cluster, unless the user chose how.
+    """Let this process send its token to a Ray cluster, unless the user chose otherwise.
 
     `ray start` asks for a token if it finds one on its machine, but a process that joins sends its
     own only if RAY_AUTH_MODE says so. Ray reads its environment once, at import.

@@ -180,7 +180,8 @@ def _shown(ads: Sequence["DemonstratedAd"]) -> Sequence["DemonstratedAd"]:
 
 def _counts(outcome: "Outcome") -> str:
     share = outcome.matched / outcome.ads if outcome.ads else 0.0
-    return f"{outcome.sids} SIDs, {outcome.ads} ads, {outcome.matched} for this user ({share:.0%})"
+    generated = f"{outcome.sids} SIDs with {outcome.ads} ads"
+    return f"{generated}; {outcome.matched} of these ads ({share:.0%}) may be shown to this user"
 
 
 def _headline(text: str) -> None:

@@ -70,7 +70,7 @@ def examine() -> Iterator[Finding]:
 
 
 def _package(name: str, status: Status, without: str, remedy: str) -> Finding:
-    """Report a package; if it is missing, with this status, text and remedy."""
+    """Report the version of a package, or if it is missing this status, text and remedy."""
     try:
         return Finding(name, "ok", version(name))
     except PackageNotFoundError:

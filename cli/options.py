@@ -16,7 +16,7 @@ def numbers(text: str, option: str, example: str) -> tuple[int, ...]: ...
 @overload
 def numbers(text: str | None, option: str, example: str) -> tuple[int, ...] | None: ...
 def numbers(text: str | None, option: str, example: str) -> tuple[int, ...] | None:
-    """Read numbers with commas between them. None stays None."""
+    """Return the comma-separated numbers of an option, or None if it is not given."""
     if text is None:
         return None
     try:

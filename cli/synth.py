@@ -30,7 +30,8 @@ def synth(
     tiny and demo have 2,000 SIDs, and `interactions.parquet` to train on. The SIDs of demo are
     learned by residual k-means; those of the other presets follow the catalogue's hierarchy. paper
     is not for reading: it has the statistics of the paper's index, and 30 million SIDs take
-    minutes.
+    minutes. The printed number of rules counts the lists of all campaigns; `grace build` prints
+    fewer, since it counts only rules of ads, and rules that allow the same users once.
 
     Example: `grace synth --preset tiny --out catalogue`
     """
@@ -54,8 +55,8 @@ def synth(
             )
             numbers = asdict(written)
             details = (
-                f" with {written.distinct_rules:,} distinct rules, {written.requests:,} requests, "
-                f"{written.interactions:,} interactions"
+                f", {written.campaigns:,} campaigns with {written.distinct_rules:,} distinct rules"
+                f", {written.requests:,} requests, {written.interactions:,} interactions"
             )
     seconds = time.perf_counter() - started
     if as_json:

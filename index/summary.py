@@ -162,7 +162,7 @@ _READERS = {
     "ad": "sid_to_ads",
     **dict.fromkeys(("rule", "set", "value"), "exact_targeting"),
 }
-"""By the first word of an array's name."""
+"""The part of the index to which an array belongs, by the first word of the array's name."""
 
 
 def _bytes(snapshot: Snapshot) -> dict[str, int]:

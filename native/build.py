@@ -66,15 +66,15 @@ def find_compiler() -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A library NAME.so: its sources and headers below the root, and how they are compiled."""
+    """A library NAME.so: its sources and headers below the root, and how to compile them."""
 
     name: str
     sources: tuple[str, ...]
     headers: tuple[str, ...]
     flags: tuple[str, ...]
     find_compiler: Callable[[], tuple[str, ...]]
-    command: str  # that builds it
-    variable: str  # of the environment, which names another build
+    command: str  # builds the library
+    variable: str  # the environment variable that names another library to load
     link_flags: tuple[str, ...] = ()
 
     @property
@@ -107,7 +107,7 @@ CUDA = Target(
     find_compiler=find_nvcc,
     command="python -m grace.native.build --cuda",
     variable="GRACE_CUDA_LIBRARY",
-    link_flags=("-cudart=static",),  # independent of the CUDA libraries that torch installs
+    link_flags=("-cudart=static",),  # so that torch's CUDA libraries do not matter
 )
 
 

@@ -21,7 +21,7 @@ NVCC_FLAGS = (
 
 
 def compiler_of_variable(variable: str) -> tuple[str, ...] | None:
-    """Return the command that an environment variable names, or None if it is not set."""
+    """Return the command in an environment variable, or None if the variable is not set."""
     chosen = os.environ.get(variable)
     if not chosen:
         return None

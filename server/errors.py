@@ -1,7 +1,7 @@
-"""Every failure of a call: one table of reasons with their statuses, and what the caller reads.
+"""Every failure of a call: one table of reasons with their statuses, and the text for the caller.
 
-Only `text` reaches a caller. It may name a value of the caller's own request. A log may not, so it
-has `reason` and `field` only.
+Only `text` reaches a caller. It may name a value of the caller's own request. The log must not
+contain such values, so it has `reason` and `field` only.
 """
 
 from collections.abc import Mapping
@@ -36,8 +36,8 @@ MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.001, 10.0
 class ServiceError(Exception):
     """One call's failure.
 
-    reason         one of STATUS_OF: metrics, logs and the trailers carry it
-    text           for the caller
+    reason         a key of STATUS_OF, which metrics, logs and trailers show
+    text           what the caller reads
     field          the path of the faulty field of the request, if the failure is about one
     retry_seconds  when to try again, if that is known
     """
@@ -53,7 +53,7 @@ class ServiceError(Exception):
         self.retry_seconds = retry_seconds
         self.trailers: tuple[tuple[str, str], ...] = (("grace-reason", reason),)
         if retry_seconds is not None:
-            # gRPC's own retries read this one.
+            # gRPC's built-in retries read this trailer.
             milliseconds = round(
                 1000 * min(max(MIN_RETRY_SECONDS, retry_seconds), MAX_RETRY_SECONDS)
             )
@@ -75,7 +75,7 @@ def wrong_pair(field: str, text: str) -> ServiceError:
 
 
 def queue_full(places: int, retry_seconds: float) -> ServiceError:
-    """`retry_seconds` until all waiting requests have been answered."""
+    """Return the refusal; in `retry_seconds` all waiting requests will have been answered."""
     text = f"{places} requests wait, and no more may (batching.max_waiting); try again later"
     return ServiceError("queue_full", text, retry_seconds=retry_seconds)
 
@@ -86,7 +86,7 @@ def displaced(retry_seconds: float) -> ServiceError:
 
 
 def unmeetable(left: float, needed: float) -> ServiceError:
-    """`left` seconds to the deadline are fewer than an answer is predicted to need."""
+    """Return the refusal of a call with `left` seconds, whose answer probably takes `needed`."""
     text = f"{max(0.0, left) * 1000:.0f} ms are left, an answer takes {needed * 1000:.0f} ms now"
     return ServiceError("deadline_unmeetable", f"{text}; allow more time, or try again later")
 
@@ -109,7 +109,7 @@ def draining() -> ServiceError:
 
 
 def internal(reason: str = "internal") -> ServiceError:
-    """A failure of ours. The log says what went wrong, next to the request's id."""
+    """Return a failure of the server. The log has its cause, with the request's id."""
     return ServiceError(reason, "internal error; the server's log has it under the request's id")
 
 

@@ -296,7 +296,7 @@ async def _first(*events: Awaitable[object]) -> int:
 def _in_thread(work: Callable[[], _Result]) -> asyncio.Future[_Result]:
     """Run work on a daemon thread: the process can end without it, unlike the loop's own pool."""
     future: Future[_Result] = Future()
-    future.set_running_or_notify_cancel()  # to give up the wait does not disturb the work
+    future.set_running_or_notify_cancel()  # cancelling the wait does not disturb the work
 
     def run() -> None:
         name_this_thread("grace-aside")

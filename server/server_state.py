@@ -18,12 +18,12 @@ class Phase(IntEnum):
 
 
 class ServerState:
-    """Only the event loop changes it.
+    """The server's state, which only the event loop changes.
 
-    pair        what is served
+    pair        the snapshot and the model that it serves
     pipeline    None until the server is ready
-    takes       whether new calls are served: also while a draining server lingers
-    open_calls  Retrieve calls that came in and whose replies have not been sent to the end
+    takes       whether it serves new calls, as it still does while it lingers before a drain
+    open_calls  Retrieve calls whose replies have not been sent completely
     """
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ from grace.server.scheduling.predictions import Predictions
 from grace.server.stages.stages import Stages
 
 _MEMORY_WORDS = ("out of memory", "allocate", "ALLOC_FAILED")
-"""torch, CUDA, cuBLAS and numpy use these words when memory is too little."""
+"""The words by which torch, CUDA, cuBLAS and numpy report too little memory."""
 
 
 def require_device(name: str) -> torch.device:
@@ -102,14 +102,14 @@ def load_and_warm_up(
 
 
 def too_little_memory(error: Exception, config: ServingConfig) -> ConfigError | None:
-    """Return the fault in one line if memory is too little, or a kernel's resources; else None."""
+    """Return a one-line fault if memory or a kernel's resources were too little, else None."""
     text = str(error).partition("\n")[0]
     if isinstance(error, MemoryError):
         text = text or "out of memory"
-    elif isinstance(error, RuntimeError):  # torch's own error of memory is one, too
+    elif isinstance(error, RuntimeError):  # torch.OutOfMemoryError is one, too
         if not any(word in text for word in _MEMORY_WORDS):
             return None
-    elif type(error).__name__ != "OutOfResources":  # Triton's, by name: it may not be installed
+    elif type(error).__name__ != "OutOfResources":  # compared by name, since Triton may be missing
         return None
     generation = config.generation
     return ConfigError(

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 # they are imported, also in processes that tests start. Tests of several threads set their own.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# The same examples on every machine and every run; `explore` is for whoever looks for new ones.
+# The same examples on every machine and every run; `explore` looks for new ones.
 settings.register_profile(
     "same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )

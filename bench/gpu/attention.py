@@ -96,7 +96,7 @@ def _cross(setting: _Setting) -> Iterator[Row]:
     moved = (2 * rows * inner + 2 * first.keys.numel()) * first.queries.element_size()
     least = Least(bytes=moved, flop=4 * rows * inner * first.keys.shape[2])
     for name, attend in cross_kernels(setting.ops, work.device).items():
-        if name == "before":  # gigabytes, far beyond any cache: one input is enough
+        if name == "before":  # one input of gigabytes exceeds every cache
             keys, values = spread(first.keys, beams), spread(first.values, beams)
             prepared, rounds = [first._replace(keys=keys, values=values)], 1
             del keys, values
@@ -123,11 +123,11 @@ def _self(setting: _Setting) -> Iterator[Row]:
     rows = work.batch * work.fixed.beams[-1]
     for step in range(work.spec.sid_length):
         distinct = distinct_table(work, rows, step)
-        if step:  # `write` depends on no step
+        if step:  # `write` takes the same time at every step, so only step 0 has it
             searched = [name for name in names if name not in ("write", "ours distinct")]
             yield from _self_rows(setting, fixed[step], searched)
             yield from _self_rows(setting, distinct, ["ours distinct"])
-        else:  # a search has one row per request at step 0
+        else:  # no "ours": a search has one row per request at step 0
             yield from _self_rows(setting, distinct, [name for name in names if name != "ours"])
     for table in dynamic:
         if table.step and len(table.ids) < rows:

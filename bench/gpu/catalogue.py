@@ -67,7 +67,7 @@ class Catalogue:
         return decode_snapshot(make_paper_catalogue(self.spec, threads), threads)
 
     def written(self, folder: Path) -> Path:
-        """Return the root of mode `union`, below the cache if there is one, else below `folder`."""
+        """Return the root of mode `union`, in the cache if there is one, or else in `folder`."""
         root = self._root(self._cache or folder)
         if not (root / "CURRENT").exists():
             root.mkdir(parents=True, exist_ok=True)

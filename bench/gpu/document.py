@@ -1,9 +1,9 @@
-"""Make the tables of docs/performance.md from the result files: our numbers beside the paper's.
+"""Make the tables of docs/performance.md from the result files: our numbers next to the paper's.
 
     python -m grace.bench.gpu.document docs/performance.md bench/results/h200
 
-replaces what is between the document's marks. A table without a result file is replaced by the
-command that makes the file; a number without a file does not exist.
+replaces the text between the document's marks. Instead of a table without a result file, it shows
+the command that makes the file, so that every number comes from a file.
 """
 
 import re
@@ -151,7 +151,7 @@ def _self_table(rows: Sequence[Row]) -> str:
 
 
 def _counters_table(rows: Sequence[Row]) -> str:
-    """Ours beside the paper's; one sentence if nothing could be counted, for the same reason."""
+    """Return our counters next to the paper's, or one sentence if one reason prevented all."""
     reasons = {row.get("unavailable") for row in rows}
     if len(reasons) == 1 and None not in reasons:
         return f"Unavailable where this was measured: {reasons.pop()}.\n"

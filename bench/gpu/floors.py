@@ -35,7 +35,7 @@ class Counts:
 
 
 def count_admission(counts: Counts, nodes: Tensor, admitted: int, index: DecodeIndex) -> None:
-    """Count the admission of a step that asked about these nodes."""
+    """Count one step's admission of the children of these nodes."""
     live = torch.unique(nodes[nodes >= 0])
     children = int(fan_outs(live, index).sum())
     ids = 4 * (1 + (index.bitmask_index is not None) + len(index.blooms))

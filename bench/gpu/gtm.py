@@ -50,7 +50,7 @@ _TINY_SIZES = (2_000, 3_000)
 _ROUNDS = 4  # over the batches: a run is then long enough to be launched ahead
 
 _K_WAY = {"static": MatcherMode.STATIC, "dynamic": MatcherMode.DYNAMIC}
-"""Modes with a snapshot of their own; the others read that of `union`, or a part of it."""
+"""The modes that need another snapshot; all others read the one of `union`, or a part of it."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class _Batch:
     steps: list[StepInputs]
 
     def check_admission(self, step: StepInputs, index: DecodeIndex) -> int:
-        """Return how many children the slot admits; raise if they are not the definition's."""
+        """Return how many children the slot admits; raise if the definition admits others."""
         expected = REFERENCE.admit_children(step.nodes, self.users, index)
         _require_candidates(self.slot.admit_children(step.nodes), expected)
         return len(expected.tokens)
@@ -146,7 +146,7 @@ def _batches(
 
 
 def index_in_mode(mode: str, index: DecodeIndex) -> DecodeIndex:
-    """Return what the mode sees of an index in mode `union`, or in the mode itself."""
+    """Return the part of an index that the mode tests; the index has mode `union` or this mode."""
     if mode in ("free", "cd"):
         return index.without_matchers()
     return replace(index, blooms=()) if mode == "bitmask" else index
@@ -177,7 +177,7 @@ def _checked_selection(
     run = work.record_calls([partial(step.select, engine.ops) for step in steps] * _ROUNDS)
     expected = [step.select(REFERENCE) for step in steps]
     for place, beams in enumerate(run()):
-        # Scores are equal up to rounding; which of near-ties is kept may then differ.
+        # Rounding may change which of several nearly equal beams is kept, so only scores compare.
         own = expected[place % len(steps)]
         best, defined = (each.scores.sort(dim=1)[0].clamp(min=-1e4) for each in (beams, own))
         require_close("selection", best, defined)

@@ -48,7 +48,7 @@ class PowerDraw(NamedTuple):
 
     @staticmethod
     def of(samples: Sequence[tuple[int, float]]) -> "PowerDraw":
-        """Return the medians of samples of MHz and W."""
+        """Return the median clock and the median power of (MHz, W) samples."""
         if not samples:
             return PowerDraw()
         clocks, watts = zip(*samples, strict=True)
@@ -78,7 +78,7 @@ class Timing(NamedTuple):
         return None if watts is None else watts * self.mean_ms / 1e3
 
     def quantiles(self) -> dict[str, float]:
-        """Return p50_ms and p99_ms, or p99_of_means_ms where a run is more than one call."""
+        """Return p50_ms with p99_ms, or with p99_of_means_ms if each run makes several calls."""
         last = "p99_ms" if self.calls == 1 else "p99_of_means_ms"
         return {"p50_ms": _rounded(self.p50_ms), last: _rounded(self.p99_ms)}
 
@@ -237,7 +237,7 @@ def _wait_for(device: torch.device) -> None:
 
 
 def copy_rate(device: torch.device, seconds: float) -> float:
-    """Return the bytes per second of a copy, read and written together."""
+    """Return the rate of a copy in bytes per second; bytes read and bytes written both count."""
     size = 1 << 30 if device.type == "cuda" else 1 << 20
     source = torch.zeros(size, dtype=torch.uint8, device=device)
     source.random_(generator=torch.Generator(device).manual_seed(7))
@@ -304,7 +304,7 @@ def require_equal(what: str, got: Tensor, expected: Tensor) -> None:
 
 def require_overlap(what: str, share: float, least: float) -> None:
     if not share >= least:
-        fault = f"{share:.1%} of the SIDs are those of its definition, {least:.0%} are expected"
+        fault = f"{share:.1%} of the SIDs of its definition were found, expected {least:.0%}"
         raise _disagreement(what, fault, "model")
 
 

@@ -103,7 +103,10 @@ class BenchOptions:
             if not table.parts:
                 raise InputError(f"--only {name}: {self.table} has no parts; leave it out")
             if name not in table.parts:
-                raise InputError(f"--only {name}: {self.table} has {', '.join(table.parts)}")
+                raise InputError(
+                    f"--only {name}: not a part of {self.table}; "
+                    f"choose from {', '.join(table.parts)}"
+                )
 
     @property
     def commit_cache(self) -> Path | None:
@@ -111,7 +114,7 @@ class BenchOptions:
         return None if self.cache is None else self.cache / (self.commit or commit())
 
     def parts(self) -> tuple[str, ...]:
-        """Return the table's parts to measure, in its order."""
+        """Return the parts to measure, in the table's order."""
         table = TABLES[self.table]
         asked = self.only or [part for part in table.parts if part not in table.on_request]
         return tuple(part for part in table.parts if part in asked)

@@ -55,7 +55,7 @@ class _Batch:
 
 
 class Tally:
-    """Counts over requests, by name: of the live nodes that are wanted, and of those found."""
+    """The numbers of expected live nodes and of those found, by name, summed over requests."""
 
     def __init__(self) -> None:
         self.found, self.wanted = Counter[str](), Counter[str]()

@@ -67,7 +67,7 @@ def _draw(chart: _Chart, bars: Sequence[Bar]) -> Figure:
 
 
 def _draw_timeline(slices: Sequence[Slice]) -> Figure:
-    """A lane for each stage, a bar for each batch, with the number of its requests."""
+    """Draw a lane for each stage, and in it a bar for each batch with its number of requests."""
     figure = Figure(figsize=(13, 3.4), layout="constrained")
     axes = figure.subplots()
     begin = min(part.begin for part in slices)

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class PublishedRung(NamedTuple):
-    """Milliseconds (P50, P99) on one GH200, batch 16; the goal is the decoder's P50."""
+    """One rung's P50 and P99 in ms, on a GH200 with batch 16; `goal` is for the decoder's P50."""
 
     increment: str
     full: tuple[float, float]
@@ -25,14 +25,14 @@ LADDER = {
     "D3": PublishedRung("+ GTM bitmask + Bloom", (51.0, 53.6), (25.0, 27.3), 10.0, 0.288),
 }
 
-# FA2, FA3, by our names of the variants
+# (FA2, FA3) by the name that the variant has here
 CROSS_ATTENTION_MS = {"before": (9.6, 6.9), "flash": (0.097, 0.101)}
 
 SELF_ATTENTION_NAMES = {
     "fa2": "fa2", "coalesced": "coalesced", "fused": "fused", "ours": "paged",
     "ours distinct": "paged",
 }  # fmt: skip
-"""The paper's names of our variants."""
+"""The paper's name of each variant here."""
 
 SELF_ATTENTION_MS = {  # at t = 0, 1, 2, 3
     "fa2": (5.563, 5.565, 5.578, 5.566),

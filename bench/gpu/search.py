@@ -39,8 +39,8 @@ LEAST_OVERLAP: dict[Precision, float] = {"fp32": 0.97, "fp16": 0.8, "bf16": 0.7}
 class EveryToken:
     """An AdmissionSlot without constraints: every token continues every beam, live or dead.
 
-    Nothing reads nodes without constraints, so they are the candidates' places, row * V + token:
-    the same in every batch, and free.
+    Without constraints nothing reads the nodes. So a node is its candidate's place,
+    row * V + token, which is the same in every batch and needs no work.
     """
 
     def __init__(self, vocabulary: int) -> None:
@@ -48,10 +48,10 @@ class EveryToken:
         self._layouts: dict[int, Candidates] = {}
 
     def point_at(self, users: UserTensors, index: DecodeIndex) -> None:
-        """Do nothing: candidates depend on neither."""
+        """Do nothing: the candidates depend on neither users nor index."""
 
     def admit_children(self, nodes: Tensor) -> Candidates:
-        """Return candidates that the first run makes, before a graph is recorded."""
+        """Return the candidates. The first run makes them, before a graph is recorded."""
         rows, size = nodes.numel(), self._vocabulary
         if rows not in self._layouts:
             places = torch.arange((rows + 1) * size, dtype=torch.int32, device=nodes.device)
@@ -89,9 +89,9 @@ class TracedResult:
     places: tuple[Tensor, ...] = ()
 
     def numbered(self, vocabulary: int) -> SearchResult:
-        """Return the nodes of an unconstrained search as int64, numbered in the whole trie.
+        """Return the nodes of an unconstrained search, as int64.
 
-        That is the trie of every SID, breadth first.
+        They are numbered breadth first in the trie of every possible SID.
         """
         numbers = torch.zeros(len(self.places[0]), dtype=torch.int64, device=self.places[0].device)
         for places in self.places:
@@ -142,7 +142,7 @@ def engine_search(engine: Engine, profile: BeamProfile, index: DecodeIndex | Non
 
 
 def seen_users(index: DecodeIndex, users: UserTensors) -> UserTensors:
-    """Return what the index can test of the users: it may have no Bloom rows."""
+    """Return the users without sets if the index has no Bloom rows to test them."""
     return replace(users, sets=users.sets[: len(index.blooms)])
 
 
@@ -157,7 +157,7 @@ class Selection(NamedTuple):
     row_scale: Tensor | None = None
 
     def copied(self) -> "Selection":
-        """Return a copy: the search may use the same memory again in the next step."""
+        """Return a copy, since the next step of the search may overwrite the memory."""
         old = self.candidates
         counts = None if old.counts is None else old.counts.clone()
         candidates = Candidates(old.offsets.clone(), old.tokens.clone(), old.nodes.clone(), counts)
@@ -170,7 +170,7 @@ class Selection(NamedTuple):
 
 
 def observed(ops: Ops, observe: Callable[[Selection, Beams], None]) -> Ops:
-    """Return the same operations; `observe` sees each selection and its beams."""
+    """Return the operations; each selection also calls `observe` with itself and its beams."""
 
     def select_beams(*arguments: Any, **named: Any) -> Beams:
         beams = ops.select_beams(*arguments, **named)
@@ -203,7 +203,7 @@ class StepInputs:
         return self.selection.candidates.packed()
 
     def select(self, ops: Ops, candidates: Candidates | None = None) -> Beams:
-        """Select beams as the step does; among other candidates if they are given."""
+        """Select beams from the step's own candidates, or from the given ones."""
         given = self.selection
         return ops.select_beams(*given._replace(candidates=candidates or given.candidates))
 
@@ -212,9 +212,9 @@ class StepInputs:
 def traced_steps(
     engine: Engine, context: UserContext, slot: AdmissionSlot, profile: BeamProfile
 ) -> list[StepInputs]:
-    """Return what each step of one generation asks of admission and selection.
+    """Return the inputs of each step's admission and selection in one generation.
 
-    Operations are launched one by one; the slot already points at users and index.
+    Operations are launched one by one. The slot must already point at users and index.
     """
     nodes = [root_beams(len(context.states), context.states.device).nodes]
     steps: list[StepInputs] = []
@@ -355,7 +355,7 @@ def check_result(
 
 
 def shared(found: Tensor, wanted: Tensor) -> tuple[int, int]:
-    """Return how many live nodes of `wanted` are in `found`, and how many it has."""
+    """Return how many live nodes of `wanted` are in `found`, and how many there are."""
     live = wanted[wanted != NO_NODE]
     return int(torch.isin(live, found).sum()), len(live)
 

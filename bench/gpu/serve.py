@@ -116,7 +116,7 @@ def _of_precision(options: BenchOptions, files: _Files, precision: Precision) ->
                 yield {"measure": "load", "precision": precision, **row}
         if "saturation" in parts:
             saturated = _load(server, files, ClosedLoop(_IN_FLIGHT, options.seconds), many)
-    if saturated:  # the server has written its trace
+    if saturated:  # the server has ended, and so has written its trace
         seconds = saturated.pop("seconds")
         yield {**saturation_row(options, precision, trace, seconds), **saturated}
 
@@ -159,7 +159,7 @@ def _roomy_folder() -> Path | None:
 
 
 def saturation_row(options: BenchOptions, precision: Precision, trace: Path, seconds: float) -> Row:
-    """Return what the trace shows of the server's last load, with which it ends."""
+    """Return a row from the end of the trace, which the server's last load fills."""
     slices = read_timeline(trace)
     last = slices[-1].end
     begin, end = last - (1 - _EDGE_SHARE) * seconds, last - _EDGE_SHARE * seconds
@@ -179,7 +179,7 @@ def saturation_row(options: BenchOptions, precision: Precision, trace: Path, sec
 
 
 def _load(server: RunningServer, files: _Files, load: Load, processes: _Processes) -> Row:
-    """Return the load's numbers; threads' shares of a core leave out the edges of the run."""
+    """Load the server and return a row; the threads' shares of a core leave out both run ends."""
     with ThreadWatch(server.pid) as watch:
         result = run_in_a_process(
             server.address,

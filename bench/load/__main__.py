@@ -32,7 +32,7 @@ from grace.bench.load.shots import Shot, read_shots
 from grace.configs.errors import InputError
 
 MOST_PROCESSES = 64
-"""Each is an interpreter with gRPC, some 60 MB, and makes about a thousand calls a second."""
+"""Each process takes some 60 MB and makes about a thousand calls a second."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -106,12 +106,12 @@ class Call:
 
     @property
     def lateness(self) -> float:
-        """The client's own delay."""
+        """How many seconds late the client made the call."""
         return self.sent - self.intended
 
     @property
     def error(self) -> str:
-        """The error in ghz's words; empty for a call that succeeded or was withdrawn."""
+        """The error as ghz writes it, or an empty text if the call succeeded or was withdrawn."""
         if self.status == "OK" or self.withdrawn:
             return ""
         return f"rpc error: code = {self.status} desc = {self.text}"
@@ -119,7 +119,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class LoadRun:
-    """A finished load; `seconds` last to the end of its last call, `calls` have no warm-up call."""
+    """A finished load. `seconds` end with its last call, and `calls` leave out warm-up calls."""
 
     address: str
     began: datetime
@@ -196,7 +196,7 @@ def run_load(
             return LoadRun(address, began, caller.now(), tuple(caller.ended), len(methods))
 
     def event_loop() -> asyncio.AbstractEventLoop:
-        # select()'s time-outs are exact to microseconds; epoll's and uvloop's are milliseconds.
+        # Time-outs of select() count microseconds, those of epoll and uvloop milliseconds.
         return asyncio.SelectorEventLoop(selectors.SelectSelector())
 
     with asyncio.Runner(loop_factory=event_loop) as runner:
@@ -285,7 +285,7 @@ class _Caller:
 
 
 def status_name(code: grpc.StatusCode) -> str:
-    """Return Go's name of a status, which is also ghz's."""
+    """Return the name that Go, and so ghz, gives a status."""
     names = {grpc.StatusCode.OK: "OK", grpc.StatusCode.CANCELLED: "Canceled"}
     return names.get(code) or code.name.title().replace("_", "")
 

@@ -98,7 +98,7 @@ def run_together(
             stack.callback(_end, process, ours)
             theirs.close()
             team.append((process, ours))
-        _receive(address, team, lambda: None)  # every process is ready
+        _receive(address, team, lambda: None)  # returns when every process is ready
         begin = time.perf_counter() + _NOTICE_SECONDS
         for _, pipe in team:
             pipe.send(begin)
@@ -106,7 +106,7 @@ def run_together(
 
 
 def merged(runs: Sequence[LoadRun]) -> LoadRun:
-    """Return all calls in the order in which they ended, as one process records them."""
+    """Join the runs of several processes into one, with the calls in the order of their ends."""
     calls = sorted((call for run in runs for call in run.calls), key=lambda call: call.ended)
     return LoadRun(
         address=runs[0].address,
@@ -149,7 +149,7 @@ def _make_part(
     connections: int,
     connect_seconds: float,
 ) -> None:
-    """Report ready, receive the begin, make the load's part, and send the run or an error."""
+    """Report ready, receive the start time, make a part of the load, and send its run or error."""
 
     def begin() -> float:
         pipe.send("ready")

@@ -36,9 +36,10 @@ def percentile(ascending: Sequence[float], percentage: float) -> float:
 
 
 def invalid_because(run: LoadRun) -> str | None:
-    """Say why the run does not show what the server does under this load; None if it does.
+    """Return why the run does not measure the server under this load, or None if it does.
 
-    Lateness is part of every latency, so its P99 may be 5 ms or a tenth of theirs, not more.
+    Every latency includes the client's lateness. So the P99 of lateness may be at most 5 ms, or a
+    tenth of the P99 of latency if that is more.
     """
     if not run.calls:
         return "no call was made; give a higher rate or more seconds"
@@ -46,8 +47,8 @@ def invalid_because(run: LoadRun) -> str | None:
     if lost := [call for call in run.calls if call.status == "Unavailable" and not call.reason]:
         first = min(call.ended for call in lost)
         return (
-            f"the server went away: {len(lost):,} of {len(run.calls):,} calls found none or lost "
-            f"it, the first {first:.1f} s after the begin; its log says why"
+            f"the server went away: {len(lost):,} of {len(run.calls):,} calls found no server or "
+            f"lost it, the first {first:.1f} s after the begin; its log says why"
         )
     lateness = percentile(sorted(call.lateness for call in run.calls), 99)
     latency = percentile(sorted(call.latency for call in run.calls), 99)
@@ -174,14 +175,14 @@ def write_load_result(result: dict[str, Any], path: Path) -> None:
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """Read a result of our client or of ghz."""
+    """Read the result file of our client or of ghz."""
     result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return result
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One call: the second in which it was made, from the load's first call on, and its latency."""
+    """One call; `second` counts from the load's first call."""
 
     second: float
     latency_ms: float
@@ -190,7 +191,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """The part of a result, ours or ghz's, that a report shows.
+    """The part of one result, of our client or of ghz, that a report shows.
 
     latency_ms   of OK calls by percentage; empty if there are none
     reasons      failures by the server's reason, or by status if the file has no reasons
@@ -222,7 +223,7 @@ def read_summary(path: Path) -> RunSummary:
     try:
         return _summary(read_result(path))
     except (OSError, json.JSONDecodeError) as error:
-        raise InputError(f"{path}: no result of a load: {error}") from None
+        raise InputError(f"{path}: not the result of a load: {error}") from None
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"{path}: not in ghz's JSON schema ({error!r}); write it with --format json"
@@ -239,7 +240,7 @@ def _summary(result: Mapping[str, Any]) -> RunSummary:
     withdrawn = own.get("withdrawn", statuses.get("Canceled", 0))
     failures = {name: n for name, n in statuses.items() if name not in ("OK", "Canceled")}
     good = sorted(call["latency"] / 1e6 for call in details if call["status"] == "OK")
-    # A closed loop offers what it can; so does ghz without --rps.
+    # A closed loop, and ghz without --rps, offer as many calls as they can make.
     offered = own.get("offered_rps") or result["options"].get("rps") or result["rps"]
     parts = ("queue", *STAGES, "overhead")
     return RunSummary(

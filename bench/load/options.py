@@ -18,7 +18,7 @@ def parser_of(program: str, description: str | None) -> argparse.ArgumentParser:
 
 
 def run_command(main: Callable[[Sequence[str]], int | None]) -> None:
-    """Run the command; an error is one line on standard error, and its class's exit code."""
+    """Run the command and exit; an error prints one line and gives the exit code of its class."""
     try:
         sys.exit(main(sys.argv[1:]))
     except GraceError as error:
@@ -50,7 +50,7 @@ def data_file(text: str) -> Path:
 
 
 def out_file(text: str) -> Path:
-    """Return a file that the command can write once the load is over."""
+    """Return the path after checking that the command can write it once the load is over."""
     path = Path(text)
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{text}: is a folder; name a file")

@@ -2,8 +2,8 @@
 
     python -m grace.bench.load.report build/load/rate-*.json --out build/load/report.html
 
-Reads results of `python -m grace.bench.load` and of ghz (--format json). The only module of this
-package that needs matplotlib, the extra `plots`.
+It reads results of `python -m grace.bench.load` and of ghz (--format json). Only this module of the
+package needs matplotlib, the extra `plots`.
 """
 
 import base64

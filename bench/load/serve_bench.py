@@ -96,7 +96,7 @@ def _overhead(files: TinyServerFiles, seconds: float) -> Row:
 
 
 def _reading_ms(files: TinyServerFiles, config: Path) -> list[float]:
-    """Milliseconds to read each request, ascending; nothing else runs in this process."""
+    """Return the ascending times to read each request; nothing else runs in this process."""
     serving = load_serving_config(config)
     times = []
     for _ in range(20):

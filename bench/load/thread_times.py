@@ -16,11 +16,11 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _GROUP, _USER, _SYSTEM = 2, 11, 12  # places in `stat` after the name
 
 Thread = tuple[int, int]
-"""Process and thread."""
+"""The ids of a process and of its thread."""
 
 
 class ThreadTimes(NamedTuple):
-    """Processor seconds so far, and names; `at` is when they were read."""
+    """The processor seconds that each thread has used, and its name, as read at time `at`."""
 
     seconds: Mapping[Thread, float]
     names: Mapping[Thread, str]

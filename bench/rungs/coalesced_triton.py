@@ -63,7 +63,7 @@ def coalesced_over_cache(
     *,
     fused: bool = False,
 ) -> Tensor:
-    """Attend over a cache that has the step, or, if fused, gets it."""
+    """Attend over a cache that has the step's keys and values; if `fused`, write them first."""
     rows, _, heads, d_head = qkv.shape
     if not (qkv.is_contiguous() and cache.keys.is_contiguous() and cache.values.is_contiguous()):
         raise ValueError("qkv and the cache must be contiguous; copy them before")

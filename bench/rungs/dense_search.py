@@ -53,7 +53,7 @@ class Rung:
     spreads: bool = False
 
     def tiled(self, tiles: Sequence[Tile]) -> "Rung":
-        """Return L2 or L3 with its kernel's tile of each step."""
+        """Return the rung L2 or L3 with a kernel tile for each step."""
         kernel = {"L2": attend_coalesced, "L3": attend_fused}[self.name]
 
         def attend(
@@ -72,11 +72,11 @@ DENSE_RUNGS = {rung.name: rung for rung in (L0, L1, L2, L3)}
 
 
 class RungDecoder(NamedTuple):
-    """A decoder's weights in the type that is computed in; `plain` has its shape.
+    """A decoder's weights in the type that the rung computes in. `plain` has the same shapes.
 
     layers  weights named and shaped as in model/definition/decoder.py
     heads   [vocab_sizes[t] + extra rows, d] per step
-    bias    [H, L], or None where it is zero: FlashAttention takes none
+    bias    [H, L], or None if it is zero: FlashAttention takes no bias
     """
 
     plain: Decoder

@@ -77,7 +77,7 @@ def hf_generate(
         decoder_start_token_id=_PAD,
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about names that its options will have next year
+        warnings.simplefilter("ignore")  # its options warn about names of later versions
         generated: Tensor = model.generate(
             encoder_outputs=BaseModelOutput(last_hidden_state=states),
             attention_mask=torch.ones(states.shape[:2], dtype=torch.long, device=states.device),

@@ -48,9 +48,9 @@ class StaticStep:
     """
     logits     float32 [B * M, C]   the step's tokens, then rows that only enter the normaliser
     row_scale  float32 [B * M]      multiplies the row's logits
-    scores     float32 [B, M]       of the beams, -inf of dead ones
-    tokens     int64 [B * M]        their last ones
-    nodes      int32 [B * M]
+    scores     float32 [B, M]       the beams' scores, -inf for dead ones
+    tokens     int64 [B * M]        the beams' last tokens
+    nodes      int32 [B * M]        the beams' nodes
     k          the number of beams to keep, in order of their scores if `ordered`
     """
 

@@ -40,7 +40,7 @@ def attribute_columns(
 
 
 Rule = tuple[Sequence[Sequence[int]], BoolArray, Int64Array]
-"""Lists of values; which campaigns have one; and the number of each campaign's list."""
+"""The lists of values, a mask of the campaigns that have one, and each campaign's list number."""
 
 
 def _columns(

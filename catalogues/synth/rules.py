@@ -73,7 +73,7 @@ def listed_column(
     has_rule: BoolArray,
     chosen: Int64Array,
 ) -> RuleColumn:
-    """A column whose few lists are given; campaigns that have a rule have the list `chosen`."""
+    """Return a column of the given lists; campaigns with a rule have the list number `chosen`."""
     choice = np.where(has_rule, chosen, NO_RULE)
     items = np.array([item for each in lists for item in each], np.int32)
     offsets = offsets_of(np.array([len(each) for each in lists], np.int64))

@@ -141,7 +141,7 @@ class BatchReader:
 
 
 class _RowFaults:
-    """The first fault of each refused row."""
+    """The first fault that was found in each refused row."""
 
     def __init__(self, rows: int) -> None:
         self.refused = np.zeros(rows, np.bool_)

@@ -94,7 +94,7 @@ def k_way_matchers(
 def _partitions(trie: SidTrie, of_sids: _SidRows, k_way: KWay, threads: int) -> NodeMatchers:
     nodes = trie.level_counts[1:]
     widths = k_way.widths if isinstance(k_way, StaticKWay) else (0,) * trie.sid_length
-    # Static ids go straight to their places: another copy of them would be gigabytes.
+    # Static ids are written in place: a second copy of them would take gigabytes.
     static_ids = np.empty(sum(n * k for n, k in zip(nodes, widths, strict=True)), np.int32)
     counts, ids, tables = [], [], []
     base = begin = 0
@@ -137,12 +137,12 @@ def _level(
     threads: int,
     room: Ids,
 ) -> tuple[Ids, Ids, Rows]:
-    """Make the partitions of one level's nodes; static ids are written to `room`.
+    """Partition one level's nodes; return each node's number of ids, the ids and the distinct rows.
 
-    Returns how many ids each node has, the ids and the distinct rows.
+    Static ids are written to `room`.
     """
     nodes, words = len(offsets) - 1, of_sids.table.shape[1]
-    # Native code takes both kinds' numbers, and a width of 0 where the node decides.
+    # Native code takes the numbers of both modes; width 0 means that each node chooses its own.
     k_max, fill_target = (
         (k_way.k_max, k_way.fill_target_millionths) if isinstance(k_way, DynamicKWay) else (0, 0)
     )

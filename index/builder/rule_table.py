@@ -42,9 +42,9 @@ _take_set = declare(
 )
 
 
-# Rows of the arrays are the structs of native/src/rules.cpp.
+# The arrays have the layout of the structs in native/src/rules.cpp.
 class RuleTable:
-    """`close` frees the native table."""
+    """The distinct rules of the ads read so far, in a native table that `close` frees."""
 
     def __init__(self, schema: TargetingSchema, threads: int) -> None:
         self._schema = schema
@@ -112,7 +112,7 @@ class RuleTable:
 
 
 def _addresses(column: ListColumn | None) -> tuple[int, int, int]:
-    """Return where the arrays of a column are, as C++ reads them."""
+    """Return the addresses of a column's arrays for C++, or zeros if there is no column."""
     if column is None:
         return 0, 0, 0
     return column.offsets.ctypes.data, column.valid.ctypes.data, column.codes.ctypes.data

@@ -106,7 +106,7 @@ def _in_folder(folder: Path) -> list[Path]:
         if other.suffix.lower() == ".parquet" and other not in inside:
             raise InputError(
                 f"{other}: a folder's files must be named *.parquet and be directly in it; "
-                "name this one with an --ads of its own, or move it away"
+                "name this one with another --ads, or move it away"
             )
     if not inside:
         raise InputError(f"{folder}: no *.parquet file in this folder")

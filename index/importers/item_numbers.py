@@ -119,8 +119,8 @@ class IdMap:
 
 
 Numbering = IntegerIds | IdMap
-"""`numbers` gives each id its number, and the faults of those without one by their places. `names`
-returns the ids that have these numbers, and `find` the number of an id that has one already."""
+"""The two ways to number items. `numbers` returns each id's number, and by place the faults of ids
+that cannot have one. `names` returns the ids of numbers, `find` the number of a numbered id."""
 
 
 @contextmanager

@@ -25,20 +25,20 @@ _OUT_OF_RANGE = f"is not 0 to {MAX_VOCAB_SIZE - 1}"
 class ItemBatch:
     """
     rows    int64 [items]      each item's place in the file: entry, line or row, from 0
-    ids     int64 [items], or as many texts
+    ids     int64 [items], or a list of that many texts
     tokens  integers [items, L]
     """
 
     rows: Int64
     ids: Int64 | list[str]
     tokens: npt.NDArray[Any]
-    rejects: tuple[Reject, ...] = ()  # items of the file that are not among these
-    refused_ids: tuple[str, ...] = ()  # of those that have one
+    rejects: tuple[Reject, ...] = ()  # refused items, which are not in the arrays
+    refused_ids: tuple[str, ...] = ()  # the ids of refused items that have an id
 
 
 @dataclass(frozen=True, slots=True)
 class RawItem:
-    """An item as its JSON has it, or the fault of what is not an item."""
+    """An item as read from JSON, or the fault of JSON that holds no item."""
 
     row: int
     item_id: object = None
@@ -47,14 +47,14 @@ class RawItem:
 
 
 class SidRule:
-    """How many tokens a SID has: the given length, or that of the first good item."""
+    """The number of tokens of a SID: the given length, or that of the first valid item."""
 
     def __init__(self, length: int | None, cut: bool) -> None:
         self.length = length
-        self._cut = cut  # a longer SID loses what it has beyond the length
+        self._cut = cut  # cut a longer SID to the length
 
     def tokens_of(self, value: object) -> list[int] | Fault:
-        """Return the tokens of a JSON list of 12 or "<a_12>"."""
+        """Return the tokens of a JSON list, whose elements are like 12 or "<a_12>"."""
         if not isinstance(value, list):
             return Fault("sid", brief(value), "is not a list of tokens")
         if self.length is not None and self._cut:
@@ -142,7 +142,10 @@ def accept_items(
     vocab_sizes: tuple[int, ...] | None,
     rejects: RejectLog,
 ) -> AcceptedItems:
-    """Keeps 16 bytes an item at L = 4. Without vocab_sizes, they are as large as needed."""
+    """Return the accepted items; without vocab_sizes, the vocabulary is as large as they need.
+
+    It keeps 16 bytes for each item at L = 4.
+    """
     parts = []
     refused_ids: set[str] = set()
     read = 0

@@ -1,8 +1,8 @@
-"""Items in JSON: an index of one object, or a line per item.
+"""Items in JSON: one object that holds all of them, or a line per item.
 
 `.json` is the `.index.json` of LETTER, LC-Rec and MiniOneRec: {"0": ["<a_12>", "<b_3>"], ...}. Its
-entries are read one by one, so that memory does not grow with the file, and it is refused as a
-whole where it is not JSON. `.jsonl` has a line {"item_id": "B01", "token_ids": [12, 3, 77]} per
+entries are read one by one, so that memory does not grow with the file. A file that is not JSON is
+refused as a whole. `.jsonl` has a line {"item_id": "B01", "token_ids": [12, 3, 77]} per
 item, and each line is checked by itself. Tokens are texts or integers in both.
 """
 
@@ -25,7 +25,7 @@ _SPACE = " \t\r\n"
 
 
 def read_json_lines(path: Path, advance: Advance) -> Iterator[RawItem]:
-    """Empty lines are skipped."""
+    """Yield an item for each line that is not empty."""
     for row, line in enumerate(lines(path, advance)):
         if line is None:
             yield RawItem(row, fault=Fault("line", None, f"is longer than {LONGEST_LINE} bytes"))

@@ -36,11 +36,11 @@ class ImportSpec:
     source: Path  # .json, .jsonl or .npy
     out: Path
     sid_space: str
-    ids: Path | None = None  # of the rows of a .npy; None: their numbers
+    ids: Path | None = None  # ids of the rows of a .npy; None: the row numbers are the ids
     vocab_sizes: tuple[int, ...] | None = None  # None: as large as the tokens need
-    sid_length: int | None = None  # longer SIDs are cut to it
+    sid_length: int | None = None  # cut longer SIDs to this length
     ads: Path | None = None  # a table to add the SIDs to; None: every item is an ad
-    key: str | None = None  # its column that names the item; None: ad_id
+    key: str | None = None  # the column of `ads` that names the item; None: ad_id
     id_map: Path | None = None  # numbers for items; None: their ids are numbers
     max_rejects: int = 0
     force: bool = False
@@ -166,22 +166,23 @@ def check_spec(spec: ImportSpec) -> None:
     if spec.out.exists() and not spec.force:
         raise InputError(f"{spec.out}: exists; --force replaces it")
     if not spec.out.parent.is_dir():
-        raise InputError(f"{spec.out.parent}: no such folder")
+        raise InputError(f"{spec.out.parent}: no such folder; make it first")
 
 
 def _check_tokens(spec: ImportSpec) -> None:
     sizes = spec.vocab_sizes
     require_sids(spec.sid_space, (1,) if sizes is None else sizes)
     if spec.sid_length is not None and not 1 <= spec.sid_length <= MAX_SID_LENGTH:
-        raise InputError(f"SID length {spec.sid_length}: 1 to {MAX_SID_LENGTH}")
+        raise InputError(f"SID length {spec.sid_length}: must be 1 to {MAX_SID_LENGTH}")
     if sizes is not None and spec.sid_length not in (None, len(sizes)):
         raise InputError(
-            f"vocab sizes {sizes} are not of {spec.sid_length} tokens: drop one option"
+            f"vocab sizes {sizes}: {len(sizes)} positions, but the SID length is "
+            f"{spec.sid_length}: leave one option out"
         )
 
 
 def _check_files(spec: ImportSpec) -> None:
-    """Refuse to write a file that is also read, or written as something else, under any name."""
+    """Refuse an output that is also an input or another output, even under another name."""
     _require_no_folder("the table", spec.out)
     written = {"the table": spec.out, "the list of rejects": spec.reject_file}
     if spec.id_map is not None:

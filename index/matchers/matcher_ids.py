@@ -1,4 +1,4 @@
-"""The rows of a child entry's matcher for native code, as in native/include/grace/match.h."""
+"""The row ids of matchers, in the form that native/include/grace/match.h reads."""
 
 import ctypes
 from ctypes import c_int64, c_void_p

@@ -124,7 +124,7 @@ class HeldAds:
 def _copying(
     held: Callable[Arguments, AbstractContextManager[HeldAds]],
 ) -> Callable[Arguments, MatchedAds]:
-    """Return a function that matches as `held` does, and returns copies of the ads."""
+    """Return a function that calls `held` and returns copies of its ads."""
 
     def match(*arguments: Arguments.args, **named: Arguments.kwargs) -> MatchedAds:
         with held(*arguments, **named) as ads:
@@ -154,7 +154,7 @@ class ExactMatcher:
         paused: npt.NDArray[np.uint64] | None = None,
         deny: Sequence[npt.ArrayLike] | None = None,
     ) -> Iterator[HeldAds]:
-        """Match requests, whose ads live as long as the context.
+        """Match requests. The ads that it yields are valid only inside the context.
 
         leaf_offsets  [B + 1]       request b's leaves: leaf_offsets[b] .. [b + 1]
         leaves        int32 [n]     leaf numbers, each once per request; NO_NODE is skipped

@@ -39,7 +39,7 @@ class MappedArray(np.memmap[Any, Any]):
         """Give the pages of these bytes back to the system, which reads them again if needed."""
         if self._mmap is None:  # a copy, not a map
             return
-        before = self.offset % mmap.ALLOCATIONGRANULARITY  # where the array begins in its map
+        before = self.offset % mmap.ALLOCATIONGRANULARITY  # from the map's begin to the array's
         end = before + min(begin + size, self.nbytes)
         start = (before + begin) // mmap.PAGESIZE * mmap.PAGESIZE
         if end > start:
@@ -47,7 +47,7 @@ class MappedArray(np.memmap[Any, Any]):
 
 
 def map_array(path: Path, dtype: str, shape: tuple[int, ...], offset: int = 0) -> npt.NDArray[Any]:
-    """Map an array that begins at byte `offset`. An empty one is in memory: it has no map."""
+    """Map an array that begins at byte `offset`; an empty array has no map and is in memory."""
     if 0 in shape:
         return np.empty(shape, dtype)
     return MappedArray(path, dtype, "r", offset=offset, shape=shape)
@@ -65,7 +65,7 @@ def read_rows(array: npt.NDArray[Any], begin: int, end: int) -> npt.NDArray[Any]
 def blocks(
     array: npt.NDArray[Any], begin: int = 0, end: int | None = None
 ) -> Iterator[npt.NDArray[Any]]:
-    """Yield rows begin .. end - 1 in blocks of some megabytes; of a map, only one is in memory."""
+    """Yield rows begin .. end - 1 in blocks of some megabytes; a map has one block in memory."""
     end = len(array) if end is None else end
     step = max(1, BLOCK_BYTES // max(1, _row_bytes(array)))
     for at in range(begin, end, step):

@@ -128,7 +128,7 @@ class VerifyReport:
     counts: Counts
     rejects: int
     deep: bool
-    notes: tuple[str, ...]  # what a reader ignores
+    notes: tuple[str, ...]  # about files and arrays that a reader ignores
 
 
 def verify_snapshot(

@@ -30,7 +30,7 @@ INT64_MAX = (1 << 63) - 1
 
 
 class Kind(IntEnum):
-    """The C++ file has the same numbers."""
+    """The kinds of faults, with the numbers of native/src/structure.cpp."""
 
     NONE = 0
     FIRST_OFFSET = 1
@@ -47,7 +47,7 @@ class Kind(IntEnum):
 
 
 def _check(name: str, *argtypes: Any) -> Callable[..., tuple[Kind, int]]:
-    """A check whose arguments end with the number of threads."""
+    """Return a native check, whose last argument is the number of threads."""
     native = declare(name, *argtypes, c_int32, array_out(np.int64))
 
     def check(*arguments: Any) -> tuple[Kind, int]:
@@ -59,7 +59,7 @@ def _check(name: str, *argtypes: Any) -> Callable[..., tuple[Kind, int]]:
 
 
 def _offsets(suffix: str, dtype: type[np.generic]) -> Callable[..., tuple[Kind, int]]:
-    """Takes offsets, groups, members, nonempty, threads."""
+    """Return a check of offsets, groups, members, nonempty, threads."""
     name = f"grace_check_offsets_{suffix}"
     return _check(name, array_in(dtype), c_int64, c_int64, c_int32)
 
@@ -67,7 +67,7 @@ def _offsets(suffix: str, dtype: type[np.generic]) -> Callable[..., tuple[Kind, 
 def _groups(
     suffix: str, offsets: type[np.generic], values: type[np.generic]
 ) -> Callable[..., tuple[Kind, int]]:
-    """Takes offsets, groups, values, count, greatest, threads."""
+    """Return a check of offsets, groups, values, count, greatest, threads."""
     name = f"grace_check_groups_{suffix}"
     return _check(name, array_in(offsets), c_int64, array_in(values), c_int64, c_int64)
 

@@ -163,7 +163,7 @@ class CudaSlot:
             return admission
         words = index.bitmask_table.shape[1]
         assert len(index.blooms) <= MOST_SETS_ON_GPU  # DecodeIndex.of refuses more
-        # Query tables first: each of their lines must lie in one line of the cache.
+        # Query tables come first, since each of their lines must lie in one line of the cache.
         tabled = [_tabled_words(bloom, requests) for bloom in index.blooms]
         begin = self._work_space(sum(tabled) + requests * (1 + words), device)
         admission.bitmask = _EntryRows(
@@ -183,7 +183,7 @@ class CudaSlot:
         return admission
 
     def _work_space(self, words: int, device: torch.device) -> int:
-        """Return the address of 64-bit words for the work of the current stream."""
+        """Return the address of `words` 64-bit words in which the current stream may work."""
         if self._work is None or len(self._work) < words:
             self._work = torch.empty(words, dtype=torch.int64, device=device)
         if device.type == "cuda":

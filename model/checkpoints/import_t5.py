@@ -21,7 +21,7 @@ from grace.model.definition.spec import parse_spec
 from grace.model.definition.t5_encoder import distance_buckets
 
 Sublayer: TypeAlias = Mapping[str, tuple[Sequence[str], tuple[int, ...]]]
-"""By our name, the names of the weights that it concatenates, and the shape of each."""
+"""The weights to import: our name, the T5 names that it concatenates, and the shape of each."""
 
 
 @dataclass(frozen=True, slots=True)

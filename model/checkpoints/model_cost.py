@@ -55,7 +55,7 @@ class ModelSummary:
 
 
 def summarize_model(spec: ModelSpec, generation: GenerationConfig) -> ModelSummary:
-    """Return the costs of a model. For the paper's model, equally wide beams come first."""
+    """Return a model's costs; for the paper's model, those of equally wide beams come first."""
     generation.require_steps(spec.sid_length)
     model = empty_model(spec)
     features, encoder, decoder = (

@@ -120,7 +120,7 @@ class InterFormerFeatures(nn.Module):
 
 
 class DenseTable(nn.Module):
-    """W sign(x) log(1 + |x|) + b: numbers of every magnitude stay distinct and small."""
+    """The function W sign(x) log(1 + |x|) + b: numbers of every size stay distinct and small."""
 
     def __init__(self, spec: DenseInput, width: int) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ class BagTable(nn.Module):
 
 
 class SequenceTable(nn.Module):
-    """An event becomes the sum of the embeddings of its tokens, age, position and side ids."""
+    """The events of a sequence: each is the sum of its embeddings of tokens, age, place, sides."""
 
     def __init__(self, spec: SequenceInput, vocab_sizes: tuple[int, ...], d_model: int) -> None:
         super().__init__()

@@ -121,7 +121,7 @@ class UserContext:
 
 
 def map_tensors(value: Value, change: Callable[[Tensor], Tensor]) -> Value:
-    """Return dataclasses and tuples with every tensor in them changed."""
+    """Return the value with every tensor changed, also inside dataclasses and tuples."""
     changed: object = value
     if isinstance(value, Tensor):
         changed = change(value)

@@ -24,9 +24,9 @@ Ffn = Literal["relu", "gated_gelu"]
 
 
 class _Section:
-    """A section of model.yaml, which checks itself when it is made.
+    """A section of model.yaml, which its constructor checks.
 
-    Its integers are sizes, at least 1, except for the field that `not_a_size` names.
+    Each integer must be at least 1, except the field that `not_a_size` names.
     """
 
     __slots__ = ()
@@ -43,7 +43,7 @@ class _Section:
             raise ConfigError(fault)
 
     def faults(self) -> Iterable[str]:
-        """Yield what is wrong although every size is one."""
+        """Yield the faults that valid sizes can still have."""
         return ()
 
 
@@ -135,7 +135,7 @@ class T5EncoderSpec(_Section):
     norm_eps: float = 1e-6
 
     def faults(self) -> Iterable[str]:
-        if self.relative_buckets < 4:  # half of the buckets for each direction, half of them exact
+        if self.relative_buckets < 4:  # each direction has half, of which half are exact
             yield f"relative_buckets: must be at least 4, got {self.relative_buckets}"
         if self.relative_max_distance <= self.relative_buckets // 4:
             yield (
@@ -190,7 +190,7 @@ class DecoderSpec(_Section):
 
 @dataclass(frozen=True, slots=True)
 class _SpecWithoutInputs:
-    """The sections of model.yaml that have one type each; an input's type depends on its kind."""
+    """The sections of model.yaml without the inputs, whose types depend on their kinds."""
 
     sid_space: str
     vocab_sizes: tuple[int, ...]

@@ -26,10 +26,13 @@ def hidden_units(x: Tensor, weight_in: Tensor, ffn: Ffn) -> Tensor:
 
 
 def distance_buckets(away: Tensor, buckets: int, furthest: int) -> Tensor:
-    """Return the bucket of each distance, 0 or more: one for each small distance, then ranges that
-    grow logarithmically up to `furthest`."""
+    """Return the bucket of each distance, which is at least 0.
+
+    Each small distance has its own bucket. Larger ones share buckets whose widths grow
+    logarithmically up to `furthest`.
+    """
     exact = buckets // 2
-    # The same float32 operations as in transformers: at the borders of buckets, rounding decides.
+    # The float32 operations of transformers: at the borders of buckets, their rounding decides.
     growth = torch.log(away.clamp(min=1).float() / exact) / math.log(furthest / exact)
     far = (exact + (growth * (buckets - exact)).long()).clamp(max=buckets - 1)
     return torch.where(away < exact, away, far)

@@ -32,7 +32,7 @@ def fast_search(
     profile: BeamProfile,
     ops: Ops,
 ) -> Beams:
-    """Return the last step's beams; `corrupt` is of the whole search."""
+    """Return the last step's beams; their `corrupt` covers the whole search."""
     batch = len(context.states)
     blocks = batch * sum(profile.beams)
     shape = (blocks, 3, weights.spec.heads, weights.spec.d_head)

@@ -1,8 +1,8 @@
 """Small tensors of the CPU's memory, copied to a device together.
 
-Each operation of torch costs some microseconds of the interpreter, whatever its tensors' sizes, and
-gives its lock away, to wait for it again if another thread has taken it. A batch has a dozen
-tensors: so they are one copy, and one split for each of their types.
+Each operation of torch takes some microseconds of the interpreter, whatever its tensors' sizes. It
+also releases the interpreter's lock, and waits if another thread takes it. A batch has a dozen
+tensors, so this module copies them in one operation and then splits the copy once for each type.
 """
 
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_ALIGNMENT = 64  # bytes, of the first tensor of each type
+_ALIGNMENT = 64  # bytes; the first tensor of each type begins at a multiple of it
 
 
 def copied_together(tensors: Sequence[Tensor], device: torch.device) -> tuple[Tensor, ...]:
-    """Return copies, views of one allocation on the device, without waiting for the copy."""
-    places: dict[torch.dtype, list[int]] = {}  # of the tensors of each type
+    """Return copies, which are views of one allocation on the device, without waiting for them."""
+    places: dict[torch.dtype, list[int]] = {}  # the tensors' places in the argument, by type
     for place, tensor in enumerate(tensors):
         places.setdefault(tensor.dtype, []).append(place)
     sizes = {dtype: [tensors[i].numel() for i in own] for dtype, own in places.items()}

@@ -1,8 +1,8 @@
-"""A batch's inputs as row numbers of tables, which C++ makes of requests.
+"""A batch's inputs as row numbers of tables. C++ makes them from requests.
 
 One table holds all tables of a kind, and every id is the number of a row there. So a device looks
-up all inputs of a kind at once, and every shape but that of the bags' ids depends on the batch size
-alone.
+up all inputs of a kind at once. Every shape depends on the batch size alone, except that of the
+bags' ids.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class FeatureLookups:
     events: Tensor
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """Return them in the order in which the constructor takes them."""
+        """Return the tensors in the order of the constructor's arguments."""
         return (self.dense, self.categorical, self.bag_offsets, self.bag_rows, self.events)
 
 
@@ -56,7 +56,7 @@ class EventRows:
 
 
 def event_rows_of(spec: ModelSpec) -> tuple[tuple[EventRows, ...], int]:
-    """Return the rows of each sequence of an InterFormer, and the row of zeros after all."""
+    """Return the rows of each sequence of an InterFormer, and the row of zeros after all others."""
     row, place, found = 0, 0, []
     length, widest = len(spec.vocab_sizes), max(spec.vocab_sizes)
     for sequence in spec.sequences.values():
@@ -82,12 +82,12 @@ def squashed(lookups: FeatureLookups) -> FeatureLookups:
 
 
 def table_begins(sizes: Sequence[int]) -> npt.NDArray[np.int64]:
-    """Return where tables of these sizes begin if they follow each other."""
+    """Return the first row of each table, if tables of these sizes follow each other."""
     return np.cumsum([0, *sizes], dtype=np.int64)[: len(sizes)]
 
 
 def model_inputs_of(spec: ModelSpec, lookups: FeatureLookups) -> ModelInputs:
-    """Return the inputs whose rows these are, with numbers as sent, each by its own table again."""
+    """Return the inputs that these rows stand for: every id is again a row of its input's table."""
     sizes = [each.size for each in spec.dense.values()]
     begins = table_begins([each.cardinality for each in spec.categorical.values()])
     return ModelInputs(

@@ -60,7 +60,7 @@ class ReadFeatures:
 
 
 class FeatureReader:
-    """A reader of one model's features. Any thread may call it."""
+    """A reader of one model's features, which any thread may call."""
 
     def __init__(self, spec: ModelSpec) -> None:
         self._numbers = sum(each.size for each in spec.dense.values())
@@ -76,7 +76,7 @@ class FeatureReader:
     def read(self, messages: Sequence[bytes], size: int) -> ReadFeatures:
         """Return the features of grace.v1.RetrieveRequest messages, in the CPU's memory.
 
-        Empty requests, all defaults, fill the batch up to `size`.
+        Empty requests, which have all defaults, fill the batch up to `size`.
         """
         # Every id takes a byte at least.
         room = sum(map(len, messages)) + size * self._default_ids
@@ -94,7 +94,7 @@ class FeatureReader:
 def read_inputs(spec: ModelSpec, messages: Sequence[bytes], size: int) -> ModelInputs:
     """Return the inputs of a batch of grace.v1.RetrieveRequest messages.
 
-    Raises RequestError, naming the field, for what the model cannot read.
+    Raises RequestError, which names the field, if the model cannot read a request.
     """
     read = FeatureReader(spec).read(messages, size)
     for fault in filter(None, read.faults):
@@ -103,7 +103,7 @@ def read_inputs(spec: ModelSpec, messages: Sequence[bytes], size: int) -> ModelI
 
 
 def _event_shape(spec: ModelSpec) -> tuple[int, int, int]:
-    """Return places of a request, ids of a place, and the row of what is not there."""
+    """Return the places of a request, the ids of a place, and the row of an empty place."""
     if spec.encoder.t5 is not None:
         return spec.context_tokens, 1, spec.encoder.t5.num_tokens
     sequences, zeros = event_rows_of(spec)

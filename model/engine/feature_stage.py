@@ -1,9 +1,9 @@
 """The features of a batch, from requests to arrays and from arrays to an encoder's input.
 
-On a CPU that is the model's own definition, `grace.model.definition.features`. A GPU computes the
-same in a few launches: one table holds all tables of a kind, and the host has made every id the
-number of a row (`feature_lookups`). So all inputs of a kind are one look-up, and all sequences
-another. Sums and means are accumulated in float32 and rounded once.
+A CPU runs the definition, `grace.model.definition.features`. A GPU computes the same in a few
+launches: one table holds all tables of a kind, and on the host every id becomes the number of a row
+(`feature_lookups`). So one look-up reads all inputs of a kind, and another all sequences. Sums and
+means are accumulated in float32 and rounded once.
 """
 
 from collections.abc import Sequence
@@ -36,17 +36,17 @@ from grace.model.engine.feature_reader import FeatureReader, ReadFeatures
 
 _MOST_ROWS = 1 << 31
 
-# torch.embedding_bag's numbers for what functional.embedding_bag names. The latter checks in Python
-# what holds here, and makes the begins of bags that are all of one size again each time.
+# The numbers of the modes in torch.embedding_bag. functional.embedding_bag takes names, but it
+# checks in Python what always holds here, and computes equal bags' offsets again in every call.
 _SUM, _MEAN = 0, 1
 
 
 class FeatureStage(Protocol):
     def read(self, messages: Sequence[bytes], size: int) -> ReadFeatures:
-        """Do what `FeatureReader.read` does."""
+        """Read a batch of messages, as `FeatureReader.read` does."""
 
     def compute(self, lookups: FeatureLookups) -> FeatureTensors:
-        """Compute on the current stream what this stage's `read` made, on the model's device."""
+        """Compute features from the look-ups of `read`, on the device's current stream."""
 
 
 def feature_stage_for(model: Model, dtype: torch.dtype) -> FeatureStage:
@@ -69,8 +69,10 @@ class PlainStage:
 
 
 class FastStage:
-    """It copies the tables, in `dtype`, on the model's device. If that has no room for both, drop
-    the model's own before anything else is loaded."""
+    """The features of a GPU, from tables that it copies to the model's device in `dtype`.
+
+    If the device has no room for both, drop the model's tables before anything else is loaded.
+    """
 
     @torch.inference_mode()
     def __init__(self, model: Model, dtype: torch.dtype) -> None:
@@ -100,7 +102,7 @@ class FastStage:
         )
 
     def _sequences(self, events: Tensor) -> tuple[SequenceTensors, ...]:
-        """events int32 [B, places, ids]"""
+        """Return each sequence's tensors.   events int32 [B, places, ids]"""
         if not self._lengths:
             return ()
         batch, places, ids = events.shape
@@ -115,7 +117,7 @@ class FastStage:
 
 
 class _SingleInputs:
-    """The inputs that are no sequences, and the tokens that they become."""
+    """The inputs that are not sequences, and the tokens that they become."""
 
     def __init__(self, features: InterFormerFeatures, dtype: torch.dtype) -> None:
         self._tokens = features.tokens.to(dtype, copy=True)
@@ -125,7 +127,7 @@ class _SingleInputs:
         dense = [table for table in tables if isinstance(table, DenseTable)]
         categorical = [table.embed for table in tables if isinstance(table, CategoricalTable)]
         bags = [table.embed for table in tables if isinstance(table, BagTable)]
-        self._dense: tuple[Tensor, Tensor] | None = None  # the inputs' weights as blocks, biases
+        self._dense: tuple[Tensor, Tensor] | None = None  # the weights as blocks, the biases
         if dense:
             weight: Tensor = torch.block_diag(*(x.weight for x in dense))  # type: ignore[no-untyped-call]
             self._dense = weight.to(dtype), torch.cat([table.bias for table in dense]).to(dtype)
@@ -166,8 +168,8 @@ def _together(tables: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     rows = sum(map(len, tables))
     if rows >= _MOST_ROWS:
         raise ConfigError(
-            f"inputs: tables of one kind have {rows} rows together, a GPU's features stage numbers "
-            f"at most {_MOST_ROWS - 1}; take a model of smaller tables, or use device cpu"
+            f"inputs: the tables of one kind have {rows} rows together, and a GPU can number at "
+            f"most {_MOST_ROWS - 1}; use a model with smaller tables, or device cpu"
         )
     whole = tables[0].new_empty((rows, tables[0].shape[1]), dtype=dtype)
     for part, table in zip(whole.split_with_sizes([*map(len, tables)]), tables, strict=True):
@@ -176,5 +178,5 @@ def _together(tables: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
 
 
 def _zeros(table: Tensor) -> Tensor:
-    """Return a row for what is not there."""
+    """Return a row of zeros, which absent inputs read."""
     return table.new_zeros((1, table.shape[1]))

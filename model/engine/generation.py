@@ -231,7 +231,7 @@ def empty_features(model: Model, batch: int, dtype: torch.dtype) -> FeatureTenso
     inputs = read_inputs(model.spec, [], batch).to(model.decoder.start.device)
     with torch.inference_mode():
         features: FeatureTensors = model.features(inputs)
-        # Own memory: features without inputs may be views of a weight.
+        # Each gets separate memory, since features without inputs may be views of a weight.
         own = partial(torch.clone, memory_format=torch.contiguous_format)
         return map_tensors(features.to(dtype), own)
 

@@ -163,7 +163,7 @@ def _read_table(path: Path, side: Sequence[str]) -> pa.Table:
         known = pq.read_schema(path).names
         for name in names:
             if name not in known:
-                raise InputError(f"{path}: column {name!r} is missing; there are {known}")
+                raise InputError(f"{path}: column {name!r} is missing; it has {known}")
         table = pq.read_table(path, columns=names)
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None

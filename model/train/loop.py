@@ -17,7 +17,7 @@ from grace.model.definition.model import Model
 from grace.model.train.interactions import HistoryBatches
 
 Int64 = npt.NDArray[np.int64]
-Progress = Callable[[str, int, int, str], None]  # (what, done, in all, details)
+Progress = Callable[[str, int, int, str], None]  # (what, done, total, details)
 
 
 def fit(
@@ -78,7 +78,7 @@ def reproducible(threads: int = 1) -> Iterator[None]:
     Both settings of torch affect the whole process, so the end of the context restores them.
     """
     before = torch.get_deterministic_debug_mode(), torch.get_num_threads()
-    # `use_deterministic_algorithms` does the same, and imports torch's compiler, for seconds.
+    # `use_deterministic_algorithms` does the same, but first imports torch's compiler for seconds.
     torch.set_deterministic_debug_mode("error")
     torch.set_num_threads(threads)
     try:
@@ -89,7 +89,7 @@ def reproducible(threads: int = 1) -> Iterator[None]:
 
 
 def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
-    """Decay matrices; gains and biases have none."""
+    """Return the groups of weights: matrices decay, gains and biases do not."""
     decayed: list[Tensor] = []
     others: list[Tensor] = []
     for name, weight in model.named_parameters():

@@ -207,7 +207,7 @@ void require_offsets(const int64_t* offsets, int64_t count, const char* text) {
   for (int64_t i = 0; i < count; ++i) require(offsets[i] <= offsets[i + 1], text);
 }
 
-// From set by set to request by request.
+// Reorders the users' sets from set by set to request by request.
 std::vector<UserSet> user_sets(const Ads& ads, int64_t requests, const uint8_t* present,
                                const int64_t* offsets, const int32_t* ids) {
   const auto num_sets = static_cast<int64_t>(ads.sets.size());
@@ -237,8 +237,8 @@ void write_counts(const Counts& counts, int64_t* out) {
 
 }  // namespace
 
-// The arrays must outlive the handle. `threads` match a batch, the caller's among them. `rule_sets`
-// is [rules, sets]; the sets follow.
+// The arrays must outlive the handle. `threads` counts the caller's thread, too. `rule_sets` is
+// [rules, sets]; grace_exact_add_set adds each set.
 GRACE_API int32_t grace_exact_open(int32_t threads, int64_t leaves, const int64_t* ad_offsets,
                                    int64_t ads, const int64_t* ad_ids, const int32_t* ad_rule,
                                    const float* ad_weight, int64_t rules,
@@ -265,7 +265,7 @@ GRACE_API int32_t grace_exact_open(int32_t threads, int64_t leaves, const int64_
   });
 }
 
-// Sets come in the schema's order, before the first match.
+// Add the sets in the schema's order, before the first match.
 GRACE_API int32_t grace_exact_add_set(uint64_t handle, int64_t set_rules, int64_t values,
                                       const int64_t* include_offsets, const int32_t* include_values,
                                       const int64_t* exclude_offsets, const int32_t* exclude_values,
@@ -281,15 +281,15 @@ GRACE_API int32_t grace_exact_close(uint64_t handle) {
   return guarded([&] { delete reinterpret_cast<Matcher*>(handle); });
 }
 
-// Answers all requests; grace_replies_take copies the ads, grace_replies_drop ends the handle.
+// Matches all requests. grace_replies_take copies the ads, and grace_replies_drop frees the handle.
 //   bitmask        uint64 [requests, words]
 //   present        uint8 [sets, requests]; value_offsets int64 [sets * requests + 1], set by set
 //   paused         uint64 [ceil(ads / 64)], or null
 //   reply_offsets  int64 [requests + 1]
 //   counts         int64 [requests, 6 + sets]: live leaves, generated, attributes, paused, denied,
 //                  matched, sets
-//   fault          int64 [2]: the kind and position of a LeafFault, and then no handle; untouched
-//                  if all is well
+//   fault          int64 [2]: the kind and position of a LeafFault. If there is one, there is no
+//                  handle; otherwise the array stays as it was
 GRACE_API int32_t grace_exact_match(uint64_t handle, int64_t requests, const int64_t* leaf_offsets,
                                     const int32_t* leaves, const float* scores,
                                     const uint64_t* bitmask, const uint8_t* present,

@@ -1,5 +1,5 @@
-// A request's features, grace.v1.Features, from the request's bytes to the row numbers that
-// model/engine/feature_lookups.py describes: a model's inputs behind a handle, a batch a call.
+// Reads requests' features, grace.v1.Features, from the bytes into the row numbers that
+// model/engine/feature_lookups.py describes. A handle holds a model's inputs; a call reads a batch.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -59,16 +59,16 @@ bool is_below(int64_t value, int64_t bound) {
   return static_cast<uint64_t>(value) < static_cast<uint64_t>(bound);
 }
 
-// In the order of their fields in Features.
+// The kinds of inputs, in the order of their fields in Features.
 enum Kind : size_t { kDense, kCategorical, kBag, kSequence };
 
 struct Place {
   Kind kind;
-  size_t number;  // among those of its kind, in declared order
+  size_t number;  // among the inputs of its kind, in declared order
 };
 
 struct Dense {
-  std::vector<float> defaults;  // as many as the input has numbers
+  std::vector<float> defaults;  // one for each number of the input
 };
 
 struct Categorical {
@@ -94,24 +94,24 @@ struct Sequence {
   int64_t first_place;
   int64_t age_row;
   int64_t position_row;
-  std::vector<int64_t> token_rows;  // where each SID position's begin
+  std::vector<int64_t> token_rows;  // the first row of each SID position
   std::map<std::string, size_t, std::less<>> side_names;
   std::vector<Side> side;
 };
 
-// A packed sequence has neither ages nor positions: its tokens follow each other, between prefix
-// and suffix.
+// Where a row's events are. A packed sequence has neither ages nor positions: its tokens follow
+// each other, between prefix and suffix.
 struct EventLayout {
   std::vector<int64_t> vocab_sizes;
   int64_t places;
-  int64_t ids;    // of a place
-  int32_t zeros;  // the row of what is not there
+  int64_t ids;    // in each place
+  int32_t zeros;  // the row that absent ids read
   bool packed;
   std::vector<int32_t> prefix;
   std::vector<int32_t> suffix;
 };
 
-// A batch's arrays, as in FeatureLookups, but for the numbers, which are as sent.
+// A batch's arrays, as in FeatureLookups; its numbers are as sent, not squashed.
 struct Rows {
   float* dense;
   int32_t* categorical;
@@ -157,7 +157,7 @@ class Inputs {
     sequences_.push_back(std::move(input));
   }
 
-  // To the last sequence.
+  // Adds a side input to the last sequence.
   void add_side(const std::string& name, Side side) {
     require(!sequences_.empty(), "features: a side before its sequence");
     Sequence& sequence = sequences_.back();
@@ -168,8 +168,8 @@ class Inputs {
     sequence.side.push_back(side);
   }
 
-  // Reads one request's features into its row; the rows before it must have been read. Throws
-  // Fault, of the declared inputs first, kind by kind.
+  // Reads one request's features into its row, after all rows before it. Throws the first Fault:
+  // those of declared inputs come first, kind by kind.
   void read(Reader request, int64_t row, const Rows& rows, wire::UnknownNames& unknown) const {
     Given given = find(request);
     read_dense(given, rows.dense + row * numbers_);
@@ -194,12 +194,12 @@ class Inputs {
   }
 
  private:
-  // The entry that counts of each declared input, a null reader where there is none, and all
-  // entries of other names or kinds.
+  // The last entry of each declared input, or a null reader if there is none; and all entries of
+  // other names or kinds.
   struct Given {
     struct Other {
       std::string_view name;
-      size_t parent;  // its kind
+      size_t parent;  // the entry's kind
     };
     std::vector<Reader> of_kind[4];
     wire::LastOfEachName<Other> others;
@@ -453,7 +453,7 @@ std::vector<T> copied(const T* values, int64_t count) {
 
 }  // namespace
 
-// Where events are: EventLayout. Inputs follow, of each kind in declared order.
+// The arguments are an EventLayout. Add the inputs of each kind in declared order.
 GRACE_API int32_t grace_features_open(int64_t sid_length, const int64_t* vocab_sizes,
                                       int64_t places, int64_t ids, int32_t zeros, int32_t packed,
                                       int64_t prefixes, const int32_t* prefix, int64_t suffixes,
@@ -503,7 +503,7 @@ GRACE_API int32_t grace_features_add_sequence(uint64_t handle, const char* name,
   });
 }
 
-// Of the sequence added last.
+// Adds a side input to the sequence that was added last.
 GRACE_API int32_t grace_features_add_side(uint64_t handle, const char* name, int64_t cardinality,
                                           int64_t first_row) {
   return grace::guarded([&] { inputs_of(handle).add_side(name, {cardinality, first_row}); });
@@ -513,9 +513,8 @@ GRACE_API int32_t grace_features_close(uint64_t handle) {
   return grace::guarded([&] { delete &inputs_of(handle); });
 }
 
-// Each message is a grace.v1.RetrieveRequest; wire::Batch says what becomes of faults and of
-// unknown names. The other arrays are those of FeatureLookups, of `size` rows, but for the numbers,
-// which are as sent.
+// Each message is a grace.v1.RetrieveRequest. wire::Batch describes the arrays of faults and
+// unknown names. The others are those of FeatureLookups, with `size` rows; numbers are as sent.
 GRACE_API int32_t grace_features_read(uint64_t handle, int64_t requests, int64_t size,
                                       const char* const* messages, const int64_t* sizes,
                                       float* dense, int32_t* categorical, int32_t* bag_offsets,

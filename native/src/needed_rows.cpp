@@ -34,7 +34,7 @@ struct Rows {
   }
 };
 
-// Appends the needed rows of an entry to `kept`, which is empty.
+// Writes the needed rows of an entry to `kept`, which must be empty.
 void keep(const Rows& rows, const int32_t* ids, int64_t count, std::vector<int32_t>& kept) {
   if (rows.star != nullptr) {
     for (int64_t i = 0; i < count; ++i) {
@@ -57,10 +57,10 @@ void keep(const Rows& rows, const int32_t* ids, int64_t count, std::vector<int32
 
 }  // namespace
 
-// `ids` are a copy of the matcher's, in place of which come the needed ones, entry after entry:
-// those of entry j are ids[offsets[j]] .. ids[offsets[j + 1]]; offsets int32 [entries + 1]. `star`
-// is uint8 [rows] of a set's rows, or null. If num_ids is more than int32 can number, the arrays
-// mean nothing.
+// `ids` is a copy of the matcher's ids. The call overwrites it with the needed ones, entry by
+// entry: those of entry j are ids[offsets[j]] .. ids[offsets[j + 1]]; offsets int32 [entries + 1].
+// `star` is uint8 [rows] of a set's rows, or null. If num_ids is above the range of int32, ignore
+// the arrays.
 GRACE_API int32_t grace_needed_rows(int32_t threads, int64_t entries,
                                     const GraceMatcherIds* matcher, const uint64_t* table,
                                     int32_t words, const uint8_t* star, int32_t* ids,

@@ -24,7 +24,7 @@ int64_t varint_size(uint64_t value) {
   return size;
 }
 
-// The size of a packed field of `bytes` bytes, whose number is below 16.
+// Returns the size of a packed field of `bytes` bytes; the field's number must be below 16.
 int64_t packed_size(int64_t bytes) {
   return bytes == 0 ? 0 : 1 + varint_size(static_cast<uint64_t>(bytes)) + bytes;
 }
@@ -53,7 +53,7 @@ class Writer {
     varint(static_cast<uint64_t>(size));
   }
 
-  // As proto3 has it, what is zero or empty is not written.
+  // As in proto3, zero and empty values are not written.
   void number(uint32_t field, uint64_t value) {
     if (value == 0) return;
     varint(tag_of(field, kVarint));
@@ -64,7 +64,7 @@ class Writer {
     if (!value.empty()) packed(field, value.data(), static_cast<int64_t>(value.size()));
   }
 
-  // The numbers of a packed field, as they are in memory.
+  // Writes a packed field of fixed-size numbers, whose bytes are those in memory.
   void packed(uint32_t field, const void* from, int64_t size) {
     if (size == 0) return;
     head(field, size);
@@ -79,7 +79,7 @@ class Writer {
   uint8_t* end_;
 };
 
-// The size of a message of the numbers 1, 2, ...
+// Returns the size of a message whose fields 1, 2, ... are these numbers.
 template <typename Number>
 int64_t numbers_size(const Number* values, int fields) {
   int64_t size = 0;
@@ -89,7 +89,7 @@ int64_t numbers_size(const Number* values, int fields) {
   return size;
 }
 
-// A message of numbers as field `field`, written even if all of them are zero.
+// Writes such a message as field `field`, even if all of its numbers are zero.
 template <typename Number>
 void write_numbers(Writer& out, uint32_t field, const Number* values, int fields) {
   out.head(field, numbers_size(values, fields));

@@ -1,5 +1,5 @@
-// A request's user, the map `user` of grace.v1.RetrieveRequest, from the request's bytes to the
-// rows that index/users/user_rows.py describes: a schema's users behind a handle, a batch a call.
+// Reads requests' users, the map `user` of grace.v1.RetrieveRequest, from the bytes into the rows
+// that index/users/user_rows.py describes. A handle holds a schema; a call reads a batch.
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -30,7 +30,7 @@ using grace::wire::Wrong;
 constexpr std::string_view kReserved = "*";  // index.schema.RESERVED_VALUE
 constexpr int32_t kFree = -1;
 
-// Texts side by side: text i is utf8[offsets[i] .. offsets[i + 1]].
+// Texts in one array: text i is utf8[offsets[i] .. offsets[i + 1]].
 struct Texts {
   int64_t count;
   const int64_t* offsets;
@@ -61,7 +61,7 @@ class Interned {
     }
   }
 
-  // Returns -1 if it is none of them.
+  // Returns the value's id, or -1 if it has none.
   int32_t find(std::string_view value, uint64_t hash) const {
     size_t at = first_cell(hash, table_bits(texts_.count));
     while (cells_[at] != kFree && texts_[cells_[at]] != value) at = (at + 1) & (cells_.size() - 1);
@@ -78,8 +78,8 @@ struct Set {
   int64_t most_values;
 };
 
-// A batch's arrays of `size` rows, not initialised. Those of sets come set after set: offsets
-// [size + 1] each, hashes and ids with room for size * most_values each.
+// A batch's arrays of `size` rows, not initialised. The arrays of sets are set by set: for each
+// set, offsets has size + 1 numbers, and hashes and ids have room for size * most_values.
 struct Rows {
   int64_t size;
   uint64_t* bitmask;
@@ -162,7 +162,7 @@ class Users {
     sets_.push_back({Interned(values, seed_), most_values});
   }
 
-  // Before the first row: where it begins in the sets' arrays.
+  // Call it before the first row; it writes where that row begins in the sets' arrays.
   void begin(const Rows& rows) const {
     for (size_t s = 0; s < sets_.size(); ++s) {
       const int64_t first = static_cast<int64_t>(s) * (rows.size + 1);
@@ -170,7 +170,7 @@ class Users {
     }
   }
 
-  // Reads one request's user into its row; the rows before it must have been read. Throws Fault.
+  // Reads one request's user into its row, after all rows before it. Throws Fault.
   void read(Reader request, int64_t row, const Rows& rows, UnknownNames& unknown) const {
     Given given = find(request);
     uint64_t* bits = rows.bitmask + row * words_;
@@ -195,8 +195,8 @@ class Users {
     size_t number;
   };
 
-  // The entry that counts of each declared name, a null reader where there is none, and of each
-  // other name.
+  // The last entry of each declared name, or a null reader if there is none; and the last entry of
+  // each other name.
   struct Given {
     struct Other {
       std::string_view name;
@@ -278,7 +278,7 @@ Users& users_of(uint64_t handle) { return *reinterpret_cast<Users*>(handle); }
 
 }  // namespace
 
-// `words` of a bitmask row; attributes and sets follow, sets in the schema's order.
+// A bitmask row has `words` words. Add the attributes, and the sets in the schema's order.
 GRACE_API int32_t grace_users_open(int64_t words, uint64_t seed, uint64_t* handle) {
   return grace::guarded([&] {
     require(words > 0, "users_open: a row without words");
@@ -286,7 +286,8 @@ GRACE_API int32_t grace_users_open(int64_t words, uint64_t seed, uint64_t* handl
   });
 }
 
-// Value i has bit first_bit + i, any other one the bit behind them; none at all has `missing`.
+// Value i has bit first_bit + i, and any other value the bit after those. A user without a value
+// has the bit `missing`.
 GRACE_API int32_t grace_users_add_attribute(uint64_t handle, const char* name, int64_t first_bit,
                                             int64_t values, const int64_t* offsets,
                                             const uint8_t* utf8, int64_t missing) {
@@ -314,7 +315,7 @@ GRACE_API int32_t grace_users_close(uint64_t handle) {
   return grace::guarded([&] { delete &users_of(handle); });
 }
 
-// Each message is a grace.v1.RetrieveRequest; grace::wire::Batch says what becomes of faults and of
+// Each message is a grace.v1.RetrieveRequest. grace::wire::Batch describes the arrays of faults and
 // unknown names. The sets' arrays are those of Rows; bitmask is uint64 [size, words].
 GRACE_API int32_t grace_users_read(uint64_t handle, int64_t requests, int64_t size,
                                    const char* const* messages, const int64_t* sizes,

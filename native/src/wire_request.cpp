@@ -1,5 +1,5 @@
-// Checks a grace.v1.RetrieveRequest as it comes from the network, once and for all: its bytes, and
-// the server's limits.
+// Checks the bytes of a grace.v1.RetrieveRequest from the network, and the server's limits. Later
+// readers rely on this check.
 #include "grace/wire_request.h"
 
 #include <cmath>
@@ -32,17 +32,17 @@ struct RequestHead {
   std::string_view texts[std::size(kTexts)];
   uint32_t max_ads = 0;
   bool include_sids = false;
-  int64_t exclude_ads = 0;  // how many
+  int64_t exclude_ads = 0;  // the number of ids
 };
 
 constexpr int kKinds = 4;  // dense, categorical, bags, sequences: the fields of Features, from 1
 
-// An entry of one of the request's maps, as far as limits are about it.
+// The facts that limits need about an entry of one of the request's maps.
 struct Entry {
   std::string_view name;
   size_t parent = 0;  // a side input's sequence, by its `number`
   size_t number = 0;
-  int64_t values = 0;  // or ids, or tokens
+  int64_t values = 0;  // the number of its values, ids or tokens
   int64_t times = 0;
   int64_t long_value = 0;  // bytes of the first value that is too long
   float not_finite = 0;    // the first number that is not
@@ -63,7 +63,7 @@ class RequestReader {
  public:
   explicit RequestReader(const Limits& limits) : limits_(limits) {}
 
-  // Throws Malformed. The whole message is read before anything is checked.
+  // Reads the whole message before any check of its contents. Throws Malformed.
   void read(Reader message, RequestHead& head) {
     each_field(message,
                [&](Reader& fields, uint32_t tag) { return read_field(fields, tag, head); });
@@ -218,7 +218,7 @@ class RequestReader {
     };
     for (const auto& inputs : inputs_) names += inputs.size();
     check_names();
-    std::vector<bool> counts(inputs_read_);  // whether an entry is still there
+    std::vector<bool> counts(inputs_read_);  // which sequences are the last of their name
     for (const Entry& sequence : inputs_[3].entries()) counts[sequence.number] = true;
     const auto counting = [&](const Entry& side) { return counts[side.parent]; };
     const std::vector<Entry>& sides = sides_.entries();
@@ -274,9 +274,9 @@ class RequestReader {
 // Checks a request's bytes and reads all of it but the user and the features.
 //   limits  int64 [9]    those of Limits
 //   head    int64 [13]   begin and size of request_id, model, sid_space, profile and priority;
-//                        max_ads, include_sids, the number of exclude_ads; nothing of malformed
-//                        bytes
-//   fault   int64 [9]    write_fault
+//                        max_ads, include_sids, the number of exclude_ads; not written if the
+//                        bytes are malformed
+//   fault   int64 [9]    as write_fault writes it
 GRACE_API int32_t grace_request_read(const char* message, int64_t size, const int64_t* limits,
                                      int64_t* head, int64_t* fault) {
   return guarded([&] {

@@ -1,4 +1,4 @@
-// Arrays of a snapshot that are nearly right: a check accepts what its plain definition accepts.
+// Nearly right arrays of a snapshot: each check accepts exactly what its plain definition accepts.
 //
 // Arrays are exact-size heap blocks, so that the sanitizers see every read beyond them.
 #include <algorithm>
@@ -34,7 +34,8 @@ using fuzz::below;
 using fuzz::chance;
 using fuzz::Random;
 
-// Calls check(threads, fault): it must accept what is right, or name a place up to `count`.
+// Calls check(threads, fault). It must accept right arrays, and name a place up to `count` in
+// others.
 template <typename Check>
 void expect(Random& random, bool right, int64_t count, Check&& check) {
   int64_t fault[2] = {-1, -1};
@@ -58,7 +59,7 @@ void replace_one(Random& random, std::vector<T>& values) {
     case 2:
       std::swap(value, values[below(random, size)]);
       return;
-    default:  // unsigned, because the nudge may wrap
+    default:  // unsigned, because the sum may wrap
       value = static_cast<T>(static_cast<uint64_t>(value) + random() % 5 - 2);
   }
 }
@@ -66,7 +67,7 @@ void replace_one(Random& random, std::vector<T>& values) {
 // Returns the values, half of the time with one or two of them replaced.
 template <typename T>
 std::vector<T> mutated(Random& random, const std::vector<T>& values) {
-  std::vector<T> copy(values);  // without spare room
+  std::vector<T> copy(values);  // its capacity is its size
   if (values.empty() || chance(random, 50)) return copy;
   for (int64_t n = 1 + below(random, 2); n > 0; --n) replace_one(random, copy);
   return copy;
@@ -107,7 +108,7 @@ void fuzz_groups(Random& random, int64_t longest, Check check) {
     }
   }
   values = mutated(random, values);
-  // Offsets that lead anywhere would make this quadratic when they are many.
+  // With many offsets, wrong ones would make the check below quadratic.
   if (longest < 100) offsets = mutated(random, offsets);
   const int64_t greatest = 60 + below(random, 20);
   const auto count = static_cast<int64_t>(values.size());

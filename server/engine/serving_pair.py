@@ -24,7 +24,7 @@ from grace.model.engine.generation import Generation, generation_for
 from grace.model.engine.prefix_memo import PrefixMemo
 
 MOST_PLACES = 2**31 - 1
-"""int32 numbers the tokens of all beam rows of a batch, and the ids of all its bags."""
+"""The limit of int32, which numbers the tokens of a batch's beam rows, and the ids of its bags."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def serving_model(
     memo_bytes: int,
     generation: GenerationConfig,
 ) -> ServingModel:
-    """Prepare a checkpoint. On a GPU everything is a copy, so that `model` can be dropped."""
+    """Prepare a checkpoint. On a GPU the result copies everything, so `model` can be dropped."""
     device = model.decoder.start.device
     begin = perf_counter()
     made = generation_for(model, load_ops(device), precision, memo_bytes, generation)
@@ -164,7 +164,7 @@ def _next_memo_bytes(memo: PrefixMemo, spec: ModelSpec) -> int:
 
 
 def precision_of(setting: PrecisionSetting, device: torch.device) -> Precision:
-    """Resolve `auto`; refuse what the device does not compute in."""
+    """Return the precision that the setting means; refuse one that the device lacks."""
     if setting == "auto":
         return "fp32" if device.type == "cpu" else "bf16"
     if device.type == "cpu" and setting != "fp32":
@@ -184,17 +184,20 @@ def require_numbered_places(
             raise ConfigError(
                 f"generation.profiles.{name}.beams: {generation.max_batch} requests "
                 f"(generation.max_batch) of {max(profile.beams)} beams and {widest} tokens are "
-                f"{rows * widest} places, a GPU numbers at most {MOST_PLACES}; give fewer beams or "
+                f"{rows * widest} places, and a GPU can number {MOST_PLACES}; give fewer beams or "
                 "a smaller max_batch"
             )
 
 
 def require_numbered_ids(limits: LimitsConfig, generation: GenerationConfig) -> None:
-    """An id takes at least a byte of a request; half the numbers are left for defaults."""
+    """Require that int32 can number all ids of a batch.
+
+    An id takes at least a byte of its request. Half of the numbers are left for defaults.
+    """
     most = MOST_PLACES // 2 // generation.max_batch
     if limits.message_bytes > most:
         raise ConfigError(
-            f"limits.message_bytes: {limits.message_bytes}, but the ids in {generation.max_batch} "
-            f"requests (generation.max_batch) are numbered together: at most {most}; give less, "
-            "or a smaller max_batch"
+            f"limits.message_bytes: {limits.message_bytes}, at most {most} with "
+            f"generation.max_batch {generation.max_batch}, since int32 numbers all ids of a batch: "
+            "lower either of them"
         )

@@ -19,7 +19,7 @@ class Timeline:
 
     def __init__(self, max_batches: int = 20_000) -> None:
         self._lock = threading.Lock()
-        # The spans of each batch, and what the trace says of it.
+        # The spans of each batch, and the facts that the trace shows with them.
         self._entries: deque[tuple[Sequence[Span], dict[str, Any]]] = deque(maxlen=max_batches)
         self.batches = 0
 

@@ -28,7 +28,7 @@ _NONE_DENIED = np.empty(0, np.int64)
 
 
 def answer_requests(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:
-    """`spans` are those of the stages before, by which the reply tells its times."""
+    """Answer a batch; its replies report the times of the earlier stages from `spans`."""
     begin = perf_counter()
     requests = batch.input.requests
     corrupt = batch.corrupt.numpy()[: len(requests)].tolist()
@@ -61,7 +61,7 @@ def _leaves_of(batch: GeneratedBatch, sound: Sequence[int]) -> Leaves:
 
 
 def _held(batch: InputBatch, leaves: Leaves) -> AbstractContextManager[HeldAds]:
-    """Match the ads of all rows. Those of padding have no leaf."""
+    """Match the ads of all rows; padding rows have no leaf."""
     retrievals = [request.retrieval for request in batch.requests]
     rows, width = leaves.leaves.shape
     padding = rows - len(retrievals)
@@ -78,7 +78,7 @@ def _held(batch: InputBatch, leaves: Leaves) -> AbstractContextManager[HeldAds]:
 def _timings(
     batch: InputBatch, rows: Sequence[int], spans: tuple[Span, ...], begin: float
 ) -> npt.NDArray[np.uint32]:
-    """Return the fields of grace.v1.Timings: what no stage has spent is queue.   [rows, 5]"""
+    """Return the fields of grace.v1.Timings; `queue` is all time outside stages.   [rows, 5]"""
     waited = queue_seconds(batch.requests, (*spans, Span("post", begin, begin)))
     spent = {span.stage: span.end - span.begin for span in spans}
     seconds = np.empty((len(rows), len(STAGE_NAMES) + 1))

@@ -34,11 +34,11 @@ def fault_of(error: OSError | UnicodeError) -> str:
 
 @contextmanager
 def held_port(section: str, host: str, port: int) -> Iterator[int]:
-    """Hold the address inside for processes of this user that share it; return the port, a free
-    one for 0. gRPC itself does not say why it cannot listen.
+    """Reserve the address inside `with` for processes of this user, and yield its port.
 
-    A socket that is bound and does not listen holds it, and no connection comes to such a socket.
-    It is bound exclusively first, which fails if others share the port, and shares it then.
+    Port 0 means a free one. An error gives the reason, which gRPC itself does not report. A bound
+    socket that does not listen reserves the address, and gets no connections. It is bound
+    exclusively, which fails if other processes share the port. Then it allows sharing.
     """
     with ExitStack() as stack:
         faults: list[OSError] = []

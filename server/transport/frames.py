@@ -1,7 +1,7 @@
 """The frames that a server and its relays send each other over a pair of sockets.
 
-A frame is a header (bytes of its body, kind, number of a call or an order), then the body. Both
-ends belong to one installation and one machine, so frames and their times are trusted.
+A frame is a header (size of the body, kind, number of the call or order), then the body. Both ends
+belong to one installation on one machine, so they trust each other's frames and times.
 """
 
 import asyncio
@@ -21,14 +21,15 @@ _READER_BYTES = 1 << 20
 
 
 class Kind(IntEnum):
-    """
-    from a relay:  CALL     TIMES, then the message
-                   ENDED    gRPC is done with the call: its reply is out, or its caller has gone
-                   DONE     the order of this number; what is wrong with it, or nothing
-                   LOG      a line for the log; {level, ...}
-    from a server: ORDER    a method of the relay's GrpcListener to call; [name, arguments]
-                   REPLY    of the call
-                   FAILURE  of the call; [code, details, trailers]
+    """The kinds of frames, with their meanings and bodies.
+
+    from a relay:  CALL     a new call: TIMES, then the message
+                   ENDED    gRPC has finished the call: it sent the reply, or the caller has gone
+                   DONE     the relay carried out the order: its fault, or empty
+                   LOG      a line for the log: {level, ...}
+    from a server: ORDER    a method of the relay's GrpcListener to call: [name, arguments]
+                   REPLY    the call's reply
+                   FAILURE  the call's failure: [code, details, trailers]
     """
 
     CALL = 1

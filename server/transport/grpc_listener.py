@@ -90,7 +90,7 @@ class GrpcListener:
         await self.set_health(serving=False)
         if not self._shares_port:
             with held_port(section, host, port):
-                pass  # it is free
+                pass  # so the port is free
         try:
             bound = self._server.add_insecure_port(address(host, port))
         except RuntimeError:  # its text only points to gRPC's log

@@ -19,7 +19,7 @@ from support.bench_workloads import CPU, tiny
 
 
 class Clock:
-    """A clock that only moves when it is told to; `log` has what moved it."""
+    """A clock that moves only by calls of `takes`; `log` has their names."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -89,7 +89,7 @@ def test_runs_by_turns_have_their_own_times(clock: Clock) -> None:
         ({"tiny": False}, "only --tiny shapes are for a CPU"),
         ({"device": torch.device("meta")}, "--device meta: torch knows no such device; use cuda:0"),
         ({"table": "budget", "only": ("copy",)}, "--only copy: budget has no parts; leave it out"),
-        ({"only": ("nope",)}, "--only nope: gtm has admission:cd, .*, decoder"),
+        ({"only": ("nope",)}, "--only nope: not a part of gtm; choose from admission:cd, "),
         ({"sids": (0,)}, "--sids 0: must be a number above 0"),
         ({"table": "attention", "sids": (5,)}, "--sids 5: means nothing to attention"),
         ({"table": "ladder", "sids": (5, 7)}, "--sids 7: ladder takes one only"),
@@ -167,7 +167,7 @@ def test_rows_measured_again_replace_the_old_ones_and_others_stay(tmp_path: Path
         ({"only": ("decoder",)}, r"gtm\.json is already there .* give --add to keep"),
     ],
 )
-def test_a_file_is_of_one_commit_and_some_parts_do_not_replace_a_whole_table(
+def test_a_file_holds_rows_of_one_commit_and_a_part_does_not_replace_a_whole_table(
     tmp_path: Path, given: Any, fault: str
 ) -> None:
     file = tmp_path / "gtm.json"

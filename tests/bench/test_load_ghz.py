@@ -149,7 +149,7 @@ def test_a_run_that_lost_its_server_says_so_and_does_not_blame_the_client() -> N
     run = run_of(ok(0.5, 0.02), gone, gone)
     fault = load_result(run, LOAD, 4, None)["grace"]["invalid_because"]
     assert fault.startswith(
-        "the server went away: 2 of 3 calls found none or lost it, the first 1.2"
+        "the server went away: 2 of 3 calls found no server or lost it, the first 1.2"
     )
     refused = Call(1.0, 1.0, 1.21, "Unavailable", reason="draining")
     assert invalid_because(run_of(ok(0.5, 0.02), refused)) is None
@@ -253,5 +253,5 @@ def test_a_file_of_something_else_is_refused_by_name(tmp_path: Path) -> None:
     other.write_text('{"rows": []}')
     with pytest.raises(InputError, match=r"other\.json: not in ghz's JSON schema"):
         read_summary(other)
-    with pytest.raises(InputError, match=r"absent\.json: no result of a load"):
+    with pytest.raises(InputError, match=r"absent\.json: not the result of a load"):
         read_summary(tmp_path / "absent.json")

@@ -1,4 +1,4 @@
-"""docs/performance.md is what the result files make, with the paper's numbers beside ours."""
+"""docs/performance.md is what the result files make, with the paper's numbers next to ours."""
 
 import json
 import re

@@ -16,7 +16,7 @@ WAYS = ("Without targeting, decoding gives", "With targeting, the server gave")
 
 
 def shares_after(heading: str, text: str) -> list[int]:
-    """The percentages of generated ads that are for the user."""
+    """Return the percentages of generated ads that may be shown to the user."""
     return [int(share) for share in re.findall(rf"{heading}:.*\((\d+)%\)", text)]
 
 
@@ -72,7 +72,7 @@ def test_the_demo_replaces_no_file_without_force(name: str, tmp_path: Path) -> N
 def test_without_a_folder_a_terminated_demo_leaves_neither_files_nor_its_server(
     tmp_path: Path,
 ) -> None:
-    """It is terminated when its server is ready."""
+    """The signal comes when the demo's server is ready."""
     with subprocess.Popen(
         [GRACE, "demo", "--users", "64"],
         env=plain_environment(TMPDIR=str(tmp_path)),

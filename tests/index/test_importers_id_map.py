@@ -45,7 +45,7 @@ def test_a_map_with_gaps_never_gives_a_number_twice(tmp_path: Path) -> None:
 
 
 def test_imports_at_once_give_different_numbers_to_different_items(tmp_path: Path) -> None:
-    """The second starts when the first has read the map, which it names by a link."""
+    """The second import starts when the first has read the map, and names the map by a link."""
     map_file, other_name = tmp_path / "map.parquet", tmp_path / "linked.parquet"
     other_name.symlink_to(map_file)
     (tmp_path / "second").mkdir()

@@ -41,7 +41,7 @@ def on_the_host() -> Iterator[None]:
 
 @pytest.fixture(params=[EMULATED, PORTABLE], ids=["hopper", "portable"], scope="module")
 def either_code(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Hopper's code, and the portable code, which has no clusters. Only selection has both."""
+    """Run the code for Hopper and the portable code without clusters; only selection has both."""
     with emulated_cuda(request.param):
         yield
 
@@ -98,7 +98,7 @@ def test_the_best_are_kept_of_more_beams_than_a_cluster_reads_at_once(
 ) -> None:
     """The scores are in the range of log-probabilities, far below it, and above zero.
 
-    Without clusters, each block of one would take another request, and there are too few.
+    The portable code must have one block per request: without clusters, each block takes another.
     """
     rng, rows = np.random.default_rng(11), requests * beams
     logits = np.tile(rng.permutation(9).astype(np.float32) / 1024, (rows, 1))

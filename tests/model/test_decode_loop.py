@@ -72,7 +72,7 @@ def test_it_finds_the_plain_loops_sids_with_any_memo(name: str, seed: int, devic
     [((1, 1, 1, 1), 1), ((1, 7, 21, 3), 15), ((1, 2, 31, 33), 5), ((1, 63, 63, 63), 65)],
     ids=str,
 )
-def test_one_beam_unequal_beams_and_more_than_there_are_sids_are_no_special_case(
+def test_one_beam_unequal_beams_and_more_beams_than_sids_give_the_plain_search_s_sids(
     beams: tuple[int, ...], num_sids: int, device: str
 ) -> None:
     case = on(fast_case("L=4-extra-rows", 2), torch.device(device))

@@ -1,4 +1,4 @@
-"""Features read from bytes: what is refused, and what a row holds, as the plain reader has it.
+"""Features read from bytes: which are refused, and which rows the others become.
 
 tests/server/test_wire_readers.py compares both readers on odd bytes.
 """
@@ -106,7 +106,7 @@ def test_age_buckets_are_whole_logarithms_of_the_time_to_the_newest_event(ages: 
 
 
 def test_bag_rows_never_change() -> None:
-    """Trained tables depend on them: they are SplitMix64 modulo the number of rows."""
+    """Trained tables depend on the rows, which are SplitMix64 modulo their number."""
     spec = replace(INTERFORMER, inputs={"pages": BagInput(1_000_000)})
     (bag,) = inputs_of(RequestFeatures(bags={"pages": [0, 1, -1, 2**62]}), spec=spec).bags
     assert bag.values.tolist() == [607535, 822465, 443936, 772075]

@@ -1,4 +1,4 @@
-"""Features as look-ups of a few tables, against the model's own, and their copy to a device."""
+"""Features as look-ups of a few tables, compared with the model's; copies to a device."""
 
 from dataclasses import replace
 
@@ -49,7 +49,7 @@ def model_of(spec: ModelSpec) -> Model:
 
 
 def requests_of(spec: ModelSpec, seed: int, count: int) -> list[RequestFeatures]:
-    """Full ones, an empty one, and one whose sequences have neither times nor sides."""
+    """Return full requests, an empty one, and one whose sequences have neither times nor sides."""
     rng = np.random.default_rng(seed)
     full = [random_features(spec, rng) for _ in range(count)]
     bare = {name: EventSequence(given.sids) for name, given in full[0].sequences.items()}
@@ -74,7 +74,7 @@ def assert_same_features(got: FeatureTensors, expected: FeatureTensors, toleranc
 @DEVICES
 @torch.inference_mode()
 @pytest.mark.parametrize("kind", SPECS)
-def test_look_ups_are_the_model_s_features(kind: str, device: torch.device) -> None:
+def test_look_ups_give_the_model_s_features(kind: str, device: torch.device) -> None:
     spec = SPECS[kind]
     model = model_of(spec)
     requests = [requests_of(spec, seed, 5) for seed in range(3)] + [[]]

@@ -47,7 +47,7 @@ def test_a_t5_history_without_tokens_has_a_context_of_zeros() -> None:
 
 
 @pytest.mark.parametrize("inputs", ["all", "sequences", "others"])
-def test_the_interformer_is_its_formulas(inputs: str) -> None:
+def test_the_interformer_computes_its_formulas(inputs: str) -> None:
     rng = np.random.default_rng(1)
     declared: dict[str, Mapping[str, InputSpec]]
     declared = {"sequences": INTERFORMER.sequences, "others": INTERFORMER.dense}
@@ -144,7 +144,7 @@ WIDTHS = {
 def test_neighbours_padding_and_row_do_not_change_a_bit(
     spec: ModelSpec, threads: int, bucket: int
 ) -> None:
-    """The number of threads decides how a product is divided into rows."""
+    """The number of threads decides how a product's rows are divided."""
     torch.set_num_threads(threads)
     model = random_model(spec, seed=5)
     rng = np.random.default_rng(29)

@@ -44,11 +44,11 @@ def names_of(message: Any) -> Iterator[str]:
 
 @pytest.mark.parametrize("message", [wire.RetrieveRequest, wire.RetrieveResponse])
 def test_every_field_has_a_row_and_every_row_a_field(page: str, message: Any) -> None:
-    told = first_cells(section(page, message.DESCRIPTOR.name))
+    documented = first_cells(section(page, message.DESCRIPTOR.name))
     fields = set(names_of(message.DESCRIPTOR))
     if message is wire.RetrieveResponse:
         fields -= {field.name for field in wire.Timings.DESCRIPTOR.fields}  # in one row
-    assert sorted(told) == sorted(fields)
+    assert sorted(documented) == sorted(fields)
 
 
 def test_every_field_of_the_status_is_named(page: str) -> None:
@@ -59,14 +59,14 @@ def test_every_field_of_the_status_is_named(page: str) -> None:
     assert states <= named
 
 
-def test_every_limit_stands_there_with_its_default(page: str) -> None:
-    told = dict(re.findall(r"`limits\.(\w+)` \((\d+)\)", page))
-    assert {name: int(value) for name, value in told.items()} == asdict(LimitsConfig())
+def test_the_page_gives_every_limit_with_its_default(page: str) -> None:
+    documented = dict(re.findall(r"`limits\.(\w+)` \((\d+)\)", page))
+    assert {name: int(value) for name, value in documented.items()} == asdict(LimitsConfig())
 
 
-def test_every_reason_stands_in_the_table(page: str) -> None:
-    told = re.findall(r"^\| [A-Z_]+ \| `(\w+)` \|", section(page, "Errors"), re.MULTILINE)
-    assert sorted(told) == sorted(STATUS_OF)
+def test_the_table_of_errors_has_every_reason(page: str) -> None:
+    documented = re.findall(r"^\| [A-Z_]+ \| `(\w+)` \|", section(page, "Errors"), re.MULTILINE)
+    assert sorted(documented) == sorted(STATUS_OF)
 
 
 def test_its_examples_are_messages_of_the_api(page: str) -> None:

@@ -24,7 +24,7 @@ def serving_files(tmp_path_factory: pytest.TempPathFactory) -> ServingFiles:
 
 @pytest.fixture(scope="session")
 def healthy_server(serving_files: ServingFiles) -> Iterator[ServerProcess]:
-    """`grace serve` with gRPC in two relays, ready, whatever else its users have asked it."""
+    """A ready `grace serve` with gRPC in two relays, which several tests share."""
     config = serving_files.write_config("healthy.yaml", listen={"front_ends": 2})
     with ServerProcess(config) as server:
         yield server
@@ -34,8 +34,10 @@ def healthy_server(serving_files: ServingFiles) -> Iterator[ServerProcess]:
 def faulty_server(
     serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
-    """A server with gRPC in its own process, a small queue, a model that breaks on one value of one
-    input, and faults. Tests leave it idle and its faults switched off."""
+    """A server without relays, with a small queue and faults that tests switch on.
+
+    Its model breaks on one value of one input. Tests leave it idle, with its faults off.
+    """
     checkpoint = poisoned_checkpoint(tmp_path_factory.mktemp("poisoned"))
     config = replace(serving_files, checkpoint=checkpoint).write_config(
         "faulty.yaml", batching={"max_waiting": FAULTY_PLACES}, logs={"level": "debug"}

@@ -38,7 +38,7 @@ FAULTS: Mapping[int, tuple[str, Any, grpc.StatusCode, str]] = {
     9: ("sid_space", "another", WRONG, "wrong_sid_space"),
     12: ("model", "another", WRONG, "wrong_model"),
 }
-"""By its place in the batch: what a request has wrong, and how it fails."""
+"""The faulty requests by place in the batch: field, value, status and reason."""
 NOT_FINITE = 7
 
 

@@ -56,7 +56,7 @@ def test_a_server_whose_log_is_stuck_answers_the_calls_under_way_before_it_ends(
         other.close()
 
 
-def test_a_server_whose_log_is_stuck_ends_at_once_by_a_second_signal(
+def test_a_server_whose_log_is_stuck_ends_at_once_at_a_second_signal(
     serving_files: ServingFiles, faults: Faults
 ) -> None:
     request = message(serving_files.requests[0])

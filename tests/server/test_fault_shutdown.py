@@ -1,4 +1,4 @@
-"""SIGTERM loses no request. test_fault_log.py has calls under way, and a second SIGTERM."""
+"""SIGTERM loses no request. test_fault_log.py tests calls under way and a second SIGTERM."""
 
 import threading
 

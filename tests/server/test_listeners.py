@@ -112,7 +112,7 @@ def test_a_client_that_reads_no_reply_leaves_places_for_others_and_delays_no_end
     assert [each["calls"] for each in unread] == [100]
 
 
-def test_the_end_waits_for_a_reply_that_may_still_be_read() -> None:
+def test_the_drain_waits_for_a_reply_that_may_still_be_read() -> None:
     async def use(service: Service, _: Any) -> None:
         with unread_calls(service.address, 1):
             await until(lambda: service.count("grace_requests_total", code="OK") == 1)

@@ -1,7 +1,7 @@
-"""The pipeline on a GPU: each stage on its own stream, and not one wrong number.
+"""The pipeline on a GPU, with a stream for each stage: every number must be right.
 
-Each stage lets its stream sleep before it writes or reads, so that a missing wait between streams,
-or memory given away too early, shows in the numbers every time.
+Each stage lets its stream sleep before it writes or reads. So a missing wait between streams, or
+memory that is freed too early, makes wrong numbers every time.
 """
 
 import threading

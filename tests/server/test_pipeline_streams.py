@@ -1,6 +1,6 @@
 """The pipeline's waits between streams, and the memory that it holds, on a device that is late.
 
-The lazy device always does what a GPU does at times; `test_pipeline_gpu.py` has the real one.
+The lazy device is always as late as a GPU can be; `test_pipeline_gpu.py` uses a real one.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Replies that C++ writes: what protobuf writes for the same."""
+"""The replies that C++ writes have the bytes that protobuf writes for the same values."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -102,8 +102,8 @@ def test_what_protobuf_allows_is_taken(values: dict[str, Any], field: str, parse
     assert getattr(request_of_json(values), field) == parsed
 
 
-def test_numbers_that_are_none_are_left_to_the_server_to_judge() -> None:
+def test_numbers_that_are_not_finite_are_sent_for_the_server_to_check() -> None:
     given = ["NaN", "Infinity", "-Infinity", "-1.5e3", 2, 0.5, "3"]
     request = request_of_json({"features": {"dense": {"hour": {"values": given}}}})
-    told = list(map(str, request.features.dense["hour"].values))
-    assert told == ["nan", "inf", "-inf", "-1500.0", "2.0", "0.5", "3.0"]
+    sent = list(map(str, request.features.dense["hour"].values))
+    assert sent == ["nan", "inf", "-inf", "-1500.0", "2.0", "0.5", "3.0"]

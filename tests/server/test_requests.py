@@ -143,7 +143,7 @@ def of_features(kind: str, name: str, value: Any) -> dict[str, Any]:
 def test_what_is_beyond_a_limit_is_refused_by_field_value_and_setting(
     request_json: dict[str, Any], field: str, fault: str
 ) -> None:
-    """The words of a few; test_wire_readers.py compares all of them with the plain reader's."""
+    """Check some texts; test_wire_readers.py compares all of them with the plain reader's."""
     error = refusal(request_json)
     assert (error.reason, error.field) == ("invalid_field", field)
     assert error.text.startswith(f"{field}: {fault}")

@@ -193,7 +193,7 @@ def test_a_request_is_refused_by_what_goes_before_it(desk: Desk) -> None:
     desk.learn({1: 1.0, 2: 2.0, 4: 4.0, 7: 7.0})
     desk.learn({1: 10.0, 2: 20.0}, "reduced")
     desk.submit("0123'a")
-    # After the other profile's batch, and with the waiting requests of its own.
+    # It waits for the other profile's batch, and then for a batch with its own profile's requests.
     assert desk.needed() == 14.0
     assert desk.needed("X'@0.001") == 24.0
     for request in "X@13900", "x@16900":

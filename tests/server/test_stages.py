@@ -174,11 +174,11 @@ def test_a_user_for_whom_no_ad_is_eligible_gets_an_empty_reply(
     build(BuildSpec((tmp_path / "ads.parquet",), targeting, tmp_path / "snapshots"), silent)
     pair = load_cpu_pair(tmp_path / "snapshots", serving_files.checkpoint)
     some = changed(serving_files.requests[0], request_id="some")
-    nobody = changed(some, request_id="nobody", user={"country": {"values": ["Atlantis"]}})
-    got = replies(pair, [nobody, some], 2)
+    foreign = changed(some, request_id="foreign", user={"country": {"values": ["Atlantis"]}})
+    got = replies(pair, [foreign, some], 2)
     assert got["some"].ad_ids
-    assert not got["nobody"].ad_ids
-    assert got["nobody"].counts.ads_matched == 0
+    assert not got["foreign"].ad_ids
+    assert got["foreign"].counts.ads_matched == 0
     denied = changed(some, exclude_ads=list(map(str, got["some"].ad_ids)), max_ads=1000)
     assert not set(replies(pair, [denied], 1)["some"].ad_ids) & set(got["some"].ad_ids)
 

@@ -21,7 +21,7 @@ from support.forgery import make_version, tiny_snapshot
 def test_a_writer_killed_at_any_call_leaves_the_old_or_the_new_version(
     repository: Path, tmp_path: Path
 ) -> None:
-    """Its first calls remove what another death left."""
+    """Its first calls remove the files that another killed writer left."""
     root = tmp_path / "root"
     version = write_snapshot(tiny_snapshot(), root)
     publish(root, 1)

@@ -1,4 +1,4 @@
-"""Runs `grace` as its users do: as a process of its own. Mark the tests `subprocess`."""
+"""Runs `grace` as its users do: as a separate process. Mark the tests `subprocess`."""
 
 import os
 import subprocess

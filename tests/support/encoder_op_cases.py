@@ -21,7 +21,7 @@ from support.triton_agreement import Call
 
 
 def encoder_calls(dtypes: tuple[torch.dtype, ...], most: int | None = None) -> Iterator[Call]:
-    """Yield the cases of every operation, at most `most` of each, in every type."""
+    """Yield every operation's cases in every type, at most `most` cases for each operation."""
     for field in fields(EncoderOps):
         for case in CASES[field.name][:most]:
             for dtype in dtypes:

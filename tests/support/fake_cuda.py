@@ -1,6 +1,6 @@
 """A fake of torch's CUDA streams, events and graphs, to run recorded generation without a GPU.
 
-Work runs at once, on the CPU. A graph's replay runs its search again.
+Work runs at once, on the CPU. Replaying a graph runs its search again.
 """
 
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ class _Graph:
 
 @contextmanager
 def fake_cuda() -> Iterator[FakeCuda]:
-    """Replace torch's CUDA."""
+    """Replace torch's CUDA streams, events and graphs by the fake ones."""
     cuda = FakeCuda()
     current = Mock()
     fakes: dict[str, Callable[..., Any]] = {

@@ -97,7 +97,7 @@ class Faults:
 
 
 def with_faults(stages: Stages, faults: Faults) -> Stages:
-    """Return the stages with faults."""
+    """Return the stages, which now fail or stop while their faults are switched on."""
     return Stages(
         input=_faulty("input", stages.input, faults, lambda batch: batch.requests),
         features=_faulty("features", stages.features, faults, lambda batch: batch.requests),

@@ -5,4 +5,4 @@ import pytest
 front_ends = pytest.mark.parametrize(
     "front_ends", [0, 2], ids=("gRPC in the server", "in two relays")
 )
-"""Gives a test the value of `listen.front_ends`."""
+"""A mark that runs a test with each value of `listen.front_ends`."""

@@ -10,11 +10,11 @@ FEATURES = 5
 MAX_VARINT = varint(2**64 - 1)
 
 Change = tuple[float, float, bytes]
-"""Where the frame is cut and where it goes on, as shares of its length, and what is put between."""
+"""The shares of a frame's length between which bytes are cut out, and the bytes put there."""
 
 
 def mutated_frames(frames: Sequence[bytes]) -> st.SearchStrategy[bytes]:
-    """One of the frames after a few changes, or no frame at all."""
+    """Draw one of the frames with a few changes, or bytes that are no frame."""
     place = st.floats(0, 1)
     change: st.SearchStrategy[Change] = st.one_of(
         place.flatmap(lambda at: st.tuples(st.just(at), st.just(at), _put(frames))),  # inserted
@@ -58,5 +58,5 @@ def _nested(depth: int) -> bytes:
 
 
 def _dense_number(number: bytes) -> bytes:
-    """features.dense.hour = a float, which may be no number."""
+    """Return a message whose features.dense.hour has the bytes of a float, possibly NaN."""
     return field(FEATURES, field(1, field(1, b"hour") + field(2, field(1, number))))

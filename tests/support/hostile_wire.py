@@ -1,8 +1,8 @@
-"""Requests as bytes that nobody would write, and that every reader must take or refuse alike.
+"""Requests as unusual bytes, which all readers must accept or refuse alike.
 
-Fields and map keys that come twice, groups, wrong and unknown fields, lengths and numbers in more
-bytes than they need or may have, lists packed and not, texts that are none, NULs, huge numbers,
-numbers that are none, and what is left of all that after some bytes were changed.
+They have fields and map keys that come twice, groups, wrong and unknown fields, lengths and numbers
+in more bytes than they need or may have, lists packed and not, texts that are not UTF-8, NULs, huge
+numbers, numbers that are not finite, and in all of that some changed bytes.
 """
 
 import struct
@@ -114,7 +114,7 @@ class HostileWire:
         return b"".join(parts)
 
     def _list(self, number: int, one: Callable[[], bytes], kind: int) -> bytes:
-        """A repeated field: alone, packed, as what it is not, and beside what it lacks."""
+        """A repeated field: one by one, packed, of a wrong type, or with another field."""
         random = self._random
         pieces = []
         for _ in range(random.randint(0, 3)):
@@ -170,7 +170,7 @@ class HostileWire:
         return self._unknown() if self._once_in(5) else self._random.choice(_OTHER_FIELDS)
 
     def _unknown(self) -> bytes:
-        """A field that nobody has, with its tag in as many bytes as it needs or some more."""
+        """An unknown field, whose tag has as many bytes as it needs or some more."""
         random = self._random
         number, kind = random.choice(_UNKNOWN), random.choice((0, 0, 1, 2, 2, 3, 4, 5, 6))
         tag = varint(number << 3 | kind, random.choice((0, 0, 0, 1, 4, 9)))

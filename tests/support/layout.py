@@ -67,7 +67,7 @@ def inits_below_tests(root: Path) -> list[str]:
 
 
 def private_imports(root: Path) -> list[str]:
-    """Find names with a leading underscore that one file of the product imports from another."""
+    """Yield the product's imports of another file's names with a leading underscore."""
     return [
         _at(root, file, node, f"{alias.name} belongs to {node.module}")
         for file, tree in _product(root)

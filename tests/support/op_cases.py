@@ -105,7 +105,7 @@ def _cross_attention(
 
 
 def _gathered_queries(scaled: bool) -> OpCase:
-    """33 rows read 7 queries; the last of them, NaN, is nobody's."""
+    """Return a case where 33 rows read 7 queries; no row reads the eighth, which is NaN."""
 
     def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
         queries, keys, values, mask = cross_inputs(rng, 3, 11, 2, 13, 8)
@@ -161,7 +161,7 @@ def _admission(
 
 
 def _with_users(rng: np.random.Generator, locations: int | None) -> Case:
-    """One user with so many locations and a country, and one with nothing at all."""
+    """Return a case with two users: one with a country and `locations` locations, one without."""
     schema = TargetingSchema(
         (Attribute("country", ("US", "NO", "JP")),), (TargetSet("s0", 256, 4, 64),), 7
     )
@@ -184,7 +184,7 @@ def selection_inputs(
     """No two totals of a request are near each other, so that no rounding decides.
 
     Rows hold the same logits in another order each, multiples of 1/16, and so share one normaliser;
-    the beams' scores tell apart what the logits do not. Tokens leave the last 3 columns unused.
+    the beams' scores differ where the logits are equal. Tokens leave the last 3 columns unused.
     """
     assert beams < 64
     logits = np.array([rng.permutation(columns) / 16 for _ in range(requests * beams)], np.float32)
@@ -227,7 +227,7 @@ def _jagged(rng: np.random.Generator, counts: Any, vocab: int) -> Candidates:
 
 
 def _with_room(candidates: Candidates, room: int) -> Candidates:
-    """Every row's candidates at the start of room of its own; the rest must not be read."""
+    """Give every row `room` places that begin with its candidates; no one may read the rest."""
     counts = candidates.offsets.diff()
     rows = torch.arange(len(counts)).repeat_interleave(counts)
     places = torch.arange(len(rows)) - candidates.offsets[:-1][rows] + room * rows
@@ -251,7 +251,7 @@ def _scaled_selection(ordered: bool) -> OpCase:
 
 
 def _dead_everywhere(rng: np.random.Generator) -> tuple[Any, ...]:
-    """Most rows are dead: score -inf, logits that nobody may read, no candidates."""
+    """Most rows are dead: they have score -inf, no candidates, and logits that must not be read."""
     logits, scores, _, k, ordered = selection_inputs(rng, 3, 11, 63, 9, 7, False)
     counts = rng.integers(3, size=33) * (rng.random(33) < 0.2)
     dead = torch.from_numpy(counts == 0)

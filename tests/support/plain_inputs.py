@@ -87,9 +87,9 @@ class EncodedRequest:
 def encode_inputs(
     spec: ModelSpec, requests: Sequence[RequestFeatures], batch: int | None = None
 ) -> ModelInputs:
-    """Return a batch of the given requests and, after them, as many empty ones as it takes.
+    """Return the given requests as one batch, which empty requests fill up to `batch`.
 
-    Raises RequestError, naming the field, for what the model cannot read.
+    Raises RequestError, which names the field, if the model cannot read a request.
     """
     encoder = InputEncoder(spec)
     encoded = [encoder.encode(request) for request in requests]

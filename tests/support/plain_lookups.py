@@ -1,4 +1,4 @@
-"""The plain encoder of look-ups, value by value, which the product's C++ is compared with."""
+"""The plain encoder of look-ups, value by value, with which tests compare the product's C++."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -53,7 +53,7 @@ class ServerProcess:
         faults: Faults | None = None,
         ready: bool = True,
     ) -> None:
-        """`arguments` go to the command line."""
+        """Start `grace serve --config CONFIG` with the further `arguments`."""
         self.config = config
         self._faults = faults
         self._arguments = (*_command(faults), "--config", config, *arguments)

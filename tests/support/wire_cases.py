@@ -122,7 +122,7 @@ def written(
 
 
 def field(number: int, content: bytes, length_bytes: int = 1) -> bytes:
-    """A text, a message or a packed list, behind a length of at least so many bytes."""
+    """Return a text, message or packed list after its length, which has at least `length_bytes`."""
     length = varint(len(content))
     length = varint(len(content), max(0, length_bytes - len(length)))
     return varint(number << 3 | 2) + length + content

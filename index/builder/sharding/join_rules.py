@@ -23,7 +23,7 @@ BLOCK_RULES = 1 << 18  # rules at a time
 Ids = npt.NDArray[np.int32]
 
 RuleSource = tuple[TargetingRules, Sequence[Sequence[str]]]
-"""The rules of one shard or run, and the strings of each set by value id, in UTF-8 order."""
+"""The rules of one shard or run, and for each set its strings by value id, in UTF-8 order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,8 +71,10 @@ def _kind(shard: Snapshot) -> tuple[object, ...]:
 
 
 def _join_tries(tries: Sequence[SidTrie], out: OutputFolder) -> SidTrie:
-    """Nodes are numbered level by level in prefix order. So a level of the whole is that level of
-    each shard, one after another; only the root belongs to all of them.
+    """Join the shards' tries. Nodes are numbered level by level in prefix order.
+
+    So a level of the result is that level of each shard, one after another. The shards share only
+    the root.
     """
     length = tries[0].sid_length
     below = [sum(trie.level_counts[level] for trie in tries) for level in range(1, length + 1)]
@@ -171,7 +173,7 @@ def _join_matchers(
 def _join_node_matchers(
     tries: Sequence[SidTrie], shards: Sequence[NodeMatchers], name: str, out: OutputFolder
 ) -> NodeMatchers:
-    """Join one kind of matcher. Row ids are by first use within a level, so levels are separate."""
+    """Join one kind of matcher, level by level: rows are numbered by first use within a level."""
     table = out.array(f"{name}_table", "<u8", shards[0].table.shape[1:])
     index, offsets = out.array(f"{name}_index", "<i4"), out.array(f"{name}_offsets", "<i4")
     offsets.append([0])

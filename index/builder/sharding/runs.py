@@ -34,14 +34,14 @@ SAMPLE_STEP = 1 << 10
 """The sample of a run's ids, which shows how ids are spread, has one id in this many."""
 
 RANGE_IDS = 1 << 23
-"""Ids of a range, if none of them is repeated."""
+"""The number of ids in one range, if no id is repeated."""
 
 _LISTS = ("include_offsets", "include_values", "exclude_offsets", "exclude_values")
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What every task of a build needs, on any machine."""
+    """The inputs that all tasks of a build share, on any machine."""
 
     spec: BuildSpec
     schema: TargetingSchema
@@ -53,7 +53,7 @@ class Work:
 @dataclass(frozen=True, slots=True)
 class CollectTask:
     work: Work
-    file_at: int  # its place among the table's files
+    file_at: int  # the file's place among the table's files
     file: AdsFile
     reported_as: str  # the file's name in rejects
 
@@ -67,7 +67,7 @@ class Run:
     file_at: int
 
     def token_ads(self) -> npt.NDArray[np.int64]:
-        """Return how many ads of each first token are built.   [first tokens]"""
+        """Return the number of built ads by first token.   [first tokens]"""
         return _load(self.path, "token_ads")
 
 
@@ -153,7 +153,7 @@ def load_ads(
 ) -> CollectedAds:
     """Return the ads of first tokens first_token .. end_token - 1, and only the rules they use.
 
-    Those of repeated ids are left out.
+    Ads with repeated ids are left out.
     """
 
     def load_all(*names: str) -> Iterator[npt.NDArray[Any]]:
@@ -179,7 +179,7 @@ def load_ads(
 
 @dataclass(frozen=True, slots=True)
 class IdRange:
-    """Ids from `low` up to but not `high`; None: to the last."""
+    """The ids from `low` to `high - 1`, or to the last id if `high` is None."""
 
     runs: tuple[Run, ...]
     low: int
@@ -191,7 +191,7 @@ class IdRange:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedIds:
-    """Each ad with a repeated id that nothing else refuses: int64 [repeated ads]"""
+    """The ads that only their repeated id refuses.   all arrays int64 [repeated ads]"""
 
     ad_ids: npt.NDArray[np.int64]
     file_at: npt.NDArray[np.int64]

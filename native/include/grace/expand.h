@@ -14,9 +14,9 @@
 
 namespace grace::exact {
 
-// Reading memory that is in no cache: ask early, use later.
+// Memory that is in no cache is prefetched early and used later.
 constexpr int64_t kLineBytes = 64;
-constexpr int64_t kAhead = 32;  // elements between asking and using
+constexpr int64_t kAhead = 32;  // elements from prefetch to use
 
 inline void prefetch(const void* address) { __builtin_prefetch(address); }
 
@@ -139,7 +139,7 @@ struct Scratch {
   std::vector<Candidate> tied;
 };
 
-// Judges the distinct rules of `scratch.rules` for the request's user, into `scratch.verdicts`.
+// Writes into `scratch.verdicts` which distinct rules of `scratch.rules` the request's user passes.
 void match_rules(const Ads& ads, const Request& request, Scratch& scratch);
 
 // Any number of threads may ask one matcher at once.

@@ -53,7 +53,7 @@ class Numbering {
   uint32_t bits_ = 0;
 };
 
-// A set of ids. -1 is nobody's id: it marks a free cell, and inserting it does nothing.
+// A set of ids. -1 is not an id: it marks a free cell, and inserting it does nothing.
 template <typename Id>
 class IdSet {
  public:

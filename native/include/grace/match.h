@@ -15,8 +15,8 @@
 #define GRACE_HOST_DEVICE inline
 #endif
 
-// The table rows of a child entry's matcher, as index/matchers/node_matchers.py stores them: one,
-// or one per partition.
+// A matcher gives each child entry the ids of its table rows: one, or one per partition.
+// index/matchers/node_matchers.py describes how they are stored.
 struct GraceIdLevel {
   int64_t first_entry;
   int64_t first_id;
@@ -84,7 +84,7 @@ GRACE_HOST_DEVICE IdRange ids_of(const GraceMatcherIds& matcher, int64_t entry) 
   return {begin, begin + at.width};
 }
 
-// Some row of the entry's bitmask matcher allows all that the user has.
+// Returns whether one row of the entry's bitmask matcher allows all values that the user has.
 GRACE_HOST_DEVICE bool entry_contains_all(const GraceMatcherIds& matcher, const uint64_t* table,
                                           int64_t entry, const uint64_t* user, int32_t words) {
   const IdRange ids = ids_of(matcher, entry);
@@ -94,7 +94,7 @@ GRACE_HOST_DEVICE bool entry_contains_all(const GraceMatcherIds& matcher, const 
   return false;
 }
 
-// Some row of the entry's Bloom matcher may hold one of the user's values.
+// Returns whether one row of the entry's Bloom matcher may hold one of the user's values.
 GRACE_HOST_DEVICE bool entry_contains_any(const GraceMatcherIds& matcher, const uint64_t* table,
                                           const uint8_t* star, int64_t entry,
                                           const uint64_t* queries, int64_t count,

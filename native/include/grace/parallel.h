@@ -27,7 +27,7 @@ inline Range chunk_of(int64_t count, int64_t chunks, int64_t i) {
   return {count * i / chunks, count * (i + 1) / chunks};
 }
 
-// The calls body(i) for every i in [0, tasks), which any number of threads share.
+// A job: the calls body(i) for every i in [0, tasks), divided among any number of threads.
 class Job {
  public:
   Job(int64_t tasks, std::function<void(int64_t)> body) : tasks_(tasks), body_(std::move(body)) {}
@@ -42,7 +42,7 @@ class Job {
     }
   }
 
-  // Throws the first exception of the body, once all threads have ended their work.
+  // Throws the first exception of the body. Call it after all threads have ended their work.
   void rethrow() const {
     if (failure_) std::rethrow_exception(failure_);
   }
@@ -73,12 +73,13 @@ void parallel_tasks(int64_t tasks, int32_t threads, Body&& body) {
   job.rethrow();
 }
 
-// Threads that wait for work: a batch's few hundred microseconds of it are not worth starting any.
+// Threads that wait for jobs. A job takes a few hundred microseconds, too few to start threads for.
 class Workers {
  public:
-  // Next to the caller's own. Where the system has no more threads, those that started do the work.
+  // Starts threads - 1 threads, since the caller's thread works too. If the system refuses one,
+  // those that have started do the work.
   explicit Workers(int32_t threads) {
-    threads_.reserve(std::max(threads, 1) - 1);  // a thread must not be lost
+    threads_.reserve(std::max(threads, 1) - 1);  // so that no later call loses a thread
     try {
       for (int32_t i = 1; i < threads; ++i) threads_.emplace_back([this] { serve(); });
     } catch (const std::system_error&) {
@@ -97,9 +98,9 @@ class Workers {
     for (std::thread& thread : threads_) thread.join();
   }
 
-  // Calls body(i) for every i in [0, tasks), on this thread and on those that wake up in time. The
-  // first exception is rethrown here once all is at rest. A second caller at the same time works
-  // alone.
+  // Calls body(i) for every i in [0, tasks), on this thread and on those that wake up in time.
+  // Rethrows the first exception after all of them have stopped. If another caller's job runs, this
+  // thread works alone.
   template <typename Body>
   void run(int64_t tasks, Body&& body) {
     const std::unique_lock<std::mutex> alone(running_, std::try_to_lock);
@@ -116,7 +117,7 @@ class Workers {
     job.work();
     if (shared) {
       std::unique_lock<std::mutex> hold(lock_);
-      job_ = nullptr;  // who wakes up only now finds nothing left
+      job_ = nullptr;  // a thread that wakes up now finds no job
       rest_.wait(hold, [&] { return at_work_ == 0; });
     }
     job.rethrow();
@@ -125,7 +126,7 @@ class Workers {
  private:
   void serve() {
 #ifdef __linux__
-    pthread_setname_np(pthread_self(), "grace-match");  // else it has its starter's name
+    pthread_setname_np(pthread_self(), "grace-match");  // or else it has the name of its starter
 #endif
     std::unique_lock<std::mutex> hold(lock_);
     uint64_t seen = 0;
@@ -143,10 +144,10 @@ class Workers {
   }
 
   std::vector<std::thread> threads_;
-  std::mutex running_;  // held by the thread whose job runs
+  std::mutex running_;  // the thread whose job runs holds it
   std::mutex lock_;     // guards the four below
   Job* job_ = nullptr;
-  uint64_t round_ = 0;  // numbers the jobs: each thread takes part in one once
+  uint64_t round_ = 0;  // numbers the jobs, so that a thread joins each job once
   int32_t at_work_ = 0;
   bool ending_ = false;
   std::condition_variable wake_;

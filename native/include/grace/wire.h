@@ -197,15 +197,14 @@ bool take_floats(Reader& message, uint32_t tag, uint32_t field, Take&& take) {
   return true;
 }
 
-// How many integers a packed list has. Their values do not matter, only the bytes that end them: so
-// eight bytes are looked at together. A list that may have an integer of more than ten bytes is
-// read integer by integer.
+// Returns how many integers a packed list has. It counts the bytes that end an integer, eight bytes
+// at a time. If an integer may have more than ten bytes, it reads the list integer by integer.
 inline int64_t count_packed(Reader packed) {
-  constexpr uint64_t kMore = 0x8080808080808080u;  // the bits of bytes that another one follows
+  constexpr uint64_t kMore = 0x8080808080808080u;  // set where another byte follows
   const uint8_t* bytes = packed.at();
   const int64_t size = packed.left();
   require_formed(size == 0 || bytes[size - 1] < 0x80);
-  int64_t count = 0, run = 0;  // run: the last bytes that another one follows
+  int64_t count = 0, run = 0;  // run: the latest bytes that all have a next one
   bool plain = true;
   const auto take = [&](uint64_t eight) {
     const uint64_t ends = ~eight & kMore;
@@ -220,7 +219,7 @@ inline int64_t count_packed(Reader packed) {
     take(eight);
   }
   if (i < size) {
-    eight = kMore;  // none of the bytes beyond the list ends an integer
+    eight = kMore;  // bytes beyond the list must not count as ends
     std::memcpy(&eight, bytes + i, size - i);
     take(eight);
   }

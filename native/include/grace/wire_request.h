@@ -1,5 +1,5 @@
-// The parts that all readers of a grace.v1.RetrieveRequest share: field numbers, the entries of a
-// map that count, names that are not declared, and a batch of messages.
+// The parts that all readers of a grace.v1.RetrieveRequest share: field numbers, the last entry of
+// each name in a map, undeclared names, and batches of messages.
 #pragma once
 
 #include <algorithm>
@@ -96,8 +96,8 @@ class LastOfEachName {
 
 constexpr int64_t kUnknownNumbers = 5;
 
-// Names that the schema or the model does not declare: as many as there is room for are listed, and
-// all are counted.
+// The names that the schema or the model does not declare. It counts all of them, and lists as many
+// as fit.
 class UnknownNames {
  public:
   UnknownNames(int64_t room, int64_t* out) : room_(room), out_(out) {}
@@ -124,11 +124,11 @@ class UnknownNames {
   int64_t count_ = 0;
 };
 
-// A batch of messages, each read to its row. One with a fault has the row of an empty message.
-// `requests` messages; empty ones fill the batch up to `size` rows:
+// A batch of messages, each of which fills one row. A message with a fault gets the row of an empty
+// message, and empty messages fill the rows from `requests` to `size`:
 //   faults        [requests, kFaultNumbers]   all 0 for a message without a fault
-//   unknown       [unknown_room, kUnknownNumbers]   where its names end: unknown_ends [requests],
-//                 which counts names beyond the room as well
+//   unknown       [unknown_room, kUnknownNumbers]   undeclared names, message by message
+//   unknown_ends  [requests]   where each message's names end, with those that did not fit
 struct Batch {
   int64_t requests;
   int64_t size;
