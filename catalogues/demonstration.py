@@ -47,7 +47,7 @@ class DemonstratedAd:
 class Outcome:
     """The counts of one way of decoding: SIDs generated, their ads, and ads the user may see.
 
-    The demonstration prints matched / ads as the share that may be shown to this user.
+    `grace demo` prints matched / ads, the share of these ads that the user may see.
     """
 
     sids: int

@@ -181,7 +181,7 @@ def _shown(ads: Sequence["DemonstratedAd"]) -> Sequence["DemonstratedAd"]:
 def _counts(outcome: "Outcome") -> str:
     share = outcome.matched / outcome.ads if outcome.ads else 0.0
     generated = f"{outcome.sids} SIDs with {outcome.ads} ads"
-    return f"{generated}; {outcome.matched} of these ads ({share:.0%}) may be shown to this user"
+    return f"{generated}; this user may see {outcome.matched} of these ads ({share:.0%})"
 
 
 def _headline(text: str) -> None:

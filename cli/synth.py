@@ -30,8 +30,10 @@ def synth(
     tiny and demo have 2,000 SIDs, and `interactions.parquet` to train on. The SIDs of demo are
     learned by residual k-means; those of the other presets follow the catalogue's hierarchy. paper
     is not for reading: it has the statistics of the paper's index, and 30 million SIDs take
-    minutes. The printed number of rules counts the lists of all campaigns; `grace build` prints
-    fewer, since it counts only rules of ads, and rules that allow the same users once.
+    minutes.
+
+    The printed rules are those of all campaigns. `grace build` prints fewer: it counts only rules
+    of ads, and counts rules that allow the same users once.
 
     Example: `grace synth --preset tiny --out catalogue`
     """
