@@ -211,7 +211,7 @@ def test_a_token_that_only_tells_items_apart_can_be_cut_off(tmp_path: Path) -> N
 BAD_SPECS: dict[str, tuple[dict[str, Any], str]] = {
     "sid space": ({"sid_space": ""}, "1 to 255 printable"),
     "vocabulary": ({"vocab_sizes": (256, 0)}, "each must be 1 to 65536"),
-    "lengths": ({"vocab_sizes": (256, 256), "sid_length": 3}, "drop one option"),
+    "lengths": ({"vocab_sizes": (256, 256), "sid_length": 3}, "leave one option out"),
     "length": ({"sid_length": 17}, "1 to 16"),
     "ids": ({"ids": Path("ids.txt")}, "ids belong to a .npy"),
     "limit": ({"max_rejects": -1}, "give 0 or more"),
