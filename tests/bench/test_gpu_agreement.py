@@ -105,9 +105,9 @@ def test_a_wrong_kernel_gets_no_row(table: Any, part: str, wrong: Any, fault: st
 def test_a_rungs_replies_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = ExactMatcher.held
 
-    def held(self: ExactMatcher, users: Any, *arguments: Any) -> Any:
+    def held(self: ExactMatcher, users: Any, *arguments: Any, **named: Any) -> Any:
         everybody = np.zeros_like(users.bitmask)  # no attribute forbids anything
-        return whole(self, replace(users, bitmask=everybody), *arguments)
+        return whole(self, replace(users, bitmask=everybody), *arguments, **named)
 
     monkeypatch.setattr(ExactMatcher, "held", held)
     with pytest.raises(DeviceError, match="ads are not for this user: it is wrong, and was not"):
