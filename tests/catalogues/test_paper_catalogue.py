@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from grace.catalogues.folder import targeting_yaml
-from grace.catalogues.paper import PaperCatalogue, PaperKnobs, PaperSpec, make_paper_catalogue
+from grace.catalogues.paper.catalogue import PaperCatalogue, make_paper_catalogue
 from grace.catalogues.paper.files import write_ads, write_paper_folder
 from grace.catalogues.paper.population import SMALL, make_users, paper_schema
 from grace.catalogues.paper.snapshots import (
@@ -17,6 +17,7 @@ from grace.catalogues.paper.snapshots import (
     decode_snapshot,
     snapshot_of,
 )
+from grace.catalogues.paper.spec import PaperKnobs, PaperSpec
 from grace.configs.errors import InputError
 from grace.index.builder import BuildSpec, build
 from grace.index.matchers.modes import DynamicKWay, KWay, MatcherMode, StaticKWay
