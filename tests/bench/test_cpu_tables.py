@@ -98,10 +98,5 @@ def test_targeting_generates_fewer_sids_without_a_match(
     cd, targeted = (of(rows, "pass", each)[0] for each in ("cd", mode))
     assert targeted["sids_without_match"] < cd["sids_without_match"]
     assert targeted["final_pass"] > cd["final_pass"]
-    assert targeted["beams"][0] <= cd["beams"][0]
-
-
-def test_partitions_admit_no_more_first_tokens_than_their_union(rows: list[dict[str, Any]]) -> None:
-    union, *partitioned = (of(rows, "pass", mode)[0] for mode in ("union", "static", "dynamic"))
-    for row in partitioned:
-        assert row["beams"][0] <= union["beams"][0]
+    union = of(rows, "pass", "union")[0]
+    assert targeted["beams"][0] <= union["beams"][0] <= cd["beams"][0]

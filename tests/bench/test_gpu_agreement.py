@@ -76,12 +76,6 @@ def test_a_rungs_graphs_are_compared_for_every_batch(rung: str) -> None:
     ("table", "part", "wrong", "fault"),
     [
         (
-            attention,
-            "cross",
-            replace(REFERENCE, cross_attention=lambda queries, *_: queries),
-            "cross-attention, ours: differs from its definition",
-        ),
-        (
             budget,
             "",
             replace(REFERENCE, activate=inverted_activation),
