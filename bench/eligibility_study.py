@@ -21,19 +21,18 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.bench.result_file import Row, facts_of, record
-from grace.catalogues.paper import (
+from grace.catalogues.paper.catalogue import make_paper_catalogue
+from grace.catalogues.paper.draws import Draws
+from grace.catalogues.paper.generator import (
     Generator,
     GeneratorKnobs,
-    PaperSpec,
     admit_for,
-    arranged_ads,
     every_entry,
     generator_of,
-    make_paper_catalogue,
-    make_users,
-    snapshot_of,
 )
-from grace.catalogues.paper.draws import Draws
+from grace.catalogues.paper.population import make_users
+from grace.catalogues.paper.snapshots import arranged_ads, snapshot_of
+from grace.catalogues.paper.spec import PaperSpec
 from grace.configs.machine import available_cores
 from grace.index.matchers.modes import KWay, MatcherMode, StaticKWay
 from grace.index.matching.exact import ExactMatcher

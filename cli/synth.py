@@ -37,7 +37,8 @@ def synth(
 
     Example: `grace synth --preset tiny --out catalogue`
     """
-    from grace.catalogues.paper import paper_spec, write_paper_folder
+    from grace.catalogues.paper.files import write_paper_folder
+    from grace.catalogues.paper.spec import paper_spec
     from grace.catalogues.synth import preset_spec, write_folder
     from grace.configs.machine import available_cores
 

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.attention import SDPBackend
 
 from grace.bench.gpu.measure import sustained
 from grace.bench.gpu.search import EveryToken
@@ -16,8 +15,7 @@ from grace.bench.gpu.workload import Engine, Workload
 from grace.bench.rungs.attention import (
     DenseCache,
     append,
-    beams_as_queries,
-    beams_as_rows,
+    cross_sdpa,
     sdpa_over_cache,
 )
 from grace.bench.rungs.coalesced_triton import TILES, Tile, attend_fused, coalesced_over_cache
@@ -143,19 +141,12 @@ def self_inputs(work: Workload, table: BlockTable, dtype: torch.dtype) -> SelfIn
 def cross_kernels(ops: Ops, device: torch.device) -> dict[str, Callable[[CrossInputs], Tensor]]:
     """Return the kernels by name. `before` takes keys and values of every row."""
 
-    def cudnn(x: CrossInputs) -> Tensor:
-        batch, heads, _, d_head = x.keys.shape
-        by_head = x.queries.view(batch, -1, heads, d_head).transpose(1, 2)
-        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-            out = scaled_dot_product_attention(by_head, x.keys, x.values, scale=x.scale)
-        return out.transpose(1, 2).reshape(x.queries.shape)
+    def sdpa(x: CrossInputs, backend: SDPBackend = SDPBackend.FLASH_ATTENTION) -> Tensor:
+        return cross_sdpa(x.queries, x.keys, x.values, x.scale, backend)
 
-    kernels: dict[str, Callable[[CrossInputs], Tensor]] = {
-        "before": lambda x: beams_as_rows(x.queries, x.keys, x.values, x.scale),
-        "flash": lambda x: beams_as_queries(x.queries, x.keys, x.values, x.scale),
-    }
+    kernels: dict[str, Callable[[CrossInputs], Tensor]] = {"before": sdpa, "flash": sdpa}
     if device.type == "cuda":
-        kernels["cudnn"] = cudnn
+        kernels["cudnn"] = partial(sdpa, backend=SDPBackend.CUDNN_ATTENTION)
     kernels["ours"] = lambda x: ops.cross_attention(x.queries, x.keys, x.values, x.mask, x.scale)
     return kernels
 

@@ -12,18 +12,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from grace.catalogues.paper import (
-    PAPER_SIDS,
-    PaperCatalogue,
-    PaperKnobs,
-    PaperSpec,
-    arranged_ads,
-    make_paper_catalogue,
-    make_users,
-    snapshot_of,
-)
+from grace.catalogues.paper.catalogue import PaperCatalogue, make_paper_catalogue
 from grace.catalogues.paper.draws import Draws
-from grace.catalogues.paper.snapshots import decode_snapshot
+from grace.catalogues.paper.population import make_users
+from grace.catalogues.paper.snapshots import arranged_ads, decode_snapshot, snapshot_of
+from grace.catalogues.paper.spec import PAPER_SIDS, PaperKnobs, PaperSpec
 from grace.configs.machine import available_cores
 from grace.index.builder.arrange import Arranged
 from grace.index.matchers.modes import MatcherMode, StaticKWay

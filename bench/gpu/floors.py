@@ -5,6 +5,7 @@ Admission counts ids and candidates, and neither index nor matcher rows: which r
 memory depends on the caches.
 """
 
+from collections import defaultdict
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -28,10 +29,10 @@ class Counts:
     """The counts of each operation, by its name in Ops."""
 
     def __init__(self) -> None:
-        self.by_name: dict[str, Least] = {}
+        self.by_name = defaultdict[str, Least](Least)
 
     def add(self, name: str, moved: int, flop: int = 0) -> None:
-        self.by_name[name] = self.by_name.get(name, Least()).plus(Least(1, moved, flop))
+        self.by_name[name] = self.by_name[name].plus(Least(1, moved, flop))
 
 
 def count_admission(counts: Counts, nodes: Tensor, admitted: int, index: DecodeIndex) -> None:

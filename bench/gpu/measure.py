@@ -124,8 +124,8 @@ class RecordedGraph(Generic[T]):
 
 def free_memory(device: torch.device) -> None:
     """Free the device's unreferenced memory, on every stream and of every graph."""
-    gc.collect()
     if device.type == "cuda":
+        gc.collect()
         torch.cuda.synchronize(device)
         torch.cuda.empty_cache()
 

@@ -80,7 +80,7 @@ class _Processes(NamedTuple):
 
 
 _MANY = _Processes(front_ends=4, clients=6, connections=2)
-_TINY = _Processes(front_ends=1, clients=2, connections=2)
+_TINY = _Processes(front_ends=1, clients=1, connections=2)
 
 
 def measure(work: Workload) -> Iterator[Row]:

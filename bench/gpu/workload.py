@@ -17,7 +17,7 @@ from grace import configs
 from grace.bench.gpu.catalogue import SEED, Catalogue
 from grace.bench.gpu.measure import RecordedGraph
 from grace.bench.gpu.options import BenchOptions
-from grace.catalogues.paper import PAPER_SIDS
+from grace.catalogues.paper.spec import PAPER_SIDS
 from grace.configs.generation import BeamProfile
 from grace.kernels import Ops, load_ops
 from grace.model.checkpoints.checkpoint import empty_model

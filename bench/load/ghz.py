@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -181,15 +181,6 @@ def read_result(path: Path) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """One call; `second` counts from the load's first call."""
-
-    second: float
-    latency_ms: float
-    ok: bool
-
-
-@dataclass(frozen=True, slots=True)
 class RunSummary:
     """The part of one result, of our client or of ghz, that a report shows.
 
@@ -212,7 +203,6 @@ class RunSummary:
     stages_ms: Mapping[str, float]
     late_ms: float | None
     invalid_because: str | None
-    points: tuple[Point, ...]
 
     @property
     def answered_per_second(self) -> float:
@@ -257,17 +247,4 @@ def _summary(result: Mapping[str, Any]) -> RunSummary:
         stages_ms={name: measured[name]["p50"] for name in parts if measured.get(name)},
         late_ms=measured["lateness"]["p99"] if measured.get("lateness") else None,
         invalid_because=own.get("invalid_because"),
-        points=_points(details),
-    )
-
-
-def _points(details: Sequence[Mapping[str, Any]]) -> tuple[Point, ...]:
-    begins = [
-        datetime.fromisoformat(call["timestamp"]).timestamp() - call["latency"] / 1e9
-        for call in details
-    ]
-    first = min(begins, default=0.0)
-    return tuple(
-        Point(begin - first, call["latency"] / 1e6, call["status"] == "OK")
-        for begin, call in zip(begins, details, strict=True)
     )

@@ -113,7 +113,7 @@ def _page(runs: Sequence[RunSummary], picture: bytes) -> str:
             _legend(_STAGES_LEGEND),
         ]
     parts += [
-        "<h2>Against offered load, and over time</h2>",
+        "<h2>Against offered load</h2>",
         f"<p><img alt='latencies and outcomes' src='data:image/png;base64,{data}'></p>",
         "</body></html>\n",
     ]
@@ -142,15 +142,11 @@ def _legend(lines: dict[str, str]) -> str:
 
 
 def draw_loads(runs: Sequence[RunSummary]) -> bytes:
-    """Draw percentiles and outcomes against the offered load, then each run's calls over time."""
-    figure = Figure(figsize=(11, 4 + 3 * len(runs)), layout="constrained")
-    heights = [4, *[3] * len(runs)]
-    parts = figure.subfigures(1 + len(runs), 1, height_ratios=heights, squeeze=False)[:, 0]
-    percentiles, outcomes = parts[0].subplots(1, 2)
+    """Draw percentiles and outcomes against the offered load."""
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    percentiles, outcomes = figure.subplots(1, 2)
     _percentiles(percentiles, [run for run in runs if run.latency_ms])
     _outcomes(outcomes, runs)
-    for part, run in zip(parts[1:], runs, strict=True):
-        _over_time(part.subplots(), run)
     out = io.BytesIO()
     figure.savefig(out, format="png", dpi=110)
     return out.getvalue()
@@ -180,21 +176,6 @@ def _outcomes(axes: Axes, runs: Sequence[RunSummary]) -> None:
     axes.set(xlabel="offered, calls/s", ylabel="calls", title="Outcomes")
     axes.grid(axis="y", alpha=0.3)
     axes.legend()
-
-
-def _over_time(axes: Axes, run: RunSummary) -> None:
-    for label, colour, good in (("OK", _GOOD, True), ("not OK", _BAD, False)):
-        points = [point for point in run.points if point.ok is good]
-        seconds = [point.second for point in points]
-        latencies = [point.latency_ms for point in points]
-        named = label if points else None
-        axes.scatter(seconds, latencies, s=3, color=colour, label=named, rasterized=True)
-    title = f"{run.offered:g} calls/s offered, {run.answered_per_second:,.0f}/s answered OK"
-    axes.set(xlabel="second of the load", ylabel="latency, ms", title=title)
-    axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.3)
-    if run.points:
-        axes.legend(markerscale=4, loc="upper right")
 
 
 if __name__ == "__main__":

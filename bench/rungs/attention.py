@@ -48,7 +48,7 @@ def sdpa_over_cache(
     keys = cache.keys[: step + 1, :rows].permute(1, 2, 0, 3)  # [rows, H, step + 1, d]
     values = cache.values[: step + 1, :rows].permute(1, 2, 0, 3)
     mask = None if bias is None else bias[:, : step + 1].flip(1)[None, :, None]
-    with _flash(qkv):
+    with _only(SDPBackend.FLASH_ATTENTION, qkv):
         attended = scaled_dot_product_attention(
             qkv[:, 0].unsqueeze(2), keys, values, attn_mask=mask, scale=scale
         )
@@ -66,26 +66,27 @@ def spread_to_rows(per_request: Tensor, beams: int) -> Tensor:
     return spread.view(per_request.dtype).view(batch * beams, *rest)
 
 
-def beams_as_rows(queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
-    """One query per attention problem.   [rows, H * d], keys [rows, H, T, d] -> [rows, H * d]"""
-    rows, heads, _, d_head = keys.shape
-    with _flash(queries):
-        attended = scaled_dot_product_attention(
-            queries.view(rows, heads, 1, d_head), keys, values, scale=scale
-        )
-    return attended.reshape(queries.shape)
+def cross_sdpa(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    scale: float,
+    backend: SDPBackend = SDPBackend.FLASH_ATTENTION,
+) -> Tensor:
+    """Solve one attention problem for each row of the keys, with N / B queries.
 
-
-def beams_as_queries(queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
-    """A request's beams are its queries.   [B * M, H * d], keys [B, H, T, d] -> [B * M, H * d]"""
+    queries [N, H * d], keys and values [B, H, T, d] -> [N, H * d]
+    """
     batch, heads, _, d_head = keys.shape
-    by_head = queries.view(batch, -1, heads, d_head).transpose(1, 2)  # [B, H, M, d]
-    with _flash(queries):
+    by_head = queries.view(batch, -1, heads, d_head).transpose(1, 2)  # [B, H, N / B, d]
+    with _only(backend, queries):
         attended = scaled_dot_product_attention(by_head, keys, values, scale=scale)
     return attended.transpose(1, 2).reshape(queries.shape)
 
 
-def _flash(tensor: Tensor) -> AbstractContextManager[None]:
-    if tensor.is_cuda and tensor.dtype in (torch.float16, torch.bfloat16):
-        return sdpa_kernel(SDPBackend.FLASH_ATTENTION)
+def _only(backend: SDPBackend, tensor: Tensor) -> AbstractContextManager[None]:
+    """Allow no other kernel on a GPU; FlashAttention has none in float32."""
+    half = tensor.dtype in (torch.float16, torch.bfloat16)
+    if tensor.is_cuda and (half or backend is not SDPBackend.FLASH_ATTENTION):
+        return sdpa_kernel(backend)
     return nullcontext()

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,8 +19,7 @@ from torch.nn.functional import gelu, linear, pad
 from grace.bench.rungs.attention import (
     DenseCache,
     attend_sdpa,
-    beams_as_queries,
-    beams_as_rows,
+    cross_sdpa,
     spread_to_rows,
 )
 from grace.bench.rungs.coalesced_triton import Tile, attend_coalesced, attend_fused
@@ -30,44 +29,36 @@ from grace.kernels.encoder.norm_and_gates import rms_norm_reference as rms_norm
 from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import UserContext
 
-
-class DenseSelfAttention(Protocol):
-    """Add the step's keys and values to the cache, and attend."""
-
-    def __call__(
-        self, qkv: Tensor, cache: DenseCache, step: int, bias: Tensor | None, scale: float
-    ) -> Tensor: ...
+DenseSelfAttention: TypeAlias = Callable[[Tensor, DenseCache, int, Tensor | None, float], Tensor]
+"""(qkv, cache, step, bias, scale): add the step's keys and values to the cache, and attend."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rung:
     """
-    cross_attention  (queries [rows, H * d], keys, values, scale) -> [rows, H * d]
-    spreads          whether it reads keys and values per beam row, [rows, H, T, d], instead of per
-                     request, [B, H, T, d]; they are then made once for all steps of equal beams
+    spreads  whether cross-attention reads keys and values per beam row, [rows, H, T, d], instead of
+             per request, [B, H, T, d]; they are then made once for all steps of equal beams
     """
 
     name: str
     self_attention: DenseSelfAttention
-    cross_attention: Callable[[Tensor, Tensor, Tensor, float], Tensor]
     spreads: bool = False
 
     def tiled(self, tiles: Sequence[Tile]) -> "Rung":
         """Return the rung L2 or L3 with a kernel tile for each step."""
         kernel = {"L2": attend_coalesced, "L3": attend_fused}[self.name]
+        return replace(
+            self,
+            self_attention=lambda qkv, cache, step, bias, scale: kernel(
+                qkv, cache, step, bias, scale, tiles[step]
+            ),
+        )
 
-        def attend(
-            qkv: Tensor, cache: DenseCache, step: int, bias: Tensor | None, scale: float
-        ) -> Tensor:
-            return kernel(qkv, cache, step, bias, scale, tiles[step])
 
-        return replace(self, self_attention=attend)
-
-
-L0 = Rung("L0", attend_sdpa, beams_as_rows, spreads=True)
-L1 = Rung("L1", attend_sdpa, beams_as_queries)
-L2 = Rung("L2", attend_coalesced, beams_as_queries)
-L3 = Rung("L3", attend_fused, beams_as_queries)
+L0 = Rung("L0", attend_sdpa, spreads=True)
+L1 = Rung("L1", attend_sdpa)
+L2 = Rung("L2", attend_coalesced)
+L3 = Rung("L3", attend_fused)
 DENSE_RUNGS = {rung.name: rung for rung in (L0, L1, L2, L3)}
 
 
@@ -242,7 +233,7 @@ def _step(
         attended = rung.self_attention(qkv, cache, step, decoder.bias, scale)
         x, normed = pieces.add_norm(x, linear(attended, layer.self_out), layer.cross_norm, eps)
         queries = linear(normed, layer.cross_q)
-        attended = rung.cross_attention(queries, *kv, scale)
+        attended = cross_sdpa(queries, *kv, scale)
         x, normed = pieces.add_norm(x, linear(attended, layer.cross_out), layer.ffn_norm, eps)
         hidden = pieces.activate(linear(normed, layer.ffn_in), spec.ffn)
         x, normed = pieces.add_norm(x, linear(hidden, layer.ffn_out), gain, eps)

@@ -123,20 +123,14 @@ def static_step(
     return wide[:, : index.vocabulary], onward[:, : index.vocabulary]
 
 
-def static_log_probabilities(index: StaticIndex, given: StaticStep) -> Tensor:
-    """-> float32 [B * M, V]"""
-    logits = given.logits.float()
-    if given.row_scale is not None:
-        logits = logits * given.row_scale[:, None]
-    return logits.log_softmax(dim=-1)[:, : index.vocabulary]
-
-
 def static_beams(index: StaticIndex, step: int, given: StaticStep) -> KeptBeams:
     """Return the k best continuations of each request: the whole step, from logits."""
     requests, beams = given.scores.shape
-    masked, onward = static_step(
-        index, step, static_log_probabilities(index, given), given.tokens, given.nodes
-    )
+    logits = given.logits.float()
+    if given.row_scale is not None:
+        logits = logits * given.row_scale[:, None]
+    log_probabilities = logits.log_softmax(dim=-1)[:, : index.vocabulary]
+    masked, onward = static_step(index, step, log_probabilities, given.tokens, given.nodes)
     totals = (masked + given.scores.reshape(-1, 1)).view(requests, -1)
     scores, places = totals.topk(min(given.k, totals.shape[1]), dim=1, sorted=given.ordered)
     nodes = onward.reshape(requests, -1).gather(1, places)

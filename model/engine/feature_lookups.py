@@ -13,8 +13,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from grace.configs.errors import ConfigError
 from grace.model.definition.inputs import AGE_BUCKETS, JaggedIds, ModelInputs, SequenceEvents
 from grace.model.definition.spec import ModelSpec
+
+MOST_ROWS = 2**31 - 1
+"""int32 numbers the rows of all tables of a kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,7 @@ def event_rows_of(spec: ModelSpec) -> tuple[tuple[EventRows, ...], int]:
         places = slice(place, place + sequence.max_length)
         place = places.stop
         found.append(EventRows(places, tokens, age, position, tuple(side)))
+    _require_numbered(row)
     return tuple(found), row
 
 
@@ -83,7 +88,16 @@ def squashed(lookups: FeatureLookups) -> FeatureLookups:
 
 def table_begins(sizes: Sequence[int]) -> npt.NDArray[np.int64]:
     """Return the first row of each table, if tables of these sizes follow each other."""
+    _require_numbered(sum(sizes))
     return np.cumsum([0, *sizes], dtype=np.int64)[: len(sizes)]
+
+
+def _require_numbered(rows: int) -> None:
+    if rows > MOST_ROWS:
+        raise ConfigError(
+            f"inputs: tables of one kind have {rows} rows together, at most {MOST_ROWS}: take a "
+            "model of smaller tables"
+        )
 
 
 def model_inputs_of(spec: ModelSpec, lookups: FeatureLookups) -> ModelInputs:

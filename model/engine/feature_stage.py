@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from grace.configs.errors import ConfigError
 from grace.kernels.row_stable import linear
 from grace.model.definition.features import (
     BagTable,
@@ -33,8 +32,6 @@ from grace.model.engine.feature_lookups import (
     squashed,
 )
 from grace.model.engine.feature_reader import FeatureReader, ReadFeatures
-
-_MOST_ROWS = 1 << 31
 
 # The numbers of the modes in torch.embedding_bag. functional.embedding_bag takes names, but it
 # checks in Python what always holds here, and computes equal bags' offsets again in every call.
@@ -166,11 +163,6 @@ def _event_tables(features: InterFormerFeatures) -> list[Tensor]:
 def _together(tables: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     """Return one table of all rows. Tables are cast one by one: the largest are gigabytes."""
     rows = sum(map(len, tables))
-    if rows >= _MOST_ROWS:
-        raise ConfigError(
-            f"inputs: the tables of one kind have {rows} rows together, and a GPU can number at "
-            f"most {_MOST_ROWS - 1}; use a model with smaller tables, or device cpu"
-        )
     whole = tables[0].new_empty((rows, tables[0].shape[1]), dtype=dtype)
     for part, table in zip(whole.split_with_sizes([*map(len, tables)]), tables, strict=True):
         part.copy_(table)

@@ -22,7 +22,8 @@ def measured(module: Any, folder: Path, *arguments: str) -> list[dict[str, Any]]
 
 
 @pytest.mark.subprocess
-def test_a_build_has_its_times_and_sizes(tmp_path: Path) -> None:
+def test_a_build_has_its_times_and_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build_bench, "LOADS", 1)  # each is a process
     (row,) = measured(build_bench, tmp_path, "--sids", "1111", "--matchers", "static")
     assert (row["sids"], row["sid_space"]) == (1111, "paper-1-1111")
     assert (row["matchers"], row["options"]) == ("static", "--k 64,64,32,8")
@@ -47,7 +48,7 @@ def test_matching_has_rows_for_every_kind_of_leaves(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("study")
-    return measured(eligibility_study, folder, "--sids", "5555", "--users", "11")
+    return measured(eligibility_study, folder, "--sids", "2222", "--users", "7")
 
 
 def of(rows: list[dict[str, Any]], table: str, mode: str = "") -> list[dict[str, Any]]:
@@ -56,7 +57,7 @@ def of(rows: list[dict[str, Any]], table: str, mode: str = "") -> list[dict[str,
 
 def test_one_row_describes_the_catalogue_and_its_knobs(rows: list[dict[str, Any]]) -> None:
     (row,) = of(rows, "catalogue")
-    assert row["sids"] == 5555
+    assert row["sids"] == 2222
     assert row["ads_per_sid"]["p50"] == 1
     assert row["knobs"]["located"] > 0
     assert row["generator"]["liking"] > 0
@@ -78,8 +79,8 @@ def test_matcher_rows_have_storage_and_fill_of_both_kinds_at_four_positions(
 @pytest.mark.parametrize("mode", list(MatcherMode))
 def test_the_buckets_split_all_users(rows: list[dict[str, Any]], mode: str) -> None:
     everyone, *buckets = of(rows, "pass", mode)
-    assert (everyone["bucket"], everyone["users"]) == ("all", 11)
-    assert sum(row["users"] for row in buckets) == 11
+    assert (everyone["bucket"], everyone["users"]) == ("all", 7)
+    assert sum(row["users"] for row in buckets) == 7
     for row in (everyone, *buckets):
         if row["users"] == 0:
             assert row["final_pass"] is None
@@ -97,10 +98,5 @@ def test_targeting_generates_fewer_sids_without_a_match(
     cd, targeted = (of(rows, "pass", each)[0] for each in ("cd", mode))
     assert targeted["sids_without_match"] < cd["sids_without_match"]
     assert targeted["final_pass"] > cd["final_pass"]
-    assert targeted["beams"][0] <= cd["beams"][0]
-
-
-def test_partitions_admit_no_more_first_tokens_than_their_union(rows: list[dict[str, Any]]) -> None:
-    union, *partitioned = (of(rows, "pass", mode)[0] for mode in ("union", "static", "dynamic"))
-    for row in partitioned:
-        assert row["beams"][0] <= union["beams"][0]
+    union = of(rows, "pass", "union")[0]
+    assert targeted["beams"][0] <= union["beams"][0] <= cd["beams"][0]

@@ -120,18 +120,6 @@ def test_the_end_of_a_warm_up_call_does_not_matter(fault: str) -> None:
     assert {call.status for call in run.calls} == {"OK"}
 
 
-def test_a_failure_keeps_its_status_reason_and_text() -> None:
-    def answer(_: bytes, context: Any) -> bytes:
-        context.set_trailing_metadata((("grace-reason", "queue_full"),))
-        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "full")
-        raise AssertionError
-
-    with known_server(answer) as address:
-        run = run_load(address, SHOTS, ClosedLoop(in_flight=1, seconds=0.05))
-    ends = {(call.status, call.reason, call.text, call.withdrawn) for call in run.calls}
-    assert ends == {("ResourceExhausted", "queue_full", "full", False)}
-
-
 def test_deadlines_end_calls_as_failures_and_the_client_s_own_cancels_as_withdrawn() -> None:
     gate = threading.Event()
 

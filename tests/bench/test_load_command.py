@@ -2,8 +2,6 @@
 
 import json
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ import grpc
 import pytest
 
 from grace.bench.load import __main__ as command
+from grace.bench.load.options import run_command
 from support.known_server import REPLY, known_server
 
 EXAMPLES = [line for line in (command.__doc__ or "").splitlines() if line.startswith("    python")]
@@ -68,7 +67,6 @@ def test_a_bad_option_is_refused_by_name_and_value(
     assert not Path("no").exists()
 
 
-@pytest.mark.subprocess
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [
@@ -77,14 +75,16 @@ def test_a_bad_option_is_refused_by_name_and_value(
     ],
 )
 def test_options_that_cannot_be_met_end_with_2(
-    arguments: str, fault: str, data: Path, repository: Path
+    arguments: str,
+    fault: str,
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    command = [sys.executable, "-m", "grace.bench.load", "--data", str(data.resolve())]
-    done = subprocess.run(
-        [*command, *arguments.split()], cwd=repository, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith(f"error: {fault}")
+    monkeypatch.setattr("sys.argv", ["load", "--data", str(data), *arguments.split()])
+    with pytest.raises(SystemExit, match="2"):
+        run_command(command.main)
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"error: {fault}")
 
 
 def test_failures_are_printed_with_their_reasons_and_a_lost_server_ends_with_1(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from grace.bench.load.thread_times import ThreadTimes, ThreadWatch
+from grace.bench.load.thread_times import ThreadTimes
 from grace.bench.load.timeline import Slice, busy_share, read_timeline, window, write_window
 from grace.configs.generation import BeamProfile
 from grace.server.messages import RequestBatch, Span
@@ -109,9 +109,3 @@ def test_processor_time_is_read_for_every_thread_of_a_process_group() -> None:
     assert sorted(pid for pid, _ in read.seconds) == sorted([owner.pid, owner.pid, child])
     assert read.seconds[child, child] >= 0.28  # in hundredths, user and system rounded down
     assert read.at <= time.time()
-
-
-def test_a_watch_without_two_samples_reports_no_share() -> None:
-    with ThreadWatch(os.getpgid(0)) as watch:
-        pass
-    assert watch.busiest(0.0, time.time()) == {}

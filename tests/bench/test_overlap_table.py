@@ -1,14 +1,12 @@
 """`grace bench overlap`: what half precision changes is counted by request, step and rank."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 import torch
 
 from grace.bench.gpu.options import BenchOptions
 from grace.bench.gpu.overlap import LEAST_IN_FP32, Tally, measure
-from grace.bench.gpu.trained_model import plan_of, prepare, train
 from grace.bench.gpu.workload import workload_of
 from support.bench_workloads import CPU
 
@@ -64,13 +62,3 @@ def test_rows_have_the_training_and_every_precision_of_both_models() -> None:
         assert len(row["step_overlap"]) == len(row["logit_std"]) == 4
         assert row["step_overlap"][-1] == row["overlap"]
     assert all(1.7 < std < 2.3 for std in rows[1]["logit_std"])
-
-
-def test_a_trained_model_predicts_better_than_an_untrained_one() -> None:
-    plan = plan_of(tiny=True, users=3)
-    plan = replace(plan, training=replace(plan.training, steps=120))
-    data = prepare(plan)
-    assert len(data.users) == 3
-    _, learning = train(plan, data, CPU)
-    # Chance over the tokens of a step is log 64 + 3 log 16 nats.
-    assert learning["loss_final"] < 6.5 < 12.4 < learning["loss_first"]

@@ -11,7 +11,9 @@ import pytest
 
 from grace.bench.result_file import read_result
 from grace.bench.result_tables import RESULTS, build_tables, eligibility_tables
-from grace.catalogues.paper import GeneratorKnobs, PaperKnobs, published
+from grace.catalogues.paper import published
+from grace.catalogues.paper.generator import GeneratorKnobs
+from grace.catalogues.paper.spec import PaperKnobs
 from grace.configs.errors import InputError
 from grace.configs.marked_text import replaced
 from grace.index.matchers.modes import MatcherMode

@@ -93,26 +93,28 @@ from grace.bench.rungs.attention import attend_sdpa
 from grace.bench.rungs.coalesced_triton import Tile, attend_coalesced, attend_fused
 from support.rung_cases import dense_inputs
 
-for dtype, tolerance in ((torch.float32, 1e-5), (torch.float16, 2e-3)):
-    for step, rows, heads, d_head, tile in (
-        (0, 5, 3, 8, 16), (1, 17, 2, 16, 16), (2, 33, 1, 20, 32), (3, 31, 2, 16, 16)
-    ):
-        for biased in (True, False):
-            for attend in (attend_coalesced, attend_fused):
-                qkv, cache, bias = dense_inputs(step, rows, 4, heads, d_head, step, dtype)
-                _, plain, _ = dense_inputs(step, rows, 4, heads, d_head, step, dtype)
-                own = bias if biased else None
-                got = attend(qkv, cache, step, own, 0.4, Tile(tile, 4))
-                expected = attend_sdpa(
-                    qkv.float(),
-                    type(plain)(plain.keys.float(), plain.values.float()),
-                    step, None if own is None else own.float(), 0.4,
-                )
-                torch.testing.assert_close(got.float(), expected, rtol=tolerance, atol=tolerance)
-                written = qkv[:, 1], qkv[:, 2]
-                for part, new in zip((cache.keys, cache.values), written):
-                    assert torch.equal(part[step, :rows], new)
-                    assert part[step, rows:].isnan().all()
+for dtype, tolerance, step, rows, heads, d_head, tile, biased in (
+    (torch.float32, 1e-5, 0, 5, 3, 8, 16, True),
+    (torch.float32, 1e-5, 1, 17, 2, 16, 16, False),
+    (torch.float32, 1e-5, 2, 33, 1, 20, 32, True),
+    (torch.float16, 2e-3, 3, 31, 2, 16, 16, True),
+    (torch.float16, 2e-3, 2, 17, 1, 20, 32, False),
+):
+    for attend in (attend_coalesced, attend_fused):
+        qkv, cache, bias = dense_inputs(step, rows, 4, heads, d_head, step, dtype)
+        _, plain, _ = dense_inputs(step, rows, 4, heads, d_head, step, dtype)
+        own = bias if biased else None
+        got = attend(qkv, cache, step, own, 0.4, Tile(tile, 4))
+        expected = attend_sdpa(
+            qkv.float(),
+            type(plain)(plain.keys.float(), plain.values.float()),
+            step, None if own is None else own.float(), 0.4,
+        )
+        torch.testing.assert_close(got.float(), expected, rtol=tolerance, atol=tolerance)
+        written = qkv[:, 1], qkv[:, 2]
+        for part, new in zip((cache.keys, cache.values), written):
+            assert torch.equal(part[step, :rows], new)
+            assert part[step, rows:].isnan().all()
 print("agree")
 """
 

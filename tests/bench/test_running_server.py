@@ -16,15 +16,15 @@ PROFILES = Path(configs.__file__).parent / "serve.yaml"
 
 
 def test_a_server_that_does_not_start_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
-    none = tmp_path / "snapshots"
-    config = write_server_config(tmp_path / "serve.yaml", none, tmp_path / "model", PROFILES)
+    folders = tmp_path / "snapshots", tmp_path / "model"
+    config = write_server_config(tmp_path / "serve.yaml", *folders, PROFILES, devise="cuda")
     server = RunningServer(config, tmp_path / "server.log")
     assert server.last_lines == []
     refused = pytest.raises(CallError, match=r"ended with exit code 2 before it was ready: error: ")
     with refused as caught, server:
         pass
-    assert str(none) in str(caught.value)
-    assert "snapshots" in server.last_lines[-1]
+    assert "devise" in str(caught.value)
+    assert "devise" in server.last_lines[-1]
     with pytest.raises(ProcessLookupError):
         os.kill(server.pid, 0)
 

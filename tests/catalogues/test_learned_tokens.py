@@ -57,19 +57,6 @@ def test_a_centre_without_points_moves_to_the_point_that_is_worst_served() -> No
     assert clusters.centres[:, 0].tolist() == [0.5, 10.5, 50.0]
 
 
-def test_each_level_clusters_the_residuals_of_the_one_before() -> None:
-    rows = points(333, 7, 4)
-    codes = residual_codes(rows, (11, 9, 5), np.random.default_rng(4))
-    rng = np.random.default_rng(4)
-    left = rows
-    for level, size in enumerate((11, 9, 5)):
-        clusters = settle(left, seed_centres(left, size, rng))
-        assert np.array_equal(codes[:, level], clusters.labels)
-        before = np.square(left).sum()
-        left = left - clusters.centres[clusters.labels]
-        assert np.square(left).sum() < before
-
-
 def test_fewer_items_than_clusters_are_refused() -> None:
     with pytest.raises(InputError, match="64 clusters of 63 items"):
         residual_codes(points(63, 3, 5), (64,), np.random.default_rng(5))

@@ -1,6 +1,5 @@
 """The `paper` catalogue: its shape, and equal snapshots from its files and its arrays."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -8,22 +7,21 @@ import pyarrow.parquet as pq
 import pytest
 
 from grace.catalogues.folder import targeting_yaml
-from grace.catalogues.paper import PaperCatalogue, PaperKnobs, PaperSpec, make_paper_catalogue
+from grace.catalogues.paper.catalogue import PaperCatalogue, make_paper_catalogue
 from grace.catalogues.paper.files import write_ads, write_paper_folder
 from grace.catalogues.paper.population import SMALL, make_users, paper_schema
 from grace.catalogues.paper.snapshots import (
     arranged_ads,
-    collected_ads,
     decode_snapshot,
     snapshot_of,
 )
+from grace.catalogues.paper.spec import PaperKnobs, PaperSpec
 from grace.configs.errors import InputError
 from grace.index.builder import BuildSpec, build
 from grace.index.matchers.modes import DynamicKWay, KWay, MatcherMode, StaticKWay
 from grace.index.storage import load_snapshot
 from grace.index.targeting.schema import load_schema
 from support.arrays import assert_same_arrays
-from support.in_process import invoke_grace
 
 
 def silent(*_: object) -> None:
@@ -137,13 +135,6 @@ def test_files_and_arrays_make_the_same_snapshot(
     assert_same_arrays(direct, built)
 
 
-def test_collected_rules_are_those_of_the_ads_and_no_others() -> None:
-    catalogue = make_paper_catalogue(PaperSpec(1_111, seed=2), threads=1)
-    collected = collected_ads(catalogue, threads=2)
-    assert len(collected.ad_ids) == catalogue.num_ads
-    assert (np.bincount(collected.rule_of, minlength=collected.rules.num_rules) > 0).all()
-
-
 def test_the_parquet_file_names_its_sid_space_and_vocabulary(tmp_path: Path) -> None:
     written = write_paper_folder(
         PaperSpec(1_111, seed=9), tmp_path, threads=2, force=False, progress=silent
@@ -185,17 +176,6 @@ def test_users_have_one_value_per_attribute_and_64_locations(catalogue: PaperCat
         assert len(set(user["location"])) == len(user["location"]) == 64
     at_home = sum(user["region"] == ["region-000"] for user in users) / len(users)
     assert at_home == pytest.approx(PaperKnobs().home_region, abs=0.08)
-
-
-def test_synth_writes_it_by_its_preset(tmp_path: Path) -> None:
-    done = invoke_grace(
-        *("synth", "--preset", "paper", "--sids", "1111", "--seed", "7"),
-        *("--out", tmp_path, "--json"),
-    )
-    assert (done.exit_code, done.stderr) == (0, "")
-    report = json.loads(done.stdout)
-    assert (report["sids"], report["sid_space"]) == (1111, "paper-7-1111")
-    assert report["ads"] == pq.read_metadata(tmp_path / "ads.parquet").num_rows
 
 
 def test_the_snapshot_for_decoding_alone_has_the_trie_and_matchers_of_the_whole_one() -> None:

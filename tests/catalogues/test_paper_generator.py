@@ -3,19 +3,18 @@
 import numpy as np
 import pytest
 
-from grace.catalogues.paper import (
+from grace.catalogues.paper.catalogue import make_paper_catalogue
+from grace.catalogues.paper.draws import Draws, Stream, normal_cdf, normal_quantile
+from grace.catalogues.paper.generator import (
     Generator,
     GeneratorKnobs,
-    PaperSpec,
     admit_for,
-    arranged_ads,
     every_entry,
     generator_of,
-    make_paper_catalogue,
-    make_users,
-    snapshot_of,
 )
-from grace.catalogues.paper.draws import Draws, Stream, normal_cdf, normal_quantile
+from grace.catalogues.paper.population import make_users
+from grace.catalogues.paper.snapshots import arranged_ads, snapshot_of
+from grace.catalogues.paper.spec import PaperSpec
 from grace.index.matchers.admission import admitted_entries
 from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot

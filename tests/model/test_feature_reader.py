@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from grace.configs.errors import RequestError
+from grace.configs.errors import ConfigError, RequestError
 from grace.model.definition.inputs import AGE_BUCKETS, ModelInputs, age_buckets
 from grace.model.definition.spec import BagInput, ModelSpec, SequenceInput
 from grace.model.engine.feature_lookups import FeatureLookups
@@ -110,6 +110,16 @@ def test_bag_rows_never_change() -> None:
     spec = replace(INTERFORMER, inputs={"pages": BagInput(1_000_000)})
     (bag,) = inputs_of(RequestFeatures(bags={"pages": [0, 1, -1, 2**62]}), spec=spec).bags
     assert bag.values.tolist() == [607535, 822465, 443936, 772075]
+
+
+def test_the_rows_of_all_bags_have_numbers_of_32_bits() -> None:
+    request = features_message(RequestFeatures(bags={"ads": [11]}))
+    most = replace(INTERFORMER, inputs={"pages": BagInput(2**31 - 8), "ads": BagInput(7)})
+    (row,) = FeatureReader(most).read([request], 1).inputs.bag_rows
+    assert 2**31 - 8 <= int(row) < 2**31 - 1
+    more = replace(INTERFORMER, inputs={"pages": BagInput(2**31 - 8), "ads": BagInput(8)})
+    with pytest.raises(ConfigError, match="2147483648 rows together, at most 2147483647: take"):
+        FeatureReader(more)
 
 
 @pytest.mark.parametrize("spec", [INTERFORMER, T5], ids=["interformer", "t5"])

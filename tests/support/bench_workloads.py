@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 def tiny(
     table: str,
     *only: str,
-    sids: tuple[int, ...] = (2_000,),
+    sids: tuple[int, ...] = (1_111,),
     seconds: float = 1e-6,
     out: Path | None = None,
     cache: Path | None = None,

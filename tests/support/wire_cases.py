@@ -38,7 +38,7 @@ def random_input(random: Random) -> InputSpec:
     if kind == 1:
         return CategoricalInput(random.randint(2, 300), default=1)
     if kind == 2:
-        return BagInput(random.randint(1, 2**30), (5, -6) if random.random() < 0.3 else ())
+        return BagInput(random.randint(1, 2**28), (5, -6) if random.random() < 0.3 else ())
     side = {name: random.randint(1, 200) for name in random.sample(NAMES, random.randint(0, 2))}
     return SequenceInput(random.randint(1, 9), side)
 
