@@ -70,6 +70,8 @@ def test_many_interned_values_pass_and_one_wrong_is_found(threads: int) -> None:
         utf8[begin] = kept
     utf8[values.offsets[111] - 1] = ord("9")
     assert find_in_strings(*check) == (Kind.NOT_ASCENDING, 111)
+    twice = np.array([0, 1, 2]), 2, np.frombuffer(b"aa", np.uint8), 2, threads
+    assert find_in_strings(*twice) == (Kind.NOT_ASCENDING, 1)
 
 
 @pytest.mark.parametrize("threads", THREADS)
