@@ -29,7 +29,7 @@ _READ_HEADER = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
-_DAMAGE = (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError, TokenError)
+_DAMAGE = (ValueError, SyntaxError, TypeError, LookupError, RecursionError, MemoryError, TokenError)
 
 Ids = Int64 | list[str]
 
@@ -128,7 +128,7 @@ def _open(path: Path, wanted: re.Pattern[str], name: str) -> npt.NDArray[Any]:
         )
     if dtype.fields or not wanted.fullmatch(dtype.str):
         raise InputError(f"{path}: expected {name}, got {shown(dtype.str)}")
-    if len(shape) > _MOST_AXES or not all(0 <= size <= sys.maxsize for size in shape):
+    if len(shape) > _MOST_AXES or not all(map(_is_size, shape)):
         raise _damaged_header(path)
     expected_bytes = offset + prod(shape) * dtype.itemsize
     size = path.stat().st_size
@@ -139,6 +139,10 @@ def _open(path: Path, wanted: re.Pattern[str], name: str) -> npt.NDArray[Any]:
     if prod(shape) == 0:
         raise InputError(f"{path}: shape {list(shape)} holds nothing to import")
     return np.memmap(path, dtype, "r", offset=offset, shape=shape, order="F" if fortran else "C")
+
+
+def _is_size(value: object) -> bool:
+    return type(value) is int and 0 <= value <= sys.maxsize  # not True, which equals 1
 
 
 def _damaged_header(path: Path) -> InputError:

@@ -83,7 +83,9 @@ def _places(section: str, host: str, port: int) -> list[_Place]:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         raise refusal(section, host, port, fault_of(error)) from None
-    return [(family, kind, protocol, where) for family, kind, protocol, _, where in found]
+    # /etc/hosts may list a name twice, which would then find its own address taken.
+    places = ((family, kind, protocol, where) for family, kind, protocol, _, where in found)
+    return list(dict.fromkeys(places))
 
 
 def _require_some(faults: list[OSError], places: int, section: str, host: str, port: int) -> None:

@@ -141,6 +141,22 @@ def test_exact_matching_equals_the_oracle_at_word_borders(size: int) -> None:
     check_random_case(rng, random_case(rng, num_ads=111, num_users=63, schema=schema))
 
 
+def test_the_values_of_one_request_do_not_count_for_the_next() -> None:
+    values = [f"{i:03}" for i in range(257)]
+    schema = TargetingSchema((), (TargetSet("place", 64, 2, 63),), hash_seed=3)
+    ads = tuple(
+        RawAd(i, (i % 9,), rules={"place": (frozenset({value}), None)})
+        for i, value in enumerate(values)
+    )
+    users = tuple({"place": some} for some in (values[::5], [], values[3:5], ["nowhere"]))
+    case, leaves, many = Case(schema, (9,), ads, users), list(range(9)), len(users)
+    snapshot = plain_snapshot(schema, (9,), ads)
+    ask = Ask([leaves] * many, [[0.0] * 9] * many, [PLENTY] * many, None, None)
+    matcher = ExactMatcher(snapshot, threads=1)
+    rows = UserEncoder(schema, snapshot.set_values).encode(users)
+    assert_equals_oracle(case, ask, ask_native(matcher, snapshot, rows, ask))
+
+
 def check_random_case(rng: np.random.Generator, case: Case) -> None:
     snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads)
     users = UserEncoder(case.schema, snapshot.set_values).encode(case.users)

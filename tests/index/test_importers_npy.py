@@ -154,6 +154,20 @@ def test_a_file_cut_short_is_refused(tmp_path: Path, kept: int) -> None:
         run_import(spec)
 
 
+@pytest.mark.parametrize(
+    ("descr", "shape"), [("()", "(5, 4)"), ("('<i8',)", "(5, 4)"), ("'<i8'", "(True, 20)")]
+)
+def test_a_header_that_is_no_numpy_header_is_refused(
+    tmp_path: Path, descr: str, shape: str
+) -> None:
+    spec = spec_of(tmp_path, np.ones((5, 4), np.int64))
+    header = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    content = spec.source.read_bytes()
+    spec.source.write_bytes(content[:10] + header.encode() + content[128:])
+    with pytest.raises(InputError, match=r"codes\.npy: its \.npy header is damaged"):
+        run_import(spec)
+
+
 @given(at=st.integers(0, 150), byte=st.integers(0, 255))
 def test_a_changed_byte_is_refused_or_imports_numbers(
     tmp_path_factory: pytest.TempPathFactory, at: int, byte: int

@@ -86,6 +86,12 @@ FAULTS: dict[str, tuple[dict[str, Any], str, str | None, str]] = {
         None,
         "nothing",
     ),
+    "empty difference of one value": (
+        {"location": ["a"], "location_exclude": ["a"]},
+        "location_exclude",
+        None,
+        "nothing",
+    ),
 }
 
 

@@ -85,7 +85,7 @@ def all_internal_nodes(made: DecodeCase) -> Tensor:
 
 
 @settings(max_examples=200)
-@given(case=cases(most_ads=25, most_users=3), mode=st.sampled_from(MatcherMode))
+@given(case=cases(most_ads=25, most_users=5), mode=st.sampled_from(MatcherMode))
 def test_children_are_admitted_as_on_plain_integers(case: Case, mode: MatcherMode) -> None:
     made = decode_case(case, mode)
     nodes = all_internal_nodes(made)

@@ -65,6 +65,13 @@ def test_a_port_is_free_though_connections_of_its_last_server_linger() -> None:
         assert again == port
 
 
+def test_a_name_that_has_an_address_twice_is_held_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    twice = [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (HOST, 0))] * 2
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: twice)  # as /etc/hosts may say
+    with held_port("listen", "twice", 0) as port, pytest.raises(OSError, match="in use"):
+        socket.create_server((HOST, port))
+
+
 @pytest.mark.parametrize("port_of", [0, 1])
 def test_all_addresses_of_a_name_have_one_port(port_of: int) -> None:
     with held_port("listen", "localhost", 0) as free:

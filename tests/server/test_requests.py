@@ -8,7 +8,7 @@ import pytest
 
 from grace.configs.serving import LimitsConfig
 from grace.proto.retrieval_pb2 import RetrieveRequest
-from grace.server.errors import ServiceError
+from grace.server.errors import MAX_RETRY_SECONDS, MIN_RETRY_SECONDS, ServiceError, queue_full
 from grace.server.messages import Retrieval
 from grace.server.stages.requests import read_request, request_id_of
 from support.plain_requests import plain_features, plain_user
@@ -116,6 +116,11 @@ def of_features(kind: str, name: str, value: Any) -> dict[str, Any]:
         ({"exclude_ads": list(range(8))}, "exclude_ads", "8 ads, at most 7 (limits.exclude_ads)"),
         ({"user": {f"n{i}": {} for i in range(6)}}, "user", "6 names, at most 5 (limits.names)"),
         ({"user": {"n" * 34: {}}}, "user", "a name has 34 bytes, at most 33 (limits.value_bytes)"),
+        (
+            of_features("sequences", "clicks", {"side": {"n" * 34: {}}}),
+            "features.sequences.clicks.side",
+            "a name has 34 bytes, at most 33 (limits.value_bytes)",
+        ),
         (of_user(["x"] * 112), "user.country.values", "112 values, at most 111 (limits.values_per"),
         (of_user(["US", "é" * 17]), "user.country.values", "a value has 34 bytes, at most 33 (lim"),
         (
@@ -207,3 +212,14 @@ def test_a_long_value_of_the_caller_is_not_sent_back_whole() -> None:
 def test_the_id_of_a_refused_request_can_still_be_read(message: bytes) -> None:
     assert request_id_of(message) == RetrieveRequest.FromString(message).request_id
     assert request_id_of(message + b"\xff") is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "advised"),
+    [(0.0, MIN_RETRY_SECONDS), (0.25, 0.25), (1e9, MAX_RETRY_SECONDS), (float("inf"), 10.0)],
+)
+def test_the_advice_to_try_again_is_neither_at_once_nor_in_hours(
+    seconds: float, advised: float
+) -> None:
+    trailers = dict(queue_full(9, seconds).trailers)
+    assert trailers["grpc-retry-pushback-ms"] == str(round(1000 * advised))

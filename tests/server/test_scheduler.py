@@ -165,17 +165,24 @@ def test_a_full_queue_refuses_and_says_when_it_will_have_been_worked_off() -> No
 def test_a_normal_request_takes_the_place_of_the_youngest_low_one() -> None:
     desk = Desk(max_waiting=3)
     prepared = desk.occupies()
-    _, young = desk.submit("ab")
+    _, young = desk.submit("ab'")
     desk.submit("0")
     assert desk.refusal("c").reason == "queue_full"
     desk.submit("1")
     assert not desk.scheduler.cancel(young)  # its failure follows
-    assert failed(desk.scheduler.poll()) == {"b": "displaced"}
+    assert failed(desk.scheduler.poll()) == {"b'": "displaced"}
     desk.submit("2")
     assert failed(desk.scheduler.poll()) == {"a": "displaced"}
     assert desk.refusal("3").reason == "queue_full"
     desk.scheduler.end((), prepared)
     assert desk.runs() == "012"
+
+
+def test_the_profile_of_the_oldest_request_goes_first(desk: Desk) -> None:
+    desk.submit("0")
+    assert desk.runs() == "0"
+    desk.submit("1'2 3'")
+    assert desk.runs() == "1'3' 2"
 
 
 def test_a_cancelled_request_leaves_the_queue_at_once() -> None:

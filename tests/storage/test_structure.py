@@ -70,6 +70,8 @@ def test_many_interned_values_pass_and_one_wrong_is_found(threads: int) -> None:
         utf8[begin] = kept
     utf8[values.offsets[111] - 1] = ord("9")
     assert find_in_strings(*check) == (Kind.NOT_ASCENDING, 111)
+    twice = np.array([0, 1, 2]), 2, np.frombuffer(b"aa", np.uint8), 2, threads
+    assert find_in_strings(*twice) == (Kind.NOT_ASCENDING, 1)
 
 
 @pytest.mark.parametrize("threads", THREADS)
@@ -186,3 +188,13 @@ def test_impossible_arguments_are_refused_and_not_followed() -> None:
         find_in_ids(np.zeros(1, np.int32), 1, 0, 0, 1, 1)
     with pytest.raises(NativeError, match="count is negative"):
         find_in_weights(np.zeros(1, np.float32), -1, 1)
+
+
+@pytest.mark.parametrize("hashes", [1, 2, 3, 4])
+def test_a_bloom_row_holds_a_value_only_with_the_bits_of_all_its_hashes(hashes: int) -> None:
+    value = 0x0007_0005_0003_0001  # bits 1, 3, 5 and 7
+    bits = [(value >> 16 * i) & 63 for i in range(hashes)]
+    whole = sum(1 << bit for bit in bits)
+    rows = np.array([[whole], *([whole - (1 << bit)] for bit in bits)], np.uint64)
+    holds = np.array([1, *[0] * hashes], np.uint8)
+    assert find_in_stars(rows, holds, len(rows), 64, hashes, value, 1) == NOTHING
