@@ -22,9 +22,8 @@ from grace.index.builder import BuildReport, BuildSpec, build
 from grace.index.invariants import check_invariants
 from grace.index.storage import load_snapshot
 from grace.index.targeting.schema import RESERVED_VALUE, Attribute, TargetingSchema, TargetSet
-from support.ads_parquet import write_schema
 from support.arrays import assert_same_arrays
-from support.builds import silent
+from support.builds import silent, write_schema
 from support.oracle import RawAd, Rule
 from support.plain_builder import plain_snapshot
 
