@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from grace.cli import doctor
 from grace.cli.main import COMMANDS, app, report_errors
 from grace.configs.errors import ConfigError, GraceError, SnapshotError
-from support.command import run_grace, run_python
+from grace.native.loader import load_library
+from support.command import run_python
 from support.in_process import invoke_grace
 
 
@@ -61,10 +62,9 @@ print("loaded", sorted(heavy & set(sys.modules)))
     assert done.stdout.splitlines()[-1] == "loaded []", done.stderr
 
 
-@pytest.mark.subprocess
 def test_the_version_is_the_distributions() -> None:
-    done = run_grace("--version")
-    assert (done.returncode, done.stderr) == (0, "")
+    done = invoke_grace("--version")
+    assert (done.exit_code, done.stderr) == (0, "")
     name, version = done.stdout.split()
     assert name == "grace"
     assert version[0].isdigit()
@@ -138,11 +138,14 @@ def test_doctor_reports_the_same_for_people_and_for_scripts() -> None:
         assert finding["status"] in ("ok", "note")
 
 
-@pytest.mark.subprocess
-def test_doctor_names_a_missing_native_library_and_its_remedy(tmp_path: Path) -> None:
+def test_doctor_names_a_missing_native_library_and_its_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     missing = str(tmp_path / "libgrace_cpu.so")
-    done = run_grace("doctor", "--json", env={"GRACE_NATIVE_LIBRARY": missing})
-    assert done.returncode == 1
+    monkeypatch.setenv("GRACE_NATIVE_LIBRARY", missing)
+    load_library.cache_clear()
+    done = invoke_grace("doctor", "--json")
+    assert done.exit_code == 1
     (fault,) = (f for f in json.loads(done.stdout)["findings"] if f["status"] == "fault")
     assert fault["name"] == "native library"
     assert fault["found"] == f"{missing}: native library is missing"

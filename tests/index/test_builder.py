@@ -12,9 +12,8 @@ from grace.index.builder import build
 from grace.index.invariants import check_invariants
 from grace.index.matchers.modes import MatcherMode
 from grace.index.storage import current_version, load_snapshot, publish, write_snapshot
-from support.ads_parquet import ads_table
 from support.arrays import assert_same_arrays
-from support.builds import arrays_in, build_spec, built, silent
+from support.builds import ads_table, arrays_in, build_spec, built, silent
 from support.plain_builder import plain_snapshot
 from support.plain_partitions import plain_k_way
 from support.strategies import Case, random_case, random_schema

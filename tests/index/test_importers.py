@@ -10,11 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from grace.configs.errors import InputError, RejectedAdsError
-from grace.index.builder import BuildSpec, build
-from grace.index.storage import load_snapshot
-from grace.index.targeting.schema import Attribute, TargetingSchema
-from support.ads_parquet import write_schema
-from support.builds import silent
 from support.imports import import_spec, imported, rejects_of, run_import
 
 LETTER = """{"0": ["<a_93>", "<b_85>", "<c_227>", "<d_174>"],
@@ -31,18 +26,6 @@ def test_a_letter_index_becomes_ads_with_derived_vocabularies(tmp_path: Path) ->
     metadata = pq.read_schema(spec.out).metadata
     assert metadata[b"grace.sid_space"] == b"beauty-1"
     assert metadata[b"grace.vocab_sizes"] == b"120,124,228,190"
-
-
-def test_an_import_builds_into_a_snapshot(tmp_path: Path) -> None:
-    spec = import_spec(tmp_path / "Office.index.json", LETTER, vocab_sizes=(256,) * 4)
-    ads, _ = imported(spec)
-    schema = TargetingSchema((Attribute("country", ("US", "NO")),), (), hash_seed=7)
-    targeting = write_schema(tmp_path / "targeting.yaml", schema)
-    build(BuildSpec((spec.out,), targeting, tmp_path / "root"), silent)
-    snapshot = load_snapshot(tmp_path / "root")
-    assert snapshot.facts.sid_space == "beauty-1"
-    assert snapshot.trie.vocab_sizes == (256, 256, 256, 256)
-    assert sorted(snapshot.ads.ad_ids.tolist()) == sorted(ads)
 
 
 @pytest.mark.parametrize("items", [1, 63, 3000])
@@ -85,18 +68,15 @@ BAD_LINES: dict[str, tuple[str, str, str]] = {
     "nested": ('{"item_id": 1, "token_ids": [[1], 2, 3]}', "sid", "position 0 is not like"),
     "other letter": ('{"item_id": 1, "token_ids": ["<b_1>", 1, 1]}', "sid", "begin with <a_"),
     "short": ('{"item_id": 1, "token_ids": [1, 2]}', "sid", "length is 3"),
-    "empty": ('{"item_id": 1, "token_ids": []}', "sid", "length is 3"),
     "text sid": ('{"item_id": 1, "token_ids": "1,2,3"}', "sid", "not a list"),
     "no sid": ('{"item_id": 1}', "token_ids", "missing"),
     "no id": ('{"token_ids": [1, 2, 3]}', "item_id", "missing"),
     "null id": ('{"item_id": null, "token_ids": [1, 2, 3]}', "item_id", "neither text nor"),
-    "true id": ('{"item_id": true, "token_ids": [1, 2, 3]}', "item_id", "neither text nor"),
     "twice": ('{"item_id": 1, "item_id": 2, "token_ids": [1, 2, 3]}', "line", "not JSON"),
     "an array": ("[1, 2, 3]", "line", "not an object"),
     "19 digits": (f'{{"item_id": "{2**63}", "token_ids": [1, 2, 3]}}', "item_id", "2^63 - 1"),
     "text id": ('{"item_id": "B01", "token_ids": [1, 2, 3]}', "item_id", "--id-map"),
     "padded id": ('{"item_id": "007", "token_ids": [1, 2, 3]}', "item_id", "not an integer"),
-    "negative id": ('{"item_id": -1, "token_ids": [1, 2, 3]}', "item_id", "not an integer"),
     "large id": (f'{{"item_id": {2**63}, "token_ids": [1, 2, 3]}}', "item_id", "2^63 - 1"),
     "long": ('{"item_id": 1, "title": "%s"}' % ("x" * 2**20), "line", "longer than"),
 }

@@ -13,8 +13,7 @@ from grace.configs.errors import InputError, RejectedAdsError
 from grace.index.builder import BuildSpec, build
 from grace.index.storage import load_snapshot, versions
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
-from support.ads_parquet import write_schema
-from support.builds import silent
+from support.builds import silent, write_schema
 
 SCHEMA = TargetingSchema(
     attributes=(

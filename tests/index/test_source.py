@@ -13,8 +13,7 @@ from grace.index.builder import BuildSpec, build
 from grace.index.builder.batches import BatchReader
 from grace.index.builder.source import open_ads
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
-from support.ads_parquet import write_schema
-from support.builds import silent
+from support.builds import silent, write_schema
 
 SCHEMA = TargetingSchema(
     (Attribute("country", ("US", "NO")),), (TargetSet("location", 256, 4, 64),), hash_seed=7

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from grace.kernels import load_encoder_ops
 from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
 
 pytest.importorskip("triton", reason="the extra `gpu` exists on Linux alone")
@@ -25,10 +24,6 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 def test_every_operation_has_cases() -> None:
     assert list(CASES) == [field.name for field in fields(EncoderOps)]
     assert all(CASES.values())
-
-
-def test_a_cpu_computes_the_plain_operations() -> None:
-    assert load_encoder_ops(torch.device("cpu")) is PLAIN_ENCODER
 
 
 @pytest.mark.parametrize(

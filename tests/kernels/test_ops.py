@@ -1,18 +1,11 @@
 """The table of operations: the choice for a device, and what is refused."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 from grace.configs.errors import DeviceError
-from grace.kernels import REFERENCE, load_ops
-from grace.kernels.decode.admit_children_cpu import admit_children_cpu
+from grace.kernels import load_ops
 from support.command import run_python
-
-
-def test_the_cpu_takes_native_admission_and_the_reference_for_the_rest() -> None:
-    assert load_ops(torch.device("cpu")) == replace(REFERENCE, admit_children=admit_children_cpu)
 
 
 def test_a_device_without_operations_is_refused_by_name() -> None:

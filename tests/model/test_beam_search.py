@@ -234,25 +234,6 @@ def test_equal_scores_go_to_the_lower_row_then_token_and_the_last_step_orders_th
     assert torch.allclose(got.scores[0], torch.full((4,), 2 * float(np.log(1 / 5))))
 
 
-def test_only_the_last_step_orders_its_beams_by_score() -> None:
-    """Before it they keep the order of the trie, so that children of one parent stay adjacent."""
-    snapshot = snapshot_of([(i // 25, i // 5 % 5, i % 5) for i in range(125)], (5, 5, 5))
-    decoder = random_decoder(SMALL_DECODER, (5, 5, 5), D_CONTEXT, 12)
-    context = random_context(2, 5, D_CONTEXT, 12)
-    kept: list[Beams] = []
-
-    def keep(beams: Beams) -> Beams:
-        kept.append(beams)
-        return beams
-
-    ops = observed(keep)
-    search(decoder, context, snapshot, [{}, {}], BeamProfile((1, 4, 9), 25), ops)
-    for beams in kept[:-1]:
-        assert beams.nodes.diff(dim=1).gt(0).all()
-        assert not beams.scores.diff(dim=1).le(0).all(), "it is not the order of scores by chance"
-    assert kept[-1].scores.diff(dim=1).le(0).all()
-
-
 def test_masked_keys_have_no_influence_and_a_context_may_have_no_key() -> None:
     scene = Scene.of(5, 3)
     profile = wide_profile(scene.snapshot)

@@ -1,8 +1,11 @@
 """Generation as CUDA graphs, on a fake of CUDA: what a replay reads, and who owns an answer."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -10,15 +13,74 @@ import torch
 from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile
 from grace.index.matchers.modes import MatcherMode
-from grace.kernels import REFERENCE, DecodeIndex, load_ops
+from grace.kernels import REFERENCE, AdmissionSlot, Beams, DecodeIndex, load_ops
 from grace.model.definition.beam_search import Generated
+from grace.model.definition.inputs import FeatureTensors
 from grace.model.definition.model import Model
 from grace.model.engine.cuda_graphs import GraphedCall, GraphMemory
-from grace.model.engine.generation import GraphGeneration, PlainGeneration
-from support.fake_cuda import FakeCuda, ReplayableGeneration, fake_cuda
+from grace.model.engine.generation import FastGeneration, GraphGeneration, PlainGeneration
 from support.fast_cases import ALL_STEPS
 from support.generation_cases import MODELS, PROFILES, index_of, make_batch, make_model
 from support.op_cases import mapped
+
+
+@dataclass
+class FakeCuda:
+    recording: "_Graph | None" = None
+
+
+@dataclass(eq=False)
+class _Graph:
+    cuda: FakeCuda
+    replay: Callable[[], object] = lambda: None
+
+    def capture_begin(self, pool: object, capture_error_mode: str) -> None:  # noqa: ARG002
+        assert capture_error_mode == "thread_local"
+        self.cuda.recording = self
+
+    def capture_end(self) -> None:
+        self.cuda.recording = None
+
+
+@contextmanager
+def fake_cuda() -> Iterator[FakeCuda]:
+    """Replace torch's CUDA: work runs at once, on the CPU, and a replay runs its search again."""
+    cuda = FakeCuda()
+    current = Mock()
+    fakes: dict[str, Callable[..., Any]] = {
+        "Stream": lambda device: Mock(device=device),
+        "Event": Mock,
+        "CUDAGraph": lambda: _Graph(cuda),
+        "graph_pool_handle": object,
+        "current_stream": lambda device=None: current,
+        "empty_cache": lambda: None,
+        "stream": lambda stream: nullcontext(),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, fake in fakes.items():
+            patch.setattr(torch.cuda, name, fake)
+        patch.setattr(GraphMemory, "idle_streams", {})
+        yield cuda
+
+
+class ReplayableGeneration(FastGeneration):
+    """A search that, once recorded, writes each replay's results into the recorded tensors."""
+
+    cuda: FakeCuda
+
+    def search(self, features: FeatureTensors, slot: AdmissionSlot, profile: BeamProfile) -> Beams:
+        found = super().search(features, slot, profile)
+
+        @torch.inference_mode()
+        def again() -> None:
+            new = FastGeneration.search(self, features, slot, profile)
+            for name in ("nodes", "scores", "corrupt"):
+                getattr(found, name).copy_(getattr(new, name))
+
+        if self.cuda.recording is not None:
+            self.cuda.recording.replay = again
+        return found
+
 
 CPU = torch.device("cpu")
 NARROW, WIDE = PROFILES

@@ -1,7 +1,6 @@
 """Files, servers and pipelines that tests share. No test may change files or end a server."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ from grace.server.scheduling.predictions import Predictions
 from support.faults import Faults
 from support.occupied import FAULTY_PLACES
 from support.pipeline_cases import Clock, Recorder
-from support.poisoned_model import poisoned_checkpoint
 from support.scripted_stages import Script, Start, pipelines
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles, write_serving_files
@@ -36,10 +34,9 @@ def faulty_server(
 ) -> Iterator[ServerProcess]:
     """A server without relays, with a small queue and faults that tests switch on.
 
-    Its model breaks on one value of one input. Tests leave it idle, with its faults off.
+    Tests leave it idle, with its faults off.
     """
-    checkpoint = poisoned_checkpoint(tmp_path_factory.mktemp("poisoned"))
-    config = replace(serving_files, checkpoint=checkpoint).write_config(
+    config = serving_files.write_config(
         "faulty.yaml", batching={"max_waiting": FAULTY_PLACES}, logs={"level": "debug"}
     )
     with ServerProcess(config, faults=Faults(tmp_path_factory.mktemp("faults"))) as server:

@@ -1,6 +1,7 @@
 """Whatever bytes arrive, the caller learns what is wrong with them and the next call works."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
@@ -9,7 +10,6 @@ from hypothesis import given, settings
 from support.hostile_bytes import mutated_frames
 from support.retrieve_calls import Caller, counted_calls, message
 from support.server_process import ServerProcess
-from support.serving_files import ServingFiles
 
 pytestmark = pytest.mark.subprocess
 
@@ -77,19 +77,21 @@ def test_known_bad_bytes_have_their_reason(caller: Caller, frame: bytes, reason:
     assert outcome.code is (grpc.StatusCode.INVALID_ARGUMENT if reason else grpc.StatusCode.OK)
 
 
-@pytest.mark.parametrize("name", ["a\0b", "a\r\nb", "\U000e0001" * 256, '%"\\'])
-def test_a_name_that_no_status_text_can_hold_as_it_is_is_told_all_the_same(
-    caller: Caller, name: str
+@pytest.mark.parametrize(
+    ("fields", "remedy"),
+    [
+        ({"user": {name: {"values": ["*"]}}}, "reserved")
+        for name in ("a\0b", "a\r\nb", "\U000e0001" * 256, '%"\\')
+    ]
+    + [
+        ({"profile": "\u0436" * 9999}, "limits.value_bytes"),
+        ({"user": {"\u0436" * 511: {"values": ["x" * 9999]}}}, "limits.value_bytes"),
+    ],
+)
+def test_any_name_is_shown_in_a_text_small_enough_for_a_header(
+    caller: Caller, fields: dict[str, Any], remedy: str
 ) -> None:
-    outcome = caller.call(message({"user": {name: {"values": ["*"]}}}))
-    assert outcome.code is grpc.StatusCode.INVALID_ARGUMENT
-    assert outcome.reason == "invalid_field"
-
-
-def test_a_good_request_works_after_all_of_them(
-    caller: Caller, serving_files: ServingFiles
-) -> None:
-    for _ in range(3):
-        for frame in (b"\xff" * 9, FRAMES[0][:-3], b"\x0a\x02\xff\xfe"):
-            caller.call(frame)
-        assert caller.call(message(serving_files.requests[0])).response.ad_ids
+    outcome = caller.call(message(fields))
+    assert (outcome.code, outcome.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "invalid_field")
+    assert remedy in outcome.text
+    assert len(outcome.text.encode()) <= 1003

@@ -6,6 +6,7 @@ import pytest
 from grace.server.messages import STAGE_NAMES, StageName
 from support.faults import Faults
 from support.health import HealthWatch
+from support.occupied import occupied_engine, start_waiting
 from support.retrieve_calls import Caller, Outcome, counted_calls, message
 from support.server_process import PATIENCE_SECONDS, ServerProcess
 from support.serving_files import ServingFiles
@@ -19,26 +20,6 @@ FIXED_TEXT = "internal error; the server's log has it under the request's id"
 def caller_sees(outcome: Outcome) -> str:
     """Return all that a failure says to its caller."""
     return f"{outcome.text} {dict(outcome.trailers)}"
-
-
-@pytest.mark.parametrize("stage", STAGE_NAMES)
-def test_an_exception_fails_its_batch_alone_and_its_text_goes_nowhere(
-    faulty_server: ServerProcess, serving_files: ServingFiles, stage: StageName
-) -> None:
-    server = faulty_server
-    request = serving_files.requests[0]
-    name = f"in-{stage}"
-    with counted_calls(server) as caller:
-        with server.faults.raises(stage, f"{MARK}: a value of the batch"):
-            failed = caller.call(message(request, request_id=name))
-        assert caller.call(message(request)).ok
-    assert (failed.code, failed.reason) == (grpc.StatusCode.INTERNAL, "internal")
-    assert failed.text == FIXED_TEXT
-    assert MARK not in caller_sees(failed)
-    log = "".join(server.lines)
-    assert MARK not in log
-    # The log says where it happened, and to which request.
-    assert any(name in line and "StageFaultError" in line for line in server.lines)
 
 
 def test_values_of_a_request_reach_no_log_and_no_other_caller(
@@ -66,13 +47,34 @@ def test_values_of_a_request_reach_no_log_and_no_other_caller(
             assert not caller.call(message(bad, request_id="bad")).ok
         for stage in STAGE_NAMES:
             with server.faults.raises(stage, MARK):
-                failed = caller.call(message(secret))
+                failed = caller.call(message(secret, request_id=f"in-{stage}"))
+            assert (failed.code, failed.reason) == (grpc.StatusCode.INTERNAL, "internal")
+            assert failed.text == FIXED_TEXT
             assert MARK not in caller_sees(failed)
             assert str(number) not in caller_sees(failed)
             assert caller.call(message(secret)).ok
     log = "".join(server.lines)
     for value in (MARK, str(number), str(token)):
         assert value not in log
+    # The log says where it happened, and to which request.
+    for stage in STAGE_NAMES:
+        assert any(f"in-{stage}" in line and "StageFaultError" in line for line in server.lines)
+
+
+def test_a_batch_of_bad_requests_only_ends_without_reaching_the_model(
+    faulty_server: ServerProcess, serving_files: ServingFiles
+) -> None:
+    server, good = faulty_server, serving_files.requests[0]
+    bad = {"features": {"categorical": {"device": {"ids": ["40"]}}}}
+    with counted_calls(server) as caller:
+        with occupied_engine(server, caller, good) as ahead:
+            calls = start_waiting(server, caller, bad, "bad0", "bad1", "bad2")
+        codes = [call.outcome().code for call in calls]
+        assert codes == [grpc.StatusCode.INVALID_ARGUMENT] * 3
+        assert all(call.outcome().ok for call in ahead)
+        assert caller.call(message(good)).ok
+    assert server.faults.batches("input")[-2] == ["bad0", "bad1", "bad2"]
+    assert "bad0" not in server.faults.reached("features")
 
 
 def test_a_dead_stage_ends_the_server_and_every_call_wherever_it_is(

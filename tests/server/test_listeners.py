@@ -12,8 +12,7 @@ import pytest
 
 from grace.configs.serving import LimitsConfig
 from grace.server.messages import PendingRequest
-from support.front_ends import front_ends
-from support.served import METHOD, PADDING, Service, reason_of, served, until
+from support.served import METHOD, PADDING, Service, front_ends, reason_of, served, until
 
 HEADERS, DATA, SETTINGS = 1, 0, 4
 END_HEADERS, END_STREAM = 4, 1

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from prometheus_client import CollectorRegistry
 
 from grace.configs.marked_text import replaced
 from grace.server.errors import STATUS_OF, invalid_field
@@ -187,10 +186,3 @@ def test_clients_that_never_ask_give_way_to_those_that_do(page: str) -> None:
         wait_until(lambda: threading.active_count() <= threads + 8, "threads end with them")
         silent[-1].sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
         assert silent[-1].recv(12) == b"HTTP/1.0 200"
-
-
-def test_a_taken_address_is_an_error() -> None:
-    page = MetricsPage("127.0.0.1", 0, CollectorRegistry())
-    with pytest.raises(OSError, match="in use"):
-        MetricsPage("127.0.0.1", page.port, CollectorRegistry())
-    page.close()

@@ -5,8 +5,12 @@ The lazy device is always as late as a GPU can be; `test_pipeline_gpu.py` uses a
 
 import logging
 import threading
-from collections.abc import Callable
-from dataclasses import replace
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from time import perf_counter, sleep
 
 import pytest
 import torch
@@ -24,8 +28,8 @@ from grace.server.messages import (
     Span,
 )
 from grace.server.observe.logs import LOGGER
+from grace.server.scheduling.streams import HostStream, Streams
 from grace.server.stages.stages import Stages
-from support.lazy_device import LazyDevice
 from support.pipeline_cases import (
     LONG,
     Recorder,
@@ -37,6 +41,104 @@ from support.pipeline_cases import (
     request_of,
     wait_until,
 )
+
+Work = Callable[[], object]
+
+
+@dataclass(eq=False)
+class Mark:
+    """`at` is the time when its stream came by."""
+
+    stream: "LazyStream"
+    at: float | None = None
+
+    def reached(self) -> None:
+        self.at = perf_counter()
+
+
+class LazyDevice:
+    """A device that does its work as late as it may.
+
+    Work that a stage queues on its stream runs when a thread waits for a mark after it, and no
+    sooner. So a stage that forgets to wait reads what has not been written yet. Queued work knows
+    memory by weak references: memory that is not held until then has been given away: a fault.
+    """
+
+    def __init__(self) -> None:
+        self.faults: list[str] = []
+        self._lock = threading.RLock()
+        self._working = threading.local()
+        self._streams = [LazyStream(self._lock, self._working) for _ in range(3)]
+
+    def streams(self) -> Streams:
+        before, middle, last = self._streams
+        return Streams(before, middle, last, HostStream(), LazyClock())
+
+    def queue(self, work: Callable[..., None], made: Tensor, *given: Tensor) -> None:
+        """Queue work on the stream of the stage that calls: on what it was given, if that still
+        exists, and on what it has made, which a stream gives away only after its own work."""
+        weak = [weakref.ref(tensor) for tensor in given]
+
+        def run() -> None:
+            there = [tensor for reference in weak if (tensor := reference()) is not None]
+            if len(there) == len(weak):
+                work(made, *there)
+            else:
+                self.faults.append("memory was given away before it was read")
+
+        self._working.stream.queue(run)
+
+    def finish(self) -> None:
+        for stream in self._streams:
+            stream.run_to(stream.mark())
+
+
+class LazyStream:
+    def __init__(self, lock: threading.RLock, working: threading.local) -> None:
+        self._lock = lock
+        self._working = working
+        self._queued: deque[Work] = deque()
+
+    @contextmanager
+    def context(self) -> Iterator[None]:
+        self._working.stream = self
+        yield
+
+    def queue(self, work: Work) -> None:
+        with self._lock:
+            self._queued.append(work)
+
+    def mark(self) -> Mark:
+        made = Mark(self)
+        self.queue(made.reached)
+        return made
+
+    def follow(self, mark: Mark) -> None:
+        self.queue(lambda: mark.stream.run_to(mark))
+
+    def passed(self, mark: Mark) -> bool:
+        return mark.at is not None
+
+    def keep(self, memory: object) -> None:
+        self.queue(lambda: memory)
+
+    def run_to(self, mark: Mark) -> None:
+        with self._lock:
+            while mark.at is None:
+                self._queued.popleft()()
+
+
+class LazyClock:
+    def context(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def wait_for(self, mark: Mark) -> None:
+        sleep(0.002)  # what the stages before do not hold is gone by now
+        mark.stream.run_to(mark)
+
+    def times(self, marks: Sequence[Mark]) -> list[float]:
+        return [mark.at if mark.at is not None else 0.0 for mark in marks]
+
 
 GARBAGE = -7
 REQUESTS = 41

@@ -111,10 +111,6 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
         {"listen": {"host": "203.0.113.7", "front_ends": 2}},
         ("listen: 203.0.113.7:0: cannot assign requested address; choose",),
     ),
-    "not-here": (
-        {"listen": {"host": "203.0.113.7"}},
-        ("listen: 203.0.113.7:0: cannot assign requested address; choose",),
-    ),
     "replaced": (
         {"snapshots": "nowhere", "device": "abacus"},
         ("replaced.yaml with --port ", " --device cpu: listen: 127.0.0.1:", TAKEN),

@@ -54,12 +54,12 @@ def test_every_key_of_a_manifest_is_in_the_document(
 
 
 @pytest.mark.parametrize("mode", list(MatcherMode), ids=lambda mode: mode.value)
-@pytest.mark.parametrize("seed", range(7))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_reader_made_of_the_page_alone_agrees_with_the_oracle(
     page: str, mode: MatcherMode, seed: int, tmp_path: Path
 ) -> None:
     rng = np.random.default_rng(seed)
-    case = random_case(rng, 63, 5, random_schema(rng, num_sets=seed % 3))
+    case = random_case(rng, 63, 5, random_schema(rng, num_sets=seed))
     snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads, mode)
     write_snapshot(snapshot, tmp_path)
     publish(tmp_path, 1)

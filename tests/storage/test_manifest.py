@@ -31,11 +31,6 @@ def assert_manifest_refused(version: Path, fault: str) -> None:
     assert "\n" not in caught.value.fault
 
 
-def test_a_forged_manifest_with_nothing_changed_is_accepted(version: Path) -> None:
-    write_fields(version, read_fields(version))
-    load_snapshot(version)
-
-
 @pytest.mark.parametrize("mode", list(MatcherMode), ids=lambda mode: mode.value)
 def test_what_is_rendered_is_what_is_parsed(
     mode: MatcherMode, intact_of: dict[MatcherMode, Path]
@@ -181,11 +176,6 @@ def test_more_rows_than_ids_can_number_are_refused(
 
     forge_manifest(version, change)
     assert_manifest_refused(version, "sum of matchers.bitmask_level_rows: must be 0 to 2147483647")
-
-
-def test_a_file_listed_twice_under_two_entries_is_refused(version: Path) -> None:
-    forge_manifest(version, lambda fields: fields["files"].append(fields["files"][3]))
-    assert_manifest_refused(version, "is listed twice")
 
 
 def test_a_file_that_is_not_listed_is_named(version: Path) -> None:

@@ -1,16 +1,58 @@
-"""Builds of raw ads, as tests ask for them."""
+"""Raw ads as the Parquet files that a build reads, and builds of them as tests ask for them."""
 
+import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
 
 from grace.index.builder import BuildSpec, build
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot
-from support.ads_parquet import write_ads, write_schema
-from support.oracle import RawAd
+from grace.index.targeting.schema import TargetingSchema
+from support.oracle import NO_RULE, RawAd
 from support.plain_builder import PLAIN_SID_SPACE
 from support.strategies import Case
+
+
+def ads_table(schema: TargetingSchema, ads: Sequence[RawAd]) -> pa.Table:
+    """One row per ad; a column for every attribute and set, and its `_exclude`."""
+    columns: dict[str, Any] = {
+        "ad_id": pa.array([ad.ad_id for ad in ads], pa.int64()),
+        "sid": pa.array([list(ad.sid) for ad in ads], pa.list_(pa.uint16())),
+        "ad_weight": pa.array([ad.weight for ad in ads], pa.float32()),
+    }
+    for name in schema.names:
+        rules = [ad.rules.get(name, NO_RULE) for ad in ads]
+        for column, side in ((name, 0), (f"{name}_exclude", 1)):
+            values = [rule[side] for rule in rules]
+            lists = [None if listed is None else sorted(listed) for listed in values]
+            columns[column] = pa.array(lists, pa.list_(pa.string()))
+    return pa.table(columns)
+
+
+def write_ads(
+    path: Path, schema: TargetingSchema, ads: Sequence[RawAd], row_group_rows: int = 1000
+) -> Path:
+    pq.write_table(ads_table(schema, ads), path, row_group_size=row_group_rows)
+    return path
+
+
+def write_schema(path: Path, schema: TargetingSchema) -> Path:
+    """Write the schema in YAML, the way a person would."""
+    document = json.loads(json.dumps(asdict(schema)))
+    for kind in ("attributes", "sets"):
+        sections = {each.pop("name"): each for each in document[kind]}
+        document[kind] = {
+            name: {key: value for key, value in section.items() if value is not None}
+            for name, section in sections.items()
+        }
+    path.write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), "utf-8")
+    return path
 
 
 def silent(step: str, done: int, total: int) -> None:

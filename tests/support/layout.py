@@ -24,17 +24,16 @@ _MACHINE_PATH = re.compile(rb"(?<![\w.>}$)/-])/(?:%s)/" % "|".join(_HOMES).encod
 
 def wrong_arrows(root: Path) -> list[str]:
     faults = []
-    for file, tree in _product(root):
+    for file, node in _product_imports(root):
         package = file.relative_to(root).parts[0]
-        for node in ast.walk(tree):
-            for module in _imported(node):
-                target = module.removeprefix("grace.").partition(".")[0]
-                if not module.startswith("grace.") and target in LAYERS:
-                    faults.append(_at(root, file, node, f"import grace.{target}, not {target}"))
-                if target in LAYERS and LAYERS.index(target) > LAYERS.index(package):
-                    faults.append(_at(root, file, node, f"{package} imports {target}"))
-                if target in ("tests", "support"):
-                    faults.append(_at(root, file, node, f"{package} imports test code"))
+        for module in _imported(node):
+            target = module.removeprefix("grace.").partition(".")[0]
+            if not module.startswith("grace.") and target in LAYERS:
+                faults.append(_at(root, file, node, f"import grace.{target}, not {target}"))
+            if target in LAYERS and LAYERS.index(target) > LAYERS.index(package):
+                faults.append(_at(root, file, node, f"{package} imports {target}"))
+            if target in ("tests", "support"):
+                faults.append(_at(root, file, node, f"{package} imports test code"))
     return faults
 
 
@@ -50,7 +49,9 @@ def boundless_functions(root: Path) -> list[str]:
     """Find bodies too long for a screen. A long signature may list a command's options."""
     faults = []
     for file in _python_files(root):
-        for function in _functions(_parsed(file)):
+        for function in _nodes(file):
+            if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
             first, last = function.body[0], function.body[-1]
             lines = (last.end_lineno or last.lineno) - first.lineno + 1
             if lines > MAX_FUNCTION_LINES:
@@ -70,8 +71,7 @@ def private_imports(root: Path) -> list[str]:
     """Yield the product's imports of another file's names with a leading underscore."""
     return [
         _at(root, file, node, f"{alias.name} belongs to {node.module}")
-        for file, tree in _product(root)
-        for node in ast.walk(tree)
+        for file, node in _product_imports(root)
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("grace.")
         for alias in node.names
         if alias.name.startswith("_")
@@ -112,27 +112,32 @@ def _python_files(root: Path) -> list[Path]:
     return sorted([*root.glob("*.py"), *(file for at in folders for file in at.rglob("*.py"))])
 
 
-def _product(root: Path) -> Iterator[tuple[Path, ast.Module]]:
+def _product_imports(root: Path) -> Iterator[tuple[Path, ast.Import | ast.ImportFrom]]:
     for file in _python_files(root):
         if file.relative_to(root).parts[0] in LAYERS:
-            yield file, _parsed(file)
+            for node in _nodes(file):
+                if isinstance(node, ast.Import | ast.ImportFrom):
+                    yield file, node
 
 
 @cache
-def _parsed(file: Path) -> ast.Module:
-    return ast.parse(file.read_text(), str(file))
+def _nodes(file: Path) -> list[ast.stmt]:
+    """Return the statements of a file, also those within others."""
+    nodes: list[ast.stmt] = []
+    found: list[ast.AST] = [ast.parse(file.read_text(), str(file))]
+    while found:
+        inner = [
+            node for node in ast.iter_child_nodes(found.pop()) if not isinstance(node, ast.expr)
+        ]
+        nodes += (node for node in inner if isinstance(node, ast.stmt))
+        found += inner
+    return nodes
 
 
-def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
-
-
-def _imported(node: ast.AST) -> list[str]:
+def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
-    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+    if node.module and not node.level:
         if node.module == "grace":
             return [f"grace.{alias.name}" for alias in node.names]
         return [node.module]

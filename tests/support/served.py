@@ -26,6 +26,11 @@ from grace.server.transport.front_end import FrontEnd
 from grace.server.transport.listeners import Listeners
 from support.pipeline_cases import GENERATION
 
+front_ends = pytest.mark.parametrize(
+    "front_ends", [0, 2], ids=("gRPC in the server", "in two relays")
+)
+"""Where gRPC runs, for promises that must not depend on it: the value of `listen.front_ends`."""
+
 METHOD = "/grace.v1.AdsRetrieval/Retrieve"
 PADDING = "x" * 65_536  # of every reply
 

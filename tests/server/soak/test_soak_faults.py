@@ -11,10 +11,10 @@ import pytest
 
 from grace.server.messages import STAGE_NAMES, StageName
 from support.faults import Faults
-from support.front_ends import front_ends
 from support.health import HealthWatch
 from support.occupied import occupied_engine
 from support.retrieve_calls import Caller, Counters, assert_counters_conserve, message
+from support.served import front_ends
 from support.server_process import ServerProcess, wait_until
 from support.serving_files import ServingFiles
 

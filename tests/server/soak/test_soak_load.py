@@ -12,8 +12,8 @@ import pytest
 from grace.bench.load import serve_bench
 from grace.bench.load.client import OpenLoop, run_load
 from grace.bench.load.shots import Shot
-from support.front_ends import front_ends
 from support.retrieve_calls import Counters, message
+from support.served import front_ends
 from support.server_process import ServerProcess, wait_until
 from support.serving_files import ServingFiles
 
