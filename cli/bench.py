@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from grace.configs.errors import InputError
+
 
 def bench(
     table: Annotated[
@@ -73,12 +75,18 @@ def bench(
         commit=commit,
         cache=cache,
     )
-    from grace.bench.gpu.measure import device_text
-    from grace.bench.gpu.workload import workload_of
-    from grace.bench.result_file import facts_of, record
+    try:
+        from grace.bench.gpu.measure import device_text
+        from grace.bench.gpu.workload import workload_of
+        from grace.bench.result_file import facts_of, record
 
-    # Each table imports only what it needs, such as the server's packages or Hugging Face's.
-    module = import_module(f"grace.bench.gpu.{TABLES[table].module}")
+        # Each table imports only what it needs, such as the server's packages or Hugging Face's.
+        module = import_module(f"grace.bench.gpu.{TABLES[table].module}")
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"grace bench {table} needs {error.name}: pip install -e '.[gpu,bench]' in the "
+            "repository, or pip install 'grace-serving[gpu,bench]'"
+        ) from None
     facts = facts_of("grace", sys.argv[1:], device_text(on))
     if commit is not None:
         facts["commit"] = commit

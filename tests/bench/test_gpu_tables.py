@@ -4,6 +4,7 @@ Speed does not matter here. Each fixture is one run, which several tests look at
 """
 
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from itertools import pairwise
@@ -260,3 +261,11 @@ def test_saturation_is_measured_in_the_middle_of_the_trace(tmp_path: Path) -> No
     assert row["generate_busy"] == pytest.approx(0.5, abs=0.01)
     shown = json.loads((tmp_path / "serve_timeline.json").read_text())["traceEvents"]
     assert len(shown) == 2 * 10
+
+
+def test_a_missing_extra_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "grace.bench.gpu.ladder", None)
+    done = invoke_grace("bench", "ladder", "--tiny", "--device", "cpu")
+    assert done.exit_code == 2
+    assert done.stderr.count("\n") == 1
+    assert "needs grace.bench.gpu.ladder: pip install -e '.[gpu,bench]'" in done.stderr

@@ -59,7 +59,7 @@ def test_the_readme_has_the_largest_union_build_of_the_result(repository: Path) 
     cost = f"{row['build_s'] / 60:.1f} min, {row['peak_gb']:.1f} GB"
     assert [cells[-1] for cells in measured if cells[0].startswith(size)] == [cost]
     load = [cells[-1] for cells in measured if cells[0].startswith("load and verify it")]
-    assert load == [f"{row['load_verify_s']:.1f} s"]
+    assert load == [f"{row['load_verify_s']:.1f} s, {row['load_verify_most_s']:.1f} s"]
 
 
 def test_the_conclusions_of_the_eligibility_document_follow_from_its_result() -> None:

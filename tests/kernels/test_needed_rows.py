@@ -1,5 +1,6 @@
 """The needed rows of k-way matchers: as few as can decide, with the same decisions."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -73,6 +74,17 @@ def test_a_row_is_needed_if_no_other_of_its_entry_contains_it(data: st.DataObjec
     flags = np.array(star, np.uint8)
     expected = [plain(each, table, list(map(int, star))) for each in rows]
     assert ids_of(needed_rows(matchers, trie, flags)) == expected
+
+
+@given(data=st.data(), width=st.integers(1, 7))
+def test_all_rows_of_entries_of_one_width_are_looked_at(data: st.DataObject, width: int) -> None:
+    table = data.draw(st.lists(st.integers(0, 63), min_size=1, max_size=11))
+    ids = st.lists(st.integers(0, len(table) - 1), min_size=width, max_size=width)
+    rows = data.draw(st.lists(ids, min_size=1, max_size=7))
+    matchers, trie = jagged(rows, table)
+    static = replace(matchers, offsets=None, level_widths=(width,))
+    expected = [plain(each, table, [0] * len(table)) for each in rows]
+    assert ids_of(needed_rows(static, trie)) == expected
 
 
 @pytest.mark.parametrize("mode", [MatcherMode.STATIC, MatcherMode.DYNAMIC])
