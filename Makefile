@@ -128,7 +128,7 @@ soak: native $(TOOLS) $(INSTALLED)-ray  ## run the tests that take minutes: the 
 SANITIZED_TESTS = tests/native tests/index tests/storage $(addprefix tests/kernels/test_,admit_children.py \
   needed_rows.py) tests/model/test_feature_reader.py $(addprefix tests/server/test_,wire_readers.py replies.py)
 
-sanitize: $(TOOLS)  ## run the C++ core's tests and fuzz drivers under the sanitizers
+sanitize: native $(TOOLS)  ## run the C++ core's tests and fuzz drivers under the sanitizers
 	@$(BIN)/python -m grace.native.build --sanitize --out $(SANITIZED)
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	GRACE_NATIVE_LIBRARY=$(SANITIZED)/libgrace_cpu.so HYPOTHESIS_PROFILE=explore \

@@ -7,11 +7,10 @@ does the work without the interpreter lock, request by request on several thread
 """
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from ctypes import c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
-from typing import ParamSpec
 
 import numpy as np
 import numpy.typing as npt
@@ -51,9 +50,6 @@ _drop = declare("grace_replies_drop", c_uint64)
 _NO_ADS = np.empty(0, np.int64)
 _NO_VALUES = np.empty(0, np.int32)
 _FIXED_COUNTS = 6  # leaves, generated, attributes, paused, denied, matched; then those of sets
-
-
-Arguments = ParamSpec("Arguments")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,18 +117,6 @@ class HeldAds:
         return MatchedAds(self.offsets, ad_ids, scores, positions, self.counts)
 
 
-def _copying(
-    held: Callable[Arguments, AbstractContextManager[HeldAds]],
-) -> Callable[Arguments, MatchedAds]:
-    """Return a function that calls `held` and returns copies of its ads."""
-
-    def match(*arguments: Arguments.args, **named: Arguments.kwargs) -> MatchedAds:
-        with held(*arguments, **named) as ads:
-            return ads.taken()
-
-    return match
-
-
 class ExactMatcher:
     """Matches requests against one snapshot, which it keeps alive. Any thread may call it."""
 
@@ -186,7 +170,19 @@ class ExactMatcher:
         finally:
             _drop(handle)
 
-    match = _copying(held)
+    def match(
+        self,
+        users: UserRows,
+        leaf_offsets: npt.NDArray[np.integer],
+        leaves: npt.NDArray[np.int32],
+        scores: npt.NDArray[np.float32],
+        max_ads: int | Sequence[int] | npt.NDArray[np.integer],
+        paused: npt.NDArray[np.uint64] | None = None,
+        deny: Sequence[npt.ArrayLike] | None = None,
+    ) -> MatchedAds:
+        """Match requests as `held` does, and return copies of their ads."""
+        with self.held(users, leaf_offsets, leaves, scores, max_ads, paused, deny) as ads:
+            return ads.taken()
 
 
 def _open_matcher(snapshot: Snapshot, threads: int) -> int:

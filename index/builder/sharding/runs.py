@@ -40,7 +40,7 @@ _LISTS = ("include_offsets", "include_values", "exclude_offsets", "exclude_value
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class TaskInputs:
     """The inputs that all tasks of a build share, on any machine."""
 
     spec: BuildSpec
@@ -52,7 +52,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class CollectTask:
-    work: Work
+    inputs: TaskInputs
     file_at: int  # the file's place among the table's files
     file: AdsFile
     reported_as: str  # the file's name in rejects
@@ -81,25 +81,25 @@ class CollectedFile:
 
 def collect_file(task: CollectTask) -> CollectedFile:
     """Stops early if the file alone has more rejects than the build allows."""
-    work, source = task.work, AdsSource((task.file,), (), None, None)
-    reader = BatchReader(source, work.schema, work.vocab_sizes, work.spec.batch_rows)
-    folder = Path(mkdtemp(prefix=f"file-{task.file_at:06d}-", dir=work.scratch))
+    inputs, source = task.inputs, AdsSource((task.file,), (), None, None)
+    reader = BatchReader(source, inputs.schema, inputs.vocab_sizes, inputs.spec.batch_rows)
+    folder = Path(mkdtemp(prefix=f"file-{task.file_at:06d}-", dir=inputs.scratch))
     runs: list[Run] = []
     rejects: list[tuple[Reject, ...]] = []
     batches = iter(reader)
     batch = next(batches, None)
     rows = 0
-    while batch is not None and sum(map(len, rejects)) <= work.spec.max_rejects:
+    while batch is not None and sum(map(len, rejects)) <= inputs.spec.max_rejects:
         columns: list[tuple[npt.NDArray[Any], ...]] = []
         first_row = rows
-        with closing(RuleTable(work.schema, work.spec.threads)) as table:
-            while batch is not None and _has_room(rows - first_row, work.run_rows, batch):
+        with closing(RuleTable(inputs.schema, inputs.spec.threads)) as table:
+            while batch is not None and _has_room(rows - first_row, inputs.run_rows, batch):
                 rule_of = np.where(batch.refused, np.int32(REFUSED), np.int32(0))
                 faults = table.add(batch.rules, rule_of)
                 columns.append((batch.ad_ids, batch.tokens, batch.weights, rule_of))
                 rejects += [
                     tuple(replace(reject, file=task.reported_as) for reject in found)
-                    for found in (batch.rejects, rule_rejects(batch, work.schema, faults))
+                    for found in (batch.rejects, rule_rejects(batch, inputs.schema, faults))
                 ]
                 rows += len(rule_of)
                 batch = next(batches, None)
@@ -110,7 +110,7 @@ def collect_file(task: CollectTask) -> CollectedFile:
         values = tuple(codes.strings() for codes in reader.set_codes)
         collected = CollectedAds(ad_ids, tokens, weights, rule_of, rules, values)
         runs.append(Run(folder / f"run-{len(runs):06d}", task.file_at))
-        _write_run(runs[-1].path, work, collected, first_row)
+        _write_run(runs[-1].path, inputs, collected, first_row)
     return CollectedFile(rows, tuple(runs), tuple(rejects), peak_memory())
 
 
@@ -118,9 +118,9 @@ def _has_room(rows: int, run_rows: int, batch: AdsBatch) -> bool:
     return rows == 0 or rows + len(batch.ad_ids) <= run_rows
 
 
-def _write_run(path: Path, work: Work, ads: CollectedAds, first_row: int) -> None:
+def _write_run(path: Path, inputs: TaskInputs, ads: CollectedAds, first_row: int) -> None:
     known = np.flatnonzero(ads.ad_ids >= 0)
-    order = known[order_by_id(ads.ad_ids[known], work.spec.threads)]
+    order = known[order_by_id(ads.ad_ids[known], inputs.spec.threads)]
     kept = np.flatnonzero(ads.rule_of != REFUSED)
     kept = kept[np.argsort(ads.tokens[kept, 0], kind="stable")]
     used = first_use(ads.rule_of[kept], ads.rules.num_rules)
@@ -130,7 +130,7 @@ def _write_run(path: Path, work: Work, ads: CollectedAds, first_row: int) -> Non
         "id_sample": ads.ad_ids[order[::SAMPLE_STEP]],
         "id_rows": first_row + order,
         "id_refused": ads.rule_of[order] == REFUSED,
-        "token_ads": np.bincount(ads.tokens[kept, 0], minlength=work.vocab_sizes[0]),
+        "token_ads": np.bincount(ads.tokens[kept, 0], minlength=inputs.vocab_sizes[0]),
         "ad_ids": ads.ad_ids[kept],
         "tokens": ads.tokens[kept],
         "weights": ads.weights[kept],

@@ -14,7 +14,7 @@ from grace.index.builder.collect import CollectedAds
 from grace.index.builder.report import peak_memory
 from grace.index.builder.sharding.join_rules import join_rules
 from grace.index.builder.sharding.output_folder import OutputFolder
-from grace.index.builder.sharding.runs import Run, Work, load_ads
+from grace.index.builder.sharding.runs import Run, TaskInputs, load_ads
 from grace.index.snapshot import SnapshotFacts
 from grace.index.storage.writer import write_unsynced
 
@@ -23,7 +23,7 @@ from grace.index.storage.writer import write_unsynced
 class ShardTask:
     """repeated int64 [...]: ids of which no ad is built"""
 
-    work: Work
+    inputs: TaskInputs
     facts: SnapshotFacts
     runs: tuple[Run, ...]
     first_token: int
@@ -56,21 +56,21 @@ def first_token_ranges(token_ads: npt.NDArray[np.int64], shards: int) -> list[tu
 
 
 def build_shard(task: ShardTask) -> BuiltShard:
-    work, spec = task.work, task.work.spec
-    root = Path(mkdtemp(prefix=f"shard-{task.first_token:05d}-", dir=work.scratch))
+    inputs, spec = task.inputs, task.inputs.spec
+    root = Path(mkdtemp(prefix=f"shard-{task.first_token:05d}-", dir=inputs.scratch))
     collected = _collected(task, root)
     if len(collected.ad_ids) == 0:
         return BuiltShard(None, (), peak_memory())
-    arranged = arrange(collected, work.vocab_sizes, spec.threads)
+    arranged = arrange(collected, inputs.vocab_sizes, spec.threads)
     del collected
-    matchers = matchers_of(arranged, work.schema, spec, lambda done: None)
-    write_unsynced(arranged.snapshot(task.facts, work.schema, spec.mode, matchers), root)
+    matchers = matchers_of(arranged, inputs.schema, spec, lambda done: None)
+    write_unsynced(arranged.snapshot(task.facts, inputs.schema, spec.mode, matchers), root)
     return BuiltShard(root, arranged.trie.level_counts, peak_memory())
 
 
 def _collected(task: ShardTask, root: Path) -> CollectedAds:
     """Return the shard's ads of all runs, with each rule once."""
-    first, end, sets = task.first_token, task.end_token, len(task.work.schema.sets)
+    first, end, sets = task.first_token, task.end_token, len(task.inputs.schema.sets)
     runs = [run for run in task.runs if run.token_ads()[first:end].any()]
     parts = [load_ads(run, first, end, task.repeated, sets) for run in runs]
     with OutputFolder(root / "rules") as out:

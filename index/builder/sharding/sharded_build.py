@@ -24,7 +24,7 @@ from grace.index.builder.sharding.merge import merge_shards, open_shard
 from grace.index.builder.sharding.runs import (
     CollectTask,
     Run,
-    Work,
+    TaskInputs,
     collect_file,
     find_repeated,
     id_ranges,
@@ -82,15 +82,15 @@ def build_in_shards(
     if sharding.shards < 1:
         raise InputError(f"--shards {sharding.shards}: give 1 or more")
     with scratch_folder(sharding.scratch or spec.root) as scratch:
-        work = Work(spec, plan.schema, plan.vocab_sizes, scratch, sharding.run_rows)
-        return _ShardedBuild(plan, sharding, work).run()
+        inputs = TaskInputs(spec, plan.schema, plan.vocab_sizes, scratch, sharding.run_rows)
+        return _ShardedBuild(plan, sharding, inputs).run()
 
 
 @dataclass(slots=True)
 class _ShardedBuild:
     plan: BuildPlan
     sharding: Sharding
-    work: Work
+    inputs: TaskInputs
     peak: int = 0  # bytes, of the processes that ran tasks
 
     def run(self) -> BuildReport:
@@ -112,7 +112,7 @@ class _ShardedBuild:
         """Run the tasks; a fault of the scratch's disk is reported with its task."""
         with closing(self.sharding.run(function, tasks)) as results:
             for task in tasks:
-                with scratch_faults(str(task), self.work.scratch):
+                with scratch_faults(str(task), self.inputs.scratch):
                     result = next(results)
                 self.peak = max(self.peak, result.peak_memory_bytes)
                 yield result
@@ -121,7 +121,10 @@ class _ShardedBuild:
         plan = self.plan
         tasks = [
             CollectTask(
-                self.work, at, replace(file, path=file.path.absolute()), reported_as=str(file.path)
+                self.inputs,
+                at,
+                replace(file, path=file.path.absolute()),
+                reported_as=str(file.path),
             )
             for at, file in enumerate(plan.source.files)
         ]
@@ -170,7 +173,7 @@ class _ShardedBuild:
         """Return the roots of the shards that have ads."""
         plan = self.plan
         facts = replace(facts, version=1)
-        tasks = [ShardTask(self.work, facts, tuple(runs), *tokens, repeated) for tokens in ranges]
+        tasks = [ShardTask(self.inputs, facts, tuple(runs), *tokens, repeated) for tokens in ranges]
         roots: list[Path] = []
         nodes = np.zeros(1 + len(plan.vocab_sizes), np.int64)
         with (
@@ -190,7 +193,7 @@ class _ShardedBuild:
         kinds = 0 if plan.spec.mode is MatcherMode.CD else 1 + len(plan.schema.sets)
         with (
             plan.steps.run("merge shards", 2 + kinds) as advance,
-            scratch_faults("merging the shards", self.work.scratch),
+            scratch_faults("merging the shards", self.inputs.scratch),
         ):
             shards = [open_shard(root) for root in roots]
-            return merge_shards(shards, facts, self.work.scratch, advance)
+            return merge_shards(shards, facts, self.inputs.scratch, advance)
