@@ -238,7 +238,7 @@ def _check_sid_partitions(file: str, trie: SidTrie, rows: NodeMatchers) -> None:
         if used.any():
             at = int(np.searchsorted(ids, ids[0] + np.flatnonzero(used)[0], side="right")) - 1
             entry = begin + first + at
-            raise SnapshotError(file, f"entry {entry} is of one SID, but has several partitions")
+            raise SnapshotError(file, f"entry {entry} has one SID, but several partitions")
 
 
 def _check_no_empty_partition(file: str, trie: SidTrie, rows: NodeMatchers) -> None:

@@ -167,7 +167,7 @@ STATIC_FAULTS: list[tuple[Callable[[Snapshot], Snapshot], str]] = [
         "entry 1 has partitions that are not the OR of the SIDs below it",
     ),
     (lambda s: with_bitmask(s, table=flip(-1, 0)), "which is not the OR of the rows below"),
-    (lambda s: with_bloom(s, index=put(7, 3)), "entry 2 is of one SID, but has several partitions"),
+    (lambda s: with_bloom(s, index=put(7, 3)), "entry 2 has one SID, but several partitions"),
 ]
 DYNAMIC_FAULTS: list[tuple[Callable[[Snapshot], Snapshot], str]] = [
     (lambda s: with_bitmask(s, table=flip(0, 0)), "entry 0 has partitions that are not"),
