@@ -65,6 +65,7 @@ class PendingRequest:
 
     arrived     time.perf_counter() when it was read, and its waiting began
     deadline    on the same clock; infinite if the caller set none
+    connection  of its call: requests of one connection share it
     completion  the event loop's: only the front end sets it; None if no call waits, as in warm-up
     state       the scheduler's: read and written under its lock only
     batch_size  of its batch, and when the stages worked on it, for the log; the pipeline sets
@@ -74,6 +75,7 @@ class PendingRequest:
     retrieval: Retrieval
     arrived: float
     deadline: float
+    connection: str = ""
     completion: "asyncio.Future[Outcome] | None" = None
     state: RequestState = RequestState.NEW
     batch_size: int = 0

@@ -10,20 +10,20 @@ import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import IntEnum
 
-TIMES = struct.Struct("<dd")
-"""When a call came in, and its deadline or infinity, by `time.perf_counter()`."""
-
+_TIMES = struct.Struct("<ddB")
 _HEADER = struct.Struct("<IB3xQ")
 _SOCKET_BYTES = 4 << 20  # a batch's replies, unless the system allows less
 _READER_BYTES = 1 << 20
+MAX_CONNECTION_BYTES = 255
 
 
 class Kind(IntEnum):
     """The kinds of frames, with their meanings and bodies.
 
-    from a relay:  CALL     a new call: TIMES, then the message
+    from a relay:  CALL     a new call: a RelayedMessage, packed
                    ENDED    gRPC has finished the call: it sent the reply, or the caller has gone
                    DONE     the relay carried out the order: its fault, or empty
                    LOG      a line for the log: {level, ...}
@@ -39,6 +39,33 @@ class Kind(IntEnum):
     ORDER = 5
     REPLY = 6
     FAILURE = 7
+
+
+@dataclass(frozen=True, slots=True)
+class RelayedMessage:
+    """A call's message, and what its relay knows of the call.
+
+    arrived     when it came in, by `time.perf_counter()`
+    deadline    on the same clock, or infinity
+    connection  the caller's end of the connection, as gRPC spells it
+    """
+
+    arrived: float
+    deadline: float
+    connection: str
+    message: bytes
+
+    def packed(self) -> tuple[bytes, ...]:
+        connection = self.connection.encode()[:MAX_CONNECTION_BYTES]
+        times = _TIMES.pack(self.arrived, self.deadline, len(connection))
+        return times, connection, self.message
+
+    @classmethod
+    def unpack(cls, body: bytes) -> "RelayedMessage":
+        arrived, deadline, size = _TIMES.unpack_from(body)
+        begin = _TIMES.size + size
+        connection = body[_TIMES.size : begin].decode(errors="replace")
+        return cls(arrived, deadline, connection, body[begin:])
 
 
 class Link:

@@ -45,13 +45,15 @@ _LOG = logging.getLogger(LOGGER)
 class Call:
     """One call; its times are by `perf_counter`.
 
-    surplus  it is one too many: it is refused, and its message is not read
-    request  None until the message has been read
+    connection  the caller's end of the connection: every call of one connection has the same
+    surplus     it is one too many: it is refused, and its message is not read
+    request     None until the message has been read
     """
 
     message: bytes
     arrived: float
     deadline: float
+    connection: str
     surplus: bool = False
     request: PendingRequest | None = None
 
@@ -90,7 +92,7 @@ class FrontEnd:
         arrived = perf_counter()
         left = context.time_remaining()
         deadline = math.inf if left is None else arrived + left
-        call = Call(message, arrived, deadline)
+        call = Call(message, arrived, deadline, context.peer())
         self.opened(call, context)
         return await self.answer(call, context)
 
@@ -142,7 +144,9 @@ class FrontEnd:
         assert state.pipeline is not None
         retrieval = read_request(call.message, self._limits, self._generation)
         completion: asyncio.Future[Outcome] = self._loop.create_future()
-        call.request = PendingRequest(retrieval, perf_counter(), call.deadline, completion)
+        call.request = PendingRequest(
+            retrieval, perf_counter(), call.deadline, call.connection, completion
+        )
         state.pipeline.submit(call.request)
         outcome = await completion
         if isinstance(outcome, Failure):

@@ -36,6 +36,7 @@ class GrpcContext(Context, Protocol):
     """The context of a call whose gRPC runs in this process."""
 
     def time_remaining(self) -> float | None: ...  # gRPC's own types leave the None out
+    def peer(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from grace.configs.errors import ConfigError
 from grace.proto.retrieval_pb2 import DESCRIPTOR
 from grace.server.observe.logs import LOGGER, fields_of
 from grace.server.observe.thread_names import name_this_thread
-from grace.server.transport.frames import TIMES, Kind, Link
+from grace.server.transport.frames import Kind, Link, RelayedMessage
 from grace.server.transport.grpc_listener import GrpcContext, GrpcListener, ListenLimits
 
 IGNORED = (signal.SIGTERM, signal.SIGINT)
@@ -126,7 +126,8 @@ class Relay:
         self._last_call = number = self._last_call + 1
         outcome = self._open[number] = self._loop.create_future()
         context.add_done_callback(lambda _: self._ended(number))
-        self._link.send(Kind.CALL, number, TIMES.pack(arrived, deadline), message)
+        call = RelayedMessage(arrived, deadline, context.peer(), message)
+        self._link.send(Kind.CALL, number, *call.packed())
         end = await outcome
         if isinstance(end, bytes):
             return end

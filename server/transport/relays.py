@@ -24,7 +24,7 @@ from grace.configs.errors import ConfigError
 from grace.server.errors import internal
 from grace.server.observe.logs import LOGGER
 from grace.server.transport.addresses import address, held_port
-from grace.server.transport.frames import TIMES, Kind, Link
+from grace.server.transport.frames import Kind, Link, RelayedMessage
 from grace.server.transport.front_end import Call, FrontEnd
 from grace.server.transport.grpc_listener import HEALTH_SECONDS, ListenLimits, Trailers
 from grace.server.transport.relay import IGNORED
@@ -189,7 +189,8 @@ class _RelayedCall:
         self._link = link
         self._number = number
         self._callbacks: list[Callable[[Any], None]] = []
-        call = Call(body[TIMES.size :], *TIMES.unpack_from(body))
+        given = RelayedMessage.unpack(body)
+        call = Call(given.message, given.arrived, given.deadline, given.connection)
         front_end.opened(call, self)  # now: the next frame may be the end of another call
         self._task = asyncio.create_task(self._answer(front_end, call))
 

@@ -6,7 +6,7 @@ import socket
 
 import uvloop
 
-from grace.server.transport.frames import Kind, Link
+from grace.server.transport.frames import Kind, Link, RelayedMessage
 
 Frame = tuple[int, int, bytes]
 
@@ -66,3 +66,9 @@ def test_more_than_the_sockets_hold_arrives_in_order_before_an_end_closes() -> N
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(exchange())
+
+
+def test_a_relayed_message_keeps_its_times_its_connection_and_every_byte() -> None:
+    for connection in ("", "ipv4:127.0.0.1:40001", "ipv6:%5B::1%5D:9"):
+        given = RelayedMessage(1.5, float("inf"), connection, b"\x00\xff message")
+        assert RelayedMessage.unpack(b"".join(given.packed())) == given
