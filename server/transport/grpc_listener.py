@@ -1,26 +1,18 @@
 """One gRPC server on one address: one service, health, reflection. Bytes come in and go out."""
 
-import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeAlias
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
-from grpc_health.v1.health import SERVICE_NAME as HEALTH
-from grpc_health.v1.health import aio as health
-from grpc_health.v1.health_pb2 import HealthCheckResponse
-from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
-from grpc_reflection.v1alpha.reflection import SERVICE_NAME as REFLECTION
-from grpc_reflection.v1alpha.reflection import enable_server_reflection
 
 from grace.server.transport.addresses import address, held_port, refusal
+from grace.server.transport.health import HEALTH, Health
+from grace.server.transport.reflection import reflection_handlers
 
 Method: TypeAlias = Callable[[bytes, Any], Coroutine[Any, Any, bytes]]
 Trailers: TypeAlias = tuple[tuple[str, str], ...]
-
-HEALTH_SECONDS = 1.0
-"""How long a change of health waits for watchers: one may not read."""
 
 
 class Context(Protocol):
@@ -65,9 +57,8 @@ class GrpcListener:
         shares_port: bool = False,
     ) -> None:
         assert set(methods) == set(service.methods_by_name), service.full_name
-        self._name = service.full_name
         self._shares_port = shares_port
-        self._health = health.HealthServicer()
+        self._health = Health((service.full_name,))
         self._server = grpc.aio.server(
             options=(
                 ("grpc.so_reuseport", int(shares_port)),
@@ -80,15 +71,15 @@ class GrpcListener:
             name: grpc.unary_unary_rpc_method_handler(method) for name, method in methods.items()
         }
         self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(service.full_name, handlers),)
+            (
+                grpc.method_handlers_generic_handler(service.full_name, handlers),
+                self._health.handlers(),
+                *(reflection_handlers((service, HEALTH)) if limits.reflection else ()),
+            )
         )
-        add_HealthServicer_to_server(self._health, self._server)
-        if limits.reflection:
-            enable_server_reflection((service.full_name, HEALTH, REFLECTION), self._server)
 
     async def open(self, section: str, host: str, port: int) -> str:
         """Listen, and return `host:port` with the port that it has. Errors name `section`."""
-        await self.set_health(serving=False)
         if not self._shares_port:
             with held_port(section, host, port):
                 pass  # so the port is free
@@ -100,9 +91,7 @@ class GrpcListener:
         return address(host, bound)
 
     async def set_health(self, *, serving: bool) -> None:
-        status = HealthCheckResponse.SERVING if serving else HealthCheckResponse.NOT_SERVING
-        changes = (self._health.set(name, status) for name in ("", self._name))
-        await asyncio.wait(list(map(asyncio.ensure_future, changes)), timeout=HEALTH_SECONDS)
+        self._health.set(serving=serving)
 
     async def close(self, seconds: float | None = None) -> None:
         """Take no new calls and give the others some time. A later call may shorten it."""

@@ -26,11 +26,14 @@ from grace.server.observe.logs import LOGGER
 from grace.server.transport.addresses import address, held_port
 from grace.server.transport.frames import Kind, Link, RelayedMessage
 from grace.server.transport.front_end import Call, FrontEnd
-from grace.server.transport.grpc_listener import HEALTH_SECONDS, ListenLimits, Trailers
+from grace.server.transport.grpc_listener import ListenLimits, Trailers
 from grace.server.transport.relay import IGNORED
 
 REAP_SECONDS = 5.0
 """How long a process may take to end once its end of the link is closed."""
+
+HEALTH_SECONDS = 2.0
+"""How long a change of health waits for the processes: one may hang."""
 
 _LOG = logging.getLogger(LOGGER)
 
@@ -85,7 +88,7 @@ class Relays:
 
     async def set_health(self, *, serving: bool) -> None:
         orders = (relay.order("set_health", {"serving": serving}) for relay in self._relays)
-        await asyncio.wait(list(map(asyncio.ensure_future, orders)), timeout=2 * HEALTH_SECONDS)
+        await asyncio.wait(list(map(asyncio.ensure_future, orders)), timeout=HEALTH_SECONDS)
 
     async def close(self, seconds: float | None = None) -> None:
         """Close as a GrpcListener does, and wait until the processes have ended."""

@@ -1,0 +1,87 @@
+"""gRPC's health service, v1: Check, List and Watch.
+
+It replaces grpcio's servicer, in which one watcher that does not read its stream keeps the status
+of its service from changing for everybody, and which has no List.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, NoReturn, Protocol
+
+import grpc
+from google.protobuf.message import DecodeError
+from grpc_health.v1.health_pb2 import (
+    DESCRIPTOR,
+    HealthCheckRequest,
+    HealthCheckResponse,
+    HealthListResponse,
+)
+
+HEALTH = DESCRIPTOR.services_by_name["Health"]
+EVERYTHING = ""
+"""The name that stands for the whole server."""
+
+
+class _Context(Protocol):
+    async def write(self, message: bytes) -> None: ...
+    async def abort(self, code: grpc.StatusCode, details: str) -> NoReturn: ...
+
+
+class Health:
+    """Says NOT_SERVING of each service until `set`. Belongs to the event loop."""
+
+    def __init__(self, services: Sequence[str]) -> None:
+        self._services = (EVERYTHING, *services)
+        self._status = HealthCheckResponse.NOT_SERVING
+        self._changed = asyncio.Event()
+
+    def handlers(self) -> Any:
+        """Return the generic handlers to add to a gRPC server."""
+        unary: Any = grpc.unary_unary_rpc_method_handler
+        stream: Any = grpc.unary_stream_rpc_method_handler
+        methods = {"Check": unary(self._check), "List": unary(self._list)}
+        return grpc.method_handlers_generic_handler(
+            HEALTH.full_name, {**methods, "Watch": stream(self._watch)}
+        )
+
+    def set(self, *, serving: bool) -> None:
+        """Change the status of every service. Watchers are notified as they read."""
+        serves, not_serves = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
+        self._status = serves if serving else not_serves
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _check(self, message: bytes, context: _Context) -> bytes:
+        service = await _service(message, context)
+        if service not in self._services:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no service of this name")
+        return self._reply(service)
+
+    async def _list(self, message: bytes, context: _Context) -> bytes:  # noqa: ARG002
+        reply = HealthCheckResponse(status=self._status)
+        statuses = dict.fromkeys(self._services, reply)
+        return HealthListResponse(statuses=statuses).SerializeToString()
+
+    async def _watch(self, message: bytes, context: _Context) -> None:
+        service, last = await _service(message, context), b""
+        while True:
+            changed, reply = self._changed, self._reply(service)
+            if reply != last:
+                await context.write(reply)
+            last = reply
+            await changed.wait()
+
+    def _reply(self, service: str) -> bytes:
+        known = service in self._services
+        status = self._status if known else HealthCheckResponse.SERVICE_UNKNOWN
+        return HealthCheckResponse(status=status).SerializeToString()
+
+
+async def _service(message: bytes, context: _Context) -> str:
+    """Return the service that the message names. If gRPC parsed it, then it would log an error for
+    every call whose bytes are no such message."""
+    try:
+        return HealthCheckRequest.FromString(message).service
+    except DecodeError:
+        text = f"the bytes are not a {HealthCheckRequest.DESCRIPTOR.full_name}"
+    return await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)

@@ -1,0 +1,185 @@
+"""Health and reflection, and that no caller can fill the log through them."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.reflection_pb2 import (
+    ServerReflectionRequest,
+    ServerReflectionResponse,
+)
+from hpack import Encoder
+from hyperframe.frame import DataFrame, Frame, HeadersFrame, SettingsFrame
+
+from support.served import Service, front_ends, served
+from support.server_process import ServerProcess
+
+HEALTH = "/grpc.health.v1.Health"
+VERSIONS = ("v1", "v1alpha")
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+NOT_FOUND = grpc.StatusCode.NOT_FOUND.value[0]
+
+
+def reflection(version: str) -> str:
+    return f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
+
+
+@pytest.fixture(params=["relays", "in process"])
+def channel(
+    request: pytest.FixtureRequest, healthy_server: ServerProcess
+) -> Iterator[grpc.Channel]:
+    """To the clients' address, whose gRPC runs in relays, or to Admin's, in the server."""
+    relays = request.param == "relays"
+    address = healthy_server.address if relays else healthy_server.admin
+    with grpc.insecure_channel(address) as channel:
+        yield channel
+
+
+def asked(channel: grpc.Channel, version: str, **question: Any) -> ServerReflectionResponse:
+    ask: Any = channel.stream_stream(
+        reflection(version),
+        request_serializer=ServerReflectionRequest.SerializeToString,
+        response_deserializer=ServerReflectionResponse.FromString,
+    )
+    (reply,) = ask(iter([ServerReflectionRequest(**question)]), timeout=30)
+    assert isinstance(reply, ServerReflectionResponse)
+    return reply
+
+
+@pytest.mark.subprocess
+@pytest.mark.parametrize("version", VERSIONS)
+def test_reflection_describes_every_service_it_lists(channel: grpc.Channel, version: str) -> None:
+    listed = asked(channel, version, list_services="").list_services_response.service
+    first, *shared = [service.name for service in listed]
+    assert first in ("grace.v1.AdsRetrieval", "grace.v1.Admin")
+    assert shared == [
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1.ServerReflection",
+        "grpc.reflection.v1alpha.ServerReflection",
+    ]
+    for name in (first, *shared):
+        reply = asked(channel, version, file_containing_symbol=name)
+        files = reply.file_descriptor_response.file_descriptor_proto
+        declared = FileDescriptorProto.FromString(files[0])
+        assert name in {f"{declared.package}.{service.name}" for service in declared.service}
+
+
+@pytest.mark.subprocess
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    "symbol",
+    ["AdsRetrieval", "AdsRetrieval.Retrieve", "RetrieveRequest", "RetrieveRequest.max_ads"],
+)
+def test_reflection_finds_the_file_of_a_symbol(
+    channel: grpc.Channel, version: str, symbol: str
+) -> None:
+    by_symbol = asked(channel, version, file_containing_symbol=f"grace.v1.{symbol}")
+    (file,) = by_symbol.file_descriptor_response.file_descriptor_proto
+    name = FileDescriptorProto.FromString(file).name
+    by_name = asked(channel, version, file_by_filename=name)
+    assert by_name.file_descriptor_response.file_descriptor_proto == [file]
+
+
+@pytest.mark.subprocess
+@pytest.mark.parametrize("symbol", ["", "grace.v1.AdsRetrieval.Recall", "grace", "\0", "é"])
+def test_a_symbol_that_is_not_there_is_an_error_in_the_reply(
+    channel: grpc.Channel, symbol: str
+) -> None:
+    reply = asked(channel, "v1", file_containing_symbol=symbol)
+    assert reply.error_response.error_code == NOT_FOUND
+
+
+@pytest.mark.subprocess
+def test_health_lists_the_status_of_every_service(channel: grpc.Channel) -> None:
+    stub = health_pb2_grpc.HealthStub(channel)
+    listed = stub.List(health_pb2.HealthListRequest(), timeout=30).statuses
+    assert len(listed) == 2
+    assert {status.status for status in listed.values()} == {SERVING}
+    for name, status in listed.items():
+        assert stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=30) == status
+    with pytest.raises(grpc.RpcError) as unknown:
+        stub.Check(health_pb2.HealthCheckRequest(service="another"), timeout=30)
+    assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+@pytest.mark.subprocess
+@pytest.mark.parametrize(
+    ("method", "code"),
+    [
+        (f"{HEALTH}/Check", grpc.StatusCode.INVALID_ARGUMENT),
+        (f"{HEALTH}/Watch", grpc.StatusCode.INVALID_ARGUMENT),
+        (f"{HEALTH}/List", grpc.StatusCode.OK),  # its request has no fields to read
+        (f"{HEALTH}/Nothing", grpc.StatusCode.UNIMPLEMENTED),
+        ("/another.Service/Call", grpc.StatusCode.UNIMPLEMENTED),
+        *((reflection(version), grpc.StatusCode.OK) for version in VERSIONS),
+    ],
+)
+def test_no_call_of_a_stranger_writes_an_error_into_the_log(
+    method: str, code: grpc.StatusCode, channel: grpc.Channel, healthy_server: ServerProcess
+) -> None:
+    call: Any = channel.unary_unary(method)
+    before = len(healthy_server.lines)
+    for message in b"\xff", b"\x0a\x02\xff\xff":
+        try:
+            call(message, timeout=30)
+            ended = grpc.StatusCode.OK
+        except grpc.RpcError as error:
+            ended = error.code()
+        assert ended is code
+    assert [line for line in healthy_server.lines[before:] if '"level": "info"' not in line] == []
+
+
+@contextmanager
+def unread_watch(address: str) -> Iterator[None]:
+    """A watch of health whose connection has no room for the bytes of a reply. Its headers have
+    come, so the server holds a reply."""
+    fields = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": f"{HEALTH}/Watch",
+        ":authority": address,
+        "content-type": "application/grpc",
+        "te": "trailers",
+    }
+    settings = SettingsFrame(0, {SettingsFrame.INITIAL_WINDOW_SIZE: 0})
+    headers = HeadersFrame(1, Encoder().encode(list(fields.items())), flags=["END_HEADERS"])
+    empty_message = DataFrame(1, bytes(5), flags=["END_STREAM"])
+    sent = b"".join(frame.serialize() for frame in (settings, headers, empty_message))
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as client:
+        client.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + sent)
+        with client.makefile("rb") as frames:
+            kind: object = None
+            while kind is not HeadersFrame:
+                frame, size = Frame.parse_frame_header(memoryview(frames.read(9)))
+                kind = type(frame)
+                frames.read(size)
+            yield
+
+
+@front_ends
+def test_a_watcher_that_does_not_read_hides_no_change_from_others(front_ends: int) -> None:
+    async def use(service: Service, _: Any) -> None:
+        async with grpc.aio.insecure_channel(service.address) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            everything = health_pb2.HealthCheckRequest()
+            with ExitStack() as stack:
+                for _ in range(2):
+                    await asyncio.to_thread(stack.enter_context, unread_watch(service.address))
+                watch = stub.Watch(everything)
+                assert (await watch.read()).status == NOT_SERVING
+                for serving in True, False, True:
+                    await service.listeners.set_health(serving=serving)
+                    now = SERVING if serving else NOT_SERVING
+                    assert (await stub.Check(everything)).status == now
+                    assert (await watch.read()).status == now
+                watch.cancel()
+
+    served(use, front_ends=front_ends)
