@@ -1,7 +1,8 @@
 """Every failure of a call: one table of reasons with their statuses, and the text for the caller.
 
-Only `text` reaches a caller. It may name a value of the caller's own request. The log must not
-contain such values, so it has `reason` and `field` only.
+Only `text` and `trailers` reach a caller. The text may name a value of the caller's own request.
+It names nothing measured, so that clients can count equal texts: trailers have such numbers. The
+log must not contain values of callers, so it has `reason` and `field` only.
 """
 
 from collections.abc import Mapping
@@ -40,10 +41,16 @@ class ServiceError(Exception):
     text           what the caller reads
     field          the path of the faulty field of the request, if the failure is about one
     retry_seconds  when to try again, if that is known
+    seconds        durations for programs, by the names of their trailers, which have milliseconds
     """
 
     def __init__(
-        self, reason: str, text: str, field: str | None = None, retry_seconds: float | None = None
+        self,
+        reason: str,
+        text: str,
+        field: str | None = None,
+        retry_seconds: float | None = None,
+        seconds: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -54,10 +61,10 @@ class ServiceError(Exception):
         self.trailers: tuple[tuple[str, str], ...] = (("grace-reason", reason),)
         if retry_seconds is not None:
             # gRPC's built-in retries read this trailer.
-            milliseconds = round(
-                1000 * min(max(MIN_RETRY_SECONDS, retry_seconds), MAX_RETRY_SECONDS)
-            )
-            self.trailers += (("grpc-retry-pushback-ms", str(milliseconds)),)
+            advice = min(max(MIN_RETRY_SECONDS, retry_seconds), MAX_RETRY_SECONDS)
+            self.trailers += (("grpc-retry-pushback-ms", f"{advice * 1000:.0f}"),)
+        for name, value in (seconds or {}).items():
+            self.trailers += ((name, f"{value * 1000:.0f}"),)
 
 
 def malformed() -> ServiceError:
@@ -87,8 +94,9 @@ def displaced(retry_seconds: float) -> ServiceError:
 
 def unmeetable(left: float, needed: float) -> ServiceError:
     """Return the refusal of a call with `left` seconds, whose answer probably takes `needed`."""
-    text = f"{max(0.0, left) * 1000:.0f} ms are left, an answer takes {needed * 1000:.0f} ms now"
-    return ServiceError("deadline_unmeetable", f"{text}; allow more time, or try again later")
+    text = "an answer takes longer now than the time left; allow more time, or try again later"
+    numbers = {"grace-deadline-left-ms": max(0.0, left), "grace-predicted-ms": needed}
+    return ServiceError("deadline_unmeetable", text, seconds=numbers)
 
 
 def expired() -> ServiceError:

@@ -58,10 +58,8 @@ class Desk:
         return refused.value
 
     def needed(self, text: str = "X@0.001") -> float:
-        """The seconds that an answer takes, by the text of a refusal."""
-        match = re.search(r"an answer takes (\d+) ms now", self.refusal(text).text)
-        assert match is not None
-        return int(match[1]) / 1000
+        """The seconds that an answer takes, by a trailer of a refusal."""
+        return int(dict(self.refusal(text).trailers)["grace-predicted-ms"]) / 1000
 
     def forms(self) -> BatchUnderWay:
         departure = self.scheduler.poll()
@@ -140,14 +138,18 @@ def test_deadlines_decide_who_starts(desk: Desk, submitted: str, leave: str) -> 
     assert desk.runs() == leave
 
 
-def test_a_request_that_is_turned_away_learns_what_an_answer_takes(desk: Desk) -> None:
-    desk.submit("0@200")
+def test_refusals_have_one_text_and_their_numbers_in_trailers(desk: Desk) -> None:
     desk.learn({1: 0.25})
-    departure = desk.scheduler.poll()
-    assert failed(departure) == {"0": "deadline_unmeetable"}
-    assert departure is not None
-    text = departure.failures[0].error.text
-    assert text.startswith("200 ms are left, an answer takes 250 ms now")
+    refused = [desk.refusal(request) for request in ("0@110", "1@249")]
+    assert len({error.text for error in refused}) == 1
+    assert [error.trailers for error in refused] == [
+        (
+            ("grace-reason", "deadline_unmeetable"),
+            ("grace-deadline-left-ms", left),
+            ("grace-predicted-ms", "250"),
+        )
+        for left in ("110", "249")
+    ]
 
 
 def test_a_full_queue_refuses_and_says_when_it_will_have_been_worked_off() -> None:
