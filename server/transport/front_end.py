@@ -109,7 +109,7 @@ class FrontEnd:
         try:
             reply = await self._reply(call)
         except ServiceError as error:
-            failure = error
+            failure = error.with_traceback(None)  # which would keep this frame, and so the error
         except asyncio.CancelledError:
             self._withdrawn(call)
             raise
