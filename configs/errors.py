@@ -36,12 +36,15 @@ class RejectedAdsError(InputError):
 
 
 class RequestError(GraceError):
+    """`logged` is the field's path for a log, which must not have names that a caller chose."""
+
     exit_code = 2
 
-    def __init__(self, field: str, fault: str) -> None:
+    def __init__(self, field: str, fault: str, logged: str | None = None) -> None:
         super().__init__(f"{field}: {fault}")
         self.field = field
         self.fault = fault
+        self.logged = field if logged is None else logged
 
 
 class SnapshotError(GraceError):

@@ -94,7 +94,7 @@ template <typename Take>
 void take_values(Reader entry, Take&& take) {
   std::string_view name;
   grace::wire::read_entry(entry, name, [&](Reader part) {
-    grace::wire::each_field(part, [&](Reader& values, uint32_t tag) {
+    grace::wire::every_field(part, [&](Reader& values, uint32_t tag) {
       if (tag != tag_of(1, kBytes)) return false;
       const std::string_view value = values.bytes().text();
       if (value == kReserved) {
@@ -217,7 +217,7 @@ class Users {
       if (tag != tag_of(grace::wire::kUserEntry, kBytes)) return false;
       const Reader entry = fields.bytes();
       std::string_view name;
-      if (!grace::wire::read_entry(entry, name, [](Reader) {})) return true;
+      grace::wire::read_entry(entry, name, [](Reader) {});
       const auto found = names_.find(name);
       if (found == names_.end()) {
         given.others.put({name, 0, entry});
