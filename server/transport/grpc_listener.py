@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeAlias
 
 import grpc
@@ -15,8 +14,10 @@ from grpc_reflection.v1alpha.reflection import SERVICE_NAME as REFLECTION
 from grpc_reflection.v1alpha.reflection import enable_server_reflection
 
 from grace.server.transport.addresses import address, held_port, refusal
+from grace.server.transport.listen_limits import ListenLimits
+from grace.server.transport.unread_replies import end_after, remember_creators
 
-Method: TypeAlias = Callable[[bytes, Any], Coroutine[Any, Any, bytes]]
+Method: TypeAlias = Callable[[bytes, "GrpcContext"], Coroutine[Any, Any, bytes]]
 Trailers: TypeAlias = tuple[tuple[str, str], ...]
 
 HEALTH_SECONDS = 1.0
@@ -24,7 +25,12 @@ HEALTH_SECONDS = 1.0
 
 
 class Context(Protocol):
-    """The part of grpc.aio.ServicerContext that a call needs, wherever its gRPC runs."""
+    """What a call needs of gRPC, wherever its gRPC runs.
+
+    unread  whether the call was ended because its caller did not read the reply in time
+    """
+
+    unread: bool
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None: ...
     async def abort(
@@ -32,20 +38,41 @@ class Context(Protocol):
     ) -> NoReturn: ...
 
 
-class GrpcContext(Context, Protocol):
-    """The context of a call whose gRPC runs in this process."""
+class GrpcContext:
+    """The context of a call whose gRPC runs in this process. Make it in the call's task."""
 
-    def time_remaining(self) -> float | None: ...  # gRPC's own types leave the None out
-    def peer(self) -> str: ...
+    def __init__(self, context: Any, reply_seconds: float) -> None:
+        self.unread = False
+        self._context = context
+        self._reply_seconds = reply_seconds
+        self._task: asyncio.Task[Any] | None = asyncio.current_task()
 
+    def time_remaining(self) -> float | None:
+        left: float | None = self._context.time_remaining()
+        return left
 
-@dataclass(frozen=True, slots=True)
-class ListenLimits:
-    """streams  calls of one connection at once; its further calls wait at the client"""
+    def peer(self) -> str:
+        """Return the caller's end of the connection."""
+        return str(self._context.peer())
 
-    receive_bytes: int
-    streams: int
-    reflection: bool
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        # gRPC's own callbacks would make the call part of a cycle, which only a collection frees.
+        assert self._task is not None
+        self._task.add_done_callback(lambda _: callback(self))
+
+    def replies(self) -> None:
+        """Give the caller its time to read the reply, from now on."""
+        assert self._task is not None
+        end_after(self._reply_seconds, self._task, self._give_up)
+
+    async def abort(
+        self, code: grpc.StatusCode, details: str, trailing_metadata: Trailers
+    ) -> NoReturn:
+        self.replies()
+        return await self._context.abort(code, details, trailing_metadata)
+
+    def _give_up(self) -> None:
+        self.unread = True
 
 
 class GrpcListener:
@@ -68,16 +95,13 @@ class GrpcListener:
         self._name = service.full_name
         self._shares_port = shares_port
         self._health = health.HealthServicer()
+        remember_creators(asyncio.get_running_loop())
         self._server = grpc.aio.server(
-            options=(
-                ("grpc.so_reuseport", int(shares_port)),
-                ("grpc.max_concurrent_streams", limits.streams),
-                ("grpc.max_receive_message_length", limits.receive_bytes),
-                ("grpc.max_send_message_length", -1),
-            )
+            options=(("grpc.so_reuseport", int(shares_port)), *limits.options())
         )
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-            name: grpc.unary_unary_rpc_method_handler(method) for name, method in methods.items()
+            name: grpc.unary_unary_rpc_method_handler(_answering(method, limits.reply_seconds))
+            for name, method in methods.items()
         }
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(service.full_name, handlers),)
@@ -107,3 +131,15 @@ class GrpcListener:
     async def close(self, seconds: float | None = None) -> None:
         """Take no new calls and give the others some time. A later call may shorten it."""
         await self._server.stop(seconds)
+
+
+def _answering(method: Method, reply_seconds: float) -> Callable[[bytes, Any], Any]:
+    """Return the method as gRPC calls it. It ends calls whose replies are not read in time."""
+
+    async def answer(message: bytes, context: Any) -> bytes:
+        call = GrpcContext(context, reply_seconds)
+        reply = await method(message, call)
+        call.replies()
+        return reply
+
+    return answer
