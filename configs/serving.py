@@ -37,13 +37,21 @@ class ListenConfig:
     ] = 1.0
     drain_seconds: Annotated[float, "seconds for calls under way to finish after that"] = 20.0
     reply_seconds: Annotated[
-        float, "seconds after which a caller who does not read its reply no longer delays the drain"
+        float, "seconds for a caller to read its reply; the server then resets the call"
     ] = 10.0
+    connection_seconds: Annotated[
+        float,
+        "age at which a connection takes no new calls: its client reconnects, and loses none",
+    ] = 300.0
+    idle_seconds: Annotated[float, "seconds without a call after which a connection closes"] = 60.0
 
     def __post_init__(self) -> None:
         _require_port(self.port)
         _require_within(self, 0, MAX_FRONT_ENDS, "front_ends")
-        _require_within(self, 0, MAX_SECONDS, "linger_seconds", "drain_seconds", "reply_seconds")
+        _require_within(self, 0, MAX_SECONDS, "linger_seconds", "drain_seconds")
+        _require_within(
+            self, 0.1, MAX_SECONDS, "reply_seconds", "connection_seconds", "idle_seconds"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +111,12 @@ class LimitsConfig:
     open_calls: Annotated[
         int, "calls open at once, including those whose callers do not read their replies"
     ] = 4096
+    connection_calls: Annotated[
+        int, "calls of one connection at once; its further calls wait at the client"
+    ] = 256
+    connections: Annotated[
+        int, "connections at once, for each process that holds them; further ones are closed"
+    ] = 4096
 
     def __post_init__(self) -> None:
         _require_within(self, 0, 1_000_000, "exclude_ads")
@@ -111,6 +125,7 @@ class LimitsConfig:
         _require_within(self, 1, 65_536, "names", "value_bytes")
         _require_within(self, 1, 1_000_000, "max_ads", "default_max_ads", "user_values")
         _require_within(self, 1, 1_000_000, "values_per_name", "events", "open_calls")
+        _require_within(self, 1, 1_000_000, "connection_calls", "connections")
         if self.default_max_ads > self.max_ads:
             raise ConfigError(
                 f"default_max_ads: {self.default_max_ads} is more than max_ads, {self.max_ads}"

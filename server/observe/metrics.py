@@ -103,6 +103,10 @@ class Metrics:
             for value in values:
                 histogram.observe(value)
 
+    def reply_unread(self) -> None:
+        """A call, which has ended, was reset: its caller did not read the reply in time."""
+        self._unread.inc()
+
     def loaded(self, result: str) -> None:
         """A snapshot was loaded, `ok`, or could not be, `failed`."""
         self._loads.labels(result).inc()
@@ -120,6 +124,9 @@ class Metrics:
         self._requests = counter("grace_requests", "Calls that ended, by status.", ["code"])
         means = "Calls that did not end with OK, by reason."
         self._failures = counter("grace_request_failures", means, ["reason"])
+        self._unread = counter(
+            "grace_replies_unread", "Calls reset because their callers did not read the replies."
+        )
         self._generated = counter("grace_ads_generated", "Ads of generated SIDs.")
         self._returned = counter("grace_ads_returned", "Ads in replies.")
         self._filter = counter(

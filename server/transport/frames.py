@@ -24,7 +24,8 @@ class Kind(IntEnum):
     """The kinds of frames, with their meanings and bodies.
 
     from a relay:  CALL     a new call: a RelayedMessage, packed
-                   ENDED    gRPC has finished the call: it sent the reply, or the caller has gone
+                   ENDED    gRPC has finished the call: it sent the reply, the caller has gone, or
+                            the caller did not read the reply in time: a byte, 1 if so
                    DONE     the relay carried out the order: its fault, or empty
                    LOG      a line for the log: {level, ...}
     from a server: ORDER    a method of the relay's GrpcListener to call: [name, arguments]

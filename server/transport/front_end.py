@@ -9,8 +9,8 @@ import asyncio
 import logging
 import math
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 
 from grace.configs.generation import GenerationConfig
@@ -35,8 +35,6 @@ MAX_TEXT_BYTES = 1000
 
 RETRY_SECONDS = 1.0
 """The advice if too many calls are open: when callers will end them cannot be predicted."""
-
-LOOK_AGAIN_SECONDS = 0.05
 
 _LOG = logging.getLogger(LOGGER)
 
@@ -75,17 +73,13 @@ class FrontEnd:
         self._metrics = metrics
         self._log_requests = log_requests
         self._loop = asyncio.get_running_loop()
-        self._replied: dict[Context, float] = {}  # open calls, since when gRPC has their replies
+        self._unread = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
-    async def until_idle(self, reply_seconds: float) -> int:
-        """Wait until every call has ended, its reply sent. A caller has `reply_seconds` to read its
-        reply: return the number of calls whose callers have not."""
-        while self._state.open_calls > (unread := self._unread(reply_seconds)):
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._idle.wait(), LOOK_AGAIN_SECONDS)
-        return unread
+    async def until_idle(self) -> None:
+        """Wait until every call has ended: its reply was sent, or was not read in time."""
+        await self._idle.wait()
 
     async def retrieve(self, message: bytes, context: GrpcContext) -> bytes:
         """Serve a call of gRPC in this process."""
@@ -101,7 +95,7 @@ class FrontEnd:
         before `answer`: the calls that are open now decide whether it is one too many."""
         self._state.open_calls += 1
         self._idle.clear()
-        context.add_done_callback(self._closed)
+        context.add_done_callback(partial(self._closed, call.connection))
         call.surplus = self._state.open_calls > self._limits.open_calls
 
     async def answer(self, call: Call, context: Context) -> bytes:
@@ -119,10 +113,8 @@ class FrontEnd:
         else:
             # Counted once the replies of its batch are on their way: it must not hold them up.
             self._loop.call_soon(self._ended, call, None, perf_counter())
-            self._replied[context] = perf_counter()
             return reply
         self._ended(call, failure, perf_counter())
-        self._replied[context] = perf_counter()
         return await context.abort(failure.code, _bounded(failure.text), failure.trailers)
 
     def batch_done(self, answered: AnsweredBatch, spans: tuple[Span, ...]) -> None:
@@ -169,16 +161,24 @@ class FrontEnd:
         if self._log_requests:
             _log_end(call, _request_id(call, self._limits), now - call.arrived, error)
 
-    def _closed(self, context: Context) -> None:
-        self._replied.pop(context, None)
+    def _closed(self, connection: str, context: Context) -> None:
+        if context.unread:
+            self._reply_unread(connection)
         self._state.open_calls -= 1
         if not self._state.open_calls:
             self._idle.set()
 
-    def _unread(self, seconds: float) -> int:
-        """Count the calls whose replies gRPC has had for at least so long."""
-        latest = perf_counter() - seconds
-        return sum(replied <= latest for replied in self._replied.values())
+    def _reply_unread(self, connection: str) -> None:
+        """Count it, and log one line for those that end together."""
+        self._metrics.reply_unread()
+        if not self._unread:
+            self._loop.call_soon(self._log_unread, connection)
+        self._unread += 1
+
+    def _log_unread(self, connection: str) -> None:
+        fields = {"event": "replies_unread", "calls": self._unread, "connection": connection}
+        _LOG.warning("replies_unread", extra=fields)
+        self._unread = 0
 
 
 def _complete(outcomes: Sequence[Outcome]) -> None:

@@ -1,7 +1,7 @@
 """One gRPC server on one address: one service, health, reflection. Bytes come in and go out."""
 
+import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeAlias
 
 import grpc
@@ -9,14 +9,21 @@ from google.protobuf.descriptor import ServiceDescriptor
 
 from grace.server.transport.addresses import address, held_port, refusal
 from grace.server.transport.health import HEALTH, Health
+from grace.server.transport.listen_limits import ListenLimits
 from grace.server.transport.reflection import reflection_handlers
+from grace.server.transport.unread_replies import end_after, remember_creators
 
-Method: TypeAlias = Callable[[bytes, Any], Coroutine[Any, Any, bytes]]
+Method: TypeAlias = Callable[[bytes, "GrpcContext"], Coroutine[Any, Any, bytes]]
 Trailers: TypeAlias = tuple[tuple[str, str], ...]
 
 
 class Context(Protocol):
-    """The part of grpc.aio.ServicerContext that a call needs, wherever its gRPC runs."""
+    """What a call needs of gRPC, wherever its gRPC runs.
+
+    unread  whether the call was ended because its caller did not read the reply in time
+    """
+
+    unread: bool
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None: ...
     async def abort(
@@ -24,20 +31,41 @@ class Context(Protocol):
     ) -> NoReturn: ...
 
 
-class GrpcContext(Context, Protocol):
-    """The context of a call whose gRPC runs in this process."""
+class GrpcContext:
+    """The context of a call whose gRPC runs in this process. Make it in the call's task."""
 
-    def time_remaining(self) -> float | None: ...  # gRPC's own types leave the None out
-    def peer(self) -> str: ...
+    def __init__(self, context: Any, reply_seconds: float) -> None:
+        self.unread = False
+        self._context = context
+        self._reply_seconds = reply_seconds
+        self._task: asyncio.Task[Any] | None = asyncio.current_task()
 
+    def time_remaining(self) -> float | None:
+        left: float | None = self._context.time_remaining()
+        return left
 
-@dataclass(frozen=True, slots=True)
-class ListenLimits:
-    """streams  calls of one connection at once; its further calls wait at the client"""
+    def peer(self) -> str:
+        """Return the caller's end of the connection."""
+        return str(self._context.peer())
 
-    receive_bytes: int
-    streams: int
-    reflection: bool
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        # gRPC's own callbacks would make the call part of a cycle, which only a collection frees.
+        assert self._task is not None
+        self._task.add_done_callback(lambda _: callback(self))
+
+    def replies(self) -> None:
+        """Give the caller its time to read the reply, from now on."""
+        assert self._task is not None
+        end_after(self._reply_seconds, self._task, self._give_up)
+
+    async def abort(
+        self, code: grpc.StatusCode, details: str, trailing_metadata: Trailers
+    ) -> NoReturn:
+        self.replies()
+        return await self._context.abort(code, details, trailing_metadata)
+
+    def _give_up(self) -> None:
+        self.unread = True
 
 
 class GrpcListener:
@@ -59,16 +87,12 @@ class GrpcListener:
         assert set(methods) == set(service.methods_by_name), service.full_name
         self._shares_port = shares_port
         self._health = Health((service.full_name,))
+        remember_creators(asyncio.get_running_loop())
         self._server = grpc.aio.server(
-            options=(
-                ("grpc.so_reuseport", int(shares_port)),
-                ("grpc.max_concurrent_streams", limits.streams),
-                ("grpc.max_receive_message_length", limits.receive_bytes),
-                ("grpc.max_send_message_length", -1),
-            )
+            options=(("grpc.so_reuseport", int(shares_port)), *limits.options())
         )
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-            name: grpc.unary_unary_rpc_method_handler(_freed(method))
+            name: grpc.unary_unary_rpc_method_handler(_answering(method, limits.reply_seconds))
             for name, method in methods.items()
         }
         self._server.add_generic_rpc_handlers(
@@ -99,15 +123,19 @@ class GrpcListener:
         await self._server.stop(seconds)
 
 
-def _freed(method: Method) -> Method:
-    """Return the method such that a call that it aborts is freed at once, not by a collection."""
+def _answering(method: Method, reply_seconds: float) -> Callable[[bytes, Any], Any]:
+    """Return the method as gRPC calls it. It ends calls whose replies are not read in time, and
+    calls that it aborts are freed at once, not by a collection."""
 
-    async def call(message: bytes, context: Any) -> bytes:
+    async def answer(message: bytes, context: Any) -> bytes:
+        call = GrpcContext(context, reply_seconds)
         try:
-            return await method(message, context)
+            reply = await method(message, call)
         except grpc.aio.AbortError as error:
-            # The context keeps the error, whose traceback would keep the frames and the context.
-            del message, context
+            # gRPC's context keeps the error, whose traceback would keep the frames and the context.
+            del message, context, call
             raise error.with_traceback(None) from None
+        call.replies()
+        return reply
 
-    return call
+    return answer

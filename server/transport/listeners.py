@@ -14,16 +14,9 @@ from grace.server.observe.metrics_page import MetricsPage
 from grace.server.transport.addresses import address, fault_of, refusal
 from grace.server.transport.admin import Admin
 from grace.server.transport.front_end import FrontEnd
-from grace.server.transport.grpc_listener import GrpcListener, ListenLimits
+from grace.server.transport.grpc_listener import GrpcListener
+from grace.server.transport.listen_limits import ListenLimits
 from grace.server.transport.relays import Relays
-
-OVERSIZE = 4
-"""The front end refuses messages of up to this many times the limit, with a reason; gRPC refuses
-larger ones."""
-
-CONNECTIONS, LEAST_STREAMS = 4, 100
-"""It takes this many connections to use up `limits.open_calls`, so that a client that does not read
-its replies leaves places for others. Each connection may have a few streams more, for health."""
 
 _LOG = logging.getLogger(LOGGER)
 
@@ -56,11 +49,7 @@ class Listeners:
         self._settle_seconds = settle_seconds
         self._front_end = front_end
         services = DESCRIPTOR.services_by_name
-        limits = ListenLimits(
-            receive_bytes=OVERSIZE * config.limits.message_bytes,
-            streams=max(LEAST_STREAMS, config.limits.open_calls // CONNECTIONS),
-            reflection=config.listen.reflection,
-        )
+        limits = ListenLimits.of(config)
         self._clients: GrpcListener | Relays
         if config.listen.front_ends:
             self._clients = Relays(config.listen.front_ends, front_end, limits, died)
@@ -95,15 +84,12 @@ class Listeners:
         # would drop some of it as cancelled.
         await asyncio.sleep(self._settle_seconds)
         closing = asyncio.create_task(self._clients.close(seconds + self._settle_seconds))
-        idle = asyncio.create_task(self._front_end.until_idle(self._config.listen.reply_seconds))
+        idle = asyncio.create_task(self._front_end.until_idle())
         await asyncio.wait((idle,), timeout=seconds)
         finished = idle.done()
         await self._clients.close(self._settle_seconds if finished else None)
         await closing
         idle.cancel()
-        if finished and idle.result():
-            fields = {"event": "replies_unread", "calls": idle.result()}
-            _LOG.warning("replies_unread", extra=fields)
         return finished
 
     async def close(self) -> None:

@@ -28,7 +28,8 @@ from grace.proto.retrieval_pb2 import DESCRIPTOR
 from grace.server.observe.logs import LOGGER, fields_of
 from grace.server.observe.thread_names import name_this_thread
 from grace.server.transport.frames import Kind, Link, RelayedMessage
-from grace.server.transport.grpc_listener import GrpcContext, GrpcListener, ListenLimits
+from grace.server.transport.grpc_listener import GrpcContext, GrpcListener
+from grace.server.transport.listen_limits import ListenLimits
 
 IGNORED = (signal.SIGTERM, signal.SIGINT)
 """Signals to all processes of a server are meant for the server, which then ends its relays."""
@@ -125,7 +126,7 @@ class Relay:
         deadline = math.inf if left is None else arrived + left
         self._last_call = number = self._last_call + 1
         outcome = self._open[number] = self._loop.create_future()
-        context.add_done_callback(lambda _: self._ended(number))
+        context.add_done_callback(lambda context: self._ended(number, unread=context.unread))
         call = RelayedMessage(arrived, deadline, context.peer(), message)
         self._link.send(Kind.CALL, number, *call.packed())
         end = await outcome
@@ -134,9 +135,9 @@ class Relay:
         code, details, trailers = end
         return await context.abort(_CODES[code], details, tuple(map(tuple, trailers)))
 
-    def _ended(self, number: int) -> None:
+    def _ended(self, number: int, *, unread: bool) -> None:
         del self._open[number]
-        self._link.send(Kind.ENDED, number)
+        self._link.send(Kind.ENDED, number, bytes([unread]))
 
     def _resolve(self, number: int, end: bytes | list[Any]) -> None:
         outcome = self._open.get(number)

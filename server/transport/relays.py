@@ -26,7 +26,8 @@ from grace.server.observe.logs import LOGGER
 from grace.server.transport.addresses import address, held_port
 from grace.server.transport.frames import Kind, Link, RelayedMessage
 from grace.server.transport.front_end import Call, FrontEnd
-from grace.server.transport.grpc_listener import ListenLimits, Trailers
+from grace.server.transport.grpc_listener import Trailers
+from grace.server.transport.listen_limits import ListenLimits
 from grace.server.transport.relay import IGNORED
 
 REAP_SECONDS = 5.0
@@ -166,7 +167,9 @@ class _Relay:
                 front_end = self._relays.front_end
                 self._calls[number] = _RelayedCall(front_end, self._link, number, body)
             elif kind == Kind.ENDED:
-                self._calls.pop(number).ended()
+                call = self._calls.pop(number)
+                call.unread = bool(body[0])
+                call.ended()
             elif kind == Kind.LOG:
                 facts = {**json.loads(body), "front_end": self._name}
                 _LOG.log(facts.pop("level"), facts["event"], extra=facts)
@@ -192,6 +195,7 @@ class _RelayedCall:
         self._link = link
         self._number = number
         self._callbacks: list[Callable[[Any], None]] = []
+        self.unread = False
         given = RelayedMessage.unpack(body)
         call = Call(given.message, given.arrived, given.deadline, given.connection)
         front_end.opened(call, self)  # now: the next frame may be the end of another call

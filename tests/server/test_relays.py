@@ -20,7 +20,7 @@ import pytest
 from grace.configs.errors import ConfigError
 from grace.configs.serving import LimitsConfig
 from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse
-from grace.server.transport.grpc_listener import ListenLimits
+from grace.server.transport.listen_limits import ListenLimits
 from grace.server.transport.relays import Relays
 from support.faults import Faults
 from support.health import HealthWatch, status
@@ -34,7 +34,17 @@ pytestmark = pytest.mark.subprocess
 
 RELAYS = 2
 ESTABLISHED = "01"
-LIMITS = ListenLimits(receive_bytes=1 << 20, streams=111, reflection=False)
+LIMITS = ListenLimits(
+    receive_bytes=1 << 20,
+    calls=111,
+    pending=1000,
+    connections=1000,
+    age_seconds=60.0,
+    grace_seconds=60.0,
+    idle_seconds=60.0,
+    reply_seconds=60.0,
+    reflection=False,
+)
 
 # Programs of relays that do not come up.
 IMPORTS = "import sys; from grace.server.transport import relay; "

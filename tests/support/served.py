@@ -32,13 +32,14 @@ front_ends = pytest.mark.parametrize(
 """Where gRPC runs, for promises that must not depend on it: the value of `listen.front_ends`."""
 
 METHOD = "/grace.v1.AdsRetrieval/Retrieve"
-PADDING = "x" * 65_536  # of every reply
+PADDING = "x" * 65_536  # of every reply, unless a test asks for less
 
 
 class Echo:
     """A pipeline that answers when the test says so, at once by default."""
 
-    def __init__(self) -> None:
+    def __init__(self, padding: str) -> None:
+        self.padding = padding
         self.answers = True
         self.taken: list[PendingRequest] = []
         self.cancelled: list[PendingRequest] = []
@@ -53,16 +54,16 @@ class Echo:
         self.cancelled.append(request)
 
     def answer(self) -> None:
-        """Reply to each request taken, with its id and 64 KiB."""
+        """Reply to each request taken, with its id and the padding."""
         taken, self.taken = self.taken, []
         ids = [request.retrieval.request_id for request in taken]
-        replies = [RetrieveResponse(request_id=each, ignored_names=[PADDING]) for each in ids]
+        replies = [RetrieveResponse(request_id=each, ignored_names=[self.padding]) for each in ids]
         encoded = [reply.SerializeToString() for reply in replies]
         self.front_end.ended(list(map(Answer, taken, encoded)))
 
 
 class Service:
-    """Listeners and front end; `died` is set if a relay dies."""
+    """Listeners and front end; `died` is set if a relay dies. `listen` is more of ListenConfig."""
 
     def __init__(
         self,
@@ -70,17 +71,21 @@ class Service:
         reply_seconds: float = 60.0,
         front_ends: int = 0,
         settle_seconds: float = 0.2,
+        padding: str = PADDING,
+        **listen: float,
     ) -> None:
         config = ServingConfig(
             snapshots=Path(),
             checkpoint=Path(),
             generation=GENERATION,
-            listen=ListenConfig(port=0, reply_seconds=reply_seconds, front_ends=front_ends),
+            listen=ListenConfig(
+                port=0, reply_seconds=reply_seconds, front_ends=front_ends, **listen
+            ),
             admin=AdminConfig(port=0),
             metrics=MetricsConfig(port=0),
             limits=limits,
         )
-        self.state, self.pipeline, self.died = ServerState(), Echo(), asyncio.Event()
+        self.state, self.pipeline, self.died = ServerState(), Echo(padding), asyncio.Event()
         self.metrics = Metrics(self.state, LoopLag(), torch.device("cpu"))
         self.front_end = FrontEnd(self.state, limits, GENERATION, self.metrics)
         self.pipeline.front_end = self.front_end
