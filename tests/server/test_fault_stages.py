@@ -7,7 +7,7 @@ from grace.server.messages import STAGE_NAMES, StageName
 from support.faults import Faults
 from support.health import HealthWatch
 from support.occupied import occupied_engine, start_waiting
-from support.retrieve_calls import Caller, Outcome, counted_calls, message
+from support.retrieve_calls import Caller, Outcome, counted_calls, logged_ends, message
 from support.server_process import PATIENCE_SECONDS, ServerProcess
 from support.serving_files import ServingFiles
 
@@ -99,5 +99,6 @@ def test_a_dead_stage_ends_the_server_and_every_call_wherever_it_is(
         caller.close()
     seen = {(outcome.code, outcome.reason) for outcome in outcomes}
     assert seen == {(grpc.StatusCode.INTERNAL, "stage_died")}
+    assert logged_ends(server) == {"stage_died": 9}
     assert watch.seen[:2] == ["SERVING", "NOT_SERVING"]
     assert MARK not in "".join(server.lines) + "".join(map(caller_sees, outcomes))
