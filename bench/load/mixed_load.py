@@ -131,7 +131,7 @@ class _Kinds:
         self._draw = random.Random(seed)
         self._methods: list[_Method] = [channel.unary_unary(METHOD) for channel in channels]
         self._health = [HealthStub(channel) for channel in channels]
-        self._status = operator.unary_unary("/grace.v1.Admin/GetStatus")
+        self._status: _Method = operator.unary_unary("/grace.v1.Admin/GetStatus")
         self._good = [_bytes(request) for request in requests[:GOOD_REQUESTS]]
         self._low = _bytes(first, priority="LOW")
         self._bad = {
@@ -180,11 +180,13 @@ class _Kinds:
 
     async def _reconnecting(self) -> None:
         async with _channel(self._target.retrieve) as channel:
-            await channel.unary_unary(METHOD)(self._a_good_one)
+            method: _Method = channel.unary_unary(METHOD)
+            await method(self._a_good_one)
 
     async def _hanging_up(self) -> None:
         async with _channel(self._target.retrieve) as channel:
-            call = channel.unary_unary(METHOD)(self._a_good_one)
+            method: _Method = channel.unary_unary(METHOD)
+            call = method(self._a_good_one)
             with suppress(TimeoutError):
                 await asyncio.wait_for(channel.channel_ready(), 1.0)
             await asyncio.sleep(self._soon / 4)

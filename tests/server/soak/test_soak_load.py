@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grace.bench.load import serve_bench
-from grace.bench.load.soak import run_soak, soak_report
+from grace.bench.load import serve_bench, soak
 from support.served import front_ends
 from support.serving_files import ServingFiles
 
@@ -20,8 +19,20 @@ SECONDS = float(os.environ.get("SOAK_SECONDS", "120"))
 def test_mixed_load_leaves_memory_threads_and_descriptors_as_they_were(
     serving_files: ServingFiles, front_ends: int
 ) -> None:
-    soak = run_soak(serving_files.tiny_server_files, SECONDS, front_ends)
-    assert soak.passed, soak_report(soak)
+    finished = soak.run_soak(serving_files.tiny_server_files, SECONDS, front_ends)
+    assert finished.passed, soak.soak_report(finished)
+
+
+def test_the_soak_writes_what_it_samples_and_counts(tmp_path: Path) -> None:
+    out = tmp_path / "soak.json"
+    soak.main(
+        ["--seconds", "5", "--only", "malformed", "scrape", "--rate", "31", "--out", str(out)]
+    )
+    *rows, counts, samples = json.loads(out.read_text())["rows"]
+    assert {row["process"] for row in rows} == {"server", "relay 1", "relay 2"}
+    assert counts["counted"] == {"OK": 0, **counts["ends"]["malformed"]}
+    assert counts["faults"] == []
+    assert len(samples["samples"]) >= 5
 
 
 def test_the_measurement_of_the_server_writes_its_rows(tmp_path: Path) -> None:
