@@ -34,8 +34,8 @@ Progress: TypeAlias = Callable[[float], None]
 """Receives the seconds of the load that have passed."""
 
 _SERVICE = DESCRIPTOR.services_by_name["AdsRetrieval"]
-_METHOD = f"/{_SERVICE.full_name}/Retrieve"
-_CHANNEL_OPTIONS = (
+METHOD = f"/{_SERVICE.full_name}/Retrieve"
+CHANNEL_OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),  # or equal channels would share one connection
     ("grpc.enable_retries", 0),  # one call is one call
     ("grpc.max_receive_message_length", -1),
@@ -167,7 +167,7 @@ def run_load(
         async with AsyncExitStack() as stack:
             channels = [
                 await stack.enter_async_context(
-                    grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+                    grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
                 )
                 for _ in range(connections)
             ]
@@ -177,7 +177,7 @@ def run_load(
             except TimeoutError:
                 fault = f"{address}: no server answers there; start one with `grace serve`"
                 raise InputError(fault) from None
-            methods: list[_Method] = [channel.unary_unary(_METHOD) for channel in channels]
+            methods: list[_Method] = [channel.unary_unary(METHOD) for channel in channels]
             await _warm_up(methods, shots, warm_up_seconds)
             begin = part.begin()
             wait = begin - time.perf_counter()
@@ -271,7 +271,7 @@ class _Caller:
             reply = await call
         except grpc.aio.AioRpcError as error:
             ended, status, text = self.now(), status_name(error.code()), error.details() or ""
-            self.ended.append(Call(intended, sent, ended, status, _reason(error), text))
+            self.ended.append(Call(intended, sent, ended, status, reason_of(error), text))
         except asyncio.CancelledError:
             if not call.cancelled():
                 raise  # the whole client is being stopped, not this call
@@ -290,7 +290,7 @@ def status_name(code: grpc.StatusCode) -> str:
     return names.get(code) or code.name.title().replace("_", "")
 
 
-def _reason(error: grpc.aio.AioRpcError) -> str:
+def reason_of(error: grpc.aio.AioRpcError) -> str:
     for name, value in error.trailing_metadata():
         if name == "grace-reason":
             return value if isinstance(value, str) else value.decode()

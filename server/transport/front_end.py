@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 
+from grpc import StatusCode
+
 from grace.configs.generation import GenerationConfig
 from grace.configs.serving import LimitsConfig
 from grace.server.errors import ServiceError, cancelled, draining, internal, not_ready
@@ -158,7 +160,9 @@ class FrontEnd:
     def _ended(self, call: Call, error: ServiceError | None, now: float) -> None:
         slack = None if math.isinf(call.deadline) else call.deadline - now
         self._metrics.ended(now - call.arrived, slack, error)
-        if self._log_requests:
+        # Its caller is referred to the log.
+        internal_fault = error is not None and error.code is StatusCode.INTERNAL
+        if self._log_requests or internal_fault:
             _log_end(call, _request_id(call, self._limits), now - call.arrived, error)
 
     def _closed(self, connection: str, context: Context) -> None:
