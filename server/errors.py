@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from grpc import StatusCode
 
 STATUS_OF: Mapping[str, StatusCode] = {
+    "unauthenticated": StatusCode.UNAUTHENTICATED,
     "malformed": StatusCode.INVALID_ARGUMENT,
     "too_large": StatusCode.INVALID_ARGUMENT,
     "invalid_field": StatusCode.INVALID_ARGUMENT,
@@ -58,6 +59,11 @@ class ServiceError(Exception):
                 1000 * min(max(MIN_RETRY_SECONDS, retry_seconds), MAX_RETRY_SECONDS)
             )
             self.trailers += (("grpc-retry-pushback-ms", str(milliseconds)),)
+
+
+def unauthenticated() -> ServiceError:
+    text = "the server takes calls with a token that it knows: send `authorization: Bearer TOKEN`"
+    return ServiceError("unauthenticated", f"{text}, with a token of its listen.token_file")
 
 
 def malformed() -> ServiceError:

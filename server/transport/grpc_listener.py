@@ -1,7 +1,7 @@
 """One gRPC server on one address: one service, health, reflection. Bytes come in and go out."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeAlias
 
@@ -14,7 +14,9 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha.reflection import SERVICE_NAME as REFLECTION
 from grpc_reflection.v1alpha.reflection import enable_server_reflection
 
+from grace.configs.errors import ConfigError
 from grace.server.transport.addresses import address, held_port, refusal
+from grace.server.transport.tls import CertificateFiles, server_credentials
 
 Method: TypeAlias = Callable[[bytes, Any], Coroutine[Any, Any, bytes]]
 Trailers: TypeAlias = tuple[tuple[str, str], ...]
@@ -37,15 +39,26 @@ class GrpcContext(Context, Protocol):
 
     def time_remaining(self) -> float | None: ...  # gRPC's own types leave the None out
     def peer(self) -> str: ...
+    def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]] | None: ...
+
+
+def authorization_of(context: GrpcContext) -> str:
+    """Return the call's first header `authorization`, or an empty text."""
+    headers = context.invocation_metadata() or ()
+    return next((str(value) for name, value in headers if name == "authorization"), "")
 
 
 @dataclass(frozen=True, slots=True)
 class ListenLimits:
-    """streams  calls of one connection at once; its further calls wait at the client"""
+    """
+    streams  calls of one connection at once; its further calls wait at the client
+    tokens   whether calls of the service must show one
+    """
 
     receive_bytes: int
     streams: int
     reflection: bool
+    tokens: bool = False
 
 
 class GrpcListener:
@@ -86,15 +99,29 @@ class GrpcListener:
         if limits.reflection:
             enable_server_reflection((service.full_name, HEALTH, REFLECTION), self._server)
 
-    async def open(self, section: str, host: str, port: int) -> str:
-        """Listen, and return `host:port` with the port that it has. Errors name `section`."""
+    async def open(
+        self, section: str, host: str, port: int, certificate: CertificateFiles | None = None
+    ) -> str:
+        """Listen, and return `host:port` with the port that it has. Errors name `section`.
+
+        Connections are plaintext without a certificate.
+        """
         await self.set_health(serving=False)
         if not self._shares_port:
             with held_port(section, host, port):
                 pass  # so the port is free
         try:
-            bound = self._server.add_insecure_port(address(host, port))
+            if certificate is None:
+                bound = self._server.add_insecure_port(address(host, port))
+            else:
+                credentials = server_credentials(certificate)
+                bound = self._server.add_secure_port(address(host, port), credentials)
         except RuntimeError:  # its text only points to gRPC's log
+            if certificate is not None:  # the address itself is free
+                raise ConfigError(
+                    f"{section}.tls: gRPC cannot use this certificate; give one with an RSA, an "
+                    "ECDSA (P-256, P-384, P-521) or an Ed25519 key"
+                ) from None
             raise refusal(section, host, port, "cannot be listened on") from None
         await self._server.start()
         return address(host, bound)
