@@ -20,7 +20,7 @@ from typing import Self, cast
 import grpc
 from grpc_health.v1 import health_pb2
 
-from grace.client.connection import Access, Tls, handshake_fault
+from grace.client.connection import Access, Tls, handshake_fault, tls_fault
 from grace.configs.errors import CallError, InputError, InvalidCallError
 from grace.proto import retrieval_pb2 as wire
 
@@ -85,7 +85,10 @@ class RetrievalClient:
         return reply
 
     def is_ready(self, timeout: float = CHECK_SECONDS) -> bool:
-        """Return whether the server's health is SERVING; False without a server."""
+        """Return whether the server's health is SERVING; False without a server.
+
+        It is an error if another service answers, or a server whose TLS does not fit.
+        """
         return self._why_not_ready(timeout) is None
 
     def wait_ready(self, timeout: float) -> None:
@@ -104,9 +107,9 @@ class RetrievalClient:
             request = health_pb2.HealthCheckRequest(service=SERVICE)
             status = self._check(request, timeout=timeout).status
         except grpc.RpcError as error:
-            if error.code() is grpc.StatusCode.UNAVAILABLE:
-                fault = handshake_fault(self.address, error.details() or "", self._access)
-                return fault or remedy
+            text = error.details() or ""
+            if error.code() is grpc.StatusCode.UNAVAILABLE and not tls_fault(self.address, text):
+                return handshake_fault(self.address, text, self._access) or remedy
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 return remedy
             raise _call_error(self.address, self._access, error) from None

@@ -98,11 +98,15 @@ def read_token(path: Path) -> str:
 
 
 def handshake_fault(address: str, text: str, access: Access) -> str | None:
-    """Word gRPC's text if a server answers at the address, but connection and server do not agree.
+    """Word gRPC's text if a server answers at the address, but not to connections like this one.
 
     Return None if there seems to be no server.
     """
-    tls = access.tls
+    return tls_fault(address, text) or _closed(address, text, access)
+
+
+def tls_fault(address: str, text: str) -> str | None:
+    """Return a fault that lasts until someone changes something, or None."""
     if "certificate has expired" in text:
         return f"the certificate of {address} has expired; the server needs a new one"
     if "Hostname Verification" in text or "not in peer certificate" in text:
@@ -117,11 +121,16 @@ def handshake_fault(address: str, text: str, access: Access) -> str | None:
         )
     if "WRONG_VERSION_NUMBER" in text:
         return f"what answers at {address} does not speak TLS; connect without it"
+    return None
+
+
+def _closed(address: str, text: str, access: Access) -> str | None:
+    """Word the end of a connection that was made, and closed before it could be used."""
     if not ("failed to connect" in text and ("Socket closed" in text or "reset" in text)):
         return None
-    if tls is None:
+    if access.tls is None:
         why = "it may speak only TLS (--tls-ca, or Tls(ca=...))"
-    elif tls.certificate is None:
+    elif access.tls.certificate is None:
         why = "it may want a client certificate (--tls-certificate and --tls-key, or Tls(...))"
     else:
         why = "it may not trust the CA of this client's certificate, or that has expired"

@@ -72,7 +72,7 @@ def require_guarded_admin(config: ServingConfig) -> None:
     asks = admin.tls is not None and admin.tls.client_ca is not None
     if not asks and not is_loopback("admin", admin.host, admin.port):
         raise ConfigError(
-            f"admin.host: {admin.host} is beyond loopback, and Admin discloses the catalogue: give "
+            f"admin.host: {admin.host} is beyond loopback, and Admin discloses the catalogue; give "
             "admin.tls with client_ca, or listen on 127.0.0.1"
         )
 

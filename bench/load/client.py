@@ -210,8 +210,9 @@ def run_load(
 async def _connection_fault(address: str, channel: grpc.aio.Channel, access: Access) -> str:
     """Return why the channel has no connection: a call fails with gRPC's reason at once."""
     fault = None
+    method: _Method = channel.unary_unary(_METHOD)
     try:
-        await channel.unary_unary(_METHOD)(b"", timeout=1.0)
+        await method(b"", timeout=1.0)
     except grpc.aio.AioRpcError as error:
         fault = handshake_fault(address, error.details() or "", access)
     return fault or f"{address}: no server answers there; start one with `grace serve`"

@@ -57,7 +57,9 @@ def server_credentials(files: CertificateFiles) -> grpc.ServerCredentials:
         return _configuration(latest)
 
     return grpc.dynamic_ssl_server_credentials(
-        _configuration(served), changed, require_client_authentication=served.client_ca is not None
+        _configuration(served),
+        changed,  # type: ignore[arg-type]  # gRPC takes the None, too
+        require_client_authentication=served.client_ca is not None,
     )
 
 

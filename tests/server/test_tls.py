@@ -47,11 +47,12 @@ def files(ca: Authority, request: pytest.FixtureRequest) -> Files:
     return ca.issue(re.sub(r"\W", "-", request.node.name))
 
 
-async def outcome(address: str, tls: Tls | None, message: bytes = b"") -> str:
+async def outcome(address: str, tls: Tls | None) -> str:
     """Return how a call over a new connection ends."""
     async with Access(tls).aio_channel(address, OWN_CONNECTION) as channel:
+        method: Any = channel.unary_unary(METHOD)
         try:
-            await channel.unary_unary(METHOD)(message, timeout=30)
+            await method(b"", timeout=30)
         except grpc.aio.AioRpcError as error:
             return error.code().name
     return "OK"
@@ -97,8 +98,9 @@ def test_a_changed_certificate_serves_new_connections_while_open_ones_go_on(
             async with Access(client_tls(ca)).aio_channel(
                 service.address, OWN_CONNECTION
             ) as channel:
+                method: Any = channel.unary_unary(METHOD)
                 while not stop.is_set():
-                    assert await channel.unary_unary(METHOD)(b"", timeout=30)
+                    assert await method(b"", timeout=30)
                     calls += 1
 
         callers = [asyncio.create_task(keep_calling()) for _ in range(3)]
@@ -139,25 +141,20 @@ def test_a_broken_certificate_keeps_the_old_one_until_it_is_whole(
     files: Files,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def count(result: str) -> float:
-        return service.count("grace_credentials_load_total", setting="listen.tls", result=result)
-
-    async def use(service_: Service, _: Any) -> None:
-        nonlocal service
-        service = service_
+    async def use(service: Service, _: Any) -> None:
+        loads = partial(service.count, "grace_credentials_load_total", setting="listen.tls")
         old = await asyncio.to_thread(certificate_of, service.address)
         break_(files, ca, other_ca)
         for _ in range(3):
             assert await outcome(service.address, client_tls(ca)) == "OK"
             service.credentials.look()
         assert await asyncio.to_thread(certificate_of, service.address) == old
-        assert (count("ok"), count("failed")) == (0, 1)
+        assert (loads(result="ok"), loads(result="failed")) == (0, 1)
         ca.issue(files.certificate.stem)
         assert await outcome(service.address, client_tls(ca)) == "OK"
         assert await asyncio.to_thread(certificate_of, service.address) != old
-        assert (count("ok"), count("failed")) == (1, 1)
+        assert (loads(result="ok"), loads(result="failed")) == (1, 1)
 
-    service: Service
     served(use, tls=server_tls(files))
     (refused,) = [vars(each) for each in caplog.records if each.message == "credentials_refused"]
     assert refused["levelname"] == "ERROR"
@@ -203,7 +200,7 @@ FAULTS: Mapping[str, tuple[Callable[[Files, Path], object], str]] = {
         "t.certificate: {certificate}: no such file or directory; name a PEM file that may be read",
     ),
     "a folder": (
-        lambda files, _: (files.key.unlink(), files.key.mkdir()),
+        lambda files, _: make_a_folder(files.key),
         "t.key: {key}: is a directory; name a PEM file that may be read",
     ),
     "too large": (
@@ -231,6 +228,11 @@ FAULTS: Mapping[str, tuple[Callable[[Files, Path], object], str]] = {
         f"t.client_ca: {{ca}}: {PEM}",
     ),
 }
+
+
+def make_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
 
 
 def encrypt(path: Path) -> None:

@@ -6,11 +6,17 @@ from typing import Any
 
 import grpc
 import pytest
+import torch
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from grace.client import Access
 from grace.configs.errors import ConfigError
+from grace.configs.serving import ListenConfig, ServingConfig
+from grace.server.observe.metrics import LoopLag, Metrics
+from grace.server.server_state import ServerState
+from grace.server.transport.credentials import Credentials
 from grace.server.transport.tokens import read_tokens
+from support.pipeline_cases import GENERATION
 from support.served import METHOD, Service, served
 
 GOOD, NEXT = "good-token-0123456789", "next-token-0123456789"
@@ -23,9 +29,9 @@ STRANGERS = (None, NEXT, GOOD[:-1], GOOD + "x", "")
 
 async def outcome(service: Service, token: str | None, message: bytes = b"") -> str:
     async with Access(token=token).aio_channel(service.address, ()) as channel:
+        method: Any = channel.unary_unary(METHOD)
         try:
-            metadata = Access(token=token).metadata
-            await channel.unary_unary(METHOD)(message, timeout=30, metadata=metadata)
+            await method(message, timeout=30, metadata=Access(token=token).metadata)
         except grpc.aio.AioRpcError as error:
             trailers = dict(error.trailing_metadata())
             return f"{error.code().name} {trailers['grace-reason']}: {error.details()}"
@@ -118,3 +124,13 @@ def test_a_faulty_file_is_refused_by_its_line_and_never_quoted(
     assert str(refused.value).startswith(f"listen.token_file: {path}: {fault}")
     assert "little" not in str(refused.value)
     assert "words" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("host", "warned"), [("0.0.0.0", True), ("127.0.0.1", False)])
+def test_tokens_that_cross_a_network_in_plaintext_get_a_warning(
+    host: str, warned: bool, file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    listen = ListenConfig(host=host, token_file=file)
+    config = ServingConfig(Path(), Path(), GENERATION, listen=listen)
+    Credentials(config, Metrics(ServerState(), LoopLag(), torch.device("cpu")))
+    assert any(each.message == "tokens_in_plaintext" for each in caplog.records) == warned
