@@ -4,6 +4,7 @@ Admin on every address. Its clients are ours, grpcurl, and gRPC's own.
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ import pytest
 from grace.client import Access, AsyncRetrievalClient, RetrievalClient, Tls
 from grace.configs.errors import CallError, InputError
 from grace.proto.retrieval_pb2 import RetrieveRequest
-from support.certificates import Authority, Files, client_tls, server_section
+from support.certificates import Authority, Files, certificate_of, client_tls, server_section
 from support.in_process import invoke_grace
 from support.retrieve_calls import Counters, assert_counters_conserve
 from support.server_process import ServerProcess
@@ -84,16 +85,42 @@ def grpcurl(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_grpcurl_reaches_both_services_with_a_certificate_and_a_token(guarded: Guarded) -> None:
-    ca = ("-cacert", guarded.ca.file)
-    ours = (*ca, "-cert", guarded.client.certificate, "-key", guarded.client.key)
-    token, data = ("-H", f"authorization: Bearer {TOKEN}"), ("-d", '{"max_ads": 3}')
-    done = grpcurl(*ours, *token, *data, guarded.server.address, RETRIEVE)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert len(json.loads(done.stdout)["ad_ids"]) == 3
-    done = grpcurl(*ours, *data, guarded.server.address, RETRIEVE)  # by reflection, without a token
+def test_the_documented_commands_reach_it(
+    guarded: Guarded, repository: Path, tmp_path: Path
+) -> None:
+    page = (repository / "docs" / "api.md").read_text()
+    _, _, text = page.partition("\n## Over TLS, with a token\n")
+    commands = text.partition("```sh\n")[2].partition("```")[0].replace("\\\n", " ").splitlines()
+    for name, file in (
+        ("ca.pem", guarded.ca.file),
+        ("client.pem", guarded.client.certificate),
+        ("client.key", guarded.client.key),
+        ("token", guarded.token_file),
+    ):
+        (tmp_path / name).symlink_to(file)
+    (tmp_path / "request.json").write_text('{"max_ads": 3}')
+    path = os.pathsep.join((str(GRPCURL.parent), os.environ["PATH"]))
+    for command in commands:
+        if command.startswith("ghz "):
+            continue  # it cannot be installed by pip
+        done = subprocess.run(
+            ["bash", "-c", command.replace("ads.example.com:50051", guarded.server.address)],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "3 returned" in done.stdout or len(json.loads(done.stdout)["ad_ids"]) == 3
+
+
+def test_grpcurl_needs_a_token_for_retrieve_alone(guarded: Guarded) -> None:
+    tls = ("-cacert", guarded.ca.file, "-cert", guarded.client.certificate, "-key")
+    done = grpcurl(*tls, guarded.client.key, guarded.server.address, RETRIEVE)  # by reflection
     assert "Code: Unauthenticated" in done.stderr
-    done = grpcurl(*ours, guarded.admin, STATUS)
+    done = grpcurl(*tls, guarded.client.key, guarded.admin, STATUS)
     assert json.loads(done.stdout)["state"] == "STATE_SERVING"
 
 
@@ -131,9 +158,7 @@ def test_the_python_clients_and_commands_answer_with_certificate_and_token(
         pytest.raises(CallError, match=r"^UNAUTHENTICATED \(unauthenticated\): the server takes"),
     ):
         client.retrieve(REQUEST, 30.0)
-    done = invoke_grace(
-        "retrieve", "--address", server.address, *guarded.options(), "--json", "--wait", "30"
-    )
+    done = invoke_grace("retrieve", "--address", server.address, *guarded.options(), "--wait", "30")
     assert (done.exit_code, done.stderr) == (0, "")
     load = ["--address", server.address, "--data", str(serving_files.warm_up), "--seconds", "1"]
     load += ["--in-flight", "2", "--connections", "2", "--processes", "2"]
@@ -184,9 +209,12 @@ def test_certificates_change_under_load_without_a_failed_call(guarded: Guarded) 
             lambda: min(map(loaded, ("listen.tls", "admin.tls"))) >= turn,  # noqa: B023
             f"the server has read change {turn}",
         )
+        now = guarded.files.certificate.read_text()
+        assert all(certificate_of(server.address) in now for _ in range(5)), "in every relay"
+        assert certificate_of(guarded.admin) in now
         made = list(done)
         server.wait_until(
-            lambda: all(now > then + 2 for now, then in zip(done, made, strict=True)),  # noqa: B023
+            lambda: all(end > begin + 2 for end, begin in zip(done, made, strict=True)),  # noqa: B023
             "every client has made more calls",
         )
     stop.set()

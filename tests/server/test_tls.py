@@ -15,14 +15,23 @@ from typing import Any
 
 import grpc
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed448
 
 from grace.client import Access, Tls
 from grace.configs.errors import ConfigError
 from grace.server.transport.tls import read_certificate
-from support.certificates import Authority, Files, client_tls, server_tls
+from support.certificates import (
+    Authority,
+    Files,
+    certificate_of,
+    client_tls,
+    server_tls,
+)
 from support.served import METHOD, Service, served, until
 
+DATES = (datetime(2001, 1, 1, tzinfo=UTC), datetime(2099, 1, 1, tzinfo=UTC))
 OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
 
 
@@ -56,11 +65,6 @@ async def outcome(address: str, tls: Tls | None) -> str:
         except grpc.aio.AioRpcError as error:
             return error.code().name
     return "OK"
-
-
-def certificate_of(address: str) -> str:
-    host, _, port = address.rpartition(":")
-    return ssl.get_server_certificate((host, int(port)))
 
 
 def test_a_server_with_tls_answers_over_tls_only(ca: Authority, files: Files) -> None:
@@ -279,3 +283,18 @@ def test_the_expiry_of_a_certificate_is_read_from_it_and_an_expired_one_is_repor
 
     served(use, tls=server_tls(files))
     assert sum(record.message == "certificate_expired" for record in caplog.records) == 1
+
+
+def test_a_key_that_grpc_cannot_use_is_a_fault_of_the_start(tmp_path: Path) -> None:
+    key, name = ed448.Ed448PrivateKey.generate(), x509.Name([])
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, *DATES).sign(key, None)
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    files = Files(tmp_path / "cert.pem", tmp_path / "key.pem")
+    files.key.write_bytes(key.private_bytes(pem, pkcs8, serialization.NoEncryption()))
+    files.certificate.write_bytes(made.public_bytes(pem))
+
+    async def use(service: Service, _: Any) -> None:
+        raise AssertionError("it must not start")
+
+    with pytest.raises(ConfigError, match=r"^listen.tls: gRPC cannot use this certificate; give"):
+        served(use, tls=server_tls(files))

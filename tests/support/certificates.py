@@ -1,5 +1,6 @@
 """Certificates made by the test: CAs, and the files that servers and clients are given."""
 
+import ssl
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -56,3 +57,9 @@ def server_tls(files: Files, client_ca: Path | None = None) -> TlsConfig:
 
 def client_tls(ca: Authority, files: Files | None = None) -> Tls:
     return Tls(ca.file) if files is None else Tls(ca.file, files.certificate, files.key)
+
+
+def certificate_of(address: str) -> str:
+    """Return the PEM of the certificate that a new connection gets."""
+    host, _, port = address.rpartition(":")
+    return ssl.get_server_certificate((host, int(port)))
