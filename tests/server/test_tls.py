@@ -293,7 +293,7 @@ def test_a_key_that_grpc_cannot_use_is_a_fault_of_the_start(tmp_path: Path) -> N
     files.key.write_bytes(key.private_bytes(pem, pkcs8, serialization.NoEncryption()))
     files.certificate.write_bytes(made.public_bytes(pem))
 
-    async def use(service: Service, _: Any) -> None:
+    async def use(_: Service, __: Any) -> None:
         raise AssertionError("it must not start")
 
     with pytest.raises(ConfigError, match=r"^listen.tls: gRPC cannot use this certificate; give"):
