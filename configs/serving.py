@@ -22,11 +22,26 @@ MAX_MEMO_BYTES = 1 << 50
 
 
 @dataclass(frozen=True, slots=True)
+class TlsConfig:
+    """PEM files, which the server reads again when they change."""
+
+    certificate: Annotated[Path, "the server's certificate, then those between it and its CA"]
+    key: Annotated[Path, "the private key of that certificate, without a passphrase"]
+    client_ca: Annotated[
+        Path | None, "CAs of clients: every client must show a certificate that one of them signed"
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
 class ListenConfig:
     """Where clients reach the server, and how it shuts down."""
 
     host: Annotated[str, "address that Retrieve, health and reflection listen on"] = "127.0.0.1"
     port: Annotated[int, "0: a free port, which the log names"] = 50051
+    tls: Annotated[TlsConfig | None, "without it, connections are plaintext"] = None
+    token_file: Annotated[
+        Path | None, "tokens, one a line: Retrieve needs one of them; read again when it changes"
+    ] = None
     reflection: Annotated[bool, "answer gRPC reflection, which grpcurl and ghz use"] = True
     front_ends: Annotated[
         int, "processes that hold client connections for the server; 0: it holds them itself"
@@ -58,8 +73,9 @@ class ListenConfig:
 class AdminConfig:
     """Where operators reach the server. Admin discloses the catalogue: keep it on loopback."""
 
-    host: Annotated[str, "address of the Admin service"] = "127.0.0.1"
+    host: Annotated[str, "address of Admin; beyond loopback it needs tls.client_ca"] = "127.0.0.1"
     port: Annotated[int, "0: a free port, which the log names"] = 50052
+    tls: Annotated[TlsConfig | None, "without it, connections are plaintext"] = None
 
     def __post_init__(self) -> None:
         _require_port(self.port)

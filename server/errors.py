@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from grpc import StatusCode
 
 STATUS_OF: Mapping[str, StatusCode] = {
+    "unauthenticated": StatusCode.UNAUTHENTICATED,
     "malformed": StatusCode.INVALID_ARGUMENT,
     "too_large": StatusCode.INVALID_ARGUMENT,
     "invalid_field": StatusCode.INVALID_ARGUMENT,
@@ -66,6 +67,11 @@ class ServiceError(Exception):
             self.trailers += (("grpc-retry-pushback-ms", f"{advice * 1000:.0f}"),)
         for name, value in (seconds or {}).items():
             self.trailers += ((name, f"{value * 1000:.0f}"),)
+
+
+def unauthenticated() -> ServiceError:
+    text = "the server takes calls with a token that it knows: send `authorization: Bearer TOKEN`"
+    return ServiceError("unauthenticated", f"{text}, with a token of its listen.token_file")
 
 
 def malformed() -> ServiceError:

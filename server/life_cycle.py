@@ -45,9 +45,11 @@ from grace.server.start_up import (
     require_device,
     require_distinct_addresses,
     require_folder_of,
+    require_guarded_admin,
     start_fault,
 )
 from grace.server.transport.admin import Admin
+from grace.server.transport.credentials import Credentials
 from grace.server.transport.front_end import FrontEnd
 from grace.server.transport.listeners import Listeners
 
@@ -85,6 +87,7 @@ def serve(
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         try:
             require_distinct_addresses(config)
+            require_guarded_admin(config)
             device = require_device(config.device)
             precision_of(config.precision, device)
             requests = warm_up_requests(config.warm_up, config.limits, config.generation)
@@ -152,15 +155,18 @@ class Server:
         self._state = state = ServerState()
         self._lag = LoopLag()
         self._metrics = Metrics(state, self._lag, device)
+        self._credentials = credentials = Credentials(config, self._metrics)
+        limits, generation, log_requests = config.limits, config.generation, config.logs.requests
         self._front_end = FrontEnd(
-            state, config.limits, config.generation, self._metrics, config.logs.requests
+            state, limits, generation, self._metrics, log_requests, credentials.tokens
         )
-        admin = Admin(state, config)
-        self._listeners = Listeners(config, self._front_end, admin, self._broken.set)
+        admin, died = Admin(state, config), self._broken.set
+        self._listeners = Listeners(config, self._front_end, admin, died, credentials)
 
     async def run(self) -> int:
         """Serve until a signal or a fault ends the server; return the exit code."""
-        watch = asyncio.create_task(self._lag.watch())
+        watches = [asyncio.create_task(self._lag.watch())]
+        watches.append(asyncio.create_task(self._credentials.watch()))
         try:
             await self._listeners.open(self._metrics.registry)
             # Only now: gRPC's thread, which has been started, would inherit the name.
@@ -173,7 +179,8 @@ class Server:
             await self._go_ready(pair)
             return await self._serve_and_end()
         finally:
-            watch.cancel()
+            for watch in watches:
+                watch.cancel()
             await self._listeners.close()
 
     async def _load(self) -> ServingPair | None:

@@ -25,6 +25,7 @@ from grace.server.engine.warm_up import warm_up
 from grace.server.messages import Retrieval
 from grace.server.scheduling.predictions import Predictions
 from grace.server.stages.stages import Stages
+from grace.server.transport.addresses import is_loopback
 
 _MEMORY_WORDS = ("out of memory", "allocate", "ALLOC_FAILED")
 """The words by which torch, CUDA, cuBLAS and numpy report too little memory."""
@@ -63,6 +64,17 @@ def require_distinct_addresses(config: ServingConfig) -> None:
                 f"{section}: {host}:{port} is the address of {first} as well; choose another "
                 f"{section}.port (port 0 takes a free one)"
             )
+
+
+def require_guarded_admin(config: ServingConfig) -> None:
+    """Refuse an Admin that others could reach and that asks for no certificate of theirs."""
+    admin = config.admin
+    asks = admin.tls is not None and admin.tls.client_ca is not None
+    if not asks and not is_loopback("admin", admin.host, admin.port):
+        raise ConfigError(
+            f"admin.host: {admin.host} is beyond loopback, and Admin discloses the catalogue; give "
+            "admin.tls with client_ca, or listen on 127.0.0.1"
+        )
 
 
 def require_folder_of(timeline: Path | None) -> None:

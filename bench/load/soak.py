@@ -104,8 +104,8 @@ def run_soak(
     requests = read_requests(files.requests)
     with RunningServer(config, files.folder / f"soak{front_ends}.log") as server:
         (listening,) = server.events("listening")
-        addresses = (listening[name] for name in ("retrieve", "admin", "metrics"))
-        load = MixedLoad(Target(*addresses, MESSAGE_BYTES), requests, rates)
+        retrieve, admin, metrics = (listening[name] for name in ("retrieve", "admin", "metrics"))
+        load = MixedLoad(Target(retrieve, admin, metrics, MESSAGE_BYTES), requests, rates)
         samples = asyncio.run(_sampled(server.pid, load, seconds))
         counted = _settled_counts(load.target.metrics)
     rows = growth_rows(samples, min(EARLY_SECONDS, seconds / 4))

@@ -111,6 +111,14 @@ class Metrics:
         """A snapshot was loaded, `ok`, or could not be, `failed`."""
         self._loads.labels(result).inc()
 
+    def credentials_loaded(self, setting: str, result: str) -> None:
+        """Changed files of a setting were loaded, `ok`, or could not be used, `failed`."""
+        self._credentials.labels(setting, result).inc()
+
+    def certificate_expires(self, listener: str, at: float) -> None:
+        """Set when a listener's certificate expires, in Unix seconds."""
+        self._expiry.labels(listener).set(at)
+
     def serves(self, snapshot: Snapshot) -> None:
         facts = snapshot.facts
         created = datetime.fromisoformat(facts.created_at).timestamp()
@@ -135,6 +143,11 @@ class Metrics:
             ["by"],
         )
         self._loads = counter("grace_snapshot_load", "Snapshots loaded, by result.", ["result"])
+        means = "Changed certificate and token files, by result; failed: the old ones stay in use."
+        self._credentials = counter("grace_credentials_load", means, ["setting", "result"])
+        for setting in ("listen.tls", "admin.tls", "listen.token_file"):
+            for result in ("ok", "failed"):
+                self._credentials.labels(setting, result)
         for status in STATUS_OF.values():
             self._requests.labels(status.name)
         self._ok = self._requests.labels("OK")
@@ -187,6 +200,8 @@ class Metrics:
         gauge("grace_queue_depth", means).set_function(lambda: state.waiting)
         means = "Requests that were taken and have not ended."
         gauge("grace_inflight_requests", means).set_function(lambda: state.in_flight)
+        means = "When the certificate in use expires, in Unix seconds; with TLS only."
+        self._expiry = gauge("grace_certificate_expiry_timestamp_seconds", means, ["listener"])
         means = "1 while health says SERVING."
         gauge("grace_ready", means).set_function(lambda: state.phase == Phase.SERVING)
         means = "Worst delay of the event loop in the last seconds."
@@ -201,6 +216,7 @@ class Metrics:
 def metrics_table() -> str:
     """Return the table in docs/operations.md: a row for each metric, those of a GPU included."""
     metrics = Metrics(ServerState(), LoopLag(), torch.device("cuda"))
+    metrics.certificate_expires("listen", 0.0)
     rows = sorted(map(_row, metrics.registry.collect()))
     return "\n".join(("| metric | kind | meaning |", "| --- | --- | --- |", *rows)) + "\n"
 
@@ -208,7 +224,7 @@ def metrics_table() -> str:
 def _row(metric: Metric) -> str:
     total = "_total" if metric.type == "counter" else ""
     labels = [label for label in metric.samples[0].labels if label != "le"]
-    braces = f"{{{labels[0]}}}" if labels else ""
+    braces = f"{{{','.join(labels)}}}" if labels else ""
     return f"| `{metric.name}{total}{braces}` | {metric.type} | {metric.documentation} |"
 
 

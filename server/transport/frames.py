@@ -10,14 +10,15 @@ import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
-_TIMES = struct.Struct("<ddB")
+_TIMES = struct.Struct("<ddBH")
 _HEADER = struct.Struct("<IB3xQ")
 _SOCKET_BYTES = 4 << 20  # a batch's replies, unless the system allows less
 _READER_BYTES = 1 << 20
 MAX_CONNECTION_BYTES = 255
+MAX_AUTHORIZATION_BYTES = 65_535
 
 
 class Kind(IntEnum):
@@ -46,27 +47,33 @@ class Kind(IntEnum):
 class RelayedMessage:
     """A call's message, and what its relay knows of the call.
 
-    arrived     when it came in, by `time.perf_counter()`
-    deadline    on the same clock, or infinity
-    connection  the caller's end of the connection, as gRPC spells it
+    arrived        when it came in, by `time.perf_counter()`
+    deadline       on the same clock, or infinity
+    connection     the caller's end of the connection, as gRPC spells it
+    authorization  the call's header of this name, empty if the server needs none
     """
 
     arrived: float
     deadline: float
     connection: str
+    authorization: str = field(repr=False)
     message: bytes
 
     def packed(self) -> tuple[bytes, ...]:
         connection = self.connection.encode()[:MAX_CONNECTION_BYTES]
-        times = _TIMES.pack(self.arrived, self.deadline, len(connection))
-        return times, connection, self.message
+        authorization = self.authorization.encode()[:MAX_AUTHORIZATION_BYTES]
+        sizes = len(connection), len(authorization)
+        times = _TIMES.pack(self.arrived, self.deadline, *sizes)
+        return times, connection, authorization, self.message
 
     @classmethod
     def unpack(cls, body: bytes) -> "RelayedMessage":
-        arrived, deadline, size = _TIMES.unpack_from(body)
-        begin = _TIMES.size + size
-        connection = body[_TIMES.size : begin].decode(errors="replace")
-        return cls(arrived, deadline, connection, body[begin:])
+        arrived, deadline, *sizes = _TIMES.unpack_from(body)
+        connection_end = _TIMES.size + sizes[0]
+        begin = connection_end + sizes[1]
+        connection = body[_TIMES.size : connection_end].decode(errors="replace")
+        authorization = body[connection_end:begin].decode(errors="replace")
+        return cls(arrived, deadline, connection, authorization, body[begin:])
 
 
 class Link:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 
@@ -17,7 +17,14 @@ from grpc import StatusCode
 
 from grace.configs.generation import GenerationConfig
 from grace.configs.serving import LimitsConfig
-from grace.server.errors import ServiceError, cancelled, draining, internal, not_ready
+from grace.server.errors import (
+    ServiceError,
+    cancelled,
+    draining,
+    internal,
+    not_ready,
+    unauthenticated,
+)
 from grace.server.messages import (
     STAGE_NAMES,
     AnsweredBatch,
@@ -31,7 +38,9 @@ from grace.server.observe.logs import LOGGER
 from grace.server.observe.metrics import Metrics
 from grace.server.server_state import Phase, ServerState
 from grace.server.stages.requests import read_request, request_id_of
+from grace.server.transport.credential_files import CredentialFiles
 from grace.server.transport.grpc_listener import Context, GrpcContext
+from grace.server.transport.tokens import Tokens
 
 MAX_TEXT_BYTES = 1000
 
@@ -45,15 +54,19 @@ _LOG = logging.getLogger(LOGGER)
 class Call:
     """One call; its times are by `perf_counter`.
 
-    connection  the caller's end of the connection: every call of one connection has the same
-    surplus     it is one too many: it is refused, and its message is not read
-    request     None until the message has been read
+    connection     the caller's end of the connection: every call of one connection has the same
+    authorization  its header of this name, which is not logged; empty if there are no tokens
+    stranger       it has no token that the server knows: it is refused, and its message is not read
+    surplus        it is one too many: it is refused, and its message is not read
+    request        None until the message has been read
     """
 
     message: bytes
     arrived: float
     deadline: float
     connection: str
+    authorization: str = field(default="", repr=False)
+    stranger: bool = False
     surplus: bool = False
     request: PendingRequest | None = None
 
@@ -68,12 +81,14 @@ class FrontEnd:
         generation: GenerationConfig,
         metrics: Metrics,
         log_requests: bool = False,
+        tokens: CredentialFiles[Tokens] | None = None,
     ) -> None:
         self._state = state
         self._limits = limits
         self._generation = generation
         self._metrics = metrics
         self._log_requests = log_requests
+        self._tokens = tokens
         self._loop = asyncio.get_running_loop()
         self._unread = 0
         self._idle = asyncio.Event()
@@ -88,7 +103,8 @@ class FrontEnd:
         arrived = perf_counter()
         left = context.time_remaining()
         deadline = math.inf if left is None else arrived + left
-        call = Call(message, arrived, deadline, context.peer())
+        authorization = "" if self._tokens is None else context.authorization()
+        call = Call(message, arrived, deadline, context.peer(), authorization)
         self.opened(call, context)
         return await self.answer(call, context)
 
@@ -99,6 +115,8 @@ class FrontEnd:
         self._idle.clear()
         context.add_done_callback(partial(self._closed, call.connection))
         call.surplus = self._state.open_calls > self._limits.open_calls
+        tokens = self._tokens
+        call.stranger = tokens is not None and not tokens.latest.allow(call.authorization)
 
     async def answer(self, call: Call, context: Context) -> bytes:
         """Return the reply, or await `context.abort`. Cancel this when the caller has gone."""
@@ -128,6 +146,8 @@ class FrontEnd:
 
     async def _reply(self, call: Call) -> bytes:
         state = self._state
+        if call.stranger:
+            raise unauthenticated()
         if call.surplus:
             most = f"{self._limits.open_calls} calls are open, and no more may (limits.open_calls)"
             raise ServiceError("too_many_calls", f"{most}; try again later", None, RETRY_SECONDS)
@@ -234,7 +254,7 @@ def _request_id(call: Call, limits: LimitsConfig) -> str | None:
     """Return the request id, also of a refused call if its message can be read."""
     if call.request is not None:
         return call.request.retrieval.request_id
-    if call.surplus or len(call.message) > limits.message_bytes:
+    if call.stranger or call.surplus or len(call.message) > limits.message_bytes:
         return None
     request_id = request_id_of(call.message)
     return None if request_id is None else request_id[: limits.request_id_bytes]

@@ -1,16 +1,18 @@
 """One gRPC server on one address: one service, health, reflection. Bytes come in and go out."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, NoReturn, Protocol, TypeAlias
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
+from grace.configs.errors import ConfigError
 from grace.server.transport.addresses import address, held_port, refusal
 from grace.server.transport.health import HEALTH, Health
 from grace.server.transport.listen_limits import ListenLimits
 from grace.server.transport.reflection import reflection_handlers
+from grace.server.transport.tls import CertificateFiles, server_credentials
 from grace.server.transport.unread_replies import end_after, remember_creators
 
 Method: TypeAlias = Callable[[bytes, "GrpcContext"], Coroutine[Any, Any, bytes]]
@@ -47,6 +49,11 @@ class GrpcContext:
     def peer(self) -> str:
         """Return the caller's end of the connection."""
         return str(self._context.peer())
+
+    def authorization(self) -> str:
+        """Return the call's first header `authorization`, or an empty text."""
+        headers: Iterable[tuple[str, str | bytes]] = self._context.invocation_metadata() or ()
+        return next((str(value) for name, value in headers if name == "authorization"), "")
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
         # gRPC's own callbacks would make the call part of a cycle, which only a collection frees.
@@ -103,14 +110,28 @@ class GrpcListener:
             )
         )
 
-    async def open(self, section: str, host: str, port: int) -> str:
-        """Listen, and return `host:port` with the port that it has. Errors name `section`."""
+    async def open(
+        self, section: str, host: str, port: int, certificate: CertificateFiles | None = None
+    ) -> str:
+        """Listen, and return `host:port` with the port that it has. Errors name `section`.
+
+        Connections are plaintext without a certificate.
+        """
         if not self._shares_port:
             with held_port(section, host, port):
                 pass  # so the port is free
         try:
-            bound = self._server.add_insecure_port(address(host, port))
+            if certificate is None:
+                bound = self._server.add_insecure_port(address(host, port))
+            else:
+                credentials = server_credentials(certificate)
+                bound = self._server.add_secure_port(address(host, port), credentials)
         except RuntimeError:  # its text only points to gRPC's log
+            if certificate is not None:  # the address itself is free
+                raise ConfigError(
+                    f"{section}.tls: gRPC cannot use this certificate; give one with an RSA, an "
+                    "ECDSA (P-256, P-384, P-521) or an Ed25519 key"
+                ) from None
             raise refusal(section, host, port, "cannot be listened on") from None
         await self._server.start()
         return address(host, bound)

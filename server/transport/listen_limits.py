@@ -42,6 +42,7 @@ class ListenLimits:
     idle_seconds   the time without calls after which a connection closes
     reply_seconds  for a client to read a reply
     reflection     whether it answers gRPC reflection
+    tokens         whether calls of the service must show one
     """
 
     receive_bytes: int
@@ -53,6 +54,7 @@ class ListenLimits:
     idle_seconds: float
     reply_seconds: float
     reflection: bool
+    tokens: bool
 
     @classmethod
     def of(cls, config: ServingConfig) -> "ListenLimits":
@@ -67,6 +69,7 @@ class ListenLimits:
             idle_seconds=listen.idle_seconds,
             reply_seconds=listen.reply_seconds,
             reflection=listen.reflection,
+            tokens=listen.token_file is not None,
         )
 
     def options(self) -> Options:

@@ -13,6 +13,7 @@ from grace.server.observe.logs import LOGGER
 from grace.server.observe.metrics_page import MetricsPage
 from grace.server.transport.addresses import address, fault_of, refusal
 from grace.server.transport.admin import Admin
+from grace.server.transport.credentials import Credentials
 from grace.server.transport.front_end import FrontEnd
 from grace.server.transport.grpc_listener import GrpcListener
 from grace.server.transport.listen_limits import ListenLimits
@@ -43,11 +44,13 @@ class Listeners:
         front_end: FrontEnd,
         admin: Admin,
         died: Callable[[], None],
+        credentials: Credentials,
         settle_seconds: float = 0.2,
     ) -> None:
         self._config = config
         self._settle_seconds = settle_seconds
         self._front_end = front_end
+        self._credentials = credentials
         services = DESCRIPTOR.services_by_name
         limits = ListenLimits.of(config)
         self._clients: GrpcListener | Relays
@@ -62,8 +65,9 @@ class Listeners:
     async def open(self, registry: CollectorRegistry) -> Addresses:
         """Bind all three and answer on them, health with NOT_SERVING."""
         listen, admin, metrics = self._config.listen, self._config.admin, self._config.metrics
-        retrieve = await self._clients.open("listen", listen.host, listen.port)
-        operators = await self._operators.open("admin", admin.host, admin.port)
+        credentials = self._credentials
+        retrieve = await self._clients.open("listen", listen.host, listen.port, credentials.listen)
+        operators = await self._operators.open("admin", admin.host, admin.port, credentials.admin)
         try:
             self._page = MetricsPage(metrics.host, metrics.port, registry)
         except (OSError, UnicodeError) as error:

@@ -29,6 +29,7 @@ from grace.server.transport.front_end import Call, FrontEnd
 from grace.server.transport.grpc_listener import Trailers
 from grace.server.transport.listen_limits import ListenLimits
 from grace.server.transport.relay import IGNORED
+from grace.server.transport.tls import CertificateFiles
 
 REAP_SECONDS = 5.0
 """How long a process may take to end once its end of the link is closed."""
@@ -58,7 +59,9 @@ class Relays:
     program: Sequence[str] = ("-m", "grace.server.transport.relay")
     _relays: list["_Relay"] = field(default_factory=list, init=False)
 
-    async def open(self, section: str, host: str, port: int) -> str:
+    async def open(
+        self, section: str, host: str, port: int, certificate: CertificateFiles | None = None
+    ) -> str:
         """Start the processes and wait until they listen; `host:port` with the port they have."""
         if sys.platform != "linux":
             raise ConfigError(
@@ -73,7 +76,8 @@ class Relays:
                     process = _start(self.program, (theirs.fileno(), *astuple(self.limits)))
                 relay = _Relay(f"{number} of {self.count}", process, link, self)
                 self._relays.append(relay)
-            where = {"section": section, "host": host, "port": held}
+            tls = None if certificate is None else tuple(map(str, certificate.paths))
+            where = {"section": section, "host": host, "port": held, "tls": tls}
             try:
                 async with asyncio.timeout(self.start_seconds):
                     opened = (relay.order("open", where) for relay in self._relays)
@@ -197,7 +201,9 @@ class _RelayedCall:
         self._callbacks: list[Callable[[Any], None]] = []
         self.unread = False
         given = RelayedMessage.unpack(body)
-        call = Call(given.message, given.arrived, given.deadline, given.connection)
+        call = Call(
+            given.message, given.arrived, given.deadline, given.connection, given.authorization
+        )
         front_end.opened(call, self)  # now: the next frame may be the end of another call
         self._task = asyncio.create_task(self._answer(front_end, call))
 

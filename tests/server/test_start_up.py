@@ -23,6 +23,7 @@ from grace.model.checkpoints.init import write_random
 from grace.server.engine.serving_pair import require_numbered_ids, require_numbered_places
 from grace.server.life_cycle import SWITCH_SECONDS
 from grace.server.start_up import require_device, require_folder_of, too_little_memory
+from support.certificates import Authority
 from support.command import plain_environment
 from support.in_process import invoke_grace
 from support.pipeline_cases import GENERATION
@@ -55,6 +56,7 @@ sys.exit(life_cycle.serve(load_serving_config(Path(good[0]))))
 # What causes the fault, and the pieces of the one line in their order. {} is a folder.
 TAKEN = "address already in use; choose"
 SHORT = {"default_profile": "short", "profiles": {"short": {"beams": [1, 4, 4], "num_sids": 4}}}
+TLS = {"certificate": "{}/own.pem", "key": "{}/own.key"}
 FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
     "no-snapshots": ({"snapshots": "{}/nowhere"}, ("snapshots: ", "nowhere", ";")),
     "damaged": (
@@ -111,6 +113,26 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
         {"listen": {"host": "203.0.113.7", "front_ends": 2}},
         ("listen: 203.0.113.7:0: cannot assign requested address; choose",),
     ),
+    "open-admin": (
+        {"admin": {"host": "0.0.0.0"}},
+        ("open-admin.yaml: admin.host: 0.0.0.0 is beyond loopback", "give admin.tls with client_"),
+    ),
+    "open-admin-over-tls": (
+        {"admin": {"host": "::", "tls": TLS}},
+        ("admin.host: :: is beyond loopback, ", "; give admin.tls with client_ca, or listen on"),
+    ),
+    "no-certificate": (
+        {"listen": {"tls": {**TLS, "certificate": "{}/nowhere.pem"}}},
+        ("no-certificate.yaml: listen.tls.certificate: ", "nowhere.pem: no such file", "; name a"),
+    ),
+    "other-key": (
+        {"admin": {"tls": {**TLS, "key": "{}/other.key"}}},
+        ("admin.tls.key: ", "other.key: another key than that of admin.tls.certificate", "; give"),
+    ),
+    "no-tokens": (
+        {"listen": {"token_file": "{}/own.key"}},
+        ("listen.token_file: ", "own.key: line 1 has characters", "; give a token a line"),
+    ),
     "replaced": (
         {"snapshots": "nowhere", "device": "abacus"},
         ("replaced.yaml with --port ", " --device cpu: listen: 127.0.0.1:", TAKEN),
@@ -128,6 +150,8 @@ def write_faulty(files: ServingFiles, folder: Path) -> None:
     (folder / "no-weights" / WEIGHTS).unlink()
     other = replace(model_spec(), sid_space="other-1")
     write_random(other, folder / "other", 1, torch.float32)
+    for name in ("own", "other"):
+        Authority(folder, name).issue(name)
     (folder / "bad.jsonl").write_text('{"request_id": "one"}\n{"no_such_field": 1}\n')
 
 

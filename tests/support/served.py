@@ -15,6 +15,7 @@ from grace.configs.serving import (
     ListenConfig,
     MetricsConfig,
     ServingConfig,
+    TlsConfig,
 )
 from grace.proto.retrieval_pb2 import RetrieveResponse
 from grace.server.messages import Answer, PendingRequest
@@ -22,6 +23,7 @@ from grace.server.observe.metrics import LoopLag, Metrics
 from grace.server.scheduling.pipeline import Pipeline
 from grace.server.server_state import Phase, ServerState
 from grace.server.transport.admin import Admin
+from grace.server.transport.credentials import Credentials
 from grace.server.transport.front_end import FrontEnd
 from grace.server.transport.listeners import Listeners
 from support.pipeline_cases import GENERATION
@@ -37,6 +39,8 @@ PADDING = "x" * 65_536  # of every reply, unless a test asks for less
 
 class Echo:
     """A pipeline that answers when the test says so, at once by default."""
+
+    waiting = in_flight = 0
 
     def __init__(self, padding: str) -> None:
         self.padding = padding
@@ -72,6 +76,8 @@ class Service:
         front_ends: int = 0,
         settle_seconds: float = 0.2,
         padding: str = PADDING,
+        tls: TlsConfig | None = None,
+        token_file: Path | None = None,
         **listen: float,
     ) -> None:
         config = ServingConfig(
@@ -79,7 +85,12 @@ class Service:
             checkpoint=Path(),
             generation=GENERATION,
             listen=ListenConfig(
-                port=0, reply_seconds=reply_seconds, front_ends=front_ends, **listen
+                port=0,
+                tls=tls,
+                token_file=token_file,
+                reply_seconds=reply_seconds,
+                front_ends=front_ends,
+                **listen,
             ),
             admin=AdminConfig(port=0),
             metrics=MetricsConfig(port=0),
@@ -87,12 +98,17 @@ class Service:
         )
         self.state, self.pipeline, self.died = ServerState(), Echo(padding), asyncio.Event()
         self.metrics = Metrics(self.state, LoopLag(), torch.device("cpu"))
-        self.front_end = FrontEnd(self.state, limits, GENERATION, self.metrics)
+        self.credentials = Credentials(config, self.metrics)
+        self.front_end = FrontEnd(
+            self.state, limits, GENERATION, self.metrics, tokens=self.credentials.tokens
+        )
         self.pipeline.front_end = self.front_end
         self.state.pipeline = cast("Pipeline", self.pipeline)
         self.state.phase, self.state.takes = Phase.SERVING, True
-        admin = Admin(self.state, config)
-        self.listeners = Listeners(config, self.front_end, admin, self.died.set, settle_seconds)
+        admin, died = Admin(self.state, config), self.died.set
+        self.listeners = Listeners(
+            config, self.front_end, admin, died, self.credentials, settle_seconds
+        )
         self.address = ""
 
     def count(self, name: str, **labels: str) -> float:
