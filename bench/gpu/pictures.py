@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from matplotlib.figure import Figure
-
+from grace.bench.figures import Figure
 from grace.bench.gpu.published import LADDER
 from grace.bench.load.client import STAGES
 from grace.bench.load.timeline import Slice, read_timeline

@@ -2,11 +2,13 @@
 
 As in ghz, durations are nanoseconds, a detail's timestamp is the end of its call, and the average
 and the rate count every call; all other latencies are of calls that ended OK. Unlike ghz's,
-latencies count from when a call was due, and a call that the client withdrew is no error.
+latencies count from when a call was due, and a call that the client withdrew is no error. A summary
+also finds the calls that ghz withdrew.
 """
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ import numpy as np
 
 from grace.bench.load.client import STAGES, Call, Load, LoadRun, OpenLoop
 from grace.configs.errors import InputError
+from grace.server.errors import draining, not_ready
 
 PERCENTAGES = (10, 25, 50, 75, 90, 95, 99)
 SHOWN_PERCENTAGES = (50, 90, 95, 99)
@@ -27,6 +30,12 @@ CALL = "grace.v1.AdsRetrieval.Retrieve"
 
 LATENESS_LIMIT = 0.005
 LATENESS_SHARE = 0.1
+
+REQUEST_FAULTS = ("InvalidArgument", "FailedPrecondition")
+"""Statuses with which a server refuses what a request says."""
+
+GHZ_CLOSED = ("use of closed network connection", "client connection is closing")
+"""In the errors of calls that were under way when ghz closed its connections, its default end."""
 
 
 def percentile(ascending: Sequence[float], percentage: float) -> float:
@@ -41,23 +50,53 @@ def invalid_because(run: LoadRun) -> str | None:
     Every latency includes the client's lateness. So the P99 of lateness may be at most 5 ms, or a
     tenth of the P99 of latency if that is more.
     """
-    if not run.calls:
-        return "no call was made; give a higher rate or more seconds"
+    calls = run.calls
     # A server that refuses a call gives a reason.
-    if lost := [call for call in run.calls if call.status == "Unavailable" and not call.reason]:
-        first = min(call.ended for call in lost)
-        return (
-            f"the server went away: {len(lost):,} of {len(run.calls):,} calls found no server or "
-            f"lost it, the first {first:.1f} s after the begin; its log says why"
-        )
-    lateness = percentile(sorted(call.lateness for call in run.calls), 99)
-    latency = percentile(sorted(call.latency for call in run.calls), 99)
+    lost = [call.ended for call in calls if call.status == "Unavailable" and not call.reason]
+    failed = [call for call in calls if call.error]
+    fault = _fault_of_calls(
+        Counter(call.status for call in calls if call.status == "OK" or call.error),
+        len(calls),
+        len(lost),
+        f", the first {min(lost):.1f} s after the begin" if lost else "",
+        Counter(call.reason or call.status for call in failed),
+    )
+    if fault is not None:
+        return fault
+    lateness = percentile(sorted(call.lateness for call in calls), 99)
+    latency = percentile(sorted(call.latency for call in calls), 99)
     allowed = max(LATENESS_LIMIT, LATENESS_SHARE * latency)
     if lateness > allowed:
         return (
             f"the client was the limit: 1 % of its calls were {lateness * 1e3:.1f} ms late or "
             f"more, and {allowed * 1e3:.1f} ms is allowed; lower the rate, free a core or give "
             "more --processes"
+        )
+    return None
+
+
+def _fault_of_calls(
+    ended: Mapping[str, int], count: int, lost: int, first: str, reasons: Mapping[str, int]
+) -> str | None:
+    """Return why calls with these ends measure nothing, or None.
+
+    ended    the calls by status, without those that the client withdrew
+    lost     those that found no server or lost it
+    first    when the first one did, if that is known
+    reasons  the failed calls by reason, or by status
+    """
+    if not count:
+        return "no call was made; give a higher rate or more seconds"
+    if lost:
+        return (
+            f"the server went away: {lost:,} of {count:,} calls found no server or lost "
+            f"it{first}; its log says why"
+        )
+    if ended and set(ended) <= set(REQUEST_FAULTS):
+        reason, most = max(reasons.items(), key=lambda item: item[1])
+        return (
+            f"the server refused every request, {most:,} of {count:,} with {reason}; give "
+            "requests that are for its catalogue and its model"
         )
     return None
 
@@ -233,9 +272,10 @@ def _summary(result: Mapping[str, Any]) -> RunSummary:
     details = result["details"] or []
     statuses: Mapping[str, int] = result["statusCodeDistribution"]
     count, ok = result["count"], statuses.get("OK", 0)
-    # ghz cancels what is under way at its end, and no server answers with Canceled.
-    withdrawn = own.get("withdrawn", statuses.get("Canceled", 0))
-    failures = {name: n for name, n in statuses.items() if name not in ("OK", "Canceled")}
+    if own:
+        withdrawn, reasons, invalid = own["withdrawn"], own["reasons"], own["invalid_because"]
+    else:
+        withdrawn, reasons, invalid = _ends_of_ghz(statuses, result.get("errorDistribution") or {})
     good = sorted(call["latency"] / 1e6 for call in details if call["status"] == "OK")
     # A closed loop, and ghz without --rps, offer as many calls as they can make.
     offered = own.get("offered_rps") or result["options"].get("rps") or result["rps"]
@@ -250,8 +290,34 @@ def _summary(result: Mapping[str, Any]) -> RunSummary:
         withdrawn=withdrawn,
         latency_ms={p: percentile(good, p) for p in SHOWN_PERCENTAGES} if good else {},
         slowest_ms=result["slowest"] / 1e6,
-        reasons=own.get("reasons", failures),
+        reasons=reasons,
         stages_ms={name: measured[name]["p50"] for name in parts if measured.get(name)},
         late_ms=measured["lateness"]["p99"] if measured.get("lateness") else None,
-        invalid_because=own.get("invalid_because"),
+        invalid_because=invalid,
     )
+
+
+def _ends_of_ghz(
+    statuses: Mapping[str, int], errors: Mapping[str, int]
+) -> tuple[int, Mapping[str, int], str | None]:
+    """Return the number of calls that ghz withdrew at its end, the failed ones by status, and why
+    the run is not valid.
+
+    Such calls are Canceled, with which no server answers, or have the error of a connection that
+    ghz itself closed. No trailers are in the file: the text of a refusal shows that it is one.
+    """
+    closed = Counter[str]()
+    lost = 0
+    refusals = (not_ready().text, draining().text)
+    for text, number in errors.items():
+        found = re.search(r"code = (\w+) ", text)
+        status = found[1] if found else ""
+        if any(sign in text for sign in GHZ_CLOSED):
+            closed[status] += number
+        elif status == "Unavailable" and not any(each in text for each in refusals):
+            lost += number
+    closed["Canceled"] = statuses.get("Canceled", 0)
+    ended = +(Counter(statuses) - closed)
+    failed = {status: number for status, number in ended.items() if status != "OK"}
+    fault = _fault_of_calls(ended, sum(statuses.values()), lost, "", failed)
+    return closed.total(), failed, fault

@@ -2,8 +2,8 @@
 
     python -m grace.bench.load.report build/load/rate-*.json --out build/load/report.html
 
-It reads results of `python -m grace.bench.load` and of ghz (--format json). Only this module of the
-package needs matplotlib, the extra `plots`.
+It reads results of `python -m grace.bench.load` and of ghz (--format json), and needs matplotlib,
+the extra `plots`.
 """
 
 import base64
@@ -12,9 +12,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
+from grace.bench.figures import Axes, Figure
 from grace.bench.load.client import FINISH_SECONDS
 from grace.bench.load.ghz import (
     LATENESS_LIMIT,
@@ -76,12 +74,13 @@ def main(arguments: Sequence[str]) -> None:
     print(f"{options.out}: {count} load{'' if count == 1 else 's'}")
 
 
-def write_report(results: Sequence[Path], out: Path) -> None:
-    """Write the page to `out` and its picture under the same name with .png."""
+def write_report(results: Sequence[Path], out: Path) -> Sequence[RunSummary]:
+    """Write the page to `out` and its picture under the same name with .png; return the runs."""
     runs = sorted(map(read_summary, results), key=lambda run: run.offered)
     picture = draw_loads(runs)
     out.write_text(_page(runs, picture), encoding="utf-8")
     out.with_suffix(".png").write_bytes(picture)
+    return runs
 
 
 def _page(runs: Sequence[RunSummary], picture: bytes) -> str:

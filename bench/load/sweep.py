@@ -4,12 +4,13 @@
     python -m grace.bench.load.sweep --out build/load --address HOST:PORT --data requests.jsonl
 
 Without an address it starts a server of the tiny catalogue. ghz makes the calls if it is installed,
-our own client if not.
+our own client if not. It exits with 1 if a rate's result is not valid.
 """
 
 import argparse
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -27,7 +28,7 @@ from grace.configs.errors import InputError
 _GHZ_CONFIG = Path(__file__).with_name("ghz.json")
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> int:
     parser = parser_of("grace.bench.load.sweep", __doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of the page and results")
     parser.add_argument("--address", help="HOST:PORT of a running server")
@@ -59,8 +60,12 @@ def main(arguments: Sequence[str]) -> None:
             print(f"a server of the tiny catalogue listens at {address}")
         results = [_load(address, data, rate, options) for rate in options.rates]
     page = options.out / "report.html"
-    write_report(results, page)
+    runs = write_report(results, page)
     print(f"{page}: the page; {page.with_suffix('.png')}: its pictures")
+    invalid = [run for run in runs if run.invalid_because]
+    for run in invalid:
+        print(f"error: {run.offered:g} calls/s: {run.invalid_because}", file=sys.stderr)
+    return 1 if invalid else 0
 
 
 def _load(address: str, data: Path, rate: int, options: argparse.Namespace) -> Path:
@@ -72,7 +77,13 @@ def _load(address: str, data: Path, rate: int, options: argparse.Namespace) -> P
         command += ["--connections", str(options.connections), "--duration", f"{options.seconds}s"]
         command += ["--timeout", f"{options.timeout_ms}ms", "--output", str(result), address]
         print(f"ghz: {rate} calls a second for {options.seconds} s")
-        subprocess.run(command, check=True)
+        done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+        if done.returncode:
+            said = done.stderr.strip().splitlines()[-1:] or ["it printed no error"]
+            raise InputError(
+                f"{address}: ghz ended with exit code {done.returncode}: {said[0]}; the server "
+                "must listen there, with listen.reflection"
+            )
     else:
         load = OpenLoop(rate, options.seconds)
         run_in_a_process(address, data, load, result, options.connections, options.timeout_ms)

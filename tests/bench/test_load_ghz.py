@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from grace.bench.load.ghz import (
 )
 from grace.bench.load.report import main
 from grace.configs.errors import InputError
+from grace.server.errors import draining
 
 BEGAN = datetime(2026, 1, 31, 12, tzinfo=UTC)
 TIMES = ServerTimes(queue=300, input=100, features=200, generate=3000, post=400)
@@ -155,6 +157,18 @@ def test_a_run_that_lost_its_server_says_so_and_does_not_blame_the_client() -> N
     assert invalid_because(run_of(ok(0.5, 0.02), refused)) is None
 
 
+WRONG = Call(1.0, 1.0, 1.001, "FailedPrecondition", "wrong_sid_space", "sid_space: another")
+
+
+def test_a_run_whose_requests_the_server_refuses_blames_them_and_not_the_client() -> None:
+    late = [replace(WRONG, sent=1.02, ended=1.021) for _ in range(3)]
+    fault = invalid_because(run_of(*late))
+    assert fault is not None
+    assert fault.startswith("the server refused every request, 3 of 3 with wrong_sid_space")
+    assert "the client" not in fault
+    assert invalid_because(run_of(*(ok(i / 100, 0.02) for i in range(98)), WRONG)) is None
+
+
 def test_a_run_without_calls_says_so_and_makes_a_result() -> None:
     result = load_result(run_of(), LOAD, 4, None)
     assert result["count"] == 0
@@ -217,6 +231,70 @@ def test_a_result_of_ghz_is_summarized(tmp_path: Path) -> None:
     assert summary.latency_ms == {50: 11, 90: 12, 95: 12, 99: 12}
     assert summary.reasons == {"Unavailable": 1}
     assert summary.late_ms is None
+
+
+def ghz_error(status: str, text: str) -> str:
+    return f"rpc error: code = {status} desc = {text}"
+
+
+def closed_by_ghz(port: int) -> str:
+    ends = f"127.0.0.1:{port}->127.0.0.1:50051"
+    text = f"error reading from server: read tcp {ends}: use of closed network connection"
+    return ghz_error("Unavailable", text)
+
+
+CLOSED_BY_GHZ = {closed_by_ghz(4001): 2, closed_by_ghz(4002): 2}
+REFUSED = "connection error: dial tcp 127.0.0.1:1: connect: connection refused"
+
+
+def test_calls_that_ghz_cut_at_its_default_end_are_withdrawn_and_none_failed(
+    tmp_path: Path,
+) -> None:
+    """A timed run closes the connections, with up to one call on each of its workers."""
+    closing = {ghz_error("Canceled", "grpc: the client connection is closing"): 3}
+    summary = read_summary(
+        write_ghz(
+            tmp_path,
+            count=20,
+            statusCodeDistribution={"OK": 13, "Unavailable": 4, "Canceled": 3},
+            errorDistribution={**CLOSED_BY_GHZ, **closing},
+        )
+    )
+    assert (summary.ok, summary.failed, summary.withdrawn) == (13, 0, 7)
+    assert (summary.reasons, summary.invalid_because) == ({}, None)
+
+
+@pytest.mark.parametrize(
+    ("ends", "errors", "fault"),
+    [
+        ({}, {}, "no call was made"),
+        (
+            {"Unavailable": 9},
+            {ghz_error("Unavailable", REFUSED): 9},
+            "the server went away: 9 of 9 calls found no server or lost it; its log",
+        ),
+        (
+            {"OK": 3, "Unavailable": 6},
+            {ghz_error("Unavailable", "error reading from server: EOF"): 2, **CLOSED_BY_GHZ},
+            "the server went away: 2 of 9 calls",
+        ),
+        ({"OK": 3, "Unavailable": 2}, {ghz_error("Unavailable", draining().text): 2}, None),
+        (
+            {"FailedPrecondition": 7, "InvalidArgument": 2},
+            {ghz_error("FailedPrecondition", "x"): 7, ghz_error("InvalidArgument", "y"): 2},
+            "the server refused every request, 7 of 9 with FailedPrecondition",
+        ),
+        ({"ResourceExhausted": 9}, {ghz_error("ResourceExhausted", "wait"): 9}, None),
+    ],
+)  # fmt: skip
+def test_a_ghz_run_that_measures_nothing_is_not_valid(
+    ends: dict[str, int], errors: dict[str, int], fault: str | None, tmp_path: Path
+) -> None:
+    count = sum(ends.values())
+    given = {"statusCodeDistribution": ends, "errorDistribution": errors}
+    found = read_summary(write_ghz(tmp_path, count=count, **given)).invalid_because
+    assert (found or "").startswith(fault or "")
+    assert (found is None) == (fault is None)
 
 
 def test_a_ghz_run_in_which_no_call_ended_is_summarized(tmp_path: Path) -> None:
