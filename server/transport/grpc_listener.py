@@ -69,7 +69,8 @@ class GrpcContext:
         self, code: grpc.StatusCode, details: str, trailing_metadata: Trailers
     ) -> NoReturn:
         self.replies()
-        return await self._context.abort(code, details, trailing_metadata)
+        await self._context.abort(code, details, trailing_metadata)
+        raise AssertionError("gRPC's abort raises")
 
     def _give_up(self) -> None:
         self.unread = True

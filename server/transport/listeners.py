@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from prometheus_client import CollectorRegistry
 
@@ -11,12 +11,15 @@ from grace.configs.serving import ServingConfig
 from grace.proto.retrieval_pb2 import DESCRIPTOR
 from grace.server.observe.logs import LOGGER
 from grace.server.observe.metrics_page import MetricsPage
+from grace.server.server_state import ServerState
 from grace.server.transport.addresses import address, fault_of, refusal
 from grace.server.transport.admin import Admin
 from grace.server.transport.front_end import FrontEnd
 from grace.server.transport.grpc_listener import GrpcListener
 from grace.server.transport.listen_limits import ListenLimits
 from grace.server.transport.relays import Relays
+
+ADMIN_CONNECTIONS = 64
 
 _LOG = logging.getLogger(LOGGER)
 
@@ -56,16 +59,17 @@ class Listeners:
         else:
             methods = {"Retrieve": front_end.retrieve}
             self._clients = GrpcListener(services["AdsRetrieval"], methods, limits)
-        self._operators = GrpcListener(services["Admin"], {"GetStatus": admin.get_status}, limits)
+        few = replace(limits, connections=ADMIN_CONNECTIONS)
+        self._operators = GrpcListener(services["Admin"], {"GetStatus": admin.get_status}, few)
         self._page: MetricsPage | None = None
 
-    async def open(self, registry: CollectorRegistry) -> Addresses:
+    async def open(self, registry: CollectorRegistry, state: ServerState) -> Addresses:
         """Bind all three and answer on them, health with NOT_SERVING."""
         listen, admin, metrics = self._config.listen, self._config.admin, self._config.metrics
         retrieve = await self._clients.open("listen", listen.host, listen.port)
         operators = await self._operators.open("admin", admin.host, admin.port)
         try:
-            self._page = MetricsPage(metrics.host, metrics.port, registry)
+            self._page = MetricsPage(metrics.host, metrics.port, registry, state)
         except (OSError, UnicodeError) as error:
             raise refusal("metrics", metrics.host, metrics.port, fault_of(error)) from None
         addresses = Addresses(retrieve, operators, address(metrics.host, self._page.port))

@@ -111,7 +111,8 @@ def served(
     async def serve() -> None:
         service = Service(limits or LimitsConfig(), **settings)
         try:
-            service.address = (await service.listeners.open(service.metrics.registry)).retrieve
+            opening = service.listeners.open(service.metrics.registry, service.state)
+            service.address = (await opening).retrieve
             async with grpc.aio.insecure_channel(service.address) as channel:
                 await use(service, channel.unary_unary(METHOD))
         finally:
