@@ -60,8 +60,8 @@ class ServiceError(Exception):
             self.trailers += (("grpc-retry-pushback-ms", str(milliseconds)),)
 
 
-def malformed() -> ServiceError:
-    return ServiceError("malformed", "the bytes are not a grace.v1.RetrieveRequest")
+def malformed(message: str = "RetrieveRequest") -> ServiceError:
+    return ServiceError("malformed", f"the bytes are not a grace.v1.{message}")
 
 
 def invalid_field(field: str, fault: str) -> ServiceError:

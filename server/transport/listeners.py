@@ -21,6 +21,9 @@ from grace.server.transport.relays import Relays
 
 ADMIN_CONNECTIONS = 64
 
+QUIET_SECONDS = 2.0
+"""The most time that a server which closes waits for clients to stop calling."""
+
 _LOG = logging.getLogger(LOGGER)
 
 
@@ -60,7 +63,7 @@ class Listeners:
             methods = {"Retrieve": front_end.retrieve}
             self._clients = GrpcListener(services["AdsRetrieval"], methods, limits)
         few = replace(limits, connections=ADMIN_CONNECTIONS)
-        self._operators = GrpcListener(services["Admin"], {"GetStatus": admin.get_status}, few)
+        self._operators = GrpcListener(services["Admin"], admin.methods, few)
         self._page: MetricsPage | None = None
 
     async def open(self, registry: CollectorRegistry, state: ServerState) -> Addresses:
@@ -84,9 +87,10 @@ class Listeners:
 
     async def finish_calls(self, seconds: float) -> bool:
         """Serve no new calls and give the others some time. Whether all ended within it."""
-        # The front end refuses what is on its way here, with a reason: gRPC, once it is closing,
-        # would drop some of it as cancelled.
+        # The front end refuses what is on its way here, with a reason. gRPC, once it is closing,
+        # ends calls that the event loop has not seen yet as cancelled.
         await asyncio.sleep(self._settle_seconds)
+        await self._front_end.until_quiet(self._settle_seconds, QUIET_SECONDS)
         closing = asyncio.create_task(self._clients.close(seconds + self._settle_seconds))
         idle = asyncio.create_task(self._front_end.until_idle())
         await asyncio.wait((idle,), timeout=seconds)
