@@ -63,7 +63,7 @@ class Echo:
 
 
 class Service:
-    """Listeners and front end; `died` is set if a relay dies. `listen` is more of ListenConfig."""
+    """Listeners and front end; `died` is set if a relay dies."""
 
     def __init__(
         self,
@@ -72,14 +72,19 @@ class Service:
         front_ends: int = 0,
         settle_seconds: float = 0.2,
         padding: str = PADDING,
-        **listen: float,
+        connection_seconds: float = 300.0,
+        idle_seconds: float = 60.0,
     ) -> None:
         config = ServingConfig(
             snapshots=Path(),
             checkpoint=Path(),
             generation=GENERATION,
             listen=ListenConfig(
-                port=0, reply_seconds=reply_seconds, front_ends=front_ends, **listen
+                port=0,
+                reply_seconds=reply_seconds,
+                front_ends=front_ends,
+                connection_seconds=connection_seconds,
+                idle_seconds=idle_seconds,
             ),
             admin=AdminConfig(port=0),
             metrics=MetricsConfig(port=0),
