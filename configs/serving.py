@@ -13,6 +13,7 @@ from grace.configs.sections import load_section
 from grace.configs.yaml_loader import read_yaml
 
 PrecisionSetting: TypeAlias = Literal["auto", "fp32", "bf16", "fp16"]
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 MAX_PORT = 65535
 MAX_FRONT_ENDS = 32
@@ -166,9 +167,7 @@ class LogsConfig:
     format: Annotated[Literal["text", "json"], "text for people, or one JSON object a line"] = (
         "text"
     )
-    level: Annotated[
-        Literal["debug", "info", "warning", "error"], "the lowest level that is written"
-    ] = "info"
+    level: Annotated[LogLevel, "the lowest level that is written"] = "info"
     requests: Annotated[bool, "a line for every request: id, code, reason, timings"] = False
 
 

@@ -74,8 +74,8 @@ def unauthenticated() -> ServiceError:
     return ServiceError("unauthenticated", f"{text}, with a token of its listen.token_file")
 
 
-def malformed() -> ServiceError:
-    return ServiceError("malformed", "the bytes are not a grace.v1.RetrieveRequest")
+def malformed(message: str = "RetrieveRequest") -> ServiceError:
+    return ServiceError("malformed", f"the bytes are not a grace.v1.{message}")
 
 
 def invalid_field(field: str, fault: str, logged: str | None = None) -> ServiceError:

@@ -42,6 +42,7 @@ from grace.server.server_state import Phase, ServerState
 from grace.server.stages.stages import STAGES, Stages
 from grace.server.start_up import (
     load_and_warm_up,
+    require_descriptors,
     require_device,
     require_distinct_addresses,
     require_folder_of,
@@ -88,6 +89,7 @@ def serve(
         try:
             require_distinct_addresses(config)
             require_guarded_admin(config)
+            require_descriptors(config.limits.connections)
             device = require_device(config.device)
             precision_of(config.precision, device)
             requests = warm_up_requests(config.warm_up, config.limits, config.generation)
@@ -168,7 +170,7 @@ class Server:
         watches = [asyncio.create_task(self._lag.watch())]
         watches.append(asyncio.create_task(self._credentials.watch()))
         try:
-            await self._listeners.open(self._metrics.registry)
+            await self._listeners.open(self._metrics.registry, self._state)
             # Only now: gRPC's thread, which has been started, would inherit the name.
             name_this_thread("grace-loop")
             pair = await self._load()

@@ -1,5 +1,6 @@
 """The checks and the loading before the server is ready, and the line that words their faults."""
 
+import resource
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -29,6 +30,26 @@ from grace.server.transport.addresses import is_loopback
 
 _MEMORY_WORDS = ("out of memory", "allocate", "ALLOC_FAILED")
 """The words by which torch, CUDA, cuBLAS and numpy report too little memory."""
+
+OTHER_DESCRIPTORS = 256
+"""What a process opens besides the connections of clients: files, libraries, Admin, metrics."""
+
+
+def require_descriptors(connections: int) -> None:
+    """Raise this process's limit of descriptors as far as it needs and may, or refuse the start.
+
+    Relays inherit the limit. At the limit, gRPC could not accept connections, and says so to none.
+    """
+    needed = connections + OTHER_DESCRIPTORS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise ConfigError(
+            f"limits.connections: {connections} connections need {needed} descriptors, and this "
+            f"process may have {hard} (RLIMIT_NOFILE): raise that (ulimit -Hn, systemd's "
+            f"LimitNOFILE, docker's --ulimit nofile), or lower limits.connections"
+        )
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def require_device(name: str) -> torch.device:

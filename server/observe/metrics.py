@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import Metric
 
 from grace.configs.marked_text import rewrite
@@ -69,6 +69,7 @@ class Metrics:
         self._make_counters()
         self._make_histograms()
         self._make_gauges(state, lag, device)
+        ProcessCollector(registry=self.registry)
 
     def ended(self, seconds: float, slack: float | None, error: ServiceError | None) -> None:
         """A call has ended: `seconds` after it came in, `slack` before its deadline, if any."""

@@ -17,6 +17,7 @@ _TIMES = struct.Struct("<ddBH")
 _HEADER = struct.Struct("<IB3xQ")
 _SOCKET_BYTES = 4 << 20  # a batch's replies, unless the system allows less
 _READER_BYTES = 1 << 20
+_FLUSH_SECONDS = 10.0
 MAX_CONNECTION_BYTES = 255
 MAX_AUTHORIZATION_BYTES = 65_535
 
@@ -29,9 +30,11 @@ class Kind(IntEnum):
                             the caller did not read the reply in time: a byte, 1 if so
                    DONE     the relay carried out the order: its fault, or empty
                    LOG      a line for the log: {level, ...}
+                   PONG     the answer to a PING
     from a server: ORDER    a method of the relay's GrpcListener to call: [name, arguments]
                    REPLY    the call's reply
                    FAILURE  the call's failure: [code, details, trailers]
+                   PING     asks whether the relay's event loop runs
     """
 
     CALL = 1
@@ -41,6 +44,8 @@ class Kind(IntEnum):
     ORDER = 5
     REPLY = 6
     FAILURE = 7
+    PING = 8
+    PONG = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,11 @@ class Link:
         self.send(kind, number, json.dumps(facts).encode())
 
     async def close(self) -> None:
-        """Send the rest, and close."""
+        """Send the rest, if the other end reads it in time, and close."""
         self._writer.close()
-        with suppress(ConnectionError):
-            await self._writer.wait_closed()
+        try:
+            async with asyncio.timeout(_FLUSH_SECONDS):
+                with suppress(ConnectionError):
+                    await self._writer.wait_closed()
+        except TimeoutError:
+            self._writer.transport.abort()

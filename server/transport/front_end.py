@@ -91,8 +91,15 @@ class FrontEnd:
         self._tokens = tokens
         self._loop = asyncio.get_running_loop()
         self._unread = 0
+        self._latest = -math.inf  # when a call came in
         self._idle = asyncio.Event()
         self._idle.set()
+
+    async def until_quiet(self, seconds: float, most: float) -> None:
+        """Wait until no call has come in for `seconds`, but not longer than `most`."""
+        end = perf_counter() + most
+        while (now := perf_counter()) < min(end, self._latest + seconds):
+            await asyncio.sleep(min(end, self._latest + seconds) - now)
 
     async def until_idle(self) -> None:
         """Wait until every call has ended: its reply was sent, or was not read in time."""
@@ -112,6 +119,7 @@ class FrontEnd:
         """Count a call as open until its context is done. Call this as soon as the call comes in,
         before `answer`: the calls that are open now decide whether it is one too many."""
         self._state.open_calls += 1
+        self._latest = perf_counter()
         self._idle.clear()
         context.add_done_callback(partial(self._closed, call.connection))
         call.surplus = self._state.open_calls > self._limits.open_calls

@@ -69,7 +69,8 @@ class GrpcContext:
         self, code: grpc.StatusCode, details: str, trailing_metadata: Trailers
     ) -> NoReturn:
         self.replies()
-        return await self._context.abort(code, details, trailing_metadata)
+        await self._context.abort(code, details, trailing_metadata)
+        raise AssertionError("gRPC's abort raises")
 
     def _give_up(self) -> None:
         self.unread = True
@@ -94,6 +95,7 @@ class GrpcListener:
         assert set(methods) == set(service.methods_by_name), service.full_name
         self._shares_port = shares_port
         self._health = Health((service.full_name,))
+        self._changing = asyncio.Lock()  # gRPC crashes if a server is stopped while it starts
         remember_creators(asyncio.get_running_loop())
         self._server = grpc.aio.server(
             options=(("grpc.so_reuseport", int(shares_port)), *limits.options())
@@ -133,7 +135,8 @@ class GrpcListener:
                     "ECDSA (P-256, P-384, P-521) or an Ed25519 key"
                 ) from None
             raise refusal(section, host, port, "cannot be listened on") from None
-        await self._server.start()
+        async with self._changing:
+            await self._server.start()
         return address(host, bound)
 
     async def set_health(self, *, serving: bool) -> None:
@@ -141,6 +144,8 @@ class GrpcListener:
 
     async def close(self, seconds: float | None = None) -> None:
         """Take no new calls and give the others some time. A later call may shorten it."""
+        async with self._changing:
+            pass  # so it does not start now
         await self._server.stop(seconds)
 
 

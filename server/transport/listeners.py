@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from prometheus_client import CollectorRegistry
 
@@ -11,6 +11,7 @@ from grace.configs.serving import ServingConfig
 from grace.proto.retrieval_pb2 import DESCRIPTOR
 from grace.server.observe.logs import LOGGER
 from grace.server.observe.metrics_page import MetricsPage
+from grace.server.server_state import ServerState
 from grace.server.transport.addresses import address, fault_of, refusal
 from grace.server.transport.admin import Admin
 from grace.server.transport.credentials import Credentials
@@ -18,6 +19,11 @@ from grace.server.transport.front_end import FrontEnd
 from grace.server.transport.grpc_listener import GrpcListener
 from grace.server.transport.listen_limits import ListenLimits
 from grace.server.transport.relays import Relays
+
+ADMIN_CONNECTIONS = 64
+
+QUIET_SECONDS = 2.0
+"""The most time that a server which closes waits for clients to stop calling."""
 
 _LOG = logging.getLogger(LOGGER)
 
@@ -59,17 +65,18 @@ class Listeners:
         else:
             methods = {"Retrieve": front_end.retrieve}
             self._clients = GrpcListener(services["AdsRetrieval"], methods, limits)
-        self._operators = GrpcListener(services["Admin"], {"GetStatus": admin.get_status}, limits)
+        few = replace(limits, connections=ADMIN_CONNECTIONS)
+        self._operators = GrpcListener(services["Admin"], admin.methods, few)
         self._page: MetricsPage | None = None
 
-    async def open(self, registry: CollectorRegistry) -> Addresses:
+    async def open(self, registry: CollectorRegistry, state: ServerState) -> Addresses:
         """Bind all three and answer on them, health with NOT_SERVING."""
         listen, admin, metrics = self._config.listen, self._config.admin, self._config.metrics
         credentials = self._credentials
         retrieve = await self._clients.open("listen", listen.host, listen.port, credentials.listen)
         operators = await self._operators.open("admin", admin.host, admin.port, credentials.admin)
         try:
-            self._page = MetricsPage(metrics.host, metrics.port, registry)
+            self._page = MetricsPage(metrics.host, metrics.port, registry, state)
         except (OSError, UnicodeError) as error:
             raise refusal("metrics", metrics.host, metrics.port, fault_of(error)) from None
         addresses = Addresses(retrieve, operators, address(metrics.host, self._page.port))
@@ -84,9 +91,10 @@ class Listeners:
 
     async def finish_calls(self, seconds: float) -> bool:
         """Serve no new calls and give the others some time. Whether all ended within it."""
-        # The front end refuses what is on its way here, with a reason: gRPC, once it is closing,
-        # would drop some of it as cancelled.
+        # The front end refuses what is on its way here, with a reason. gRPC, once it is closing,
+        # ends calls that the event loop has not seen yet as cancelled.
         await asyncio.sleep(self._settle_seconds)
+        await self._front_end.until_quiet(self._settle_seconds, QUIET_SECONDS)
         closing = asyncio.create_task(self._clients.close(seconds + self._settle_seconds))
         idle = asyncio.create_task(self._front_end.until_idle())
         await asyncio.wait((idle,), timeout=seconds)

@@ -105,6 +105,8 @@ class Relay:
                     self._resolve(number, body)
                 elif kind == Kind.FAILURE:
                     self._resolve(number, json.loads(body))
+                elif kind == Kind.PING:
+                    self._link.send(Kind.PONG, number)
                 else:
                     name, given = json.loads(body)
                     tasks.create_task(self._carry_out(number, orders[name](**given)))

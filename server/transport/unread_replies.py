@@ -7,7 +7,7 @@ grpc.aio's own loop refers to the latest call until there is another.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
 from typing import Any
 from weakref import ReferenceType, ref
@@ -41,7 +41,7 @@ def _end(task: _Task, creator: ReferenceType[_Task] | None, unread: Callable[[],
 
 def _make_task(
     loop: asyncio.AbstractEventLoop,
-    coroutine: Coroutine[Any, Any, Any],
+    coroutine: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
     *,
     context: Context | None = None,
     **named: Any,

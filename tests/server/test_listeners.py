@@ -226,3 +226,16 @@ def test_calls_on_their_way_to_a_server_that_drains_are_refused_with_a_reason(
         finishing.cancel()
 
     served(use, front_ends=front_ends, settle_seconds=50.0)
+
+
+def test_a_server_that_closes_waits_until_its_clients_have_stopped_calling() -> None:
+    async def use(service: Service, retrieve: Any) -> None:
+        quiet = service.front_end.until_quiet
+        await quiet(60.0, 60.0)  # none has called
+        assert await retrieve(b"")
+        waiting = asyncio.create_task(quiet(60.0, 60.0))
+        await quiet(60.0, 0.1)  # at most
+        assert not waiting.done()
+        waiting.cancel()
+
+    served(use)

@@ -276,6 +276,22 @@ def test_a_relay_that_hangs_is_killed_when_the_server_ends(
     assert death["end"] == "SIGKILL of the server's own: it did not end in time"
 
 
+def test_a_relay_that_hangs_while_the_server_serves_is_found_and_killed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def use(relays: Relays, service: Service) -> None:
+        await relays.open("listen", "127.0.0.1", 0)
+        await asyncio.sleep(0.2)
+        assert not service.died.is_set(), "a relay that runs answers"
+        hanging, _ = relays_of(os.getpid())
+        os.kill(hanging, signal.SIGSTOP)
+        await service.died.wait()
+
+    with_relays(use, beat_seconds=0.1)
+    (death,) = deaths(caplog)
+    assert death["end"] == "SIGKILL of the server's own: it did not answer for 1.5 s"
+
+
 @pytest.mark.parametrize(
     ("program", "fault"),
     [

@@ -1,6 +1,7 @@
 """A server that cannot start exits with 2, and one line names key, file and remedy."""
 
 import json
+import resource
 import shutil
 import socket
 import subprocess
@@ -22,7 +23,13 @@ from grace.model.checkpoints.checkpoint import WEIGHTS
 from grace.model.checkpoints.init import write_random
 from grace.server.engine.serving_pair import require_numbered_ids, require_numbered_places
 from grace.server.life_cycle import SWITCH_SECONDS
-from grace.server.start_up import require_device, require_folder_of, too_little_memory
+from grace.server.start_up import (
+    OTHER_DESCRIPTORS,
+    require_descriptors,
+    require_device,
+    require_folder_of,
+    too_little_memory,
+)
 from support.certificates import Authority
 from support.command import plain_environment
 from support.in_process import invoke_grace
@@ -295,6 +302,20 @@ def test_only_too_little_memory_gets_an_error_that_names_the_settings_to_lower(
     assert fault in text
     assert "a smaller generation.max_batch (now 4), fewer or narrower generation.profiles (" in text
     assert "\n" not in text
+
+
+def test_descriptors_are_raised_to_what_the_connections_need_or_the_start_is_refused() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+        require_descriptors(301)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (301 + OTHER_DESCRIPTORS, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if hard != resource.RLIM_INFINITY:
+        refused = f"^limits.connections: {hard} connections need .* may have {hard} .*: raise that"
+        with pytest.raises(ConfigError, match=refused):
+            require_descriptors(hard)
 
 
 def test_more_places_than_a_gpu_numbers_are_refused_by_name() -> None:

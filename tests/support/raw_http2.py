@@ -15,6 +15,7 @@ from hyperframe.frame import (
     PingFrame,
     RstStreamFrame,
     SettingsFrame,
+    WindowUpdateFrame,
 )
 
 from support.served import METHOD
@@ -74,6 +75,10 @@ class RawHttp2:
                 frames.append(RstStreamFrame(self._last, error_code=8))
         self.send(*frames)
 
+    def allow(self, size: int) -> None:
+        """Let so many more bytes of each reply through."""
+        self.send(*(WindowUpdateFrame(each, size) for each in range(1, self._last + 1, 2)))
+
     def ping(self, count: int) -> None:
         self.send(*(PingFrame(0, struct.pack(">Q", number)) for number in range(count)))
 
@@ -117,7 +122,7 @@ class RawHttp2:
                 frame.parse_body(body)
             self.frames.append(frame)
             if isinstance(frame, HeadersFrame):
-                headers = dict(self._decoder.decode(frame.data))
-                if "grpc-status" in headers:
-                    self.statuses[int(headers["grpc-status"])] += 1
+                headers = dict(self._decoder.decode(frame.data, raw=True))
+                if b"grpc-status" in headers:
+                    self.statuses[int(headers[b"grpc-status"])] += 1
             self._unread = self._unread[HEADER_BYTES + size :]

@@ -67,7 +67,7 @@ class Echo:
 
 
 class Service:
-    """Listeners and front end; `died` is set if a relay dies. `listen` is more of ListenConfig."""
+    """Listeners and front end; `died` is set if a relay dies."""
 
     def __init__(
         self,
@@ -78,7 +78,8 @@ class Service:
         padding: str = PADDING,
         tls: TlsConfig | None = None,
         token_file: Path | None = None,
-        **listen: float,
+        connection_seconds: float = 300.0,
+        idle_seconds: float = 60.0,
     ) -> None:
         config = ServingConfig(
             snapshots=Path(),
@@ -90,7 +91,8 @@ class Service:
                 token_file=token_file,
                 reply_seconds=reply_seconds,
                 front_ends=front_ends,
-                **listen,
+                connection_seconds=connection_seconds,
+                idle_seconds=idle_seconds,
             ),
             admin=AdminConfig(port=0),
             metrics=MetricsConfig(port=0),
@@ -127,7 +129,8 @@ def served(
     async def serve() -> None:
         service = Service(limits or LimitsConfig(), **settings)
         try:
-            service.address = (await service.listeners.open(service.metrics.registry)).retrieve
+            opening = service.listeners.open(service.metrics.registry, service.state)
+            service.address = (await opening).retrieve
             async with grpc.aio.insecure_channel(service.address) as channel:
                 await use(service, channel.unary_unary(METHOD))
         finally:
