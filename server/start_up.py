@@ -26,8 +26,8 @@ from grace.server.messages import Retrieval
 from grace.server.scheduling.predictions import Predictions
 from grace.server.stages.stages import Stages
 
-_MEMORY_WORDS = ("out of memory", "allocate", "ALLOC_FAILED")
-"""The words by which torch, CUDA, cuBLAS and numpy report too little memory."""
+_MEMORY_WORDS = ("out of memory", "allocate", "ALLOC_FAILED", "bad_alloc", "start new thread")
+"""The words by which torch, CUDA, cuBLAS, numpy, C++ and Python report too little memory."""
 
 
 def require_device(name: str) -> torch.device:
