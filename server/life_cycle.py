@@ -48,6 +48,7 @@ from grace.server.start_up import (
     require_folder_of,
     require_guarded_admin,
     start_fault,
+    too_little_memory,
 )
 from grace.server.transport.admin import Admin
 from grace.server.transport.credentials import Credentials
@@ -105,6 +106,11 @@ def serve(
             fault = start_fault(error, config)
             if source and isinstance(error, (ConfigError, DeviceError)):
                 fault = f"{source}: {fault}"
+        except (MemoryError, RuntimeError) as error:  # a thread that cannot start is the latter
+            shortage = too_little_memory(error, config)
+            if shortage is None:
+                raise
+            fault = f"{source}: {shortage}" if source else str(shortage)
     flush_logs()
     print(f"error: {fault}", file=sys.stderr, flush=True)
     return NOT_STARTED

@@ -28,8 +28,8 @@ from grace.server.scheduling.predictions import Predictions
 from grace.server.stages.stages import Stages
 from grace.server.transport.addresses import is_loopback
 
-_MEMORY_WORDS = ("out of memory", "allocate", "ALLOC_FAILED")
-"""The words by which torch, CUDA, cuBLAS and numpy report too little memory."""
+_MEMORY_WORDS = ("out of memory", "allocate", "ALLOC_FAILED", "bad_alloc", "start new thread")
+"""The words by which torch, CUDA, cuBLAS, numpy, C++ and Python report too little memory."""
 
 OTHER_DESCRIPTORS = 256
 """What a process opens besides the connections of clients: files, libraries, Admin, metrics."""

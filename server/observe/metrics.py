@@ -10,7 +10,6 @@ import asyncio
 import sys
 import time
 from collections.abc import Sequence
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import Metric
 
 from grace.configs.marked_text import rewrite
-from grace.index.snapshot import Snapshot
+from grace.index.snapshot import Snapshot, creation_time
 from grace.server.errors import STATUS_OF, ServiceError
 from grace.server.messages import STAGE_NAMES, AnsweredBatch, Span, queue_seconds
 from grace.server.server_state import Phase, ServerState
@@ -122,9 +121,11 @@ class Metrics:
 
     def serves(self, snapshot: Snapshot) -> None:
         facts = snapshot.facts
-        created = datetime.fromisoformat(facts.created_at).timestamp()
+        created = creation_time(facts.created_at)
+        assert created is not None  # checked with the manifest
+        since = created.timestamp()
         self._version.set(facts.version)
-        self._age.set_function(lambda: time.time() - created)
+        self._age.set_function(lambda: time.time() - since)
         for target_set in snapshot.schema.sets:
             self._filter.labels(f"set:{target_set.name}")
 

@@ -1,6 +1,7 @@
 """A server that cannot start exits with 2, and one line names key, file and remedy."""
 
 import json
+import re
 import resource
 import shutil
 import socket
@@ -31,7 +32,7 @@ from grace.server.start_up import (
     too_little_memory,
 )
 from support.certificates import Authority
-from support.command import plain_environment
+from support.command import GRACE, plain_environment
 from support.in_process import invoke_grace
 from support.pipeline_cases import GENERATION
 from support.serving_files import ServingFiles, model_spec
@@ -270,6 +271,26 @@ def test_only_a_device_that_can_be_computed_on_is_taken(name: str) -> None:
         require_device(name)
 
 
+def test_an_address_space_that_is_too_small_is_refused_before_a_library_aborts(
+    serving_files: ServingFiles,
+) -> None:
+    config = serving_files.write_config("small.yaml", listen={"front_ends": 2})
+    done = subprocess.run(
+        ["prlimit", f"--as={1100 << 20}", str(GRACE), "serve", "--config", str(config)],
+        env=plain_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(
+        r"error: address space: this process may have 1\.1 GiB \(RLIMIT_AS, `ulimit -v`\) and needs "
+        r"at least 2\.0 GiB, 0\.0 of it for snapshot and checkpoint; take the limit away, .*\n",
+        done.stderr,
+    )
+
+
 class OutOfResources(Exception):  # noqa: N818, as Triton has it
     pass
 
@@ -285,6 +306,8 @@ SHORTAGES: Mapping[str, tuple[Exception, str | None]] = {
     "cuda": (torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel"), "out of memory"),
     "cublas": (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED"), "CUBLAS_STATUS_ALLOC"),
     "triton": (OutOfResources("out of resource: shared memory"), "resource: shared memory"),
+    "c++": (RuntimeError("std::bad_alloc"), "std::bad_alloc"),
+    "thread": (RuntimeError("can't start new thread"), "can't start new thread"),
     "ours": (RuntimeError("a shape is wrong"), None),
 }
 
