@@ -117,13 +117,17 @@ def serve(
 
 
 class EarlySignals:
-    """Notes signals that arrive before the event loop handles them, and would end the process."""
+    """Notes signals that arrive before the event loop handles them, and would end the process.
+
+    SIGHUP is ignored: it asks for a look at files that are about to be read anyway.
+    """
 
     def __init__(self) -> None:
         self.seen = False
 
     def __enter__(self) -> Self:
         self._before = {number: signal.signal(number, self._note) for number in STOP_SIGNALS}
+        self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -164,6 +168,7 @@ class Server:
         self._lag = LoopLag()
         self._metrics = Metrics(state, self._lag, device)
         self._credentials = credentials = Credentials(config, self._metrics)
+        self._loop.add_signal_handler(signal.SIGHUP, self._asked_to_look)
         limits, generation, log_requests = config.limits, config.generation, config.logs.requests
         self._front_end = FrontEnd(
             state, limits, generation, self._metrics, log_requests, credentials.tokens
@@ -281,6 +286,9 @@ class Server:
             _LOG.warning("forced", extra={"event": "forced", "cut": self._state.in_flight})
             exit_now(_logged(FAILED))
         self._stop_asked.set()
+
+    def _asked_to_look(self) -> None:
+        self._loop.run_in_executor(None, self._credentials.look)
 
     def _stage_died(self) -> None:
         """Called from one of the pipeline's threads."""

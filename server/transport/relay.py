@@ -34,8 +34,8 @@ from grace.server.transport.grpc_listener import GrpcContext, GrpcListener
 from grace.server.transport.listen_limits import ListenLimits
 from grace.server.transport.tls import certificate_files
 
-IGNORED = (signal.SIGTERM, signal.SIGINT)
-"""Signals to all processes of a server are meant for the server, which then ends its relays."""
+IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals to all processes of a server are meant for the server, which ends its relays itself."""
 
 _DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 _CODES = {code.value[0]: code for code in grpc.StatusCode}

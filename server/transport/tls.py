@@ -76,7 +76,14 @@ def read_certificate(section: str, config: TlsConfig) -> Certificate:
     client_ca = None
     if config.client_ca is not None:
         client_ca = read_certificates(f"{section}.client_ca", config.client_ca)
-    return Certificate(key, chain, client_ca, expires(chain))
+    try:
+        end = expires(chain)
+    except (ValueError, IndexError):
+        raise ConfigError(
+            f"{section}.certificate: {config.certificate}: its end of validity is not written as "
+            "RFC 5280 has it; have it issued again"
+        ) from None
+    return Certificate(key, chain, client_ca, end)
 
 
 def expires(chain: bytes) -> float:

@@ -5,6 +5,7 @@ Admin on every address. Its clients are ours, grpcurl, and gRPC's own.
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -222,6 +223,20 @@ def test_certificates_change_under_load_without_a_failed_call(guarded: Guarded) 
         thread.join()
     assert failed == []
     assert_counters_conserve(server, sum(done), before)
+
+
+def test_sighup_ends_no_process_of_a_server(guarded: Guarded) -> None:
+    """Those who renew certificates send it, from habit, to one process or to all."""
+    pid = guarded.server.pid
+    relays = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    assert len(relays) == 2
+    for process in (pid, *map(int, relays)):
+        os.kill(process, signal.SIGHUP)
+    with RetrievalClient(guarded.server.address, guarded.tls, TOKEN) as client:
+        for _ in range(5):
+            assert client.retrieve(REQUEST, 30.0).request_id == "r1"
+    assert guarded.server.running
+    assert all(Path(f"/proc/{relay}").exists() for relay in relays)
 
 
 def test_a_token_file_is_read_again_by_the_running_server(guarded: Guarded) -> None:
