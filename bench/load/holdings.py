@@ -18,10 +18,10 @@ from grace.configs.errors import CallError
 SETTLED_SHARE = 0.25
 """The share of a run before the server has settled: buffers and pools grow with the first load."""
 
-FLAT_MIB_PER_HOUR = 6.0
-NOISE_MIB = 1.0
-"""What the memory of a process may rise after it has settled: so much an hour, and a page here and
-there, which in a short run is a steep line."""
+FLAT_MIB_PER_HOUR = 2.0
+SETTLING_MIB = 3.0
+"""What the memory of a process may still rise after that: so much an hour, and what the allocator
+keeps of a burst. So a run of minutes finds a fast leak only."""
 
 FEW = 2
 """How many more threads or descriptors are chance: of connections that come and go."""
@@ -54,7 +54,7 @@ def holdings_of(pid: int) -> Holdings:
         # The fields after the name, which may have spaces: state is the first.
         times = (process / "stat").read_text().rpartition(")")[2].split()[11:13]
         return Holdings(
-            memory_mib=memory["Rss"] / _MIB,
+            memory_mib=round(memory["Rss"] / _MIB, 2),
             threads=len(list((process / "task").iterdir())),
             descriptors=len(list((process / "fd").iterdir())),
             cpu_seconds=sum(map(int, times)) / _TICKS,
@@ -93,7 +93,7 @@ def _row(name: str, what: str, shown: Sequence[Sample], settled: Sequence[Sample
     if what == "memory_mib":
         slope = float(np.polyfit(hours, values, 1)[0])
         span = float(hours[-1] - hours[0])
-        flat = slope * span <= NOISE_MIB + FLAT_MIB_PER_HOUR * span
+        flat = slope * span <= SETTLING_MIB + FLAT_MIB_PER_HOUR * span
     else:
         slope = None
         third = max(1, len(values) // 3)

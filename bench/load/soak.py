@@ -1,6 +1,6 @@
 """Soaks a server of the tiny catalogue in a light mixed load, and says whether anything grows.
 
-    python -m grace.bench.load.soak --out build/soak.json
+    python -m grace.bench.load.soak --out soak.json
     python -m grace.bench.load.soak --seconds 300 --only good scrape
 
 Its table shows the memory, threads and descriptors of the server and of each of its relays. It
@@ -104,8 +104,10 @@ def run_soak(
     requests = read_requests(files.requests)
     with RunningServer(config, files.folder / f"soak{front_ends}.log") as server:
         (listening,) = server.events("listening")
-        retrieve, admin, metrics = (listening[name] for name in ("retrieve", "admin", "metrics"))
-        load = MixedLoad(Target(retrieve, admin, metrics, MESSAGE_BYTES), requests, rates)
+        target = Target(
+            listening["retrieve"], listening["admin"], listening["metrics"], MESSAGE_BYTES
+        )
+        load = MixedLoad(target, requests, rates)
         samples = asyncio.run(_sampled(server.pid, load, seconds))
         counted = _settled_counts(load.target.metrics)
     rows = growth_rows(samples, min(EARLY_SECONDS, seconds / 4))

@@ -28,13 +28,15 @@ def test_memory_that_grows_with_the_first_load_and_then_stays_is_flat() -> None:
     assert flat(samples) == {"memory_mib": True, "threads": True, "descriptors": True}
 
 
-@pytest.mark.parametrize("seconds", [600.0, HOUR])
-def test_memory_that_grows_by_a_third_of_a_mebibyte_a_minute_is_not_flat(seconds: float) -> None:
-    samples = sampled(lambda time: Holdings(280 + 0.37 * time / 60, 17, 23, time), seconds)
+@pytest.mark.parametrize(("mib_a_minute", "seconds"), [(0.12, HOUR), (0.5, 600.0), (3.0, 120.0)])
+def test_memory_that_grows_is_not_flat_and_a_slow_growth_takes_longer_to_see(
+    mib_a_minute: float, seconds: float
+) -> None:
+    samples = sampled(lambda time: Holdings(280 + mib_a_minute * time / 60, 17, 23, time), seconds)
     assert not flat(samples)["memory_mib"]
-    (memory, *_) = growth_rows(samples, early_seconds=300.0)
-    assert memory["slope_per_hour"] == pytest.approx(22.2)
-    assert (memory["start"], memory["early"]) == (280.0, 281.85)
+    (memory, *_) = growth_rows(samples, early_seconds=60.0)
+    assert memory["slope_per_hour"] == pytest.approx(60 * mib_a_minute)
+    assert (memory["start"], memory["early"]) == (280.0, 280.0 + mib_a_minute)
 
 
 def test_threads_and_descriptors_that_become_more_are_not_flat() -> None:

@@ -157,6 +157,7 @@ def test_what_does_not_finish_within_the_bound_is_not_waited_for(
             server.terminate()
             server.wait()
             assert all(not call.outcome().ok for call in calls)
+        assert logged_ends(server) == {"cancelled": len(calls)}
         caller.close()
 
 
