@@ -10,9 +10,10 @@ from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
+from typer.models import ParameterInfo
 
 from grace.configs.errors import GraceError, SnapshotError
 
@@ -90,9 +91,19 @@ def report_errors(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
+def leave_reading_to(command: Callable[..., None]) -> Callable[..., None]:
+    """Let the command itself report a path that cannot be read: typer would print a usage box."""
+    for hint in get_type_hints(command, include_extras=True).values():
+        for option in getattr(hint, "__metadata__", ()):
+            if isinstance(option, ParameterInfo):
+                option.readable = False
+    return command
+
+
 for _command in COMMANDS:
     _name = _command.replace("-", "_")
-    app.command(_command)(report_errors(getattr(import_module(f"grace.cli.{_name}"), _name)))
+    _function = getattr(import_module(f"grace.cli.{_name}"), _name)
+    app.command(_command)(report_errors(leave_reading_to(_function)))
 
 
 def run() -> None:

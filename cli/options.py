@@ -1,11 +1,23 @@
 """Options that several commands share, and how a list of numbers is read."""
 
+from pathlib import Path
 from typing import Annotated, TypeAlias, overload
 
 import typer
 
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
+TlsCa: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(help="Use TLS; PEM file of the CA that signed the server's certificate."),
+]
+TlsCertificate: TypeAlias = Annotated[
+    Path | None, typer.Option(help="Your certificate as PEM, for a server that asks for one.")
+]
+TlsKey: TypeAlias = Annotated[Path | None, typer.Option(help="The key of --tls-certificate.")]
+TokenFile: TypeAlias = Annotated[
+    Path | None, typer.Option(help="File with the token that the server wants.")
+]
 Dtype: TypeAlias = Annotated[
     str, typer.Option(help="Type of the weights: float32, bfloat16 or float16.")
 ]

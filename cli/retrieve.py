@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grace.cli.options import AsJson
+from grace.cli.options import AsJson, TlsCa, TlsCertificate, TlsKey, TokenFile
 from grace.configs.errors import InputError, RequestError
 
 if TYPE_CHECKING:
@@ -51,13 +51,17 @@ def retrieve(
     wait: Annotated[
         float, typer.Option(min=0.0, help="Seconds to wait until the server is ready.")
     ] = 0.0,
+    tls_ca: TlsCa = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Retrieve ads for a user from a running server: ad, score, p = exp(score), and stage times.
 
     Example: `grace retrieve --request demo/requests.jsonl --line 3 --user country=US --sids`
     """
-    from grace.client import RetrievalClient
+    from grace.client import RetrievalClient, access_of
 
     if not math.isfinite(timeout + wait):
         raise InputError("--timeout and --wait: give a number of seconds")
@@ -70,7 +74,8 @@ def retrieve(
         raise InputError("--user or --profile is not UTF-8 text; write it in UTF-8") from None
     message.max_ads = max_ads or message.max_ads or DEFAULT_MAX_ADS
     message.include_sids |= sids
-    with RetrievalClient(address) as client:
+    access = access_of(tls_ca, tls_certificate, tls_key, token_file)
+    with RetrievalClient(address, access.tls, access.token) as client:
         if wait:
             client.wait_ready(wait)
         started = time.perf_counter()

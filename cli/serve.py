@@ -40,6 +40,7 @@ def serve(
     from dataclasses import replace
 
     from grace.configs.serving import load_serving_config
+    from grace.server.address_space import require_address_space
 
     settings = load_serving_config(config, snapshots, checkpoint)
     given = []
@@ -52,6 +53,7 @@ def serve(
     if device is not None:
         settings = replace(settings, device=device)
         given.append(f"--device {device}")
+    require_address_space(settings)
     from grace.server.life_cycle import serve as run_server
 
     source = f"{config} with {' '.join(given)}" if given else str(config)

@@ -6,6 +6,8 @@
     async with AsyncRetrievalClient("127.0.0.1:50051") as client:
         reply = await client.retrieve(request, timeout=1.0)
 
+    RetrievalClient("ads.example.com:50051", tls=Tls(ca=Path("ca.pem")), token="...")
+
 A `RetrievalClient` serves any number of threads, an `AsyncRetrievalClient` one event loop.
 """
 
@@ -18,6 +20,7 @@ from typing import Self, cast
 import grpc
 from grpc_health.v1 import health_pb2
 
+from grace.client.connection import Access, Tls, handshake_fault, tls_fault
 from grace.configs.errors import CallError, InputError, InvalidCallError
 from grace.proto import retrieval_pb2 as wire
 
@@ -39,14 +42,18 @@ _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[^\]]+)\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{
 
 
 class RetrievalClient:
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: Tls | None = None, token: str | None = None) -> None:
         """Connect with the first call, and again after a lost connection.
 
         address  HOST:PORT; anything else is an InputError
+        tls      None: plaintext
+        token    for servers that want one; sent in plaintext without TLS
         """
         _require_host_and_port(address)
         self.address = address
-        self._channel = grpc.insecure_channel(address, options=OPTIONS)
+        self._access = access = Access(tls, token)
+        self._metadata = access.metadata
+        self._channel = access.channel(address, OPTIONS)
         self._retrieve = self._channel.unary_unary(
             METHOD,
             request_serializer=wire.RetrieveRequest.SerializeToString,
@@ -70,42 +77,55 @@ class RetrievalClient:
     def retrieve(self, request: wire.RetrieveRequest, timeout: float) -> wire.RetrieveResponse:
         """Return the reply. `timeout`, in seconds, is the deadline, which the server sees too."""
         try:
-            reply: wire.RetrieveResponse = self._retrieve(request, timeout=timeout)
+            reply: wire.RetrieveResponse = self._retrieve(
+                request, timeout=timeout, metadata=self._metadata
+            )
         except grpc.RpcError as error:
-            raise _call_error(self.address, error) from None
+            raise _call_error(self.address, self._access, error) from None
         return reply
 
     def is_ready(self, timeout: float = CHECK_SECONDS) -> bool:
-        """Return whether the server's health is SERVING; False without a server."""
-        try:
-            request = health_pb2.HealthCheckRequest(service=SERVICE)
-            status = self._check(request, timeout=timeout).status
-        except grpc.RpcError as error:
-            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-                return False
-            raise _call_error(self.address, error) from None
-        return bool(status == health_pb2.HealthCheckResponse.SERVING)
+        """Return whether the server's health is SERVING; False without a server.
+
+        It is an error if another service answers, or a server whose TLS does not fit.
+        """
+        return self._why_not_ready(timeout) is None
 
     def wait_ready(self, timeout: float) -> None:
         """Wait until health is SERVING, whether or not there is a server yet."""
         end = time.monotonic() + timeout
-        while not self.is_ready(max(end - time.monotonic(), LOOK_AGAIN_SECONDS)):
+        while why := self._why_not_ready(max(end - time.monotonic(), LOOK_AGAIN_SECONDS)):
             if time.monotonic() >= end:
                 text = f"no server at {self.address} was ready within {timeout:g} s"
-                raise CallError(
-                    "UNAVAILABLE", "", f"{text}; see its log, or start it (grace serve)"
-                )
+                raise CallError("UNAVAILABLE", "", f"{text}; {why}")
             time.sleep(LOOK_AGAIN_SECONDS)
+
+    def _why_not_ready(self, timeout: float) -> str | None:
+        """Return what to do about it, or None if the server is ready."""
+        remedy = "see its log, or start it (grace serve)"
+        try:
+            request = health_pb2.HealthCheckRequest(service=SERVICE)
+            status = self._check(request, timeout=timeout).status
+        except grpc.RpcError as error:
+            text = error.details() or ""
+            if error.code() is grpc.StatusCode.UNAVAILABLE and not tls_fault(self.address, text):
+                return handshake_fault(self.address, text, self._access) or remedy
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                return remedy
+            raise _call_error(self.address, self._access, error) from None
+        return None if status == health_pb2.HealthCheckResponse.SERVING else remedy
 
 
 class AsyncRetrievalClient:
     """The same call for asyncio. Create it inside the event loop that uses it."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: Tls | None = None, token: str | None = None) -> None:
         """Connect with the first call, and again after a lost connection."""
         _require_host_and_port(address)
         self.address = address
-        self._channel = grpc.aio.insecure_channel(address, options=OPTIONS)
+        self._access = access = Access(tls, token)
+        self._metadata = access.metadata
+        self._channel = access.aio_channel(address, OPTIONS)
         self._retrieve = self._channel.unary_unary(
             METHOD,
             request_serializer=wire.RetrieveRequest.SerializeToString,
@@ -126,13 +146,15 @@ class AsyncRetrievalClient:
     ) -> wire.RetrieveResponse:
         """Return the reply. `timeout`, in seconds, is the deadline, which the server sees too."""
         try:
-            reply: wire.RetrieveResponse = await self._retrieve(request, timeout=timeout)
+            reply: wire.RetrieveResponse = await self._retrieve(
+                request, timeout=timeout, metadata=self._metadata
+            )
         except grpc.aio.AioRpcError as error:
-            raise _call_error(self.address, error) from None
+            raise _call_error(self.address, self._access, error) from None
         return reply
 
 
-def _call_error(address: str, error: grpc.RpcError) -> CallError:
+def _call_error(address: str, access: Access, error: grpc.RpcError) -> CallError:
     code, text = error.code().name, " ".join((error.details() or "").split())
     trailers = dict(cast(Iterable[tuple[str, str]], error.trailing_metadata() or ()))
     reason = trailers.get("grace-reason", "")
@@ -141,7 +163,9 @@ def _call_error(address: str, error: grpc.RpcError) -> CallError:
     if reason:
         return CallError(code, reason, text)
     if code == "UNAVAILABLE":
-        text = f"no server at {address}; start it (grace serve), or use another address"
+        text = handshake_fault(address, text, access) or (
+            f"no server at {address}; start it (grace serve), or use another address"
+        )
     elif code == "DEADLINE_EXCEEDED":
         text = f"{address} did not answer in time; allow a longer timeout"
     elif code in NO_SUCH_SERVICE:

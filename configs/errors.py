@@ -16,11 +16,30 @@ GraceError                 the message names the thing, the value and the remedy
 
 from pathlib import Path
 
+MOST_CHARACTERS = 1000  # of a message
+MOST_OF_A_FAULT = 500  # of a file, whose name comes before it
+
+
+def one_line(text: str, most: int = MOST_CHARACTERS) -> str:
+    """Return a fault as it is shown. It may quote a file that holds anything: what is not printable
+    is escaped, and the middle of a long text is cut, so that the thing and the remedy are kept."""
+    if not text.isprintable():
+        text = "".join(
+            each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+        )
+    if len(text) <= most:
+        return text
+    half = (most - len("...")) // 2
+    return f"{text[:half]}...{text[-half:]}"
+
 
 class GraceError(Exception):
     """A failure that the user can act on. Code raises only its subclasses."""
 
     exit_code = 1
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
 
 
 class ConfigError(GraceError):
@@ -36,20 +55,23 @@ class RejectedAdsError(InputError):
 
 
 class RequestError(GraceError):
+    """`logged` is the field's path for a log, which must not have names that a caller chose."""
+
     exit_code = 2
 
-    def __init__(self, field: str, fault: str) -> None:
+    def __init__(self, field: str, fault: str, logged: str | None = None) -> None:
         super().__init__(f"{field}: {fault}")
         self.field = field
         self.fault = fault
+        self.logged = field if logged is None else logged
 
 
 class SnapshotError(GraceError):
     def __init__(self, file: str, fault: str, folder: Path | None = None) -> None:
-        super().__init__(f"{file if folder is None else folder / file}: {fault}")
         self.file = file
-        self.fault = fault
+        self.fault = one_line(fault, MOST_OF_A_FAULT)
         self.folder = folder
+        super().__init__(f"{file if folder is None else folder / file}: {self.fault}")
 
     def within(self, folder: Path) -> "SnapshotError":
         """Return the same error with the folder of its file."""
@@ -58,9 +80,9 @@ class SnapshotError(GraceError):
 
 class CheckpointError(GraceError):
     def __init__(self, file: str, fault: str) -> None:
-        super().__init__(f"{file}: {fault}")
         self.file = file
-        self.fault = fault
+        self.fault = one_line(fault, MOST_OF_A_FAULT)
+        super().__init__(f"{file}: {self.fault}")
 
 
 class NativeError(GraceError):

@@ -13,6 +13,7 @@ from grace.configs.sections import load_section
 from grace.configs.yaml_loader import read_yaml
 
 PrecisionSetting: TypeAlias = Literal["auto", "fp32", "bf16", "fp16"]
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 MAX_PORT = 65535
 MAX_FRONT_ENDS = 32
@@ -22,11 +23,26 @@ MAX_MEMO_BYTES = 1 << 50
 
 
 @dataclass(frozen=True, slots=True)
+class TlsConfig:
+    """PEM files, which the server reads again when they change."""
+
+    certificate: Annotated[Path, "the server's certificate, then those between it and its CA"]
+    key: Annotated[Path, "the private key of that certificate, without a passphrase"]
+    client_ca: Annotated[
+        Path | None, "CAs of clients: every client must show a certificate that one of them signed"
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
 class ListenConfig:
     """Where clients reach the server, and how it shuts down."""
 
     host: Annotated[str, "address that Retrieve, health and reflection listen on"] = "127.0.0.1"
     port: Annotated[int, "0: a free port, which the log names"] = 50051
+    tls: Annotated[TlsConfig | None, "without it, connections are plaintext"] = None
+    token_file: Annotated[
+        Path | None, "tokens, one a line: Retrieve needs one of them; read again when it changes"
+    ] = None
     reflection: Annotated[bool, "answer gRPC reflection, which grpcurl and ghz use"] = True
     front_ends: Annotated[
         int, "processes that hold client connections for the server; 0: it holds them itself"
@@ -37,21 +53,30 @@ class ListenConfig:
     ] = 1.0
     drain_seconds: Annotated[float, "seconds for calls under way to finish after that"] = 20.0
     reply_seconds: Annotated[
-        float, "seconds after which a caller who does not read its reply no longer delays the drain"
+        float, "seconds for a caller to read its reply; the server then resets the call"
     ] = 10.0
+    connection_seconds: Annotated[
+        float,
+        "age at which a connection takes no new calls: its client reconnects, and loses none",
+    ] = 300.0
+    idle_seconds: Annotated[float, "seconds without a call after which a connection closes"] = 60.0
 
     def __post_init__(self) -> None:
         _require_port(self.port)
         _require_within(self, 0, MAX_FRONT_ENDS, "front_ends")
-        _require_within(self, 0, MAX_SECONDS, "linger_seconds", "drain_seconds", "reply_seconds")
+        _require_within(self, 0, MAX_SECONDS, "linger_seconds", "drain_seconds")
+        _require_within(
+            self, 0.1, MAX_SECONDS, "reply_seconds", "connection_seconds", "idle_seconds"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class AdminConfig:
     """Where operators reach the server. Admin discloses the catalogue: keep it on loopback."""
 
-    host: Annotated[str, "address of the Admin service"] = "127.0.0.1"
+    host: Annotated[str, "address of Admin; beyond loopback it needs tls.client_ca"] = "127.0.0.1"
     port: Annotated[int, "0: a free port, which the log names"] = 50052
+    tls: Annotated[TlsConfig | None, "without it, connections are plaintext"] = None
 
     def __post_init__(self) -> None:
         _require_port(self.port)
@@ -103,6 +128,12 @@ class LimitsConfig:
     open_calls: Annotated[
         int, "calls open at once, including those whose callers do not read their replies"
     ] = 4096
+    connection_calls: Annotated[
+        int, "calls of one connection at once; its further calls wait at the client"
+    ] = 256
+    connections: Annotated[
+        int, "connections at once, for each process that holds them; further ones are closed"
+    ] = 4096
 
     def __post_init__(self) -> None:
         _require_within(self, 0, 1_000_000, "exclude_ads")
@@ -111,6 +142,7 @@ class LimitsConfig:
         _require_within(self, 1, 65_536, "names", "value_bytes")
         _require_within(self, 1, 1_000_000, "max_ads", "default_max_ads", "user_values")
         _require_within(self, 1, 1_000_000, "values_per_name", "events", "open_calls")
+        _require_within(self, 1, 1_000_000, "connection_calls", "connections")
         if self.default_max_ads > self.max_ads:
             raise ConfigError(
                 f"default_max_ads: {self.default_max_ads} is more than max_ads, {self.max_ads}"
@@ -135,9 +167,7 @@ class LogsConfig:
     format: Annotated[Literal["text", "json"], "text for people, or one JSON object a line"] = (
         "text"
     )
-    level: Annotated[
-        Literal["debug", "info", "warning", "error"], "the lowest level that is written"
-    ] = "info"
+    level: Annotated[LogLevel, "the lowest level that is written"] = "info"
     requests: Annotated[bool, "a line for every request: id, code, reason, timings"] = False
 
 

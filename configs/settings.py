@@ -49,11 +49,13 @@ def _meaning(hint: Any) -> tuple[Any, str]:
 
 
 def _section_below(hint: Any) -> type | None:
-    """Return the section that a field holds, directly or as the values of a mapping."""
+    """Return the section that a field holds, directly, or none, or as a mapping's values."""
     if is_dataclass(hint):
         return hint if isinstance(hint, type) else None
     if get_origin(hint) in (dict, Mapping):
         return _section_below(get_args(hint)[1])
+    if get_origin(hint) in (Union, types.UnionType):
+        return next(filter(None, map(_section_below, get_args(hint))), None)
     return None
 
 

@@ -1,6 +1,8 @@
 """A snapshot in memory: all indexes of one version, what they were built from, and its limits."""
 
+import re
 from dataclasses import dataclass
+from datetime import datetime
 
 from grace.configs.errors import InputError
 from grace.index.matchers.modes import MatcherMode
@@ -18,6 +20,7 @@ MAX_SID_LENGTH = 16
 MAX_VOCAB_SIZE = 1 << 16  # tokens are uint16
 MAX_VERSION = (1 << 64) - 1
 _MAX_SID_SPACE = 255
+_CREATED_AT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 
 SEVERAL_SNAPSHOTS = "split the catalogue into several snapshots"
 
@@ -30,6 +33,19 @@ def require_ids(count: int, things: str, remedy: str = SEVERAL_SNAPSHOTS) -> Non
 
 def is_sid_space(name: str) -> bool:
     return 1 <= len(name) <= _MAX_SID_SPACE and name.isprintable()
+
+
+def creation_time(created_at: str) -> datetime | None:
+    """Return the moment of `created_at` in a snapshot's facts; None if it names none.
+
+    A leap second names none: neither Python nor Unix time has it.
+    """
+    if not _CREATED_AT.fullmatch(created_at) or "T24" in created_at:
+        return None
+    try:
+        return datetime.fromisoformat(created_at)
+    except ValueError:
+        return None
 
 
 def require_sids(sid_space: str, vocab_sizes: tuple[int, ...]) -> None:

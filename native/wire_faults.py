@@ -30,10 +30,15 @@ _FIELDS = (
     *("features.dense.{name}.values", "features.categorical.{name}.ids"),
     *("features.bags.{name}.ids", f"{_SEQUENCE}.sids", f"{_SEQUENCE}.timestamps_ms"),
     *(f"{_SEQUENCE}.side", f"{_SEQUENCE}.side.{{side}}", f"{_SEQUENCE}.side.{{side}}.ids"),
+    "RetrieveRequest",
 )
 _FAULTS = (
     "",
     "the bytes are not a grace.v1.RetrieveRequest",
+    (
+        "it has a field that this server does not know (number {value}, wire type {limit}); leave "
+        "it out, or upgrade the server first"
+    ),
     "it has {value} bytes, at most {limit} (limits.request_id_bytes)",
     "it has {value} bytes, at most {limit} (limits.value_bytes)",
     "a name has {value} bytes, at most {limit} (limits.value_bytes)",
@@ -60,7 +65,9 @@ _FAULTS = (
     "{value} is negative",
     "the model reads it as features.{kind}.{name}",
 )
-_NOT_FINITE, _OTHER_KIND = 13, 23
+_NOT_FINITE, _OTHER_KIND = 14, 24
+_RESERVED = 15
+"""Later faults are of names that the schema or the model declares."""
 _NO_NUMBERS = ("nan", "inf", "-inf")  # by 0 and the sign
 
 _UNKNOWN_NUMBERS = 5
@@ -82,7 +89,10 @@ def fault_of(numbers: Iterable[int], message: bytes) -> RequestError | None:
         number=_NO_NUMBERS[value] if fault == _NOT_FINITE else "",
         kind=_KINDS[value] if fault == _OTHER_KIND else "",
     )
-    return RequestError(_FIELDS[field].format(name=name, side=side), words)
+    path = _FIELDS[field].format(name=name, side=side)
+    # Only the schema's and the model's names may be logged: what a caller chose is his.
+    logged = path if fault > _RESERVED else _FIELDS[field].format(name="*", side="*")
+    return RequestError(path, words, logged)
 
 
 def _names(spans: Iterable[int], message: bytes) -> tuple[str, str]:

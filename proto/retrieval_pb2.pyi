@@ -293,3 +293,15 @@ class ProfileStatus(_message.Message):
     beams: _containers.RepeatedScalarFieldContainer[int]
     num_sids: int
     def __init__(self, name: _Optional[str] = ..., beams: _Optional[_Iterable[int]] = ..., num_sids: _Optional[int] = ...) -> None: ...
+
+class SetLogLevelRequest(_message.Message):
+    __slots__ = ("level",)
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    level: str
+    def __init__(self, level: _Optional[str] = ...) -> None: ...
+
+class SetLogLevelResponse(_message.Message):
+    __slots__ = ("previous",)
+    PREVIOUS_FIELD_NUMBER: _ClassVar[int]
+    previous: str
+    def __init__(self, previous: _Optional[str] = ...) -> None: ...

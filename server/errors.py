@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from grpc import StatusCode
 
 STATUS_OF: Mapping[str, StatusCode] = {
+    "unauthenticated": StatusCode.UNAUTHENTICATED,
     "malformed": StatusCode.INVALID_ARGUMENT,
     "too_large": StatusCode.INVALID_ARGUMENT,
     "invalid_field": StatusCode.INVALID_ARGUMENT,
@@ -39,7 +40,8 @@ class ServiceError(Exception):
 
     reason         a key of STATUS_OF, which metrics, logs and trailers show
     text           what the caller reads
-    field          the path of the faulty field of the request, if the failure is about one
+    field          the path of the faulty field of the request, if the failure is about one, as the
+                   log shows it: with * for names that only the caller knows
     retry_seconds  when to try again, if that is known
     seconds        durations for programs, by the names of their trailers, which have milliseconds
     """
@@ -67,13 +69,19 @@ class ServiceError(Exception):
             self.trailers += ((name, f"{value * 1000:.0f}"),)
 
 
-def malformed() -> ServiceError:
-    return ServiceError("malformed", "the bytes are not a grace.v1.RetrieveRequest")
+def unauthenticated() -> ServiceError:
+    text = "the server takes calls with a token that it knows: send `authorization: Bearer TOKEN`"
+    return ServiceError("unauthenticated", f"{text}, with a token of its listen.token_file")
 
 
-def invalid_field(field: str, fault: str) -> ServiceError:
-    path = _bounded(field)
-    return ServiceError("invalid_field", f"{path}: {fault}", path)
+def malformed(message: str = "RetrieveRequest") -> ServiceError:
+    return ServiceError("malformed", f"the bytes are not a grace.v1.{message}")
+
+
+def invalid_field(field: str, fault: str, logged: str | None = None) -> ServiceError:
+    """`logged` is the path without the caller's names, if `field` may have any."""
+    text = f"{_bounded(field)}: {fault}"
+    return ServiceError("invalid_field", text, field if logged is None else logged)
 
 
 def wrong_pair(field: str, text: str) -> ServiceError:

@@ -42,12 +42,16 @@ from grace.server.server_state import Phase, ServerState
 from grace.server.stages.stages import STAGES, Stages
 from grace.server.start_up import (
     load_and_warm_up,
+    require_descriptors,
     require_device,
     require_distinct_addresses,
     require_folder_of,
+    require_guarded_admin,
     start_fault,
+    too_little_memory,
 )
 from grace.server.transport.admin import Admin
+from grace.server.transport.credentials import Credentials
 from grace.server.transport.front_end import FrontEnd
 from grace.server.transport.listeners import Listeners
 
@@ -85,6 +89,8 @@ def serve(
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         try:
             require_distinct_addresses(config)
+            require_guarded_admin(config)
+            require_descriptors(config.limits.connections)
             device = require_device(config.device)
             precision_of(config.precision, device)
             requests = warm_up_requests(config.warm_up, config.limits, config.generation)
@@ -100,19 +106,28 @@ def serve(
             fault = start_fault(error, config)
             if source and isinstance(error, (ConfigError, DeviceError)):
                 fault = f"{source}: {fault}"
+        except (MemoryError, RuntimeError) as error:  # a thread that cannot start is the latter
+            shortage = too_little_memory(error, config)
+            if shortage is None:
+                raise
+            fault = f"{source}: {shortage}" if source else str(shortage)
     flush_logs()
     print(f"error: {fault}", file=sys.stderr, flush=True)
     return NOT_STARTED
 
 
 class EarlySignals:
-    """Notes signals that arrive before the event loop handles them, and would end the process."""
+    """Notes signals that arrive before the event loop handles them, and would end the process.
+
+    SIGHUP is ignored: it asks for a look at files that are about to be read anyway.
+    """
 
     def __init__(self) -> None:
         self.seen = False
 
     def __enter__(self) -> Self:
         self._before = {number: signal.signal(number, self._note) for number in STOP_SIGNALS}
+        self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -152,17 +167,21 @@ class Server:
         self._state = state = ServerState()
         self._lag = LoopLag()
         self._metrics = Metrics(state, self._lag, device)
+        self._credentials = credentials = Credentials(config, self._metrics)
+        self._loop.add_signal_handler(signal.SIGHUP, self._asked_to_look)
+        limits, generation, log_requests = config.limits, config.generation, config.logs.requests
         self._front_end = FrontEnd(
-            state, config.limits, config.generation, self._metrics, config.logs.requests
+            state, limits, generation, self._metrics, log_requests, credentials.tokens
         )
-        admin = Admin(state, config)
-        self._listeners = Listeners(config, self._front_end, admin, self._broken.set)
+        admin, died = Admin(state, config), self._broken.set
+        self._listeners = Listeners(config, self._front_end, admin, died, credentials)
 
     async def run(self) -> int:
         """Serve until a signal or a fault ends the server; return the exit code."""
-        watch = asyncio.create_task(self._lag.watch())
+        watches = [asyncio.create_task(self._lag.watch())]
+        watches.append(asyncio.create_task(self._credentials.watch()))
         try:
-            await self._listeners.open(self._metrics.registry)
+            await self._listeners.open(self._metrics.registry, self._state)
             # Only now: gRPC's thread, which has been started, would inherit the name.
             name_this_thread("grace-loop")
             pair = await self._load()
@@ -173,7 +192,8 @@ class Server:
             await self._go_ready(pair)
             return await self._serve_and_end()
         finally:
-            watch.cancel()
+            for watch in watches:
+                watch.cancel()
             await self._listeners.close()
 
     async def _load(self) -> ServingPair | None:
@@ -266,6 +286,9 @@ class Server:
             _LOG.warning("forced", extra={"event": "forced", "cut": self._state.in_flight})
             exit_now(_logged(FAILED))
         self._stop_asked.set()
+
+    def _asked_to_look(self) -> None:
+        self._loop.run_in_executor(None, self._credentials.look)
 
     def _stage_died(self) -> None:
         """Called from one of the pipeline's threads."""

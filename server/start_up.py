@@ -1,5 +1,6 @@
 """The checks and the loading before the server is ready, and the line that words their faults."""
 
+import resource
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -25,9 +26,30 @@ from grace.server.engine.warm_up import warm_up
 from grace.server.messages import Retrieval
 from grace.server.scheduling.predictions import Predictions
 from grace.server.stages.stages import Stages
+from grace.server.transport.addresses import is_loopback
 
-_MEMORY_WORDS = ("out of memory", "allocate", "ALLOC_FAILED")
-"""The words by which torch, CUDA, cuBLAS and numpy report too little memory."""
+_MEMORY_WORDS = ("out of memory", "allocate", "ALLOC_FAILED", "bad_alloc", "start new thread")
+"""The words by which torch, CUDA, cuBLAS, numpy, C++ and Python report too little memory."""
+
+OTHER_DESCRIPTORS = 256
+"""What a process opens besides the connections of clients: files, libraries, Admin, metrics."""
+
+
+def require_descriptors(connections: int) -> None:
+    """Raise this process's limit of descriptors as far as it needs and may, or refuse the start.
+
+    Relays inherit the limit. At the limit, gRPC could not accept connections, and says so to none.
+    """
+    needed = connections + OTHER_DESCRIPTORS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise ConfigError(
+            f"limits.connections: {connections} connections need {needed} descriptors, and this "
+            f"process may have {hard} (RLIMIT_NOFILE): raise that (ulimit -Hn, systemd's "
+            f"LimitNOFILE, docker's --ulimit nofile), or lower limits.connections"
+        )
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def require_device(name: str) -> torch.device:
@@ -63,6 +85,17 @@ def require_distinct_addresses(config: ServingConfig) -> None:
                 f"{section}: {host}:{port} is the address of {first} as well; choose another "
                 f"{section}.port (port 0 takes a free one)"
             )
+
+
+def require_guarded_admin(config: ServingConfig) -> None:
+    """Refuse an Admin that others could reach and that asks for no certificate of theirs."""
+    admin = config.admin
+    asks = admin.tls is not None and admin.tls.client_ca is not None
+    if not asks and not is_loopback("admin", admin.host, admin.port):
+        raise ConfigError(
+            f"admin.host: {admin.host} is beyond loopback, and Admin discloses the catalogue; give "
+            "admin.tls with client_ca, or listen on 127.0.0.1"
+        )
 
 
 def require_folder_of(timeline: Path | None) -> None:

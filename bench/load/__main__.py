@@ -21,6 +21,8 @@ from grace.bench.load.client import ClosedLoop, Load, LoadRun, OpenLoop
 from grace.bench.load.client_process import run_together
 from grace.bench.load.ghz import load_result, write_load_result
 from grace.bench.load.options import (
+    access_from,
+    add_access_options,
     data_file,
     out_file,
     parser_of,
@@ -48,7 +50,8 @@ def main(arguments: Sequence[str]) -> int:
         load = ClosedLoop(options.in_flight, options.seconds)
         name = f"{load.in_flight} call{'s' if load.in_flight != 1 else ''} under way"
     run = _run(name, options, load, read_shots(options.data, timeout))
-    result = load_result(run, load, options.connections, timeout)
+    insecure = access_from(options).tls is None
+    result = load_result(run, load, options.connections, timeout, insecure)
     if options.out is not None:
         write_load_result(result, options.out)
     own = result["grace"]
@@ -86,7 +89,13 @@ def _run(name: str, options: argparse.Namespace, load: Load, shots: Sequence[Sho
             bars.update(bar, completed=min(seconds, load.seconds))
 
         run = run_together(
-            options.address, shots, load, options.processes, options.connections, progress
+            options.address,
+            shots,
+            load,
+            options.processes,
+            options.connections,
+            progress,
+            access=access_from(options),
         )
         progress(load.seconds)
     return run
@@ -119,6 +128,7 @@ def _parser() -> argparse.ArgumentParser:
         "--connections", type=positive_integer, default=4, help="of each process; default: 4"
     )
     parser.add_argument("--timeout-ms", type=positive, help="deadline of every call; default: none")
+    add_access_options(parser)
     parser.add_argument("--seed", type=int, default=1, help="seed of the arrivals; default: 1")
     parser.add_argument("--out", type=out_file, help="result file, in ghz's JSON schema")
     parser.add_argument("--report", type=out_file, help="HTML page about it; needs matplotlib")

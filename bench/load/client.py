@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import grpc
@@ -23,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.bench.load.shots import Shot
+from grace.client import PLAINTEXT, Access, handshake_fault
 from grace.configs.errors import InputError
 from grace.proto.retrieval_pb2 import DESCRIPTOR, RetrieveResponse
 
@@ -34,8 +36,8 @@ Progress: TypeAlias = Callable[[float], None]
 """Receives the seconds of the load that have passed."""
 
 _SERVICE = DESCRIPTOR.services_by_name["AdsRetrieval"]
-_METHOD = f"/{_SERVICE.full_name}/Retrieve"
-_CHANNEL_OPTIONS = (
+METHOD = f"/{_SERVICE.full_name}/Retrieve"
+CHANNEL_OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),  # or equal channels would share one connection
     ("grpc.enable_retries", 0),  # one call is one call
     ("grpc.max_receive_message_length", -1),
@@ -43,7 +45,7 @@ _CHANNEL_OPTIONS = (
 )
 _PROGRESS_SECONDS = 0.5
 
-_Method: TypeAlias = "grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]"
+_Method: TypeAlias = "Callable[..., grpc.aio.UnaryUnaryCall[bytes, bytes]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,24 +162,26 @@ def run_load(
     *,
     connect_seconds: float = CONNECT_SECONDS,
     warm_up_seconds: float = WARM_UP_SECONDS,
+    access: Access = PLAINTEXT,
 ) -> LoadRun:
     """Make the load. Call i takes shot i and connection i, each in turn."""
 
     async def run() -> LoadRun:
         async with AsyncExitStack() as stack:
             channels = [
-                await stack.enter_async_context(
-                    grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
-                )
+                await stack.enter_async_context(access.aio_channel(address, CHANNEL_OPTIONS))
                 for _ in range(connections)
             ]
             ready = asyncio.gather(*(channel.channel_ready() for channel in channels))
             try:
                 await asyncio.wait_for(ready, connect_seconds)
             except TimeoutError:
-                fault = f"{address}: no server answers there; start one with `grace serve`"
+                fault = await _connection_fault(address, channels[0], access)
                 raise InputError(fault) from None
-            methods: list[_Method] = [channel.unary_unary(_METHOD) for channel in channels]
+            methods: list[_Method] = [
+                partial(channel.unary_unary(METHOD), metadata=access.metadata)
+                for channel in channels
+            ]
             await _warm_up(methods, shots, warm_up_seconds)
             begin = part.begin()
             wait = begin - time.perf_counter()
@@ -201,6 +205,17 @@ def run_load(
 
     with asyncio.Runner(loop_factory=event_loop) as runner:
         return runner.run(run())
+
+
+async def _connection_fault(address: str, channel: grpc.aio.Channel, access: Access) -> str:
+    """Return why the channel has no connection: a call fails with gRPC's reason at once."""
+    fault = None
+    method: _Method = channel.unary_unary(METHOD)
+    try:
+        await method(b"", timeout=1.0)
+    except grpc.aio.AioRpcError as error:
+        fault = handshake_fault(address, error.details() or "", access)
+    return fault or f"{address}: no server answers there; start one with `grace serve`"
 
 
 async def _warm_up(methods: Sequence[_Method], shots: Sequence[Shot], seconds: float) -> None:
@@ -271,7 +286,7 @@ class _Caller:
             reply = await call
         except grpc.aio.AioRpcError as error:
             ended, status, text = self.now(), status_name(error.code()), error.details() or ""
-            self.ended.append(Call(intended, sent, ended, status, _reason(error), text))
+            self.ended.append(Call(intended, sent, ended, status, reason_of(error), text))
         except asyncio.CancelledError:
             if not call.cancelled():
                 raise  # the whole client is being stopped, not this call
@@ -290,7 +305,7 @@ def status_name(code: grpc.StatusCode) -> str:
     return names.get(code) or code.name.title().replace("_", "")
 
 
-def _reason(error: grpc.aio.AioRpcError) -> str:
+def reason_of(error: grpc.aio.AioRpcError) -> str:
     for name, value in error.trailing_metadata():
         if name == "grace-reason":
             return value if isinstance(value, str) else value.decode()

@@ -28,6 +28,7 @@ from grace.bench.load.client import (
 )
 from grace.bench.load.ghz import read_result
 from grace.bench.load.shots import Shot
+from grace.client import PLAINTEXT, Access
 from grace.configs.errors import GraceError, InputError
 
 _NOTICE_SECONDS = 0.1  # the begin is announced this long ahead, so that no process hears it late
@@ -74,6 +75,7 @@ def run_together(
     connections: int = 4,
     progress: Progress = lambda seconds: None,
     connect_seconds: float = CONNECT_SECONDS,
+    access: Access = PLAINTEXT,
 ) -> LoadRun:
     """Make the load from N processes with `connections` each; from this process if N is 1."""
     if isinstance(load, ClosedLoop) and load.in_flight < processes:
@@ -83,14 +85,20 @@ def run_together(
         )
     if processes == 1:
         return run_load(
-            address, shots, load, connections, progress, connect_seconds=connect_seconds
+            address,
+            shots,
+            load,
+            connections,
+            progress,
+            connect_seconds=connect_seconds,
+            access=access,
         )
     context = get_context("spawn")  # a forked copy would lack gRPC's threads
     with ExitStack() as stack:
         team: list[tuple[SpawnProcess, Connection]] = []
         for number in range(processes):
             ours, theirs = context.Pipe()
-            given = (address, tuple(shots), load, connections, connect_seconds)
+            given = (address, tuple(shots), load, connections, connect_seconds, access)
             process = context.Process(
                 target=_make_part, args=(theirs, number, processes, *given), daemon=True
             )
@@ -148,6 +156,7 @@ def _make_part(
     load: Load,
     connections: int,
     connect_seconds: float,
+    access: Access,
 ) -> None:
     """Report ready, receive the start time, make a part of the load, and send its run or error."""
 
@@ -159,7 +168,15 @@ def _make_part(
     part = Part(number, of, begin)
     try:
         pipe.send(
-            run_load(address, shots, load, connections, part=part, connect_seconds=connect_seconds)
+            run_load(
+                address,
+                shots,
+                load,
+                connections,
+                part=part,
+                connect_seconds=connect_seconds,
+                access=access,
+            )
         )
     except GraceError as error:
         pipe.send(error)

@@ -102,9 +102,16 @@ def _fault_of_calls(
 
 
 def load_result(
-    run: LoadRun, load: Load, connections: int, timeout_seconds: float | None
+    run: LoadRun,
+    load: Load,
+    connections: int,
+    timeout_seconds: float | None,
+    insecure: bool = True,
 ) -> dict[str, Any]:
-    """Return the result of a run whose client processes had `connections` each."""
+    """Return the result of a run whose client processes had `connections` each.
+
+    `insecure`, as ghz has it, says that these were plaintext.
+    """
     calls = run.calls
     good = sorted(call.latency for call in calls if call.status == "OK")
     return {
@@ -112,7 +119,7 @@ def load_result(
         "options": {
             "call": CALL,
             "host": run.address,
-            "insecure": True,
+            "insecure": insecure,
             "connections": connections * run.processes,
             "duration": _ns(load.seconds),
             "timeout": _ns(timeout_seconds or 0),

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from grace.client import Access, access_of
 from grace.configs.errors import GraceError
 
 
@@ -40,6 +41,21 @@ def positive_integer(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number above 0, got {text!r}")
     return int(text)
+
+
+def add_access_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that `access_from` reads."""
+    for option, means in (
+        ("--tls-ca", "use TLS; PEM file of the CA that signed the server's certificate"),
+        ("--tls-certificate", "a client certificate as PEM, for a server that asks for one"),
+        ("--tls-key", "the key of --tls-certificate"),
+        ("--token-file", "file with the token that the server wants"),
+    ):
+        parser.add_argument(option, type=Path, help=means)
+
+
+def access_from(options: argparse.Namespace) -> Access:
+    return access_of(options.tls_ca, options.tls_certificate, options.tls_key, options.token_file)
 
 
 def data_file(text: str) -> Path:

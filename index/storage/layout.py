@@ -75,9 +75,16 @@ def _expected_matchers(
 
 
 def require_expected(manifest: Manifest) -> dict[str, FileEntry]:
-    """Return the manifest's entries of the expected arrays; it may list others."""
+    """Return the manifest's entries, which must be those of the expected arrays."""
     listed = {entry.file: entry for entry in manifest.files}
     expected = expected_arrays(manifest)
+    for file in listed:
+        if file not in expected:
+            raise SnapshotError(
+                file,
+                "an array that this GRACE does not know: a newer one wrote it, or it does not "
+                "belong here; upgrade",
+            )
     for file, (dtype, shape) in expected.items():
         if file not in listed:
             raise SnapshotError(file, "not listed in the manifest")

@@ -12,7 +12,14 @@ import xxhash
 from grace.configs.errors import ConfigError, SnapshotError
 from grace.configs.sections import load_section
 from grace.index.matchers.modes import DynamicKWay, KWay, MatcherMode, StaticKWay
-from grace.index.snapshot import MAX_ID, MAX_VERSION, MAX_VOCAB_SIZE, is_sid_space
+from grace.index.snapshot import (
+    MAX_ID,
+    MAX_SID_LENGTH,
+    MAX_VERSION,
+    MAX_VOCAB_SIZE,
+    creation_time,
+    is_sid_space,
+)
 from grace.index.storage.folder import version_of_name
 from grace.index.storage.strict_json import parse_object, shown
 from grace.index.targeting.schema import TargetingSchema
@@ -25,7 +32,6 @@ _MAX_DIMENSIONS = 8
 _MAX_FILE_BYTES = (1 << 63) - 1
 _NO_DIGEST = "0" * 32
 _DIGEST = re.compile(r"[0-9a-f]{32}")
-_CREATED_AT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 _FILE = re.compile(r"[a-z][a-z0-9_]{0,63}(\.[a-z][a-z0-9_]{0,63})?\.npy")
 _DTYPE = re.compile(r"([|][biu]1|<[iuf][248])")
 
@@ -158,7 +164,7 @@ def _check_mode(matchers: Any) -> None:
 def _check_facts(manifest: Manifest) -> None:
     for name, good, expected in (
         ("version", version_of_name(manifest.version), "20 digits"),
-        ("created_at", _CREATED_AT.fullmatch(manifest.created_at), "2026-01-31T12:00:00Z or alike"),
+        ("created_at", creation_time(manifest.created_at), "2026-01-31T12:00:00Z or alike"),
         ("sid_space", is_sid_space(manifest.sid_space), "1 to 255 printable characters"),
     ):
         if not good:
@@ -167,6 +173,10 @@ def _check_facts(manifest: Manifest) -> None:
     _check_range("updates_watermark", manifest.updates_watermark, 0, MAX_VERSION)
     if not manifest.vocab_sizes:
         raise ValueError("vocab_sizes: at least one is needed")
+    if len(manifest.vocab_sizes) > MAX_SID_LENGTH:
+        raise ValueError(
+            f"vocab_sizes: {len(manifest.vocab_sizes)} positions of a SID, at most {MAX_SID_LENGTH}"
+        )
     for i, size in enumerate(manifest.vocab_sizes):
         _check_range(f"vocab_sizes[{i}]", size, 1, MAX_VOCAB_SIZE)
 

@@ -17,12 +17,11 @@ from grace.index.snapshot import Snapshot
 from grace.index.storage.array_file import (
     Allocate,
     check_size,
-    digest_file,
     plain_memory,
     read_array,
 )
 from grace.index.storage.folder import names_in, open_folder, open_root, read_small, version_name
-from grace.index.storage.layout import expected_arrays, require_expected, snapshot_of
+from grace.index.storage.layout import require_expected, snapshot_of
 from grace.index.storage.manifest import (
     MANIFEST,
     MAX_BYTES,
@@ -128,7 +127,7 @@ class VerifyReport:
     counts: Counts
     rejects: int
     deep: bool
-    notes: tuple[str, ...]  # about files and arrays that a reader ignores
+    notes: tuple[str, ...]  # about files that a reader ignores
 
 
 def verify_snapshot(
@@ -138,7 +137,7 @@ def verify_snapshot(
     deep: bool = False,
     threads: int | None = None,
 ) -> VerifyReport:
-    """Run every check of a load, check arrays that a load skips and, if deep, the invariants.
+    """Run every check of a load and, if deep, those of the invariants.
 
     Raises SnapshotError with the file and the fault.
     """
@@ -165,19 +164,12 @@ def verify_snapshot(
 
 
 def _notes(opened: OpenVersion) -> list[str]:
-    expected = expected_arrays(opened.manifest)
     listed = {entry.file for entry in opened.manifest.files}
-    notes = []
-    for entry in opened.manifest.files:
-        if entry.file not in expected:
-            digest_file(entry, opened.folder)
-            notes.append(f"{entry.file}: an array that this GRACE does not know and does not load")
-    notes.extend(
+    return [
         f"{name!r}: not listed in the manifest; no reader looks at it"
         for name in names_in(opened.folder)
         if name not in listed and name != MANIFEST
-    )
-    return notes
+    ]
 
 
 def _is_current(opened: OpenVersion) -> bool:

@@ -25,6 +25,7 @@ _ADS_COLUMNS = frozenset({"ad_id", "sid", "ad_weight"})
 _MAX_VALUES = 4096
 _MAX_BLOOM_BITS = 1 << 16
 _MAX_BLOOM_HASHES = 4
+_MAX_REQUEST_VALUES = 1 << 16  # so that int32 numbers the values of a batch's users
 _MAX_HASH_SEED = (1 << 64) - 1
 
 
@@ -181,4 +182,9 @@ def _check_set(target_set: TargetSet) -> None:
     if target_set.max_request_values < 1:
         raise ConfigError(
             f"{where}.max_request_values: must be at least 1, got {target_set.max_request_values}"
+        )
+    if target_set.max_request_values > _MAX_REQUEST_VALUES:
+        raise ConfigError(
+            f"{where}.max_request_values: must be at most {_MAX_REQUEST_VALUES}, got "
+            f"{target_set.max_request_values}"
         )

@@ -41,7 +41,7 @@ _read = declare(
     "grace_users_read",
     *(c_uint64, c_int64, c_int64, c_void_p, array_in(np.int64)),
     *(array_out(np.uint64, 2), array_out(np.int32, 2), array_out(np.uint64)),
-    *(array_out(np.int32, 2), array_out(np.int32)),
+    *(array_out(np.int32, 2), array_out(np.int32), c_int64),
     *(array_out(np.int64, 2), c_int64, array_out(np.int64, 2), array_out(np.int64)),
 )
 
@@ -104,20 +104,18 @@ class UserEncoder:
 
     def read(self, messages: Sequence[bytes], size: int) -> ReadUsers:
         """The users of grace.v1.RetrieveRequest messages; empty users fill the batch up."""
-        most = [target_set.max_request_values for target_set in self.schema.sets]
+        room = sum(map(len, messages)) // 2  # a value takes two bytes of a message at least
+        each_set = (len(self.schema.sets), size + 1)
         bitmask = np.empty((size, self.schema.words), np.uint64)
-        offsets = np.empty((len(most), size + 1), np.int32)
-        hashes = np.empty(size * sum(most), np.uint64)
-        value_offsets = np.empty((len(most), size + 1), np.int32)
-        value_ids = np.empty(size * sum(most), np.int32)
-        rows = (bitmask, offsets, hashes, value_offsets, value_ids)
+        offsets, value_offsets = np.empty(each_set, np.int32), np.empty(each_set, np.int32)
+        hashes, value_ids = np.empty(room, np.uint64), np.empty(room, np.int32)
+        rows = (bitmask, offsets, hashes, value_offsets, value_ids, room)
         faults, ignored = read_batch(_read, self._handle, messages, size, *rows)
-        sets, begin = [], 0
-        for number, values in enumerate(most):
-            own, ids = offsets[number], value_offsets[number]
-            queries = hashes[begin : begin + int(own[-1])]
-            sets.append(SetQueries(own, queries, ids, value_ids[begin : begin + int(ids[-1])]))
-            begin += size * values
+        sets, begin, first = [], 0, 0
+        for own, ids in zip(offsets, value_offsets, strict=True):
+            end, last = begin + int(own[-1]), first + int(ids[-1])
+            sets.append(SetQueries(own, hashes[begin:end], ids, value_ids[first:last]))
+            begin, first = end, last
         ignored = (*ignored, *[()] * (size - len(messages)))
         return ReadUsers(UserRows(self, bitmask, tuple(sets), ignored), faults)
 

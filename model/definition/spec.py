@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 from grace.configs.errors import ConfigError
 from grace.configs.sections import load_section
 from grace.configs.yaml_loader import read_yaml
-from grace.index.snapshot import MAX_VOCAB_SIZE, is_sid_space
+from grace.index.snapshot import MAX_SID_LENGTH, MAX_VOCAB_SIZE, is_sid_space
 
 MAX_HISTORY = 1 << 14  # events: in a t5 history, every token attends to every other
 
@@ -210,6 +210,8 @@ class ModelSpec(_Section):
         sizes, extra = self.vocab_sizes, self.decoder.extra_head_rows
         if not is_sid_space(self.sid_space):
             yield f"sid_space: expected 1 to 255 printable characters, got {self.sid_space[:80]!r}"
+        if len(sizes) > MAX_SID_LENGTH:
+            yield f"vocab_sizes: {len(sizes)} positions of a SID, at most {MAX_SID_LENGTH}"
         if not sizes or not 1 <= min(sizes) <= max(sizes) <= MAX_VOCAB_SIZE:
             yield (
                 f"vocab_sizes: expected sizes of 1 to {MAX_VOCAB_SIZE}, one per position, "

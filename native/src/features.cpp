@@ -46,7 +46,7 @@ int64_t age_bucket(int64_t age) {
 template <typename Take>
 void each_value_field(Reader entry, Take&& take) {
   std::string_view name;
-  wire::read_entry(entry, name, [&](Reader part) { wire::each_field(part, take); });
+  wire::read_entry(entry, name, [&](Reader part) { wire::every_field(part, take); });
 }
 
 template <typename Take>
@@ -240,7 +240,7 @@ class Inputs {
       if ((tag & 7) != kBytes || kind > 3) return false;
       const Reader entry = features.bytes();
       std::string_view name;
-      if (!wire::read_entry(entry, name, [](Reader) {})) return true;
+      wire::read_entry(entry, name, [](Reader) {});
       const auto found = names_.find(name);
       if (found == names_.end() || found->second.kind != kind) {
         given.others.put({name, kind});
@@ -251,7 +251,7 @@ class Inputs {
     };
     wire::each_field(request, [&](Reader& fields, uint32_t tag) {
       if (tag != tag_of(wire::kFeaturesMessage, kBytes)) return false;
-      wire::each_field(fields.bytes(), take_entry);
+      wire::every_field(fields.bytes(), take_entry);
       return true;
     });
     return given;
@@ -348,7 +348,7 @@ class Inputs {
       if (tag != tag_of(3, kBytes)) return false;
       const Reader side = message.bytes();
       std::string_view name;
-      if (!wire::read_entry(side, name, [](Reader) {})) return true;
+      wire::read_entry(side, name, [](Reader) {});
       const auto found = sequence.side_names.find(name);
       if (found == sequence.side_names.end()) {
         events.others.put({name, 0});

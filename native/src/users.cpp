@@ -79,7 +79,8 @@ struct Set {
 };
 
 // A batch's arrays of `size` rows, not initialised. The arrays of sets are set by set: for each
-// set, offsets has size + 1 numbers, and hashes and ids have room for size * most_values.
+// set, offsets has size + 1 numbers, and hashes and ids follow those of the set before it. All
+// requests together have at most `room` values.
 struct Rows {
   int64_t size;
   uint64_t* bitmask;
@@ -87,6 +88,13 @@ struct Rows {
   uint64_t* hashes;
   int32_t* value_offsets;
   int32_t* value_ids;
+  int64_t room;
+};
+
+// One set's values in the requests so far, until all requests have been read.
+struct SetValues {
+  std::vector<uint64_t> hashes;
+  std::vector<int32_t> ids;
 };
 
 // Calls take(value) for each value of an entry of `user`.
@@ -94,7 +102,7 @@ template <typename Take>
 void take_values(Reader entry, Take&& take) {
   std::string_view name;
   grace::wire::read_entry(entry, name, [&](Reader part) {
-    grace::wire::each_field(part, [&](Reader& values, uint32_t tag) {
+    grace::wire::every_field(part, [&](Reader& values, uint32_t tag) {
       if (tag != tag_of(1, kBytes)) return false;
       const std::string_view value = values.bytes().text();
       if (value == kReserved) {
@@ -163,25 +171,37 @@ class Users {
   }
 
   // Call it before the first row; it writes where that row begins in the sets' arrays.
-  void begin(const Rows& rows) const {
+  std::vector<SetValues> begin(const Rows& rows) const {
     for (size_t s = 0; s < sets_.size(); ++s) {
       const int64_t first = static_cast<int64_t>(s) * (rows.size + 1);
       rows.offsets[first] = rows.value_offsets[first] = 0;
     }
+    return std::vector<SetValues>(sets_.size());
+  }
+
+  // Call it after the last row.
+  void finish(const Rows& rows, const std::vector<SetValues>& values) const {
+    uint64_t* hash = rows.hashes;
+    int32_t* id = rows.value_ids;
+    for (const SetValues& set : values) {
+      require(static_cast<int64_t>(set.hashes.size()) <= rows.room - (hash - rows.hashes),
+              "users: no room for the sets' values");
+      hash = std::copy(set.hashes.begin(), set.hashes.end(), hash);
+      id = std::copy(set.ids.begin(), set.ids.end(), id);
+    }
   }
 
   // Reads one request's user into its row, after all rows before it. Throws Fault.
-  void read(Reader request, int64_t row, const Rows& rows, UnknownNames& unknown) const {
+  void read(Reader request, int64_t row, const Rows& rows, std::vector<SetValues>& values,
+            UnknownNames& unknown) const {
     Given given = find(request);
     uint64_t* bits = rows.bitmask + row * words_;
     std::fill_n(bits, words_, 0);
     for (size_t i = 0; i < attributes_.size(); ++i) {
       set_bits(attributes_[i], given.attributes[i], bits);
     }
-    int64_t before = 0;
     for (size_t i = 0; i < sets_.size(); ++i) {
-      read_set(i, before, given.sets[i], row, rows);
-      before += rows.size * sets_[i].most_values;
+      read_set(i, given.sets[i], row, rows, values[i]);
     }
     for (const Given::Other& other : given.others.sorted()) {
       take_values(other.entry, [](std::string_view) {});
@@ -217,7 +237,7 @@ class Users {
       if (tag != tag_of(grace::wire::kUserEntry, kBytes)) return false;
       const Reader entry = fields.bytes();
       std::string_view name;
-      if (!grace::wire::read_entry(entry, name, [](Reader) {})) return true;
+      grace::wire::read_entry(entry, name, [](Reader) {});
       const auto found = names_.find(name);
       if (found == names_.end()) {
         given.others.put({name, 0, entry});
@@ -241,7 +261,8 @@ class Users {
     if (!any) set(attribute.missing);
   }
 
-  void read_set(size_t number, int64_t before, Reader entry, int64_t row, const Rows& rows) const {
+  void read_set(size_t number, Reader entry, int64_t row, const Rows& rows,
+                SetValues& values) const {
     thread_local Distinct distinct;
     distinct.clear();
     take_values(entry,
@@ -254,17 +275,17 @@ class Users {
                   grace::wire::name_of(entry)};
     }
     const int64_t at = static_cast<int64_t>(number) * (rows.size + 1) + row;
-    uint64_t* hash = rows.hashes + before + rows.offsets[at];
-    int32_t* const first_id = rows.value_ids + before + rows.value_offsets[at];
-    int32_t* id = first_id;
+    // A request with a fault in a later set is read a second time, as an empty one.
+    values.hashes.resize(rows.offsets[at]);
+    values.ids.resize(rows.value_offsets[at]);
     for (const Distinct::Value& value : distinct.values()) {
-      *hash++ = value.hash;
-      *id = set.values.find(value.text, value.hash);
-      id += *id >= 0 ? 1 : 0;
+      values.hashes.push_back(value.hash);
+      const int32_t id = set.values.find(value.text, value.hash);
+      if (id >= 0) values.ids.push_back(id);
     }
-    std::sort(first_id, id);
-    rows.offsets[at + 1] = rows.offsets[at] + static_cast<int32_t>(count);
-    rows.value_offsets[at + 1] = rows.value_offsets[at] + static_cast<int32_t>(id - first_id);
+    std::sort(values.ids.begin() + rows.value_offsets[at], values.ids.end());
+    rows.offsets[at + 1] = static_cast<int32_t>(values.hashes.size());
+    rows.value_offsets[at + 1] = static_cast<int32_t>(values.ids.size());
   }
 
   int64_t words_;
@@ -320,16 +341,18 @@ GRACE_API int32_t grace_users_close(uint64_t handle) {
 GRACE_API int32_t grace_users_read(uint64_t handle, int64_t requests, int64_t size,
                                    const char* const* messages, const int64_t* sizes,
                                    uint64_t* bitmask, int32_t* offsets, uint64_t* hashes,
-                                   int32_t* value_offsets, int32_t* value_ids, int64_t* faults,
-                                   int64_t unknown_room, int64_t* unknown, int64_t* unknown_ends) {
+                                   int32_t* value_offsets, int32_t* value_ids, int64_t room,
+                                   int64_t* faults, int64_t unknown_room, int64_t* unknown,
+                                   int64_t* unknown_ends) {
   return grace::guarded([&] {
     const Users& users = users_of(handle);
-    const Rows rows{size, bitmask, offsets, hashes, value_offsets, value_ids};
-    users.begin(rows);
+    const Rows rows{size, bitmask, offsets, hashes, value_offsets, value_ids, room};
+    std::vector<SetValues> values = users.begin(rows);
     grace::wire::read_batch(
         {requests, size, messages, sizes, faults, unknown_room, unknown, unknown_ends},
         [&](Reader message, int64_t row, UnknownNames& names) {
-          users.read(message, row, rows, names);
+          users.read(message, row, rows, values, names);
         });
+    users.finish(rows, values);
   });
 }

@@ -63,10 +63,15 @@ class RequestReader {
  public:
   explicit RequestReader(const Limits& limits) : limits_(limits) {}
 
-  // Reads the whole message before any check of its contents. Throws Malformed.
+  // Reads the whole message before any check of its contents. Throws Malformed or an unknown
+  // field's Fault, whichever comes first in the bytes.
   void read(Reader message, RequestHead& head) {
-    each_field(message,
-               [&](Reader& fields, uint32_t tag) { return read_field(fields, tag, head); });
+    try {
+      every_field(message,
+                  [&](Reader& fields, uint32_t tag) { return read_field(fields, tag, head); });
+    } catch (const UnknownField& found) {
+      throw unknown_field(found.tag, within_);
+    }
   }
 
   // Throws the first Fault in this order: texts, exclude_ads, user, features, max_ads. Maps are
@@ -98,10 +103,14 @@ class RequestReader {
     }
     switch (tag) {
       case tag_of(kUserEntry, kBytes):
+        within_ = Field::kUser;
         read_user(message.bytes());
+        within_ = Field::kWholeMessage;
         return true;
       case tag_of(kFeaturesMessage, kBytes):
+        within_ = Field::kFeatures;
         read_features(message.bytes());
+        within_ = Field::kWholeMessage;
         return true;
       case tag_of(kMaxAds, kVarint):
         head.max_ads = static_cast<uint32_t>(message.varint());
@@ -123,13 +132,12 @@ class RequestReader {
       if (size > limits_.value_bytes && user.long_value == 0) user.long_value = size;
       return true;
     };
-    if (read_entry(entry, user.name, [&](Reader part) { each_field(part, take_value); })) {
-      user_.put(user);
-    }
+    read_entry(entry, user.name, [&](Reader part) { every_field(part, take_value); });
+    user_.put(user);
   }
 
   void read_features(Reader features) {
-    each_field(features, [&](Reader& fields, uint32_t tag) {
+    every_field(features, [&](Reader& fields, uint32_t tag) {
       const auto kind = static_cast<int>(tag >> 3) - 1;
       if ((tag & 7) != kBytes || kind >= kKinds) return false;
       read_input(fields.bytes(), kind);
@@ -146,12 +154,13 @@ class RequestReader {
       } else if (kind == 3) {
         read_events(part, input);
       } else {
-        each_field(part, [&](Reader& ids, uint32_t tag) {
+        every_field(part, [&](Reader& ids, uint32_t tag) {
           return count_integers(ids, tag, 1, input.values);
         });
       }
     };
-    if (read_entry(entry, input.name, take)) inputs_[kind].put(input);
+    read_entry(entry, input.name, take);
+    inputs_[kind].put(input);
   }
 
   void read_numbers(Reader part, Entry& input) {
@@ -159,12 +168,12 @@ class RequestReader {
       ++input.values;
       if (!std::isfinite(number) && input.not_finite == 0) input.not_finite = number;
     };
-    each_field(part,
-               [&](Reader& numbers, uint32_t tag) { return take_floats(numbers, tag, 1, take); });
+    every_field(part,
+                [&](Reader& numbers, uint32_t tag) { return take_floats(numbers, tag, 1, take); });
   }
 
   void read_events(Reader part, Entry& sequence) {
-    each_field(part, [&](Reader& events, uint32_t tag) {
+    every_field(part, [&](Reader& events, uint32_t tag) {
       if (count_integers(events, tag, 1, sequence.values)) return true;
       if (count_integers(events, tag, 2, sequence.times)) return true;
       if (tag != tag_of(3, kBytes)) return false;
@@ -173,9 +182,8 @@ class RequestReader {
       const auto take_id = [&](Reader& ids, uint32_t id_tag) {
         return count_integers(ids, id_tag, 1, side.values);
       };
-      if (read_entry(events.bytes(), side.name, [&](Reader ids) { each_field(ids, take_id); })) {
-        sides_.put(side);
-      }
+      read_entry(events.bytes(), side.name, [&](Reader ids) { every_field(ids, take_id); });
+      sides_.put(side);
       return true;
     });
   }
@@ -263,6 +271,7 @@ class RequestReader {
   }
 
   const Limits& limits_;
+  Field within_ = Field::kWholeMessage;  // the part that is being read
   LastOfEachName<Entry> user_;
   LastOfEachName<Entry> inputs_[kKinds];
   LastOfEachName<Entry> sides_;

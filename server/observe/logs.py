@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from grace.configs.serving import LogsConfig
+from grace.configs.serving import LogLevel, LogsConfig
 from grace.server.observe.thread_names import name_this_thread
 
 LOGGER = "grace.server"
@@ -36,11 +36,18 @@ def configure_logs(config: LogsConfig) -> None:
     """Set up this process's logging as the configuration says."""
     handler = LineWriter(partial(_write, sys.stderr.fileno()))
     handler.setFormatter(JsonLines() if config.format == "json" else TextLines())
-    level = logging.getLevelNamesMapping()[config.level.upper()]
+    logging.getLogger().handlers[:] = [handler]
+    set_log_level(config.level)
+
+
+def set_log_level(name: LogLevel) -> str:
+    """Write the lines of this level and above from now on; return the level before."""
+    level = logging.getLevelNamesMapping()[name.upper()]
     root, ours = logging.getLogger(), logging.getLogger(_OURS)
-    root.handlers[:] = [handler]
-    root.setLevel(max(level, logging.WARNING))
+    previous = logging.getLevelName(ours.level).lower()
+    root.setLevel(max(level, logging.WARNING))  # foreign libraries
     ours.setLevel(level)
+    return previous
 
 
 def flush_logs() -> None:

@@ -10,16 +10,15 @@ import asyncio
 import sys
 import time
 from collections.abc import Sequence
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 
 import torch
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import Metric
 
 from grace.configs.marked_text import rewrite
-from grace.index.snapshot import Snapshot
+from grace.index.snapshot import Snapshot, creation_time
 from grace.server.errors import STATUS_OF, ServiceError
 from grace.server.messages import STAGE_NAMES, AnsweredBatch, Span, queue_seconds
 from grace.server.server_state import Phase, ServerState
@@ -69,6 +68,7 @@ class Metrics:
         self._make_counters()
         self._make_histograms()
         self._make_gauges(state, lag, device)
+        ProcessCollector(registry=self.registry)
 
     def ended(self, seconds: float, slack: float | None, error: ServiceError | None) -> None:
         """A call has ended: `seconds` after it came in, `slack` before its deadline, if any."""
@@ -103,15 +103,29 @@ class Metrics:
             for value in values:
                 histogram.observe(value)
 
+    def reply_unread(self) -> None:
+        """A call, which has ended, was reset: its caller did not read the reply in time."""
+        self._unread.inc()
+
     def loaded(self, result: str) -> None:
         """A snapshot was loaded, `ok`, or could not be, `failed`."""
         self._loads.labels(result).inc()
 
+    def credentials_loaded(self, setting: str, result: str) -> None:
+        """Changed files of a setting were loaded, `ok`, or could not be used, `failed`."""
+        self._credentials.labels(setting, result).inc()
+
+    def certificate_expires(self, listener: str, at: float) -> None:
+        """Set when a listener's certificate expires, in Unix seconds."""
+        self._expiry.labels(listener).set(at)
+
     def serves(self, snapshot: Snapshot) -> None:
         facts = snapshot.facts
-        created = datetime.fromisoformat(facts.created_at).timestamp()
+        created = creation_time(facts.created_at)
+        assert created is not None  # checked with the manifest
+        since = created.timestamp()
         self._version.set(facts.version)
-        self._age.set_function(lambda: time.time() - created)
+        self._age.set_function(lambda: time.time() - since)
         for target_set in snapshot.schema.sets:
             self._filter.labels(f"set:{target_set.name}")
 
@@ -120,6 +134,9 @@ class Metrics:
         self._requests = counter("grace_requests", "Calls that ended, by status.", ["code"])
         means = "Calls that did not end with OK, by reason."
         self._failures = counter("grace_request_failures", means, ["reason"])
+        self._unread = counter(
+            "grace_replies_unread", "Calls reset because their callers did not read the replies."
+        )
         self._generated = counter("grace_ads_generated", "Ads of generated SIDs.")
         self._returned = counter("grace_ads_returned", "Ads in replies.")
         self._filter = counter(
@@ -128,6 +145,11 @@ class Metrics:
             ["by"],
         )
         self._loads = counter("grace_snapshot_load", "Snapshots loaded, by result.", ["result"])
+        means = "Changed certificate and token files, by result; failed: the old ones stay in use."
+        self._credentials = counter("grace_credentials_load", means, ["setting", "result"])
+        for setting in ("listen.tls", "admin.tls", "listen.token_file"):
+            for result in ("ok", "failed"):
+                self._credentials.labels(setting, result)
         for status in STATUS_OF.values():
             self._requests.labels(status.name)
         self._ok = self._requests.labels("OK")
@@ -180,6 +202,8 @@ class Metrics:
         gauge("grace_queue_depth", means).set_function(lambda: state.waiting)
         means = "Requests that were taken and have not ended."
         gauge("grace_inflight_requests", means).set_function(lambda: state.in_flight)
+        means = "When the certificate in use expires, in Unix seconds; with TLS only."
+        self._expiry = gauge("grace_certificate_expiry_timestamp_seconds", means, ["listener"])
         means = "1 while health says SERVING."
         gauge("grace_ready", means).set_function(lambda: state.phase == Phase.SERVING)
         means = "Worst delay of the event loop in the last seconds."
@@ -194,6 +218,7 @@ class Metrics:
 def metrics_table() -> str:
     """Return the table in docs/operations.md: a row for each metric, those of a GPU included."""
     metrics = Metrics(ServerState(), LoopLag(), torch.device("cuda"))
+    metrics.certificate_expires("listen", 0.0)
     rows = sorted(map(_row, metrics.registry.collect()))
     return "\n".join(("| metric | kind | meaning |", "| --- | --- | --- |", *rows)) + "\n"
 
@@ -201,7 +226,7 @@ def metrics_table() -> str:
 def _row(metric: Metric) -> str:
     total = "_total" if metric.type == "counter" else ""
     labels = [label for label in metric.samples[0].labels if label != "le"]
-    braces = f"{{{labels[0]}}}" if labels else ""
+    braces = f"{{{','.join(labels)}}}" if labels else ""
     return f"| `{metric.name}{total}{braces}` | {metric.type} | {metric.documentation} |"
 
 

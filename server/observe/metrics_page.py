@@ -1,7 +1,15 @@
-"""GET /metrics over HTTP, on its own threads: a scrape never waits for the event loop."""
+"""HTTP for Prometheus and for probes, on its own threads: they never wait for the event loop.
 
+/metrics    the metrics
+/healthz    200 while the server serves, 503 otherwise; the body is its phase
+/           links to both
+"""
+
+import errno
+import logging
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
@@ -12,21 +20,34 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from grace.server.observe.logs import LOGGER
 from grace.server.observe.thread_names import name_this_thread
+from grace.server.server_state import Phase, ServerState
 
-_PATH = "/metrics"
+_INDEX = b"""<!DOCTYPE html>
+<title>GRACE</title>
+<h1>GRACE</h1>
+<ul><li><a href="/metrics">metrics</a><li><a href="/healthz">health</a></ul>
+"""
 _PATIENCE_SECONDS = 10  # with a client that is slow to ask or to read
 _MOST_CLIENTS = 8  # at once; one more makes the oldest give way
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_PAUSE_SECONDS = 0.2  # a connection that cannot be accepted is announced without end
+_WARN_SECONDS = 10.0
+
+_LOG = logging.getLogger(LOGGER)
 
 
 class MetricsPage:
     """Listens once constructed; raises OSError if it cannot."""
 
-    def __init__(self, host: str, port: int, registry: CollectorRegistry) -> None:
+    def __init__(
+        self, host: str, port: int, registry: CollectorRegistry, state: ServerState
+    ) -> None:
         family, _, _, _, place = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        self._server = _Server(family, place[:2], registry)
+        self._server = _Server(family, place[:2], registry, state)
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(target=self._serve, name="grace-metrics", daemon=True)
         self._thread.start()
@@ -47,13 +68,35 @@ class _Server(ThreadingMixIn, TCPServer):
     allow_reuse_address = True
 
     def __init__(
-        self, family: socket.AddressFamily, place: Any, registry: CollectorRegistry
+        self,
+        family: socket.AddressFamily,
+        place: Any,
+        registry: CollectorRegistry,
+        state: ServerState,
     ) -> None:
         self.address_family = family
         self.registry = registry
+        self.state = state
+        self._warned = -_WARN_SECONDS
         self._lock = threading.Lock()
         self._clients: dict[socket.socket, None] = {}  # oldest first
         super().__init__(place, _Page)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in _SHORTAGES:
+                self._wait_for_descriptors(error)
+            raise
+
+    def _wait_for_descriptors(self, error: OSError) -> None:
+        now = time.monotonic()
+        if now >= self._warned + _WARN_SECONDS:
+            self._warned = now
+            fields = {"event": "cannot_accept", "address": "metrics", "fault": error.strerror}
+            _LOG.error("cannot_accept", extra=fields)
+        time.sleep(_PAUSE_SECONDS)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
@@ -79,17 +122,30 @@ class _Page(BaseHTTPRequestHandler):
     timeout = _PATIENCE_SECONDS
 
     def do_GET(self) -> None:
-        if self.path.partition("?")[0] != _PATH:
-            self.send_error(HTTPStatus.NOT_FOUND, explain=f"this server has {_PATH} only")
-            return
-        encode: Callable[[CollectorRegistry], bytes]
-        encode, content_type = choose_encoder(self.headers.get("Accept", ""))
-        body = encode(self.server.registry)
-        self.send_response(HTTPStatus.OK)
+        match self.path.partition("?")[0]:
+            case "/metrics":
+                encode: Callable[[CollectorRegistry], bytes]
+                encode, content_type = choose_encoder(self.headers.get("Accept", ""))
+                self._answer(HTTPStatus.OK, content_type, encode(self.server.registry))
+            case "/healthz":
+                phase = self.server.state.phase
+                serves = phase == Phase.SERVING
+                status = HTTPStatus.OK if serves else HTTPStatus.SERVICE_UNAVAILABLE
+                self._answer(status, "text/plain; charset=utf-8", f"{phase.name}\n".encode())
+            case "/":
+                self._answer(HTTPStatus.OK, "text/html; charset=utf-8", _INDEX)
+            case _:
+                self.send_error(HTTPStatus.NOT_FOUND, explain="see / for what there is")
+
+    do_HEAD = do_GET  # noqa: N815, http.server asks for this name
+
+    def _answer(self, status: HTTPStatus, content_type: str, body: bytes) -> None:
+        self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Scrapes are not worth a line."""

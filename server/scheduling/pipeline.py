@@ -45,7 +45,7 @@ from grace.server.scheduling.under_way import BatchUnderWay, Place
 from grace.server.stages.stages import Stages
 
 Batch = TypeVar("Batch")
-Taken = TypeVar("Taken")
+Taken = TypeVar("Taken", bound="_Taken")
 Made = TypeVar("Made")
 
 _LOG = logging.getLogger(LOGGER)
@@ -59,6 +59,13 @@ class Outcomes(Protocol):
 
     def ended(self, outcomes: Sequence[Outcome]) -> None:
         """Report how requests ended: each one once, unless `cancel` took it back."""
+
+
+class _Taken(Protocol):
+    """What a stage's thread takes to work on."""
+
+    @property
+    def requests(self) -> Sequence[PendingRequest]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +86,10 @@ class _Carried(Generic[Batch]):
     batch: Batch
     times: tuple[_Timed, ...] = ()
     made: tuple[object, ...] = ()
+
+    @property
+    def requests(self) -> Sequence[PendingRequest]:
+        return self.under_way.requests
 
 
 class _Slot(Generic[Batch]):
@@ -209,13 +220,17 @@ class Pipeline:
 
         def run() -> None:
             name_this_thread(f"grace-{stage}")
+            requests: Sequence[PendingRequest] = ()
             try:
                 with works_in.context():
                     while (taken := take()) is not None:
+                        requests = taken.requests
                         work(taken)
-                        del taken  # its memory is not held while the thread waits for the next one
+                        # Memory is not held while the thread waits for the next one.
+                        del taken
+                        requests = ()
             except BaseException as error:  # noqa: BLE001, whatever ends a stage ends the service
-                self._die(stage, error)
+                self._die(stage, error, requests)
             close()
 
         return threading.Thread(target=run, name=f"grace-{stage}", daemon=True)
@@ -304,8 +319,8 @@ class Pipeline:
     def _batch_failed(self, stage: StageName, under_way: BatchUnderWay, error: Exception) -> None:
         self._end([Failure(each, internal()) for each in under_way.requests], under_way)
         # Only now: a log that is not read must not hold back the callers.
-        ids = [request.retrieval.request_id for request in under_way.requests]
-        fields = {"event": "batch_failed", "stage": stage, "requests": ids}
+        requests = _ids(under_way.requests)
+        fields = {"event": "batch_failed", "stage": stage, "requests": requests}
         _LOG.error("a batch failed", exc_info=error, extra=fields)
 
     def _give_up(self, given: _Carried[FeatureBatch], failures: Sequence[Failure]) -> None:
@@ -340,7 +355,9 @@ class Pipeline:
         if reported:
             self._outcomes.ended(reported)
 
-    def _die(self, stage: StageName, error: BaseException) -> None:
+    def _die(
+        self, stage: StageName, error: BaseException, requests: Sequence[PendingRequest]
+    ) -> None:
         lost = self._scheduler.abandon()
         if lost is None:  # another stage died before
             return
@@ -351,8 +368,12 @@ class Pipeline:
                 self._outcomes.ended([Failure(each, internal("stage_died")) for each in lost])
         finally:
             self._died()
-            fields = {"event": "stage_died", "stage": stage}
+            fields = {"event": "stage_died", "stage": stage, "requests": _ids(requests)}
             _LOG.critical("a stage died", exc_info=error, extra=fields)
+
+
+def _ids(requests: Sequence[PendingRequest]) -> list[str]:
+    return [request.retrieval.request_id for request in requests]
 
 
 def _require_all(

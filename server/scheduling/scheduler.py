@@ -42,6 +42,10 @@ class Departure:
     batch: BatchUnderWay | None
     failures: tuple[Failure, ...]
 
+    @property
+    def requests(self) -> tuple[PendingRequest, ...]:
+        return () if self.batch is None else self.batch.requests
+
 
 class Scheduler:
     def __init__(

@@ -83,7 +83,7 @@ def request_id_of(message: bytes) -> str | None:
 def refusal_of(fault: RequestError | None) -> ServiceError | None:
     if fault is None:
         return None
-    return invalid_field(fault.field, fault.fault) if fault.field else malformed()
+    return invalid_field(fault.field, fault.fault, fault.logged) if fault.field else malformed()
 
 
 def _texts(message: bytes, head: Any) -> list[str]:

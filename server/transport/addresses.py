@@ -4,6 +4,7 @@ import errno
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from ipaddress import ip_address
 from typing import Any, TypeAlias
 
 from grace.configs.errors import ConfigError
@@ -30,6 +31,12 @@ def fault_of(error: OSError | UnicodeError) -> str:
     if isinstance(error, UnicodeError):
         return "not a host name"
     return error.strerror or str(error)
+
+
+def is_loopback(section: str, host: str, port: int) -> bool:
+    """Return whether only this machine can reach it: a name's every address must be on loopback."""
+    places = _places(section, host, port)
+    return all(ip_address(where[0]).is_loopback for _, _, _, where in places)
 
 
 @contextmanager

@@ -1,12 +1,15 @@
 """The Admin service: what operators ask a server."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import version
+from typing import NoReturn, cast, get_args
 
 import torch
+from google.protobuf.message import DecodeError
 
-from grace.configs.serving import ServingConfig
+from grace.configs.serving import LogLevel, ServingConfig
 from grace.model.definition.spec import (
     BagInput,
     CategoricalInput,
@@ -19,15 +22,24 @@ from grace.proto.retrieval_pb2 import (
     GetStatusResponse,
     ModelStatus,
     ProfileStatus,
+    SetLogLevelRequest,
+    SetLogLevelResponse,
     SnapshotStatus,
 )
 from grace.server.engine.serving_pair import ServingPair
-from grace.server.errors import internal
-from grace.server.observe.logs import LOGGER
+from grace.server.errors import (
+    FIELD_CHARACTERS,
+    ServiceError,
+    internal,
+    invalid_field,
+    malformed,
+)
+from grace.server.observe.logs import LOGGER, set_log_level
 from grace.server.server_state import ServerState
-from grace.server.transport.grpc_listener import Context
+from grace.server.transport.grpc_listener import Context, Method
 
 _LOG = logging.getLogger(LOGGER)
+_LOG_LEVELS = get_args(LogLevel)
 _KINDS: dict[type[InputSpec], str] = {
     DenseInput: "dense",
     CategoricalInput: "categorical",
@@ -41,14 +53,31 @@ class Admin:
         self._state = state
         self._config = config
 
-    async def get_status(self, message: bytes, context: Context) -> bytes:  # noqa: ARG002
+    @property
+    def methods(self) -> Mapping[str, Method]:
+        return {"GetStatus": self._get_status, "SetLogLevel": self._set_log_level}
+
+    async def _get_status(self, message: bytes, context: Context) -> bytes:  # noqa: ARG002
         """Return the status; a request has no fields that could change it."""
         try:
             return self._status().SerializeToString()
         except Exception as error:  # noqa: BLE001, the caller must not see its text
             _LOG.error("call failed", exc_info=error, extra={"event": "call_failed"})
-        failure = internal()
-        return await context.abort(failure.code, failure.text, failure.trailers)
+        return await _fail(internal(), context)
+
+    async def _set_log_level(self, message: bytes, context: Context) -> bytes:
+        try:
+            level = SetLogLevelRequest.FromString(message).level
+        except DecodeError:
+            return await _fail(malformed("SetLogLevelRequest"), context)
+        if level not in _LOG_LEVELS:
+            shown = level[:FIELD_CHARACTERS]
+            fault = f"{shown!r} is not a level; give one of {', '.join(_LOG_LEVELS)}"
+            return await _fail(invalid_field("level", fault), context)
+        previous = set_log_level(cast("LogLevel", level))
+        fields = {"event": "log_level", "level_now": level, "level_before": previous}
+        _LOG.error("log_level", extra=fields)  # an error, so that every level has it
+        return SetLogLevelResponse(previous=previous).SerializeToString()
 
     def _status(self) -> GetStatusResponse:
         state, config = self._state, self._config
@@ -72,6 +101,10 @@ class Admin:
             in_flight=state.in_flight,
             front_ends=config.listen.front_ends,
         )
+
+
+async def _fail(failure: ServiceError, context: Context) -> NoReturn:
+    await context.abort(failure.code, failure.text, failure.trailers)
 
 
 def _snapshot_status(pair: ServingPair) -> SnapshotStatus:

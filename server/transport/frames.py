@@ -10,26 +10,31 @@ import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
-_TIMES = struct.Struct("<ddB")
+_TIMES = struct.Struct("<ddBH")
 _HEADER = struct.Struct("<IB3xQ")
 _SOCKET_BYTES = 4 << 20  # a batch's replies, unless the system allows less
 _READER_BYTES = 1 << 20
+_FLUSH_SECONDS = 10.0
 MAX_CONNECTION_BYTES = 255
+MAX_AUTHORIZATION_BYTES = 65_535
 
 
 class Kind(IntEnum):
     """The kinds of frames, with their meanings and bodies.
 
     from a relay:  CALL     a new call: a RelayedMessage, packed
-                   ENDED    gRPC has finished the call: it sent the reply, or the caller has gone
+                   ENDED    gRPC has finished the call: it sent the reply, the caller has gone, or
+                            the caller did not read the reply in time: a byte, 1 if so
                    DONE     the relay carried out the order: its fault, or empty
                    LOG      a line for the log: {level, ...}
+                   PONG     the answer to a PING
     from a server: ORDER    a method of the relay's GrpcListener to call: [name, arguments]
                    REPLY    the call's reply
                    FAILURE  the call's failure: [code, details, trailers]
+                   PING     asks whether the relay's event loop runs
     """
 
     CALL = 1
@@ -39,33 +44,41 @@ class Kind(IntEnum):
     ORDER = 5
     REPLY = 6
     FAILURE = 7
+    PING = 8
+    PONG = 9
 
 
 @dataclass(frozen=True, slots=True)
 class RelayedMessage:
     """A call's message, and what its relay knows of the call.
 
-    arrived     when it came in, by `time.perf_counter()`
-    deadline    on the same clock, or infinity
-    connection  the caller's end of the connection, as gRPC spells it
+    arrived        when it came in, by `time.perf_counter()`
+    deadline       on the same clock, or infinity
+    connection     the caller's end of the connection, as gRPC spells it
+    authorization  the call's header of this name, empty if the server needs none
     """
 
     arrived: float
     deadline: float
     connection: str
+    authorization: str = field(repr=False)
     message: bytes
 
     def packed(self) -> tuple[bytes, ...]:
         connection = self.connection.encode()[:MAX_CONNECTION_BYTES]
-        times = _TIMES.pack(self.arrived, self.deadline, len(connection))
-        return times, connection, self.message
+        authorization = self.authorization.encode()[:MAX_AUTHORIZATION_BYTES]
+        sizes = len(connection), len(authorization)
+        times = _TIMES.pack(self.arrived, self.deadline, *sizes)
+        return times, connection, authorization, self.message
 
     @classmethod
     def unpack(cls, body: bytes) -> "RelayedMessage":
-        arrived, deadline, size = _TIMES.unpack_from(body)
-        begin = _TIMES.size + size
-        connection = body[_TIMES.size : begin].decode(errors="replace")
-        return cls(arrived, deadline, connection, body[begin:])
+        arrived, deadline, *sizes = _TIMES.unpack_from(body)
+        connection_end = _TIMES.size + sizes[0]
+        begin = connection_end + sizes[1]
+        connection = body[_TIMES.size : connection_end].decode(errors="replace")
+        authorization = body[connection_end:begin].decode(errors="replace")
+        return cls(arrived, deadline, connection, authorization, body[begin:])
 
 
 class Link:
@@ -99,7 +112,11 @@ class Link:
         self.send(kind, number, json.dumps(facts).encode())
 
     async def close(self) -> None:
-        """Send the rest, and close."""
+        """Send the rest, if the other end reads it in time, and close."""
         self._writer.close()
-        with suppress(ConnectionError):
-            await self._writer.wait_closed()
+        try:
+            async with asyncio.timeout(_FLUSH_SECONDS):
+                with suppress(ConnectionError):
+                    await self._writer.wait_closed()
+        except TimeoutError:
+            self._writer.transport.abort()

@@ -9,13 +9,22 @@ import asyncio
 import logging
 import math
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
+
+from grpc import StatusCode
 
 from grace.configs.generation import GenerationConfig
 from grace.configs.serving import LimitsConfig
-from grace.server.errors import ServiceError, cancelled, draining, internal, not_ready
+from grace.server.errors import (
+    ServiceError,
+    cancelled,
+    draining,
+    internal,
+    not_ready,
+    unauthenticated,
+)
 from grace.server.messages import (
     STAGE_NAMES,
     AnsweredBatch,
@@ -29,14 +38,14 @@ from grace.server.observe.logs import LOGGER
 from grace.server.observe.metrics import Metrics
 from grace.server.server_state import Phase, ServerState
 from grace.server.stages.requests import read_request, request_id_of
+from grace.server.transport.credential_files import CredentialFiles
 from grace.server.transport.grpc_listener import Context, GrpcContext
+from grace.server.transport.tokens import Tokens
 
 MAX_TEXT_BYTES = 1000
 
 RETRY_SECONDS = 1.0
 """The advice if too many calls are open: when callers will end them cannot be predicted."""
-
-LOOK_AGAIN_SECONDS = 0.05
 
 _LOG = logging.getLogger(LOGGER)
 
@@ -45,15 +54,19 @@ _LOG = logging.getLogger(LOGGER)
 class Call:
     """One call; its times are by `perf_counter`.
 
-    connection  the caller's end of the connection: every call of one connection has the same
-    surplus     it is one too many: it is refused, and its message is not read
-    request     None until the message has been read
+    connection     the caller's end of the connection: every call of one connection has the same
+    authorization  its header of this name, which is not logged; empty if there are no tokens
+    stranger       it has no token that the server knows: it is refused, and its message is not read
+    surplus        it is one too many: it is refused, and its message is not read
+    request        None until the message has been read
     """
 
     message: bytes
     arrived: float
     deadline: float
     connection: str
+    authorization: str = field(default="", repr=False)
+    stranger: bool = False
     surplus: bool = False
     request: PendingRequest | None = None
 
@@ -68,31 +81,37 @@ class FrontEnd:
         generation: GenerationConfig,
         metrics: Metrics,
         log_requests: bool = False,
+        tokens: CredentialFiles[Tokens] | None = None,
     ) -> None:
         self._state = state
         self._limits = limits
         self._generation = generation
         self._metrics = metrics
         self._log_requests = log_requests
+        self._tokens = tokens
         self._loop = asyncio.get_running_loop()
-        self._replied: dict[Context, float] = {}  # open calls, since when gRPC has their replies
+        self._unread = 0
+        self._latest = -math.inf  # when a call came in
         self._idle = asyncio.Event()
         self._idle.set()
 
-    async def until_idle(self, reply_seconds: float) -> int:
-        """Wait until every call has ended, its reply sent. A caller has `reply_seconds` to read its
-        reply: return the number of calls whose callers have not."""
-        while self._state.open_calls > (unread := self._unread(reply_seconds)):
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._idle.wait(), LOOK_AGAIN_SECONDS)
-        return unread
+    async def until_quiet(self, seconds: float, most: float) -> None:
+        """Wait until no call has come in for `seconds`, but not longer than `most`."""
+        end = perf_counter() + most
+        while (now := perf_counter()) < min(end, self._latest + seconds):
+            await asyncio.sleep(min(end, self._latest + seconds) - now)
+
+    async def until_idle(self) -> None:
+        """Wait until every call has ended: its reply was sent, or was not read in time."""
+        await self._idle.wait()
 
     async def retrieve(self, message: bytes, context: GrpcContext) -> bytes:
         """Serve a call of gRPC in this process."""
         arrived = perf_counter()
         left = context.time_remaining()
         deadline = math.inf if left is None else arrived + left
-        call = Call(message, arrived, deadline, context.peer())
+        authorization = "" if self._tokens is None else context.authorization()
+        call = Call(message, arrived, deadline, context.peer(), authorization)
         self.opened(call, context)
         return await self.answer(call, context)
 
@@ -100,9 +119,12 @@ class FrontEnd:
         """Count a call as open until its context is done. Call this as soon as the call comes in,
         before `answer`: the calls that are open now decide whether it is one too many."""
         self._state.open_calls += 1
+        self._latest = perf_counter()
         self._idle.clear()
-        context.add_done_callback(self._closed)
+        context.add_done_callback(partial(self._closed, call.connection))
         call.surplus = self._state.open_calls > self._limits.open_calls
+        tokens = self._tokens
+        call.stranger = tokens is not None and not tokens.latest.allow(call.authorization)
 
     async def answer(self, call: Call, context: Context) -> bytes:
         """Return the reply, or await `context.abort`. Cancel this when the caller has gone."""
@@ -119,10 +141,8 @@ class FrontEnd:
         else:
             # Counted once the replies of its batch are on their way: it must not hold them up.
             self._loop.call_soon(self._ended, call, None, perf_counter())
-            self._replied[context] = perf_counter()
             return reply
         self._ended(call, failure, perf_counter())
-        self._replied[context] = perf_counter()
         return await context.abort(failure.code, _bounded(failure.text), failure.trailers)
 
     def batch_done(self, answered: AnsweredBatch, spans: tuple[Span, ...]) -> None:
@@ -134,6 +154,8 @@ class FrontEnd:
 
     async def _reply(self, call: Call) -> bytes:
         state = self._state
+        if call.stranger:
+            raise unauthenticated()
         if call.surplus:
             most = f"{self._limits.open_calls} calls are open, and no more may (limits.open_calls)"
             raise ServiceError("too_many_calls", f"{most}; try again later", None, RETRY_SECONDS)
@@ -166,19 +188,29 @@ class FrontEnd:
     def _ended(self, call: Call, error: ServiceError | None, now: float) -> None:
         slack = None if math.isinf(call.deadline) else call.deadline - now
         self._metrics.ended(now - call.arrived, slack, error)
-        if self._log_requests:
+        # Its caller is referred to the log.
+        internal_fault = error is not None and error.code is StatusCode.INTERNAL
+        if self._log_requests or internal_fault:
             _log_end(call, _request_id(call, self._limits), now - call.arrived, error)
 
-    def _closed(self, context: Context) -> None:
-        self._replied.pop(context, None)
+    def _closed(self, connection: str, context: Context) -> None:
+        if context.unread:
+            self._reply_unread(connection)
         self._state.open_calls -= 1
         if not self._state.open_calls:
             self._idle.set()
 
-    def _unread(self, seconds: float) -> int:
-        """Count the calls whose replies gRPC has had for at least so long."""
-        latest = perf_counter() - seconds
-        return sum(replied <= latest for replied in self._replied.values())
+    def _reply_unread(self, connection: str) -> None:
+        """Count it, and log one line for those that end together."""
+        self._metrics.reply_unread()
+        if not self._unread:
+            self._loop.call_soon(self._log_unread, connection)
+        self._unread += 1
+
+    def _log_unread(self, connection: str) -> None:
+        fields = {"event": "replies_unread", "calls": self._unread, "connection": connection}
+        _LOG.warning("replies_unread", extra=fields)
+        self._unread = 0
 
 
 def _complete(outcomes: Sequence[Outcome]) -> None:
@@ -230,7 +262,7 @@ def _request_id(call: Call, limits: LimitsConfig) -> str | None:
     """Return the request id, also of a refused call if its message can be read."""
     if call.request is not None:
         return call.request.retrieval.request_id
-    if call.surplus or len(call.message) > limits.message_bytes:
+    if call.stranger or call.surplus or len(call.message) > limits.message_bytes:
         return None
     request_id = request_id_of(call.message)
     return None if request_id is None else request_id[: limits.request_id_bytes]

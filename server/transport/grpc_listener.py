@@ -1,22 +1,31 @@
 """One gRPC server on one address: one service, health, reflection. Bytes come in and go out."""
 
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, NoReturn, Protocol, TypeAlias
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
+from grace.configs.errors import ConfigError
 from grace.server.transport.addresses import address, held_port, refusal
 from grace.server.transport.health import HEALTH, Health
+from grace.server.transport.listen_limits import ListenLimits
 from grace.server.transport.reflection import reflection_handlers
+from grace.server.transport.tls import CertificateFiles, server_credentials
+from grace.server.transport.unread_replies import end_after, remember_creators
 
-Method: TypeAlias = Callable[[bytes, Any], Coroutine[Any, Any, bytes]]
+Method: TypeAlias = Callable[[bytes, "GrpcContext"], Coroutine[Any, Any, bytes]]
 Trailers: TypeAlias = tuple[tuple[str, str], ...]
 
 
 class Context(Protocol):
-    """The part of grpc.aio.ServicerContext that a call needs, wherever its gRPC runs."""
+    """What a call needs of gRPC, wherever its gRPC runs.
+
+    unread  whether the call was ended because its caller did not read the reply in time
+    """
+
+    unread: bool
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None: ...
     async def abort(
@@ -24,20 +33,47 @@ class Context(Protocol):
     ) -> NoReturn: ...
 
 
-class GrpcContext(Context, Protocol):
-    """The context of a call whose gRPC runs in this process."""
+class GrpcContext:
+    """The context of a call whose gRPC runs in this process. Make it in the call's task."""
 
-    def time_remaining(self) -> float | None: ...  # gRPC's own types leave the None out
-    def peer(self) -> str: ...
+    def __init__(self, context: Any, reply_seconds: float) -> None:
+        self.unread = False
+        self._context = context
+        self._reply_seconds = reply_seconds
+        self._task: asyncio.Task[Any] | None = asyncio.current_task()
 
+    def time_remaining(self) -> float | None:
+        left: float | None = self._context.time_remaining()
+        return left
 
-@dataclass(frozen=True, slots=True)
-class ListenLimits:
-    """streams  calls of one connection at once; its further calls wait at the client"""
+    def peer(self) -> str:
+        """Return the caller's end of the connection."""
+        return str(self._context.peer())
 
-    receive_bytes: int
-    streams: int
-    reflection: bool
+    def authorization(self) -> str:
+        """Return the call's first header `authorization`, or an empty text."""
+        headers: Iterable[tuple[str, str | bytes]] = self._context.invocation_metadata() or ()
+        return next((str(value) for name, value in headers if name == "authorization"), "")
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        # gRPC's own callbacks would make the call part of a cycle, which only a collection frees.
+        assert self._task is not None
+        self._task.add_done_callback(lambda _: callback(self))
+
+    def replies(self) -> None:
+        """Give the caller its time to read the reply, from now on."""
+        assert self._task is not None
+        end_after(self._reply_seconds, self._task, self._give_up)
+
+    async def abort(
+        self, code: grpc.StatusCode, details: str, trailing_metadata: Trailers
+    ) -> NoReturn:
+        self.replies()
+        await self._context.abort(code, details, trailing_metadata)
+        raise AssertionError("gRPC's abort raises")
+
+    def _give_up(self) -> None:
+        self.unread = True
 
 
 class GrpcListener:
@@ -59,16 +95,13 @@ class GrpcListener:
         assert set(methods) == set(service.methods_by_name), service.full_name
         self._shares_port = shares_port
         self._health = Health((service.full_name,))
+        self._changing = asyncio.Lock()  # gRPC crashes if a server is stopped while it starts
+        remember_creators(asyncio.get_running_loop())
         self._server = grpc.aio.server(
-            options=(
-                ("grpc.so_reuseport", int(shares_port)),
-                ("grpc.max_concurrent_streams", limits.streams),
-                ("grpc.max_receive_message_length", limits.receive_bytes),
-                ("grpc.max_send_message_length", -1),
-            )
+            options=(("grpc.so_reuseport", int(shares_port)), *limits.options())
         )
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-            name: grpc.unary_unary_rpc_method_handler(_freed(method))
+            name: grpc.unary_unary_rpc_method_handler(_answering(method, limits.reply_seconds))
             for name, method in methods.items()
         }
         self._server.add_generic_rpc_handlers(
@@ -79,16 +112,31 @@ class GrpcListener:
             )
         )
 
-    async def open(self, section: str, host: str, port: int) -> str:
-        """Listen, and return `host:port` with the port that it has. Errors name `section`."""
+    async def open(
+        self, section: str, host: str, port: int, certificate: CertificateFiles | None = None
+    ) -> str:
+        """Listen, and return `host:port` with the port that it has. Errors name `section`.
+
+        Connections are plaintext without a certificate.
+        """
         if not self._shares_port:
             with held_port(section, host, port):
                 pass  # so the port is free
         try:
-            bound = self._server.add_insecure_port(address(host, port))
+            if certificate is None:
+                bound = self._server.add_insecure_port(address(host, port))
+            else:
+                credentials = server_credentials(certificate)
+                bound = self._server.add_secure_port(address(host, port), credentials)
         except RuntimeError:  # its text only points to gRPC's log
+            if certificate is not None:  # the address itself is free
+                raise ConfigError(
+                    f"{section}.tls: gRPC cannot use this certificate; give one with an RSA, an "
+                    "ECDSA (P-256, P-384, P-521) or an Ed25519 key"
+                ) from None
             raise refusal(section, host, port, "cannot be listened on") from None
-        await self._server.start()
+        async with self._changing:
+            await self._server.start()
         return address(host, bound)
 
     async def set_health(self, *, serving: bool) -> None:
@@ -96,18 +144,24 @@ class GrpcListener:
 
     async def close(self, seconds: float | None = None) -> None:
         """Take no new calls and give the others some time. A later call may shorten it."""
+        async with self._changing:
+            pass  # so it does not start now
         await self._server.stop(seconds)
 
 
-def _freed(method: Method) -> Method:
-    """Return the method such that a call that it aborts is freed at once, not by a collection."""
+def _answering(method: Method, reply_seconds: float) -> Callable[[bytes, Any], Any]:
+    """Return the method as gRPC calls it. It ends calls whose replies are not read in time, and
+    calls that it aborts are freed at once, not by a collection."""
 
-    async def call(message: bytes, context: Any) -> bytes:
+    async def answer(message: bytes, context: Any) -> bytes:
+        call = GrpcContext(context, reply_seconds)
         try:
-            return await method(message, context)
+            reply = await method(message, call)
         except grpc.aio.AbortError as error:
-            # The context keeps the error, whose traceback would keep the frames and the context.
-            del message, context
+            # gRPC's context keeps the error, whose traceback would keep the frames and the context.
+            del message, context, call
             raise error.with_traceback(None) from None
+        call.replies()
+        return reply
 
-    return call
+    return answer

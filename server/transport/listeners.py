@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from prometheus_client import CollectorRegistry
 
@@ -11,19 +11,19 @@ from grace.configs.serving import ServingConfig
 from grace.proto.retrieval_pb2 import DESCRIPTOR
 from grace.server.observe.logs import LOGGER
 from grace.server.observe.metrics_page import MetricsPage
+from grace.server.server_state import ServerState
 from grace.server.transport.addresses import address, fault_of, refusal
 from grace.server.transport.admin import Admin
+from grace.server.transport.credentials import Credentials
 from grace.server.transport.front_end import FrontEnd
-from grace.server.transport.grpc_listener import GrpcListener, ListenLimits
+from grace.server.transport.grpc_listener import GrpcListener
+from grace.server.transport.listen_limits import ListenLimits
 from grace.server.transport.relays import Relays
 
-OVERSIZE = 4
-"""The front end refuses messages of up to this many times the limit, with a reason; gRPC refuses
-larger ones."""
+ADMIN_CONNECTIONS = 64
 
-CONNECTIONS, LEAST_STREAMS = 4, 100
-"""It takes this many connections to use up `limits.open_calls`, so that a client that does not read
-its replies leaves places for others. Each connection may have a few streams more, for health."""
+QUIET_SECONDS = 2.0
+"""The most time that a server which closes waits for clients to stop calling."""
 
 _LOG = logging.getLogger(LOGGER)
 
@@ -50,33 +50,33 @@ class Listeners:
         front_end: FrontEnd,
         admin: Admin,
         died: Callable[[], None],
+        credentials: Credentials,
         settle_seconds: float = 0.2,
     ) -> None:
         self._config = config
         self._settle_seconds = settle_seconds
         self._front_end = front_end
+        self._credentials = credentials
         services = DESCRIPTOR.services_by_name
-        limits = ListenLimits(
-            receive_bytes=OVERSIZE * config.limits.message_bytes,
-            streams=max(LEAST_STREAMS, config.limits.open_calls // CONNECTIONS),
-            reflection=config.listen.reflection,
-        )
+        limits = ListenLimits.of(config)
         self._clients: GrpcListener | Relays
         if config.listen.front_ends:
             self._clients = Relays(config.listen.front_ends, front_end, limits, died)
         else:
             methods = {"Retrieve": front_end.retrieve}
             self._clients = GrpcListener(services["AdsRetrieval"], methods, limits)
-        self._operators = GrpcListener(services["Admin"], {"GetStatus": admin.get_status}, limits)
+        few = replace(limits, connections=ADMIN_CONNECTIONS)
+        self._operators = GrpcListener(services["Admin"], admin.methods, few)
         self._page: MetricsPage | None = None
 
-    async def open(self, registry: CollectorRegistry) -> Addresses:
+    async def open(self, registry: CollectorRegistry, state: ServerState) -> Addresses:
         """Bind all three and answer on them, health with NOT_SERVING."""
         listen, admin, metrics = self._config.listen, self._config.admin, self._config.metrics
-        retrieve = await self._clients.open("listen", listen.host, listen.port)
-        operators = await self._operators.open("admin", admin.host, admin.port)
+        credentials = self._credentials
+        retrieve = await self._clients.open("listen", listen.host, listen.port, credentials.listen)
+        operators = await self._operators.open("admin", admin.host, admin.port, credentials.admin)
         try:
-            self._page = MetricsPage(metrics.host, metrics.port, registry)
+            self._page = MetricsPage(metrics.host, metrics.port, registry, state)
         except (OSError, UnicodeError) as error:
             raise refusal("metrics", metrics.host, metrics.port, fault_of(error)) from None
         addresses = Addresses(retrieve, operators, address(metrics.host, self._page.port))
@@ -91,19 +91,17 @@ class Listeners:
 
     async def finish_calls(self, seconds: float) -> bool:
         """Serve no new calls and give the others some time. Whether all ended within it."""
-        # The front end refuses what is on its way here, with a reason: gRPC, once it is closing,
-        # would drop some of it as cancelled.
+        # The front end refuses what is on its way here, with a reason. gRPC, once it is closing,
+        # ends calls that the event loop has not seen yet as cancelled.
         await asyncio.sleep(self._settle_seconds)
+        await self._front_end.until_quiet(self._settle_seconds, QUIET_SECONDS)
         closing = asyncio.create_task(self._clients.close(seconds + self._settle_seconds))
-        idle = asyncio.create_task(self._front_end.until_idle(self._config.listen.reply_seconds))
+        idle = asyncio.create_task(self._front_end.until_idle())
         await asyncio.wait((idle,), timeout=seconds)
         finished = idle.done()
         await self._clients.close(self._settle_seconds if finished else None)
         await closing
         idle.cancel()
-        if finished and idle.result():
-            fields = {"event": "replies_unread", "calls": idle.result()}
-            _LOG.warning("replies_unread", extra=fields)
         return finished
 
     async def close(self) -> None:

@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -24,14 +25,17 @@ import grpc
 import uvloop
 
 from grace.configs.errors import ConfigError
+from grace.configs.serving import TlsConfig
 from grace.proto.retrieval_pb2 import DESCRIPTOR
 from grace.server.observe.logs import LOGGER, fields_of
 from grace.server.observe.thread_names import name_this_thread
 from grace.server.transport.frames import Kind, Link, RelayedMessage
-from grace.server.transport.grpc_listener import GrpcContext, GrpcListener, ListenLimits
+from grace.server.transport.grpc_listener import GrpcContext, GrpcListener
+from grace.server.transport.listen_limits import ListenLimits
+from grace.server.transport.tls import certificate_files
 
-IGNORED = (signal.SIGTERM, signal.SIGINT)
-"""Signals to all processes of a server are meant for the server, which then ends its relays."""
+IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals to all processes of a server are meant for the server, which ends its relays itself."""
 
 _DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
@@ -82,6 +86,7 @@ class Relay:
     def __init__(self, link: Link, limits: ListenLimits) -> None:
         service, methods = DESCRIPTOR.services_by_name["AdsRetrieval"], {"Retrieve": self._retrieve}
         self._link = link
+        self._tokens = limits.tokens
         self._listener = GrpcListener(service, methods, limits, shares_port=True)
         self._loop = asyncio.get_running_loop()
         self._last_call = 0
@@ -100,6 +105,8 @@ class Relay:
                     self._resolve(number, body)
                 elif kind == Kind.FAILURE:
                     self._resolve(number, json.loads(body))
+                elif kind == Kind.PING:
+                    self._link.send(Kind.PONG, number)
                 else:
                     name, given = json.loads(body)
                     tasks.create_task(self._carry_out(number, orders[name](**given)))
@@ -113,8 +120,12 @@ class Relay:
             fault = str(error)
         self._link.send(Kind.DONE, number, fault.encode())
 
-    async def _listen(self, section: str, host: str, port: int) -> None:
-        await self._listener.open(section, host, port)
+    async def _listen(self, section: str, host: str, port: int, tls: Sequence[str] | None) -> None:
+        """`tls` are the paths of a TlsConfig; the server reports on them."""
+        files = None
+        if tls is not None:
+            files = certificate_files(f"{section}.tls", TlsConfig(*map(Path, tls)))
+        await self._listener.open(section, host, port, files)
         name_this_thread("grace-relay")  # after gRPC's threads began: they inherit the name
         gc.collect()
         gc.freeze()  # what is loaded stays
@@ -125,8 +136,9 @@ class Relay:
         deadline = math.inf if left is None else arrived + left
         self._last_call = number = self._last_call + 1
         outcome = self._open[number] = self._loop.create_future()
-        context.add_done_callback(lambda _: self._ended(number))
-        call = RelayedMessage(arrived, deadline, context.peer(), message)
+        context.add_done_callback(lambda context: self._ended(number, unread=context.unread))
+        authorization = context.authorization() if self._tokens else ""
+        call = RelayedMessage(arrived, deadline, context.peer(), authorization, message)
         self._link.send(Kind.CALL, number, *call.packed())
         end = await outcome
         if isinstance(end, bytes):
@@ -134,9 +146,9 @@ class Relay:
         code, details, trailers = end
         return await context.abort(_CODES[code], details, tuple(map(tuple, trailers)))
 
-    def _ended(self, number: int) -> None:
+    def _ended(self, number: int, *, unread: bool) -> None:
         del self._open[number]
-        self._link.send(Kind.ENDED, number)
+        self._link.send(Kind.ENDED, number, bytes([unread]))
 
     def _resolve(self, number: int, end: bytes | list[Any]) -> None:
         outcome = self._open.get(number)

@@ -26,14 +26,20 @@ from grace.server.observe.logs import LOGGER
 from grace.server.transport.addresses import address, held_port
 from grace.server.transport.frames import Kind, Link, RelayedMessage
 from grace.server.transport.front_end import Call, FrontEnd
-from grace.server.transport.grpc_listener import ListenLimits, Trailers
+from grace.server.transport.grpc_listener import Trailers
+from grace.server.transport.listen_limits import ListenLimits
 from grace.server.transport.relay import IGNORED
+from grace.server.transport.tls import CertificateFiles
 
 REAP_SECONDS = 5.0
 """How long a process may take to end once its end of the link is closed."""
 
 HEALTH_SECONDS = 2.0
 """How long a change of health waits for the processes: one may hang."""
+
+MISSED_BEATS = 15
+"""The unanswered beats after which a relay is killed. A machine that is short of processors may
+keep one waiting for seconds, and killing it ends the server."""
 
 _LOG = logging.getLogger(LOGGER)
 
@@ -45,6 +51,7 @@ class Relays:
     died           called if a relay ends unasked
     start_seconds  for all relays to listen
     late_seconds   how much later than asked a relay may end before it is killed
+    beat_seconds   between two heartbeats
     program        the interpreter's arguments for a relay
     """
 
@@ -54,10 +61,13 @@ class Relays:
     died: Callable[[], None]
     start_seconds: float = 60.0
     late_seconds: float = 10.0
+    beat_seconds: float = 1.0
     program: Sequence[str] = ("-m", "grace.server.transport.relay")
     _relays: list["_Relay"] = field(default_factory=list, init=False)
 
-    async def open(self, section: str, host: str, port: int) -> str:
+    async def open(
+        self, section: str, host: str, port: int, certificate: CertificateFiles | None = None
+    ) -> str:
         """Start the processes and wait until they listen; `host:port` with the port they have."""
         if sys.platform != "linux":
             raise ConfigError(
@@ -72,7 +82,8 @@ class Relays:
                     process = _start(self.program, (theirs.fileno(), *astuple(self.limits)))
                 relay = _Relay(f"{number} of {self.count}", process, link, self)
                 self._relays.append(relay)
-            where = {"section": section, "host": host, "port": held}
+            tls = None if certificate is None else tuple(map(str, certificate.paths))
+            where = {"section": section, "host": host, "port": held, "tls": tls}
             try:
                 async with asyncio.timeout(self.start_seconds):
                     opened = (relay.order("open", where) for relay in self._relays)
@@ -84,6 +95,8 @@ class Relays:
                 ) from None
         if any(faults):
             raise ConfigError(next(filter(None, faults)))
+        for relay in self._relays:
+            relay.watch(self.beat_seconds)
         return address(host, held)
 
     async def set_health(self, *, serving: bool) -> None:
@@ -122,7 +135,10 @@ class _Relay:
         self._relays = relays
         self._calls: dict[int, _RelayedCall] = {}
         self._orders: list[asyncio.Future[str]] = []  # an order's number is its place
-        self._closing = self._killed = False
+        self._closing = False
+        self._killed = ""  # why
+        self._beats = self._answered = 0
+        self._heart: asyncio.Task[None] | None = None
         self._end = asyncio.create_task(self._live())
 
     async def order(self, method: str, arguments: dict[str, Any]) -> str:
@@ -133,26 +149,41 @@ class _Relay:
         await asyncio.wait((done, self._end), return_when=asyncio.FIRST_COMPLETED)
         return done.result() if done.done() else self._end.result()
 
+    def watch(self, beat_seconds: float) -> None:
+        """Kill the process from now on if its event loop stands still: its connections would be
+        lost to their clients, while health says SERVING."""
+        self._heart = asyncio.create_task(self._beat(beat_seconds))
+
+    async def _beat(self, seconds: float) -> None:
+        """Count beats, not time: this process may have been stopped itself."""
+        while self._beats - self._answered < MISSED_BEATS:
+            self._beats += 1
+            self._link.send(Kind.PING, self._beats)
+            await asyncio.sleep(seconds)
+        self._kill(f"it did not answer for {MISSED_BEATS * seconds:g} s")
+
     async def close(self, seconds: float | None) -> None:
         self._closing = True
         try:
             async with asyncio.timeout((seconds or 0.0) + self._relays.late_seconds):
                 await self.order("close", {"seconds": seconds})
         except TimeoutError:
-            self._kill()
+            self._kill("it did not end in time")
         await self._link.close()
         await asyncio.wait((self._end,))
 
     async def _live(self) -> str:
         """Serve the relay until its process has ended; return how, as a fault."""
         await asyncio.wait((asyncio.create_task(self._read()),))
+        if self._heart is not None:
+            self._heart.cancel()
         await self._link.close()
         for call in self._calls.values():
             call.ended()
         code = await asyncio.to_thread(self._reap)
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         if self._killed and code == -signal.SIGKILL:
-            how = "SIGKILL of the server's own: it did not end in time"
+            how = f"SIGKILL of the server's own: {self._killed}"
         if code or not self._closing:
             facts = {"pid": self._process.pid, "end": how, "calls": len(self._calls)}
             facts |= {"event": "front_end_died", "front_end": self._name}
@@ -166,7 +197,11 @@ class _Relay:
                 front_end = self._relays.front_end
                 self._calls[number] = _RelayedCall(front_end, self._link, number, body)
             elif kind == Kind.ENDED:
-                self._calls.pop(number).ended()
+                call = self._calls.pop(number)
+                call.unread = bool(body[0])
+                call.ended()
+            elif kind == Kind.PONG:
+                self._answered = number
             elif kind == Kind.LOG:
                 facts = {**json.loads(body), "front_end": self._name}
                 _LOG.log(facts.pop("level"), facts["event"], extra=facts)
@@ -177,11 +212,11 @@ class _Relay:
         try:
             return self._process.wait(REAP_SECONDS)
         except subprocess.TimeoutExpired:
-            self._kill()
+            self._kill("it did not end in time")
             return self._process.wait()
 
-    def _kill(self) -> None:
-        self._killed = True
+    def _kill(self, why: str) -> None:
+        self._killed = why
         self._process.kill()
 
 
@@ -192,8 +227,11 @@ class _RelayedCall:
         self._link = link
         self._number = number
         self._callbacks: list[Callable[[Any], None]] = []
+        self.unread = False
         given = RelayedMessage.unpack(body)
-        call = Call(given.message, given.arrived, given.deadline, given.connection)
+        call = Call(
+            given.message, given.arrived, given.deadline, given.connection, given.authorization
+        )
         front_end.opened(call, self)  # now: the next frame may be the end of another call
         self._task = asyncio.create_task(self._answer(front_end, call))
 

@@ -4,6 +4,7 @@ import itertools
 import threading
 import time
 from multiprocessing import active_children
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -13,8 +14,10 @@ import pytest
 from grace.bench.load.client import ClosedLoop, OpenLoop, poisson_arrivals, run_load
 from grace.bench.load.client_process import run_together
 from grace.bench.load.shots import Shot
+from grace.client import Access, Tls
 from grace.configs.errors import InputError
 from grace.proto.retrieval_pb2 import RetrieveRequest
+from support.certificates import Authority
 from support.known_server import REPLY, SHOTS, known_server
 
 CLOSED_ADDRESS = "127.0.0.1:9"
@@ -148,6 +151,15 @@ def test_an_address_without_a_server_is_named_whichever_process_finds_it(process
     with pytest.raises(InputError, match=f"{CLOSED_ADDRESS}: no server answers there"):
         run_together(CLOSED_ADDRESS, SHOTS, ClosedLoop(3, 0.1), processes, connect_seconds=0.2)
     assert active_children() == []
+
+
+def test_a_server_that_the_connections_do_not_suit_is_named_with_the_reason(tmp_path: Path) -> None:
+    access = Access(Tls(Authority(tmp_path, "own").file))
+    with (
+        known_server(lambda request, _: request) as address,
+        pytest.raises(InputError, match=f"{address} does not speak TLS; connect without it"),
+    ):
+        run_load(address, SHOTS, ClosedLoop(3, 0.1), connect_seconds=0.2, access=access)
 
 
 @pytest.mark.subprocess

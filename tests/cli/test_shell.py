@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,21 @@ def test_help_lists_every_command_in_the_tables_order() -> None:
     assert (done.exit_code, done.stderr) == (0, "")
     words = [word for line in done.stdout.splitlines() for word in line.strip("│ ").split()[:1]]
     assert [word for word in words if word in COMMANDS] == list(COMMANDS)
+
+
+def test_a_folder_that_may_not_be_entered_is_a_fault_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tests may run as root, who may enter any folder: `access` says what others would hear."""
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    (tmp_path / "loop").symlink_to("loop")
+    for command in ("verify", "inspect"):
+        for folder in (tmp_path, tmp_path / "loop", tmp_path / ("x" * 300)):
+            done = invoke_grace(command, folder)
+            assert (done.exit_code, done.stdout) == (2, "")
+            (line,) = done.stderr.splitlines()
+            assert line.startswith(f"error: {folder}: ")
+            assert line.endswith(("name another folder", "build one into it"))
 
 
 @EVERY_COMMAND

@@ -61,6 +61,10 @@ BAD = {
     "many hashes": (GOOD.replace("bloom_hashes: 4", "bloom_hashes: 5"), "1 to 4, got 5"),
     "no hashes": (GOOD.replace("bloom_hashes: 4", "bloom_hashes: 0"), "1 to 4, got 0"),
     "no room": (GOOD.replace("max_request_values: 64", "max_request_values: 0"), "at least 1"),
+    "too much room": (
+        GOOD.replace("max_request_values: 64", "max_request_values: 65537"),
+        "sets.location.max_request_values: must be at most 65536, got 65537",
+    ),
     "too many": (
         GOOD.replace("[US, NO, GB]", str([f"v{i}" for i in range(4097)])),
         "4097 values, at most 4096; declare it as a set",

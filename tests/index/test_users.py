@@ -3,6 +3,7 @@
 tests/server/test_wire_readers.py compares all of it with the plain encoder on odd bytes.
 """
 
+import tracemalloc
 from random import Random
 
 import numpy as np
@@ -15,6 +16,7 @@ from grace.index.matchers.bloom import value_hash
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from grace.index.users.user_rows import UserEncoder
 from grace.index.users.values import InternedValues
+from grace.proto.retrieval_pb2 import RetrieveRequest, Values
 from support.plain_requests import plain_user
 from support.plain_users import plain_rows
 from support.wire_users import random_user_wire, random_value
@@ -76,6 +78,19 @@ BAD_VALUES = {
 def test_what_is_not_a_list_of_text_is_refused_by_field(values: object) -> None:
     with pytest.raises(RequestError, match=r"user\.country\.values"):
         ENCODER.encode([{"country": values}])  # type: ignore[dict-item]
+
+
+def test_memory_grows_with_what_requests_bring_not_with_what_they_may() -> None:
+    sets = tuple(TargetSet(f"s{number}", 64, 1, 1 << 16) for number in range(9))
+    encoder = UserEncoder(TargetingSchema((), sets, 7), (InternedValues.of(["a"]),) * 9)
+    message = RetrieveRequest(user={"s3": Values(values=["a", "b"])}).SerializeToString()
+    encoder.read([message], 16)
+    tracemalloc.start()
+    rows = encoder.read([message] * 16, 16).rows
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert rows.sets[3].offsets.tolist() == list(range(0, 34, 2))
+    assert peak < 100_000
 
 
 @pytest.mark.parametrize("seed", [7, 2**64 - 1])

@@ -6,7 +6,7 @@ from contextlib import ExitStack, closing
 import pytest
 
 from grace.configs.errors import ConfigError
-from grace.server.transport.addresses import held_port
+from grace.server.transport.addresses import held_port, is_loopback
 
 HOST = "127.0.0.1"
 
@@ -81,3 +81,21 @@ def test_all_addresses_of_a_name_have_one_port(port_of: int) -> None:
         for host in {place[4][0] for place in socket.getaddrinfo("localhost", port)}:
             with pytest.raises(OSError, match="in use"):
                 socket.create_server((host, port))
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        *(("127.0.0.1", True), ("127.8.9.10", True), ("::1", True), ("localhost", True)),
+        *(("0.0.0.0", False), ("::", False), ("192.0.2.1", False), ("fe80::1%lo", False)),
+    ],
+)
+def test_an_address_is_on_loopback_if_only_this_machine_can_reach_it(
+    host: str, loopback: bool
+) -> None:
+    assert is_loopback("admin", host, 50052) == loopback
+
+
+def test_an_empty_host_is_no_address_on_loopback_or_elsewhere() -> None:
+    with pytest.raises(ConfigError, match="admin: :50052: name or service not known; choose"):
+        is_loopback("admin", "", 50052)

@@ -7,7 +7,7 @@ import pytest
 
 from support.faults import Faults
 from support.health import HealthWatch, health
-from support.retrieve_calls import Caller, Outcome, counted_calls, message
+from support.retrieve_calls import Caller, Outcome, counted_calls, logged_ends, message
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
 
@@ -50,7 +50,7 @@ def test_clients_that_heed_health_lose_no_request(serving_files: ServingFiles) -
         late.close()
     assert [outcome.code for outcome in seen if not outcome.ok] == []
     assert watch.seen[:2] == ["SERVING", "NOT_SERVING"]
-    assert len(server.log("request")) == len(seen)
+    assert logged_ends(server) == {"OK": len(seen)}
     assert server.log("stopped")[-1]["exit_code"] == 0
 
 

@@ -7,7 +7,7 @@ from grace.server.messages import STAGE_NAMES, StageName
 from support.faults import Faults
 from support.health import HealthWatch
 from support.occupied import occupied_engine, start_waiting
-from support.retrieve_calls import Caller, Outcome, counted_calls, message
+from support.retrieve_calls import Caller, Outcome, counted_calls, logged_ends, message
 from support.server_process import PATIENCE_SECONDS, ServerProcess
 from support.serving_files import ServingFiles
 
@@ -82,14 +82,18 @@ def test_a_dead_stage_ends_the_server_and_every_call_wherever_it_is(
 ) -> None:
     stage: StageName = "post"
     request = serving_files.requests[0]
-    config = serving_files.write_config("death.yaml", listen={"front_ends": 2})
+    config = serving_files.write_config(
+        "death.yaml", listen={"front_ends": 2}, logs={"requests": False}
+    )
     with ServerProcess(config, faults=faults) as server:
         caller = Caller(server.address)
         with HealthWatch(server) as watch:
             server.wait_until(lambda: watch.seen == ["SERVING"], "health is watched")
             with faults.dies(stage, MARK):
                 with faults.closed(stage):
-                    calls = [caller.start(message(request)) for _ in range(9)]
+                    calls = [
+                        caller.start(message(request, request_id=f"lost{i}")) for i in range(9)
+                    ]
                     server.wait_until(
                         lambda: server.metric("grace_inflight_requests") == 9, "nine are in flight"
                     )
@@ -99,5 +103,13 @@ def test_a_dead_stage_ends_the_server_and_every_call_wherever_it_is(
         caller.close()
     seen = {(outcome.code, outcome.reason) for outcome in outcomes}
     assert seen == {(grpc.StatusCode.INTERNAL, "stage_died")}
+    # Each caller is referred to the log, whether or not it has a line for every call.
+    assert logged_ends(server) == {"stage_died": 9}
+    names = {entry["request_id"] for entry in server.log("request")}
+    assert names == {f"lost{i}" for i in range(9)}
+    (death,) = server.log("stage_died")
+    assert death["stage"] == stage
+    assert death["requests"]
+    assert set(death["requests"]) <= names
     assert watch.seen[:2] == ["SERVING", "NOT_SERVING"]
     assert MARK not in "".join(server.lines) + "".join(map(caller_sees, outcomes))

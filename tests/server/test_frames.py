@@ -70,5 +70,6 @@ def test_more_than_the_sockets_hold_arrives_in_order_before_an_end_closes() -> N
 
 def test_a_relayed_message_keeps_its_times_its_connection_and_every_byte() -> None:
     for connection in ("", "ipv4:127.0.0.1:40001", "ipv6:%5B::1%5D:9"):
-        given = RelayedMessage(1.5, float("inf"), connection, b"\x00\xff message")
-        assert RelayedMessage.unpack(b"".join(given.packed())) == given
+        for header in ("", "Bearer é" + "x" * 999):
+            given = RelayedMessage(1.5, float("inf"), connection, header, b"\x00\xff message")
+            assert RelayedMessage.unpack(b"".join(given.packed())) == given

@@ -2,49 +2,21 @@
 
 import asyncio
 import gc
-import socket
-import struct
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import grpc
 import pytest
+from hyperframe.frame import RstStreamFrame, SettingsFrame
 
 from grace.configs.serving import LimitsConfig
 from grace.server.messages import PendingRequest
-from support.served import METHOD, PADDING, Service, front_ends, reason_of, served, until
+from support.raw_http2 import RawHttp2
+from support.served import PADDING, Service, front_ends, reason_of, served, until
 
-HEADERS, DATA, SETTINGS = 1, 0, 4
-END_HEADERS, END_STREAM = 4, 1
-
-
-def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
-
-
-def unread_calls(address: str, count: int) -> socket.socket:
-    """An HTTP/2 client that makes calls, and whose window lets no byte of a reply through."""
-    fields = {
-        ":method": "POST",
-        ":scheme": "http",
-        ":path": METHOD,
-        ":authority": address,
-        "content-type": "application/grpc",
-        "te": "trailers",
-    }
-    headers = b"".join(
-        b"\x00" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
-        for name, value in fields.items()
-    )
-    no_window = struct.pack(">HI", 4, 0)
-    sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, no_window)
-    for stream in range(1, 2 * count, 2):
-        sent += frame(HEADERS, END_HEADERS, stream, headers)
-        sent += frame(DATA, END_STREAM, stream, bytes(5))  # an empty message
-    host, _, port = address.rpartition(":")
-    client = socket.create_connection((host, int(port)))
-    client.sendall(sent)
-    return client
+OK, RESOURCE_EXHAUSTED = 0, 8  # gRPC's codes on the wire
 
 
 @front_ends
@@ -99,21 +71,141 @@ def test_a_client_that_reads_no_reply_leaves_places_for_others_and_delays_no_end
     front_ends: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def use(service: Service, retrieve: Any) -> None:
-        with unread_calls(service.address, 111):
+        with RawHttp2(service.address, window=0) as client:
+            client.call(111)
             await until(lambda: service.count("grace_requests_total", code="OK") == 100)
-            assert service.count("grace_open_calls") == 100  # of one connection, at most
+            assert service.state.open_calls <= 100
             assert await retrieve(b"")
             service.state.takes = False
             assert await service.listeners.finish_calls(60.0)
 
-    served(use, LimitsConfig(open_calls=111), reply_seconds=0.1, front_ends=front_ends)
+    limits = LimitsConfig(open_calls=111, connection_calls=100)
+    served(use, limits, reply_seconds=0.5, front_ends=front_ends)
     unread = [vars(record) for record in caplog.records if record.message == "replies_unread"]
-    assert [each["calls"] for each in unread] == [100]
+    assert sum(each["calls"] for each in unread) == 100
+
+
+@front_ends
+def test_a_call_whose_reply_is_not_read_in_time_is_reset_and_counted(front_ends: int) -> None:
+    async def use(service: Service, retrieve: Any) -> None:
+        assert await retrieve(b"")
+        with RawHttp2(service.address, window=0) as client:
+            client.call(9)
+            await until(lambda: service.count("grace_replies_unread_total") == 9)
+            await until(lambda: not service.state.open_calls)
+            assert await retrieve(b"")  # grpc.aio refers to the latest call until there is another
+            await asyncio.to_thread(client.read_until, RstStreamFrame, 9)
+        await until(lambda: not service.state.open_calls)
+        assert service.count("grace_requests_total", code="OK") == 11
+        assert service.count("grace_replies_unread_total") == 9
+
+    served(use, reply_seconds=0.3, front_ends=front_ends)
+
+
+@front_ends
+def test_a_burst_is_answered_or_refused_by_the_service_and_counted_whole(front_ends: int) -> None:
+    async def use(service: Service, _: Any) -> None:
+        with ExitStack() as stack:
+            clients = [stack.enter_context(RawHttp2(service.address)) for _ in range(8)]
+            for client in clients:
+                client.call(256)
+            for client in clients:
+                await asyncio.to_thread(client.read_ends, 256)
+        await until(lambda: not service.state.open_calls)
+        codes = sum((client.statuses for client in clients), Counter[int]())
+        assert set(codes) <= {OK, RESOURCE_EXHAUSTED}
+        assert service.count("grace_requests_total", code="OK") == codes[OK]
+        refused = service.count("grace_request_failures_total", reason="too_many_calls")
+        assert refused == codes[RESOURCE_EXHAUSTED]
+
+    served(use, LimitsConfig(open_calls=1001), front_ends=front_ends, padding="")
+
+
+def test_calls_beyond_a_connection_s_share_wait_at_the_client() -> None:
+    async def use(service: Service, retrieve: Any) -> None:
+        service.pipeline.answers = False
+        calls = [retrieve(b"") for _ in range(301)]
+        await until(lambda: len(service.pipeline.taken) == 16)
+        service.pipeline.answers = True
+        service.pipeline.answer()
+        await asyncio.gather(*calls)  # a failed call raises
+
+    served(use, LimitsConfig(connection_calls=16), padding="")
+
+
+def test_a_connection_beyond_the_limit_is_closed_and_makes_room_when_another_ends() -> None:
+    def call(address: str) -> None:
+        with RawHttp2(address) as client:
+            client.call()
+            client.read_ends(1)
+
+    async def use(service: Service, _: Any) -> None:
+        with ExitStack() as stack:
+            for _ in range(3):
+                client = stack.enter_context(RawHttp2(service.address))
+                await asyncio.to_thread(client.read_until, SettingsFrame)
+            with RawHttp2(service.address) as surplus:
+                await asyncio.to_thread(surplus.read_to_the_end)
+                assert not surplus.frames
+        await asyncio.to_thread(call, service.address)
+
+    served(use, LimitsConfig(connections=3), padding="")
+
+
+def test_connections_that_age_under_load_are_replaced_without_a_failed_call() -> None:
+    async def use(service: Service, retrieve: Any) -> None:
+        connections: set[str] = set()
+        while len(connections) < 4:
+            await asyncio.gather(*(retrieve(b"") for _ in range(9)))  # a failed call raises
+            service.pipeline.answers = False
+            call = retrieve(b"")
+            await until(lambda: bool(service.pipeline.taken))
+            connections.add(service.pipeline.taken[0].connection)
+            service.pipeline.answers = True
+            service.pipeline.answer()
+            await call
+
+    served(use, padding="", connection_seconds=0.2)
+
+
+def test_a_connection_without_calls_is_closed_in_time_and_its_client_reconnects() -> None:
+    async def use(service: Service, retrieve: Any) -> None:
+        assert await retrieve(b"")
+        with RawHttp2(service.address) as client:
+            await asyncio.to_thread(client.read_to_the_end)
+            assert client.goaways
+        assert await retrieve(b"")
+
+    served(use, idle_seconds=0.1)
+
+
+def test_a_client_that_floods_with_pings_loses_its_connection() -> None:
+    async def use(service: Service, retrieve: Any) -> None:
+        with RawHttp2(service.address) as client:
+            client.ping(9)
+            await asyncio.to_thread(client.read_to_the_end)
+            assert b"too_many_pings" in client.goaways[0].additional_data
+        assert await retrieve(b"")
+
+    served(use)
+
+
+def test_calls_that_are_reset_at_once_leave_nothing_behind() -> None:
+    async def use(service: Service, retrieve: Any) -> None:
+        with RawHttp2(service.address) as client:
+            for _ in range(20):
+                client.call(50, reset=True)
+            assert await retrieve(b"")
+        await until(lambda: not service.state.open_calls)
+        assert await retrieve(b"")
+
+    served(use, padding="")
 
 
 def test_the_drain_waits_for_a_reply_that_may_still_be_read() -> None:
     async def use(service: Service, _: Any) -> None:
-        with unread_calls(service.address, 1):
+        with RawHttp2(service.address, window=0) as client:
+            client.call()
             await until(lambda: service.count("grace_requests_total", code="OK") == 1)
             assert not await service.listeners.finish_calls(0.3)
 
@@ -134,3 +226,16 @@ def test_calls_on_their_way_to_a_server_that_drains_are_refused_with_a_reason(
         finishing.cancel()
 
     served(use, front_ends=front_ends, settle_seconds=50.0)
+
+
+def test_a_server_that_closes_waits_until_its_clients_have_stopped_calling() -> None:
+    async def use(service: Service, retrieve: Any) -> None:
+        quiet = service.front_end.until_quiet
+        await quiet(60.0, 60.0)  # none has called
+        assert await retrieve(b"")
+        waiting = asyncio.create_task(quiet(60.0, 60.0))
+        await quiet(60.0, 0.1)  # at most
+        assert not waiting.done()
+        waiting.cancel()
+
+    served(use)

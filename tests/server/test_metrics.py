@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import resource
 import socket
 import threading
 import time
@@ -23,7 +24,7 @@ from grace.server.observe.metrics import (
     metrics_table,
 )
 from grace.server.observe.metrics_page import MetricsPage
-from grace.server.server_state import ServerState
+from grace.server.server_state import Phase, ServerState
 from support.retrieve_calls import counted_calls, message
 from support.server_process import ServerProcess, wait_until
 from support.serving_files import ServingFiles
@@ -136,8 +137,13 @@ def test_a_blocked_event_loop_has_a_lag_that_is_forgotten_later() -> None:
 
 
 @pytest.fixture
-def page(metrics: Metrics) -> Iterator[str]:
-    page = MetricsPage("127.0.0.1", 0, metrics.registry)
+def state() -> ServerState:
+    return ServerState()
+
+
+@pytest.fixture
+def page(metrics: Metrics, state: ServerState) -> Iterator[str]:
+    page = MetricsPage("127.0.0.1", 0, metrics.registry, state)
     yield f"http://127.0.0.1:{page.port}"
     page.close()
 
@@ -151,7 +157,7 @@ def test_the_page_is_prometheus_text(page: str) -> None:
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
-    [("GET", "/", 404), ("GET", "/metricsx", 404), ("POST", "/metrics", 501)],
+    [("GET", "/metricsx", 404), ("HEAD", "/x", 404), ("POST", "/metrics", 501)],
 )
 def test_the_page_answers_nothing_else(page: str, method: str, path: str, status: int) -> None:
     request = urllib.request.Request(page + path, method=method)
@@ -159,6 +165,60 @@ def test_the_page_answers_nothing_else(page: str, method: str, path: str, status
         urllib.request.urlopen(request, timeout=30)
     with caught.value as error:
         assert error.code == status
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_healthz_is_200_while_the_server_serves_and_says_its_phase(
+    page: str, state: ServerState, phase: Phase
+) -> None:
+    state.phase = phase
+    if phase == Phase.SERVING:
+        with urllib.request.urlopen(f"{page}/healthz", timeout=30) as reply:
+            assert reply.read() == b"SERVING\n"
+        return
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(f"{page}/healthz", timeout=30)
+    with caught.value as error:
+        assert (error.code, error.read()) == (503, f"{phase.name}\n".encode())
+
+
+def test_the_index_links_to_pages_that_exist_and_all_answer_head(page: str) -> None:
+    with urllib.request.urlopen(page, timeout=30) as reply:
+        links = re.findall(r'href="([^"]+)"', reply.read().decode())
+    assert links == ["/metrics", "/healthz"]
+    for path in ("/", "/metrics"):
+        asked = urllib.request.Request(page + path, method="HEAD")
+        with urllib.request.urlopen(asked, timeout=30) as reply:
+            assert int(reply.headers["Content-Length"]) > 0
+            assert reply.read() == b""
+
+
+def test_the_page_shows_what_the_process_holds(page: str) -> None:
+    with urllib.request.urlopen(f"{page}/metrics", timeout=30) as reply:
+        text = reply.read().decode()
+    for name in ("process_resident_memory_bytes", "process_open_fds", "process_max_fds"):
+        assert re.search(rf"^{name} [1-9]", text, re.MULTILINE)
+
+
+def test_without_descriptors_the_page_waits_logs_one_line_and_recovers(
+    page: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    host, port = page.removeprefix("http://").split(":")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket() as client:
+        used = len(list(Path("/proc/self/fd").iterdir()))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(used // 2, soft), hard))
+        try:
+            client.connect((host, int(port)))
+            spent = time.process_time()
+            time.sleep(0.5)
+            spent = time.process_time() - spent
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        client.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        assert client.recv(12) == b"HTTP/1.0 503"
+    assert spent < 0.25
+    assert [record.message for record in caplog.records] == ["cannot_accept"]
 
 
 def test_a_client_that_hangs_up_harms_nothing(page: str, capfd: pytest.CaptureFixture[str]) -> None:

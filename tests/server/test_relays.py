@@ -20,7 +20,7 @@ import pytest
 from grace.configs.errors import ConfigError
 from grace.configs.serving import LimitsConfig
 from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse
-from grace.server.transport.grpc_listener import ListenLimits
+from grace.server.transport.listen_limits import ListenLimits
 from grace.server.transport.relays import Relays
 from support.faults import Faults
 from support.health import HealthWatch, status
@@ -34,7 +34,18 @@ pytestmark = pytest.mark.subprocess
 
 RELAYS = 2
 ESTABLISHED = "01"
-LIMITS = ListenLimits(receive_bytes=1 << 20, streams=111, reflection=False)
+LIMITS = ListenLimits(
+    receive_bytes=1 << 20,
+    calls=111,
+    pending=1000,
+    connections=1000,
+    age_seconds=60.0,
+    grace_seconds=60.0,
+    idle_seconds=60.0,
+    reply_seconds=60.0,
+    reflection=False,
+    tokens=False,
+)
 
 # Programs of relays that do not come up.
 IMPORTS = "import sys; from grace.server.transport import relay; "
@@ -263,6 +274,22 @@ def test_a_relay_that_hangs_is_killed_when_the_server_ends(
     with_relays(use, late_seconds=0.3)
     (death,) = deaths(caplog)
     assert death["end"] == "SIGKILL of the server's own: it did not end in time"
+
+
+def test_a_relay_that_hangs_while_the_server_serves_is_found_and_killed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def use(relays: Relays, service: Service) -> None:
+        await relays.open("listen", "127.0.0.1", 0)
+        await asyncio.sleep(0.2)
+        assert not service.died.is_set(), "a relay that runs answers"
+        hanging, _ = relays_of(os.getpid())
+        os.kill(hanging, signal.SIGSTOP)
+        await service.died.wait()
+
+    with_relays(use, beat_seconds=0.1)
+    (death,) = deaths(caplog)
+    assert death["end"] == "SIGKILL of the server's own: it did not answer for 1.5 s"
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,7 @@ FAULTY: dict[str, tuple[dict[str, Any], str, str | None]] = {
     "user": (
         {"user": {"country": {"values": ["US", "*"]}}},
         "invalid_field",
-        "user.country.values",
+        "user.*.values",
     ),
     "features": (
         {"features": {"dense": {"hour": {"values": [1, 2]}}}},

@@ -1,6 +1,8 @@
 """A server that cannot start exits with 2, and one line names key, file and remedy."""
 
 import json
+import re
+import resource
 import shutil
 import socket
 import subprocess
@@ -22,8 +24,15 @@ from grace.model.checkpoints.checkpoint import WEIGHTS
 from grace.model.checkpoints.init import write_random
 from grace.server.engine.serving_pair import require_numbered_ids, require_numbered_places
 from grace.server.life_cycle import SWITCH_SECONDS
-from grace.server.start_up import require_device, require_folder_of, too_little_memory
-from support.command import plain_environment
+from grace.server.start_up import (
+    OTHER_DESCRIPTORS,
+    require_descriptors,
+    require_device,
+    require_folder_of,
+    too_little_memory,
+)
+from support.certificates import Authority
+from support.command import GRACE, plain_environment
 from support.in_process import invoke_grace
 from support.pipeline_cases import GENERATION
 from support.serving_files import ServingFiles, model_spec
@@ -55,6 +64,7 @@ sys.exit(life_cycle.serve(load_serving_config(Path(good[0]))))
 # What causes the fault, and the pieces of the one line in their order. {} is a folder.
 TAKEN = "address already in use; choose"
 SHORT = {"default_profile": "short", "profiles": {"short": {"beams": [1, 4, 4], "num_sids": 4}}}
+TLS = {"certificate": "{}/own.pem", "key": "{}/own.key"}
 FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
     "no-snapshots": ({"snapshots": "{}/nowhere"}, ("snapshots: ", "nowhere", ";")),
     "damaged": (
@@ -111,6 +121,26 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
         {"listen": {"host": "203.0.113.7", "front_ends": 2}},
         ("listen: 203.0.113.7:0: cannot assign requested address; choose",),
     ),
+    "open-admin": (
+        {"admin": {"host": "0.0.0.0"}},
+        ("open-admin.yaml: admin.host: 0.0.0.0 is beyond loopback", "give admin.tls with client_"),
+    ),
+    "open-admin-over-tls": (
+        {"admin": {"host": "::", "tls": TLS}},
+        ("admin.host: :: is beyond loopback, ", "; give admin.tls with client_ca, or listen on"),
+    ),
+    "no-certificate": (
+        {"listen": {"tls": {**TLS, "certificate": "{}/nowhere.pem"}}},
+        ("no-certificate.yaml: listen.tls.certificate: ", "nowhere.pem: no such file", "; name a"),
+    ),
+    "other-key": (
+        {"admin": {"tls": {**TLS, "key": "{}/other.key"}}},
+        ("admin.tls.key: ", "other.key: another key than that of admin.tls.certificate", "; give"),
+    ),
+    "no-tokens": (
+        {"listen": {"token_file": "{}/own.key"}},
+        ("listen.token_file: ", "own.key: line 1 has characters", "; give a token a line"),
+    ),
     "replaced": (
         {"snapshots": "nowhere", "device": "abacus"},
         ("replaced.yaml with --port ", " --device cpu: listen: 127.0.0.1:", TAKEN),
@@ -128,6 +158,8 @@ def write_faulty(files: ServingFiles, folder: Path) -> None:
     (folder / "no-weights" / WEIGHTS).unlink()
     other = replace(model_spec(), sid_space="other-1")
     write_random(other, folder / "other", 1, torch.float32)
+    for name in ("own", "other"):
+        Authority(folder, name).issue(name)
     (folder / "bad.jsonl").write_text('{"request_id": "one"}\n{"no_such_field": 1}\n')
 
 
@@ -239,6 +271,26 @@ def test_only_a_device_that_can_be_computed_on_is_taken(name: str) -> None:
         require_device(name)
 
 
+def test_an_address_space_that_is_too_small_is_refused_before_a_library_aborts(
+    serving_files: ServingFiles,
+) -> None:
+    config = serving_files.write_config("small.yaml", listen={"front_ends": 2})
+    done = subprocess.run(
+        ["prlimit", f"--as={1100 << 20}", str(GRACE), "serve", "--config", str(config)],
+        env=plain_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(
+        r"error: address space: this process may have 1\.1 GiB \(RLIMIT_AS, `ulimit -v`\) and needs "
+        r"at least 2\.0 GiB, 0\.0 of it for snapshot and checkpoint; take the limit away, .*\n",
+        done.stderr,
+    )
+
+
 class OutOfResources(Exception):  # noqa: N818, as Triton has it
     pass
 
@@ -254,6 +306,8 @@ SHORTAGES: Mapping[str, tuple[Exception, str | None]] = {
     "cuda": (torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel"), "out of memory"),
     "cublas": (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED"), "CUBLAS_STATUS_ALLOC"),
     "triton": (OutOfResources("out of resource: shared memory"), "resource: shared memory"),
+    "c++": (RuntimeError("std::bad_alloc"), "std::bad_alloc"),
+    "thread": (RuntimeError("can't start new thread"), "can't start new thread"),
     "ours": (RuntimeError("a shape is wrong"), None),
 }
 
@@ -271,6 +325,20 @@ def test_only_too_little_memory_gets_an_error_that_names_the_settings_to_lower(
     assert fault in text
     assert "a smaller generation.max_batch (now 4), fewer or narrower generation.profiles (" in text
     assert "\n" not in text
+
+
+def test_descriptors_are_raised_to_what_the_connections_need_or_the_start_is_refused() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+        require_descriptors(301)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (301 + OTHER_DESCRIPTORS, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if hard != resource.RLIM_INFINITY:
+        refused = f"^limits.connections: {hard} connections need .* may have {hard} .*: raise that"
+        with pytest.raises(ConfigError, match=refused):
+            require_descriptors(hard)
 
 
 def test_more_places_than_a_gpu_numbers_are_refused_by_name() -> None:

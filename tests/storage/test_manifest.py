@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grace.configs.errors import SnapshotError
+from grace.configs.errors import MOST_OF_A_FAULT, SnapshotError
 from grace.index.matchers.modes import MatcherMode
 from grace.index.storage import load_snapshot
 from grace.index.storage.manifest import parse_manifest, render_manifest
@@ -72,8 +72,17 @@ UNION_FAULTS: list[tuple[str, object, str]] = [
     ("version", 1, "version: expected a string"),
     ("version", "٠" * 20, "version: expected 20 digits"),
     ("created_at", "now", "created_at: expected 2026-01-31T12:00:00Z or alike, got 'now'"),
+    *(
+        ("created_at", text, f"created_at: expected 2026-01-31T12:00:00Z or alike, got '{text}'")
+        for text in (
+            *("2026-02-30T12:00:00Z", "2016-12-31T23:59:60Z", "0000-01-01T00:00:00Z"),
+            *("2026-01-31T24:00:00Z", "2026-01-31T12:00:00+00:00", "2026-01-31 12:00:00Z"),
+        )
+    ),
     ("sid_space", "", "sid_space: expected 1 to 255 printable characters, got ''"),
     ("vocab_sizes", [], "vocab_sizes: at least one is needed"),
+    ("vocab_sizes", [2] * 17, "vocab_sizes: 17 positions of a SID, at most 16"),
+    ("schema.sets.0.max_request_values", 3 * 10**9, "max_request_values: must be at most 65536"),
     ("vocab_sizes.1", 65537, "vocab_sizes[1]: must be 1 to 65536, got 65537"),
     ("vocab_sizes.1", 1, "counts.nodes_per_level[2]: must be 1 to 2, got 4"),
     ("schema.sets.0.bloom_bits", 63, "sets.location.bloom_bits: must be a power of two"),
@@ -160,6 +169,43 @@ def test_a_wrong_field_is_named_with_its_value(
     version = version_of(mode)
     forge_manifest(version, drop(path) if value is GONE else put(path, value))
     assert_manifest_refused(version, fault)
+
+
+LONG = "long" * 25_000
+LONG_TEXTS: list[Change] = [
+    put("format", LONG),
+    put("created_at", LONG),
+    put("matchers.mode", LONG),
+    put(LONG, 1),
+    put(f"schema.{LONG}", 1),
+    put(f"counts.set_rules.{LONG}", "x"),
+    put("counts.set_rules", {LONG: 1}),
+    put("schema.sets.0.name", LONG),
+    put("schema.attributes.0.name", LONG),
+    put("schema.attributes.0.missing", LONG),
+    put("schema.attributes.0.values", [LONG, LONG]),
+    put("files.0.file", LONG),
+    put("files.0.dtype", LONG),
+    put("files.0.shape", [10**4000] * 63),
+]
+
+
+@pytest.mark.parametrize("change", LONG_TEXTS, ids=range(len(LONG_TEXTS)))
+def test_a_fault_quotes_little_of_a_long_text(change: Change, version: Path) -> None:
+    forge_manifest(version, change)
+    with pytest.raises(SnapshotError) as caught:
+        load_snapshot(version)
+    assert caught.value.file == "MANIFEST.json"
+    assert len(caught.value.fault) <= MOST_OF_A_FAULT
+    assert caught.value.fault in str(caught.value)
+
+
+def test_a_fault_is_one_line_whatever_a_name_holds(version: Path) -> None:
+    forge_manifest(version, put("counts.set_rules.a\n\x1b[31mok: \u202e", "x"))
+    with pytest.raises(SnapshotError) as caught:
+        load_snapshot(version)
+    assert str(caught.value).isprintable()
+    assert "a\\n\\x1b[31mok" in caught.value.fault
 
 
 def test_more_rows_than_ids_can_number_are_refused(

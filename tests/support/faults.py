@@ -1,6 +1,7 @@
 """Faults that a test switches on and off in a running server, by files in a shared folder.
 
 STAGE.closed   the stage waits while this file exists
+STAGE.slow     the stage first waits for the file's number of seconds
 STAGE.raises   the stage raises an exception with the file's text
 STAGE.dies     the stage raises SystemExit with the file's text
 batches.jsonl  the request ids of each batch that a stage was given, warm-up included
@@ -39,6 +40,12 @@ class Faults:
             yield
 
     @contextmanager
+    def slow(self, stage: StageName, seconds: float) -> Iterator[None]:
+        """Inside, each of the stage's batches takes this much longer."""
+        with self._switch(stage, "slow", str(seconds)):
+            yield
+
+    @contextmanager
     def raises(self, stage: StageName, text: str) -> Iterator[None]:
         with self._switch(stage, "raises", text):
             yield
@@ -70,6 +77,8 @@ class Faults:
             file.write(json.dumps(entry) + "\n")
         while self._path(stage, "closed").exists():
             time.sleep(LOOK_AGAIN_SECONDS)
+        if (text := self._text(stage, "slow")) is not None:
+            time.sleep(float(text))
         if (text := self._text(stage, "raises")) is not None:
             raise StageFaultError(text)
         if (text := self._text(stage, "dies")) is not None:

@@ -1,4 +1,4 @@
-"""The plain reader of requests, protobuf's own: C++ is compared with it.
+"""The plain reader of requests, a strict one and protobuf's own: C++ is compared with it.
 
 Where several things are wrong with a request, both name the first one, maps in the order of names.
 """
@@ -8,7 +8,6 @@ from math import isfinite
 from typing import TypeVar
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from grace.configs.generation import GenerationConfig
 from grace.configs.serving import LimitsConfig
@@ -16,6 +15,7 @@ from grace.proto.retrieval_pb2 import Events, Features, Ids, Numbers, RetrieveRe
 from grace.server.errors import ServiceError, invalid_field, malformed
 from grace.server.messages import Priority, Retrieval
 from support.plain_inputs import EventSequence, RequestFeatures
+from support.strict_wire import MalformedError, UnknownFieldError, decode
 
 Message = TypeVar("Message")
 
@@ -32,9 +32,16 @@ def plain_request(message: bytes, limits: LimitsConfig, generation: GenerationCo
             "(limits.message_bytes)",
         )
     try:
-        request = RetrieveRequest.FromString(message)
-    except DecodeError:
+        decode(message, RetrieveRequest.DESCRIPTOR)
+    except MalformedError:
         raise malformed() from None
+    except UnknownFieldError as error:
+        raise invalid_field(
+            error.within or "RetrieveRequest",
+            f"it has a field that this server does not know (number {error.number}, wire type "
+            f"{error.written_as}); leave it out, or upgrade the server first",
+        ) from None
+    request = RetrieveRequest.FromString(message)
     sid_length = len(generation.profiles[generation.default_profile].beams)
     _require_bytes("request_id", request.request_id, limits.request_id_bytes, "request_id_bytes")
     for field in ("model", "sid_space", "profile", "priority"):

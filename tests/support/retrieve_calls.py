@@ -1,10 +1,11 @@
-"""Retrieve calls as a client sees them, and the count of them that a server's metrics must agree
-with.
+"""Retrieve calls as a client sees them, and the count of them that a server's metrics, and its log,
+must agree with.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -42,16 +43,22 @@ class Outcome:
         return self.trailers.get("grace-reason", "")
 
     @property
+    def end(self) -> str:
+        """OK, or the server's reason; empty for a failure that the transport reports."""
+        return "OK" if self.ok else self.reason
+
+    @property
     def response(self) -> RetrieveResponse:
         assert self.ok, f"{self.code.name}: {self.text} ({self.reason})"
         return RetrieveResponse.FromString(self.reply)
 
 
 class Call:
-    """One call under way."""
+    """One call under way. Its caller counts how it ended, once."""
 
-    def __init__(self, future: Any) -> None:
+    def __init__(self, future: Any, ends: Counter[str]) -> None:
         self._future = future
+        self._ends: Counter[str] | None = ends
 
     @property
     def done(self) -> bool:
@@ -73,11 +80,19 @@ class Call:
         except grpc.RpcError:
             reply = b""
         trailers = {key: str(value) for key, value in future.trailing_metadata() or ()}
-        return Outcome(future.code(), future.details() or "", trailers, reply)
+        outcome = Outcome(future.code(), future.details() or "", trailers, reply)
+        if self._ends is not None:
+            self._ends[outcome.end] += 1
+            self._ends = None
+        return outcome
 
 
 class Caller:
-    """A client of one server with its own connection; requests are wire bytes."""
+    """A client of one server with its own connection; requests are wire bytes.
+
+    sent  how many calls it has made
+    ends  how those ended whose outcomes were asked for
+    """
 
     def __init__(self, address: str) -> None:
         # Channels of a process share connections unless their options differ.
@@ -86,10 +101,11 @@ class Caller:
         )
         self._method: Any = self._channel.unary_unary(METHOD)
         self.sent = 0
+        self.ends: Counter[str] = Counter()
 
     def start(self, request: bytes, seconds: float | None = None) -> Call:
         self.sent += 1
-        return Call(self._method.future(request, timeout=seconds))
+        return Call(self._method.future(request, timeout=seconds), self.ends)
 
     def call(self, request: bytes, seconds: float | None = None) -> Outcome:
         return self.start(request, seconds).outcome()
@@ -100,32 +116,30 @@ class Caller:
 
 @dataclass(frozen=True)
 class Counters:
-    """The calls that a server has counted since it started."""
+    """The calls that a server has counted since it started; `ends` by OK or reason."""
 
-    calls: float
-    ok: float
-    failures: float
+    calls: float = 0
+    ok: float = 0
+    failures: float = 0
+    ends: Counter[str] = field(default_factory=Counter)
 
     @classmethod
     def of(cls, server: ServerProcess) -> "Counters":
-        samples = server.metrics()
-
-        def total(name: str, label: tuple[str, str] | None = None) -> float:
-            return sum(
-                value
-                for (sample, labels), value in samples.items()
-                if sample == name and (label is None or label in labels)
-            )
-
-        return cls(
-            calls=total("grace_requests_total"),
-            ok=total("grace_requests_total", ("code", "OK")),
-            failures=total("grace_request_failures_total"),
-        )
+        codes, reasons = Counter[str](), Counter[str]()
+        for (name, labels), value in server.metrics().items():
+            if name == "grace_requests_total":
+                codes[dict(labels)["code"]] += int(value)
+            elif name == "grace_request_failures_total":
+                reasons[dict(labels)["reason"]] += int(value)
+        ok, failures = codes["OK"], reasons.total()
+        return cls(codes.total(), ok, failures, +(reasons + Counter(OK=ok)))
 
     def __sub__(self, other: "Counters") -> "Counters":
         return Counters(
-            self.calls - other.calls, self.ok - other.ok, self.failures - other.failures
+            self.calls - other.calls,
+            self.ok - other.ok,
+            self.failures - other.failures,
+            self.ends - other.ends,
         )
 
 
@@ -136,7 +150,7 @@ def assert_counters_conserve(
 
     A client may have its outcome a moment before the server has counted it.
     """
-    base = before or Counters(0, 0, 0)
+    base = before or Counters()
     server.wait_until(
         lambda: (Counters.of(server) - base).calls >= sent and server.metric(IN_FLIGHT) == 0,
         f"{sent} calls are counted and none is in flight",
@@ -149,16 +163,33 @@ def assert_counters_conserve(
     return seen
 
 
+def assert_ends_agree(clients: Counter[str], server: Counter[str]) -> None:
+    """The server has counted, or logged, every end that clients have from it.
+
+    It may have more: of calls that clients gave up, or whose ends they did not ask for.
+    """
+    missing = {end: (count, server[end]) for end, count in clients.items() if count > server[end]}
+    missing.pop("", None)
+    assert not missing, f"clients saw and the server counted: {missing}"
+
+
+def logged_ends(server: ServerProcess) -> Counter[str]:
+    """How calls ended, by the server's log: the only count of them once it has ended itself."""
+    return Counter(entry["reason"] or "OK" for entry in server.log("request"))
+
+
 IN_FLIGHT = "grace_inflight_requests"
 
 
 @contextmanager
 def counted_calls(server: ServerProcess) -> Iterator[Caller]:
-    """A caller whose calls are the server's only ones meanwhile; in the end counters conserve."""
+    """A caller whose calls are the server's only ones meanwhile; in the end counters conserve, and
+    what the caller saw is what the server counted."""
     before = Counters.of(server)
     caller = Caller(server.address)
     try:
         yield caller
-        assert_counters_conserve(server, caller.sent, before)
+        counted = assert_counters_conserve(server, caller.sent, before)
+        assert_ends_agree(caller.ends, counted.ends)
     finally:
         caller.close()

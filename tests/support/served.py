@@ -15,6 +15,7 @@ from grace.configs.serving import (
     ListenConfig,
     MetricsConfig,
     ServingConfig,
+    TlsConfig,
 )
 from grace.proto.retrieval_pb2 import RetrieveResponse
 from grace.server.messages import Answer, PendingRequest
@@ -22,6 +23,7 @@ from grace.server.observe.metrics import LoopLag, Metrics
 from grace.server.scheduling.pipeline import Pipeline
 from grace.server.server_state import Phase, ServerState
 from grace.server.transport.admin import Admin
+from grace.server.transport.credentials import Credentials
 from grace.server.transport.front_end import FrontEnd
 from grace.server.transport.listeners import Listeners
 from support.pipeline_cases import GENERATION
@@ -32,13 +34,16 @@ front_ends = pytest.mark.parametrize(
 """Where gRPC runs, for promises that must not depend on it: the value of `listen.front_ends`."""
 
 METHOD = "/grace.v1.AdsRetrieval/Retrieve"
-PADDING = "x" * 65_536  # of every reply
+PADDING = "x" * 65_536  # of every reply, unless a test asks for less
 
 
 class Echo:
     """A pipeline that answers when the test says so, at once by default."""
 
-    def __init__(self) -> None:
+    waiting = in_flight = 0
+
+    def __init__(self, padding: str) -> None:
+        self.padding = padding
         self.answers = True
         self.taken: list[PendingRequest] = []
         self.cancelled: list[PendingRequest] = []
@@ -53,10 +58,10 @@ class Echo:
         self.cancelled.append(request)
 
     def answer(self) -> None:
-        """Reply to each request taken, with its id and 64 KiB."""
+        """Reply to each request taken, with its id and the padding."""
         taken, self.taken = self.taken, []
         ids = [request.retrieval.request_id for request in taken]
-        replies = [RetrieveResponse(request_id=each, ignored_names=[PADDING]) for each in ids]
+        replies = [RetrieveResponse(request_id=each, ignored_names=[self.padding]) for each in ids]
         encoded = [reply.SerializeToString() for reply in replies]
         self.front_end.ended(list(map(Answer, taken, encoded)))
 
@@ -70,24 +75,42 @@ class Service:
         reply_seconds: float = 60.0,
         front_ends: int = 0,
         settle_seconds: float = 0.2,
+        padding: str = PADDING,
+        tls: TlsConfig | None = None,
+        token_file: Path | None = None,
+        connection_seconds: float = 300.0,
+        idle_seconds: float = 60.0,
     ) -> None:
         config = ServingConfig(
             snapshots=Path(),
             checkpoint=Path(),
             generation=GENERATION,
-            listen=ListenConfig(port=0, reply_seconds=reply_seconds, front_ends=front_ends),
+            listen=ListenConfig(
+                port=0,
+                tls=tls,
+                token_file=token_file,
+                reply_seconds=reply_seconds,
+                front_ends=front_ends,
+                connection_seconds=connection_seconds,
+                idle_seconds=idle_seconds,
+            ),
             admin=AdminConfig(port=0),
             metrics=MetricsConfig(port=0),
             limits=limits,
         )
-        self.state, self.pipeline, self.died = ServerState(), Echo(), asyncio.Event()
+        self.state, self.pipeline, self.died = ServerState(), Echo(padding), asyncio.Event()
         self.metrics = Metrics(self.state, LoopLag(), torch.device("cpu"))
-        self.front_end = FrontEnd(self.state, limits, GENERATION, self.metrics)
+        self.credentials = Credentials(config, self.metrics)
+        self.front_end = FrontEnd(
+            self.state, limits, GENERATION, self.metrics, tokens=self.credentials.tokens
+        )
         self.pipeline.front_end = self.front_end
         self.state.pipeline = cast("Pipeline", self.pipeline)
         self.state.phase, self.state.takes = Phase.SERVING, True
-        admin = Admin(self.state, config)
-        self.listeners = Listeners(config, self.front_end, admin, self.died.set, settle_seconds)
+        admin, died = Admin(self.state, config), self.died.set
+        self.listeners = Listeners(
+            config, self.front_end, admin, died, self.credentials, settle_seconds
+        )
         self.address = ""
 
     def count(self, name: str, **labels: str) -> float:
@@ -106,7 +129,8 @@ def served(
     async def serve() -> None:
         service = Service(limits or LimitsConfig(), **settings)
         try:
-            service.address = (await service.listeners.open(service.metrics.registry)).retrieve
+            opening = service.listeners.open(service.metrics.registry, service.state)
+            service.address = (await opening).retrieve
             async with grpc.aio.insecure_channel(service.address) as channel:
                 await use(service, channel.unary_unary(METHOD))
         finally:

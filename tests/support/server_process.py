@@ -109,6 +109,11 @@ class ServerProcess:
         return str(self._listening["admin"])
 
     @property
+    def metrics_address(self) -> str:
+        """host:port of the metrics, in plaintext."""
+        return str(self._listening["metrics"])
+
+    @property
     def lines(self) -> list[str]:
         """All that the server has written to stderr so far."""
         return list(self._lines)
@@ -151,7 +156,7 @@ class ServerProcess:
 
     def metrics(self) -> dict[tuple[str, Labels], float]:
         """Every sample of a scrape by its name and labels."""
-        with urlopen(f"http://{self._listening['metrics']}/metrics", timeout=30) as reply:
+        with urlopen(f"http://{self.metrics_address}/metrics", timeout=30) as reply:
             text = reply.read().decode()
         return {
             (sample.name, frozenset(sample.labels.items())): sample.value

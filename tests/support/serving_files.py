@@ -21,10 +21,14 @@ class ServingFiles:
     requests: tuple[dict[str, Any], ...]  # of the catalogue's users, as JSON
     warm_up: Path  # the same as a file
 
+    @property
+    def tiny_server_files(self) -> TinyServerFiles:
+        return TinyServerFiles(self.folder, self.snapshots, self.checkpoint, self.warm_up)
+
     def write_config(self, name: str = "serve.yaml", **sections: Mapping[str, Any] | Any) -> Path:
         """A configuration on free ports; `sections` are merged over it, section by section."""
         logs = {"requests": True, **sections.pop("logs", {})}
-        files = TinyServerFiles(self.folder, self.snapshots, self.checkpoint, self.warm_up)
+        files = self.tiny_server_files
         return files.write_config(name, logs=logs, **{"warm_up": None, **sections})
 
 

@@ -1,6 +1,6 @@
-// Protocol buffers' wire format, read as protobuf's own decoder (upb) reads it: what that one
-// refuses is Malformed here, what it skips is skipped, and numbers that are too long lose the same
-// bits.
+// Protocol buffers' wire format. What protobuf's own decoder (upb) refuses is Malformed here, and
+// numbers that are too long lose the same bits. What that decoder skips or drops is an
+// UnknownField: a request that cannot be read whole is refused.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,11 @@
 namespace grace::wire {
 
 struct Malformed {};
+
+// A field that a message does not have, or that is written as another type.
+struct UnknownField {
+  uint32_t tag;
+};
 
 inline void require_formed(bool condition) {
   if (!condition) throw Malformed{};
@@ -29,13 +34,11 @@ enum : uint32_t {
 
 constexpr uint32_t tag_of(uint32_t field, uint32_t written_as) { return field << 3 | written_as; }
 
-constexpr int kMostNested = 100;  // messages and groups within each other
-
 class Reader {
  public:
   Reader() : Reader(nullptr, 0) {}
-  Reader(const void* begin, int64_t size, int depth = 0)
-      : at_(static_cast<const uint8_t*>(begin)), end_(at_ + size), depth_(depth) {}
+  Reader(const void* begin, int64_t size)
+      : at_(static_cast<const uint8_t*>(begin)), end_(at_ + size) {}
 
   bool done() const { return at_ == end_; }
   int64_t left() const { return end_ - at_; }
@@ -72,7 +75,7 @@ class Reader {
     const uint8_t* begin = at_;
     const uint64_t size = varint();
     require_formed(at_ - begin <= 5 && size <= static_cast<uint64_t>(left()));
-    const Reader inner(at_, static_cast<int64_t>(size), depth_ + 1);
+    const Reader inner(at_, static_cast<int64_t>(size));
     at_ += size;
     return inner;
   }
@@ -92,17 +95,7 @@ class Reader {
   }
 
   // Skips the value of a field that the caller does not read.
-  void skip(uint32_t tag) { skip(tag, kMostNested - depth_); }
-
- private:
-  uint32_t any_tag() {
-    const uint8_t* begin = at_;
-    const uint64_t tag = varint();
-    require_formed(at_ - begin <= 5 && tag <= UINT32_MAX);
-    return static_cast<uint32_t>(tag);
-  }
-
-  void skip(uint32_t tag, int groups) {
+  void skip(uint32_t tag) {
     switch (tag & 7) {
       case kVarint:
         varint();
@@ -114,15 +107,17 @@ class Reader {
         return;
       case kFixed32:
         return advance(4);
-      case kBeginGroup: {
-        require_formed(groups > 0);
-        const uint32_t end = (tag & ~7u) | kEndGroup;
-        for (uint32_t inner = any_tag(); inner != end; inner = any_tag()) skip(inner, groups - 1);
-        return;
-      }
-      default:
+      default:  // a group: no field of ours is one
         throw Malformed{};
     }
+  }
+
+ private:
+  uint32_t any_tag() {
+    const uint8_t* begin = at_;
+    const uint64_t tag = varint();
+    require_formed(at_ - begin <= 5 && tag <= UINT32_MAX);
+    return static_cast<uint32_t>(tag);
   }
 
   void advance(int64_t size) {
@@ -132,11 +127,10 @@ class Reader {
 
   const uint8_t* at_;
   const uint8_t* end_;
-  int depth_;
 };
 
-// Calls take(message, tag) for every field; it reads the field's value, or returns false to have it
-// skipped.
+// Calls take(message, tag) for each field; it reads the field's value, or returns false to have it
+// skipped, where another reader checks it.
 template <typename Take>
 void each_field(Reader message, Take&& take) {
   while (!message.done()) {
@@ -145,23 +139,31 @@ void each_field(Reader message, Take&& take) {
   }
 }
 
-// Reads an entry of a map from texts to messages: calls take(part) for each part of its message, of
-// which there may be several, to be merged, or none. Returns false if the entry has any other
-// field: protobuf then takes the whole entry for an unknown field.
+// The same of a whole message: what take does not read, the message cannot have.
 template <typename Take>
-bool read_entry(Reader entry, std::string_view& name, Take&& take) {
-  bool is_entry = true;
-  each_field(entry, [&](Reader& fields, uint32_t tag) {
+void every_field(Reader message, Take&& take) {
+  each_field(message, [&](Reader& fields, uint32_t tag) {
+    if (take(fields, tag)) return true;
+    const uint32_t written_as = tag & 7;
+    require_formed(written_as <= kFixed32 && written_as != kEndGroup);
+    throw UnknownField{tag};
+  });
+}
+
+// Reads an entry of a map from texts to messages: calls take(part) for each part of its message, of
+// which there may be several, to be merged, or none.
+template <typename Take>
+void read_entry(Reader entry, std::string_view& name, Take&& take) {
+  every_field(entry, [&](Reader& fields, uint32_t tag) {
     if (tag == tag_of(1, kBytes)) {
       name = fields.utf8();
     } else if (tag == tag_of(2, kBytes)) {
       take(fields.bytes());
     } else {
-      return is_entry = false;
+      return false;
     }
     return true;
   });
-  return is_entry;
 }
 
 inline std::string_view name_of(Reader entry) {

@@ -10,6 +10,7 @@ namespace grace::wire {
 enum class Wrong : int64_t {
   kNothing,
   kMalformed,
+  kUnknownField,
   // Beyond a limit of the server.
   kRequestIdBytes,
   kTextBytes,
@@ -67,6 +68,7 @@ enum class Field : int64_t {
   kSides,
   kOneSide,
   kSideIds,
+  kWholeMessage,
 };
 
 inline Field shifted(Field first, int64_t by) {
@@ -88,6 +90,10 @@ struct Fault {
   std::string_view side = {};
   int64_t place = 0;
 };
+
+inline Fault unknown_field(uint32_t tag, Field within) {
+  return {Wrong::kUnknownField, within, tag >> 3, tag & 7};
+}
 
 constexpr int64_t kFaultNumbers = 9;
 

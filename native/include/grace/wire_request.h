@@ -140,7 +140,8 @@ struct Batch {
   int64_t* unknown_ends;
 };
 
-// Calls read(message, row, unknown) for every row in order; it may throw Fault or Malformed.
+// Calls read(message, row, unknown) for every row in order; it may throw Fault, UnknownField or
+// Malformed.
 template <typename Read>
 void read_batch(const Batch& batch, Read&& read) {
   require(0 <= batch.requests && batch.requests <= batch.size, "a batch has too many requests");
@@ -164,6 +165,8 @@ void read_batch(const Batch& batch, Read&& read) {
       read(Reader(batch.messages[b], batch.sizes[b]), b, unknown);
     } catch (const Fault& found) {
       refuse(found);
+    } catch (const UnknownField& found) {
+      refuse(unknown_field(found.tag, Field::kWholeMessage));
     } catch (const Malformed&) {
       refuse({Wrong::kMalformed});
     }

@@ -4,6 +4,7 @@ import os
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 import grpc
@@ -13,7 +14,14 @@ from grace.server.messages import STAGE_NAMES, StageName
 from support.faults import Faults
 from support.health import HealthWatch
 from support.occupied import occupied_engine
-from support.retrieve_calls import Caller, Counters, assert_counters_conserve, message
+from support.retrieve_calls import (
+    Caller,
+    Counters,
+    assert_counters_conserve,
+    assert_ends_agree,
+    logged_ends,
+    message,
+)
 from support.served import front_ends
 from support.server_process import ServerProcess, wait_until
 from support.serving_files import ServingFiles
@@ -94,6 +102,7 @@ def test_a_crowd_that_cancels_expires_and_errs_leaves_nothing_behind(
         seen = Counters.of(server)
         assert seen.ok + seen.failures == seen.calls
         assert seen.calls <= sent
+        assert_ends_agree(sum((client.caller.ends for client in clients), Counter()), seen.ends)
         assert set().union(*(client.codes for client in clients)) == CROWD
         last = Caller(server.address)
         assert last.call(frames[0]).ok
@@ -134,6 +143,7 @@ def test_no_call_is_lost_however_often_the_server_ends(
         for caller in callers:
             caller.close()
     assert codes <= {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
+    assert logged_ends(server) == sum((caller.ends for caller in callers), Counter())
 
 
 def test_what_does_not_finish_within_the_bound_is_not_waited_for(
@@ -172,3 +182,4 @@ def test_a_stage_that_dies_under_load_leaves_no_call_behind(
         grpc.StatusCode.RESOURCE_EXHAUSTED,
         grpc.StatusCode.CANCELLED,  # by gRPC, of calls that come in while it closes
     }
+    assert_ends_agree(sum((caller.ends for caller in callers), Counter()), logged_ends(server))

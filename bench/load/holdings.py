@@ -1,0 +1,122 @@
+"""What the processes of a server hold as time passes: memory, threads and descriptors.
+
+A soak samples them. A process is flat if the line through the last three quarters of its memory
+rises no faster than a limit, and its threads and descriptors do not become more.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from grace.bench.markdown import markdown_table
+from grace.bench.result_file import Row
+from grace.configs.errors import CallError
+
+SETTLED_SHARE = 0.25
+"""The share of a run before the server has settled: buffers and pools grow with the first load."""
+
+FLAT_MIB_PER_HOUR = 6.0
+NOISE_MIB = 1.0
+"""What the memory of a process may rise after it has settled: so much an hour, and a page here and
+there, which in a short run is a steep line."""
+
+FEW = 2
+"""How many more threads or descriptors are chance: of connections that come and go."""
+
+_MIB = 1024.0  # of the kernel's kB
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """memory_mib is the resident memory; cpu_seconds were used since the process began."""
+
+    memory_mib: float
+    threads: int
+    descriptors: int
+    cpu_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    seconds: float
+    processes: dict[str, Holdings]
+
+
+def holdings_of(pid: int) -> Holdings:
+    process = Path(f"/proc/{pid}")
+    try:
+        rollup = (process / "smaps_rollup").read_text().splitlines()[1:]
+        memory = {name: int(value.split()[0]) for name, value in (x.split(":") for x in rollup)}
+        # The fields after the name, which may have spaces: state is the first.
+        times = (process / "stat").read_text().rpartition(")")[2].split()[11:13]
+        return Holdings(
+            memory_mib=memory["Rss"] / _MIB,
+            threads=len(list((process / "task").iterdir())),
+            descriptors=len(list((process / "fd").iterdir())),
+            cpu_seconds=sum(map(int, times)) / _TICKS,
+        )
+    except (FileNotFoundError, ProcessLookupError):
+        fault = f"process {pid} ended under load; the server's log says why"
+        raise CallError("UNAVAILABLE", "", fault) from None
+
+
+def processes_of(server: int) -> dict[str, int]:
+    """Return the ids of a server's process and of its relays, by name."""
+    relays = Path(f"/proc/{server}/task/{server}/children").read_text().split()
+    return {"server": server} | {f"relay {i}": int(pid) for i, pid in enumerate(relays, 1)}
+
+
+def growth_rows(samples: Sequence[Sample], early_seconds: float) -> list[Row]:
+    """Return one row for each process and thing held: its start, early, settled and last values,
+    and the slope of the memory by least squares, once settled."""
+    last = samples[-1].seconds
+    settled = [each for each in samples if each.seconds >= SETTLED_SHARE * last]
+    early = min(samples, key=lambda each: abs(each.seconds - early_seconds))
+    return [
+        _row(name, what, (samples[0], early, samples[-1]), settled)
+        for name in samples[0].processes
+        for what in ("memory_mib", "threads", "descriptors")
+    ]
+
+
+def _row(name: str, what: str, shown: Sequence[Sample], settled: Sequence[Sample]) -> Row:
+    def value(sample: Sample) -> float:
+        return float(asdict(sample.processes[name])[what])
+
+    start, early, end = map(value, shown)
+    hours = np.array([each.seconds for each in settled]) / 3600
+    values = np.array(list(map(value, settled)))
+    if what == "memory_mib":
+        slope = float(np.polyfit(hours, values, 1)[0])
+        span = float(hours[-1] - hours[0])
+        flat = slope * span <= NOISE_MIB + FLAT_MIB_PER_HOUR * span
+    else:
+        slope = None
+        third = max(1, len(values) // 3)
+        flat = float(np.median(values[-third:]) - np.median(values[:third])) <= FEW
+    return {
+        "process": name,
+        "what": what,
+        "start": round(start, 2),
+        "early": round(early, 2),
+        "end": round(end, 2),
+        "slope_per_hour": None if slope is None else round(slope, 2),
+        "flat": flat,
+    }
+
+
+def growth_table(rows: Sequence[Row], early_seconds: float) -> str:
+    def cells(row: Row) -> list[str]:
+        memory = row["what"] == "memory_mib"
+        values = [f"{row[name]:.{1 if memory else 0}f}" for name in ("start", "early", "end")]
+        slope = f"{row['slope_per_hour']:+.2f}" if memory else ""
+        what = "memory, MiB" if memory else row["what"]
+        return [row["process"], what, *values, slope, "yes" if row["flat"] else "NO"]
+
+    after = f"after {early_seconds:.0f} s"
+    headings = ("process", "holds", "start", after, "end", "slope an hour", "flat")
+    return markdown_table(headings, map(cells, rows))

@@ -1,0 +1,211 @@
+"""Soaks a server of the tiny catalogue in a light mixed load, and says whether anything grows.
+
+    python -m grace.bench.load.soak --out build/soak.json
+    python -m grace.bench.load.soak --seconds 300 --only good scrape
+
+Its table shows the memory, threads and descriptors of the server and of each of its relays. It
+exits with 1 if one of them grows, or if clients and server count different calls. `--only` loads
+with some kinds of work only, to find the one that makes something grow.
+"""
+
+import asyncio
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from urllib.request import urlopen
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from grace.bench.load.holdings import Sample, growth_rows, growth_table, holdings_of, processes_of
+from grace.bench.load.mixed_load import RATES, MixedLoad, Target
+from grace.bench.load.options import out_file, parser_of, positive, run_command
+from grace.bench.load.shots import read_requests
+from grace.bench.load.tiny_server import TinyServerFiles, write_tiny_server_files
+from grace.bench.result_file import Row, write_result
+from grace.bench.running_server import RunningServer
+from grace.configs.errors import InputError
+from grace.server.errors import STATUS_OF
+
+PROGRAM = "python -m grace.bench.load.soak"
+EARLY_SECONDS = 300.0
+SAMPLES = 360  # of a run; not more often than a second
+MESSAGE_BYTES = 1 << 16
+SETTLE_SECONDS = 10.0
+
+RETRIEVES = RATES.keys() - {"beyond_grpc", "health", "health_watch", "status", "scrape"}
+"""The kinds of work that the server counts as calls."""
+
+UNCOUNTED_ENDS = {"beyond_grpc": "ResourceExhausted"}
+"""How work that the server does not count must end, if not with OK."""
+
+GIVEN_UP = ("hasty", "cancelled", "hanging_up")
+ENDS_GIVEN_UP = ("OK", "cancelled", "deadline_exceeded", "deadline_unmeetable")
+"""The kinds of calls that a client may give up, and how those may end at the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Soak:
+    """A finished soak.
+
+    ends      how the work of each kind ended at the clients
+    counted   calls that the server counted: OK, and each reason
+    faults    what clients and server disagree on
+    """
+
+    samples: Sequence[Sample]
+    rows: Sequence[Row]
+    ends: Mapping[str, Mapping[str, int]]
+    counted: Mapping[str, int]
+    faults: Sequence[str]
+
+    @property
+    def passed(self) -> bool:
+        return not self.faults and all(row["flat"] for row in self.rows)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = parser_of("grace.bench.load.soak", __doc__)
+    parser.add_argument("--seconds", type=positive, default=3600.0)
+    parser.add_argument("--front-ends", type=int, default=2, help="listen.front_ends")
+    parser.add_argument("--only", nargs="+", choices=list(RATES), metavar="KIND", default=[])
+    parser.add_argument("--rate", type=positive, help="events a second, instead of the usual")
+    parser.add_argument("--out", type=out_file, help="result file")
+    options = parser.parse_args(arguments)
+    names = options.only or list(RATES)
+    usual = sum(RATES[name] for name in names)
+    rates = {name: RATES[name] * (options.rate or usual) / usual for name in names}
+    with tempfile.TemporaryDirectory() as folder:
+        files = write_tiny_server_files(Path(folder))
+        soak = run_soak(files, options.seconds, options.front_ends, rates)
+    print(soak_report(soak))
+    if options.out is not None:
+        facts = {"ends": soak.ends, "counted": soak.counted, "faults": soak.faults}
+        samples = list(map(asdict, soak.samples))
+        write_result(options.out, PROGRAM, arguments, [*soak.rows, facts, {"samples": samples}])
+    return 0 if soak.passed else 1
+
+
+def run_soak(
+    files: TinyServerFiles,
+    seconds: float,
+    front_ends: int,
+    rates: Mapping[str, float] = RATES,
+) -> Soak:
+    """Start a server, load it, and stop it; a server that ends meanwhile raises CallError."""
+    config = files.write_config(
+        f"soak{front_ends}.yaml",
+        listen={"front_ends": front_ends},
+        limits={"message_bytes": MESSAGE_BYTES},
+        logs={"requests": True},
+    )
+    requests = read_requests(files.requests)
+    with RunningServer(config, files.folder / f"soak{front_ends}.log") as server:
+        (listening,) = server.events("listening")
+        retrieve, admin, metrics = (listening[name] for name in ("retrieve", "admin", "metrics"))
+        load = MixedLoad(Target(retrieve, admin, metrics, MESSAGE_BYTES), requests, rates)
+        samples = asyncio.run(_sampled(server.pid, load, seconds))
+        counted = _settled_counts(load.target.metrics)
+    rows = growth_rows(samples, min(EARLY_SECONDS, seconds / 4))
+    return Soak(samples, rows, load.ends, counted, count_faults(load.ends, counted))
+
+
+def soak_report(soak: Soak) -> str:
+    early = min(EARLY_SECONDS, soak.samples[-1].seconds / 4)
+    first, last = soak.samples[0], soak.samples[-1]
+    cpu = sum(
+        held.cpu_seconds - first.processes[name].cpu_seconds
+        for name, held in last.processes.items()
+    )
+    ends: Counter[str] = Counter()
+    for counts in soak.ends.values():
+        ends.update(counts)
+    lines = [
+        growth_table(soak.rows, early),
+        f"{last.seconds:.0f} s; the server used {cpu / last.seconds:.2f} cores",
+        "clients saw: " + ", ".join(f"{count:,} {end}" for end, count in sorted(ends.items())),
+        "server counted: " + ", ".join(f"{n:,} {end}" for end, n in sorted(soak.counted.items())),
+        *(f"fault: {fault}" for fault in soak.faults),
+    ]
+    return "\n".join(lines)
+
+
+async def _sampled(server: int, load: MixedLoad, seconds: float) -> list[Sample]:
+    """Run the load, and sample what the processes hold from its begin until it ends."""
+    processes, begin = processes_of(server), time.monotonic()
+    samples: list[Sample] = []
+
+    def sample() -> None:
+        held = {name: holdings_of(pid) for name, pid in processes.items()}
+        samples.append(Sample(round(time.monotonic() - begin, 2), held))
+
+    running = asyncio.create_task(load.run(seconds))
+    sample()
+    while not running.done():
+        await asyncio.wait((running,), timeout=max(1.0, seconds / SAMPLES))
+        sample()
+    await running
+    return samples
+
+
+def _settled_counts(metrics: str) -> dict[str, int]:
+    """Read the server's counters, once no call is open."""
+    end = time.monotonic() + SETTLE_SECONDS
+    while True:
+        values = _scraped(metrics)
+        if values["grace_open_calls", ""] == 0:
+            break
+        if time.monotonic() > end:
+            raise InputError(f"{metrics}: calls are still open {SETTLE_SECONDS:g} s after the load")
+        time.sleep(0.1)
+    counted = {
+        reason: int(value)
+        for (name, reason), value in values.items()
+        if name == "grace_request_failures_total" and value
+    }
+    return {"OK": int(values["grace_requests_total", "OK"]), **counted}
+
+
+def _scraped(metrics: str) -> dict[tuple[str, str], float]:
+    with urlopen(f"http://{metrics}/metrics", timeout=SETTLE_SECONDS) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    return {
+        (sample.name, next(iter(sample.labels.values()), "")): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def count_faults(ends: Mapping[str, Mapping[str, int]], counted: Mapping[str, int]) -> list[str]:
+    """Compare what clients saw with what the server counted.
+
+    A call that its client gives up may end in any way at the server, or never reach it: the server
+    may count as many more. All others must count the same on both sides.
+    """
+    seen: Counter[str] = Counter()
+    unknown = 0
+    for kind in RETRIEVES & ends.keys():
+        for end, count in ends[kind].items():
+            if kind in GIVEN_UP and end not in ("OK", *STATUS_OF):
+                unknown += count
+            else:
+                seen[end] += count
+    faults = [
+        f"{kind}: {count} ended with {end}"
+        for kind in ends.keys() - RETRIEVES
+        for end, count in ends[kind].items()
+        if end != UNCOUNTED_ENDS.get(kind, "OK")
+    ]
+    for end in sorted({*seen, *counted}):
+        clients, server = seen[end], counted.get(end, 0)
+        if not clients <= server <= clients + (unknown if end in ENDS_GIVEN_UP else 0):
+            faults.append(f"{end}: clients saw {clients}, the server counted {server}")
+    if sum(counted.values()) > sum(seen.values()) + unknown:
+        faults.append("the server counted more calls than clients made")
+    return faults
+
+
+if __name__ == "__main__":
+    run_command(main)

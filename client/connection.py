@@ -1,0 +1,137 @@
+"""How a client connects: in plaintext or over TLS, with a token or without."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from grace.configs.errors import ConfigError, InputError
+from grace.configs.pem_files import read_bytes, read_certificates, read_pem, require_pair
+
+Options = Sequence[tuple[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """PEM files.
+
+    ca           CAs that may have signed the server's certificate; None: the public ones of gRPC
+    certificate  this client's certificate, with its `key`, if the server wants one
+    """
+
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """All that a client needs besides an address; a `token` is sent in plaintext without TLS."""
+
+    tls: Tls | None = None
+    token: str | None = field(default=None, repr=False)
+
+    def channel(self, address: str, options: Options) -> grpc.Channel:
+        if self.tls is None:
+            return grpc.insecure_channel(address, options=options)
+        return grpc.secure_channel(address, channel_credentials(self.tls), options=options)
+
+    def aio_channel(self, address: str, options: Options) -> grpc.aio.Channel:
+        if self.tls is None:
+            return grpc.aio.insecure_channel(address, options=options)
+        return grpc.aio.secure_channel(address, channel_credentials(self.tls), options=options)
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """The headers of a call."""
+        if self.token is None:
+            return ()
+        if not (self.token.isascii() and self.token.isprintable() and " " not in self.token):
+            raise InputError("token: has characters that a header cannot have; check its file")
+        return (("authorization", f"Bearer {self.token}"),)
+
+
+PLAINTEXT = Access()
+
+
+def access_of(
+    ca: Path | None, certificate: Path | None, key: Path | None, token_file: Path | None
+) -> Access:
+    """Return the access that a command's options describe; any of the first three means TLS."""
+    given = any(path is not None for path in (ca, certificate, key))
+    token = None if token_file is None else read_token(token_file)
+    return Access(Tls(ca, certificate, key) if given else None, token)
+
+
+def channel_credentials(tls: Tls) -> grpc.ChannelCredentials:
+    """Read the files; an InputError names a faulty one."""
+    if (tls.certificate is None) != (tls.key is None):
+        given, missing = (
+            ("key", "certificate") if tls.certificate is None else ("certificate", "key")
+        )
+        raise InputError(f"tls.{given} is given without tls.{missing}; give both, or neither")
+    try:
+        ca = None if tls.ca is None else read_certificates("tls.ca", tls.ca)
+        if tls.certificate is None or tls.key is None:
+            return grpc.ssl_channel_credentials(ca)
+        certificate = read_certificates("tls.certificate", tls.certificate)
+        require_pair("tls", tls.certificate, tls.key)
+        return grpc.ssl_channel_credentials(ca, read_pem("tls.key", tls.key), certificate)
+    except ConfigError as error:
+        raise InputError(str(error)) from None
+
+
+def read_token(path: Path) -> str:
+    """Return the first token of a file, which may be the server's listen.token_file."""
+    try:
+        text = read_bytes("token file", path, "name a file with a token").decode("ascii")
+    except ConfigError as error:
+        raise InputError(str(error)) from None
+    except UnicodeDecodeError:
+        raise InputError(f"token file: {path}: not ASCII text; name a file with a token") from None
+    token = next(iter(text.split()), None)
+    if token is None:
+        raise InputError(f"token file: {path}: is empty; name a file with a token")
+    return token
+
+
+def handshake_fault(address: str, text: str, access: Access) -> str | None:
+    """Word gRPC's text if a server answers at the address, but not to connections like this one.
+
+    Return None if there seems to be no server.
+    """
+    return tls_fault(address, text) or _closed(address, text, access)
+
+
+def tls_fault(address: str, text: str) -> str | None:
+    """Return a fault that lasts until someone changes something, or None."""
+    if "certificate has expired" in text:
+        return f"the certificate of {address} has expired; the server needs a new one"
+    if "Hostname Verification" in text or "not in peer certificate" in text:
+        return (
+            f"the certificate of {address} is for another name; use an address that it names, or "
+            "give the server a certificate for this one"
+        )
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return (
+            f"this client trusts no CA that signed the certificate of {address}; give the CA that "
+            "did (--tls-ca, or Tls(ca=...))"
+        )
+    if "WRONG_VERSION_NUMBER" in text:
+        return f"what answers at {address} does not speak TLS; connect without it"
+    return None
+
+
+def _closed(address: str, text: str, access: Access) -> str | None:
+    """Word the end of a connection that was made, and closed before it could be used."""
+    if not ("failed to connect" in text and ("Socket closed" in text or "reset" in text)):
+        return None
+    if access.tls is None:
+        why = "it may speak only TLS (--tls-ca, or Tls(ca=...))"
+    elif access.tls.certificate is None:
+        why = "it may want a client certificate (--tls-certificate and --tls-key, or Tls(...))"
+    else:
+        why = "it may not trust the CA of this client's certificate, or that has expired"
+    return f"what answers at {address} closed the connection: {why}"

@@ -1,0 +1,70 @@
+"""Files of certificates and keys, which servers and clients check in the same way.
+
+gRPC takes whatever bytes it is given and reports nothing but failing handshakes, so their faults
+are found here. Each error is a ConfigError that names the setting, the file and the remedy.
+"""
+
+import re
+import ssl
+from pathlib import Path
+from typing import NoReturn
+
+from grace.configs.errors import ConfigError
+
+CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+MAX_BYTES = 1 << 20
+
+
+def read_bytes(setting: str, path: Path, remedy: str) -> bytes:
+    """Return all bytes of a small file."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        fault = error.strerror or str(error)
+        raise ConfigError(f"{setting}: {path}: {fault[:1].lower()}{fault[1:]}; {remedy}") from None
+    if len(content) > MAX_BYTES:
+        raise ConfigError(f"{setting}: {path}: larger than {MAX_BYTES} bytes; {remedy}")
+    return content
+
+
+def read_pem(setting: str, path: Path) -> bytes:
+    return read_bytes(setting, path, "name a PEM file that may be read")
+
+
+def read_certificates(setting: str, path: Path) -> bytes:
+    """Return the file's bytes, which hold at least one certificate, and none that is damaged."""
+    content = read_pem(setting, path)
+    try:
+        found = [pem.decode("ascii") for pem in CERTIFICATE.findall(content)]
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(cadata="\n".join(found))
+    except (ssl.SSLError, ValueError):
+        raise ConfigError(
+            f"{setting}: {path}: no certificates in PEM; each begins with "
+            "-----BEGIN CERTIFICATE----- and must be whole"
+        ) from None
+    return content
+
+
+def require_pair(section: str, certificate: Path, key: Path) -> None:
+    """Require that the key is the certificate's and has no passphrase."""
+
+    def ask_passphrase() -> NoReturn:
+        raise ConfigError(
+            f"{section}.key: {key}: has a passphrase; give the key without one "
+            "(openssl pkey -in KEY -out NEW)"
+        )
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, ask_passphrase)
+    except ssl.SSLError as error:
+        fault = "no PEM private key"
+        if error.reason == "KEY_VALUES_MISMATCH":
+            fault = "another key than that"
+        elif error.reason:
+            fault = f"cannot be used ({error.reason}) as the private key"
+        raise ConfigError(
+            f"{section}.key: {key}: {fault} of {section}.certificate, {certificate}; give the key "
+            "that this certificate was made for"
+        ) from None

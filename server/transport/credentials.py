@@ -1,0 +1,88 @@
+"""All certificates and tokens of a server: read at the start, and followed while it runs."""
+
+import asyncio
+import logging
+import time
+from functools import partial
+
+from grace.configs.errors import ConfigError
+from grace.configs.serving import ServingConfig, TlsConfig
+from grace.server.observe.logs import LOGGER
+from grace.server.observe.metrics import Metrics
+from grace.server.transport.addresses import address, is_loopback
+from grace.server.transport.credential_files import CredentialFiles
+from grace.server.transport.tls import CertificateFiles, certificate_files
+from grace.server.transport.tokens import Tokens, read_tokens
+
+LOOK_SECONDS = 1.0
+
+_LOG = logging.getLogger(LOGGER)
+
+
+class Credentials:
+    """Each is None if the configuration does not have it.
+
+    listen, admin  certificates of these listeners
+    tokens         those that Retrieve needs
+    """
+
+    def __init__(self, config: ServingConfig, metrics: Metrics) -> None:
+        """Read all files; a fault is a ConfigError."""
+        self._metrics = metrics
+        self._warned: set[tuple[str, float]] = set()  # listener, time of expiry
+        self.listen = self._certificate("listen", config.listen.tls)
+        self.admin = self._certificate("admin", config.admin.tls)
+        self.tokens: CredentialFiles[Tokens] | None = None
+        if config.listen.token_file is not None:
+            self.tokens = self._tokens(config)
+        self._notice()
+
+    def look(self) -> None:
+        """Read what has changed, log and count it, and set the metrics."""
+        for files in (self.listen, self.admin, self.tokens):
+            if files is not None:
+                files.look()
+        self._notice()
+
+    async def watch(self) -> None:
+        """Look every second until cancelled, off the event loop: a file may be on a network."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.to_thread(self.look)
+
+    def _certificate(self, listener: str, config: TlsConfig | None) -> CertificateFiles | None:
+        if config is None:
+            return None
+        setting = f"{listener}.tls"
+        return certificate_files(setting, config, partial(self._changed, setting))
+
+    def _tokens(self, config: ServingConfig) -> CredentialFiles[Tokens]:
+        listen, setting = config.listen, "listen.token_file"
+        path = listen.token_file
+        assert path is not None
+        if listen.tls is None and not is_loopback("listen", listen.host, listen.port):
+            where = address(listen.host, listen.port)
+            facts = {"event": "tokens_in_plaintext", "address": where, "remedy": "give listen.tls"}
+            _LOG.warning("tokens_in_plaintext", extra=facts)
+        report = partial(self._changed, setting)
+        return CredentialFiles((path,), lambda: read_tokens(setting, path), report)
+
+    def _changed(self, setting: str, fault: ConfigError | None) -> None:
+        self._metrics.credentials_loaded(setting, "ok" if fault is None else "failed")
+        if fault is None:
+            _LOG.info("credentials_loaded", extra={"event": "credentials_loaded", "of": setting})
+        else:
+            facts = {"event": "credentials_refused", "of": setting, "fault": str(fault)}
+            _LOG.error("credentials_refused", extra=facts)
+
+    def _notice(self) -> None:
+        """Set when the certificates in use expire, and warn once of each that has expired."""
+        for listener, files in (("listen", self.listen), ("admin", self.admin)):
+            if files is None:
+                continue
+            expires = files.latest.expires
+            self._metrics.certificate_expires(listener, expires)
+            if expires <= time.time() and (listener, expires) not in self._warned:
+                self._warned.add((listener, expires))
+                facts = {"event": "certificate_expired", "of": f"{listener}.tls"}
+                _LOG.warning("certificate_expired", extra=facts)

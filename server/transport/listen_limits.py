@@ -1,0 +1,98 @@
+"""What a gRPC listener allows its clients, and how gRPC's core spells it.
+
+gRPC's core refuses by itself what goes beyond its own limits, uncounted and without a reason. So
+those are set above what the front end allows, which refuses with a reason.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from grace.configs.serving import ServingConfig
+
+Options: TypeAlias = tuple[tuple[str, int], ...]
+
+OVERSIZE = 4
+"""The front end refuses messages of up to this many times the limit, with a reason; gRPC refuses
+larger ones."""
+
+KEEPALIVE_SECONDS, KEEPALIVE_TIMEOUT_SECONDS = 30.0, 20.0
+"""A client with open calls that does not answer a PING has gone, or reads nothing at all."""
+
+MIN_PING_SECONDS = 10.0
+"""A client that sends PINGs more often, without calls, loses its connection. gRPC's default, five
+minutes, would hit proxies that check their connections."""
+
+HANDSHAKE_SECONDS = 10.0
+
+PENDING = 4
+"""Calls that gRPC may hold for the event loop, in multiples of `limits.open_calls`. Their memory
+must have a bound, and a burst of several times what may be open must come through to be refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenLimits:
+    """The limits of a listener; those of connections hold for each process.
+
+    receive_bytes  the largest message
+    calls          calls of one connection at once; its further calls wait at the client
+    pending        calls that the event loop has not seen yet
+    connections    at once; further ones are closed
+    age_seconds    the age at which a connection takes no new calls, so that its client reconnects
+    grace_seconds  for the calls of a connection of that age to end
+    idle_seconds   the time without calls after which a connection closes
+    reply_seconds  for a client to read a reply
+    reflection     whether it answers gRPC reflection
+    tokens         whether calls of the service must show one
+    """
+
+    receive_bytes: int
+    calls: int
+    pending: int
+    connections: int
+    age_seconds: float
+    grace_seconds: float
+    idle_seconds: float
+    reply_seconds: float
+    reflection: bool
+    tokens: bool
+
+    @classmethod
+    def of(cls, config: ServingConfig) -> "ListenLimits":
+        limits, listen = config.limits, config.listen
+        return cls(
+            receive_bytes=OVERSIZE * limits.message_bytes,
+            calls=limits.connection_calls,
+            pending=PENDING * limits.open_calls,
+            connections=limits.connections,
+            age_seconds=listen.connection_seconds,
+            grace_seconds=listen.drain_seconds,
+            idle_seconds=listen.idle_seconds,
+            reply_seconds=listen.reply_seconds,
+            reflection=listen.reflection,
+            tokens=listen.token_file is not None,
+        )
+
+    def options(self) -> Options:
+        """Return gRPC's channel arguments."""
+        return (
+            ("grpc.max_receive_message_length", self.receive_bytes),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_concurrent_streams", self.calls),
+            # It would refuse calls of a client that keeps to its streams: a call that has ended
+            # counts until the event loop has dropped it.
+            ("grpc.http.overload_protection", 0),
+            ("grpc.server.max_pending_requests", self.pending),
+            ("grpc.server.max_pending_requests_hard_limit", self.pending),
+            ("grpc.max_allowed_incoming_connections", self.connections),
+            ("grpc.max_connection_age_ms", _milliseconds(self.age_seconds)),
+            ("grpc.max_connection_age_grace_ms", _milliseconds(self.grace_seconds)),
+            ("grpc.max_connection_idle_ms", _milliseconds(self.idle_seconds)),
+            ("grpc.keepalive_time_ms", _milliseconds(KEEPALIVE_SECONDS)),
+            ("grpc.keepalive_timeout_ms", _milliseconds(KEEPALIVE_TIMEOUT_SECONDS)),
+            ("grpc.http2.min_ping_interval_without_data_ms", _milliseconds(MIN_PING_SECONDS)),
+            ("grpc.server_handshake_timeout_ms", _milliseconds(HANDSHAKE_SECONDS)),
+        )
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(1000 * seconds)

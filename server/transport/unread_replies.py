@@ -1,0 +1,53 @@
+"""Ends calls whose callers do not read their replies.
+
+gRPC keeps a reply until its caller reads it, and grpc.aio cannot end a call that has one. But gRPC
+resets a call that nothing refers to, and frees its memory. Two tasks refer to a call: one runs its
+method, then sends the reply. The other created the first, and waits for the caller to hang up.
+grpc.aio's own loop refers to the latest call until there is another.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context, ContextVar, copy_context
+from typing import Any
+from weakref import ReferenceType, ref
+
+_Task = asyncio.Task[Any]
+_CREATOR: ContextVar[ReferenceType[_Task] | None] = ContextVar("creator", default=None)
+
+
+def remember_creators(loop: asyncio.AbstractEventLoop) -> None:
+    """Let every new task know the task that created it, which `end_after` needs."""
+    loop.set_task_factory(_make_task)
+
+
+def end_after(seconds: float, task: _Task, unread: Callable[[], None]) -> None:
+    """Call `unread` and end the call whose method runs in `task`, unless it ends before.
+
+    Call this in that task, when its reply is ready.
+    """
+    creator = _CREATOR.get()
+    timer = asyncio.get_running_loop().call_later(seconds, _end, task, creator, unread)
+    task.add_done_callback(lambda _: timer.cancel())
+
+
+def _end(task: _Task, creator: ReferenceType[_Task] | None, unread: Callable[[], None]) -> None:
+    unread()
+    waits = None if creator is None else creator()
+    if waits is not None:
+        waits.cancel()
+    task.cancel()
+
+
+def _make_task(
+    loop: asyncio.AbstractEventLoop,
+    coroutine: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
+    *,
+    context: Context | None = None,
+    **named: Any,
+) -> _Task:
+    creator = asyncio.current_task(loop)
+    if creator is not None:
+        context = copy_context() if context is None else context
+        context.run(_CREATOR.set, ref(creator))
+    return asyncio.Task(coroutine, loop=loop, context=context, **named)

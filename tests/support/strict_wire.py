@@ -1,0 +1,176 @@
+"""A plain reader of protobuf's wire format that refuses what it cannot read whole.
+
+It reads any message by its descriptor, into plain values. C++ is compared with it: the first fault
+in the bytes decides. Where there is none, protobuf's own reader finds the same values.
+"""
+
+from collections.abc import Mapping
+from struct import unpack
+from typing import Any
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+VARINT, FIXED64, BYTES, GROUP, END_GROUP, FIXED32 = range(6)
+_UINT32 = 2**32 - 1
+
+Values = dict[str, Any]
+
+
+class MalformedError(Exception):
+    pass
+
+
+class UnknownFieldError(Exception):
+    """`within` names the field of the outermost message; it is empty for a field of that itself."""
+
+    def __init__(self, number: int, written_as: int, within: str = "") -> None:
+        super().__init__(number, written_as, within)
+        self.number = number
+        self.written_as = written_as
+        self.within = within
+
+
+def accepts(message: Descriptor, number: int, written_as: int) -> bool:
+    """Whether a message has a field that is written so."""
+    field = message.fields_by_number.get(number)
+    if field is None:
+        return False
+    if field.is_repeated and written_as == BYTES:
+        return True
+    return written_as == _written_as(field)
+
+
+def decode(message: bytes, of: Descriptor) -> Values:
+    """Raises MalformedError or UnknownFieldError; absent fields are absent."""
+    wire, values = _Wire(message), Values()
+    while wire.left:
+        number, written_as = wire.tag()
+        if not accepts(of, number, written_as):
+            raise UnknownFieldError(number, written_as)
+        field = of.fields_by_number[number]
+        try:
+            _read_field(wire, field, written_as, values)
+        except UnknownFieldError as error:
+            raise UnknownFieldError(error.number, error.written_as, field.name) from None
+    return values
+
+
+def values_of(message: Message) -> Values:
+    """The values of a message that protobuf has read, as `decode` gives them."""
+    values = Values()
+    for field, value in message.ListFields():
+        if _is_map(field):
+            values[field.name] = {key: values_of(each) for key, each in value.items()}
+        elif field.message_type is not None:
+            values[field.name] = values_of(value)
+        else:
+            values[field.name] = list(value) if field.is_repeated else value
+    return values
+
+
+def without_defaults(values: Mapping[str, Any]) -> Values:
+    """What is left if fields that hold their defaults are absent."""
+    kept = {
+        name: without_defaults(value) if isinstance(value, dict) else value
+        for name, value in values.items()
+    }
+    return {name: value for name, value in kept.items() if value or isinstance(value, dict)}
+
+
+def _read_field(wire: "_Wire", field: FieldDescriptor, written_as: int, values: Values) -> None:
+    if _is_map(field):
+        entry = decode(wire.bytes(), field.message_type)
+        values.setdefault(field.name, {})[entry.get("key", "")] = entry.get("value", {})
+    elif field.message_type is not None:
+        _merge(values.setdefault(field.name, {}), decode(wire.bytes(), field.message_type))
+    elif not field.is_repeated:
+        values[field.name] = _scalar(wire, field)
+    else:
+        packed = written_as == BYTES and _written_as(field) != BYTES
+        values.setdefault(field.name, []).extend(
+            _packed(wire, field) if packed else [_scalar(wire, field)]
+        )
+
+
+def _packed(wire: "_Wire", field: FieldDescriptor) -> list[Any]:
+    inner, numbers = _Wire(wire.bytes()), []
+    while inner.left:
+        numbers.append(_scalar(inner, field))
+    return numbers
+
+
+def _merge(into: Values, other: Values) -> None:
+    """Lists are joined; of the same key, the later value counts."""
+    for name, value in other.items():
+        if isinstance(value, list):
+            into[name] = into.get(name, []) + value
+        elif isinstance(value, dict):
+            into[name] = {**into.get(name, {}), **value}
+        else:
+            into[name] = value
+
+
+def _scalar(wire: "_Wire", field: FieldDescriptor) -> Any:
+    if field.type == field.TYPE_STRING:
+        return wire.text()
+    if field.type == field.TYPE_FLOAT:
+        return unpack("<f", wire.take(4))[0]
+    number = wire.varint()
+    if field.type == field.TYPE_BOOL:
+        return number != 0
+    if field.type == field.TYPE_UINT32:
+        return number & _UINT32
+    assert field.type == field.TYPE_INT64
+    return number - 2**64 if number >= 2**63 else number
+
+
+def _is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
+def _written_as(field: FieldDescriptor) -> int:
+    if field.type in (field.TYPE_STRING, field.TYPE_MESSAGE):
+        return BYTES
+    return FIXED32 if field.type == field.TYPE_FLOAT else VARINT
+
+
+class _Wire:
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self._at = 0
+
+    @property
+    def left(self) -> int:
+        return len(self._content) - self._at
+
+    def take(self, size: int) -> bytes:
+        if size > self.left:
+            raise MalformedError
+        self._at += size
+        return self._content[self._at - size : self._at]
+
+    def varint(self, most_bytes: int = 10) -> int:
+        value = 0
+        for shift in range(0, 7 * most_bytes, 7):
+            (byte,) = self.take(1)
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value % 2**64
+        raise MalformedError
+
+    def tag(self) -> tuple[int, int]:
+        tag = self.varint(5)
+        number, written_as = divmod(tag, 8)
+        if not 8 <= tag <= _UINT32 or written_as in (END_GROUP, 6, 7):
+            raise MalformedError
+        return number, written_as
+
+    def bytes(self) -> bytes:
+        return self.take(self.varint(5))
+
+    def text(self) -> str:
+        try:
+            return self.bytes().decode()
+        except UnicodeDecodeError:
+            raise MalformedError from None
