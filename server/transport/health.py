@@ -58,9 +58,9 @@ class Health:
         return self._reply(service)
 
     async def _list(self, message: bytes, context: _Context) -> bytes:  # noqa: ARG002
-        reply = HealthCheckResponse(status=self._status)
-        statuses = dict.fromkeys(self._services, reply)
-        return HealthListResponse(statuses=statuses).SerializeToString()
+        statuses = dict.fromkeys(self._services, HealthCheckResponse(status=self._status))
+        reply: bytes = HealthListResponse(statuses=statuses).SerializeToString()
+        return reply
 
     async def _watch(self, message: bytes, context: _Context) -> None:
         service, last = await _service(message, context), b""
@@ -74,14 +74,16 @@ class Health:
     def _reply(self, service: str) -> bytes:
         known = service in self._services
         status = self._status if known else HealthCheckResponse.SERVICE_UNKNOWN
-        return HealthCheckResponse(status=status).SerializeToString()
+        reply: bytes = HealthCheckResponse(status=status).SerializeToString()
+        return reply
 
 
 async def _service(message: bytes, context: _Context) -> str:
     """Return the service that the message names. If gRPC parsed it, then it would log an error for
     every call whose bytes are no such message."""
     try:
-        return HealthCheckRequest.FromString(message).service
+        service: str = HealthCheckRequest.FromString(message).service
     except DecodeError:
         text = f"the bytes are not a {HealthCheckRequest.DESCRIPTOR.full_name}"
-    return await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+    return service

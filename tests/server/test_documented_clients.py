@@ -83,6 +83,10 @@ def test_every_documented_grpcurl_line_works(
         assert (reply["request_id"], len(reply["ad_ids"])) == ("r1", 3)
     elif "GetStatus" in line:
         assert json.loads(done.stdout)["state"] == "STATE_SERVING"
+    elif "SetLogLevel" in line:  # other tests share the server
+        before = json.loads(done.stdout)["previous"]
+        done = run(line.replace('"debug"', f'"{before}"'), healthy_server, folder)
+        assert json.loads(done.stdout)["previous"] == "debug"
     else:
         assert re.search("AdsRetrieval|SERVING", done.stdout)
 
