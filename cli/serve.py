@@ -1,5 +1,6 @@
 """`grace serve`: run the online service."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -54,6 +55,8 @@ def serve(
         settings = replace(settings, device=device)
         given.append(f"--device {device}")
     require_address_space(settings)
+    # Before gRPC is loaded, here and in relays: any caller can cause its lines, which are no JSON.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from grace.server.life_cycle import serve as run_server
 
     source = f"{config} with {' '.join(given)}" if given else str(config)

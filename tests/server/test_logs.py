@@ -5,6 +5,8 @@ import json
 import logging
 import os
 import re
+import resource
+import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +19,9 @@ import pytest
 
 from grace.server.observe.logs import LOGGER, JsonLines, LineWriter, TextLines, places_of
 from support.command import plain_environment, run_python
+from support.retrieve_calls import Caller, message
+from support.server_process import ServerProcess
+from support.serving_files import ServingFiles
 
 SECRET = "marker-4711"
 FORMATTERS = pytest.mark.parametrize("formatter", [JsonLines, TextLines])
@@ -251,3 +256,23 @@ raise SystemExit(7)
         [sys.executable, "-c", code], stderr=write, env=plain_environment(), timeout=60, check=False
     )
     assert done.returncode == 7
+
+
+@pytest.mark.subprocess
+def test_a_server_whose_grpc_is_out_of_descriptors_writes_nothing_but_its_own_lines(
+    serving_files: ServingFiles,
+) -> None:
+    """gRPC writes a line of another form for each connection that it cannot take."""
+    with ServerProcess(serving_files.write_config("full.yaml")) as server:
+        host, _, port = server.address.rpartition(":")
+        before = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (3, before[1]))
+        connections = [socket.create_connection((host, int(port))) for _ in range(9)]
+        time.sleep(0.5)
+        for connection in connections:
+            connection.close()
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, before)
+        caller = Caller(server.address)
+        assert caller.call(message(serving_files.requests[0])).ok
+        caller.close()
+        assert [line for line in server.lines if not line.startswith('{"time"')] == []

@@ -285,8 +285,8 @@ def test_an_address_space_that_is_too_small_is_refused_before_a_library_aborts(
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert re.fullmatch(
-        r"error: address space: this process may have 1\.1 GiB \(RLIMIT_AS, `ulimit -v`\) and needs "
-        r"at least 2\.0 GiB, 0\.0 of it for snapshot and checkpoint; take the limit away, .*\n",
+        r"error: address space: this process may have 1\.1 GiB \(RLIMIT_AS, `ulimit -v`\) and "
+        r"needs at least 2\.0 GiB, 0\.0 of it for snapshot and checkpoint; take the limit .*\n",
         done.stderr,
     )
 
