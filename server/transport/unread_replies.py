@@ -3,7 +3,7 @@
 gRPC keeps a reply until its caller reads it, and grpc.aio cannot end a call that has one. But gRPC
 resets a call that nothing refers to, and frees its memory. Two tasks refer to a call: one runs its
 method, then sends the reply. The other created the first, and waits for the caller to hang up.
-grpc.aio's own loop refers to the latest call until there is another.
+grpc.aio itself refers to a process's first and latest call for longer: those are freed later.
 """
 
 import asyncio
