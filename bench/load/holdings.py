@@ -23,6 +23,13 @@ SETTLING_MIB = 3.0
 """What the memory of a process may still rise after that: so much an hour, and what the allocator
 keeps of a burst. So a run of minutes finds a fast leak only."""
 
+CHANCE = {"threads": 2, "descriptors": 8}
+"""How many more of them are no growth: connections come and go, more slowly on a busy machine."""
+
+_MIB = 3.0
+"""What the memory of a process may still rise after that: so much an hour, and what the allocator
+keeps of a burst. So a run of minutes finds a fast leak only."""
+
 FEW = 2
 """How many more threads or descriptors are chance: of connections that come and go."""
 
@@ -97,7 +104,7 @@ def _row(name: str, what: str, shown: Sequence[Sample], settled: Sequence[Sample
     else:
         slope = None
         third = max(1, len(values) // 3)
-        flat = float(np.median(values[-third:]) - np.median(values[:third])) <= FEW
+        flat = float(np.median(values[-third:]) - np.median(values[:third])) <= CHANCE[what]
     return {
         "process": name,
         "what": what,

@@ -42,7 +42,11 @@ UNCOUNTED_ENDS = {"beyond_grpc": "ResourceExhausted"}
 """How work that the server does not count must end, if not with OK."""
 
 GIVEN_UP = ("hasty", "cancelled", "hanging_up")
-ENDS_GIVEN_UP = ("OK", "cancelled", "deadline_exceeded", "deadline_unmeetable")
+ENDS_GIVEN_UP = {"OK"} | {
+    reason
+    for reason, status in STATUS_OF.items()
+    if status.name in ("CANCELLED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED")
+}
 """The kinds of calls that a client may give up, and how those may end at the server."""
 
 
@@ -52,7 +56,7 @@ class Soak:
 
     ends      how the work of each kind ended at the clients
     counted   calls that the server counted: OK, and each reason
-    faults    what clients and server disagree on
+    faults    what clients and server disagree on, and what was not closed
     """
 
     samples: Sequence[Sample]
@@ -110,8 +114,10 @@ def run_soak(
         load = MixedLoad(target, requests, rates)
         samples = asyncio.run(_sampled(server.pid, load, seconds))
         counted = _settled_counts(load.target.metrics)
+        unclosed = _unclosed(server.pid, samples[0])
     rows = growth_rows(samples, min(EARLY_SECONDS, seconds / 4))
-    return Soak(samples, rows, load.ends, counted, count_faults(load.ends, counted))
+    faults = [*count_faults(load.ends, counted), *unclosed]
+    return Soak(samples, rows, load.ends, counted, faults)
 
 
 def soak_report(soak: Soak) -> str:
@@ -168,6 +174,22 @@ def _settled_counts(metrics: str) -> dict[str, int]:
         if name == "grace_request_failures_total" and value
     }
     return {"OK": int(values["grace_requests_total", "OK"]), **counted}
+
+
+def _unclosed(server: int, before: Sample) -> list[str]:
+    """Wait until the load's connections are closed; return the faults of those that are not."""
+    end = time.monotonic() + SETTLE_SECONDS
+    while True:
+        held = {name: holdings_of(pid).descriptors for name, pid in processes_of(server).items()}
+        idle = {name: before.processes[name].descriptors for name in held}
+        faults = [
+            f"{name}: {idle[name]} descriptors before the load, {count} after it"
+            for name, count in held.items()
+            if count > idle[name]
+        ]
+        if not faults or time.monotonic() > end:
+            return faults
+        time.sleep(0.1)
 
 
 def _scraped(metrics: str) -> dict[tuple[str, str], float]:

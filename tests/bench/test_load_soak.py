@@ -40,7 +40,7 @@ def test_memory_that_grows_is_not_flat_and_a_slow_growth_takes_longer_to_see(
 
 
 def test_threads_and_descriptors_that_become_more_are_not_flat() -> None:
-    samples = sampled(lambda time: Holdings(280, 17 + int(time / 700), 23 + int(time / 700), time))
+    samples = sampled(lambda time: Holdings(280, 17 + int(time / 700), 23 + int(time / 200), time))
     assert flat(samples) == {"memory_mib": True, "threads": False, "descriptors": False}
 
 
