@@ -66,6 +66,7 @@ class PendingRequest:
     arrived     time.perf_counter() when it was read, and its waiting began
     deadline    on the same clock; infinite if the caller set none
     connection  of its call: requests of one connection share it
+    degraded_to a smaller profile than it asked for, or empty; the scheduler sets it
     completion  the event loop's: only the front end sets it; None if no call waits, as in warm-up
     state       the scheduler's: read and written under its lock only
     batch_size  of its batch, and when the stages worked on it, for the log; the pipeline sets
@@ -77,9 +78,15 @@ class PendingRequest:
     deadline: float
     connection: str = ""
     completion: "asyncio.Future[Outcome] | None" = None
+    degraded_to: str = ""
     state: RequestState = RequestState.NEW
     batch_size: int = 0
     spans: "tuple[Span, ...]" = ()
+
+    @property
+    def profile(self) -> str:
+        """The beam profile of its batch."""
+        return self.degraded_to or self.retrieval.profile
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,7 +144,9 @@ class Pipeline:
         self._outcomes = outcomes
         self._died = died
         self._timeline = timeline
-        self._scheduler = Scheduler(batching, generation.batch_buckets, predictions, clock)
+        self._scheduler = Scheduler(
+            batching, generation.batch_buckets, predictions, clock, generation.ladders
+        )
         self._to_features: _Slot[InputBatch] = _Slot()
         self._to_generate: _Slot[FeatureBatch] = _Slot()
         self._to_post: _Slot[GeneratedBatch] = _Slot()
