@@ -28,6 +28,9 @@ STATUS_OF: Mapping[str, StatusCode] = {
     "stage_died": StatusCode.INTERNAL,
 }
 
+SHED_REASONS = frozenset({"queue_full", "displaced", "overloaded"})
+"""Why a request of a valid call has no place in the queue."""
+
 FIELD_CHARACTERS = 128
 
 MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.001, 10.0

@@ -30,8 +30,8 @@ GAIN = 0.25
 """A batch that is late as a whole raises the margin by so much; one in time lowers it by a
 hundredth of that."""
 
-MAX_MARGIN = 0.25
-"""Callers who allow a quarter more than is predicted are never refused by the margin. A larger one
+MAX_MARGIN = 0.35
+"""Callers who allow a third more than is predicted are never refused by the margin. A larger one
 would leave too few requests to fill batches where deadlines are about three batches long."""
 
 HALF_LIFE = 10.0

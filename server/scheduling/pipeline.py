@@ -30,6 +30,7 @@ from grace.server.messages import (
     InputBatch,
     Outcome,
     PendingRequest,
+    Priority,
     RequestBatch,
     Span,
     StageName,
@@ -178,6 +179,13 @@ class Pipeline:
     @property
     def in_flight(self) -> int:
         return self._scheduler.in_flight
+
+    @property
+    def margin(self) -> float:
+        return self._scheduler.margin
+
+    def sheds(self, priority: Priority) -> bool:
+        return self._scheduler.sheds(priority)
 
     def submit(self, request: PendingRequest) -> None:
         """Take a request, or raise why it is refused."""

@@ -14,10 +14,8 @@ import math
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 
-from grace.server.messages import PendingRequest, Priority, RequestState
+from grace.server.messages import PRIORITY_NAMES, PendingRequest, Priority, RequestState
 from grace.server.scheduling.fair_order import FairOrder
-
-IN_ORDER: tuple[Priority, ...] = ("NORMAL", "LOW")
 
 STALE_DEADLINES = 64
 """Deadlines of requests that have left the queue, beyond as many as wait, that are kept."""
@@ -32,7 +30,7 @@ class RequestQueue:
     def __init__(self, places: int) -> None:
         self.displaced: list[PendingRequest] = []
         self._places = places
-        self._orders: dict[Priority, FairOrder] = {name: FairOrder() for name in IN_ORDER}
+        self._orders: dict[Priority, FairOrder] = {name: FairOrder() for name in PRIORITY_NAMES}
         self._size = 0
         self._arrivals = 0
         self._deadlines: list[tuple[float, int, PendingRequest]] = []  # a heap
@@ -110,7 +108,7 @@ class RequestQueue:
 
     def first(self, most: int) -> list[PendingRequest]:
         """Return the first request and those of its priority and profile that follow it."""
-        return next(filter(len, map(self._orders.__getitem__, IN_ORDER))).first(most)
+        return next(filter(len, map(self._orders.__getitem__, PRIORITY_NAMES))).first(most)
 
     def low(self, profile: str, most: int) -> list[PendingRequest]:
         """Return the first LOW requests of a profile."""

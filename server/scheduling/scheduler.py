@@ -25,12 +25,20 @@ from grace.server.errors import (
     queue_full,
     unmeetable,
 )
-from grace.server.messages import Failure, Outcome, PendingRequest, Priority, RequestState, Span
+from grace.server.messages import (
+    PRIORITY_NAMES,
+    Failure,
+    Outcome,
+    PendingRequest,
+    Priority,
+    RequestState,
+    Span,
+)
 from grace.server.scheduling.batch_choice import MOST_LATE, BatchChoice
 from grace.server.scheduling.margin import Margin, is_late
 from grace.server.scheduling.predictions import Backlog, Predictions, bucket_for
 from grace.server.scheduling.pressure import Pressure
-from grace.server.scheduling.request_queue import IN_ORDER, RequestQueue
+from grace.server.scheduling.request_queue import RequestQueue
 from grace.server.scheduling.under_way import BatchesUnderWay, BatchUnderWay, Place
 
 BATCHES_OF_QUEUE = 2
@@ -73,7 +81,7 @@ class Scheduler:
         self._ladders = ladders
         self._target = config.target_queue_ms / 1000
         rungs = max(map(len, ladders.values()), default=0)
-        self._pressure = {name: Pressure(self._target, rungs) for name in IN_ORDER}
+        self._pressure = {name: Pressure(self._target, rungs) for name in PRIORITY_NAMES}
         self._in_vain = 0  # NORMAL requests that have left too late to start since a batch ended
         self._in_flight = 0
         self._closed = False

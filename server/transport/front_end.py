@@ -15,7 +15,7 @@ from time import perf_counter
 
 from grace.configs.generation import GenerationConfig
 from grace.configs.serving import LimitsConfig
-from grace.server.errors import ServiceError, cancelled, draining, internal, not_ready
+from grace.server.errors import SHED_REASONS, ServiceError, cancelled, draining, internal, not_ready
 from grace.server.messages import (
     STAGE_NAMES,
     AnsweredBatch,
@@ -166,6 +166,9 @@ class FrontEnd:
     def _ended(self, call: Call, error: ServiceError | None, now: float) -> None:
         slack = None if math.isinf(call.deadline) else call.deadline - now
         self._metrics.ended(now - call.arrived, slack, error)
+        if error is not None and error.reason in SHED_REASONS:
+            assert call.request is not None
+            self._metrics.shed(call.request.retrieval.priority)
         if self._log_requests:
             _log_end(call, _request_id(call, self._limits), now - call.arrived, error)
 

@@ -132,7 +132,6 @@ def test_the_reply_names_what_answered(pair: ServingPair, serving_files: Serving
     got = replies(pair, [request], 1)["r"]
     assert got.checkpoint == pair.checkpoint
     assert got.snapshot_version == pair.snapshot.facts.version
-    assert not got.degraded
 
 
 def test_names_that_nobody_knows_are_ignored_and_listed_once(

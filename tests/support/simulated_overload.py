@@ -10,6 +10,7 @@ from random import Random
 from grace.configs.serving import BatchingConfig
 from grace.server.errors import ServiceError
 from grace.server.messages import (
+    PRIORITY_NAMES,
     STAGE_NAMES,
     Answer,
     PendingRequest,
@@ -18,13 +19,12 @@ from grace.server.messages import (
     StageName,
 )
 from grace.server.scheduling.predictions import Predictions
-from grace.server.scheduling.request_queue import IN_ORDER
 from grace.server.scheduling.scheduler import Scheduler
 from grace.server.scheduling.under_way import BatchUnderWay, Place
 from support.pipeline_cases import Clock, request_of
 
 BUCKETS = (1, 2, 4, 8, 16)
-RETRIEVALS = {name: request_of("r", priority=name).retrieval for name in IN_ORDER}
+RETRIEVALS = {name: request_of("r", priority=name).retrieval for name in PRIORITY_NAMES}
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Simulation:
             self.scheduler.submit(request)
         except ServiceError as refusal:
             self._fails(request, refusal)
-        fate.degraded = request.degraded_to != ""
+        fate.degraded = request.degraded
 
     def _fails(self, request: PendingRequest, error: ServiceError) -> None:
         fate = self._fate_of.pop(request)
