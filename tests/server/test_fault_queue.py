@@ -15,6 +15,7 @@ def test_of_k_requests_too_many_exactly_k_are_refused_at_once(
     faulty_server: ServerProcess, serving_files: ServingFiles
 ) -> None:
     server, request = faulty_server, serving_files.requests[0]
+    before = server.metric("grace_shed_total", priority="NORMAL")
     with counted_calls(server) as caller:
         with occupied_engine(server, caller, request) as taken:
             # The engine stands still: only a refusal can end these.
@@ -31,3 +32,4 @@ def test_of_k_requests_too_many_exactly_k_are_refused_at_once(
             assert int(outcome.trailers["grpc-retry-pushback-ms"]) >= 1
         assert all(call.outcome().ok for call in taken)
         assert "late" not in server.faults.reached("input")
+    assert server.metric("grace_shed_total", priority="NORMAL") == before + 3 + 11
