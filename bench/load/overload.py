@@ -30,7 +30,6 @@ from grace.bench.running_server import RunningServer
 
 PROGRAM = "python -m grace.bench.load.overload"
 FIXED_SERVER = (sys.executable, "-m", "grace.bench.load.fixed_server")
-BATCH = 16
 NICE = 5
 PROBE_SHARE = 0.2  # of the capacity: the client that sees the recovery
 LEAD_SECONDS, TAIL_SECONDS = 2.0, 4.0
@@ -39,26 +38,30 @@ AT_ONCE = {"deadline_unmeetable", "overloaded", "queue_full"}
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """capacity  what the engine can do, in requests a second"""
+    """capacity  what the engine can do, in requests a second, in full batches of `batch`"""
 
     times: float
     deadline_ms: float
     capacity: float
     seconds: float
-    processes: int
+    batch: int = 16
+    processes: int = 2
 
 
 def main(arguments: Sequence[str]) -> None:
     parser = parser_of("grace.bench.load.overload", __doc__)
     parser.add_argument("--out", type=Path, required=True, help="result file")
     parser.add_argument("--capacity", type=positive, default=200.0, help="requests a second")
+    parser.add_argument("--batch", type=positive_integer, default=16, help="largest batch")
     parser.add_argument("--seconds", type=positive, default=30.0, help="of each overload")
     parser.add_argument("--times", type=positive, nargs="+", default=[1.0, 2.0, 5.0])
     parser.add_argument("--deadlines-ms", type=positive, nargs="+", default=[800.0, 200.0])
     parser.add_argument("--processes", type=positive_integer, default=2, help="of the client")
     options = parser.parse_args(arguments)
     cases = [
-        Overload(times, deadline, options.capacity, options.seconds, options.processes)
+        Overload(
+            times, deadline, options.capacity, options.seconds, options.batch, options.processes
+        )
         for deadline in options.deadlines_ms
         for times in options.times
     ]
@@ -70,8 +73,8 @@ def main(arguments: Sequence[str]) -> None:
 def measure(case: Overload, folder: Path) -> Row:
     """Run one overload against a new server and return what came of it."""
     files = write_tiny_server_files(folder / f"{case.deadline_ms:g}-{case.times:g}")
-    config = files.write_config("overload.yaml")
-    command = (*FIXED_SERVER, "--batch-ms", f"{1000 * BATCH / case.capacity:g}")
+    config = files.write_config("overload.yaml", generation={"max_batch": case.batch})
+    command = (*FIXED_SERVER, "--batch-ms", f"{1000 * case.batch / case.capacity:g}")
     shots = read_shots(files.requests, case.deadline_ms / 1000)
     with RunningServer(config, files.folder / "log", command=command) as server:
         overload = OpenLoop(case.times * case.capacity, case.seconds)
@@ -138,6 +141,7 @@ def _row(case: Overload, overload: LoadRun, probe: LoadRun, executed: float) -> 
         "offered": case.times,
         "deadline_ms": case.deadline_ms,
         "capacity_rps": case.capacity,
+        "batch": case.batch,
         "seconds": case.seconds,
         "calls": len(calls),
         "goodput": round(len(ok) / case.seconds / case.capacity, 3),
