@@ -62,12 +62,18 @@ class RunningServer:
     config         the configuration, whose logs.format must be json
     options        other options of `grace serve`
     start_seconds  time limit for the start; a large model and catalogue take minutes
+    command        what to run instead of `grace serve`
     """
 
     def __init__(
-        self, config: Path, log: Path, *options: str | Path, start_seconds: float = START_SECONDS
+        self,
+        config: Path,
+        log: Path,
+        *options: str | Path,
+        start_seconds: float = START_SECONDS,
+        command: Sequence[str] = GRACE_SERVE,
     ) -> None:
-        self._command = [*GRACE_SERVE, "--config", str(config), *map(str, options)]
+        self._command = [*command, "--config", str(config), *map(str, options)]
         self._log = log
         self._start_seconds = start_seconds
 

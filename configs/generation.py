@@ -1,5 +1,6 @@
 """Named beam profiles: how many beams each generation step keeps."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -15,6 +16,9 @@ class BeamProfile:
 
     beams: Annotated[tuple[int, ...], "live beams that enter each step; the first is 1"]
     num_sids: Annotated[int, "SIDs that generation returns at most"]
+    degrades_to: Annotated[
+        str | None, "a smaller profile that its requests get while the queue stays too long"
+    ] = None
 
     def __post_init__(self) -> None:
         if not self.beams or self.beams[0] != 1:
@@ -50,6 +54,16 @@ class GenerationConfig:
                 f"default_profile: {self.default_profile!r} is not one of the profiles "
                 f"({', '.join(sorted(self.profiles)) or 'none'})"
             )
+        for name, profile in self.profiles.items():
+            self._require_smaller(f"profiles.{name}.degrades_to", profile)
+        for name in self.profiles:
+            self._require_end(name)
+
+    @property
+    def ladders(self) -> Mapping[str, tuple[str, ...]]:
+        """Return, for each profile that degrades, the smaller ones in their order."""
+        found = {name: self._ladder(name) for name in self.profiles}
+        return {name: smaller for name, smaller in found.items() if smaller}
 
     def require_steps(self, sid_length: int) -> None:
         """Check that every profile has one number of beams per position of a SID."""
@@ -81,3 +95,36 @@ class GenerationConfig:
             sizes.append(size)
             size *= 2
         return (*sizes, self.max_batch)
+
+    def _ladder(self, name: str) -> tuple[str, ...]:
+        smaller = self.profiles[name].degrades_to
+        return () if smaller is None else (smaller, *self._ladder(smaller))
+
+    def _require_smaller(self, key: str, profile: BeamProfile) -> None:
+        name = profile.degrades_to
+        if name is None:
+            return
+        smaller = self.profiles.get(name)
+        if smaller is None:
+            raise ConfigError(
+                f"{key}: {name!r} is not one of the profiles ({', '.join(sorted(self.profiles))})"
+            )
+        if len(smaller.beams) != len(profile.beams) or not all(
+            few <= many
+            for few, many in zip(
+                (*smaller.beams, smaller.num_sids), (*profile.beams, profile.num_sids), strict=True
+            )
+        ):
+            raise ConfigError(
+                f"{key}: {name!r} has {list(smaller.beams)} beams and {smaller.num_sids} SIDs; "
+                f"give at most {list(profile.beams)} and {profile.num_sids}, or name another"
+            )
+
+    def _require_end(self, name: str) -> None:
+        """Check that the profiles that follow each other by `degrades_to` are not a loop."""
+        seen = [name]
+        while (following := self.profiles[seen[-1]].degrades_to) is not None:
+            if following in seen:
+                loop = " -> ".join((*seen, following))
+                raise ConfigError(f"profiles.{name}.degrades_to: {loop} is a loop; end it")
+            seen.append(following)

@@ -101,9 +101,15 @@ class BatchingConfig:
         int, "most requests that may wait; the server refuses one more at once"
     ] = 256
     max_wait_ms: Annotated[float, "milliseconds that a batch may wait to fill"] = 0.0
+    target_queue_ms: Annotated[
+        float,
+        "once the queue has been longer than this for as long, requests that would wait longer "
+        "are refused; at least the time of two full batches",
+    ] = 250.0
 
     def __post_init__(self) -> None:
         _require_within(self, 1, 65_536, "max_waiting")
+        _require_within(self, 1, 600_000, "target_queue_ms")
         _require_within(self, 0, 60_000, "max_wait_ms")
 
 

@@ -19,6 +19,7 @@ STATUS_OF: Mapping[str, StatusCode] = {
     "too_many_calls": StatusCode.RESOURCE_EXHAUSTED,
     "queue_full": StatusCode.RESOURCE_EXHAUSTED,
     "displaced": StatusCode.RESOURCE_EXHAUSTED,
+    "overloaded": StatusCode.RESOURCE_EXHAUSTED,
     "deadline_unmeetable": StatusCode.DEADLINE_EXCEEDED,
     "deadline_exceeded": StatusCode.DEADLINE_EXCEEDED,
     "cancelled": StatusCode.CANCELLED,
@@ -28,6 +29,9 @@ STATUS_OF: Mapping[str, StatusCode] = {
     "not_finite": StatusCode.INTERNAL,
     "stage_died": StatusCode.INTERNAL,
 }
+
+SHED_REASONS = frozenset({"queue_full", "displaced", "overloaded"})
+"""Why a request of a valid call has no place in the queue."""
 
 FIELD_CHARACTERS = 128
 
@@ -96,8 +100,19 @@ def queue_full(places: int, retry_seconds: float) -> ServiceError:
 
 
 def displaced(retry_seconds: float) -> ServiceError:
-    text = "a request of NORMAL priority took the place of this LOW one; try again later"
+    text = (
+        "a request of NORMAL priority, or of a connection with fewer waiting requests, took the "
+        "place of this one; try again later"
+    )
     return ServiceError("displaced", text, retry_seconds=retry_seconds)
+
+
+def overloaded(retry_seconds: float) -> ServiceError:
+    text = (
+        "the queue is longer than its target for too long already (batching.target_queue_ms); "
+        "try again later"
+    )
+    return ServiceError("overloaded", text, retry_seconds=retry_seconds)
 
 
 def unmeetable(left: float, needed: float) -> ServiceError:
@@ -108,7 +123,10 @@ def unmeetable(left: float, needed: float) -> ServiceError:
 
 
 def expired() -> ServiceError:
-    text = "the deadline passed while the request waited; allow more time, or try again later"
+    text = (
+        "the request waited until its deadline, or until too little time was left for an answer; "
+        "allow more time, or try again later"
+    )
     return ServiceError("deadline_exceeded", text)
 
 

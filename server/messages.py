@@ -28,6 +28,8 @@ from grace.server.errors import ServiceError
 
 Priority: TypeAlias = Literal["NORMAL", "LOW"]
 StageName: TypeAlias = Literal["input", "features", "generate", "post"]
+PRIORITY_NAMES: tuple[Priority, ...] = get_args(Priority)
+"""The first goes first."""
 STAGE_NAMES: tuple[StageName, ...] = get_args(StageName)
 
 
@@ -63,13 +65,14 @@ class RequestState(Enum):
 class PendingRequest:
     """A request on its way from the front end to its outcome. Two of them are never equal.
 
-    arrived     time.perf_counter() when it was read, and its waiting began
-    deadline    on the same clock; infinite if the caller set none
-    connection  of its call: requests of one connection share it
-    completion  the event loop's: only the front end sets it; None if no call waits, as in warm-up
-    state       the scheduler's: read and written under its lock only
-    batch_size  of its batch, and when the stages worked on it, for the log; the pipeline sets
-    spans       both before it passes the outcome on
+    arrived      time.perf_counter() when it was read, and its waiting began
+    deadline     on the same clock; infinite if the caller set none
+    connection   of its call: requests of one connection share it
+    degraded_to  a smaller profile than it asked for, or empty; the scheduler sets it
+    completion   the event loop's: only the front end sets it; None if no call waits, as in warm-up
+    state        the scheduler's: read and written under its lock only
+    batch_size   of its batch, and when the stages worked on it, for the log; the pipeline sets
+    spans        both before it passes the outcome on
     """
 
     retrieval: Retrieval
@@ -77,9 +80,19 @@ class PendingRequest:
     deadline: float
     connection: str = ""
     completion: "asyncio.Future[Outcome] | None" = None
+    degraded_to: str = ""
     state: RequestState = RequestState.NEW
     batch_size: int = 0
     spans: "tuple[Span, ...]" = ()
+
+    @property
+    def profile(self) -> str:
+        """The beam profile of its batch."""
+        return self.degraded_to or self.retrieval.profile
+
+    @property
+    def degraded(self) -> bool:
+        return self.degraded_to != ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from enum import IntEnum
 
 from grace.proto.retrieval_pb2 import GetStatusResponse
 from grace.server.engine.serving_pair import ServingPair
+from grace.server.messages import Priority
 from grace.server.scheduling.pipeline import Pipeline
 
 
@@ -45,3 +46,10 @@ class ServerState:
     @property
     def in_flight(self) -> int:
         return 0 if self.pipeline is None else self.pipeline.in_flight
+
+    @property
+    def margin(self) -> float:
+        return 0.0 if self.pipeline is None else self.pipeline.margin
+
+    def sheds(self, priority: Priority) -> bool:
+        return self.pipeline is not None and self.pipeline.sheds(priority)

@@ -116,8 +116,8 @@ struct Sids {
 };
 
 void write_reply(Writer& out, const Reply& reply, std::string_view request_id,
-                 std::string_view served_by, std::string_view ignored, std::string_view profile,
-                 const uint32_t* timings) {
+                 std::string_view served_by, std::string_view ignored, bool degraded,
+                 std::string_view profile, const uint32_t* timings) {
   const auto returned = static_cast<int64_t>(reply.ad_ids.size());
   const int64_t counts[] = {reply.counts.leaves, reply.counts.generated, reply.counts.matched,
                             returned};
@@ -127,6 +127,7 @@ void write_reply(Writer& out, const Reply& reply, std::string_view request_id,
   write_numbers(out, 8, timings, kTimings);
   out.bytes(ignored.data(), static_cast<int64_t>(ignored.size()));
   out.number(10, returned < reply.counts.matched ? 1 : 0);
+  out.number(11, degraded ? 1 : 0);
   out.text(12, profile);
   out.packed(2, reply.ad_ids.data(), returned * int64_t{sizeof(int64_t)});
   out.packed(3, reply.scores.data(), returned * int64_t{sizeof(float)});
@@ -161,19 +162,18 @@ void write_sids(Writer& out, const Reply& reply, const Sids& sids) {
 // Of replies that grace_exact_match made: message i is that of row rows[i].
 //   texts, sizes    [2, count]: request ids, then the fields 9 that Python has written
 //   served_by       the fields 6 and 7 as bytes
+//   degraded        bool [count]: whether `profile` is smaller than the one asked for
 //   timings         uint32 [count, 5]: the fields of grace.v1.Timings
 //   leaves, scores  [batch, width]: what grace_exact_match was given
 //   first_sids      int64 [count]: of a reply with SIDs its first row of `tokens`, else -1
 //   tokens          uint32 [sids, sid_length]: of the live leaves of each reply with SIDs
 //   ends            int64 [count]: where each message ends in `out`
-GRACE_API int32_t grace_replies_write(uint64_t replies_handle, int64_t count, const int32_t* rows,
-                                      const char* const* texts, const int64_t* sizes,
-                                      const char* served_by, int64_t served_by_size,
-                                      const char* profile, int64_t profile_size,
-                                      const uint32_t* timings, int64_t width, const int32_t* leaves,
-                                      const float* scores, const int64_t* first_sids, int64_t sids,
-                                      int64_t sid_length, const uint32_t* tokens, int64_t room,
-                                      uint8_t* out, int64_t* ends) {
+GRACE_API int32_t grace_replies_write(
+    uint64_t replies_handle, int64_t count, const int32_t* rows, const char* const* texts,
+    const int64_t* sizes, const char* served_by, int64_t served_by_size, const bool* degraded,
+    const char* profile, int64_t profile_size, const uint32_t* timings, int64_t width,
+    const int32_t* leaves, const float* scores, const int64_t* first_sids, int64_t sids,
+    int64_t sid_length, const uint32_t* tokens, int64_t room, uint8_t* out, int64_t* ends) {
   return grace::guarded([&] {
     const auto& replies = *reinterpret_cast<const std::vector<Reply>*>(replies_handle);
     const Texts request_ids{texts, sizes};
@@ -182,7 +182,8 @@ GRACE_API int32_t grace_replies_write(uint64_t replies_handle, int64_t count, co
     for (int64_t i = 0; i < count; ++i) {
       const Reply& reply = replies.at(rows[i]);
       write_reply(writer, reply, request_ids[i], {served_by, static_cast<size_t>(served_by_size)},
-                  ignored[i], {profile, static_cast<size_t>(profile_size)}, timings + i * kTimings);
+                  ignored[i], degraded[i], {profile, static_cast<size_t>(profile_size)},
+                  timings + i * kTimings);
       if (first_sids[i] >= 0) {
         require(first_sids[i] + reply.counts.leaves <= sids,
                 "replies_write: fewer SIDs than live leaves");

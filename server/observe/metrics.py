@@ -20,7 +20,14 @@ from prometheus_client.core import Metric
 from grace.configs.marked_text import rewrite
 from grace.index.snapshot import Snapshot, creation_time
 from grace.server.errors import STATUS_OF, ServiceError
-from grace.server.messages import STAGE_NAMES, AnsweredBatch, Span, queue_seconds
+from grace.server.messages import (
+    PRIORITY_NAMES,
+    STAGE_NAMES,
+    AnsweredBatch,
+    Priority,
+    Span,
+    queue_seconds,
+)
 from grace.server.server_state import Phase, ServerState
 
 # Denser where a request's time usually lies.
@@ -81,6 +88,10 @@ class Metrics:
             self._requests.labels(error.code.name).inc()
             self._failures.labels(error.reason).inc()
 
+    def shed(self, priority: Priority) -> None:
+        """A request of this priority was refused, or lost its place, for lack of room."""
+        self._shed[priority].inc()
+
     def batch_done(self, answered: AnsweredBatch, spans: Sequence[Span]) -> None:
         self._batch_size.observe(len(answered.input.batch.requests))
         for span in spans:
@@ -88,6 +99,7 @@ class Metrics:
         counts = answered.counts
         self._generated.inc(int(counts.generated.sum()))
         self._returned.inc(int(counts.returned.sum()))
+        self._degraded.inc(sum(answer.request.degraded for answer in answered.answers))
         schema = answered.input.batch.pair.snapshot.schema
         self._filtered["attributes"].inc(int(counts.attributes.sum()))
         self._filtered["denied"].inc(int(counts.denied.sum()))
@@ -150,6 +162,11 @@ class Metrics:
         for setting in ("listen.tls", "admin.tls", "listen.token_file"):
             for result in ("ok", "failed"):
                 self._credentials.labels(setting, result)
+        means = "Answers from a smaller beam profile than the request asked for."
+        self._degraded = counter("grace_degraded", means)
+        means = "Requests refused for lack of room in the queue, or displaced, by priority."
+        shed = counter("grace_shed", means, ["priority"])
+        self._shed = {name: shed.labels(name) for name in PRIORITY_NAMES}
         for status in STATUS_OF.values():
             self._requests.labels(status.name)
         self._ok = self._requests.labels("OK")
@@ -204,6 +221,12 @@ class Metrics:
         gauge("grace_inflight_requests", means).set_function(lambda: state.in_flight)
         means = "When the certificate in use expires, in Unix seconds; with TLS only."
         self._expiry = gauge("grace_certificate_expiry_timestamp_seconds", means, ["listener"])
+        means = "Share by which admission exceeds its predictions, as answers came late before."
+        gauge("grace_admission_margin", means).set_function(lambda: state.margin)
+        means = "1 while requests of this priority that would wait too long are shed."
+        shedding = gauge("grace_shedding", means, ["priority"])
+        for name in PRIORITY_NAMES:
+            shedding.labels(name).set_function(partial(state.sheds, name))
         means = "1 while health says SERVING."
         gauge("grace_ready", means).set_function(lambda: state.phase == Phase.SERVING)
         means = "Worst delay of the event loop in the last seconds."

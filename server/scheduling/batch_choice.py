@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from grace.server.messages import PendingRequest
+from grace.server.scheduling.margin import HOLD_SHARE, answer_by
 from grace.server.scheduling.predictions import Backlog, Predictions, bucket_for
 from grace.server.scheduling.request_queue import RequestQueue
 
@@ -50,7 +51,7 @@ class BatchChoice:
                 if self.now < held_until:
                     self.held_until = held_until
                     return []
-                self.queue.take(start)
+                self.queue.start(start)
                 return start
             # The others may start with the requests that follow, and in a smaller bucket.
             self._turn_away(_tightest(first))
@@ -74,18 +75,17 @@ class BatchChoice:
         rows = next((each for each in smaller if self._meets(tightest, each)), None)
         if rows is None:
             return []
-        by_deadline = sorted(first, key=_deadline)
+        by_deadline = sorted(first, key=answer_by)
         kept, left_behind = set(by_deadline[:rows]), by_deadline[rows:]
-        needed = self._needed(first[0].retrieval.profile, rows, self.buckets[-1])
-        if left_behind[0].deadline - self.now < needed:
+        needed = self._needed(first[0].profile, rows, self.buckets[-1])
+        if answer_by(left_behind[0]) - self.now < needed:
             return []
         return [each for each in first if each in kept]
 
     def _fill_up(self, start: list[PendingRequest]) -> list[PendingRequest]:
         """Add LOW requests in rows that cost the NORMAL ones nothing."""
-        chosen = start[0].retrieval
-        low = self.queue.low(chosen.profile, self.buckets[-1] + MOST_LATE)
-        if chosen.priority == "LOW" or not low:
+        low = self.queue.low(start[0].profile, self.buckets[-1] + MOST_LATE)
+        if start[0].retrieval.priority == "LOW" or not low:
             return start
         rows = bucket_for(len(start), self.buckets)
         if len(start) == self.queue.waiting("NORMAL"):
@@ -107,15 +107,17 @@ class BatchChoice:
         """Return until when to hold the batch back to fill: not until one of it is late."""
         if not self.max_wait or len(start) == self.buckets[-1]:
             return 0.0
-        needed = self._needed(start[0].retrieval.profile, bucket_for(len(start), self.buckets))
-        return min(start[0].arrived + self.max_wait, _tightest(start).deadline - needed)
+        needed = self._needed(start[0].profile, bucket_for(len(start), self.buckets))
+        return min(
+            start[0].arrived + self.max_wait, answer_by(_tightest(start), HOLD_SHARE) - needed
+        )
 
     def _meets(self, request: PendingRequest, bucket: int) -> bool:
         """Return whether a request meets its deadline in a batch of this bucket."""
         if request.deadline == math.inf:
             return True
-        left = request.deadline - self.now
-        return not self.predictions.too_late(request.retrieval.profile, bucket, self.backlog, left)
+        left = answer_by(request) - self.now
+        return not self.predictions.too_late(request.profile, bucket, self.backlog, left)
 
     def _needed(self, profile: str, *buckets: int) -> float:
         """Predict the seconds to the last reply of batches that form now, one after the other."""
@@ -125,13 +127,9 @@ class BatchChoice:
         return backlog.after
 
     def _turn_away(self, request: PendingRequest) -> None:
-        self.queue.take((request,))
+        self.queue.remove(request)
         self.late.append(request)
 
 
-def _deadline(request: PendingRequest) -> float:
-    return request.deadline
-
-
 def _tightest(requests: Iterable[PendingRequest]) -> PendingRequest:
-    return min(requests, key=_deadline)
+    return min(requests, key=answer_by)

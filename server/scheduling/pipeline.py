@@ -30,6 +30,7 @@ from grace.server.messages import (
     InputBatch,
     Outcome,
     PendingRequest,
+    Priority,
     RequestBatch,
     Span,
     StageName,
@@ -155,7 +156,9 @@ class Pipeline:
         self._outcomes = outcomes
         self._died = died
         self._timeline = timeline
-        self._scheduler = Scheduler(batching, generation.batch_buckets, predictions, clock)
+        self._scheduler = Scheduler(
+            batching, generation.batch_buckets, predictions, clock, generation.ladders
+        )
         self._to_features: _Slot[InputBatch] = _Slot()
         self._to_generate: _Slot[FeatureBatch] = _Slot()
         self._to_post: _Slot[GeneratedBatch] = _Slot()
@@ -187,6 +190,13 @@ class Pipeline:
     @property
     def in_flight(self) -> int:
         return self._scheduler.in_flight
+
+    @property
+    def margin(self) -> float:
+        return self._scheduler.margin
+
+    def sheds(self, priority: Priority) -> bool:
+        return self._scheduler.sheds(priority)
 
     def submit(self, request: PendingRequest) -> None:
         """Take a request, or raise why it is refused."""

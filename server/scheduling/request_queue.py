@@ -1,38 +1,36 @@
 """The waiting requests: a bounded queue with two priorities, and an index by deadline.
 
-NORMAL requests go before LOW ones; within a priority the first to come is the first to go. Each
-beam profile has its own line, because a batch has one profile. A NORMAL request that finds the
-queue full takes the place of the youngest LOW one.
+NORMAL requests go before LOW ones; `fair_order.py` says which one of a priority goes first. A
+request that finds the queue full may take the place of another one:
+
+    a NORMAL request displaces a LOW one
+    else a request displaces one of its priority, if another connection holds at least two more
+    places than its own does
+
+The displaced request is the youngest one of the connection that holds most places.
 """
 
 import math
-from collections import OrderedDict
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
-from itertools import islice
-from typing import TypeAlias
 
-from grace.server.messages import PendingRequest, Priority, RequestState
-
-IN_ORDER: tuple[Priority, ...] = ("NORMAL", "LOW")
+from grace.server.messages import PRIORITY_NAMES, PendingRequest, Priority, RequestState
+from grace.server.scheduling.fair_order import FairOrder
 
 STALE_DEADLINES = 64
 """Deadlines of requests that have left the queue, beyond as many as wait, that are kept."""
-
-_Line: TypeAlias = OrderedDict[PendingRequest, int]
-"""The requests of one priority and profile, each with its number in the order of arrival."""
 
 
 class RequestQueue:
     """Not thread-safe: the scheduler uses it under its lock.
 
-    displaced  requests that lost their places to NORMAL ones and have not been failed yet
+    displaced  requests that lost their places to others and have not been failed yet
     """
 
     def __init__(self, places: int) -> None:
         self.displaced: list[PendingRequest] = []
         self._places = places
-        self._lines: dict[Priority, dict[str, _Line]] = {name: {} for name in IN_ORDER}
+        self._orders: dict[Priority, FairOrder] = {name: FairOrder() for name in PRIORITY_NAMES}
         self._size = 0
         self._arrivals = 0
         self._deadlines: list[tuple[float, int, PendingRequest]] = []  # a heap
@@ -47,7 +45,7 @@ class RequestQueue:
         self._arrivals += 1
         self._size += 1
         request.state = RequestState.WAITING
-        self._line_of(request)[request] = self._arrivals
+        self._order_of(request).add(request, self._arrivals)
         if request.deadline != math.inf:
             heappush(self._deadlines, (request.deadline, self._arrivals, request))
             if len(self._deadlines) > 2 * self._size + STALE_DEADLINES:
@@ -55,22 +53,28 @@ class RequestQueue:
                 heapify(self._deadlines)
         return True
 
-    def take(self, requests: Iterable[PendingRequest]) -> None:
-        """Take requests out; their outcomes will follow."""
+    def start(self, requests: Iterable[PendingRequest]) -> None:
+        """Take out requests that start together."""
         for request in requests:
-            del self._line_of(request)[request]
+            self._order_of(request).start(request)
             request.state = RequestState.TAKEN
             self._size -= 1
 
-    def take_all(self) -> list[PendingRequest]:
+    def remove(self, request: PendingRequest) -> None:
+        """Take out a request that does not start; its outcome will follow."""
+        self._order_of(request).remove(request)
+        request.state = RequestState.TAKEN
+        self._size -= 1
+
+    def remove_all(self) -> list[PendingRequest]:
         """Take out everything, the displaced requests included."""
-        lines = (line for profiles in self._lines.values() for line in profiles.values())
-        waiting = [request for line in lines for request in line]
-        self.take(waiting)
+        waiting = [request for order in self._orders.values() for request in order]
+        for request in waiting:
+            self.remove(request)
         displaced, self.displaced = self.displaced, []
         return [*waiting, *displaced]
 
-    def take_expired(self, now: float, most: int) -> list[PendingRequest]:
+    def remove_expired(self, now: float, most: int) -> list[PendingRequest]:
         """Take out up to `most` requests whose deadline has passed, the earliest first."""
         expired: list[PendingRequest] = []
         while self._deadlines and len(expired) < most:
@@ -79,7 +83,7 @@ class RequestQueue:
                 break
             heappop(self._deadlines)
             if _waits(request):
-                self.take((request,))
+                self.remove(request)
                 expired.append(request)
         return expired
 
@@ -88,51 +92,46 @@ class RequestQueue:
         return self._deadlines[0][0] if self._deadlines else math.inf
 
     def counts(self, priority: Priority) -> dict[str, int]:
-        """Count, by beam profile, the requests that go before a new one of this priority."""
-        counts = {profile: len(line) for profile, line in self._lines["NORMAL"].items()}
-        if priority == "LOW":
-            for profile, line in self._lines["LOW"].items():
-                counts[profile] = counts.get(profile, 0) + len(line)
-        return counts
+        """Count, by beam profile, the requests of this priority and of those before it."""
+        counts = self._orders["NORMAL"].counts()
+        return counts if priority == "NORMAL" else _sums(counts, self._orders["LOW"].counts())
+
+    def counts_before(self, request: PendingRequest) -> dict[str, int]:
+        """Count, by beam profile, the requests that would go before a new one."""
+        before = self._order_of(request).counts_before(request)
+        if request.retrieval.priority == "NORMAL":
+            return before
+        return _sums(self._orders["NORMAL"].counts(), before)
 
     def waiting(self, priority: Priority) -> int:
-        return sum(map(len, self._lines[priority].values()))
+        return len(self._orders[priority])
 
     def first(self, most: int) -> list[PendingRequest]:
         """Return the first request and those of its priority and profile that follow it."""
-        lines = next(filter(None, map(self._lines_of, IN_ORDER)))
-        line = min(lines, key=_oldest_number)
-        return list(islice(line, most))
+        return next(filter(len, map(self._orders.__getitem__, PRIORITY_NAMES))).first(most)
 
     def low(self, profile: str, most: int) -> list[PendingRequest]:
         """Return the first LOW requests of a profile."""
-        return list(islice(self._lines["LOW"].get(profile, ()), most))
+        return self._orders["LOW"].first_of(profile, most)
 
     def _displace_for(self, request: PendingRequest) -> bool:
-        low = self._lines_of("LOW")
-        if request.retrieval.priority == "LOW" or not low:
+        own, low = self._order_of(request), self._orders["LOW"]
+        if len(low) and own is not low:
+            own = low
+        elif own.places(request.connection) + 1 >= own.most_places:
             return False
-        line = max(low, key=_youngest_number)
-        youngest = next(reversed(line))
-        self.take((youngest,))
-        self.displaced.append(youngest)
+        victim = own.youngest_of_most()
+        self.remove(victim)
+        self.displaced.append(victim)
         return True
 
-    def _line_of(self, request: PendingRequest) -> _Line:
-        retrieval = request.retrieval
-        return self._lines[retrieval.priority].setdefault(retrieval.profile, OrderedDict())
+    def _order_of(self, request: PendingRequest) -> FairOrder:
+        return self._orders[request.retrieval.priority]
 
-    def _lines_of(self, priority: Priority) -> list[_Line]:
-        return [line for line in self._lines[priority].values() if line]
+
+def _sums(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+    return {name: one.get(name, 0) + other.get(name, 0) for name in {*one, *other}}
 
 
 def _waits(request: PendingRequest) -> bool:
     return request.state is RequestState.WAITING
-
-
-def _oldest_number(line: _Line) -> int:
-    return next(iter(line.values()))
-
-
-def _youngest_number(line: _Line) -> int:
-    return next(reversed(line.values()))

@@ -10,25 +10,41 @@ ever taken inside it. One thread, input's, waits on the lock's condition, in `ne
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from types import MappingProxyType
 
 from grace.configs.serving import BatchingConfig
 from grace.server.errors import (
-    ServiceError,
     cancelled,
     displaced,
     draining,
     expired,
+    overloaded,
     queue_full,
     unmeetable,
 )
-from grace.server.messages import Failure, Outcome, PendingRequest, RequestState, Span
+from grace.server.messages import (
+    PRIORITY_NAMES,
+    Failure,
+    Outcome,
+    PendingRequest,
+    Priority,
+    RequestState,
+    Span,
+)
 from grace.server.scheduling.batch_choice import MOST_LATE, BatchChoice
+from grace.server.scheduling.margin import Margin, is_late
 from grace.server.scheduling.predictions import Backlog, Predictions, bucket_for
+from grace.server.scheduling.pressure import Pressure
 from grace.server.scheduling.request_queue import RequestQueue
 from grace.server.scheduling.under_way import BatchesUnderWay, BatchUnderWay, Place
+
+BATCHES_OF_QUEUE = 2
+"""Full batches that may always wait, or a slow engine would idle between them."""
+
+NO_LADDERS: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +52,7 @@ class Departure:
     """What leaves the queue at one moment.
 
     batch     requests that start together; None if only failed ones leave
-    failures  of requests that are too late, or that NORMAL ones displaced
+    failures  of requests that are too late, or that others displaced
     """
 
     batch: BatchUnderWay | None
@@ -54,7 +70,9 @@ class Scheduler:
         buckets: tuple[int, ...],
         predictions: Predictions,
         clock: Callable[[], float] = perf_counter,
+        ladders: Mapping[str, tuple[str, ...]] = NO_LADDERS,
     ) -> None:
+        """`ladders` has the smaller profiles, in their order, of each one that degrades."""
         self._places = config.max_waiting
         self._max_wait = config.max_wait_ms / 1000
         self._buckets = buckets
@@ -63,6 +81,12 @@ class Scheduler:
         self._changed = threading.Condition()
         self._queue = RequestQueue(config.max_waiting)
         self._under_way = BatchesUnderWay()
+        self._margin = Margin(clock)
+        self._ladders = ladders
+        self._target = config.target_queue_ms / 1000
+        rungs = max(map(len, ladders.values()), default=0)
+        self._pressure = {name: Pressure(self._target, rungs) for name in PRIORITY_NAMES}
+        self._in_vain = 0  # NORMAL requests that have left too late to start since a batch ended
         self._in_flight = 0
         self._closed = False
         self._abandoned = False
@@ -79,12 +103,22 @@ class Scheduler:
         """The requests that were submitted and have not ended."""
         return self._in_flight
 
+    @property
+    def margin(self) -> float:
+        """By what share of the predicted time a request must have more."""
+        with self._changed:
+            return self._margin.share
+
+    def sheds(self, priority: Priority) -> bool:
+        with self._changed:
+            return self._pressure[priority].sheds(self._clock())
+
     def submit(self, request: PendingRequest) -> None:
         """Take a request, or raise why it is refused."""
         with self._changed:
             if self._closed:
                 raise draining()
-            self._require_time(request)
+            self._require_room(request)
             if not self._queue.push(request):
                 raise queue_full(self._places, self._seconds_of_queue())
             self._in_flight += 1
@@ -100,7 +134,7 @@ class Scheduler:
         outcome. Otherwise its outcome follows, or has been reported."""
         with self._changed:
             if request.state is RequestState.WAITING:
-                self._queue.take((request,))
+                self._queue.remove(request)
                 if self._closed:
                     self._changed.notify()  # the queue may be empty, which ends `next_batch`
                 return self._ends(request)
@@ -131,11 +165,11 @@ class Scheduler:
                 buckets=self._buckets,
                 max_wait=0.0 if self._closed else self._max_wait,
                 now=now,
-                late=self._queue.take_expired(now, MOST_LATE),
+                late=self._queue.remove_expired(now, MOST_LATE),
             )
             may_form = self._under_way.next_may_form()
             requests = choice.make() if may_form else []
-            failures = [Failure(each, self._why_late(each, choice)) for each in choice.late]
+            failures = [Failure(each, expired()) for each in choice.late]
             gone, self._queue.displaced = self._queue.displaced, []
             if gone:  # one advice for all: callers wait for the lock meanwhile
                 retry_seconds = self._seconds_of_queue()
@@ -143,6 +177,9 @@ class Scheduler:
             if not requests and not failures:
                 self._asleep_until = min(choice.held_until, self._queue.next_deadline())
                 return None
+            self._in_vain += sum(each.retrieval.priority == "NORMAL" for each in choice.late)
+            if requests:
+                self._note_pressure(requests[0].profile, now)
             return Departure(self._formed(requests, now) if requests else None, tuple(failures))
 
     def advance(self, batch: BatchUnderWay, place: Place) -> None:
@@ -174,6 +211,7 @@ class Scheduler:
         they have after `abandon`."""
         with self._changed:
             if batch is not None:
+                self._note_late(batch)
                 if spans:
                     self._predictions.observe(batch.profile, batch.bucket, spans)
                 self._under_way.remove(batch, self._clock())
@@ -192,12 +230,12 @@ class Scheduler:
             if self._abandoned:
                 return None
             self._abandoned = True
-            lost = [*self._queue.take_all(), *self._under_way.requests()]
+            lost = [*self._queue.remove_all(), *self._under_way.requests()]
             self.close()
             return [request for request in lost if self._ends(request)]
 
     def _formed(self, requests: list[PendingRequest], now: float) -> BatchUnderWay:
-        profile, bucket = requests[0].retrieval.profile, bucket_for(len(requests), self._buckets)
+        profile, bucket = requests[0].profile, bucket_for(len(requests), self._buckets)
         predicted = self._predictions.predict(profile, bucket)
         batch = BatchUnderWay(tuple(requests), profile, bucket, predicted, now)
         self._under_way.add(batch)
@@ -214,20 +252,60 @@ class Scheduler:
         if len(self._queue) and self._under_way.next_may_form():
             self._changed.notify()
 
-    def _require_time(self, request: PendingRequest) -> None:
-        """Refuse a request that would be late in the last batch of its profile, as things are."""
+    def _require_room(self, request: PendingRequest) -> None:
+        """Choose the request's profile; refuse a request that would be late, or wait too long."""
         now, retrieval = self._clock(), request.retrieval
+        pressure = self._pressure[retrieval.priority]
+        smaller = self._ladders.get(retrieval.profile, ())[: pressure.rung(now)]
+        if smaller:
+            request.degraded_to = smaller[-1]
+        sheds = pressure.sheds(now)
+        if math.isinf(request.deadline) and not sheds:
+            return
+        before = self._queue.counts_before(request)
+        self._require_time(request, before, now)
+        waits = self._with_waiting(Backlog(), before).after if sheds else 0.0
+        if waits > self._target_of(request.profile) or (
+            retrieval.priority == "LOW" and self._pressure["NORMAL"].sheds(now)
+        ):
+            pressure.shed(now)
+            raise overloaded(self._seconds_of_queue())
+
+    def _require_time(self, request: PendingRequest, before: dict[str, int], now: float) -> None:
+        """Refuse a request that would be late after these ones, N of each profile."""
         left = request.deadline - now
         if math.isinf(left):
             return
-        waiting = self._queue.counts(retrieval.priority)
-        full, same_batch = divmod(waiting.pop(retrieval.profile, 0), self._buckets[-1])
-        waiting[retrieval.profile] = full * self._buckets[-1]
-        backlog = self._with_waiting(self._under_way.backlog(now), waiting)
-        bucket = bucket_for(same_batch + 1, self._buckets)
-        if self._predictions.too_late(retrieval.profile, bucket, backlog, left):
-            own = self._predictions.predict(retrieval.profile, bucket)
-            raise unmeetable(left, backlog.then(own).after)
+        left /= 1 + self._margin.share
+        profile, largest = request.profile, self._buckets[-1]
+        full = before.get(profile, 0) // largest
+        of_profile = self._queue.counts(request.retrieval.priority).get(profile, 0)
+        ahead = {**before, profile: full * largest}
+        backlog = self._with_waiting(self._under_way.backlog(now), ahead)
+        # Requests that go after it may share its batch.
+        bucket = bucket_for(min(of_profile - full * largest + 1, largest), self._buckets)
+        if self._predictions.too_late(profile, bucket, backlog, left):
+            own = self._predictions.predict(profile, bucket)
+            raise unmeetable(request.deadline - now, backlog.then(own).after)
+
+    def _target_of(self, profile: str) -> float:
+        """Return the seconds of queue that are not too long."""
+        full = self._predictions.predict(profile, self._buckets[-1]).total
+        return max(self._target, BATCHES_OF_QUEUE * full)
+
+    def _note_pressure(self, profile: str, now: float) -> None:
+        """A batch has just left the queue."""
+        target = self._target_of(profile)
+        for priority, pressure in self._pressure.items():
+            rest = self._with_waiting(Backlog(), self._queue.counts(priority))
+            pressure.note(now, rest.after, target)
+
+    def _note_late(self, batch: BatchUnderWay) -> None:
+        """Learn how many answers of a batch are too late, or nearly: they have a way to go."""
+        now = self._clock()
+        late = sum(is_late(each, now) for each in batch.requests)
+        in_vain, self._in_vain = self._in_vain, 0
+        self._margin.observe(late + in_vain, len(batch.requests) + in_vain)
 
     def _seconds_of_queue(self) -> float:
         """Predict the seconds until the batches under way and all that waits have been answered."""
@@ -236,9 +314,3 @@ class Scheduler:
 
     def _with_waiting(self, backlog: Backlog, waiting: dict[str, int]) -> Backlog:
         return self._predictions.with_waiting(backlog, waiting, self._buckets)
-
-    def _why_late(self, request: PendingRequest, choice: BatchChoice) -> ServiceError:
-        if request.deadline <= choice.now:
-            return expired()
-        alone = self._predictions.predict(request.retrieval.profile, self._buckets[0])
-        return unmeetable(request.deadline - choice.now, choice.backlog.then(alone).after)

@@ -97,6 +97,7 @@ def _heads(batch: InputBatch, rows: Sequence[int], timings: npt.NDArray[np.uint3
         ignored=[batch.ignored[row] for row in rows],
         timings=timings,
         include_sids=[retrieval.include_sids for retrieval in retrievals],
+        degraded=[batch.requests[row].degraded for row in rows],
         snapshot_version=batch.batch.pair.snapshot.facts.version,
         checkpoint=batch.batch.pair.checkpoint,
         profile=batch.batch.profile_name,

@@ -20,7 +20,7 @@ _AD_BYTES = 16  # its id, its score and which SID it comes from
 _write = declare(
     "grace_replies_write",
     *(c_uint64, c_int64, array_in(np.int32), c_void_p, array_in(np.int64)),
-    *(c_char_p, c_int64, c_char_p, c_int64, array_in(np.uint32, 2)),
+    *(c_char_p, c_int64, array_in(np.bool_), c_char_p, c_int64, array_in(np.uint32, 2)),
     *(c_int64, array_in(np.int32, 2), array_in(np.float32, 2)),
     *(array_in(np.int64), c_int64, c_int64, array_in(np.uint32, 2)),
     *(c_int64, array_out(np.uint8), array_out(np.int64)),
@@ -47,6 +47,7 @@ class ReplyHeads:
     ignored       names, of each
     timings       uint32 [n, 5]   the fields of grace.v1.Timings
     include_sids  of each: whether its SIDs are returned as well
+    degraded      of each: whether the profile is smaller than the one that it asked for
     """
 
     rows: npt.NDArray[np.int32]
@@ -54,6 +55,7 @@ class ReplyHeads:
     ignored: Sequence[Sequence[str]]
     timings: npt.NDArray[np.uint32]
     include_sids: Sequence[bool]
+    degraded: Sequence[bool]
     snapshot_version: int
     checkpoint: str
     profile: str
@@ -79,7 +81,14 @@ def write_replies(ads: HeldAds, heads: ReplyHeads, leaves: Leaves, trie: SidTrie
     ends = np.empty(replies, np.int64)
     _write(
         *(ads.replies, replies, heads.rows, (c_char_p * len(texts))(*texts), sizes),
-        *(served_by, len(served_by), profile, len(profile), heads.timings),
+        *(
+            served_by,
+            len(served_by),
+            np.array(heads.degraded, np.bool_),
+            profile,
+            len(profile),
+            heads.timings,
+        ),
         *(leaves.leaves.shape[1], leaves.leaves, leaves.scores),
         *(first_sids, len(tokens), trie.sid_length, tokens),
         *(room, written, ends),

@@ -18,6 +18,7 @@ from grpc import StatusCode
 from grace.configs.generation import GenerationConfig
 from grace.configs.serving import LimitsConfig
 from grace.server.errors import (
+    SHED_REASONS,
     ServiceError,
     cancelled,
     draining,
@@ -188,6 +189,9 @@ class FrontEnd:
     def _ended(self, call: Call, error: ServiceError | None, now: float) -> None:
         slack = None if math.isinf(call.deadline) else call.deadline - now
         self._metrics.ended(now - call.arrived, slack, error)
+        if error is not None and error.reason in SHED_REASONS:
+            assert call.request is not None
+            self._metrics.shed(call.request.retrieval.priority)
         # Its caller is referred to the log.
         internal_fault = error is not None and error.code is StatusCode.INTERNAL
         if self._log_requests or internal_fault:

@@ -52,3 +52,30 @@ def test_beams_and_batches_beyond_the_bounds_are_refused() -> None:
 def test_buckets_are_the_powers_of_two_and_the_largest_batch() -> None:
     assert GenerationConfig(11, of(1, num_sids=1).profiles).batch_buckets == (1, 2, 4, 8, 11)
     assert GenerationConfig(1, of(1, num_sids=1).profiles).batch_buckets == (1,)
+
+
+FULL = BeamProfile((1, 8, 8), 9, degrades_to="reduced")
+
+
+def test_a_ladder_has_every_smaller_profile_in_its_order() -> None:
+    profiles = {"full": FULL, "reduced": BeamProfile((1, 8, 4), 9, "least")}
+    config = GenerationConfig(3, {**profiles, "least": BeamProfile((1, 1, 1), 1)})
+    assert config.ladders == {"full": ("reduced", "least"), "reduced": ("least",)}
+
+
+@pytest.mark.parametrize(
+    ("smaller", "fault"),
+    [
+        (BeamProfile((1, 4, 9), 9), r"reduced' has \[1, 4, 9\] beams and 9 SIDs; give at most"),
+        (BeamProfile((1, 4, 8), 10), r"reduced' has \[1, 4, 8\] beams and 10 SIDs; give at most"),
+        (BeamProfile((1, 4), 9), r"reduced' has \[1, 4\] beams and 9 SIDs; give at most"),
+        (BeamProfile((1, 8, 8), 9, "full"), r"full -> reduced -> full is a loop; end it"),
+        (None, r"full\.degrades_to: 'reduced' is not one of the profiles \(full\)"),
+    ],
+)
+def test_a_profile_degrades_to_a_known_smaller_one_and_not_in_a_circle(
+    smaller: BeamProfile | None, fault: str
+) -> None:
+    profiles = {"full": FULL} if smaller is None else {"full": FULL, "reduced": smaller}
+    with pytest.raises(ConfigError, match=fault):
+        GenerationConfig(3, profiles)

@@ -1,106 +1,149 @@
-"""Offered twice what it can do, with deadlines: whichever stage is slow, its time is not wasted.
+"""Offered more than the engine can do: its time is not wasted, and callers know soon."""
 
-The scheduler is real; clock and stages are simulated.
-"""
-
-from collections.abc import Callable
-from heapq import heappop, heappush
-from itertools import count
+import math
+from collections.abc import Sequence
 
 import pytest
 
-from grace.configs.serving import BatchingConfig
-from grace.server.errors import ServiceError
-from grace.server.messages import STAGE_NAMES, Answer, PendingRequest, Span, StageName
-from grace.server.scheduling.predictions import Predictions
-from grace.server.scheduling.scheduler import Scheduler
-from grace.server.scheduling.under_way import BatchUnderWay, Place
-from support.pipeline_cases import GENERATION, Clock, request_of
+from grace.server.messages import STAGE_NAMES, StageName
+from support.simulated_overload import Engine, Fate, Offer, Simulation
 
-SLOW, QUICK = 0.02, 0.005
-SECONDS = 20.0
-DEADLINE = 6 * SLOW
-OFFERED = 2 * GENERATION.max_batch / SLOW  # requests a second
+SECONDS = 5.0
+BEGUN = 1.0
+"""The first second is not counted where the server must learn what the load is."""
 
 
-class Simulation:
-    """Stages that have one batch at a time each, and take the time that they are said to take."""
-
-    def __init__(self, slow: StageName) -> None:
-        self.clock = Clock()
-        self.scheduler = Scheduler(
-            BatchingConfig(), GENERATION.batch_buckets, Predictions(self.clock), self.clock
-        )
-        self.seconds = {stage: SLOW if stage == slow else QUICK for stage in STAGE_NAMES}
-        self.in_time: list[PendingRequest] = []
-        self.taken = 0
-        self._numbers = count()
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._free = dict.fromkeys(STAGE_NAMES, 0.0)
-        self._spans: dict[BatchUnderWay, list[Span]] = {}
-
-    def run(self) -> None:
-        self._after(0.0, self._arrive)
-        while self._events:
-            self.clock.now, _, act = heappop(self._events)
-            act()
-            self._form()
-
-    def _after(self, seconds: float, act: Callable[[], None]) -> None:
-        heappush(self._events, (self.clock.now + seconds, next(self._numbers), act))
-
-    def _arrive(self) -> None:
-        if self.clock.now < Clock.now + SECONDS:
-            self._after(1 / OFFERED, self._arrive)
-        try:
-            self.scheduler.submit(request_of("r", deadline=self.clock.now + DEADLINE))
-        except ServiceError:
-            return
-        self.taken += 1
-
-    def _form(self) -> None:
-        departure = self.scheduler.poll()
-        if departure is not None:
-            self.scheduler.end(departure.failures)
-            if departure.batch is not None:
-                self._spans[departure.batch] = []
-                self._reach(departure.batch, "input")
-
-    def _reach(self, batch: BatchUnderWay, stage: StageName) -> None:
-        """Work on the batch as soon as the stage has ended those before it."""
-        begin = max(self._free[stage], self.clock.now)
-        self._free[stage] = begin + self.seconds[stage]
-        self._after(begin - self.clock.now, lambda: self._begin(batch, stage))
-
-    def _begin(self, batch: BatchUnderWay, stage: StageName) -> None:
-        if stage == "generate":
-            self.scheduler.advance(batch, Place.QUEUED)
-        elif stage == "post":
-            self.scheduler.advance(batch, Place.POST)
-        end = self.clock.now + self.seconds[stage]
-        self._spans[batch].append(Span(stage, self.clock.now, end))
-        self._after(self.seconds[stage], lambda: self._end(batch, stage))
-
-    def _end(self, batch: BatchUnderWay, stage: StageName) -> None:
-        if stage == "generate":
-            self.scheduler.advance(batch, Place.GENERATED)
-        if stage != "post":
-            self._reach(batch, STAGE_NAMES[STAGE_NAMES.index(stage) + 1])
-            return
-        self.in_time += [each for each in batch.requests if self.clock.now <= each.deadline]
-        answers = [Answer(each, b"") for each in batch.requests]
-        self.scheduler.end(answers, batch, self._spans.pop(batch))
+def goodput(fates: Sequence[Fate], engine: Engine, seconds: float = SECONDS) -> float:
+    """The share of what the engine can do that was answered in time."""
+    return sum(fate.in_time for fate in fates) / (engine.capacity * seconds)
 
 
-@pytest.mark.parametrize("slow", STAGE_NAMES)
-def test_at_twice_the_capacity_nearly_all_that_the_stages_can_do_is_in_time(
-    slow: StageName,
+def late_share(fates: Sequence[Fate]) -> float:
+    executed = [fate for fate in fates if fate.executed]
+    return sum(not fate.in_time for fate in executed) / len(executed)
+
+
+def percentile(fates: Sequence[Fate], share: float) -> float:
+    """Of the seconds to the answers."""
+    seconds = sorted(fate.seconds for fate in fates if fate.executed)
+    return seconds[int(share * len(seconds))]
+
+
+def reasons(fates: Sequence[Fate]) -> set[str]:
+    return {fate.reason for fate in fates if not fate.executed}
+
+
+@pytest.mark.parametrize("stage", STAGE_NAMES)
+def test_whichever_stage_is_slow_at_twice_the_capacity_its_time_is_not_wasted(
+    stage: StageName,
 ) -> None:
-    simulation = Simulation(slow)
-    simulation.run()
-    assert simulation.scheduler.in_flight == 0
-    # One batch at a time is prepared, by input and features.
-    seconds = SLOW + QUICK if slow in ("input", "features") else SLOW
-    capacity = GENERATION.max_batch / seconds
-    assert len(simulation.in_time) > 0.97 * capacity * SECONDS
-    assert len(simulation.in_time) > 0.85 * simulation.taken
+    engine = Engine(stage)
+    fates = Simulation(engine).run([Offer(2 * engine.capacity, 0.0, SECONDS, 0.25)])
+    assert goodput(fates, engine) > 0.97
+    assert late_share(fates) < 0.01
+
+
+@pytest.mark.parametrize("times", [2, 5])
+@pytest.mark.parametrize("deadline", [0.2, 0.8])
+def test_unpredictable_times_and_slow_replies_make_few_answers_late(
+    times: int, deadline: float
+) -> None:
+    engine = Engine(noise=0.15, reply_seconds=0.005)
+    fates = Simulation(engine).run([Offer(times * engine.capacity, 0.0, SECONDS, deadline)])
+    assert goodput(fates, engine) > 0.95
+    assert late_share(fates) < 0.03
+    in_vain = sum(fate.reason == "deadline_exceeded" for fate in fates)
+    assert in_vain < 0.1 * sum(fate.executed for fate in fates)
+
+
+def test_without_deadlines_a_long_queue_is_shed_down_to_its_target() -> None:
+    engine = Engine()
+    fates = Simulation(engine, target_queue_ms=100.0).run([Offer(800.0, 0.0, SECONDS)])
+    assert goodput(fates, engine) > 0.97
+    assert reasons(fates) == {"overloaded"}
+    # The queue's target, and the two batches ahead of it with its own.
+    assert percentile([fate for fate in fates if fate.sent > BEGUN], 0.99) < 0.1 + 3 * engine.slow
+    assert all(fate.seconds == 0.0 for fate in fates if not fate.executed)
+
+
+def test_a_burst_that_is_worked_off_within_the_target_loses_no_request() -> None:
+    engine = Engine()
+    bursts = [Offer(20_000.0, at, at + 0.008) for at in (0.0, 1.0, 2.0)]
+    fates = Simulation(engine).run(bursts)
+    assert len(fates) > 400
+    assert reasons(fates) == set()
+
+
+def test_a_second_after_the_overload_every_request_is_answered_as_before_it() -> None:
+    engine = Engine()
+    normal = 0.7 * engine.capacity
+    fates = Simulation(engine).run(
+        [Offer(normal, 0.0, 5.0, 0.8), Offer(5 * engine.capacity, 1.0, 3.0, 0.8)]
+    )
+    before = [fate for fate in fates if 0.5 < fate.sent < 1.0]
+    after = [fate for fate in fates if fate.sent > 4.0]
+    assert reasons(before) == reasons(after) == set()
+    assert percentile(after, 0.95) < 1.5 * percentile(before, 0.95)
+
+
+def test_low_requests_are_shed_before_normal_ones() -> None:
+    engine = Engine()
+    fates = Simulation(engine).run(
+        [
+            Offer(0.8 * engine.capacity, 0.0, SECONDS, priority="NORMAL"),
+            Offer(2 * engine.capacity, 0.0, SECONDS, priority="LOW"),
+        ]
+    )
+    normal = [fate for fate in fates if fate.offer.priority == "NORMAL"]
+    low = [fate for fate in fates if fate.offer.priority == "LOW" and fate.sent > BEGUN]
+    assert reasons(normal) == set()
+    assert "overloaded" in reasons(low)
+    assert goodput(fates, engine) > 0.97
+    assert percentile(normal, 0.99) < 0.25
+
+
+def test_callers_with_short_deadlines_are_served_beside_callers_with_none() -> None:
+    engine = Engine(noise=0.1)
+    fates = Simulation(engine, target_queue_ms=100.0).run(
+        [
+            Offer(engine.capacity, 0.0, SECONDS, deadline, connection=f"{deadline}")
+            for deadline in (0.4, 2.0, math.inf)
+        ]
+    )
+    assert goodput(fates, engine) > 0.95
+    assert late_share(fates) < 0.02
+    answered = [fate.offer.deadline for fate in fates if fate.in_time]
+    assert min(answered.count(deadline) for deadline in set(answered)) > 0.25 * len(answered)
+
+
+def test_a_burst_of_one_connection_does_not_delay_another_connections_calls() -> None:
+    engine = Engine()
+    fates = Simulation(engine).run(
+        [
+            Offer(5 * engine.capacity, 0.0, SECONDS, connection="greedy"),
+            Offer(20.0, 0.0, SECONDS, connection="modest"),
+        ]
+    )
+    modest = [fate for fate in fates if fate.offer.connection == "modest"]
+    assert reasons(modest) == set()
+    assert percentile(modest, 1 - 1e-9) < 4 * engine.slow
+    assert goodput(fates, engine) > 0.97
+
+
+def test_a_smaller_profile_answers_what_would_be_shed_and_only_while_it_must() -> None:
+    engine = Engine()
+    overload = Offer(2 * engine.capacity, 1.0, 4.0)
+    offers = [Offer(0.5 * engine.capacity, 0.0, 7.0), overload]
+    fates = Simulation(engine, {"full": ("reduced",)}, max_waiting=1000).run(offers)
+    assert reasons(fates) == set()
+    assert not any(fate.degraded for fate in fates if fate.sent < 1.0 or fate.sent > 6.0)
+    assert any(fate.degraded for fate in fates)
+    assert "overloaded" in reasons(Simulation(engine, max_waiting=1000).run(offers))
+
+
+def test_deadlines_that_no_margin_leaves_room_for_are_met_again_when_the_margin_has_gone() -> None:
+    """A deadline just above an answer's time: the margin must not refuse it for ever."""
+    engine = Engine(reply_seconds=0.01)
+    fates = Simulation(engine).run([Offer(10.0, 0.0, 60.0, 0.0505)])
+    last = [fate for fate in fates if fate.sent > 30.0]
+    assert any(fate.executed for fate in last)

@@ -62,6 +62,7 @@ def heads_of(
         ignored=[IGNORED[row] for row in rows],
         timings=rng.choice(TIMES, (len(rows), 5)).astype(np.uint32),
         include_sids=with_sids,
+        degraded=[row % 2 == 1 for row in rows],
         snapshot_version=version,
         checkpoint=checkpoint,
         profile=profile,
@@ -88,6 +89,7 @@ def expected_reply(
         checkpoint=heads.checkpoint,
         ignored_names=heads.ignored[place],
         truncated=bool(ads.counts.truncated[row]),
+        degraded=heads.degraded[place],
         profile=heads.profile,
         timings=Timings(
             queue_us=queue, input_us=given, features_us=features, generate_us=generate, post_us=post

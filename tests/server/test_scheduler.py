@@ -152,6 +152,15 @@ def test_refusals_have_one_text_and_their_numbers_in_trailers(desk: Desk) -> Non
     ]
 
 
+def test_a_request_that_waited_in_vain_is_told_so_and_one_that_did_not_wait_is_not(
+    desk: Desk,
+) -> None:
+    desk.submit("0@200 1@900")
+    desk.learn({1: 0.25, 2: 0.25, 4: 0.25})
+    assert desk.refusal("2@200").reason == "deadline_unmeetable"
+    assert failed(desk.scheduler.poll()) == {"0": "deadline_exceeded"}
+
+
 def test_a_full_queue_refuses_and_says_when_it_will_have_been_worked_off() -> None:
     desk = Desk(max_waiting=9)
     desk.learn({1: 0.5, 2: 0.5, 7: 0.5})
@@ -272,10 +281,10 @@ def test_a_batch_is_held_back_to_fill() -> None:
 def test_a_batch_is_not_held_back_until_one_of_it_is_late() -> None:
     desk = Desk(max_wait_ms=250.0)
     desk.learn({2: 0.125})
-    desk.submit("0 1@187.5")
-    desk.clock.now += 0.03125
+    desk.submit("0 1@250")
+    desk.clock.now += 0.09
     assert desk.runs() == ""
-    desk.clock.now += 0.03125
+    desk.clock.now += 0.02
     assert desk.runs() == "01"
 
 

@@ -132,7 +132,23 @@ def test_the_reply_names_what_answered(pair: ServingPair, serving_files: Serving
     got = replies(pair, [request], 1)["r"]
     assert got.checkpoint == pair.checkpoint
     assert got.snapshot_version == pair.snapshot.facts.version
-    assert not got.degraded
+
+
+def test_a_reply_says_whether_its_own_request_was_degraded(
+    pair: ServingPair, serving_files: ServingFiles
+) -> None:
+    small, given_less = (
+        changed(serving_files.requests[0], request_id=name) for name in ("small", "given less")
+    )
+    batch = request_batch(pair, [small, given_less], 2, "reduced")
+    batch.requests[1].degraded_to = "reduced"
+    got = replies_of(answer(batch))
+    assert {name: reply.degraded for name, reply in got.items()} == {
+        "small": False,
+        "given less": True,
+    }
+    assert {reply.profile for reply in got.values()} == {"reduced"}
+    assert list(got["small"].ad_ids) == list(got["given less"].ad_ids)
 
 
 def test_names_that_nobody_knows_are_ignored_and_listed_once(

@@ -1,0 +1,172 @@
+"""A server offered multiples of what its engine can do, with deadlines, and its recovery.
+
+    python -m grace.bench.load.overload --out overload.json --capacity 200 --seconds 30
+
+The engine has a fixed service time (`fixed_server.py`). The server is a process, and so is each
+client, niced below it. One more client offers a fifth of the capacity, from before the overload
+until after it: from its calls comes the time of recovery.
+"""
+
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.request import urlopen
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from grace.bench.load.client import Call, LoadRun, OpenLoop
+from grace.bench.load.client_process import run_together
+from grace.bench.load.ghz import percentile
+from grace.bench.load.options import parser_of, positive, positive_integer, run_command
+from grace.bench.load.shots import Shot, read_shots
+from grace.bench.load.tiny_server import write_tiny_server_files
+from grace.bench.result_file import Row, facts_of, record
+from grace.bench.running_server import RunningServer
+
+PROGRAM = "python -m grace.bench.load.overload"
+FIXED_SERVER = (sys.executable, "-m", "grace.bench.load.fixed_server")
+NICE = 5
+PROBE_SHARE = 0.2  # of the capacity: the client that sees the recovery
+LEAD_SECONDS, TAIL_SECONDS = 2.0, 4.0
+AT_ONCE = {"deadline_unmeetable", "overloaded", "queue_full"}
+
+
+@dataclass(frozen=True, slots=True)
+class Overload:
+    """capacity  what the engine can do, in requests a second, in full batches of `batch`"""
+
+    times: float
+    deadline_ms: float
+    capacity: float
+    seconds: float
+    batch: int = 16
+    processes: int = 2
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = parser_of("grace.bench.load.overload", __doc__)
+    parser.add_argument("--out", type=Path, required=True, help="result file")
+    parser.add_argument("--capacity", type=positive, default=200.0, help="requests a second")
+    parser.add_argument("--batch", type=positive_integer, default=16, help="largest batch")
+    parser.add_argument("--seconds", type=positive, default=30.0, help="of each overload")
+    parser.add_argument("--times", type=positive, nargs="+", default=[1.0, 2.0, 5.0])
+    parser.add_argument("--deadlines-ms", type=positive, nargs="+", default=[800.0, 200.0])
+    parser.add_argument("--processes", type=positive_integer, default=2, help="of the client")
+    options = parser.parse_args(arguments)
+    cases = [
+        Overload(
+            times, deadline, options.capacity, options.seconds, options.batch, options.processes
+        )
+        for deadline in options.deadlines_ms
+        for times in options.times
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        rows = (measure(case, Path(folder)) for case in cases)
+        record(rows, options.out, facts_of(PROGRAM, arguments))
+
+
+def measure(case: Overload, folder: Path) -> Row:
+    """Run one overload against a new server and return what came of it."""
+    files = write_tiny_server_files(folder / f"{case.deadline_ms:g}-{case.times:g}")
+    config = files.write_config("overload.yaml", generation={"max_batch": case.batch})
+    command = (*FIXED_SERVER, "--batch-ms", f"{1000 * case.batch / case.capacity:g}")
+    shots = read_shots(files.requests, case.deadline_ms / 1000)
+    with RunningServer(config, files.folder / "log", command=command) as server:
+        overload = OpenLoop(case.times * case.capacity, case.seconds)
+        before = _executed(server)
+        runs: dict[str, LoadRun] = {}
+        threads = [
+            threading.Thread(target=_offer, args=(runs, name, server.address, shots, load, wait, n))
+            for name, load, wait, n in (
+                ("probe", _probe(case), 0.0, 1),
+                ("overload", overload, LEAD_SECONDS, case.processes),
+            )
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        executed = _executed(server) - before
+    return _row(case, runs["overload"], runs["probe"], executed)
+
+
+def _probe(case: Overload) -> OpenLoop:
+    seconds = LEAD_SECONDS + case.seconds + TAIL_SECONDS
+    return OpenLoop(PROBE_SHARE * case.capacity, seconds, seed=2)
+
+
+def _offer(
+    runs: dict[str, LoadRun],
+    name: str,
+    address: str,
+    shots: Sequence[Shot],
+    load: OpenLoop,
+    wait: float,
+    processes: int,
+) -> None:
+    time.sleep(wait)
+    # Of this thread alone, and of the processes that it starts.
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+    runs[name] = run_together(address, shots, load, max(2, processes))
+
+
+def _executed(server: RunningServer) -> float:
+    """Count the requests of all batches that passed every stage."""
+    address = server.events("listening")[0]["metrics"]
+    with urlopen(f"http://{address}/metrics", timeout=10) as page:
+        text = page.read().decode()
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == "grace_queue_duration_seconds_count":
+                return float(sample.value)
+    return 0.0
+
+
+def _row(case: Overload, overload: LoadRun, probe: LoadRun, executed: float) -> Row:
+    began = (overload.began - probe.began).total_seconds()
+    end = began + case.seconds
+    during = [call for call in probe.calls if began <= call.intended < end]
+    calls = [*overload.calls, *during]
+    ok = sorted(1000 * call.latency for call in calls if call.status == "OK")
+    refused = sorted(1000 * (call.ended - call.sent) for call in calls if call.reason in AT_ONCE)
+    warm_up = overload.warm_up_calls + probe.warm_up_calls
+    answered = sum(call.status == "OK" for call in (*overload.calls, *probe.calls)) + warm_up
+    late = sorted(1000 * call.lateness for call in calls)
+    return {
+        "offered": case.times,
+        "deadline_ms": case.deadline_ms,
+        "capacity_rps": case.capacity,
+        "batch": case.batch,
+        "seconds": case.seconds,
+        "calls": len(calls),
+        "goodput": round(len(ok) / case.seconds / case.capacity, 3),
+        "executed_late": round(max(0.0, 1 - answered / executed), 4),
+        "ok_p50_ms": round(percentile(ok, 50), 1),
+        "ok_p99_ms": round(percentile(ok, 99), 1),
+        "refused_p50_ms": round(percentile(refused, 50), 1) if refused else None,
+        "refused_p99_ms": round(percentile(refused, 99), 1) if refused else None,
+        "recovery_ms": round(1000 * _recovery(probe.calls, end)),
+        "reasons": _reasons(calls),
+        "client_late_p99_ms": round(percentile(late, 99), 1),
+        "load_average": round(os.getloadavg()[0], 1),
+    }
+
+
+def _recovery(calls: Sequence[Call], end: float) -> float:
+    """Return how long after the overload's end the last call was made that failed."""
+    failed = [call.intended - end for call in calls if call.status != "OK"]
+    return max(0.0, *failed) if failed else 0.0
+
+
+def _reasons(calls: Sequence[Call]) -> dict[str, int]:
+    names = [call.reason or call.status for call in calls if call.status != "OK"]
+    return {name: names.count(name) for name in sorted(set(names))}
+
+
+if __name__ == "__main__":
+    run_command(main)

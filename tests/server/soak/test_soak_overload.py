@@ -1,0 +1,44 @@
+"""Real overloads of an engine with a fixed service time: the promises of SERVICE.md in numbers.
+
+They hold on a machine that has two cores for server and clients. OVERLOAD_CAPACITY sets the
+engine's requests a second, and OVERLOAD_SECONDS the length of each overload.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from grace.bench.load.overload import Overload, measure
+
+pytestmark = [pytest.mark.subprocess, pytest.mark.soak]
+
+SECONDS = float(os.environ.get("OVERLOAD_SECONDS", "30"))
+CAPACITY = float(os.environ.get("OVERLOAD_CAPACITY", "200"))
+BATCH = 8  # 40 ms of the default capacity
+TRIES = 3  # other programs of the machine may spoil a run
+
+
+@pytest.mark.parametrize("deadline_ms", [800.0, 200.0])
+@pytest.mark.parametrize("times", [2.0, 5.0])
+def test_an_overloaded_server_wastes_no_work_refuses_at_once_and_recovers(
+    tmp_path: Path, times: float, deadline_ms: float
+) -> None:
+    case = Overload(times, deadline_ms, CAPACITY, SECONDS, BATCH)
+    broken: list[str] = []
+    for number in range(TRIES):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        row = measure(case, folder)
+        print(row)
+        promises = {
+            "goodput": row["goodput"] >= 0.95,
+            "executed_late": row["executed_late"] <= 0.03,
+            "ok_p99_ms": row["ok_p99_ms"] <= deadline_ms,
+            "refused_p99_ms": row["refused_p99_ms"] <= 20.0,
+            "recovery_ms": row["recovery_ms"] <= 1000.0,
+        }
+        broken = [f"{name}: {row[name]}" for name, kept in promises.items() if not kept]
+        if not broken:
+            return
+    pytest.fail(f"{broken} in the last of {TRIES} runs: {row}")
