@@ -18,8 +18,7 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
-from support.served import METHOD
-
+METHOD = "/grace.v1.AdsRetrieval/Retrieve"  # without torch, which other modules import
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADER_BYTES = 9
 
