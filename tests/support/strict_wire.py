@@ -87,8 +87,9 @@ def _read_field(wire: "_Wire", field: FieldDescriptor, written_as: int, values: 
     if inner is not None:
         read = decode(wire.bytes(), inner)
         if _is_map(field):
-            read = {read.get("key", ""): read.get("value", {})}
-        _merge(values.setdefault(field.name, {}), read)
+            values.setdefault(field.name, {})[read.get("key", "")] = read.get("value", {})
+        else:
+            _merge(values.setdefault(field.name, {}), read)
     elif not field.is_repeated:
         values[field.name] = _scalar(wire, field)
     else:
