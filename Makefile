@@ -120,7 +120,7 @@ test-package: $(TOOLS)  ## build wheel and sdist, install them next to other pro
 
 soak: native $(TOOLS) $(INSTALLED)-ray  ## run the tests that take minutes: the service, builds on a Ray cluster
 	$(BIN)/python -m pytest -m soak --timeout 3600 tests/server/soak \
-	  tests/server/test_wire_readers.py tests/cli/test_build_ray.py $(PYTEST_ARGS)
+	  tests/server/test_wire_readers.py tests/storage/test_mutated_manifests.py tests/cli/test_build_ray.py $(PYTEST_ARGS)
 
 # The interpreter is not sanitized. So LD_PRELOAD loads the sanitizer's run-time, and after it the C++
 # library whose exceptions it watches. Leaks of the interpreter are not reported. PYTHONMALLOC gives

@@ -21,6 +21,7 @@ from support.strict_wire import (
     FIXED32,
     FIXED64,
     GROUP,
+    REQUEST,
     VARINT,
     MalformedError,
     UnknownFieldError,
@@ -33,7 +34,6 @@ from support.strict_wire import (
 from support.wire_cases import field, varint
 
 LIMITS = LimitsConfig()
-REQUEST = RetrieveRequest.DESCRIPTOR
 FULL = message_of(
     {
         "request_id": "r1",

@@ -15,7 +15,7 @@ from grace.proto.retrieval_pb2 import Events, Features, Ids, Numbers, RetrieveRe
 from grace.server.errors import ServiceError, invalid_field, malformed
 from grace.server.messages import Priority, Retrieval
 from support.plain_inputs import EventSequence, RequestFeatures
-from support.strict_wire import MalformedError, UnknownFieldError, decode
+from support.strict_wire import REQUEST, MalformedError, UnknownFieldError, decode
 
 Message = TypeVar("Message")
 
@@ -32,7 +32,7 @@ def plain_request(message: bytes, limits: LimitsConfig, generation: GenerationCo
             "(limits.message_bytes)",
         )
     try:
-        decode(message, RetrieveRequest.DESCRIPTOR)
+        decode(message, REQUEST)
     except MalformedError:
         raise malformed() from None
     except UnknownFieldError as error:

@@ -6,13 +6,17 @@ in the bytes decides. Where there is none, protobuf's own reader finds the same 
 
 from collections.abc import Mapping
 from struct import unpack
-from typing import Any
+from typing import Any, cast
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
+from grace.proto.retrieval_pb2 import RetrieveRequest
+
 VARINT, FIXED64, BYTES, GROUP, END_GROUP, FIXED32 = range(6)
 _UINT32 = 2**32 - 1
+
+REQUEST = cast("Descriptor", RetrieveRequest.DESCRIPTOR)
 
 Values = dict[str, Any]
 
@@ -79,11 +83,13 @@ def without_defaults(values: Mapping[str, Any]) -> Values:
 
 
 def _read_field(wire: "_Wire", field: FieldDescriptor, written_as: int, values: Values) -> None:
-    if _is_map(field):
-        entry = decode(wire.bytes(), field.message_type)
-        values.setdefault(field.name, {})[entry.get("key", "")] = entry.get("value", {})
-    elif field.message_type is not None:
-        _merge(values.setdefault(field.name, {}), decode(wire.bytes(), field.message_type))
+    inner = field.message_type
+    if inner is not None:
+        read = decode(wire.bytes(), inner)
+        if _is_map(field):
+            values.setdefault(field.name, {})[read.get("key", "")] = read.get("value", {})
+        else:
+            _merge(values.setdefault(field.name, {}), read)
     elif not field.is_repeated:
         values[field.name] = _scalar(wire, field)
     else:
