@@ -51,7 +51,8 @@ class Margin:
         """The margin now, as a share of what is predicted."""
         if not self._share:
             return 0.0
-        return self._share * 0.5 ** ((self._clock() - self._at) / HALF_LIFE)
+        halvings = (self._clock() - self._at) / HALF_LIFE
+        return self._share * math.pow(0.5, halvings)
 
     def observe(self, broken: int, requests: int) -> None:
         """Learn from N requests that were admitted and have left, some of them too late."""
