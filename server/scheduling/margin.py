@@ -51,7 +51,7 @@ class Margin:
         """The margin now, as a share of what is predicted."""
         if not self._share:
             return 0.0
-        return self._share * 0.5 ** ((self._clock() - self._at) / HALF_LIFE)
+        return self._share * math.exp2((self._at - self._clock()) / HALF_LIFE)
 
     def observe(self, broken: int, requests: int) -> None:
         """Learn from N requests that were admitted and have left, some of them too late."""
