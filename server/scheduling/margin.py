@@ -51,8 +51,7 @@ class Margin:
         """The margin now, as a share of what is predicted."""
         if not self._share:
             return 0.0
-        halvings = (self._clock() - self._at) / HALF_LIFE
-        return self._share * math.pow(0.5, halvings)
+        return self._share * math.exp2((self._at - self._clock()) / HALF_LIFE)
 
     def observe(self, broken: int, requests: int) -> None:
         """Learn from N requests that were admitted and have left, some of them too late."""

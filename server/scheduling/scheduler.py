@@ -259,15 +259,14 @@ class Scheduler:
         smaller = self._ladders.get(retrieval.profile, ())[: pressure.rung(now)]
         if smaller:
             request.degraded_to = smaller[-1]
-        sheds = pressure.sheds(now)
+        shed_all = retrieval.priority == "LOW" and self._pressure["NORMAL"].sheds(now)
+        sheds = shed_all or pressure.sheds(now)
         if math.isinf(request.deadline) and not sheds:
             return
         before = self._queue.counts_before(request)
         self._require_time(request, before, now)
         waits = self._with_waiting(Backlog(), before).after if sheds else 0.0
-        if waits > self._target_of(request.profile) or (
-            retrieval.priority == "LOW" and self._pressure["NORMAL"].sheds(now)
-        ):
+        if shed_all or waits > self._target_of(request.profile):
             pressure.shed(now)
             raise overloaded(self._seconds_of_queue())
 
@@ -301,7 +300,7 @@ class Scheduler:
             pressure.note(now, rest.after, target)
 
     def _note_late(self, batch: BatchUnderWay) -> None:
-        """Learn how many answers of a batch are too late, or nearly: they have a way to go."""
+        """Learn how many of a batch, and of those that left the queue since, are too late."""
         now = self._clock()
         late = sum(is_late(each, now) for each in batch.requests)
         in_vain, self._in_vain = self._in_vain, 0

@@ -102,6 +102,14 @@ def test_low_requests_are_shed_before_normal_ones() -> None:
     assert percentile(normal, 0.99) < 0.25
 
 
+def test_while_normal_requests_are_shed_every_low_one_is() -> None:
+    engine = Engine()
+    low = Offer(10.0, 2.0, SECONDS, priority="LOW")
+    fates = Simulation(engine).run([Offer(2 * engine.capacity, 0.0, SECONDS), low])
+    of_low = [fate for fate in fates if fate.offer is low]
+    assert {fate.reason for fate in of_low} == {"overloaded"}
+
+
 def test_callers_with_short_deadlines_are_served_beside_callers_with_none() -> None:
     engine = Engine(noise=0.1)
     fates = Simulation(engine, target_queue_ms=100.0).run(
