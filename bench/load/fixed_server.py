@@ -2,8 +2,10 @@
 
     python -m grace.bench.load.fixed_server --config FILE --batch-ms 80
 
-So an overload is a known multiple of the capacity, on a machine of any speed. Everything else is
-the service: real gRPC, stages, replies. `generate` computes, and then sleeps for the rest.
+So an overload is a known multiple of the capacity, on a machine of any speed. Like a GPU, the
+engine needs no CPU while it works: `generate` computes each kind of batch once, in warm-up, and
+then sleeps and returns the same SIDs. Everything else is the service: real gRPC, features, exact
+matching, replies.
 """
 
 import argparse
@@ -25,11 +27,15 @@ def main() -> int:
     parser.add_argument("--batch-ms", type=positive, required=True)
     given = parser.parse_args()
 
+    known: dict[tuple[str, int], GeneratedBatch] = {}
+
     def generate(batch: FeatureBatch) -> GeneratedBatch:
         end = time.perf_counter() + given.batch_ms / 1000
-        made = STAGES.generate(batch)
+        kind = batch.input.batch.profile_name, batch.input.batch.bucket
+        if kind not in known:
+            known[kind] = STAGES.generate(batch)
         time.sleep(max(0.0, end - time.perf_counter()))
-        return made
+        return replace(known[kind], input=batch.input)
 
     return serve(load_serving_config(given.config), replace(STAGES, generate=generate))
 
