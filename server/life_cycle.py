@@ -16,8 +16,9 @@ import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn, Self, TypeVar
@@ -152,6 +153,8 @@ class Server:
     ) -> None:
         # First: a signal that comes to a running loop before its handler is seen twice.
         self._loop = asyncio.get_running_loop()
+        aside = ThreadPoolExecutor(initializer=partial(name_this_thread, "grace-aside"))
+        self._loop.set_default_executor(aside)
         self._stop_asked, self._broken = asyncio.Event(), asyncio.Event()
         for number in STOP_SIGNALS:
             self._loop.add_signal_handler(number, self._asked_to_stop)

@@ -3,16 +3,16 @@
     python -m grace.bench.load.overload --out overload.json --capacity 200 --seconds 30
 
 The engine has a fixed service time (`fixed_server.py`). The server is a process, and so is each
-client, niced below it. One more client offers a fifth of the capacity, from before the overload
-until after it: from its calls comes the time of recovery.
+client, niced below it. One more client, in this process, offers a fifth of the capacity during the
+overload and after it: from its calls comes the time of recovery.
 """
 
 import os
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
@@ -23,7 +23,7 @@ from grace.bench.load.client import Call, LoadRun, OpenLoop
 from grace.bench.load.client_process import run_together
 from grace.bench.load.ghz import percentile
 from grace.bench.load.options import parser_of, positive, positive_integer, run_command
-from grace.bench.load.shots import Shot, read_shots
+from grace.bench.load.shots import read_shots
 from grace.bench.load.tiny_server import write_tiny_server_files
 from grace.bench.result_file import Row, facts_of, record
 from grace.bench.running_server import RunningServer
@@ -32,7 +32,7 @@ PROGRAM = "python -m grace.bench.load.overload"
 FIXED_SERVER = (sys.executable, "-m", "grace.bench.load.fixed_server")
 NICE = 5
 PROBE_SHARE = 0.2  # of the capacity: the client that sees the recovery
-LEAD_SECONDS, TAIL_SECONDS = 2.0, 4.0
+TAIL_SECONDS = 4.0
 AT_ONCE = {"deadline_unmeetable", "overloaded", "queue_full"}
 
 
@@ -46,6 +46,7 @@ class Overload:
     seconds: float
     batch: int = 16
     processes: int = 2
+    front_ends: int = 0
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -73,46 +74,42 @@ def main(arguments: Sequence[str]) -> None:
 def measure(case: Overload, folder: Path) -> Row:
     """Run one overload against a new server and return what came of it."""
     files = write_tiny_server_files(folder / f"{case.deadline_ms:g}-{case.times:g}")
-    config = files.write_config("overload.yaml", generation={"max_batch": case.batch})
+    config = files.write_config(
+        "overload.yaml",
+        generation={"max_batch": case.batch},
+        listen={"front_ends": case.front_ends},
+    )
     command = (*FIXED_SERVER, "--batch-ms", f"{1000 * case.batch / case.capacity:g}")
     shots = read_shots(files.requests, case.deadline_ms / 1000)
     with RunningServer(config, files.folder / "log", command=command) as server:
-        overload = OpenLoop(case.times * case.capacity, case.seconds)
         before = _executed(server)
-        runs: dict[str, LoadRun] = {}
-        threads = [
-            threading.Thread(target=_offer, args=(runs, name, server.address, shots, load, wait, n))
-            for name, load, wait, n in (
-                ("probe", _probe(case), 0.0, 1),
-                ("overload", overload, LEAD_SECONDS, case.processes),
+        load = OpenLoop(case.times * case.capacity, case.seconds)
+        # Its processes take seconds to start, and the probe must not be over before.
+        begins = threading.Event()
+        with ThreadPoolExecutor(2, initializer=_be_nice) as pool:
+            overloading = pool.submit(
+                run_together,
+                server.address,
+                shots,
+                load,
+                max(2, case.processes),
+                progress=lambda seconds: begins.set(),
             )
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+            overloading.add_done_callback(lambda _: begins.set())
+            begins.wait()
+            probing = pool.submit(run_together, server.address, shots, _probe(case), 1)
+            overload, probe = overloading.result(), probing.result()
         executed = _executed(server) - before
-    return _row(case, runs["overload"], runs["probe"], executed)
+    return _row(case, overload, probe, executed)
 
 
 def _probe(case: Overload) -> OpenLoop:
-    seconds = LEAD_SECONDS + case.seconds + TAIL_SECONDS
-    return OpenLoop(PROBE_SHARE * case.capacity, seconds, seed=2)
+    return OpenLoop(PROBE_SHARE * case.capacity, case.seconds + TAIL_SECONDS, seed=2)
 
 
-def _offer(
-    runs: dict[str, LoadRun],
-    name: str,
-    address: str,
-    shots: Sequence[Shot],
-    load: OpenLoop,
-    wait: float,
-    processes: int,
-) -> None:
-    time.sleep(wait)
-    # Of this thread alone, and of the processes that it starts.
+def _be_nice() -> None:
+    """Lower the priority of this thread, and of the processes that it starts."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
-    runs[name] = run_together(address, shots, load, max(2, processes))
 
 
 def _executed(server: RunningServer) -> float:
@@ -128,11 +125,10 @@ def _executed(server: RunningServer) -> float:
 
 
 def _row(case: Overload, overload: LoadRun, probe: LoadRun, executed: float) -> Row:
-    began = (overload.began - probe.began).total_seconds()
-    end = began + case.seconds
-    during = [call for call in probe.calls if began <= call.intended < end]
+    end = (overload.began - probe.began).total_seconds() + case.seconds
+    during = [call for call in probe.calls if call.intended < end]
     calls = [*overload.calls, *during]
-    ok = sorted(1000 * call.latency for call in calls if call.status == "OK")
+    ok = sorted(1000 * (call.ended - call.sent) for call in calls if call.status == "OK")
     refused = sorted(1000 * (call.ended - call.sent) for call in calls if call.reason in AT_ONCE)
     warm_up = overload.warm_up_calls + probe.warm_up_calls
     answered = sum(call.status == "OK" for call in (*overload.calls, *probe.calls)) + warm_up

@@ -46,7 +46,7 @@ class Credentials:
 
     async def watch(self) -> None:
         """Look every second until cancelled, off the event loop: a file may be on a network."""
-        while True:
+        while self.listen or self.admin or self.tokens:
             await asyncio.sleep(LOOK_SECONDS)
             await asyncio.to_thread(self.look)
 

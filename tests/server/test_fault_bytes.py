@@ -64,7 +64,7 @@ def test_mutated_bytes_are_answered_or_refused_as_the_callers_fault(
     [
         (b"\x0a\xff\xff\xff\xff\x0f", "malformed"),
         (b"\x0a\x02\xff\xfe", "malformed"),
-        (b"\x0b" * 50_000, "malformed"),
+        (b"\x0b" * 50_000, "invalid_field"),
         (FRAMES[0] * 3, ""),
         (b"", ""),
         (b"\x0a\x83\x80\x10" + b"x" * ((1 << 18) + 3), "too_large"),
