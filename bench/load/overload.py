@@ -44,7 +44,7 @@ class Overload:
     deadline_ms: float
     capacity: float
     seconds: float
-    batch: int = 16
+    batch: int
     processes: int = 2
     front_ends: int = 0
 
@@ -53,15 +53,23 @@ def main(arguments: Sequence[str]) -> None:
     parser = parser_of("grace.bench.load.overload", __doc__)
     parser.add_argument("--out", type=Path, required=True, help="result file")
     parser.add_argument("--capacity", type=positive, default=200.0, help="requests a second")
-    parser.add_argument("--batch", type=positive_integer, default=16, help="largest batch")
+    parser.add_argument("--batch", type=positive_integer, default=8, help="largest batch")
     parser.add_argument("--seconds", type=positive, default=30.0, help="of each overload")
     parser.add_argument("--times", type=positive, nargs="+", default=[1.0, 2.0, 5.0])
     parser.add_argument("--deadlines-ms", type=positive, nargs="+", default=[800.0, 200.0])
     parser.add_argument("--processes", type=positive_integer, default=2, help="of the client")
+    means = "processes that hold gRPC for the server"
+    parser.add_argument("--front-ends", type=int, default=0, help=means)
     options = parser.parse_args(arguments)
     cases = [
         Overload(
-            times, deadline, options.capacity, options.seconds, options.batch, options.processes
+            times,
+            deadline,
+            options.capacity,
+            options.seconds,
+            options.batch,
+            options.processes,
+            options.front_ends,
         )
         for deadline in options.deadlines_ms
         for times in options.times
@@ -138,6 +146,7 @@ def _row(case: Overload, overload: LoadRun, probe: LoadRun, executed: float) -> 
         "deadline_ms": case.deadline_ms,
         "capacity_rps": case.capacity,
         "batch": case.batch,
+        "front_ends": case.front_ends,
         "seconds": case.seconds,
         "calls": len(calls),
         "goodput": round(len(ok) / case.seconds / case.capacity, 3),
