@@ -10,12 +10,8 @@ from typing import Any, NoReturn, Protocol
 
 import grpc
 from google.protobuf.message import DecodeError
-from grpc_health.v1.health_pb2 import (
-    DESCRIPTOR,
-    HealthCheckRequest,
-    HealthCheckResponse,
-    HealthListResponse,
-)
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health_pb2 import DESCRIPTOR, HealthCheckRequest, HealthCheckResponse
 
 HEALTH = DESCRIPTOR.services_by_name["Health"]
 EVERYTHING = ""
@@ -39,7 +35,9 @@ class Health:
         """Return the generic handlers to add to a gRPC server."""
         unary: Any = grpc.unary_unary_rpc_method_handler
         stream: Any = grpc.unary_stream_rpc_method_handler
-        methods = {"Check": unary(self._check), "List": unary(self._list)}
+        methods = {"Check": unary(self._check)}
+        if "List" in HEALTH.methods_by_name:  # since grpcio-health-checking 1.85
+            methods["List"] = unary(self._list)
         return grpc.method_handlers_generic_handler(
             HEALTH.full_name, {**methods, "Watch": stream(self._watch)}
         )
@@ -59,7 +57,7 @@ class Health:
 
     async def _list(self, message: bytes, context: _Context) -> bytes:  # noqa: ARG002
         statuses = dict.fromkeys(self._services, HealthCheckResponse(status=self._status))
-        reply: bytes = HealthListResponse(statuses=statuses).SerializeToString()
+        reply: bytes = health_pb2.HealthListResponse(statuses=statuses).SerializeToString()
         return reply
 
     async def _watch(self, message: bytes, context: _Context) -> None:
