@@ -136,7 +136,7 @@ class LimitsConfig:
     ] = 4096
     connection_calls: Annotated[
         int, "calls of one connection at once; its further calls wait at the client"
-    ] = 256
+    ] = 64
     connections: Annotated[
         int, "connections at once, for each process that holds them; further ones are closed"
     ] = 4096

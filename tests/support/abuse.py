@@ -11,9 +11,10 @@ from contextlib import ExitStack, suppress
 
 from hyperframe.frame import SettingsFrame
 
+from grace.configs.serving import LimitsConfig
 from support.raw_http2 import RawHttp2
 
-_CALLS = 256
+_CALLS = LimitsConfig().connection_calls
 
 
 def burst(address: str) -> None:

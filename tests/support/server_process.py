@@ -52,11 +52,12 @@ class ServerProcess:
         *arguments: str | Path,
         faults: Faults | None = None,
         ready: bool = True,
+        command: Sequence[str] = (),
     ) -> None:
-        """Start `grace serve --config CONFIG` with the further `arguments`."""
+        """Start `grace serve --config CONFIG`, or another `command`, with further `arguments`."""
         self.config = config
         self._faults = faults
-        self._arguments = (*_command(faults), "--config", config, *arguments)
+        self._arguments = (*(command or _command(faults)), "--config", config, *arguments)
         self._ready = ready
         self._lines: list[str] = []
         self._reads = threading.Event()

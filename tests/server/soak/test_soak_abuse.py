@@ -1,28 +1,35 @@
 """A well-behaved client beside hostile ones: it must keep its answers, and nearly its latency.
 
-The attackers have lower priority than the server. Latencies of a busy machine say nothing.
+The engine takes a fixed time for a batch of any size: hostile clients fill the batches, too. They
+have lower priority than the server. Latencies of a busy machine say nothing.
 """
 
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 import support.abuse
+from grace.bench.load.client import OpenLoop
+from grace.bench.load.client_process import run_together
+from grace.bench.load.ghz import percentile
+from grace.bench.load.overload import FIXED_SERVER
+from grace.bench.load.shots import Shot, read_shots
 from support.command import plain_environment
-from support.retrieve_calls import Caller, message
+from support.retrieve_calls import Caller
 from support.served import front_ends
 from support.server_process import ServerProcess, wait_until
 from support.serving_files import ServingFiles
 
 pytestmark = [pytest.mark.subprocess, pytest.mark.soak]
 
+ENGINE = (*FIXED_SERVER, "--batch-ms", "40")
 CALLS_PER_SECOND = 40
+DEADLINE_SECONDS = 5.0
 SECONDS = float(os.environ.get("ABUSE_SECONDS", "15"))
 SLACK_SECONDS = 0.02
 """Two cores share attackers, server and client: a difference below this says nothing."""
@@ -45,18 +52,11 @@ def attacked(address: str, kind: str) -> Iterator[None]:
         process.communicate()
 
 
-def good_calls(caller: Caller, request: bytes) -> tuple[float, float]:
-    """Call at a fixed rate for a while; return the share of OK replies, and their P99."""
-    latencies: list[float] = []
-    count = round(CALLS_PER_SECOND * SECONDS)
-    begin = time.perf_counter()
-    for number in range(count):
-        time.sleep(max(0.0, begin + number / CALLS_PER_SECOND - time.perf_counter()))
-        called = time.perf_counter()
-        if caller.call(request, seconds=5.0).ok:
-            latencies.append(time.perf_counter() - called)
-    latencies.sort()
-    return len(latencies) / count, latencies[int(0.99 * len(latencies))]
+def good_calls(address: str, shots: Sequence[Shot]) -> tuple[float, float]:
+    """Call at random times for a while; return the share of OK replies, and their P99."""
+    calls = run_together(address, shots, OpenLoop(CALLS_PER_SECOND, SECONDS), 1).calls
+    latencies = sorted(call.latency for call in calls if call.status == "OK")
+    return len(latencies) / len(calls), percentile(latencies, 99)
 
 
 @front_ends
@@ -69,19 +69,17 @@ def test_a_good_client_keeps_its_answers_beside_a_hostile_one(
         listen={"front_ends": front_ends, "reply_seconds": 2.0},
         logs={"requests": False},
     )
-    request = message(serving_files.requests[0], profile="reduced")
-    with ServerProcess(config) as server:
-        caller = Caller(server.address)
-        _, usual = good_calls(caller, request)
+    shots = read_shots(serving_files.warm_up, DEADLINE_SECONDS)
+    with ServerProcess(config, command=ENGINE) as server:
+        _, usual = good_calls(server.address, shots)
         with attacked(server.address, kind):
-            share, beside = good_calls(caller, request)
+            share, beside = good_calls(server.address, shots)
         print(
             f"{kind}, {front_ends} relays: {share:.1%} OK, P99 {beside:.3f} s, usual {usual:.3f} s"
         )
-        caller.close()
         wait_until(lambda: server.metric("grace_open_calls") == 0, "no call stays open")
         last = Caller(server.address)
-        assert last.call(request).ok
+        assert last.call(shots[0].body).ok
         last.close()
         assert share >= 0.99
         assert beside <= 2 * usual + SLACK_SECONDS
@@ -92,13 +90,11 @@ def test_a_server_that_is_out_of_descriptors_answers_its_clients(
 ) -> None:
     limits = {"connections": 300}
     config = serving_files.write_config("descriptors.yaml", limits=limits, logs={"requests": False})
-    request = message(serving_files.requests[0], profile="reduced")
-    with ServerProcess(config) as server:
-        caller = Caller(server.address)
-        _, usual = good_calls(caller, request)
+    shots = read_shots(serving_files.warm_up, DEADLINE_SECONDS)
+    with ServerProcess(config, command=ENGINE) as server:
+        _, usual = good_calls(server.address, shots)
         subprocess.run(["prlimit", f"--pid={server.pid}", "--nofile=200:"], check=True)
         with attacked(server.address, "idle"):
-            share, beside = good_calls(caller, request)
-        caller.close()
+            share, beside = good_calls(server.address, shots)
         assert share >= 0.99
         assert beside <= 2 * usual + SLACK_SECONDS
