@@ -101,6 +101,7 @@ class Relay:
             "close": self._listener.close,
         }
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._listener.ended())  # a fault of gRPC's ends this process
             async for kind, number, body in self._link.frames():
                 if kind == Kind.REPLY:
                     self._resolve(number, body)

@@ -4,7 +4,7 @@ import asyncio
 import gc
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import grpc
@@ -41,6 +41,30 @@ def test_calls_beyond_the_bound_are_refused_at_once_and_counted(front_ends: int)
         assert service.count("grace_request_failures_total", reason="too_many_calls") == 2
 
     served(use, LimitsConfig(open_calls=5), front_ends=front_ends)
+
+
+@front_ends
+def test_a_path_that_is_not_utf8_fails_alone_or_ends_the_server_visibly(front_ends: int) -> None:
+    """grpcio 1.84 and 1.85 end with such a call. Then the server must not go on without gRPC."""
+
+    async def use(service: Service, retrieve: Any) -> None:
+        def call() -> None:
+            with suppress(OSError, EOFError), RawHttp2(service.address) as client:
+                client.call(headers={":path": b"/\xff"})
+                client.read_ends(1)
+
+        async def answers() -> bool:
+            code: grpc.StatusCode = await retrieve(b"", timeout=5).code()
+            return code is grpc.StatusCode.OK
+
+        assert await answers()
+        for _ in range(8):  # some of them reach each relay
+            await asyncio.to_thread(call)
+        async with asyncio.timeout(30):
+            while not (service.died.is_set() or await answers()):
+                await asyncio.sleep(0.1)
+
+    served(use, front_ends=front_ends)
 
 
 @pytest.fixture
