@@ -105,8 +105,8 @@ def test_a_client_that_reads_no_reply_leaves_places_for_others_and_delays_no_end
 
     limits = LimitsConfig(open_calls=111, connection_calls=100)
     served(use, limits, reply_seconds=0.5, front_ends=front_ends)
-    unread = [vars(record) for record in caplog.records if record.message == "replies_unread"]
-    assert sum(each["calls"] for each in unread) == 100
+    (unread,) = (vars(record) for record in caplog.records if record.message == "replies_unread")
+    assert 1 <= unread["calls"] <= 100
 
 
 @front_ends
@@ -124,6 +124,17 @@ def test_a_call_whose_reply_is_not_read_in_time_is_reset_and_counted(front_ends:
         assert service.count("grace_replies_unread_total") == 9
 
     served(use, reply_seconds=0.3, front_ends=front_ends)
+
+
+def test_replies_that_no_one_reads_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def use(service: Service, _: Any) -> None:
+        with RawHttp2(service.address, window=0) as client:
+            for calls in range(1, 6):
+                client.call()
+                await until(lambda: service.count("grace_replies_unread_total") == calls)  # noqa: B023
+
+    served(use, reply_seconds=0.1)
+    assert [record.message for record in caplog.records].count("replies_unread") == 1
 
 
 @front_ends
