@@ -68,3 +68,7 @@ def require_pair(section: str, certificate: Path, key: Path) -> None:
             f"{section}.key: {key}: {fault} of {section}.certificate, {certificate}; give the key "
             "that this certificate was made for"
         ) from None
+    except OSError as error:  # one of them has gone since it was read: they are being replaced
+        raise ConfigError(
+            f"{section}: {certificate} and {key}: {error.strerror or error}; keep both in place"
+        ) from None

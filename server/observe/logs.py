@@ -8,6 +8,7 @@ has its logger and place only.
 
 import json
 import logging
+import math
 import os
 import select
 import sys
@@ -35,6 +36,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 def configure_logs(config: LogsConfig) -> None:
     """Set up this process's logging as the configuration says."""
     handler = LineWriter(partial(_write, sys.stderr.fileno()))
+    handler.addFilter(RareForeignLines())
     handler.setFormatter(JsonLines() if config.format == "json" else TextLines())
     logging.getLogger().handlers[:] = [handler]
     set_log_level(config.level)
@@ -154,6 +156,25 @@ def _lost_lines(count: int) -> logging.LogRecord:
     return record
 
 
+class RareForeignLines(logging.Filter):
+    """Lets each line of another library through once in `seconds`. Callers can cause such lines,
+    with a header that gRPC cannot decode for example, and every warning delays the event loop."""
+
+    def __init__(self, seconds: float = 10.0) -> None:
+        super().__init__()
+        self._seconds = seconds
+        self._latest: dict[tuple[str, str, int], float] = {}  # by the place in the code
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if _is_ours(record):
+            return True
+        place = record.name, record.pathname, record.lineno
+        passes = record.created - self._latest.get(place, -math.inf) >= self._seconds
+        if passes:
+            self._latest[place] = record.created
+        return passes
+
+
 class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return json.dumps(
@@ -177,7 +198,7 @@ def _time(record: logging.LogRecord) -> str:
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
     """Return all that a line says of a record, but for its time and level."""
-    if record.name.partition(".")[0] == _OURS:
+    if _is_ours(record):
         given = {name: value for name, value in vars(record).items() if name not in _STANDARD}
         fields = {"event": given.pop("event", None) or record.getMessage(), **given}
     else:
@@ -187,6 +208,10 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
     if error is not None:
         fields |= {"error": type(error).__name__, "places": places_of(error)}
     return fields
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    return record.name.partition(".")[0] == _OURS
 
 
 def places_of(error: BaseException) -> str:

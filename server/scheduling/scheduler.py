@@ -272,10 +272,9 @@ class Scheduler:
 
     def _require_time(self, request: PendingRequest, before: dict[str, int], now: float) -> None:
         """Refuse a request that would be late after these ones, N of each profile."""
-        left = request.deadline - now
+        left, margin = request.deadline - now, 1 + self._margin.share
         if math.isinf(left):
             return
-        left /= 1 + self._margin.share
         profile, largest = request.profile, self._buckets[-1]
         full = before.get(profile, 0) // largest
         of_profile = self._queue.counts(request.retrieval.priority).get(profile, 0)
@@ -283,9 +282,9 @@ class Scheduler:
         backlog = self._with_waiting(self._under_way.backlog(now), ahead)
         # Requests that go after it may share its batch.
         bucket = bucket_for(min(of_profile - full * largest + 1, largest), self._buckets)
-        if self._predictions.too_late(profile, bucket, backlog, left):
+        if self._predictions.too_late(profile, bucket, backlog, left / margin):
             own = self._predictions.predict(profile, bucket)
-            raise unmeetable(request.deadline - now, backlog.then(own).after)
+            raise unmeetable(left, margin * backlog.then(own).after)
 
     def _target_of(self, profile: str) -> float:
         """Return the seconds of queue that are not too long."""

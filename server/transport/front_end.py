@@ -45,6 +45,9 @@ from grace.server.transport.tokens import Tokens
 
 MAX_TEXT_BYTES = 1000
 
+UNREAD_LOG_SECONDS = 10.0
+"""The least time between two lines about replies that were not read."""
+
 RETRY_SECONDS = 1.0
 """The advice if too many calls are open: when callers will end them cannot be predicted."""
 
@@ -92,6 +95,7 @@ class FrontEnd:
         self._tokens = tokens
         self._loop = asyncio.get_running_loop()
         self._unread = 0
+        self._log_unread_at = -math.inf
         self._latest = -math.inf  # when a call came in
         self._idle = asyncio.Event()
         self._idle.set()
@@ -205,10 +209,13 @@ class FrontEnd:
             self._idle.set()
 
     def _reply_unread(self, connection: str) -> None:
-        """Count it, and log one line for those that end together."""
+        """Count it. Log the first ones at once, and those that follow together: a client that
+        reads nothing could fill the log."""
         self._metrics.reply_unread()
         if not self._unread:
-            self._loop.call_soon(self._log_unread, connection)
+            now = self._loop.time()
+            self._log_unread_at = max(now, self._log_unread_at + UNREAD_LOG_SECONDS)
+            self._loop.call_at(self._log_unread_at, self._log_unread, connection)
         self._unread += 1
 
     def _log_unread(self, connection: str) -> None:

@@ -142,6 +142,11 @@ class GrpcListener:
     async def set_health(self, *, serving: bool) -> None:
         self._health.set(serving=serving)
 
+    async def ended(self) -> None:
+        """Wait until it is closed. Raises gRPC's fault if gRPC ends by itself: it then has dropped
+        all connections, and accepts no more."""
+        await self._server.wait_for_termination()
+
     async def close(self, seconds: float | None = None) -> None:
         """Take no new calls and give the others some time. A later call may shorten it."""
         async with self._changing:

@@ -39,7 +39,7 @@ class Addresses:
 
 class Listeners:
     """
-    died            called if a relay ends unasked
+    died            called if gRPC, here or in a relay, ends unasked
     settle_seconds  for calls on their way here to come in and be refused, and once more, after the
                     last call has ended, until streams of watchers, which never end, are cut
     """
@@ -68,6 +68,8 @@ class Listeners:
         few = replace(limits, connections=ADMIN_CONNECTIONS)
         self._operators = GrpcListener(services["Admin"], admin.methods, few)
         self._page: MetricsPage | None = None
+        self._died = died
+        self._watches: list[asyncio.Task[None]] = []
 
     async def open(self, registry: CollectorRegistry, state: ServerState) -> Addresses:
         """Bind all three and answer on them, health with NOT_SERVING."""
@@ -75,6 +77,8 @@ class Listeners:
         credentials = self._credentials
         retrieve = await self._clients.open("listen", listen.host, listen.port, credentials.listen)
         operators = await self._operators.open("admin", admin.host, admin.port, credentials.admin)
+        here = (each for each in (self._clients, self._operators) if isinstance(each, GrpcListener))
+        self._watches = [asyncio.create_task(self._watch(each)) for each in here]
         try:
             self._page = MetricsPage(metrics.host, metrics.port, registry, state)
         except (OSError, UnicodeError) as error:
@@ -83,6 +87,13 @@ class Listeners:
         facts = {"event": "listening", **asdict(addresses), "front_ends": listen.front_ends}
         _LOG.info("listening", extra=facts)
         return addresses
+
+    async def _watch(self, listener: GrpcListener) -> None:
+        try:
+            await listener.ended()
+        except Exception as error:  # noqa: BLE001, whatever ends gRPC ends the service
+            _LOG.critical("grpc_died", exc_info=error, extra={"event": "grpc_died"})
+            self._died()
 
     async def set_health(self, *, serving: bool) -> None:
         await asyncio.gather(

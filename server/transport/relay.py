@@ -27,7 +27,7 @@ import uvloop
 from grace.configs.errors import ConfigError
 from grace.configs.serving import TlsConfig
 from grace.proto.retrieval_pb2 import DESCRIPTOR
-from grace.server.observe.logs import LOGGER, fields_of
+from grace.server.observe.logs import LOGGER, RareForeignLines, fields_of
 from grace.server.observe.thread_names import name_this_thread
 from grace.server.transport.frames import Kind, Link, RelayedMessage
 from grace.server.transport.grpc_listener import GrpcContext, GrpcListener
@@ -74,6 +74,7 @@ class _LinkLog(logging.Handler):
         super().__init__()
         self._link = link
         self._loop = asyncio.get_running_loop()
+        self.addFilter(RareForeignLines())
 
     def emit(self, record: logging.LogRecord) -> None:
         facts = {"level": record.levelno, **fields_of(record)}
@@ -100,6 +101,7 @@ class Relay:
             "close": self._listener.close,
         }
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._listener.ended())  # a fault of gRPC's ends this process
             async for kind, number, body in self._link.frames():
                 if kind == Kind.REPLY:
                     self._resolve(number, body)

@@ -17,8 +17,16 @@ from typing import Any
 
 import pytest
 
-from grace.server.observe.logs import LOGGER, JsonLines, LineWriter, TextLines, places_of
+from grace.server.observe.logs import (
+    LOGGER,
+    JsonLines,
+    LineWriter,
+    RareForeignLines,
+    TextLines,
+    places_of,
+)
 from support.command import plain_environment, run_python
+from support.raw_http2 import RawHttp2
 from support.retrieve_calls import Caller, message
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
@@ -276,3 +284,29 @@ def test_a_server_whose_grpc_is_out_of_descriptors_writes_nothing_but_its_own_li
         assert caller.call(message(serving_files.requests[0])).ok
         caller.close()
         assert [line for line in server.lines if not line.startswith('{"time"')] == []
+
+
+def test_a_line_of_another_library_passes_once_in_ten_seconds_and_ours_always() -> None:
+    rare = RareForeignLines()
+
+    def passes(name: str, at: float, line: int = 7) -> bool:
+        record = logging.LogRecord(name, logging.ERROR, "events.py", line, "", None, None)
+        record.created = at
+        return bool(rare.filter(record))
+
+    assert [passes("grpc", at) for at in (100.0, 100.1, 109.9, 110.0, 119.0)] == [
+        *(True, False, False, True, False)
+    ]
+    assert passes("grpc", 119.0, line=8)
+    assert all(passes(LOGGER, at) for at in (119.0, 119.1))
+
+
+@pytest.mark.subprocess
+def test_headers_that_grpc_cannot_decode_do_not_fill_the_log(healthy_server: ServerProcess) -> None:
+    before = len(healthy_server.lines)
+    for address in (healthy_server.address, healthy_server.admin):
+        with RawHttp2(address) as client:
+            client.call(23, headers={"x-name": b"\xff"})
+            client.read_ends(23)
+    lines = [line for line in healthy_server.lines[before:] if '"library"' in line]
+    assert len(lines) <= 3  # one from each process

@@ -155,3 +155,13 @@ def test_deadlines_that_no_margin_leaves_room_for_are_met_again_when_the_margin_
     fates = Simulation(engine).run([Offer(10.0, 0.0, 60.0, 0.0505)])
     last = [fate for fate in fates if fate.sent > 30.0]
     assert any(fate.executed for fate in last)
+
+
+def test_a_refusal_for_want_of_time_says_that_more_is_needed_than_is_left() -> None:
+    """The margin counts in what an answer takes: callers would read a contradiction without it."""
+    engine = Engine(noise=0.15, reply_seconds=0.01)
+    fates = Simulation(engine).run([Offer(2 * engine.capacity, 0.0, SECONDS, 0.2)])
+    refused = [fate.trailers for fate in fates if fate.reason == "deadline_unmeetable"]
+    assert refused
+    for trailers in refused:
+        assert int(trailers["grace-predicted-ms"]) >= int(trailers["grace-deadline-left-ms"])

@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ed448
 
 from grace.client import Access, Tls
 from grace.configs.errors import ConfigError
+from grace.configs.pem_files import require_pair
 from grace.server.transport.tls import read_certificate
 from support.certificates import (
     Authority,
@@ -298,3 +299,9 @@ def test_a_key_that_grpc_cannot_use_is_a_fault_of_the_start(tmp_path: Path) -> N
 
     with pytest.raises(ConfigError, match=r"^listen.tls: gRPC cannot use this certificate; give"):
         served(use, tls=server_tls(files))
+
+
+def test_files_that_go_away_while_they_are_read_are_a_fault_like_any_other(tmp_path: Path) -> None:
+    """Otherwise the task that looks for new files would end, and never look again."""
+    with pytest.raises(ConfigError, match=r"^listen.tls: .*No such file or directory; keep both"):
+        require_pair("listen.tls", tmp_path / "gone.pem", tmp_path / "gone.key")

@@ -3,7 +3,9 @@
 import socket
 import struct
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Self
 
 from hpack import Decoder, Encoder
@@ -21,6 +23,7 @@ from hyperframe.frame import (
 METHOD = "/grace.v1.AdsRetrieval/Retrieve"  # without torch, which other modules import
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADER_BYTES = 9
+NO_HEADERS: Mapping[str, bytes] = MappingProxyType({})
 
 
 @dataclass
@@ -54,18 +57,22 @@ class RawHttp2:
     def send(self, *frames: Frame) -> None:
         self._socket.sendall(b"".join(frame.serialize() for frame in frames))
 
-    def call(self, count: int = 1, *, reset: bool = False) -> None:
-        """Make calls with empty messages; with `reset`, withdraw each at once."""
+    def call(
+        self, count: int = 1, *, reset: bool = False, headers: Mapping[str, bytes] = NO_HEADERS
+    ) -> None:
+        """Make calls with empty messages and some other headers; with `reset`, withdraw each at
+        once."""
         frames: list[Frame] = []
         for _ in range(count):
             self._last += 2
-            fields = {
+            fields: dict[str, str | bytes] = {
                 ":method": "POST",
                 ":scheme": "http",
                 ":path": METHOD,
                 ":authority": self.address,
                 "content-type": "application/grpc",
                 "te": "trailers",
+                **headers,
             }
             data = self._encoder.encode(list(fields.items()))
             frames.append(HeadersFrame(self._last, data, flags=["END_HEADERS"]))

@@ -53,6 +53,7 @@ class Fate:
     reason: str = ""
     executed: bool = False
     degraded: bool = False
+    trailers: dict[str, str] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
@@ -148,6 +149,7 @@ class Simulation:
     def _fails(self, request: PendingRequest, error: ServiceError) -> None:
         fate = self._fate_of.pop(request)
         fate.reason, fate.ended = error.reason, self.now
+        fate.trailers = dict(error.trailers)
 
     def _form(self) -> None:
         departure = self.scheduler.poll()
