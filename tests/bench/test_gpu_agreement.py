@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.bench.gpu import attention, budget, comparison, gtm, ladder, overlap
+from grace.bench.gpu import attention, budget, gtm, ladder, overlap
 from grace.bench.gpu.attention_kernels import self_kernel
 from grace.bench.gpu.catalogue import Catalogue
 from grace.bench.gpu.measure import require_close, require_equal, require_overlap
@@ -23,11 +23,8 @@ from grace.bench.gpu.search import (
     DecoderBatch,
     SearchResult,
     check_result,
-    plain_result,
 )
 from grace.bench.gpu.search import overlap as overlap_of
-from grace.bench.rungs.hf_t5 import hf_generate
-from grace.bench.rungs.static_mask import KeptBeams, static_beams
 from grace.configs.errors import DeviceError
 from grace.index.matchers.modes import MatcherMode
 from grace.index.matching.exact import ExactMatcher
@@ -114,44 +111,6 @@ def test_what_a_kernel_writes_into_the_cache_is_compared(monkeypatch: pytest.Mon
     monkeypatch.setattr(attention, "self_kernel", nothing_written)
     with pytest.raises(DeviceError, match="self-attention, write, t=0, the cache"):
         list(attention.measure(tiny("attention", "self")))
-
-
-def other_context(decoder: Any, batch: DecoderBatch, *arguments: Any) -> Any:
-    context = UserContext(-batch.context.states, batch.context.mask)
-    return plain_result(decoder, replace(batch, context=context), *arguments)
-
-
-def flipped(*arguments: Any) -> Tensor:
-    return hf_generate(*arguments).flip(1)
-
-
-def other_scores(*arguments: Any) -> KeptBeams:
-    kept = static_beams(*arguments)
-    return kept._replace(scores=kept.scores * 2)
-
-
-def beams_of_one_sid(*arguments: Any) -> KeptBeams:
-    """Tokens and nodes belong together and scores are right, but the nodes are wrong."""
-    kept = static_beams(*arguments)
-    first = kept.nodes[:, :1].expand_as(kept.nodes)
-    return kept._replace(nodes=first, tokens=kept.tokens[:, :1].expand_as(kept.tokens))
-
-
-@pytest.mark.parametrize(
-    ("part", "name", "wrong", "fault"),
-    [
-        ("ours", "plain_result", other_context, "ours, D1, 2 beams"),
-        ("hf", "hf_generate", flipped, r"hf, 2 beams: 0\.0% of the SIDs"),
-        ("static", "static_beams", other_scores, "step 0, static eager, scores"),
-        ("static", "static_beams", beams_of_one_sid, "step 0, static eager, nodes: "),
-    ],
-)
-def test_both_sides_of_a_comparison_are_compared_with_their_definition(
-    part: str, name: str, wrong: Any, fault: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(comparison, name, wrong)
-    with pytest.raises(DeviceError, match=fault):
-        list(comparison.measure(tiny("others", part)))
 
 
 def test_results_that_differ_from_their_definition_are_refused() -> None:

@@ -19,14 +19,12 @@ from grace.bench.rungs.dense_search import (
     dense_search,
     require_full_contexts,
 )
-from grace.bench.rungs.hf_t5 import allowed_by_trie, hf_decoder, hf_generate
 from grace.bench.rungs.static_mask import static_index, static_step
 from grace.configs.errors import InputError
 from grace.configs.generation import BeamProfile
 from grace.index.matchers.modes import MatcherMode
 from grace.index.trie import NO_NODE
 from grace.model.definition.inputs import UserContext
-from grace.model.definition.spec import DecoderSpec
 from support.command import run_python
 from support.decode_cases import DecodeCase, branching_case, decode_case
 from support.rung_cases import expected_sids, rung_case
@@ -149,24 +147,3 @@ def test_static_masks_keep_what_continues_a_sid_and_lead_on_to_it(catalogue: Dec
             expected[own.astype(np.int64)] = given[row][own.astype(np.int64)]
             assert torch.equal(masked[row], expected)
             assert onward[row][torch.from_numpy(own.astype(np.int64))].tolist() == list(below)
-
-
-def test_a_prefix_function_lets_the_search_generate_valid_sids_only(catalogue: DecodeCase) -> None:
-    trie = catalogue.snapshot.trie
-    spec = DecoderSpec(layers=2, d_model=16, heads=2, d_head=8, d_ff=20)
-    model = hf_decoder(spec, trie.vocab_sizes, torch.device("cpu"), torch.float32, seed=7)
-    states = torch.randn((2, 5, 16), generator=torch.Generator().manual_seed(7))
-    generated = hf_generate(model, states, 3, trie.sid_length, allowed_by_trie(trie))
-    offsets = np.cumsum([2, *trie.vocab_sizes])[: trie.sid_length]
-    sids = generated[:, 1:].numpy() - offsets
-    assert generated.shape == (6, 1 + trie.sid_length)
-    assert all(trie.walk(tuple(sid)) >= 0 for sid in sids.tolist())
-    free = hf_generate(model, states, 3, trie.sid_length, None)
-    assert free.shape == generated.shape
-
-
-def test_a_prefix_outside_the_trie_may_only_pad(catalogue: DecodeCase) -> None:
-    allowed = allowed_by_trie(catalogue.snapshot.trie)
-    assert allowed(0, torch.tensor([0, 0])) == [0]
-    root = catalogue.snapshot.trie.children(0)[0]
-    assert allowed(0, torch.tensor([0])) == (root + 2).tolist()

@@ -30,9 +30,6 @@ from support.plain_builder import plain_snapshot
 from support.plain_inputs import EventSequence, RequestFeatures, encode_inputs
 from support.t5_folders import PAD, Sid, T5Shape, write_t5
 
-transformers = pytest.importorskip(
-    "transformers", reason="parity with Hugging Face needs it: pip install 'grace-serving[dev]'"
-)
 HfModel = Any  # T5ForConditionalGeneration, whose annotations do not describe what it does
 
 CPU = torch.device("cpu")
@@ -131,6 +128,10 @@ def random_sids(rng: np.random.Generator, shape: T5Shape, count: int) -> tuple[S
 
 
 def make_pair(shape: T5Shape, folder: Path, num_sids: int, seed: int) -> Pair:
+    # Imported here: it takes seconds, and every worker of a test run imports every test file.
+    transformers = pytest.importorskip(
+        "transformers", reason="parity with Hugging Face needs it: pip install 'grace-serving[dev]'"
+    )
     rng = np.random.default_rng(seed)
     catalogue = random_sids(rng, shape, num_sids)
     write_t5(shape, folder, seed)

@@ -117,8 +117,9 @@ def test_a_call_whose_reply_is_not_read_in_time_is_reset_and_counted(front_ends:
             await until(lambda: service.count("grace_replies_unread_total") == 9)
             await until(lambda: not service.state.open_calls)
             assert await retrieve(b"")
-            # In each process, grpc.aio refers to its first and its latest call for longer.
-            await asyncio.to_thread(client.read_until, RstStreamFrame, 7)
+            # Each process's grpc.aio refers to its first and its latest calls for longer, and the
+            # call that was answered may have been another process's.
+            await asyncio.to_thread(client.read_until, RstStreamFrame, 5)
         await until(lambda: not service.state.open_calls)
         assert service.count("grace_requests_total", code="OK") == 10
         assert service.count("grace_replies_unread_total") == 9

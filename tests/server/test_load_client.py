@@ -43,7 +43,7 @@ def test_the_client_and_the_server_count_the_same_calls(
 
     failed_before = {reason: failures(reason) for reason in reasons}
     command = [sys.executable, "-m", "grace.bench.load", "--address", healthy_server.address]
-    command += ["--data", str(data), "--rate", "63", "--seconds", "2", "--out", str(out)]
+    command += ["--data", str(data), "--rate", "63", "--seconds", "1", "--out", str(out)]
     command += ["--connections", "3"]  # the requests that warm them up are good
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     result = json.loads(out.read_text())

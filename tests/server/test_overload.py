@@ -8,7 +8,7 @@ import pytest
 from grace.server.messages import STAGE_NAMES, StageName
 from support.simulated_overload import Engine, Fate, Offer, Simulation
 
-SECONDS = 5.0
+SECONDS = 3.0
 BEGUN = 1.0
 """The first second is not counted where the server must learn what the load is."""
 
@@ -49,8 +49,9 @@ def test_unpredictable_times_and_slow_replies_make_few_answers_late(
     times: int, deadline: float
 ) -> None:
     engine = Engine(noise=0.15, reply_seconds=0.005)
-    fates = Simulation(engine).run([Offer(times * engine.capacity, 0.0, SECONDS, deadline)])
-    assert goodput(fates, engine) > 0.95
+    seconds = 5.0  # what is learned at the begin must be a small part
+    fates = Simulation(engine).run([Offer(times * engine.capacity, 0.0, seconds, deadline)])
+    assert goodput(fates, engine, seconds) > 0.95
     assert late_share(fates) < 0.03
     in_vain = sum(fate.reason == "deadline_exceeded" for fate in fates)
     assert in_vain < 0.1 * sum(fate.executed for fate in fates)

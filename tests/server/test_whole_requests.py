@@ -119,7 +119,7 @@ def unknown_fields(draw: st.DrawFn, of: Descriptor) -> tuple[int, int, bytes]:
     return number, kind, varint(number << 3 | kind) + content[kind]
 
 
-@settings(max_examples=200)
+@settings(max_examples=70)
 @given(st.data())
 def test_a_field_that_we_do_not_know_is_refused_wherever_it_is(data: st.DataObject) -> None:
     tree = tree_of(FULL, REQUEST)
@@ -152,7 +152,7 @@ def test_an_unknown_field_of_the_request_itself_is_refused_with_its_id_still_rea
     assert request_id_of(message) == "r1"
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(mutated_frames([FULL]))
 def test_what_is_taken_has_the_values_that_plain_python_reads(message: bytes) -> None:
     try:

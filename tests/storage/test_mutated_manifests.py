@@ -24,7 +24,7 @@ from grace.server.server_state import ServerState
 from support.forgery import Fields, read_fields, write_fields
 from support.in_process import invoke_grace
 
-SHORT, LONG = 40, int(os.environ.get("FUZZ_EXAMPLES", "500"))
+SHORT, LONG = 12, int(os.environ.get("FUZZ_EXAMPLES", "500"))
 MOST_BYTES = 64 << 20
 """A small catalogue takes little memory, whatever its manifest says."""
 
