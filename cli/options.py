@@ -9,14 +9,16 @@ AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for
 Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
 TlsCa: TypeAlias = Annotated[
     Path | None,
-    typer.Option(help="Use TLS; PEM file of the CA that signed the server's certificate."),
+    typer.Option(help="PEM file of the CA that signed the server's certificate; turns TLS on."),
 ]
 TlsCertificate: TypeAlias = Annotated[
-    Path | None, typer.Option(help="Your certificate as PEM, for a server that asks for one.")
+    Path | None, typer.Option(help="PEM file of your certificate, for a server that requires one.")
 ]
-TlsKey: TypeAlias = Annotated[Path | None, typer.Option(help="The key of --tls-certificate.")]
+TlsKey: TypeAlias = Annotated[
+    Path | None, typer.Option(help="PEM file of the key of --tls-certificate.")
+]
 TokenFile: TypeAlias = Annotated[
-    Path | None, typer.Option(help="File with the token that the server wants.")
+    Path | None, typer.Option(help="File with a token that the server accepts.")
 ]
 Dtype: TypeAlias = Annotated[
     str, typer.Option(help="Type of the weights: float32, bfloat16 or float16.")

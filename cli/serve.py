@@ -55,7 +55,8 @@ def serve(
         settings = replace(settings, device=device)
         given.append(f"--device {device}")
     require_address_space(settings)
-    # Before gRPC is loaded, here and in relays: any caller can cause its lines, which are no JSON.
+    # Set before gRPC is loaded, here and in relays: any caller can cause its log lines, which are
+    # not in our format.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from grace.server.life_cycle import serve as run_server
 

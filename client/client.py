@@ -47,7 +47,7 @@ class RetrievalClient:
 
         address  HOST:PORT; anything else is an InputError
         tls      None: plaintext
-        token    for servers that want one; sent in plaintext without TLS
+        token    for servers that require one; without TLS, it crosses the network in plaintext
         """
         _require_host_and_port(address)
         self.address = address
@@ -87,7 +87,7 @@ class RetrievalClient:
     def is_ready(self, timeout: float = CHECK_SECONDS) -> bool:
         """Return whether the server's health is SERVING; False without a server.
 
-        It is an error if another service answers, or a server whose TLS does not fit.
+        Raise a CallError if another service answers, or if the TLS of client and server differs.
         """
         return self._why_not_ready(timeout) is None
 
@@ -101,7 +101,7 @@ class RetrievalClient:
             time.sleep(LOOK_AGAIN_SECONDS)
 
     def _why_not_ready(self, timeout: float) -> str | None:
-        """Return what to do about it, or None if the server is ready."""
+        """Return None if the server is ready, or else the remedy."""
         remedy = "see its log, or start it (grace serve)"
         try:
             request = health_pb2.HealthCheckRequest(service=SERVICE)

@@ -15,10 +15,10 @@ Options = Sequence[tuple[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """PEM files.
+    """The PEM files of a client.
 
-    ca           CAs that may have signed the server's certificate; None: the public ones of gRPC
-    certificate  this client's certificate, with its `key`, if the server wants one
+    ca           CAs that may have signed the server's certificate; None: gRPC's list of public CAs
+    certificate  this client's certificate, with its `key`, if the server requires one
     """
 
     ca: Path | None = None
@@ -28,7 +28,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """All that a client needs besides an address; a `token` is sent in plaintext without TLS."""
+    """How a client connects to an address. Without `tls`, the `token` is sent in plaintext."""
 
     tls: Tls | None = None
     token: str | None = field(default=None, repr=False)
@@ -49,7 +49,10 @@ class Access:
         if self.token is None:
             return ()
         if not (self.token.isascii() and self.token.isprintable() and " " not in self.token):
-            raise InputError("token: has characters that a header cannot have; check its file")
+            raise InputError(
+                "token: has characters that are not allowed in a header; give printable ASCII "
+                "without spaces"
+            )
         return (("authorization", f"Bearer {self.token}"),)
 
 
@@ -59,14 +62,14 @@ PLAINTEXT = Access()
 def access_of(
     ca: Path | None, certificate: Path | None, key: Path | None, token_file: Path | None
 ) -> Access:
-    """Return the access that a command's options describe; any of the first three means TLS."""
+    """Return the access that a command's options describe. Any of the first three turns TLS on."""
     given = any(path is not None for path in (ca, certificate, key))
     token = None if token_file is None else read_token(token_file)
     return Access(Tls(ca, certificate, key) if given else None, token)
 
 
 def channel_credentials(tls: Tls) -> grpc.ChannelCredentials:
-    """Read the files; an InputError names a faulty one."""
+    """Read the files; raise an InputError that names a faulty one."""
     if (tls.certificate is None) != (tls.key is None):
         given, missing = (
             ("key", "certificate") if tls.certificate is None else ("certificate", "key")
@@ -98,15 +101,15 @@ def read_token(path: Path) -> str:
 
 
 def handshake_fault(address: str, text: str, access: Access) -> str | None:
-    """Word gRPC's text if a server answers at the address, but not to connections like this one.
+    """Return why a server that listens at the address refuses connections like this one.
 
-    Return None if there seems to be no server.
+    `text` is gRPC's error. Return None if there seems to be no server.
     """
     return tls_fault(address, text) or _closed(address, text, access)
 
 
 def tls_fault(address: str, text: str) -> str | None:
-    """Return a fault that lasts until someone changes something, or None."""
+    """Return a fault that a new attempt cannot cure, or None."""
     if "certificate has expired" in text:
         return f"the certificate of {address} has expired; the server needs a new one"
     if "Hostname Verification" in text or "not in peer certificate" in text:
@@ -120,18 +123,18 @@ def tls_fault(address: str, text: str) -> str | None:
             "did (--tls-ca, or Tls(ca=...))"
         )
     if "WRONG_VERSION_NUMBER" in text:
-        return f"what answers at {address} does not speak TLS; connect without it"
+        return f"the server at {address} does not speak TLS; connect without it"
     return None
 
 
 def _closed(address: str, text: str, access: Access) -> str | None:
-    """Word the end of a connection that was made, and closed before it could be used."""
+    """Return why the server may have closed a connection before its first call, or None."""
     if not ("failed to connect" in text and ("Socket closed" in text or "reset" in text)):
         return None
     if access.tls is None:
         why = "it may speak only TLS (--tls-ca, or Tls(ca=...))"
     elif access.tls.certificate is None:
-        why = "it may want a client certificate (--tls-certificate and --tls-key, or Tls(...))"
+        why = "it may require a client certificate (--tls-certificate and --tls-key, or Tls(...))"
     else:
-        why = "it may not trust the CA of this client's certificate, or that has expired"
-    return f"what answers at {address} closed the connection: {why}"
+        why = "it may not trust the CA of this client's certificate, or the certificate has expired"
+    return f"the server at {address} closed the connection: {why}"

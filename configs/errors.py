@@ -16,13 +16,16 @@ GraceError                 the message names the thing, the value and the remedy
 
 from pathlib import Path
 
-MOST_CHARACTERS = 1000  # of a message
-MOST_OF_A_FAULT = 500  # of a file, whose name comes before it
+MOST_CHARACTERS = 1000  # in a message
+MOST_OF_A_FAULT = 500  # in the fault of a file, which follows the file's name
 
 
 def one_line(text: str, most: int = MOST_CHARACTERS) -> str:
-    """Return a fault as it is shown. It may quote a file that holds anything: what is not printable
-    is escaped, and the middle of a long text is cut, so that the thing and the remedy are kept."""
+    """Return the text as one line. It may quote a file that holds anything.
+
+    Escape what is not printable, and cut the middle of a long text, which keeps the thing and the
+    remedy.
+    """
     if not text.isprintable():
         text = "".join(
             each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
@@ -55,7 +58,7 @@ class RejectedAdsError(InputError):
 
 
 class RequestError(GraceError):
-    """`logged` is the field's path for a log, which must not have names that a caller chose."""
+    """A fault of a field. `logged` is its path for the log, without names that a caller chose."""
 
     exit_code = 2
 

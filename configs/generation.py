@@ -17,7 +17,7 @@ class BeamProfile:
     beams: Annotated[tuple[int, ...], "live beams that enter each step; the first is 1"]
     num_sids: Annotated[int, "SIDs that generation returns at most"]
     degrades_to: Annotated[
-        str | None, "a smaller profile that its requests get while the queue stays too long"
+        str | None, "the smaller profile that its requests get while the queue stays too long"
     ] = None
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class GenerationConfig:
 
     @property
     def ladders(self) -> Mapping[str, tuple[str, ...]]:
-        """Return, for each profile that degrades, the smaller ones in their order."""
+        """Return the smaller profiles, in their order, of each profile that degrades."""
         found = {name: self._ladder(name) for name in self.profiles}
         return {name: smaller for name, smaller in found.items() if smaller}
 
@@ -121,10 +121,12 @@ class GenerationConfig:
             )
 
     def _require_end(self, name: str) -> None:
-        """Check that the profiles that follow each other by `degrades_to` are not a loop."""
+        """Refuse a loop of profiles that degrade to each other."""
         seen = [name]
         while (following := self.profiles[seen[-1]].degrades_to) is not None:
             if following in seen:
                 loop = " -> ".join((*seen, following))
-                raise ConfigError(f"profiles.{name}.degrades_to: {loop} is a loop; end it")
+                raise ConfigError(
+                    f"profiles.{name}.degrades_to: {loop} is a loop; remove one degrades_to"
+                )
             seen.append(following)

@@ -1,7 +1,7 @@
-"""Files of certificates and keys, which servers and clients check in the same way.
+"""Read and check files of certificates and keys, for servers and for clients.
 
-gRPC takes whatever bytes it is given and reports nothing but failing handshakes, so their faults
-are found here. Each error is a ConfigError that names the setting, the file and the remedy.
+gRPC accepts any bytes, and then every handshake fails without a cause. So these functions find the
+faults. Each error is a ConfigError that names the setting, the file and the remedy.
 """
 
 import re
@@ -33,7 +33,7 @@ def read_pem(setting: str, path: Path) -> bytes:
 
 
 def read_certificates(setting: str, path: Path) -> bytes:
-    """Return the file's bytes, which hold at least one certificate, and none that is damaged."""
+    """Return the file's bytes. Require at least one certificate, and that all can be parsed."""
     content = read_pem(setting, path)
     try:
         found = [pem.decode("ascii") for pem in CERTIFICATE.findall(content)]
@@ -48,7 +48,7 @@ def read_certificates(setting: str, path: Path) -> bytes:
 
 
 def require_pair(section: str, certificate: Path, key: Path) -> None:
-    """Require that the key is the certificate's and has no passphrase."""
+    """Require that the key belongs to the certificate and has no passphrase."""
 
     def ask_passphrase() -> NoReturn:
         raise ConfigError(

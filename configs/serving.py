@@ -26,10 +26,12 @@ MAX_MEMO_BYTES = 1 << 50
 class TlsConfig:
     """PEM files, which the server reads again when they change."""
 
-    certificate: Annotated[Path, "the server's certificate, then those between it and its CA"]
+    certificate: Annotated[
+        Path, "the server's certificate, followed by any intermediate certificates"
+    ]
     key: Annotated[Path, "the private key of that certificate, without a passphrase"]
     client_ca: Annotated[
-        Path | None, "CAs of clients: every client must show a certificate that one of them signed"
+        Path | None, "CAs of clients; if given, every client needs a certificate from one of them"
     ] = None
 
 
@@ -41,7 +43,7 @@ class ListenConfig:
     port: Annotated[int, "0: a free port, which the log names"] = 50051
     tls: Annotated[TlsConfig | None, "without it, connections are plaintext"] = None
     token_file: Annotated[
-        Path | None, "tokens, one a line: Retrieve needs one of them; read again when it changes"
+        Path | None, "tokens, one per line; if given, every Retrieve call needs one of them"
     ] = None
     reflection: Annotated[bool, "answer gRPC reflection, which grpcurl and ghz use"] = True
     front_ends: Annotated[
@@ -57,9 +59,11 @@ class ListenConfig:
     ] = 10.0
     connection_seconds: Annotated[
         float,
-        "age at which a connection takes no new calls: its client reconnects, and loses none",
+        "age in seconds at which a connection takes no new calls, and its client reconnects",
     ] = 300.0
-    idle_seconds: Annotated[float, "seconds without a call after which a connection closes"] = 60.0
+    idle_seconds: Annotated[
+        float, "seconds without a call after which the server closes a connection"
+    ] = 60.0
 
     def __post_init__(self) -> None:
         _require_port(self.port)
@@ -103,8 +107,8 @@ class BatchingConfig:
     max_wait_ms: Annotated[float, "milliseconds that a batch may wait to fill"] = 0.0
     target_queue_ms: Annotated[
         float,
-        "once the queue has been longer than this for as long, requests that would wait longer "
-        "are refused; at least the time of two full batches",
+        "once the predicted wait has been longer than this for this long, the server refuses "
+        "requests that would wait longer; it counts as at least the time of two full batches",
     ] = 250.0
 
     def __post_init__(self) -> None:
@@ -135,10 +139,10 @@ class LimitsConfig:
         int, "calls open at once, including those whose callers do not read their replies"
     ] = 4096
     connection_calls: Annotated[
-        int, "calls of one connection at once; its further calls wait at the client"
+        int, "open calls of one connection; further ones wait at the client"
     ] = 64
     connections: Annotated[
-        int, "connections at once, for each process that holds them; further ones are closed"
+        int, "open connections of each process that holds them; the server closes further ones"
     ] = 4096
 
     def __post_init__(self) -> None:

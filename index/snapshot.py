@@ -36,9 +36,9 @@ def is_sid_space(name: str) -> bool:
 
 
 def creation_time(created_at: str) -> datetime | None:
-    """Return the moment of `created_at` in a snapshot's facts; None if it names none.
+    """Return the time that a snapshot's `created_at` names, or None if there is no such time.
 
-    A leap second names none: neither Python nor Unix time has it.
+    A leap second is none: neither Python nor Unix time has it.
     """
     if not _CREATED_AT.fullmatch(created_at) or "T24" in created_at:
         return None

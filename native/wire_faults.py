@@ -67,7 +67,7 @@ _FAULTS = (
 )
 _NOT_FINITE, _OTHER_KIND = 14, 24
 _RESERVED = 15
-"""Later faults are of names that the schema or the model declares."""
+"""Faults above this number name an attribute or input that the schema or the model declares."""
 _NO_NUMBERS = ("nan", "inf", "-inf")  # by 0 and the sign
 
 _UNKNOWN_NUMBERS = 5
@@ -90,7 +90,7 @@ def fault_of(numbers: Iterable[int], message: bytes) -> RequestError | None:
         kind=_KINDS[value] if fault == _OTHER_KIND else "",
     )
     path = _FIELDS[field].format(name=name, side=side)
-    # Only the schema's and the model's names may be logged: what a caller chose is his.
+    # The log may hold names of the schema and the model, but none that the caller chose.
     logged = path if fault > _RESERVED else _FIELDS[field].format(name="*", side="*")
     return RequestError(path, words, logged)
 

@@ -138,7 +138,7 @@ class AdminServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SetLogLevel(self, request, context):
-        """Changes which lines the log has, until the server ends or the next change.
+        """Sets the lowest level that the server logs, until the next change or its end.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

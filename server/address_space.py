@@ -1,7 +1,7 @@
-"""The address space that a server needs, compared with what its process may have.
+"""Compare the address space that a server needs with the limit of its process.
 
-It is asked before torch and gRPC are imported: their libraries abort where they get too little,
-and no code of ours can turn that into an error.
+This must run before torch and gRPC are imported. Their libraries abort if they get too little, and
+no code of ours can turn that into an error.
 """
 
 import resource
@@ -12,7 +12,7 @@ from grace.configs.errors import ConfigError
 from grace.configs.serving import ServingConfig
 
 LEAST_BYTES = 2 << 30
-"""For the libraries and the threads' stacks and heaps: 1.8 GB were measured on two cores."""
+"""The libraries and the threads' stacks and heaps: 1.8 GB on two cores."""
 
 _GIB = 1 << 30
 
@@ -26,12 +26,12 @@ def require_address_space(config: ServingConfig) -> None:
         raise ConfigError(
             f"address space: this process may have {limit / _GIB:.1f} GiB (RLIMIT_AS, `ulimit -v`) "
             f"and needs at least {needed / _GIB:.1f} GiB, {files / _GIB:.1f} of it for snapshot "
-            "and checkpoint; take the limit away, and bound its memory by a control group instead"
+            "and checkpoint; remove the limit, and bound the memory with a control group instead"
         )
 
 
 def _current_bytes(snapshots: Path) -> int:
-    """The size of the current version's arrays; 0 if the folder has none: the load says why."""
+    """Return the size of the current version's arrays, or 0: the load reports a missing one."""
     try:
         current = (snapshots / "CURRENT").read_text(encoding="ascii").strip()
     except (OSError, ValueError):

@@ -1,8 +1,8 @@
 """Every failure of a call: one table of reasons with their statuses, and the text for the caller.
 
 Only `text` and `trailers` reach a caller. The text may name a value of the caller's own request.
-It names nothing measured, so that clients can count equal texts: trailers have such numbers. The
-log must not contain values of callers, so it has `reason` and `field` only.
+Measured numbers are in the trailers, so that load tools can count equal texts together. The log
+must not contain values of callers, so it has `reason` and `field` only.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ STATUS_OF: Mapping[str, StatusCode] = {
 }
 
 SHED_REASONS = frozenset({"queue_full", "displaced", "overloaded"})
-"""Why a request of a valid call has no place in the queue."""
+"""Reasons to refuse a valid request for lack of room in the queue."""
 
 FIELD_CHARACTERS = 128
 
@@ -44,10 +44,10 @@ class ServiceError(Exception):
 
     reason         a key of STATUS_OF, which metrics, logs and trailers show
     text           what the caller reads
-    field          the path of the faulty field of the request, if the failure is about one, as the
-                   log shows it: with * for names that only the caller knows
+    field          the path of the faulty field, if there is one, as the log shows it: with * for
+                   names that the caller chose
     retry_seconds  when to try again, if that is known
-    seconds        durations for programs, by the names of their trailers, which have milliseconds
+    seconds        durations by the names of their trailers, which hold milliseconds
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class ServiceError(Exception):
 
 
 def unauthenticated() -> ServiceError:
-    text = "the server takes calls with a token that it knows: send `authorization: Bearer TOKEN`"
-    return ServiceError("unauthenticated", f"{text}, with a token of its listen.token_file")
+    text = "the call has no token that the server accepts: send `authorization: Bearer TOKEN`"
+    return ServiceError("unauthenticated", f"{text}, with a token from its listen.token_file")
 
 
 def malformed(message: str = "RetrieveRequest") -> ServiceError:
@@ -83,7 +83,7 @@ def malformed(message: str = "RetrieveRequest") -> ServiceError:
 
 
 def invalid_field(field: str, fault: str, logged: str | None = None) -> ServiceError:
-    """`logged` is the path without the caller's names, if `field` may have any."""
+    """`logged` is the field's path without names that the caller chose."""
     text = f"{_bounded(field)}: {fault}"
     return ServiceError("invalid_field", text, field if logged is None else logged)
 
@@ -109,8 +109,8 @@ def displaced(retry_seconds: float) -> ServiceError:
 
 def overloaded(retry_seconds: float) -> ServiceError:
     text = (
-        "the queue is longer than its target for too long already (batching.target_queue_ms); "
-        "try again later"
+        "the queue has been longer than batching.target_queue_ms for too long; try again after "
+        "grpc-retry-pushback-ms"
     )
     return ServiceError("overloaded", text, retry_seconds=retry_seconds)
 

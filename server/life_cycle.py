@@ -118,9 +118,9 @@ def serve(
 
 
 class EarlySignals:
-    """Notes signals that arrive before the event loop handles them, and would end the process.
+    """Note the stop signals that arrive before the event loop handles them.
 
-    SIGHUP is ignored: it asks for a look at files that are about to be read anyway.
+    Ignore SIGHUP until then: it asks the server to read files that the start reads anyway.
     """
 
     def __init__(self) -> None:

@@ -29,7 +29,7 @@ from grace.server.errors import ServiceError
 Priority: TypeAlias = Literal["NORMAL", "LOW"]
 StageName: TypeAlias = Literal["input", "features", "generate", "post"]
 PRIORITY_NAMES: tuple[Priority, ...] = get_args(Priority)
-"""The first goes first."""
+"""The priorities, in the order in which their requests start."""
 STAGE_NAMES: tuple[StageName, ...] = get_args(StageName)
 
 
@@ -67,8 +67,8 @@ class PendingRequest:
 
     arrived      time.perf_counter() when it was read, and its waiting began
     deadline     on the same clock; infinite if the caller set none
-    connection   of its call: requests of one connection share it
-    degraded_to  a smaller profile than it asked for, or empty; the scheduler sets it
+    connection   the caller's end of the call's connection
+    degraded_to  the smaller profile that replaces the requested one, or empty; set by the scheduler
     completion   the event loop's: only the front end sets it; None if no call waits, as in warm-up
     state        the scheduler's: read and written under its lock only
     batch_size   of its batch, and when the stages worked on it, for the log; the pipeline sets
@@ -87,7 +87,7 @@ class PendingRequest:
 
     @property
     def profile(self) -> str:
-        """The beam profile of its batch."""
+        """The beam profile that generates its reply."""
         return self.degraded_to or self.retrieval.profile
 
     @property

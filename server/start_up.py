@@ -29,23 +29,23 @@ from grace.server.stages.stages import Stages
 from grace.server.transport.addresses import is_loopback
 
 _MEMORY_WORDS = ("out of memory", "allocate", "ALLOC_FAILED", "bad_alloc", "start new thread")
-"""The words by which torch, CUDA, cuBLAS, numpy, C++ and Python report too little memory."""
+"""Words in the errors of torch, CUDA, cuBLAS, numpy, C++ and Python that mean too little memory."""
 
 OTHER_DESCRIPTORS = 256
-"""What a process opens besides the connections of clients: files, libraries, Admin, metrics."""
+"""The descriptors that a process needs in addition: files, libraries, Admin, metrics."""
 
 
 def require_descriptors(connections: int) -> None:
-    """Raise this process's limit of descriptors as far as it needs and may, or refuse the start.
+    """Raise this process's limit of descriptors if it is too low, or refuse the start.
 
-    Relays inherit the limit. At the limit, gRPC could not accept connections, and says so to none.
+    Relays inherit the limit. At the limit, gRPC fails to accept connections without an error.
     """
     needed = connections + OTHER_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise ConfigError(
             f"limits.connections: {connections} connections need {needed} descriptors, and this "
-            f"process may have {hard} (RLIMIT_NOFILE): raise that (ulimit -Hn, systemd's "
+            f"process may have {hard} (RLIMIT_NOFILE): raise this limit (ulimit -Hn, systemd's "
             f"LimitNOFILE, docker's --ulimit nofile), or lower limits.connections"
         )
     if soft != resource.RLIM_INFINITY and soft < needed:
@@ -88,7 +88,7 @@ def require_distinct_addresses(config: ServingConfig) -> None:
 
 
 def require_guarded_admin(config: ServingConfig) -> None:
-    """Refuse an Admin that others could reach and that asks for no certificate of theirs."""
+    """Refuse an Admin that other machines can reach without a client certificate."""
     admin = config.admin
     asks = admin.tls is not None and admin.tls.client_ca is not None
     if not asks and not is_loopback("admin", admin.host, admin.port):

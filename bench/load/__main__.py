@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.report is not None:  # its own process: this one need not import matplotlib
         report = ["-m", "grace.bench.load.report", str(options.out), "--out", str(options.report)]
         if subprocess.run([sys.executable, *report], check=False).returncode:
-            return 1  # it has printed why
+            return 1  # the report has printed the reason
     if not own["valid"]:
         print(f"error: not a valid run: {own['invalid_because']}", file=sys.stderr)
         return 1

@@ -208,7 +208,7 @@ def run_load(
 
 
 async def _connection_fault(address: str, channel: grpc.aio.Channel, access: Access) -> str:
-    """Return why the channel has no connection: a call fails with gRPC's reason at once."""
+    """Return why the channel has no connection. A call fails at once, with gRPC's reason."""
     fault = None
     method: _Method = channel.unary_unary(METHOD)
     try:

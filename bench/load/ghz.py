@@ -32,10 +32,10 @@ LATENESS_LIMIT = 0.005
 LATENESS_SHARE = 0.1
 
 REQUEST_FAULTS = ("InvalidArgument", "FailedPrecondition")
-"""Statuses with which a server refuses what a request says."""
+"""Statuses by which a server refuses the contents of a request."""
 
 GHZ_CLOSED = ("use of closed network connection", "client connection is closing")
-"""In the errors of calls that were under way when ghz closed its connections, its default end."""
+"""Texts in the errors of calls that were open when ghz closed its connections at its end."""
 
 
 def percentile(ascending: Sequence[float], percentage: float) -> float:
@@ -78,7 +78,7 @@ def invalid_because(run: LoadRun) -> str | None:
 def _fault_of_calls(
     ended: Mapping[str, int], count: int, lost: int, first: str, reasons: Mapping[str, int]
 ) -> str | None:
-    """Return why calls with these ends measure nothing, or None.
+    """Return why a run whose calls ended in these ways measures nothing, or None.
 
     ended    the calls by status, without those that the client withdrew
     lost     those that found no server or lost it
@@ -90,13 +90,13 @@ def _fault_of_calls(
     if lost:
         return (
             f"the server went away: {lost:,} of {count:,} calls found no server or lost "
-            f"it{first}; its log says why"
+            f"it{first}; its log has the cause"
         )
     if ended and set(ended) <= set(REQUEST_FAULTS):
         reason, most = max(reasons.items(), key=lambda item: item[1])
         return (
             f"the server refused every request, {most:,} of {count:,} with {reason}; give "
-            "requests that are for its catalogue and its model"
+            "requests for its catalogue and its model"
         )
     return None
 
@@ -110,7 +110,7 @@ def load_result(
 ) -> dict[str, Any]:
     """Return the result of a run whose client processes had `connections` each.
 
-    `insecure`, as ghz has it, says that these were plaintext.
+    `insecure` is ghz's name for plaintext connections.
     """
     calls = run.calls
     good = sorted(call.latency for call in calls if call.status == "OK")
@@ -303,8 +303,8 @@ def _ends_of_ghz(
     """Return the number of calls that ghz withdrew at its end, the failed ones by status, and why
     the run is not valid.
 
-    Such calls are Canceled, with which no server answers, or have the error of a connection that
-    ghz itself closed. No trailers are in the file: the text of a refusal shows that it is one.
+    A withdrawn call is Canceled, a status that no server sends, or has the error of a connection
+    that ghz itself closed. The file has no trailers, so a refusal is known by its text.
     """
     closed = Counter[str]()
     lost = 0

@@ -1,7 +1,7 @@
 """What the processes of a server hold as time passes: memory, threads and descriptors.
 
 A soak samples them. A process is flat if the line through the last three quarters of its memory
-rises no faster than a limit, and its threads and descriptors do not become more.
+rises no faster than a limit, and it has no more threads and descriptors at the end.
 """
 
 import os
@@ -20,18 +20,11 @@ SETTLED_SHARE = 0.25
 
 FLAT_MIB_PER_HOUR = 2.0
 SETTLING_MIB = 3.0
-"""What the memory of a process may still rise after that: so much an hour, and what the allocator
-keeps of a burst. So a run of minutes finds a fast leak only."""
+"""How much the memory of a settled process may still rise: a slope, and what the allocator keeps
+after a burst. So a run of minutes finds only a fast leak."""
 
 CHANCE = {"threads": 2, "descriptors": 8}
-"""How many more of them are no growth: connections come and go, more slowly on a busy machine."""
-
-_MIB = 3.0
-"""What the memory of a process may still rise after that: so much an hour, and what the allocator
-keeps of a burst. So a run of minutes finds a fast leak only."""
-
-FEW = 2
-"""How many more threads or descriptors are chance: of connections that come and go."""
+"""How far their number may rise by chance, as connections come and go."""
 
 _MIB = 1024.0  # of the kernel's kB
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -39,7 +32,11 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """memory_mib is the resident memory; cpu_seconds were used since the process began."""
+    """What a process holds.
+
+    memory_mib   resident memory
+    cpu_seconds  processor time since the process began
+    """
 
     memory_mib: float
     threads: int
@@ -67,7 +64,7 @@ def holdings_of(pid: int) -> Holdings:
             cpu_seconds=sum(map(int, times)) / _TICKS,
         )
     except (FileNotFoundError, ProcessLookupError):
-        fault = f"process {pid} ended under load; the server's log says why"
+        fault = f"process {pid} ended under load; its log has the cause"
         raise CallError("UNAVAILABLE", "", fault) from None
 
 

@@ -42,7 +42,7 @@ RATES: Mapping[str, float] = {
     "status": 0.5,
     "scrape": 0.5,
 }
-"""The kinds of work, and how many of each a second."""
+"""The kinds of work, and how often a second each begins."""
 
 _Method: TypeAlias = "grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]"
 _Work: TypeAlias = Callable[[], Awaitable[object]]
@@ -60,8 +60,12 @@ class Target:
 
 @dataclass
 class MixedLoad:
-    """Use `run`. `ends` counts how the work of each kind ended: OK, a reason of the server's, a
-    status of gRPC's, or `withdrawn` if the load gave the call up."""
+    """A load to `run` once.
+
+    rates  how often a second each kind of work begins
+    ends   counts how the work of each kind ended: OK, the server's reason, gRPC's status, or
+           `withdrawn` if the load gave up the call
+    """
 
     target: Target
     requests: Sequence[Mapping[str, Any]]
@@ -170,7 +174,7 @@ class _Kinds:
 
     @property
     def _soon(self) -> float:
-        """Seconds within which a call may or may not be answered."""
+        """Seconds that may or may not be enough for an answer."""
         return self._draw.uniform(0.001, 0.02)
 
     async def _cancelled(self) -> None:

@@ -46,10 +46,10 @@ def positive_integer(text: str) -> int:
 def add_access_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that `access_from` reads."""
     for option, means in (
-        ("--tls-ca", "use TLS; PEM file of the CA that signed the server's certificate"),
-        ("--tls-certificate", "a client certificate as PEM, for a server that asks for one"),
+        ("--tls-ca", "PEM file of the CA that signed the server's certificate; turns TLS on"),
+        ("--tls-certificate", "PEM file of a client certificate, for a server that requires one"),
         ("--tls-key", "the key of --tls-certificate"),
-        ("--token-file", "file with the token that the server wants"),
+        ("--token-file", "file with a token that the server accepts"),
     ):
         parser.add_argument(option, type=Path, help=means)
 

@@ -1,10 +1,10 @@
-"""A server offered multiples of what its engine can do, with deadlines, and its recovery.
+"""Offer a server several times the load that its engine can bear, and measure its recovery.
 
     python -m grace.bench.load.overload --out overload.json --capacity 200 --seconds 30
 
-The engine has a fixed service time (`fixed_server.py`). The server is a process, and so is each
-client, niced below it. One more client, in this process, offers a fifth of the capacity during the
-overload and after it: from its calls comes the time of recovery.
+The engine has a fixed service time (`fixed_server.py`), and every call has a deadline. Server and
+clients are processes; the clients have a lower priority. One more client, the probe, offers a
+fifth of the capacity during the overload and after it. Its calls show how long the recovery takes.
 """
 
 import os
@@ -31,14 +31,18 @@ from grace.bench.running_server import RunningServer
 PROGRAM = "python -m grace.bench.load.overload"
 FIXED_SERVER = (sys.executable, "-m", "grace.bench.load.fixed_server")
 NICE = 5
-PROBE_SHARE = 0.2  # of the capacity: the client that sees the recovery
+PROBE_SHARE = 0.2  # of the capacity
 TAIL_SECONDS = 4.0
 AT_ONCE = {"deadline_unmeetable", "overloaded", "queue_full"}
 
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """capacity  what the engine can do, in requests a second, in full batches of `batch`"""
+    """One overload.
+
+    times     the offered load, in multiples of the capacity
+    capacity  requests a second that the engine can do in full batches of `batch`
+    """
 
     times: float
     deadline_ms: float
@@ -80,7 +84,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def measure(case: Overload, folder: Path) -> Row:
-    """Run one overload against a new server and return what came of it."""
+    """Run one overload against a new server and return its result."""
     files = write_tiny_server_files(folder / f"{case.deadline_ms:g}-{case.times:g}")
     config = files.write_config(
         "overload.yaml",
@@ -92,7 +96,7 @@ def measure(case: Overload, folder: Path) -> Row:
     with RunningServer(config, files.folder / "log", command=command) as server:
         before = _executed(server)
         load = OpenLoop(case.times * case.capacity, case.seconds)
-        # Its processes take seconds to start, and the probe must not be over before.
+        # The overload's processes take seconds to start, and the probe must not end before they do.
         begins = threading.Event()
         with ThreadPoolExecutor(2, initializer=_be_nice) as pool:
             overloading = pool.submit(
@@ -163,7 +167,7 @@ def _row(case: Overload, overload: LoadRun, probe: LoadRun, executed: float) -> 
 
 
 def _recovery(calls: Sequence[Call], end: float) -> float:
-    """Return how long after the overload's end the last call was made that failed."""
+    """Return the seconds from the overload's end to the last call that failed."""
     failed = [call.intended - end for call in calls if call.status != "OK"]
     return max(0.0, *failed) if failed else 0.0
 

@@ -1,11 +1,11 @@
-"""Soaks a server of the tiny catalogue in a light mixed load, and says whether anything grows.
+"""Load a server of the tiny catalogue lightly for hours, and report whether anything grows.
 
     python -m grace.bench.load.soak --out soak.json
     python -m grace.bench.load.soak --seconds 300 --only good scrape
 
 Its table shows the memory, threads and descriptors of the server and of each of its relays. It
 exits with 1 if one of them grows, or if clients and server count different calls. `--only` loads
-with some kinds of work only, to find the one that makes something grow.
+the server with some kinds of work, to find the one that makes something grow.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from grace.server.errors import STATUS_OF
 
 PROGRAM = "python -m grace.bench.load.soak"
 EARLY_SECONDS = 300.0
-SAMPLES = 360  # of a run; not more often than a second
+SAMPLES = 360  # in a run, at most one a second
 MESSAGE_BYTES = 1 << 16
 SETTLE_SECONDS = 10.0
 
@@ -39,7 +39,7 @@ RETRIEVES = RATES.keys() - {"beyond_grpc", "health", "health_watch", "status", "
 """The kinds of work that the server counts as calls."""
 
 UNCOUNTED_ENDS = {"beyond_grpc": "ResourceExhausted"}
-"""How work that the server does not count must end, if not with OK."""
+"""The end of each kind of work that must not end with OK, though the server does not count it."""
 
 GIVEN_UP = ("hasty", "cancelled", "hanging_up")
 ENDS_GIVEN_UP = {"OK"} | {
@@ -47,16 +47,16 @@ ENDS_GIVEN_UP = {"OK"} | {
     for reason, status in STATUS_OF.items()
     if status.name in ("CANCELLED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED")
 }
-"""The kinds of calls that a client may give up, and how those may end at the server."""
+"""Calls that a client may give up, and the ways in which they may end at the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Soak:
     """A finished soak.
 
-    ends      how the work of each kind ended at the clients
-    counted   calls that the server counted: OK, and each reason
-    faults    what clients and server disagree on, and what was not closed
+    ends     how the work of each kind ended at the clients
+    counted  the calls that the server counted, by OK or reason
+    faults   the counts that differ between clients and server, and connections still open
     """
 
     samples: Sequence[Sample]
@@ -75,7 +75,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=positive, default=3600.0)
     parser.add_argument("--front-ends", type=int, default=2, help="listen.front_ends")
     parser.add_argument("--only", nargs="+", choices=list(RATES), metavar="KIND", default=[])
-    parser.add_argument("--rate", type=positive, help="events a second, instead of the usual")
+    parser.add_argument(
+        "--rate", type=positive, help="calls and other events a second, instead of the default"
+    )
     parser.add_argument("--out", type=out_file, help="result file")
     options = parser.parse_args(arguments)
     names = options.only or list(RATES)
@@ -98,7 +100,7 @@ def run_soak(
     front_ends: int,
     rates: Mapping[str, float] = RATES,
 ) -> Soak:
-    """Start a server, load it, and stop it; a server that ends meanwhile raises CallError."""
+    """Start a server, load it, and stop it. Raise CallError if the server ends under load."""
     config = files.write_config(
         f"soak{front_ends}.yaml",
         listen={"front_ends": front_ends},
@@ -141,7 +143,7 @@ def soak_report(soak: Soak) -> str:
 
 
 async def _sampled(server: int, load: MixedLoad, seconds: float) -> list[Sample]:
-    """Run the load, and sample what the processes hold from its begin until it ends."""
+    """Run the load, and meanwhile sample what the processes hold."""
     processes, begin = processes_of(server), time.monotonic()
     samples: list[Sample] = []
 
@@ -205,8 +207,8 @@ def _scraped(metrics: str) -> dict[tuple[str, str], float]:
 def count_faults(ends: Mapping[str, Mapping[str, int]], counted: Mapping[str, int]) -> list[str]:
     """Compare what clients saw with what the server counted.
 
-    A call that its client gives up may end in any way at the server, or never reach it: the server
-    may count as many more. All others must count the same on both sides.
+    A call that its client gives up may end in any way at the server, or never reach it, so the
+    server may count up to this many more. All other counts must be equal on both sides.
     """
     seen: Counter[str] = Counter()
     unknown = 0

@@ -79,9 +79,9 @@ def _load(address: str, data: Path, rate: int, options: argparse.Namespace) -> P
         print(f"ghz: {rate} calls a second for {options.seconds} s")
         done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
         if done.returncode:
-            said = done.stderr.strip().splitlines()[-1:] or ["it printed no error"]
+            shown = done.stderr.strip().splitlines()[-1:] or ["it printed no error"]
             raise InputError(
-                f"{address}: ghz ended with exit code {done.returncode}: {said[0]}; the server "
+                f"{address}: ghz ended with exit code {done.returncode}: {shown[0]}; the server "
                 "must listen there, with listen.reflection"
             )
     else:

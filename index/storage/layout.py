@@ -82,8 +82,8 @@ def require_expected(manifest: Manifest) -> dict[str, FileEntry]:
         if file not in expected:
             raise SnapshotError(
                 file,
-                "an array that this GRACE does not know: a newer one wrote it, or it does not "
-                "belong here; upgrade",
+                "an array that this GRACE does not know, from a newer GRACE or from elsewhere: "
+                "upgrade, or build the snapshot again",
             )
     for file, (dtype, shape) in expected.items():
         if file not in listed:

@@ -164,7 +164,7 @@ def _check_mode(matchers: Any) -> None:
 def _check_facts(manifest: Manifest) -> None:
     for name, good, expected in (
         ("version", version_of_name(manifest.version), "20 digits"),
-        ("created_at", creation_time(manifest.created_at), "2026-01-31T12:00:00Z or alike"),
+        ("created_at", creation_time(manifest.created_at), "a time such as 2026-01-31T12:00:00Z"),
         ("sid_space", is_sid_space(manifest.sid_space), "1 to 255 printable characters"),
     ):
         if not good:

@@ -25,7 +25,7 @@ _ADS_COLUMNS = frozenset({"ad_id", "sid", "ad_weight"})
 _MAX_VALUES = 4096
 _MAX_BLOOM_BITS = 1 << 16
 _MAX_BLOOM_HASHES = 4
-_MAX_REQUEST_VALUES = 1 << 16  # so that int32 numbers the values of a batch's users
+_MAX_REQUEST_VALUES = 1 << 16  # so that an int32 can number all values of a batch
 _MAX_HASH_SEED = (1 << 64) - 1
 
 

@@ -104,7 +104,7 @@ class UserEncoder:
 
     def read(self, messages: Sequence[bytes], size: int) -> ReadUsers:
         """The users of grace.v1.RetrieveRequest messages; empty users fill the batch up."""
-        room = sum(map(len, messages)) // 2  # a value takes two bytes of a message at least
+        room = sum(map(len, messages)) // 2  # a value takes at least two bytes of a message
         each_set = (len(self.schema.sets), size + 1)
         bitmask = np.empty((size, self.schema.words), np.uint64)
         offsets, value_offsets = np.empty(each_set, np.int32), np.empty(each_set, np.int32)

@@ -91,7 +91,7 @@ struct Rows {
   int64_t room;
 };
 
-// One set's values in the requests so far, until all requests have been read.
+// The values of one set, collected until all requests have been read.
 struct SetValues {
   std::vector<uint64_t> hashes;
   std::vector<int32_t> ids;
@@ -179,7 +179,7 @@ class Users {
     return std::vector<SetValues>(sets_.size());
   }
 
-  // Call it after the last row.
+  // Copies the collected values into the rows. Call it after the last row.
   void finish(const Rows& rows, const std::vector<SetValues>& values) const {
     uint64_t* hash = rows.hashes;
     int32_t* id = rows.value_ids;
@@ -275,7 +275,7 @@ class Users {
                   grace::wire::name_of(entry)};
     }
     const int64_t at = static_cast<int64_t>(number) * (rows.size + 1) + row;
-    // A request with a fault in a later set is read a second time, as an empty one.
+    // A request with a fault in a later set is read again, as an empty one: drop its values.
     values.hashes.resize(rows.offsets[at]);
     values.ids.resize(rows.value_offsets[at]);
     for (const Distinct::Value& value : distinct.values()) {

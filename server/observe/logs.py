@@ -43,7 +43,7 @@ def configure_logs(config: LogsConfig) -> None:
 
 
 def set_log_level(name: LogLevel) -> str:
-    """Write the lines of this level and above from now on; return the level before."""
+    """Log lines of this level and above from now on; return the previous level."""
     level = logging.getLevelNamesMapping()[name.upper()]
     root, ours = logging.getLogger(), logging.getLogger(_OURS)
     previous = logging.getLevelName(ours.level).lower()

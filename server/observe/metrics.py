@@ -89,7 +89,7 @@ class Metrics:
             self._failures.labels(error.reason).inc()
 
     def shed(self, priority: Priority) -> None:
-        """A request of this priority was refused, or lost its place, for lack of room."""
+        """Count a request that was refused, or lost its place, for lack of room."""
         self._shed[priority].inc()
 
     def batch_done(self, answered: AnsweredBatch, spans: Sequence[Span]) -> None:
@@ -116,7 +116,7 @@ class Metrics:
                 histogram.observe(value)
 
     def reply_unread(self) -> None:
-        """A call, which has ended, was reset: its caller did not read the reply in time."""
+        """Count a call that was reset because its caller did not read the reply in time."""
         self._unread.inc()
 
     def loaded(self, result: str) -> None:
@@ -124,7 +124,7 @@ class Metrics:
         self._loads.labels(result).inc()
 
     def credentials_loaded(self, setting: str, result: str) -> None:
-        """Changed files of a setting were loaded, `ok`, or could not be used, `failed`."""
+        """Count a change of a setting's files: `ok` if they are in use, or else `failed`."""
         self._credentials.labels(setting, result).inc()
 
     def certificate_expires(self, listener: str, at: float) -> None:
@@ -157,14 +157,14 @@ class Metrics:
             ["by"],
         )
         self._loads = counter("grace_snapshot_load", "Snapshots loaded, by result.", ["result"])
-        means = "Changed certificate and token files, by result; failed: the old ones stay in use."
+        means = "Changes of certificate and token files; failed: the old content stays in use."
         self._credentials = counter("grace_credentials_load", means, ["setting", "result"])
         for setting in ("listen.tls", "admin.tls", "listen.token_file"):
             for result in ("ok", "failed"):
                 self._credentials.labels(setting, result)
         means = "Answers from a smaller beam profile than the request asked for."
         self._degraded = counter("grace_degraded", means)
-        means = "Requests refused for lack of room in the queue, or displaced, by priority."
+        means = "Requests refused or displaced for lack of room in the queue, by priority."
         shed = counter("grace_shed", means, ["priority"])
         self._shed = {name: shed.labels(name) for name in PRIORITY_NAMES}
         for status in STATUS_OF.values():
@@ -221,9 +221,9 @@ class Metrics:
         gauge("grace_inflight_requests", means).set_function(lambda: state.in_flight)
         means = "When the certificate in use expires, in Unix seconds; with TLS only."
         self._expiry = gauge("grace_certificate_expiry_timestamp_seconds", means, ["listener"])
-        means = "Share by which admission exceeds its predictions, as answers came late before."
+        means = "Share that admission adds to its predictions because answers came late."
         gauge("grace_admission_margin", means).set_function(lambda: state.margin)
-        means = "1 while requests of this priority that would wait too long are shed."
+        means = "1 while the server refuses requests of this priority that would wait too long."
         shedding = gauge("grace_shedding", means, ["priority"])
         for name in PRIORITY_NAMES:
             shedding.labels(name).set_function(partial(state.sheds, name))

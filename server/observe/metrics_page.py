@@ -1,4 +1,4 @@
-"""HTTP for Prometheus and for probes, on its own threads: they never wait for the event loop.
+"""Pages for Prometheus and for probes, served by threads that never wait for the event loop.
 
 /metrics    the metrics
 /healthz    200 while the server serves, 503 otherwise; the body is its phase
@@ -32,7 +32,7 @@ _INDEX = b"""<!DOCTYPE html>
 _PATIENCE_SECONDS = 10  # with a client that is slow to ask or to read
 _MOST_CLIENTS = 8  # at once; one more makes the oldest give way
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_PAUSE_SECONDS = 0.2  # a connection that cannot be accepted is announced without end
+_PAUSE_SECONDS = 0.2  # until the next attempt: a connection that cannot be accepted stays pending
 _WARN_SECONDS = 10.0
 
 _LOG = logging.getLogger(LOGGER)
@@ -135,7 +135,7 @@ class _Page(BaseHTTPRequestHandler):
             case "/":
                 self._answer(HTTPStatus.OK, "text/html; charset=utf-8", _INDEX)
             case _:
-                self.send_error(HTTPStatus.NOT_FOUND, explain="see / for what there is")
+                self.send_error(HTTPStatus.NOT_FOUND, explain="see / for the list of pages")
 
     do_HEAD = do_GET  # noqa: N815, http.server asks for this name
 

@@ -1,11 +1,11 @@
-"""The waiting requests of one priority, in the order in which they go.
+"""The waiting requests of one priority, in the order in which they start.
 
-They go in rounds: in a round each connection has one request, and within a round the first to come
-is the first to go. So the burst of one connection does not delay another connection's single call.
-Requests of one connection keep their order. A connection without a waiting request is forgotten,
-and begins with the round of the last request that started (start-time fair queueing).
+They start in rounds. In a round each connection has one request, and the oldest goes first. So a
+burst on one connection does not delay another connection's single call. Requests of one connection
+keep their order. A connection without waiting requests is forgotten. Its next request joins the
+round of the request that started last (start-time fair queueing).
 
-Each beam profile has its own line, because a batch has one profile.
+Each beam profile has a separate list, because a batch has one profile.
 """
 
 from bisect import bisect_left, insort
@@ -18,12 +18,12 @@ from typing import TypeAlias
 from grace.server.messages import PendingRequest
 
 _Entry: TypeAlias = tuple[int, int, PendingRequest]
-"""Round, number in the order of arrival, request. No two numbers are equal."""
+"""Round, arrival number, request. Arrival numbers are unique."""
 
 
 @dataclass(slots=True)
 class _Share:
-    """The places of one connection, the oldest first."""
+    """The waiting requests of one connection, oldest first."""
 
     last_round: int = 0
     requests: dict[PendingRequest, None] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class _Share:
 class FairOrder:
     """Not thread-safe: the scheduler uses it under its lock.
 
-    A line is a sorted list: even with 65,536 places, its memory moves in microseconds.
+    Each profile's list is sorted. Even with 65,536 entries, an insertion takes microseconds.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class FairOrder:
         self._lines: dict[str, list[_Entry]] = {}
         self._entries: dict[PendingRequest, _Entry] = {}
         self._shares: dict[str, _Share] = {}
-        # Connections by their number of places, so that the one with most is found at once.
+        # Connections by their number of waiting requests, to find the one with the most at once.
         self._with_places: defaultdict[int, dict[str, None]] = defaultdict(dict)
         self._most = 0
 
@@ -61,7 +61,7 @@ class FairOrder:
         self._most = max(self._most, len(share.requests))
 
     def start(self, request: PendingRequest) -> None:
-        """Remove a request whose batch begins: the rounds go on."""
+        """Remove a request whose batch starts, and advance to its round."""
         self._round = max(self._round, self._entries[request][0])
         self.remove(request)
 
@@ -88,7 +88,7 @@ class FairOrder:
         return {profile: bisect_left(line, end) for profile, line in self._lines.items()}
 
     def first(self, most: int) -> list[PendingRequest]:
-        """Return the first request and those of its profile that follow it."""
+        """Return up to N requests of one profile, from the first of all on."""
         line = min(filter(None, self._lines.values()), key=_head)
         return [request for _, _, request in islice(line, most)]
 

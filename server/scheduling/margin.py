@@ -1,9 +1,9 @@
-"""When an answer must be ready, and by how much admission exceeds its predictions for that.
+"""When an answer must be ready, and the margin that admission adds to predictions.
 
-The margin follows the share of requests whose promise was broken: they were admitted, and then
-their answer came too late, or they left the queue because it would have. So it covers what no
-prediction sees, such as gaps between stages. It counts at admission only: counted again when a
-batch forms, each rise would break more promises.
+The margin follows the share of broken promises: requests that were admitted, and whose answers
+then came too late, or that left the queue because they would have. So it covers delays that no
+prediction includes, such as gaps between stages. It counts only at admission. If it also counted
+when a batch forms, each rise would break more promises.
 """
 
 import math
@@ -13,29 +13,29 @@ from time import perf_counter
 from grace.server.messages import PendingRequest, RequestState
 
 RETURN_SHARE = 0.05
-"""The share of the time that a caller allows which is kept for the reply's way back: the event
-loop, gRPC and the network. gRPC also rounds timeouts up, by as much as one percent."""
+"""The share of a caller's timeout that is kept for the reply's way back: the event loop, gRPC and
+the network. gRPC also rounds timeouts up, by as much as one percent."""
 
 GONE_SHARE = 0.1
-"""The same of a caller who has gone. Its clock runs ahead of the server's, by the time that the
-request was on its way. A caller who cancels earlier has another reason than its deadline."""
+"""The share for a caller that has cancelled. Its timeout began before the server's, by the time
+that the request took to arrive. A caller that cancels earlier did not do so for its deadline."""
 
 HOLD_SHARE = 0.1
-"""The same while a batch is held back to fill: the thread that waits for it may wake late."""
+"""The share while a batch is held back to fill: the waiting thread may wake late."""
 
 TARGET_SHARE = 0.01
-"""The share of broken promises at which the margin stays as it is."""
+"""The share of broken promises at which the margin does not change."""
 
 GAIN = 0.25
-"""A batch that is late as a whole raises the margin by so much; one in time lowers it by a
-hundredth of that."""
+"""The rise of the margin after a batch whose answers are all late. After a batch in time it falls
+by a hundredth of that."""
 
 MAX_MARGIN = 0.35
-"""Callers who allow a third more than is predicted are never refused by the margin. A larger one
-would leave too few requests to fill batches where deadlines are about three batches long."""
+"""The margin never refuses a caller that allows 35 % more than the prediction. A larger one would
+leave too few requests to fill batches, if deadlines are about three batches long."""
 
 HALF_LIFE = 10.0
-"""Seconds. A margin that refuses every request is never lowered by one in time."""
+"""Seconds in which the margin halves, even if it refuses every request and sees no answer."""
 
 
 class Margin:
@@ -48,7 +48,7 @@ class Margin:
 
     @property
     def share(self) -> float:
-        """The margin now, as a share of what is predicted."""
+        """The margin now, as a share of the prediction."""
         if not self._share:
             return 0.0
         return self._share * math.exp2((self._at - self._clock()) / HALF_LIFE)

@@ -63,7 +63,7 @@ class Outcomes(Protocol):
 
 
 class _Taken(Protocol):
-    """What a stage's thread takes to work on."""
+    """The work that a stage's thread takes."""
 
     @property
     def requests(self) -> Sequence[PendingRequest]: ...
@@ -236,7 +236,7 @@ class Pipeline:
                     while (taken := take()) is not None:
                         requests = taken.requests
                         work(taken)
-                        # Memory is not held while the thread waits for the next one.
+                        # A thread that waits for work must not hold the memory of the last.
                         del taken
                         requests = ()
             except BaseException as error:  # noqa: BLE001, whatever ends a stage ends the service

@@ -1,24 +1,24 @@
-"""When the queue of a priority has been too long for too long: first degrade, then shed.
+"""Decide when a queue has been too long for too long: the server then degrades, and later sheds.
 
-The queue's time is the predicted time that a new request would wait in it. What counts is the time
-right after a batch has left, as in CoDel: a burst that the engine works off is no overload, a queue
-that stays is one. While requests are shed, those that would wait longer than the target are
-refused. So the queue stays near its target, whatever is offered: enough to keep the engine busy.
+The length of a queue is the time that a new request is predicted to wait. It counts right after a
+batch has left, as in CoDel, because only a queue that stays is an overload, not a burst that the
+engine works off. While the server sheds, it refuses requests that would wait longer than the
+target. So the queue stays near its target under any load, which keeps the engine busy.
 """
 
 import math
 from dataclasses import dataclass
 
 DEGRADE_AT = 0.5
-"""The share of the target, and of the interval, beyond which requests get a smaller profile."""
+"""The share of target and interval beyond which requests get a smaller profile."""
 
 CALM_SECONDS = 1.0
-"""How long the queue must be empty after each batch until a larger profile is tried again."""
+"""How long every batch must empty the queue before a larger profile is tried again."""
 
 
 @dataclass(slots=True)
 class _Lasting:
-    """Since when something holds without a break."""
+    """The time since which a condition has held without a break."""
 
     since: float = math.inf
 
@@ -32,9 +32,9 @@ class _Lasting:
 class Pressure:
     """Not thread-safe: the scheduler uses it under its lock, with one for each priority.
 
-    interval  seconds for which the queue must be too long; shedding ends if none was shed for so
-              long
-    rungs     how many smaller profiles there are at most
+    interval  seconds for which the queue must be too long; shedding ends after an interval in which
+              no request was shed
+    rungs     the largest number of smaller profiles that any profile has
     """
 
     def __init__(self, interval: float, rungs: int) -> None:
@@ -45,7 +45,7 @@ class Pressure:
         self._too_long, self._crowded, self._calm = _Lasting(), _Lasting(), _Lasting()
 
     def note(self, now: float, seconds: float, target: float) -> None:
-        """A batch has left; the rest of the queue takes so many seconds."""
+        """Note the length of the queue, in seconds, right after a batch has left."""
         self._too_long.note(now, holds=seconds > target)
         if now - self._too_long.since >= self._interval:
             self._sheds_until = now + self._interval
@@ -57,7 +57,7 @@ class Pressure:
             self._crowded.since = now
 
     def rung(self, now: float) -> int:
-        """Return how many profiles smaller than asked for a request gets."""
+        """Return by how many steps a request's profile is degraded."""
         self._lower_rung(now)
         return self._rung
 
@@ -65,7 +65,7 @@ class Pressure:
         return now < self._sheds_until
 
     def shed(self, now: float) -> None:
-        """A request was shed: go on, unless none is for an interval."""
+        """Note that a request was shed, which prolongs shedding by an interval."""
         self._sheds_until = now + self._interval
 
     def _lower_rung(self, now: float) -> None:

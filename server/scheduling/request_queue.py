@@ -4,8 +4,8 @@ NORMAL requests go before LOW ones; `fair_order.py` says which one of a priority
 request that finds the queue full may take the place of another one:
 
     a NORMAL request displaces a LOW one
-    else a request displaces one of its priority, if another connection holds at least two more
-    places than its own does
+    otherwise, a request displaces one of its priority, if another connection holds at least two
+    more places than its own
 
 The displaced request is the youngest one of the connection that holds most places.
 """

@@ -42,7 +42,7 @@ from grace.server.scheduling.request_queue import RequestQueue
 from grace.server.scheduling.under_way import BatchesUnderWay, BatchUnderWay, Place
 
 BATCHES_OF_QUEUE = 2
-"""Full batches that may always wait, or a slow engine would idle between them."""
+"""The full batches that may always wait, so that a slow engine does not idle between them."""
 
 NO_LADDERS: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
@@ -52,7 +52,7 @@ class Departure:
     """What leaves the queue at one moment.
 
     batch     requests that start together; None if only failed ones leave
-    failures  of requests that are too late, or that others displaced
+    failures  the requests that are too late or were displaced
     """
 
     batch: BatchUnderWay | None
@@ -72,7 +72,7 @@ class Scheduler:
         clock: Callable[[], float] = perf_counter,
         ladders: Mapping[str, tuple[str, ...]] = NO_LADDERS,
     ) -> None:
-        """`ladders` has the smaller profiles, in their order, of each one that degrades."""
+        """`ladders` has the smaller profiles, in their order, of each profile that degrades."""
         self._places = config.max_waiting
         self._max_wait = config.max_wait_ms / 1000
         self._buckets = buckets
@@ -86,7 +86,8 @@ class Scheduler:
         self._target = config.target_queue_ms / 1000
         rungs = max(map(len, ladders.values()), default=0)
         self._pressure = {name: Pressure(self._target, rungs) for name in PRIORITY_NAMES}
-        self._in_vain = 0  # NORMAL requests that have left too late to start since a batch ended
+        # NORMAL requests that left the queue, too late to start, since a batch ended.
+        self._in_vain = 0
         self._in_flight = 0
         self._closed = False
         self._abandoned = False
@@ -105,7 +106,7 @@ class Scheduler:
 
     @property
     def margin(self) -> float:
-        """By what share of the predicted time a request must have more."""
+        """The share of the predicted time that a request must have in addition."""
         with self._changed:
             return self._margin.share
 
@@ -271,7 +272,7 @@ class Scheduler:
             raise overloaded(self._seconds_of_queue())
 
     def _require_time(self, request: PendingRequest, before: dict[str, int], now: float) -> None:
-        """Refuse a request that would be late after these ones, N of each profile."""
+        """Refuse a request that would be late, with N requests of each profile before it."""
         left, margin = request.deadline - now, 1 + self._margin.share
         if math.isinf(left):
             return
@@ -287,19 +288,19 @@ class Scheduler:
             raise unmeetable(left, margin * backlog.then(own).after)
 
     def _target_of(self, profile: str) -> float:
-        """Return the seconds of queue that are not too long."""
+        """Return the longest wait, in seconds, that is not too long."""
         full = self._predictions.predict(profile, self._buckets[-1]).total
         return max(self._target, BATCHES_OF_QUEUE * full)
 
     def _note_pressure(self, profile: str, now: float) -> None:
-        """A batch has just left the queue."""
+        """Note how long the queue is, right after a batch of this profile has left it."""
         target = self._target_of(profile)
         for priority, pressure in self._pressure.items():
             rest = self._with_waiting(Backlog(), self._queue.counts(priority))
             pressure.note(now, rest.after, target)
 
     def _note_late(self, batch: BatchUnderWay) -> None:
-        """Learn how many of a batch, and of those that left the queue since, are too late."""
+        """Learn how many of a batch, and of those that left the queue since the last, are late."""
         now = self._clock()
         late = sum(is_late(each, now) for each in batch.requests)
         in_vain, self._in_vain = self._in_vain, 0

@@ -47,7 +47,7 @@ class ReplyHeads:
     ignored       names, of each
     timings       uint32 [n, 5]   the fields of grace.v1.Timings
     include_sids  of each: whether its SIDs are returned as well
-    degraded      of each: whether the profile is smaller than the one that it asked for
+    degraded      of each request: whether its profile is smaller than the one that it asked for
     """
 
     rows: npt.NDArray[np.int32]

@@ -34,7 +34,7 @@ def fault_of(error: OSError | UnicodeError) -> str:
 
 
 def is_loopback(section: str, host: str, port: int) -> bool:
-    """Return whether only this machine can reach it: a name's every address must be on loopback."""
+    """Return whether only this machine can reach the host: all its addresses are on loopback."""
     places = _places(section, host, port)
     return all(ip_address(where[0]).is_loopback for _, _, _, where in places)
 

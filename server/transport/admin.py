@@ -76,7 +76,7 @@ class Admin:
             return await _fail(invalid_field("level", fault), context)
         previous = set_log_level(cast("LogLevel", level))
         fields = {"event": "log_level", "level_now": level, "level_before": previous}
-        _LOG.error("log_level", extra=fields)  # an error, so that every level has it
+        _LOG.error("log_level", extra=fields)  # an error, so that no level hides it
         return SetLogLevelResponse(previous=previous).SerializeToString()
 
     def _status(self) -> GetStatusResponse:

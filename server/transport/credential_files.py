@@ -1,6 +1,7 @@
-"""Files with certificates or tokens, which the server reads again when they change.
+"""Files of certificates or tokens, which the server reads again when they change.
 
-What they hold is read and checked as a whole. If it cannot be used, the last one that could stays.
+It reads and checks the files of one credential together. If they cannot be used, the last usable
+credential stays.
 """
 
 import threading
@@ -17,11 +18,11 @@ _State: TypeAlias = tuple[int, int, int] | None
 
 
 def ignore(fault: ConfigError | None) -> None:
-    """Report to no one."""
+    """Drop the report."""
 
 
 class CredentialFiles(Generic[Credential]):
-    """A credential, and the files that it comes from. Any thread may call the methods.
+    """A credential and its files. Any thread may call the methods.
 
     read    reads the files; raises a ConfigError if they cannot be used
     report  called after each change, with the fault of the new files, or None if they are in use
@@ -43,7 +44,7 @@ class CredentialFiles(Generic[Credential]):
 
     @property
     def latest(self) -> Credential:
-        """The credential as last read, without a look at the files."""
+        """The credential in use, without a check of the files."""
         return self._credential
 
     def look(self) -> Credential:
@@ -61,7 +62,7 @@ class CredentialFiles(Generic[Credential]):
         except ConfigError as error:
             fault = error
         if self._states() != states:
-            return  # they are still being written: the next look decides
+            return  # they are still being written: the next check decides
         self._credential, self._seen = credential, states
         self._report(fault)
 

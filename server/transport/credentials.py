@@ -1,4 +1,4 @@
-"""All certificates and tokens of a server: read at the start, and followed while it runs."""
+"""Read all certificates and tokens of a server at the start, and follow them while it runs."""
 
 import asyncio
 import logging
@@ -20,10 +20,10 @@ _LOG = logging.getLogger(LOGGER)
 
 
 class Credentials:
-    """Each is None if the configuration does not have it.
+    """The credentials of a server. Each is None if the configuration does not have it.
 
-    listen, admin  certificates of these listeners
-    tokens         those that Retrieve needs
+    listen, admin  the certificates of these listeners
+    tokens         the tokens that Retrieve accepts
     """
 
     def __init__(self, config: ServingConfig, metrics: Metrics) -> None:
@@ -35,17 +35,17 @@ class Credentials:
         self.tokens: CredentialFiles[Tokens] | None = None
         if config.listen.token_file is not None:
             self.tokens = self._tokens(config)
-        self._notice()
+        self._check_expiry()
 
     def look(self) -> None:
-        """Read what has changed, log and count it, and set the metrics."""
+        """Read changed files, log and count the changes, and set the metrics."""
         for files in (self.listen, self.admin, self.tokens):
             if files is not None:
                 files.look()
-        self._notice()
+        self._check_expiry()
 
     async def watch(self) -> None:
-        """Look every second until cancelled, off the event loop: a file may be on a network."""
+        """Check the files every second, on another thread: they may be on a network."""
         while self.listen or self.admin or self.tokens:
             await asyncio.sleep(LOOK_SECONDS)
             await asyncio.to_thread(self.look)
@@ -70,13 +70,15 @@ class Credentials:
     def _changed(self, setting: str, fault: ConfigError | None) -> None:
         self._metrics.credentials_loaded(setting, "ok" if fault is None else "failed")
         if fault is None:
-            _LOG.info("credentials_loaded", extra={"event": "credentials_loaded", "of": setting})
+            _LOG.info(
+                "credentials_loaded", extra={"event": "credentials_loaded", "setting": setting}
+            )
         else:
-            facts = {"event": "credentials_refused", "of": setting, "fault": str(fault)}
+            facts = {"event": "credentials_refused", "setting": setting, "fault": str(fault)}
             _LOG.error("credentials_refused", extra=facts)
 
-    def _notice(self) -> None:
-        """Set when the certificates in use expire, and warn once of each that has expired."""
+    def _check_expiry(self) -> None:
+        """Set the metric of each certificate in use, and warn once of each that has expired."""
         for listener, files in (("listen", self.listen), ("admin", self.admin)):
             if files is None:
                 continue
@@ -84,5 +86,5 @@ class Credentials:
             self._metrics.certificate_expires(listener, expires)
             if expires <= time.time() and (listener, expires) not in self._warned:
                 self._warned.add((listener, expires))
-                facts = {"event": "certificate_expired", "of": f"{listener}.tls"}
+                facts = {"event": "certificate_expired", "setting": f"{listener}.tls"}
                 _LOG.warning("certificate_expired", extra=facts)

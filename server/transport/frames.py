@@ -26,8 +26,8 @@ class Kind(IntEnum):
     """The kinds of frames, with their meanings and bodies.
 
     from a relay:  CALL     a new call: a RelayedMessage, packed
-                   ENDED    gRPC has finished the call: it sent the reply, the caller has gone, or
-                            the caller did not read the reply in time: a byte, 1 if so
+                   ENDED    gRPC has finished the call: it sent the reply, or the caller has gone
+                            or did not read the reply in time. A byte, 1 in this last case
                    DONE     the relay carried out the order: its fault, or empty
                    LOG      a line for the log: {level, ...}
                    PONG     the answer to a PING
@@ -50,7 +50,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RelayedMessage:
-    """A call's message, and what its relay knows of the call.
+    """A call's message and its context, from a relay.
 
     arrived        when it came in, by `time.perf_counter()`
     deadline       on the same clock, or infinity
@@ -112,7 +112,7 @@ class Link:
         self.send(kind, number, json.dumps(facts).encode())
 
     async def close(self) -> None:
-        """Send the rest, if the other end reads it in time, and close."""
+        """Send the rest, and close; abort if the other end does not read it in time."""
         self._writer.close()
         try:
             async with asyncio.timeout(_FLUSH_SECONDS):

@@ -58,9 +58,9 @@ _LOG = logging.getLogger(LOGGER)
 class Call:
     """One call; its times are by `perf_counter`.
 
-    connection     the caller's end of the connection: every call of one connection has the same
-    authorization  its header of this name, which is not logged; empty if there are no tokens
-    stranger       it has no token that the server knows: it is refused, and its message is not read
+    connection     the caller's end of the connection, which names the connection
+    authorization  the call's header of this name, never logged; empty if the server needs no token
+    untrusted      it has no accepted token: it is refused, and its message is not read
     surplus        it is one too many: it is refused, and its message is not read
     request        None until the message has been read
     """
@@ -70,7 +70,7 @@ class Call:
     deadline: float
     connection: str
     authorization: str = field(default="", repr=False)
-    stranger: bool = False
+    untrusted: bool = False
     surplus: bool = False
     request: PendingRequest | None = None
 
@@ -107,7 +107,7 @@ class FrontEnd:
             await asyncio.sleep(min(end, self._latest + seconds) - now)
 
     async def until_idle(self) -> None:
-        """Wait until every call has ended: its reply was sent, or was not read in time."""
+        """Wait until every call has ended: its reply was sent, or it was reset."""
         await self._idle.wait()
 
     async def retrieve(self, message: bytes, context: GrpcContext) -> bytes:
@@ -129,14 +129,15 @@ class FrontEnd:
         context.add_done_callback(partial(self._closed, call.connection))
         call.surplus = self._state.open_calls > self._limits.open_calls
         tokens = self._tokens
-        call.stranger = tokens is not None and not tokens.latest.allow(call.authorization)
+        call.untrusted = tokens is not None and not tokens.latest.allow(call.authorization)
 
     async def answer(self, call: Call, context: Context) -> bytes:
         """Return the reply, or await `context.abort`. Cancel this when the caller has gone."""
         try:
             reply = await self._reply(call)
         except ServiceError as error:
-            failure = error.with_traceback(None)  # which would keep this frame, and so the error
+            # The traceback would keep this frame, and the frame the error.
+            failure = error.with_traceback(None)
         except asyncio.CancelledError:
             self._withdrawn(call)
             raise
@@ -159,7 +160,7 @@ class FrontEnd:
 
     async def _reply(self, call: Call) -> bytes:
         state = self._state
-        if call.stranger:
+        if call.untrusted:
             raise unauthenticated()
         if call.surplus:
             most = f"{self._limits.open_calls} calls are open, and no more may (limits.open_calls)"
@@ -196,7 +197,7 @@ class FrontEnd:
         if error is not None and error.reason in SHED_REASONS:
             assert call.request is not None
             self._metrics.shed(call.request.retrieval.priority)
-        # Its caller is referred to the log.
+        # The text of such a failure refers its caller to the log.
         internal_fault = error is not None and error.code is StatusCode.INTERNAL
         if self._log_requests or internal_fault:
             _log_end(call, _request_id(call, self._limits), now - call.arrived, error)
@@ -209,8 +210,8 @@ class FrontEnd:
             self._idle.set()
 
     def _reply_unread(self, connection: str) -> None:
-        """Count it. Log the first ones at once, and those that follow together: a client that
-        reads nothing could fill the log."""
+        """Count a reset call. Log the first ones at once, and those that follow together: a client
+        that reads nothing could fill the log."""
         self._metrics.reply_unread()
         if not self._unread:
             now = self._loop.time()
@@ -273,7 +274,7 @@ def _request_id(call: Call, limits: LimitsConfig) -> str | None:
     """Return the request id, also of a refused call if its message can be read."""
     if call.request is not None:
         return call.request.retrieval.request_id
-    if call.stranger or call.surplus or len(call.message) > limits.message_bytes:
+    if call.untrusted or call.surplus or len(call.message) > limits.message_bytes:
         return None
     request_id = request_id_of(call.message)
     return None if request_id is None else request_id[: limits.request_id_bytes]

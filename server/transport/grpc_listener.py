@@ -20,7 +20,7 @@ Trailers: TypeAlias = tuple[tuple[str, str], ...]
 
 
 class Context(Protocol):
-    """What a call needs of gRPC, wherever its gRPC runs.
+    """What a call needs from gRPC, in this process or in a relay.
 
     unread  whether the call was ended because its caller did not read the reply in time
     """
@@ -56,12 +56,12 @@ class GrpcContext:
         return next((str(value) for name, value in headers if name == "authorization"), "")
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        # gRPC's own callbacks would make the call part of a cycle, which only a collection frees.
+        # A callback of gRPC's would put the call into a cycle, freed only by a garbage collection.
         assert self._task is not None
         self._task.add_done_callback(lambda _: callback(self))
 
     def replies(self) -> None:
-        """Give the caller its time to read the reply, from now on."""
+        """Start the time that the caller has to read the reply."""
         assert self._task is not None
         end_after(self._reply_seconds, self._task, self._give_up)
 
@@ -129,7 +129,7 @@ class GrpcListener:
                 credentials = server_credentials(certificate)
                 bound = self._server.add_secure_port(address(host, port), credentials)
         except RuntimeError:  # its text only points to gRPC's log
-            if certificate is not None:  # the address itself is free
+            if certificate is not None:  # the address is free, so the certificate is at fault
                 raise ConfigError(
                     f"{section}.tls: gRPC cannot use this certificate; give one with an RSA, an "
                     "ECDSA (P-256, P-384, P-521) or an Ed25519 key"
@@ -150,13 +150,16 @@ class GrpcListener:
     async def close(self, seconds: float | None = None) -> None:
         """Take no new calls and give the others some time. A later call may shorten it."""
         async with self._changing:
-            pass  # so it does not start now
+            pass  # wait until a start has ended
         await self._server.stop(seconds)
 
 
 def _answering(method: Method, reply_seconds: float) -> Callable[[bytes, Any], Any]:
-    """Return the method as gRPC calls it. It ends calls whose replies are not read in time, and
-    calls that it aborts are freed at once, not by a collection."""
+    """Return the method as gRPC calls it.
+
+    It ends calls whose replies are not read in time. It frees the calls that it aborts at once,
+    without a garbage collection.
+    """
 
     async def answer(message: bytes, context: Any) -> bytes:
         call = GrpcContext(context, reply_seconds)

@@ -1,7 +1,7 @@
 """gRPC's health service, v1: Check, List and Watch.
 
-It replaces grpcio's servicer, in which one watcher that does not read its stream keeps the status
-of its service from changing for everybody, and which has no List.
+It replaces grpcio's servicer, which has no List. There, one watcher that does not read its stream
+also blocks changes of the status for all callers.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ class _Context(Protocol):
 
 
 class Health:
-    """Says NOT_SERVING of each service until `set`. Belongs to the event loop."""
+    """Reports NOT_SERVING for each service until `set`. Belongs to the event loop."""
 
     def __init__(self, services: Sequence[str]) -> None:
         self._services = (EVERYTHING, *services)
@@ -77,8 +77,10 @@ class Health:
 
 
 async def _service(message: bytes, context: _Context) -> str:
-    """Return the service that the message names. If gRPC parsed it, then it would log an error for
-    every call whose bytes are no such message."""
+    """Return the service that the message names.
+
+    If gRPC parsed the message, it would log an error for every call with faulty bytes.
+    """
     try:
         service: str = HealthCheckRequest.FromString(message).service
     except DecodeError:

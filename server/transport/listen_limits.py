@@ -1,7 +1,7 @@
-"""What a gRPC listener allows its clients, and how gRPC's core spells it.
+"""The limits of a gRPC listener, and the options of gRPC's core that set them.
 
-gRPC's core refuses by itself what goes beyond its own limits, uncounted and without a reason. So
-those are set above what the front end allows, which refuses with a reason.
+Beyond these options, gRPC's core refuses calls without a reason or a count. So they are above the
+limits of the front end, which refuses calls with a reason and counts them.
 """
 
 from dataclasses import dataclass
@@ -16,17 +16,17 @@ OVERSIZE = 4
 larger ones."""
 
 KEEPALIVE_SECONDS, KEEPALIVE_TIMEOUT_SECONDS = 30.0, 20.0
-"""A client with open calls that does not answer a PING has gone, or reads nothing at all."""
+"""A client with open calls that answers no PING has gone, or reads nothing at all."""
 
 MIN_PING_SECONDS = 10.0
-"""A client that sends PINGs more often, without calls, loses its connection. gRPC's default, five
-minutes, would hit proxies that check their connections."""
+"""A client that sends PINGs more often, without calls, loses its connection. gRPC's default of five
+minutes would close the connections of proxies that check them."""
 
 HANDSHAKE_SECONDS = 10.0
 
 PENDING = 4
 """Calls that gRPC may hold for the event loop, in multiples of `limits.open_calls`. Their memory
-must have a bound, and a burst of several times what may be open must come through to be refused."""
+needs a bound, but bursts beyond the open calls must reach the front end, which refuses them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +34,15 @@ class ListenLimits:
     """The limits of a listener; those of connections hold for each process.
 
     receive_bytes  the largest message
-    calls          calls of one connection at once; its further calls wait at the client
+    calls          open calls of one connection; further ones wait at the client
     pending        calls that the event loop has not seen yet
-    connections    at once; further ones are closed
+    connections    open connections; further ones are closed
     age_seconds    the age at which a connection takes no new calls, so that its client reconnects
     grace_seconds  for the calls of a connection of that age to end
     idle_seconds   the time without calls after which a connection closes
     reply_seconds  for a client to read a reply
     reflection     whether it answers gRPC reflection
-    tokens         whether calls of the service must show one
+    tokens         whether calls of the service need a token
     """
 
     receive_bytes: int
@@ -78,8 +78,8 @@ class ListenLimits:
             ("grpc.max_receive_message_length", self.receive_bytes),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_concurrent_streams", self.calls),
-            # It would refuse calls of a client that keeps to its streams: a call that has ended
-            # counts until the event loop has dropped it.
+            # Off: it counts a call that has ended until the event loop drops it, so it would
+            # refuse calls of clients that keep to the limit of streams.
             ("grpc.http.overload_protection", 0),
             ("grpc.server.max_pending_requests", self.pending),
             ("grpc.server.max_pending_requests_hard_limit", self.pending),

@@ -23,7 +23,7 @@ from grace.server.transport.relays import Relays
 ADMIN_CONNECTIONS = 64
 
 QUIET_SECONDS = 2.0
-"""The most time that a server which closes waits for clients to stop calling."""
+"""How long a server that closes waits at most for its clients to stop calling."""
 
 _LOG = logging.getLogger(LOGGER)
 
@@ -40,8 +40,8 @@ class Addresses:
 class Listeners:
     """
     died            called if gRPC, here or in a relay, ends unasked
-    settle_seconds  for calls on their way here to come in and be refused, and once more, after the
-                    last call has ended, until streams of watchers, which never end, are cut
+    settle_seconds  the time for calls that are on their way to come in and be refused; after the
+                    last call has ended, also the time until the endless streams of watchers are cut
     """
 
     def __init__(
@@ -102,8 +102,8 @@ class Listeners:
 
     async def finish_calls(self, seconds: float) -> bool:
         """Serve no new calls and give the others some time. Whether all ended within it."""
-        # The front end refuses what is on its way here, with a reason. gRPC, once it is closing,
-        # ends calls that the event loop has not seen yet as cancelled.
+        # The front end refuses calls that are on their way, with a reason. Once gRPC is closing, it
+        # cancels calls that the event loop has not seen yet.
         await asyncio.sleep(self._settle_seconds)
         await self._front_end.until_quiet(self._settle_seconds, QUIET_SECONDS)
         closing = asyncio.create_task(self._clients.close(seconds + self._settle_seconds))

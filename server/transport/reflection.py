@@ -1,7 +1,7 @@
-"""gRPC's reflection, v1 and v1alpha: from it grpcurl and ghz learn services and messages.
+"""gRPC's reflection, v1 and v1alpha, from which grpcurl and ghz learn services and messages.
 
-The two versions have the same messages under two names. Clients ask for v1 first, and grpcio has
-v1alpha only.
+The two versions have equal messages under two names. Clients ask for v1 first, but grpcio has only
+v1alpha.
 """
 
 from collections.abc import Sequence
@@ -34,8 +34,10 @@ def reflection_handlers(services: Sequence[ServiceDescriptor]) -> tuple[Any, ...
 
 
 def _question(message: bytes) -> reflection_pb2.ServerReflectionRequest:
-    """Parse a request. Bytes that are none become an empty one, whose reply is an error: if this
-    raised, gRPC would log an error for every such call."""
+    """Parse a request; make faulty bytes an empty one, whose reply is an error.
+
+    If this raised, gRPC would log an error for every such call.
+    """
     try:
         return reflection_pb2.ServerReflectionRequest.FromString(message)
     except DecodeError:

@@ -35,7 +35,7 @@ from grace.server.transport.listen_limits import ListenLimits
 from grace.server.transport.tls import certificate_files
 
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Signals to all processes of a server are meant for the server, which ends its relays itself."""
+"""Signals that a relay ignores: the server handles them, and ends its relays itself."""
 
 _DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
@@ -123,7 +123,7 @@ class Relay:
         self._link.send(Kind.DONE, number, fault.encode())
 
     async def _listen(self, section: str, host: str, port: int, tls: Sequence[str] | None) -> None:
-        """`tls` are the paths of a TlsConfig; the server reports on them."""
+        """`tls` has the paths of a TlsConfig. The server logs their changes."""
         files = None
         if tls is not None:
             files = certificate_files(f"{section}.tls", TlsConfig(*map(Path, tls)))

@@ -35,11 +35,11 @@ REAP_SECONDS = 5.0
 """How long a process may take to end once its end of the link is closed."""
 
 HEALTH_SECONDS = 2.0
-"""How long a change of health waits for the processes: one may hang."""
+"""How long a change of health waits for relays, one of which may hang."""
 
 MISSED_BEATS = 15
-"""The unanswered beats after which a relay is killed. A machine that is short of processors may
-keep one waiting for seconds, and killing it ends the server."""
+"""The unanswered beats after which a relay is killed, which ends the server. On a busy machine, a
+relay may wait seconds for a processor."""
 
 _LOG = logging.getLogger(LOGGER)
 
@@ -51,7 +51,7 @@ class Relays:
     died           called if a relay ends unasked
     start_seconds  for all relays to listen
     late_seconds   how much later than asked a relay may end before it is killed
-    beat_seconds   between two heartbeats
+    beat_seconds   the time between two heartbeats
     program        the interpreter's arguments for a relay
     """
 
@@ -150,12 +150,14 @@ class _Relay:
         return done.result() if done.done() else self._end.result()
 
     def watch(self, beat_seconds: float) -> None:
-        """Kill the process from now on if its event loop stands still: its connections would be
-        lost to their clients, while health says SERVING."""
+        """From now on, kill the process if its event loop hangs.
+
+        Calls on its connections would otherwise wait for ever, while health reports SERVING.
+        """
         self._heart = asyncio.create_task(self._beat(beat_seconds))
 
     async def _beat(self, seconds: float) -> None:
-        """Count beats, not time: this process may have been stopped itself."""
+        """Count beats rather than time, because this process itself may have been stopped."""
         while self._beats - self._answered < MISSED_BEATS:
             self._beats += 1
             self._link.send(Kind.PING, self._beats)
@@ -183,7 +185,7 @@ class _Relay:
         code = await asyncio.to_thread(self._reap)
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         if self._killed and code == -signal.SIGKILL:
-            how = f"SIGKILL of the server's own: {self._killed}"
+            how = f"SIGKILL from the server: {self._killed}"
         if code or not self._closing:
             facts = {"pid": self._process.pid, "end": how, "calls": len(self._calls)}
             facts |= {"event": "front_end_died", "front_end": self._name}

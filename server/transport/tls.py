@@ -1,7 +1,7 @@
-"""TLS: a listener's certificate, its faults, and gRPC credentials that follow its files.
+"""A listener's certificate, its faults, and gRPC credentials that follow its files.
 
-gRPC asks for the certificate at every handshake, so a changed one serves the next connection, and
-those that are open keep theirs. gRPC itself sets the rest: TLS 1.2 or 1.3, its ciphers, ALPN h2.
+gRPC asks for the certificate at every handshake, so a changed one serves the next connection.
+Open connections keep theirs. gRPC itself sets the rest: TLS 1.2 or 1.3, its ciphers, ALPN h2.
 """
 
 import ssl
@@ -24,7 +24,7 @@ _VERSION_TAG, _UTC_TIME_TAG = 0xA0, 0x17
 class Certificate:
     """A certificate with its chain and key, and the CAs of clients, in PEM.
 
-    expires  when the certificate does, in Unix seconds
+    expires  when the certificate expires, in Unix seconds
     """
 
     key: bytes = field(repr=False)
@@ -39,7 +39,7 @@ CertificateFiles: TypeAlias = CredentialFiles[Certificate]
 def certificate_files(
     section: str, config: TlsConfig, report: Callable[[ConfigError | None], None] = ignore
 ) -> CertificateFiles:
-    """Return the files of the section, such as `listen.tls`; errors name it."""
+    """Return the files of a section, such as `listen.tls`, which errors name."""
     paths = (config.certificate, config.key, config.client_ca)
     given = [path for path in paths if path is not None]
     return CredentialFiles(given, lambda: read_certificate(section, config), report)
@@ -58,7 +58,7 @@ def server_credentials(files: CertificateFiles) -> grpc.ServerCredentials:
 
     return grpc.dynamic_ssl_server_credentials(
         _configuration(served),
-        changed,  # type: ignore[arg-type]  # gRPC takes the None, too
+        changed,  # type: ignore[arg-type]  # gRPC accepts None, too
         require_client_authentication=served.client_ca is not None,
     )
 
@@ -69,7 +69,7 @@ def _configuration(certificate: Certificate) -> grpc.ServerCertificateConfigurat
 
 
 def read_certificate(section: str, config: TlsConfig) -> Certificate:
-    """Read the files, and require that they hold what they should and fit each other."""
+    """Read the files, check each, and require that the key belongs to the certificate."""
     chain = read_certificates(f"{section}.certificate", config.certificate)
     key = read_pem(f"{section}.key", config.key)
     require_pair(section, config.certificate, config.key)
@@ -80,8 +80,8 @@ def read_certificate(section: str, config: TlsConfig) -> Certificate:
         end = expires(chain)
     except (ValueError, IndexError):
         raise ConfigError(
-            f"{section}.certificate: {config.certificate}: its end of validity is not written as "
-            "RFC 5280 has it; have it issued again"
+            f"{section}.certificate: {config.certificate}: its end of validity does not follow "
+            "RFC 5280; have it issued again"
         ) from None
     return Certificate(key, chain, client_ca, end)
 
@@ -105,7 +105,7 @@ def _elements(der: bytes) -> Iterator[tuple[int, bytes]]:
     at = 0
     while at < len(der):
         tag, size, at = der[at], der[at + 1], at + 2
-        if size & 0x80:  # the size follows, in so many bytes
+        if size & 0x80:  # the size follows, in this number of bytes
             end = at + (size & 0x7F)
             size, at = int.from_bytes(der[at:end], "big"), end
         yield tag, der[at : at + size]

@@ -1,4 +1,4 @@
-"""Tokens: what a call may show instead of a client certificate."""
+"""The tokens that calls may carry instead of a client certificate."""
 
 from dataclasses import dataclass, field
 from hmac import compare_digest
@@ -17,17 +17,17 @@ class Tokens:
     known: tuple[bytes, ...] = field(repr=False)
 
     def allow(self, authorization: str) -> bool:
-        """Return whether a call's header of this name is `Bearer TOKEN` with a known token."""
+        """Return whether a call's header `authorization` is `Bearer TOKEN` with a known token."""
         scheme, _, token = authorization.partition(" ")
         given = token.strip().encode(errors="replace")
-        # All of them: the time must not show which one is alike.
+        # Compare all of them, so that the time does not reveal which one is similar.
         same = [compare_digest(given, each) for each in self.known]
         return scheme.lower() == SCHEME and any(same)
 
 
 def read_tokens(setting: str, path: Path) -> Tokens:
-    """Read a token a line, without empty lines. Errors name a line, and never show a token."""
-    remedy = "give a token a line, such as `openssl rand -hex 32` prints"
+    """Read one token per line; skip empty lines. Errors name a line, and never show a token."""
+    remedy = "give one token per line, such as `openssl rand -hex 32` prints"
     lines = read_bytes(setting, path, remedy).split(b"\n")
     known = []
     for number, line in enumerate(lines, start=1):
@@ -35,7 +35,7 @@ def read_tokens(setting: str, path: Path) -> Tokens:
         if not token:
             continue
         if not all(0x21 <= byte <= 0x7E for byte in token):
-            fault = "has characters that a header cannot have"
+            fault = "has characters that are not allowed in a header"
         elif not LEAST_CHARACTERS <= len(token) <= MOST_CHARACTERS:
             fault = f"has {len(token)} characters, not {LEAST_CHARACTERS} to {MOST_CHARACTERS}"
         else:

@@ -1,9 +1,9 @@
-"""Ends calls whose callers do not read their replies.
+"""End calls whose callers do not read their replies.
 
-gRPC keeps a reply until its caller reads it, and grpc.aio cannot end a call that has one. But gRPC
-resets a call that nothing refers to, and frees its memory. Two tasks refer to a call: one runs its
+gRPC keeps a reply until its caller reads it, and grpc.aio cannot end a call that has a reply. But
+gRPC resets a call without references, and frees its memory. Two tasks refer to a call. One runs its
 method, then sends the reply. The other created the first, and waits for the caller to hang up.
-grpc.aio itself refers to a process's first and latest call for longer: those are freed later.
+grpc.aio itself also refers to a process's first and latest call, which are freed later.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ _CREATOR: ContextVar[ReferenceType[_Task] | None] = ContextVar("creator", defaul
 
 
 def remember_creators(loop: asyncio.AbstractEventLoop) -> None:
-    """Let every new task know the task that created it, which `end_after` needs."""
+    """Make every new task remember the task that created it, which `end_after` needs."""
     loop.set_task_factory(_make_task)
 
 
 def end_after(seconds: float, task: _Task, unread: Callable[[], None]) -> None:
-    """Call `unread` and end the call whose method runs in `task`, unless it ends before.
+    """After a time, call `unread` and end the call whose method runs in `task`, if still open.
 
     Call this in that task, when its reply is ready.
     """

@@ -153,7 +153,7 @@ def test_an_address_without_a_server_is_named_whichever_process_finds_it(process
     assert active_children() == []
 
 
-def test_a_server_that_the_connections_do_not_suit_is_named_with_the_reason(tmp_path: Path) -> None:
+def test_a_server_that_refuses_the_connections_is_named_with_the_reason(tmp_path: Path) -> None:
     access = Access(Tls(Authority(tmp_path, "own").file))
     with (
         known_server(lambda request, _: request) as address,

@@ -247,7 +247,7 @@ CLOSED_BY_GHZ = {closed_by_ghz(4001): 2, closed_by_ghz(4002): 2}
 REFUSED = "connection error: dial tcp 127.0.0.1:1: connect: connection refused"
 
 
-def test_calls_that_ghz_cut_at_its_default_end_are_withdrawn_and_none_failed(
+def test_calls_that_ghz_cuts_at_its_default_end_count_as_withdrawn_and_not_as_failed(
     tmp_path: Path,
 ) -> None:
     """A timed run closes the connections, with up to one call on each of its workers."""

@@ -1,4 +1,4 @@
-"""The soak sees what grows, and what clients and server count differently."""
+"""The soak detects growth, and counts that differ between clients and server."""
 
 import subprocess
 import sys
@@ -39,12 +39,12 @@ def test_memory_that_grows_is_not_flat_and_a_slow_growth_takes_longer_to_see(
     assert (memory["start"], memory["early"]) == (280.0, 280.0 + mib_a_minute)
 
 
-def test_threads_and_descriptors_that_become_more_are_not_flat() -> None:
+def test_threads_and_descriptors_that_increase_are_not_flat() -> None:
     samples = sampled(lambda time: Holdings(280, 17 + int(time / 700), 23 + int(time / 200), time))
     assert flat(samples) == {"memory_mib": True, "threads": False, "descriptors": False}
 
 
-def test_a_moment_with_many_connections_is_no_growth() -> None:
+def test_many_connections_for_a_moment_are_no_growth() -> None:
     samples = sampled(lambda time: Holdings(280, 17, 23 + 40 * (1800 < time < 1900), time))
     assert flat(samples)["descriptors"]
 
@@ -57,7 +57,7 @@ def test_the_table_names_what_grows() -> None:
 
 
 @pytest.mark.subprocess
-def test_what_a_process_holds_is_read_while_it_runs_and_its_end_is_reported() -> None:
+def test_holdings_are_read_while_a_process_runs_and_its_end_is_reported() -> None:
     holder = (
         "import sys, threading\n"
         "ready = threading.Event()\n"
@@ -104,7 +104,7 @@ def test_calls_that_clients_wait_for_count_the_same_on_both_sides() -> None:
     ]
 
 
-def test_calls_that_clients_give_up_may_end_in_their_ways_at_the_server_or_not_reach_it() -> None:
+def test_calls_that_clients_give_up_may_end_in_some_ways_at_the_server_or_not_reach_it() -> None:
     ends = {"good": {"OK": 5}, "cancelled": {"OK": 1, "withdrawn": 3, "deadline_unmeetable": 1}}
     seen = {"OK": 6, "deadline_unmeetable": 1}
     assert count_faults(ends, {**seen, "cancelled": 3}) == []

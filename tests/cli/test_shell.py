@@ -43,7 +43,7 @@ def test_help_lists_every_command_in_the_tables_order() -> None:
 def test_a_folder_that_may_not_be_entered_is_a_fault_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tests may run as root, who may enter any folder: `access` says what others would hear."""
+    """Tests may run as root, which may enter any folder, so `access` replaces the real answer."""
     monkeypatch.setattr(os, "access", lambda *_, **__: False)
     (tmp_path / "loop").symlink_to("loop")
     for command in ("verify", "inspect"):

@@ -69,11 +69,11 @@ def test_a_ladder_has_every_smaller_profile_in_its_order() -> None:
         (BeamProfile((1, 4, 9), 9), r"reduced' has \[1, 4, 9\] beams and 9 SIDs; give at most"),
         (BeamProfile((1, 4, 8), 10), r"reduced' has \[1, 4, 8\] beams and 10 SIDs; give at most"),
         (BeamProfile((1, 4), 9), r"reduced' has \[1, 4\] beams and 9 SIDs; give at most"),
-        (BeamProfile((1, 8, 8), 9, "full"), r"full -> reduced -> full is a loop; end it"),
+        (BeamProfile((1, 8, 8), 9, "full"), r"full -> reduced -> full is a loop; remove one"),
         (None, r"full\.degrades_to: 'reduced' is not one of the profiles \(full\)"),
     ],
 )
-def test_a_profile_degrades_to_a_known_smaller_one_and_not_in_a_circle(
+def test_a_profile_degrades_to_a_known_smaller_one_and_not_in_a_loop(
     smaller: BeamProfile | None, fault: str
 ) -> None:
     profiles = {"full": FULL} if smaller is None else {"full": FULL, "reduced": smaller}

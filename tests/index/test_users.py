@@ -80,7 +80,7 @@ def test_what_is_not_a_list_of_text_is_refused_by_field(values: object) -> None:
         ENCODER.encode([{"country": values}])  # type: ignore[dict-item]
 
 
-def test_memory_grows_with_what_requests_bring_not_with_what_they_may() -> None:
+def test_memory_grows_with_the_values_sent_and_not_with_the_values_allowed() -> None:
     sets = tuple(TargetSet(f"s{number}", 64, 1, 1 << 16) for number in range(9))
     encoder = UserEncoder(TargetingSchema((), sets, 7), (InternedValues.of(["a"]),) * 9)
     message = RetrieveRequest(user={"s3": Values(values=["a", "b"])}).SerializeToString()

@@ -31,8 +31,10 @@ needs_grpcurl = pytest.mark.skipif(
 
 
 def documented(tool: str) -> Sequence[str]:
-    """The commands of a tool in the documents and in the demonstration's closing text. Those with
-    certificates have tests of their own."""
+    """The commands of a tool in the documents and in the demonstration's closing text.
+
+    Other tests run those with certificates.
+    """
     pages = (REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md")))
     blocks = [
         block for page in pages for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.S)
@@ -92,10 +94,10 @@ def test_every_documented_grpcurl_line_works(
 
 
 @needs_grpcurl
-def test_grpcurl_takes_both_spellings_and_prints_the_one_of_its_source(
+def test_grpcurl_accepts_both_spellings_and_prints_the_one_of_its_source(
     healthy_server: ServerProcess, folder: Path
 ) -> None:
-    """By reflection it prints proto names, from the file JSON names."""
+    """grpcurl prints proto names by reflection, and JSON names from the file."""
     call = f"{RETRIEVE} grace.v1.AdsRetrieval/Retrieve"
     for source, spelling in ("", "ad_ids"), ("-proto proto/retrieval.proto", "adIds"):
         for asked in '{"max_ads": 2}', '{"maxAds": 2}':
@@ -108,7 +110,7 @@ def test_grpcurl_takes_both_spellings_and_prints_the_one_of_its_source(
 def test_every_documented_ghz_line_works(
     line: str, healthy_server: ServerProcess, folder: Path
 ) -> None:
-    """Only the number of calls is smaller."""
+    """The test changes only the number of calls."""
     line = re.sub(r"-n \d+", "", line)
     line += f" --duration {SHORT}" if "--config" in line else f" -n {FEW_CALLS}"
     before = Counters.of(healthy_server)
@@ -122,7 +124,7 @@ def test_every_documented_ghz_line_works(
     )
 
 
-def test_ghz_says_what_reflection_does_not_find(
+def test_ghz_names_the_method_that_reflection_does_not_find(
     healthy_server: ServerProcess, folder: Path
 ) -> None:
     line = f"ghz --insecure --call grace.v1.AdsRetrieval.Recall -D request.json {RETRIEVE}"

@@ -25,7 +25,7 @@ def request(
 
 @dataclass
 class PlainQueue:
-    """The rules, each by a search through all that waits: (round, number, request)."""
+    """The rules, each as a search through all waiting requests: (round, number, request)."""
 
     waiting: list[tuple[int, int, PendingRequest]] = field(default_factory=list)
     rounds: dict[str, int] = field(default_factory=lambda: {"NORMAL": 0, "LOW": 0})
@@ -38,7 +38,7 @@ class PlainQueue:
         return [each for each in self.of(priority) if each[2].connection == connection]
 
     def push(self, request: PendingRequest) -> set[PendingRequest] | None:
-        """Return the requests that may be displaced for it, or None if it has no place."""
+        """Return the requests that it may displace, or None if it gets no place."""
         priority = request.retrieval.priority
         may_go: set[PendingRequest] = set()
         if len(self.waiting) == PLACES:

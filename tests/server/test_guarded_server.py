@@ -1,5 +1,6 @@
-"""A server as it would stand in a network: TLS, client certificates and tokens, gRPC in relays, and
-Admin on every address. Its clients are ours, grpcurl, and gRPC's own.
+"""A server for a network: TLS, client certificates, tokens, gRPC in relays, Admin on 0.0.0.0.
+
+Its clients are ours, grpcurl, and gRPC's.
 """
 
 import asyncio
@@ -49,11 +50,11 @@ class Guarded:
 
     @property
     def admin(self) -> str:
-        """Admin as others reach it."""
+        """The address at which clients reach Admin."""
         return self.server.admin.replace("0.0.0.0", "127.0.0.1")
 
     def options(self) -> list[str]:
-        """The options of our commands."""
+        """The options with which our commands connect."""
         tls = ("--tls-ca", self.ca.file, "--tls-certificate", self.client.certificate)
         return [*map(str, (*tls, "--tls-key", self.client.key, "--token-file", self.token_file))]
 
@@ -156,7 +157,9 @@ def test_the_python_clients_and_commands_answer_with_certificate_and_token(
         assert list(client.retrieve(REQUEST, 30.0).ad_ids) == asyncio.run(ads())
     with (
         RetrievalClient(server.address, tls=guarded.tls) as client,
-        pytest.raises(CallError, match=r"^UNAUTHENTICATED \(unauthenticated\): the server takes"),
+        pytest.raises(
+            CallError, match=r"^UNAUTHENTICATED \(unauthenticated\): the call has no token"
+        ),
     ):
         client.retrieve(REQUEST, 30.0)
     done = invoke_grace("retrieve", "--address", server.address, *guarded.options(), "--wait", "30")
@@ -226,7 +229,7 @@ def test_certificates_change_under_load_without_a_failed_call(guarded: Guarded) 
 
 
 def test_sighup_ends_no_process_of_a_server(guarded: Guarded) -> None:
-    """Those who renew certificates send it, from habit, to one process or to all."""
+    """Programs that renew certificates send SIGHUP, to one process or to all."""
     pid = guarded.server.pid
     relays = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     assert len(relays) == 2
@@ -251,15 +254,13 @@ def test_a_token_file_is_read_again_by_the_running_server(guarded: Guarded) -> N
     assert not any(TOKEN in line or token in line for line in server.lines)
 
 
-def test_a_connection_that_client_and_server_do_not_agree_on_is_explained(
-    guarded: Guarded, tmp_path: Path
-) -> None:
+def test_the_client_explains_why_a_connection_failed(guarded: Guarded, tmp_path: Path) -> None:
     other = Authority(tmp_path, "other")
     guarded_address, plaintext = guarded.server.address, guarded.server.metrics_address
     name = guarded_address.replace("127.0.0.1", "localhost")
     for address, tls, text in (
         (guarded_address, None, "closed the connection: it may speak only TLS"),
-        (guarded_address, client_tls(guarded.ca), "it may want a client certificate"),
+        (guarded_address, client_tls(guarded.ca), "it may require a client certificate"),
         (
             guarded_address,
             client_tls(guarded.ca, other.issue("client")),
@@ -274,7 +275,7 @@ def test_a_connection_that_client_and_server_do_not_agree_on_is_explained(
                 client.retrieve(REQUEST, 30.0)
             assert failed.value.code == "UNAVAILABLE"
             assert address in str(failed.value)
-            if "it may" not in text:  # it is sure to last
+            if "it may" not in text:  # the fault lasts
                 with pytest.raises(CallError, match=text):
                     client.wait_ready(60.0)
 

@@ -99,7 +99,7 @@ def test_ghz_makes_the_calls_if_it_is_installed(
 
 
 @pytest.mark.usefixtures("ghz")
-def test_a_ghz_that_fails_ends_the_load_with_what_it_said(
+def test_a_ghz_that_fails_ends_the_load_with_its_error(
     serving_files: ServingFiles, tmp_path: Path
 ) -> None:
     data, out = write_requests(serving_files, tmp_path / "requests.jsonl"), tmp_path / "load"

@@ -267,7 +267,7 @@ raise SystemExit(7)
 
 
 @pytest.mark.subprocess
-def test_a_server_whose_grpc_is_out_of_descriptors_writes_nothing_but_its_own_lines(
+def test_a_server_without_descriptors_logs_only_lines_of_its_format(
     healthy_server: ServerProcess,
 ) -> None:
     """gRPC writes a line of another form for each connection that it cannot take."""

@@ -1,4 +1,4 @@
-"""Offered more than the engine can do: its time is not wasted, and callers know soon."""
+"""Under an overload the engine wastes no time, and refused callers learn it soon."""
 
 import math
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ from support.simulated_overload import Engine, Fate, Offer, Simulation
 
 SECONDS = 3.0
 BEGUN = 1.0
-"""The first second is not counted where the server must learn what the load is."""
+"""Requests of the first second do not count where the server must first learn the load."""
 
 
 def goodput(fates: Sequence[Fate], engine: Engine, seconds: float = SECONDS) -> float:
-    """The share of what the engine can do that was answered in time."""
+    """The requests answered in time, as a share of the engine's capacity."""
     return sum(fate.in_time for fate in fates) / (engine.capacity * seconds)
 
 
@@ -24,7 +24,7 @@ def late_share(fates: Sequence[Fate]) -> float:
 
 
 def percentile(fates: Sequence[Fate], share: float) -> float:
-    """Of the seconds to the answers."""
+    """A percentile of the seconds to the answers."""
     seconds = sorted(fate.seconds for fate in fates if fate.executed)
     return seconds[int(share * len(seconds))]
 
@@ -111,7 +111,7 @@ def test_while_normal_requests_are_shed_every_low_one_is() -> None:
     assert {fate.reason for fate in of_low} == {"overloaded"}
 
 
-def test_callers_with_short_deadlines_are_served_beside_callers_with_none() -> None:
+def test_callers_with_short_deadlines_are_served_next_to_callers_with_none() -> None:
     engine = Engine(noise=0.1)
     fates = Simulation(engine, target_queue_ms=100.0).run(
         [
@@ -139,7 +139,7 @@ def test_a_burst_of_one_connection_does_not_delay_another_connections_calls() ->
     assert goodput(fates, engine) > 0.97
 
 
-def test_a_smaller_profile_answers_what_would_be_shed_and_only_while_it_must() -> None:
+def test_a_smaller_profile_answers_requests_that_would_be_shed_and_only_under_load() -> None:
     engine = Engine()
     overload = Offer(2 * engine.capacity, 1.0, 4.0)
     offers = [Offer(0.5 * engine.capacity, 0.0, 7.0), overload]
@@ -150,8 +150,8 @@ def test_a_smaller_profile_answers_what_would_be_shed_and_only_while_it_must() -
     assert "overloaded" in reasons(Simulation(engine, max_waiting=1000).run(offers))
 
 
-def test_deadlines_that_no_margin_leaves_room_for_are_met_again_when_the_margin_has_gone() -> None:
-    """A deadline just above an answer's time: the margin must not refuse it for ever."""
+def test_deadlines_that_leave_no_room_for_a_margin_are_met_again_when_it_has_gone() -> None:
+    """The margin must not refuse for ever a deadline just above the time of an answer."""
     engine = Engine(reply_seconds=0.01)
     fates = Simulation(engine).run([Offer(10.0, 0.0, 60.0, 0.0505)])
     last = [fate for fate in fates if fate.sent > 30.0]

@@ -273,7 +273,7 @@ def test_a_relay_that_hangs_is_killed_when_the_server_ends(
 
     with_relays(use, late_seconds=0.3)
     (death,) = deaths(caplog)
-    assert death["end"] == "SIGKILL of the server's own: it did not end in time"
+    assert death["end"] == "SIGKILL from the server: it did not end in time"
 
 
 def test_a_relay_that_hangs_while_the_server_serves_is_found_and_killed(
@@ -289,7 +289,7 @@ def test_a_relay_that_hangs_while_the_server_serves_is_found_and_killed(
 
     with_relays(use, beat_seconds=0.1)
     (death,) = deaths(caplog)
-    assert death["end"] == "SIGKILL of the server's own: it did not answer for 1.5 s"
+    assert death["end"] == "SIGKILL from the server: it did not answer for 1.5 s"
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ class Desk:
         return refused.value
 
     def needed(self, text: str = "X@0.001") -> float:
-        """The seconds that an answer takes, by a trailer of a refusal."""
+        """The seconds that an answer takes, from a trailer of a refusal."""
         return int(dict(self.refusal(text).trailers)["grace-predicted-ms"]) / 1000
 
     def forms(self) -> BatchUnderWay:
@@ -152,7 +152,7 @@ def test_refusals_have_one_text_and_their_numbers_in_trailers(desk: Desk) -> Non
     ]
 
 
-def test_a_request_that_waited_in_vain_is_told_so_and_one_that_did_not_wait_is_not(
+def test_the_reason_distinguishes_requests_that_waited_in_vain_from_those_that_did_not_wait(
     desk: Desk,
 ) -> None:
     desk.submit("0@200 1@900")

@@ -1,4 +1,4 @@
-"""Health and reflection, and that no caller can fill the log through them."""
+"""Health and reflection, through which no caller can fill the log."""
 
 import asyncio
 import socket
@@ -35,7 +35,7 @@ def reflection(version: str) -> str:
 def channel(
     request: pytest.FixtureRequest, healthy_server: ServerProcess
 ) -> Iterator[grpc.Channel]:
-    """To the clients' address, whose gRPC runs in relays, or to Admin's, in the server."""
+    """A channel to the clients' address, with gRPC in relays, or to Admin's, in the server."""
     relays = request.param == "relays"
     address = healthy_server.address if relays else healthy_server.admin
     with grpc.insecure_channel(address) as channel:
@@ -121,7 +121,7 @@ def test_health_lists_the_status_of_every_service(channel: grpc.Channel) -> None
         *((reflection(version), grpc.StatusCode.OK) for version in VERSIONS),
     ],
 )
-def test_no_call_of_a_stranger_writes_an_error_into_the_log(
+def test_no_faulty_call_writes_an_error_into_the_log(
     method: str, code: grpc.StatusCode, channel: grpc.Channel, healthy_server: ServerProcess
 ) -> None:
     call: Any = channel.unary_unary(method)
@@ -138,8 +138,9 @@ def test_no_call_of_a_stranger_writes_an_error_into_the_log(
 
 @contextmanager
 def unread_watch(address: str) -> Iterator[None]:
-    """A watch of health whose connection has no room for the bytes of a reply. Its headers have
-    come, so the server holds a reply."""
+    """A watch of health whose connection has no room for the bytes of a reply.
+
+    The headers have come, so the server holds a reply."""
     fields = {
         ":method": "POST",
         ":scheme": "http",

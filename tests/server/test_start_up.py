@@ -139,7 +139,7 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
     ),
     "no-tokens": (
         {"listen": {"token_file": "{}/own.key"}},
-        ("listen.token_file: ", "own.key: line 1 has characters", "; give a token a line"),
+        ("listen.token_file: ", "own.key: line 1 has characters", "; give one token per line"),
     ),
     "replaced": (
         {"snapshots": "nowhere", "device": "abacus"},
@@ -286,7 +286,7 @@ def test_an_address_space_that_is_too_small_is_refused_before_a_library_aborts(
     assert (done.returncode, done.stdout) == (2, "")
     assert re.fullmatch(
         r"error: address space: this process may have 1\.1 GiB \(RLIMIT_AS, `ulimit -v`\) and "
-        r"needs at least 2\.0 GiB, 0\.0 of it for snapshot and checkpoint; take the limit .*\n",
+        r"needs at least 2\.0 GiB, 0\.0 of it for snapshot and checkpoint; remove the limit, .*\n",
         done.stderr,
     )
 
@@ -336,7 +336,7 @@ def test_descriptors_are_raised_to_what_the_connections_need_or_the_start_is_ref
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if hard != resource.RLIM_INFINITY:
-        refused = f"^limits.connections: {hard} connections need .* may have {hard} .*: raise that"
+        refused = f"^limits.connections: {hard} connections need .* may have {hard} .*: raise this"
         with pytest.raises(ConfigError, match=refused):
             require_descriptors(hard)
 

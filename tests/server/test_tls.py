@@ -1,6 +1,6 @@
-"""TLS: who gets in, and certificates that change while the server runs.
+"""Connections over TLS, and certificates that change while the server runs.
 
-These are listeners in the test's process; test_guarded_server.py has relays and real clients.
+The listeners run in the test's process; test_guarded_server.py has relays and real clients.
 """
 
 import asyncio
@@ -168,7 +168,7 @@ def test_a_broken_certificate_keeps_the_old_one_until_it_is_whole(
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated:DeprecationWarning")
-def test_only_tls_1_2_and_later_is_spoken_and_only_to_clients_that_ask_for_http_2(
+def test_the_server_speaks_only_tls_1_2_or_later_and_only_to_clients_that_ask_for_http_2(
     ca: Authority, files: Files
 ) -> None:
     def greeting(address: str, most: ssl.TLSVersion, protocol: str) -> bytes:
@@ -286,7 +286,7 @@ def test_the_expiry_of_a_certificate_is_read_from_it_and_an_expired_one_is_repor
     assert sum(record.message == "certificate_expired" for record in caplog.records) == 1
 
 
-def test_a_key_that_grpc_cannot_use_is_a_fault_of_the_start(tmp_path: Path) -> None:
+def test_a_key_that_grpc_cannot_use_ends_the_start(tmp_path: Path) -> None:
     key, name = ed448.Ed448PrivateKey.generate(), x509.Name([])
     made = x509.CertificateBuilder(name, name, key.public_key(), 1, *DATES).sign(key, None)
     pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8

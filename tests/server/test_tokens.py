@@ -1,4 +1,4 @@
-"""Tokens: calls without a known one are refused and counted, and the file may change."""
+"""The server refuses and counts calls without a known token, and the token file may change."""
 
 import os
 from pathlib import Path
@@ -21,8 +21,8 @@ from support.served import METHOD, Service, served
 
 GOOD, NEXT = "good-token-0123456789", "next-token-0123456789"
 TEXT = (
-    "the server takes calls with a token that it knows: send `authorization: Bearer TOKEN`, with a "
-    "token of its listen.token_file"
+    "the call has no token that the server accepts: send `authorization: Bearer TOKEN`, with a "
+    "token from its listen.token_file"
 )
 STRANGERS = (None, NEXT, GOOD[:-1], GOOD + "x", "")
 
@@ -70,7 +70,7 @@ def test_only_calls_with_a_known_token_are_read_and_all_are_counted(
     assert not any("good-token" in str(vars(record)) for record in caplog.records)
 
 
-def test_tokens_follow_their_file_but_an_emptied_one_keeps_the_old(
+def test_tokens_follow_their_file_and_an_emptied_file_keeps_the_old_ones(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def use(service: Service, _: Any) -> None:
@@ -107,10 +107,10 @@ def test_tokens_follow_their_file_but_an_emptied_one_keeps_the_old(
 @pytest.mark.parametrize(
     ("content", "fault"),
     [
-        (b" \n", "no token; give a token a line, such as `openssl rand -hex 32` prints"),
+        (b" \n", "no token; give one token per line, such as `openssl rand -hex 32` prints"),
         (f"{GOOD}\nlittle\n".encode(), "line 2 has 6 characters, not 16 to 1024; give"),
-        (b"two words-0123456789", "line 1 has characters that a header cannot have; give"),
-        (b"\xff" * 40, "line 1 has characters that a header cannot have; give"),
+        (b"two words-0123456789", "line 1 has characters that are not allowed in a header; give"),
+        (b"\xff" * 40, "line 1 has characters that are not allowed in a header; give"),
         (f"{GOOD}\n".encode() * 101, "101 tokens, at most 100; give groups of clients one token"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A request is read whole or refused: C++ ignores no field, and half of no map entry."""
+"""C++ reads a request whole or refuses it: it ignores no field and no part of a map entry."""
 
 import json
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ FULL = message_of(
 
 Piece: TypeAlias = "bytes | tuple[int, Tree]"
 Tree: TypeAlias = "tuple[Descriptor, list[Piece]]"
-"""A message as its fields: bytes of one field, or its number and the message that it holds."""
+"""A piece is the bytes of one field, or a field's number and the message that it holds."""
 
 
 def tree_of(message: bytes, of: Descriptor) -> Tree:
@@ -88,7 +88,7 @@ def bytes_of(tree: Tree) -> bytes:
 
 
 def messages_in(tree: Tree, within: str) -> Iterator[tuple[Tree, str]]:
-    """Every message, with the field of the request that it belongs to."""
+    """Yield every message, with the field of the request that it belongs to."""
     yield tree, within
     for piece in tree[1]:
         if not isinstance(piece, bytes):
@@ -104,7 +104,7 @@ def refusal(message: bytes) -> ServiceError:
 
 @st.composite
 def unknown_fields(draw: st.DrawFn, of: Descriptor) -> tuple[int, int, bytes]:
-    """A field that a message does not have, or has in another form: its number, type and bytes."""
+    """Draw an unknown field: its number, wire type and bytes."""
     number = draw(st.integers(1, 12) | st.integers(1, 2**29 - 1))
     kind = draw(st.sampled_from([VARINT, FIXED64, BYTES, GROUP, FIXED32]))
     if accepts(of, number, kind):
@@ -135,8 +135,8 @@ def test_a_field_that_we_do_not_know_is_refused_wherever_it_is(data: st.DataObje
     )
 
 
-def test_an_attribute_whose_entry_has_more_than_we_know_does_not_count_as_missing() -> None:
-    """As protobuf's own readers would have it: ads that exclude the value would pass."""
+def test_an_attribute_whose_entry_has_an_unknown_field_does_not_count_as_missing() -> None:
+    """In protobuf's own readers it would be missing: ads that exclude the value would pass."""
     entry = field(1, b"country") + field(2, field(1, b"US"))
     message = field(4, entry + b"\x18\x01")
     assert not RetrieveRequest.FromString(message).user
@@ -154,7 +154,7 @@ def test_an_unknown_field_of_the_request_itself_is_refused_with_its_id_still_rea
 
 @settings(max_examples=100)
 @given(mutated_frames([FULL]))
-def test_what_is_taken_has_the_values_that_plain_python_reads(message: bytes) -> None:
+def test_an_accepted_request_has_the_values_that_plain_python_reads(message: bytes) -> None:
     try:
         values = decode(message, REQUEST)
     except MalformedError:
@@ -170,5 +170,5 @@ def test_what_is_taken_has_the_values_that_plain_python_reads(message: bytes) ->
 
 
 def as_text(values: Values) -> str:
-    """In which a NaN is the same as another."""
+    """Return a text in which every NaN is equal."""
     return json.dumps(without_defaults(values), sort_keys=True)

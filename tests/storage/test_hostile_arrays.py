@@ -230,7 +230,7 @@ def test_a_header_of_absurd_length_is_refused(header: int, version: Path) -> Non
 def test_an_array_that_we_do_not_know_is_refused_by_name_before_anything_is_read(
     version: Path,
 ) -> None:
-    """It may forbid ads; and a file of holes, however large, costs its author nothing."""
+    """The array may forbid ads. A sparse file of any size costs its author nothing."""
     entry = {"file": "ad_budget.npy", "dtype": "<i8", "shape": [1 << 37], "xxh3_128": "0" * 32}
     with (version / "ad_budget.npy").open("wb") as file:
         file.truncate((1 << 40) + 128)
@@ -241,8 +241,8 @@ def test_an_array_that_we_do_not_know_is_refused_by_name_before_anything_is_read
             read(version)
         assert caught.value.file == "ad_budget.npy"
         assert caught.value.fault == (
-            "an array that this GRACE does not know: a newer one wrote it, or it does not belong "
-            "here; upgrade"
+            "an array that this GRACE does not know, from a newer GRACE or from elsewhere: "
+            "upgrade, or build the snapshot again"
         )
 
 

@@ -71,9 +71,13 @@ UNION_FAULTS: list[tuple[str, object, str]] = [
     ("version", "1", "version: expected 20 digits, got '1'"),
     ("version", 1, "version: expected a string"),
     ("version", "٠" * 20, "version: expected 20 digits"),
-    ("created_at", "now", "created_at: expected 2026-01-31T12:00:00Z or alike, got 'now'"),
+    ("created_at", "now", "created_at: expected a time such as 2026-01-31T12:00:00Z, got 'now'"),
     *(
-        ("created_at", text, f"created_at: expected 2026-01-31T12:00:00Z or alike, got '{text}'")
+        (
+            "created_at",
+            text,
+            f"created_at: expected a time such as 2026-01-31T12:00:00Z, got '{text}'",
+        )
         for text in (
             *("2026-02-30T12:00:00Z", "2016-12-31T23:59:60Z", "0000-01-01T00:00:00Z"),
             *("2026-01-31T24:00:00Z", "2026-01-31T12:00:00+00:00", "2026-01-31 12:00:00Z"),

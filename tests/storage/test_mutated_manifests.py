@@ -1,6 +1,6 @@
-"""`grace verify` and `grace inspect` of a manifest with any value anywhere: ok, or one line.
+"""`grace verify` and `grace inspect` accept a mutated manifest or print one line.
 
-The digests are right, so every check behind them is reached. What verifies can be served.
+The digests are right, so the mutations reach every check. A server can load what `verify` accepts.
 """
 
 import os
@@ -55,7 +55,7 @@ def mutations(draw: st.DrawFn, fields: Fields) -> None:
 
 
 def places(value: Any) -> list[tuple[Any, Any]]:
-    """Every list and mapping, with each of its places."""
+    """Yield every list and mapping, with each of its keys."""
     keys: list[Any] = []
     if isinstance(value, dict):
         keys = list(value)

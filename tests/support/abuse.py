@@ -1,6 +1,6 @@
-"""What hostile clients do, each as a process of its own: `python abuse.py KIND ADDRESS`.
+"""Act as a hostile client of one kind: `python abuse.py KIND ADDRESS`.
 
-A process does it until it is killed. It prints a line once it has begun.
+The process prints a line once it has begun, and goes on until it is killed.
 """
 
 import os
@@ -70,7 +70,7 @@ def idle(address: str) -> None:
 
 
 def pings(address: str) -> None:
-    """PINGs on connections that come again when they have been closed."""
+    """PINGs on connections that are opened again when the server closes them."""
     while True:
         with suppress(OSError, EOFError), RawHttp2(address) as client:
             client.read_until(SettingsFrame)

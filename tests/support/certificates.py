@@ -1,4 +1,4 @@
-"""Certificates made by the test: CAs, and the files that servers and clients are given."""
+"""CAs, certificates and keys for tests, in files as servers and clients read them."""
 
 import ssl
 from dataclasses import dataclass
@@ -30,8 +30,7 @@ class Authority:
         self._ca.cert_pem.write_to_path(str(self.file))
 
     def issue(self, name: str, host: str = "127.0.0.1", not_after: datetime | None = None) -> Files:
-        """Write a certificate for a host, and its key. If there are such files, replace them by
-        new ones of one name, each in one step."""
+        """Write a certificate for a host, and its key. Replace existing files, each in one step."""
         made = self._ca.issue_cert(host, not_after=not_after)
         files = Files(self._folder / f"{name}.pem", self._folder / f"{name}.key")
         chain = b"".join(pem.bytes() for pem in made.cert_chain_pems)

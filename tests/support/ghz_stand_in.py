@@ -1,8 +1,8 @@
 """A stand-in for the load tool ghz, which no package registry has.
 
-It learns the method from the server in the way of ghz and of protoreflect, ghz's library: it asks
-reflection v1, and v1alpha where v1 is not served, for the file that contains the *method*. It has
-no stubs of ours, reads requests from JSON, and prints or writes a result in ghz's form.
+It learns the method from the server as ghz and its library protoreflect do: it asks reflection v1,
+or v1alpha if the server has no v1, for the file that contains the *method*. It uses none of our
+stubs, reads requests from JSON, and prints or writes a result in ghz's form.
 `installed_ghz` puts it into a folder as a program.
 """
 
@@ -42,11 +42,11 @@ def installed_ghz(folder: Path) -> Path:
 
 
 class GhzError(Exception):
-    """What ghz prints before it exits with 1."""
+    """An error that ghz prints before it exits with 1."""
 
 
 class Reflection:
-    """What a server says of itself. The first version that it serves answers all questions."""
+    """A server's reflection, in the first version that it serves."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         self._channel = channel

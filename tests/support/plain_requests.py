@@ -1,4 +1,4 @@
-"""The plain reader of requests, a strict one and protobuf's own: C++ is compared with it.
+"""The plain reader of requests, a strict one and protobuf's own. Tests compare C++ with it.
 
 Where several things are wrong with a request, both name the first one, maps in the order of names.
 """

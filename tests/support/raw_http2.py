@@ -1,4 +1,4 @@
-"""An HTTP/2 client that does only what a test says: no window, no answers, no manners."""
+"""An HTTP/2 client that sends only what a test asks for: no window updates and no answers."""
 
 import socket
 import struct
@@ -30,8 +30,8 @@ NO_HEADERS: Mapping[str, bytes] = MappingProxyType({})
 class RawHttp2:
     """A connection.
 
-    frames    those that it has received, but not the bodies of replies
-    statuses  the gRPC codes that its calls have ended with, and how often
+    frames    the received frames, without the bodies of replies
+    statuses  how many calls have ended with each gRPC code
     """
 
     address: str
@@ -82,19 +82,19 @@ class RawHttp2:
         self.send(*frames)
 
     def allow(self, size: int) -> None:
-        """Let so many more bytes of each reply through."""
+        """Allow the server to send N more bytes of each reply."""
         self.send(*(WindowUpdateFrame(each, size) for each in range(1, self._last + 1, 2)))
 
     def ping(self, count: int) -> None:
         self.send(*(PingFrame(0, struct.pack(">Q", number)) for number in range(count)))
 
     def read_until(self, kind: type[Frame], count: int = 1) -> None:
-        """Read until so many frames of a kind have come. Raises EOFError at the end."""
+        """Read until N frames of a kind have come. Raise EOFError at the connection's end."""
         while self.seen[kind] < count:
             self._read()
 
     def read_ends(self, count: int) -> None:
-        """Read until so many calls have ended, all with a status."""
+        """Read until N calls have ended, all with a status."""
         while self.statuses.total() < count:
             self._read()
 

@@ -1,6 +1,4 @@
-"""Retrieve calls as a client sees them, and the count of them that a server's metrics, and its log,
-must agree with.
-"""
+"""Retrieve calls, and their counts by client, metrics and log, which must agree."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping

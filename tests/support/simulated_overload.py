@@ -1,4 +1,4 @@
-"""An engine under a load that it cannot bear: the scheduler is real, clock and stages simulated."""
+"""An overloaded engine: the scheduler is real, the clock and the stages are simulated."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -43,8 +43,8 @@ class Offer:
 class Fate:
     """How a request ended, by its caller's clock. Times are in seconds since the begin.
 
-    reason    of its failure, if it has failed
-    executed  it passed through all stages
+    reason    the reason of the failure, if it failed
+    executed  whether it passed through all stages
     """
 
     offer: Offer
@@ -66,11 +66,11 @@ class Fate:
 
 @dataclass
 class Engine:
-    """Stages that have one batch at a time each.
+    """Stages, each of which works on one batch at a time.
 
     slow, quick    seconds that a batch takes in the slow stage, and in each other one
     noise          by what share the slow stage's time varies, either way
-    reply_seconds  from an outcome to its caller: no prediction sees them
+    reply_seconds  the time from an outcome to its caller, which no prediction includes
     speedup        of a smaller profile
     """
 

@@ -1,7 +1,7 @@
 """A plain reader of protobuf's wire format that refuses what it cannot read whole.
 
-It reads any message by its descriptor, into plain values. C++ is compared with it: the first fault
-in the bytes decides. Where there is none, protobuf's own reader finds the same values.
+It reads any message by its descriptor, into plain values. Tests compare C++ with it: both report
+the first fault in the bytes. If there is none, protobuf's own reader finds equal values.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class MalformedError(Exception):
 
 
 class UnknownFieldError(Exception):
-    """`within` names the field of the outermost message; it is empty for a field of that itself."""
+    """`within` names the field of the outermost message, or is empty in that message itself."""
 
     def __init__(self, number: int, written_as: int, within: str = "") -> None:
         super().__init__(number, written_as, within)
@@ -36,7 +36,7 @@ class UnknownFieldError(Exception):
 
 
 def accepts(message: Descriptor, number: int, written_as: int) -> bool:
-    """Whether a message has a field that is written so."""
+    """Return whether a message has this field with this wire type."""
     field = message.fields_by_number.get(number)
     if field is None:
         return False
@@ -46,7 +46,7 @@ def accepts(message: Descriptor, number: int, written_as: int) -> bool:
 
 
 def decode(message: bytes, of: Descriptor) -> Values:
-    """Raises MalformedError or UnknownFieldError; absent fields are absent."""
+    """Return the fields that are present. Raise MalformedError or UnknownFieldError."""
     wire, values = _Wire(message), Values()
     while wire.left:
         number, written_as = wire.tag()
@@ -74,7 +74,7 @@ def values_of(message: Message) -> Values:
 
 
 def without_defaults(values: Mapping[str, Any]) -> Values:
-    """What is left if fields that hold their defaults are absent."""
+    """Return the values without fields that hold their defaults."""
     kept = {
         name: without_defaults(value) if isinstance(value, dict) else value
         for name, value in values.items()
@@ -107,7 +107,7 @@ def _packed(wire: "_Wire", field: FieldDescriptor) -> list[Any]:
 
 
 def _merge(into: Values, other: Values) -> None:
-    """Lists are joined; of the same key, the later value counts."""
+    """Join lists; of two equal keys, keep the later value."""
     for name, value in other.items():
         if isinstance(value, list):
             into[name] = into.get(name, []) + value

@@ -1,6 +1,6 @@
-// Protocol buffers' wire format. What protobuf's own decoder (upb) refuses is Malformed here, and
-// numbers that are too long lose the same bits. What that decoder skips or drops is an
-// UnknownField: a request that cannot be read whole is refused.
+// Protocol buffers' wire format. Malformed is what protobuf's own decoder (upb) refuses, too. Both
+// drop the same bits of numbers that are too long. UnknownField is what that decoder skips or
+// drops: the server refuses a request that it cannot read whole.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace grace::wire {
 
 struct Malformed {};
 
-// A field that a message does not have, or that is written as another type.
+// A field that a message does not have, or that has another wire type.
 struct UnknownField {
   uint32_t tag;
 };
@@ -107,7 +107,7 @@ class Reader {
         return;
       case kFixed32:
         return advance(4);
-      default:  // a group: no field of ours is one
+      default:  // a group: none of our fields is one
         throw Malformed{};
     }
   }
@@ -139,7 +139,7 @@ void each_field(Reader message, Take&& take) {
   }
 }
 
-// The same of a whole message: what take does not read, the message cannot have.
+// Does this for a whole message, and throws UnknownField for a field that take does not read.
 template <typename Take>
 void every_field(Reader message, Take&& take) {
   each_field(message, [&](Reader& fields, uint32_t tag) {

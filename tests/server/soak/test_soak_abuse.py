@@ -1,4 +1,4 @@
-"""A well-behaved client beside hostile ones: it must keep its answers, and nearly its latency.
+"""While hostile clients attack, a good client must keep its answers, and nearly its latency.
 
 The engine takes a fixed time for a batch of any size: hostile clients fill the batches, too. They
 have lower priority than the server. Latencies of a busy machine say nothing.
@@ -61,7 +61,7 @@ def good_calls(address: str, shots: Sequence[Shot]) -> tuple[float, float]:
 
 @front_ends
 @pytest.mark.parametrize("kind", support.abuse.KINDS)
-def test_a_good_client_keeps_its_answers_beside_a_hostile_one(
+def test_a_good_client_keeps_its_answers_while_a_hostile_one_attacks(
     serving_files: ServingFiles, kind: str, front_ends: int
 ) -> None:
     config = serving_files.write_config(

@@ -1,4 +1,4 @@
-"""Mixed load for long: memory, threads and descriptors stay as they were, and counters add up."""
+"""A long mixed load: memory, threads and descriptors do not grow, and counters add up."""
 
 import json
 import os

@@ -1,6 +1,6 @@
-"""Real overloads of an engine with a fixed service time: the promises of SERVICE.md in numbers.
+"""Real overloads of an engine with a fixed service time.
 
-They hold on a machine that has two cores for server and clients. OVERLOAD_CAPACITY sets the
+The limits hold on a machine that has two cores for server and clients. OVERLOAD_CAPACITY sets the
 engine's requests a second, and OVERLOAD_SECONDS the length of each overload.
 """
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.subprocess, pytest.mark.soak]
 SECONDS = float(os.environ.get("OVERLOAD_SECONDS", "30"))
 CAPACITY = float(os.environ.get("OVERLOAD_CAPACITY", "200"))
 BATCH = 8  # 40 ms of the default capacity
-TRIES = 3  # other programs of the machine may spoil a run
+TRIES = 3  # other programs on the machine may spoil a run
 
 
 @pytest.mark.parametrize("deadline_ms", [800.0, 200.0])

@@ -1,4 +1,4 @@
-"""Full queues, deadlines, cancelled calls and bad requests, over and over in random sizes."""
+"""Full queues, deadlines, cancelled calls and bad requests, repeated with random sizes."""
 
 import os
 import random
@@ -33,7 +33,7 @@ BAD: Sequence[Mapping[str, Any]] = (
     {"features": {"categorical": {"device": {"ids": ["40"]}}}},
     {"features": {"dense": {"hour": {"values": [1.0, 2.0]}}}},
 )
-"""Requests that only the input stage finds to be bad: they are in a batch by then."""
+"""Bad requests that only the input stage detects, when they are in a batch."""
 
 
 @pytest.fixture(scope="module", params=[0, 2], ids=("gRPC in the server", "in two relays"))
@@ -51,7 +51,7 @@ def server(
 
 
 def rounds() -> Iterator[random.Random]:
-    """Rounds for as long as a soak takes, each with chance of its own."""
+    """Yield a generator of random numbers for each round, until the soak ends."""
     end, number = time.monotonic() + SECONDS, 0
     while time.monotonic() < end:
         yield random.Random(number)
@@ -62,7 +62,7 @@ def wait_done(server: ServerProcess, calls: Sequence[Call], count: int) -> None:
     server.wait_until(lambda: sum(call.done for call in calls) >= count, f"{count} calls ended")
 
 
-def test_every_burst_has_exactly_as_many_refusals_as_calls_too_many(
+def test_a_burst_has_one_refusal_for_each_call_beyond_the_queue(
     server: ServerProcess, serving_files: ServingFiles
 ) -> None:
     request = message(serving_files.requests[0])
@@ -82,7 +82,7 @@ def test_every_burst_has_exactly_as_many_refusals_as_calls_too_many(
 def test_calls_with_too_little_time_are_refused_early_and_never_executed(
     server: ServerProcess, serving_files: ServingFiles
 ) -> None:
-    """40 ms behind a batch of 60 ms."""
+    """A deadline of 40 ms while a batch of 60 ms runs."""
     request = serving_files.requests[0]
     hasty_ends: list[str] = []
     before = Counters.of(server)
@@ -137,7 +137,7 @@ def test_every_cancelled_call_is_released_and_no_other_is_lost(
 def test_one_bad_request_fails_alone_in_every_full_batch(
     server: ServerProcess, serving_files: ServingFiles
 ) -> None:
-    """The others' ads and scores are those of the same batch without it, to the bit."""
+    """The other replies equal those of a batch without the bad request, to the bit."""
     good = {f"good{i}": request for i, request in enumerate(serving_files.requests[: BATCH - 1])}
     with counted_calls(server) as caller:
         expected = batch_of(server, caller, good)
