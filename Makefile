@@ -91,9 +91,8 @@ check: $(TOOLS) $(PROTO_TOOLS)/.installed  ## check lint, format, types and the 
 	  "proto/retrieval.proto makes: run make proto" >&2; exit 1; }; \
 	done && echo "stubs checked current"
 
-# Without compiled files, every worker compiles all tests again.
 test: native $(TOOLS)  ## run the tests (WORKERS=2 PYTEST_ARGS='-k trie')
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 test-compile: native $(TOOLS) $(INSTALLED)-nvcc  ## compile the GPU kernels with nvcc and Triton; needs no GPU
 	$(BIN)/python -m pytest -m compile --timeout 1800 tests/kernels tests/native $(PYTEST_ARGS)
