@@ -11,7 +11,6 @@ Each beam profile has a separate list, because a batch has one profile.
 from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeAlias
 
@@ -19,14 +18,8 @@ from grace.server.messages import PendingRequest
 
 _Entry: TypeAlias = tuple[int, int, PendingRequest]
 """Round, arrival number, request. Arrival numbers are unique."""
-
-
-@dataclass(slots=True)
-class _Share:
-    """The waiting requests of one connection, oldest first."""
-
-    last_round: int = 0
-    requests: dict[PendingRequest, None] = field(default_factory=dict)
+_Share: TypeAlias = dict[PendingRequest, None]
+"""The waiting requests of one connection, oldest first."""
 
 
 class FairOrder:
@@ -54,11 +47,10 @@ class FairOrder:
         entry = self._next_round(request), number, request
         insort(self._lines.setdefault(request.profile, []), entry)
         self._entries[request] = entry
-        share = self._shares.setdefault(request.connection, _Share())
-        share.last_round = entry[0]
-        share.requests[request] = None
-        self._move(request.connection, len(share.requests) - 1, len(share.requests))
-        self._most = max(self._most, len(share.requests))
+        share = self._shares.setdefault(request.connection, {})
+        share[request] = None
+        self._move(request.connection, len(share) - 1, len(share))
+        self._most = max(self._most, len(share))
 
     def start(self, request: PendingRequest) -> None:
         """Remove a request whose batch starts, and advance to its round."""
@@ -70,8 +62,8 @@ class FairOrder:
         line = self._lines[request.profile]
         del line[bisect_left(line, entry)]
         share = self._shares[request.connection]
-        places = len(share.requests)
-        del share.requests[request]
+        places = len(share)
+        del share[request]
         self._move(request.connection, places, places - 1)
         if places == self._most and places not in self._with_places:
             self._most -= 1
@@ -96,8 +88,7 @@ class FairOrder:
         return [request for _, _, request in islice(self._lines.get(profile, ()), most)]
 
     def places(self, connection: str) -> int:
-        share = self._shares.get(connection)
-        return 0 if share is None else len(share.requests)
+        return len(self._shares.get(connection, ()))
 
     @property
     def most_places(self) -> int:
@@ -107,11 +98,14 @@ class FairOrder:
     def youngest_of_most(self) -> PendingRequest:
         """Return the youngest request of the connection that has most places."""
         connection = next(iter(self._with_places[self._most]))
-        return next(reversed(self._shares[connection].requests))
+        return next(reversed(self._shares[connection]))
 
     def _next_round(self, request: PendingRequest) -> int:
         share = self._shares.get(request.connection)
-        return self._round if share is None else max(self._round, share.last_round + 1)
+        if share is None:
+            return self._round
+        youngest = next(reversed(share))
+        return max(self._round, self._entries[youngest][0] + 1)
 
     def _move(self, connection: str, before: int, after: int) -> None:
         if before:

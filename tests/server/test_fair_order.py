@@ -162,3 +162,30 @@ def test_a_connection_with_few_places_displaces_one_with_many_until_both_have_as
     taken = [queue.push(each) for each in others]
     assert taken == [True] * 4 + [False] * 5
     assert queue.displaced == burst[:4:-1]
+
+
+def test_a_connection_whose_youngest_requests_were_displaced_loses_no_round_after_them() -> None:
+    queue = RequestQueue(4)
+    burst = [request(1) for _ in range(4)]
+    for each in burst:
+        queue.push(each)
+    others = [request(2), request(2)]
+    assert [queue.push(each) for each in others] == [True, True]
+    assert queue.displaced == burst[:1:-1]
+    queue.start(queue.first(2))
+    late, later = request(1), request(2)
+    queue.push(late)
+    queue.push(later)
+    assert queue.first(4) == [burst[1], others[1], late, later]
+
+
+def test_rounds_begin_where_those_that_started_ended() -> None:
+    queue = RequestQueue(1000)
+    burst = [request(1) for _ in range(4)]
+    for each in burst:
+        queue.push(each)
+    queue.start(queue.first(3))
+    new = [request(2), request(2), request(3)]
+    for each in new:
+        queue.push(each)
+    assert queue.first(4) == [new[0], new[2], burst[3], new[1]]
