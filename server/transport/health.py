@@ -1,7 +1,7 @@
-"""gRPC's health service, v1: Check, List and Watch.
+"""gRPC's health service, v1: Check and Watch.
 
-It replaces grpcio's servicer, which has no List. There, one watcher that does not read its stream
-also blocks changes of the status for all callers.
+It replaces grpcio's servicer, in which one watcher that does not read its stream blocks changes of
+the status for all callers.
 """
 
 import asyncio
@@ -10,7 +10,6 @@ from typing import Any, NoReturn, Protocol
 
 import grpc
 from google.protobuf.message import DecodeError
-from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2 import DESCRIPTOR, HealthCheckRequest, HealthCheckResponse
 
 HEALTH = DESCRIPTOR.services_by_name["Health"]
@@ -35,12 +34,8 @@ class Health:
         """Return the generic handlers to add to a gRPC server."""
         unary: Any = grpc.unary_unary_rpc_method_handler
         stream: Any = grpc.unary_stream_rpc_method_handler
-        methods = {"Check": unary(self._check)}
-        if "List" in HEALTH.methods_by_name:  # since grpcio-health-checking 1.85
-            methods["List"] = unary(self._list)
-        return grpc.method_handlers_generic_handler(
-            HEALTH.full_name, {**methods, "Watch": stream(self._watch)}
-        )
+        methods = {"Check": unary(self._check), "Watch": stream(self._watch)}
+        return grpc.method_handlers_generic_handler(HEALTH.full_name, methods)
 
     def set(self, *, serving: bool) -> None:
         """Change the status of every service. Watchers are notified as they read."""
@@ -54,11 +49,6 @@ class Health:
         if service not in self._services:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no service of this name")
         return self._reply(service)
-
-    async def _list(self, message: bytes, context: _Context) -> bytes:  # noqa: ARG002
-        statuses = dict.fromkeys(self._services, HealthCheckResponse(status=self._status))
-        reply: bytes = health_pb2.HealthListResponse(statuses=statuses).SerializeToString()
-        return reply
 
     async def _watch(self, message: bytes, context: _Context) -> None:
         service, last = await _service(message, context), b""

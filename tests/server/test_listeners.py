@@ -154,7 +154,8 @@ def test_a_burst_is_answered_or_refused_by_the_service_and_counted_whole(front_e
         refused = service.count("grace_request_failures_total", reason="too_many_calls")
         assert refused == codes[RESOURCE_EXHAUSTED]
 
-    served(use, LimitsConfig(open_calls=1001), front_ends=front_ends, padding="")
+    limits = LimitsConfig(open_calls=1001, connection_calls=256)
+    served(use, limits, front_ends=front_ends, padding="")
 
 
 def test_calls_beyond_a_connection_s_share_wait_at_the_client() -> None:
