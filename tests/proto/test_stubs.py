@@ -58,7 +58,7 @@ def test_the_stubs_load_under_the_oldest_declared_grpcio_and_protobuf(repository
     project = (repository / "pyproject.toml").read_text()
 
     def oldest(name: str) -> tuple[int, ...]:
-        return version(re.findall(rf'"{name}>=([\d.]+)"', project)[0])
+        return version(re.findall(rf'"{name}>=([\d.]+)[",]', project)[0])
 
     grpc_stubs = (repository / "proto" / "retrieval_pb2_grpc.py").read_text()
     (grpc_made,) = re.findall(r"GRPC_GENERATED_VERSION = '([\d.]+)'", grpc_stubs)
