@@ -42,6 +42,9 @@ from grace.model.checkpoints.checkpoint import save_checkpoint
 from grace.model.definition.spec import ModelSpec
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 
+_NO_SHEDDING_MS = 600_000.0
+"""A closed loop measures how much a server can do, and queues for that."""
+
 RATES = (400.0, 800.0, 1000.0, 1200.0, 1300.0)
 REQUESTS = 1024
 _TINY_RATES = (20.0,)
@@ -101,6 +104,7 @@ def _of_precision(options: BenchOptions, files: _Files, precision: Precision) ->
         device=str(options.device),
         precision=precision,
         threads={"post": _POST_THREADS},
+        batching={"target_queue_ms": _NO_SHEDDING_MS},
         listen={"front_ends": many.front_ends},
     )
     trace, log = (files.folder / f"{precision}{kind}" for kind in (".trace.json", ".log"))

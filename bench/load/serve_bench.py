@@ -24,6 +24,7 @@ PROGRAM = "python -m grace.bench.load.serve_bench"
 PRECISION = "float32"
 OVERHEAD_RATE = 300
 IN_FLIGHT = 64  # four full batches: the queue is never empty
+NO_SHEDDING_MS = 600_000.0
 EDGE_SECONDS = 1.0  # left out at both ends of a run, where the load is not steady
 
 
@@ -61,7 +62,8 @@ def _overhead(files: TinyServerFiles, seconds: float) -> Row:
 
 
 def _saturation(files: TinyServerFiles, seconds: float) -> Row:
-    trace, config = files.folder / "timeline.json", files.write_config("saturation.yaml")
+    trace = files.folder / "timeline.json"
+    config = files.write_config("saturation.yaml", batching={"target_queue_ms": NO_SHEDDING_MS})
     with RunningServer(config, files.folder / "s.log", "--timeline", trace) as server:
         result = _client(server, files, ClosedLoop(IN_FLIGHT, seconds))
     slices = read_timeline(trace)
