@@ -1,5 +1,6 @@
 """Files, servers and pipelines that tests share. No test may change files or end a server."""
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,3 +75,12 @@ def clock() -> Clock:
 @pytest.fixture
 def predictions(clock: Clock) -> Predictions:
     return Predictions(clock)
+
+
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    """Inside, only reference counts free objects."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()

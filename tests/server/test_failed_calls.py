@@ -1,7 +1,6 @@
 """A burst of refusals leaves nothing behind that only a garbage collection would free."""
 
 import gc
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,14 +11,6 @@ from grace.server.transport.front_end import Call
 from support.served import Service, reason_of, served, until
 
 KEPT = (Call, ServiceError)
-
-
-@pytest.fixture
-def no_collections() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 @pytest.mark.usefixtures("no_collections")

@@ -3,7 +3,6 @@
 import asyncio
 import gc
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -65,14 +64,6 @@ def test_a_path_that_is_not_utf8_fails_alone_or_ends_the_server_visibly(front_en
                 await asyncio.sleep(0.1)
 
     served(use, front_ends=front_ends)
-
-
-@pytest.fixture
-def no_collections() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 @pytest.mark.usefixtures("no_collections")

@@ -157,7 +157,7 @@ def assert_same_rows(message: bytes) -> str:
 
 
 def fuzz(models: int, seconds: float) -> None:
-    """Read requests of so many models, and of more until the time is over."""
+    """Read requests of at least this many models, and of more until the time is over."""
     random, seen = Random(SEED), Counter[str]()
     end = perf_counter() + seconds
     for number in count():
