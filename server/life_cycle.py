@@ -52,7 +52,7 @@ from grace.server.start_up import (
     too_little_memory,
 )
 from grace.server.transport.admin import Admin
-from grace.server.transport.credentials import Credentials
+from grace.server.transport.credentials.watched_credentials import WatchedCredentials
 from grace.server.transport.front_end import FrontEnd
 from grace.server.transport.listeners import Listeners
 
@@ -170,7 +170,7 @@ class Server:
         self._state = state = ServerState()
         self._lag = LoopLag()
         self._metrics = Metrics(state, self._lag, device)
-        self._credentials = credentials = Credentials(config, self._metrics)
+        self._credentials = credentials = WatchedCredentials(config, self._metrics)
         self._loop.add_signal_handler(signal.SIGHUP, self._asked_to_look)
         limits, generation, log_requests = config.limits, config.generation, config.logs.requests
         self._front_end = FrontEnd(

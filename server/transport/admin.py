@@ -36,7 +36,7 @@ from grace.server.errors import (
 )
 from grace.server.observe.logs import LOGGER, set_log_level
 from grace.server.server_state import ServerState
-from grace.server.transport.grpc_listener import Context, Method
+from grace.server.transport.listener.grpc_listener import Context, Method
 
 _LOG = logging.getLogger(LOGGER)
 _LOG_LEVELS = get_args(LogLevel)

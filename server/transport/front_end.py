@@ -2,7 +2,7 @@
 
 It runs on the event loop, so it only converts and waits: bytes to a Retrieval, a Retrieval to the
 pipeline, an outcome to bytes or to a status. Every call is counted exactly once, whether gRPC is in
-this process or in those of `server/transport/relays.py`.
+this process or in those of `server/transport/relays/relays.py`.
 """
 
 import asyncio
@@ -39,9 +39,9 @@ from grace.server.observe.logs import LOGGER
 from grace.server.observe.metrics import Metrics
 from grace.server.server_state import Phase, ServerState
 from grace.server.stages.requests import read_request, request_id_of
-from grace.server.transport.credential_files import CredentialFiles
-from grace.server.transport.grpc_listener import Context, GrpcContext
-from grace.server.transport.tokens import Tokens
+from grace.server.transport.credentials.credential_files import CredentialFiles
+from grace.server.transport.credentials.tokens import Tokens
+from grace.server.transport.listener.grpc_listener import Context, GrpcContext
 
 MAX_TEXT_BYTES = 1000
 
@@ -113,10 +113,8 @@ class FrontEnd:
     async def retrieve(self, message: bytes, context: GrpcContext) -> bytes:
         """Serve a call of gRPC in this process."""
         arrived = perf_counter()
-        left = context.time_remaining()
-        deadline = math.inf if left is None else arrived + left
         authorization = "" if self._tokens is None else context.authorization()
-        call = Call(message, arrived, deadline, context.peer(), authorization)
+        call = Call(message, arrived, context.deadline(arrived), context.peer(), authorization)
         self.opened(call, context)
         return await self.answer(call, context)
 

@@ -14,11 +14,11 @@ from grace.server.observe.metrics_page import MetricsPage
 from grace.server.server_state import ServerState
 from grace.server.transport.addresses import address, fault_of, refusal
 from grace.server.transport.admin import Admin
-from grace.server.transport.credentials import Credentials
+from grace.server.transport.credentials.watched_credentials import WatchedCredentials
 from grace.server.transport.front_end import FrontEnd
-from grace.server.transport.grpc_listener import GrpcListener
-from grace.server.transport.listen_limits import ListenLimits
-from grace.server.transport.relays import Relays
+from grace.server.transport.listener.grpc_listener import GrpcListener
+from grace.server.transport.listener.listen_limits import ListenLimits
+from grace.server.transport.relays.relays import Relays
 
 ADMIN_CONNECTIONS = 64
 
@@ -50,7 +50,7 @@ class Listeners:
         front_end: FrontEnd,
         admin: Admin,
         died: Callable[[], None],
-        credentials: Credentials,
+        credentials: WatchedCredentials,
         settle_seconds: float = 0.2,
     ) -> None:
         self._config = config

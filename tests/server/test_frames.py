@@ -6,7 +6,7 @@ import socket
 
 import uvloop
 
-from grace.server.transport.frames import Kind, Link, RelayedMessage
+from grace.server.transport.relays.frames import Kind, Link, RelayedMessage
 
 Frame = tuple[int, int, bytes]
 

@@ -20,8 +20,8 @@ import pytest
 from grace.configs.errors import ConfigError
 from grace.configs.serving import LimitsConfig
 from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse
-from grace.server.transport.listen_limits import ListenLimits
-from grace.server.transport.relays import Relays
+from grace.server.transport.listener.listen_limits import ListenLimits
+from grace.server.transport.relays.relays import Relays
 from support.faults import Faults
 from support.health import HealthWatch, status
 from support.occupied import occupied_engine
@@ -48,7 +48,7 @@ LIMITS = ListenLimits(
 )
 
 # Programs of relays that do not come up.
-IMPORTS = "import sys; from grace.server.transport import relay; "
+IMPORTS = "import sys; from grace.server.transport.relays import relay; "
 MAIN = "sys.exit(relay.main(sys.argv[1]))"
 RAISES = """
 async def fail(*_): raise {fault}
@@ -62,7 +62,9 @@ def relays_of(pid: int) -> list[int]:
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     commands = {int(child): Path(f"/proc/{child}/cmdline").read_bytes() for child in children}
     return [
-        child for child, command in commands.items() if b"grace.server.transport.relay" in command
+        child
+        for child, command in commands.items()
+        if b"grace.server.transport.relays.relay" in command
     ]
 
 

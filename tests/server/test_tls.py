@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ed448
 from grace.client import Access, Tls
 from grace.configs.errors import ConfigError
 from grace.configs.pem_files import require_pair
-from grace.server.transport.tls import read_certificate
+from grace.server.transport.credentials.tls import read_certificate
 from support.certificates import (
     Authority,
     Files,

@@ -14,8 +14,8 @@ from grace.configs.errors import ConfigError
 from grace.configs.serving import ListenConfig, ServingConfig
 from grace.server.observe.metrics import LoopLag, Metrics
 from grace.server.server_state import ServerState
-from grace.server.transport.credentials import Credentials
-from grace.server.transport.tokens import read_tokens
+from grace.server.transport.credentials.tokens import read_tokens
+from grace.server.transport.credentials.watched_credentials import WatchedCredentials
 from support.pipeline_cases import GENERATION
 from support.served import METHOD, Service, served
 
@@ -132,5 +132,5 @@ def test_tokens_that_cross_a_network_in_plaintext_get_a_warning(
 ) -> None:
     listen = ListenConfig(host=host, token_file=file)
     config = ServingConfig(Path(), Path(), GENERATION, listen=listen)
-    Credentials(config, Metrics(ServerState(), LoopLag(), torch.device("cpu")))
+    WatchedCredentials(config, Metrics(ServerState(), LoopLag(), torch.device("cpu")))
     assert any(each.message == "tokens_in_plaintext" for each in caplog.records) == warned

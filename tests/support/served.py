@@ -23,7 +23,7 @@ from grace.server.observe.metrics import LoopLag, Metrics
 from grace.server.scheduling.pipeline import Pipeline
 from grace.server.server_state import Phase, ServerState
 from grace.server.transport.admin import Admin
-from grace.server.transport.credentials import Credentials
+from grace.server.transport.credentials.watched_credentials import WatchedCredentials
 from grace.server.transport.front_end import FrontEnd
 from grace.server.transport.listeners import Listeners
 from support.pipeline_cases import GENERATION
@@ -100,7 +100,7 @@ class Service:
         )
         self.state, self.pipeline, self.died = ServerState(), Echo(padding), asyncio.Event()
         self.metrics = Metrics(self.state, LoopLag(), torch.device("cpu"))
-        self.credentials = Credentials(config, self.metrics)
+        self.credentials = WatchedCredentials(config, self.metrics)
         self.front_end = FrontEnd(
             self.state, limits, GENERATION, self.metrics, tokens=self.credentials.tokens
         )

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from grace.bench.load import serve_bench, soak
+from grace.bench.load import serve_bench
+from grace.bench.load.soak.__main__ import main as soak_command
+from grace.bench.load.soak.soak import run_soak, soak_report
 from support.served import front_ends
 from support.serving_files import ServingFiles
 
@@ -19,13 +21,13 @@ SECONDS = float(os.environ.get("SOAK_SECONDS", "120"))
 def test_mixed_load_leaves_memory_threads_and_descriptors_as_they_were(
     serving_files: ServingFiles, front_ends: int
 ) -> None:
-    finished = soak.run_soak(serving_files.tiny_server_files, SECONDS, front_ends)
-    assert finished.passed, soak.soak_report(finished)
+    finished = run_soak(serving_files.tiny_server_files, SECONDS, front_ends)
+    assert finished.passed, soak_report(finished)
 
 
 def test_the_soak_writes_what_it_samples_and_counts(tmp_path: Path) -> None:
     out = tmp_path / "soak.json"
-    soak.main(
+    soak_command(
         ["--seconds", "5", "--only", "malformed", "scrape", "--rate", "31", "--out", str(out)]
     )
     *rows, counts, samples = json.loads(out.read_text())["rows"]

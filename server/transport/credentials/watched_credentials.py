@@ -10,16 +10,16 @@ from grace.configs.serving import ServingConfig, TlsConfig
 from grace.server.observe.logs import LOGGER
 from grace.server.observe.metrics import Metrics
 from grace.server.transport.addresses import address, is_loopback
-from grace.server.transport.credential_files import CredentialFiles
-from grace.server.transport.tls import CertificateFiles, certificate_files
-from grace.server.transport.tokens import Tokens, read_tokens
+from grace.server.transport.credentials.credential_files import CredentialFiles
+from grace.server.transport.credentials.tls import CertificateFiles, certificate_files
+from grace.server.transport.credentials.tokens import Tokens, read_tokens
 
 LOOK_SECONDS = 1.0
 
 _LOG = logging.getLogger(LOGGER)
 
 
-class Credentials:
+class WatchedCredentials:
     """The credentials of a server. Each is None if the configuration does not have it.
 
     listen, admin  the certificates of these listeners

@@ -1,6 +1,6 @@
 """A relay: a process that holds gRPC for a server, so that the server's interpreter is free of it.
 
-    python -m grace.server.transport.relay ARGUMENTS
+    python -m grace.server.transport.relays.relay ARGUMENTS
 
 The server starts it, with one end of a pair of sockets. A relay passes bytes on: it neither parses
 nor counts, and decides nothing. It ends when the other end closes, for whatever reason.
@@ -11,7 +11,6 @@ import ctypes
 import gc
 import json
 import logging
-import math
 import os
 import signal
 import socket
@@ -29,10 +28,10 @@ from grace.configs.serving import TlsConfig
 from grace.proto.retrieval_pb2 import DESCRIPTOR
 from grace.server.observe.logs import LOGGER, RareForeignLines, fields_of
 from grace.server.observe.thread_names import name_this_thread
-from grace.server.transport.frames import Kind, Link, RelayedMessage
-from grace.server.transport.grpc_listener import GrpcContext, GrpcListener
-from grace.server.transport.listen_limits import ListenLimits
-from grace.server.transport.tls import certificate_files
+from grace.server.transport.credentials.tls import certificate_files
+from grace.server.transport.listener.grpc_listener import GrpcContext, GrpcListener
+from grace.server.transport.listener.listen_limits import ListenLimits
+from grace.server.transport.relays.frames import Kind, Link, RelayedMessage
 
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that a relay ignores: the server handles them, and ends its relays itself."""
@@ -134,13 +133,13 @@ class Relay:
 
     async def _retrieve(self, message: bytes, context: GrpcContext) -> bytes:
         arrived = perf_counter()
-        left = context.time_remaining()
-        deadline = math.inf if left is None else arrived + left
         self._last_call = number = self._last_call + 1
         outcome = self._open[number] = self._loop.create_future()
         context.add_done_callback(lambda context: self._ended(number, unread=context.unread))
         authorization = context.authorization() if self._tokens else ""
-        call = RelayedMessage(arrived, deadline, context.peer(), authorization, message)
+        call = RelayedMessage(
+            arrived, context.deadline(arrived), context.peer(), authorization, message
+        )
         self._link.send(Kind.CALL, number, *call.packed())
         end = await outcome
         if isinstance(end, bytes):

@@ -1,35 +1,29 @@
-"""Load a server of the tiny catalogue lightly for hours, and report whether anything grows.
-
-    python -m grace.bench.load.soak --out soak.json
-    python -m grace.bench.load.soak --seconds 300 --only good scrape
-
-Its table shows the memory, threads and descriptors of the server and of each of its relays. It
-exits with 1 if one of them grows, or if clients and server count different calls. `--only` loads
-the server with some kinds of work, to find the one that makes something grow.
-"""
+"""Start a server, load it with work of many kinds, and count what it holds and what has ended."""
 
 import asyncio
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from grace.bench.load.holdings import Sample, growth_rows, growth_table, holdings_of, processes_of
-from grace.bench.load.mixed_load import RATES, MixedLoad, Target
-from grace.bench.load.options import out_file, parser_of, positive, run_command
 from grace.bench.load.shots import read_requests
-from grace.bench.load.tiny_server import TinyServerFiles, write_tiny_server_files
-from grace.bench.result_file import Row, write_result
+from grace.bench.load.soak.holdings import (
+    Sample,
+    growth_rows,
+    growth_table,
+    holdings_of,
+    processes_of,
+)
+from grace.bench.load.soak.mixed_load import RATES, MixedLoad, Target
+from grace.bench.load.tiny_server import TinyServerFiles
+from grace.bench.result_file import Row
 from grace.bench.running_server import RunningServer
 from grace.configs.errors import InputError
 from grace.server.errors import STATUS_OF
 
-PROGRAM = "python -m grace.bench.load.soak"
 EARLY_SECONDS = 300.0
 SAMPLES = 360  # in a run, at most one a second
 MESSAGE_BYTES = 1 << 16
@@ -70,37 +64,17 @@ class Soak:
         return not self.faults and all(row["flat"] for row in self.rows)
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = parser_of("grace.bench.load.soak", __doc__)
-    parser.add_argument("--seconds", type=positive, default=3600.0)
-    parser.add_argument("--front-ends", type=int, default=2, help="listen.front_ends")
-    parser.add_argument("--only", nargs="+", choices=list(RATES), metavar="KIND", default=[])
-    parser.add_argument(
-        "--rate", type=positive, help="calls and other events a second, instead of the default"
-    )
-    parser.add_argument("--out", type=out_file, help="result file")
-    options = parser.parse_args(arguments)
-    names = options.only or list(RATES)
-    usual = sum(RATES[name] for name in names)
-    rates = {name: RATES[name] * (options.rate or usual) / usual for name in names}
-    with tempfile.TemporaryDirectory() as folder:
-        files = write_tiny_server_files(Path(folder))
-        soak = run_soak(files, options.seconds, options.front_ends, rates)
-    print(soak_report(soak))
-    if options.out is not None:
-        facts = {"ends": soak.ends, "counted": soak.counted, "faults": soak.faults}
-        samples = list(map(asdict, soak.samples))
-        write_result(options.out, PROGRAM, arguments, [*soak.rows, facts, {"samples": samples}])
-    return 0 if soak.passed else 1
-
-
 def run_soak(
     files: TinyServerFiles,
     seconds: float,
     front_ends: int,
     rates: Mapping[str, float] = RATES,
+    progress: Callable[[float], None] = lambda _: None,
 ) -> Soak:
-    """Start a server, load it, and stop it. Raise CallError if the server ends under load."""
+    """Start a server, load it, and stop it. Raise CallError if the server ends under load.
+
+    `progress` gets the seconds that the load has lasted, again and again.
+    """
     config = files.write_config(
         f"soak{front_ends}.yaml",
         listen={"front_ends": front_ends},
@@ -114,7 +88,7 @@ def run_soak(
             listening["retrieve"], listening["admin"], listening["metrics"], MESSAGE_BYTES
         )
         load = MixedLoad(target, requests, rates)
-        samples = asyncio.run(_sampled(server.pid, load, seconds))
+        samples = asyncio.run(_sampled(server.pid, load, seconds, progress))
         counted = _settled_counts(load.target.metrics)
         unclosed = _unclosed(server.pid, samples[0])
     rows = growth_rows(samples, min(EARLY_SECONDS, seconds / 4))
@@ -142,7 +116,9 @@ def soak_report(soak: Soak) -> str:
     return "\n".join(lines)
 
 
-async def _sampled(server: int, load: MixedLoad, seconds: float) -> list[Sample]:
+async def _sampled(
+    server: int, load: MixedLoad, seconds: float, progress: Callable[[float], None]
+) -> list[Sample]:
     """Run the load, and meanwhile sample what the processes hold."""
     processes, begin = processes_of(server), time.monotonic()
     samples: list[Sample] = []
@@ -150,6 +126,7 @@ async def _sampled(server: int, load: MixedLoad, seconds: float) -> list[Sample]
     def sample() -> None:
         held = {name: holdings_of(pid) for name, pid in processes.items()}
         samples.append(Sample(round(time.monotonic() - begin, 2), held))
+        progress(samples[-1].seconds)
 
     running = asyncio.create_task(load.run(seconds))
     sample()
@@ -231,7 +208,3 @@ def count_faults(ends: Mapping[str, Mapping[str, int]], counted: Mapping[str, in
     if sum(counted.values()) > sum(seen.values()) + unknown:
         faults.append("the server counted more calls than clients made")
     return faults
-
-
-if __name__ == "__main__":
-    run_command(main)

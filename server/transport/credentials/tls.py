@@ -15,7 +15,7 @@ import grpc
 from grace.configs.errors import ConfigError
 from grace.configs.pem_files import CERTIFICATE, read_certificates, read_pem, require_pair
 from grace.configs.serving import TlsConfig
-from grace.server.transport.credential_files import CredentialFiles, ignore
+from grace.server.transport.credentials.credential_files import CredentialFiles, ignore
 
 _VERSION_TAG, _UTC_TIME_TAG = 0xA0, 0x17
 

@@ -1,6 +1,7 @@
 """One gRPC server on one address: one service, health, reflection. Bytes come in and go out."""
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, NoReturn, Protocol, TypeAlias
 
@@ -9,11 +10,11 @@ from google.protobuf.descriptor import ServiceDescriptor
 
 from grace.configs.errors import ConfigError
 from grace.server.transport.addresses import address, held_port, refusal
-from grace.server.transport.health import HEALTH, Health
-from grace.server.transport.listen_limits import ListenLimits
-from grace.server.transport.reflection import reflection_handlers
-from grace.server.transport.tls import CertificateFiles, server_credentials
-from grace.server.transport.unread_replies import end_after, remember_creators
+from grace.server.transport.credentials.tls import CertificateFiles, server_credentials
+from grace.server.transport.listener.health import HEALTH, Health
+from grace.server.transport.listener.listen_limits import ListenLimits
+from grace.server.transport.listener.reflection import reflection_handlers
+from grace.server.transport.listener.unread_replies import end_after, remember_creators
 
 Method: TypeAlias = Callable[[bytes, "GrpcContext"], Coroutine[Any, Any, bytes]]
 Trailers: TypeAlias = tuple[tuple[str, str], ...]
@@ -42,9 +43,10 @@ class GrpcContext:
         self._reply_seconds = reply_seconds
         self._task: asyncio.Task[Any] | None = asyncio.current_task()
 
-    def time_remaining(self) -> float | None:
+    def deadline(self, arrived: float) -> float:
+        """Return when the caller's time ends, on the clock of `arrived`."""
         left: float | None = self._context.time_remaining()
-        return left
+        return math.inf if left is None else arrived + left
 
     def peer(self) -> str:
         """Return the caller's end of the connection."""

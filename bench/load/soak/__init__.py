@@ -1,0 +1,1 @@
+"""Work of many kinds for hours, and what the server holds meanwhile."""
