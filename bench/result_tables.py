@@ -1,4 +1,4 @@
-"""The generated tables of docs/building.md and docs/eligibility.md, from files in bench/results.
+"""The generated tables of building.md, eligibility.md and operations.md, from bench/results.
 
     python -m grace.bench.result_tables docs
 
@@ -45,6 +45,7 @@ def main(docs: Path) -> None:
     for document, result, tables in (
         ("building.md", "build.json", build_tables),
         ("eligibility.md", "eligibility.json", eligibility_tables),
+        ("operations.md", "overload.json", overload_tables),
     ):
         for mark, text in tables(read_result(RESULTS / result)).items():
             rewrite(docs / document, mark, text)
@@ -72,6 +73,23 @@ def build_tables(result: Mapping[str, Any]) -> dict[str, str]:
         ("snapshot, GB", "{snapshot_gb:.2f}"),
     )
     return {"build": _origin(result) + table}
+
+
+def overload_tables(result: Mapping[str, Any]) -> dict[str, str]:
+    """Return the table of overloads in Markdown, by the name of its marks."""
+    table = table_of(
+        result["rows"],
+        ("engine, requests/s", "{capacity_rps:g}"),
+        ("offered", "{offered:g}x"),
+        ("deadline, ms", "{deadline_ms:g}"),
+        ("relays", "{front_ends}"),
+        ("goodput, % of the engine", lambda x: f"{100 * x['goodput']:.1f}"),
+        ("executed, but too late, %", lambda x: f"{100 * x['executed_late']:.2f}"),
+        ("P99 of answers, ms", "{ok_p99_ms:.0f}"),
+        ("P99 of refusals, ms", "{refused_p99_ms:.0f}"),
+        ("recovery, ms", "{recovery_ms}"),
+    )
+    return {"overload": _origin(result) + table}
 
 
 def eligibility_tables(result: Mapping[str, Any]) -> dict[str, str]:

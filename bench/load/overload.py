@@ -2,18 +2,20 @@
 
     python -m grace.bench.load.overload --out overload.json --capacity 200 --seconds 30
 
-The engine has a fixed service time (`fixed_server.py`), and every call has a deadline. Server and
+The engine takes 40 ms for any batch (`fixed_server.py`), and every call has a deadline. Server and
 clients are processes; the clients have a lower priority. One more client, the probe, offers a
 fifth of the capacity during the overload and after it. Its calls show how long the recovery takes.
 """
 
 import os
+import shutil
 import sys
 import tempfile
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -27,12 +29,14 @@ from grace.bench.load.shots import read_shots
 from grace.bench.load.tiny_server import write_tiny_server_files
 from grace.bench.result_file import Row, facts_of, record
 from grace.bench.running_server import RunningServer
+from grace.configs.errors import InputError
 
 PROGRAM = "python -m grace.bench.load.overload"
 FIXED_SERVER = (sys.executable, "-m", "grace.bench.load.fixed_server")
 NICE = 5
 PROBE_SHARE = 0.2  # of the capacity
 TAIL_SECONDS = 4.0
+BATCH_SECONDS = 0.04
 AT_ONCE = {"deadline_unmeetable", "overloaded", "queue_full"}
 
 
@@ -40,43 +44,53 @@ AT_ONCE = {"deadline_unmeetable", "overloaded", "queue_full"}
 class Overload:
     """One overload.
 
-    times     the offered load, in multiples of the capacity
-    capacity  requests a second that the engine can do in full batches of `batch`
+    times         the offered load, in multiples of the capacity
+    capacity      requests a second that the engine can do in full batches
+    processes     of the clients
+    server_cores  the processors of the server, as `taskset` reads them; any, if empty
     """
 
     times: float
     deadline_ms: float
     capacity: float
     seconds: float
-    batch: int
     processes: int = 2
     front_ends: int = 0
+    server_cores: str = ""
+
+    @property
+    def batch(self) -> int:
+        return max(1, round(BATCH_SECONDS * self.capacity))
 
 
 def main(arguments: Sequence[str]) -> None:
     parser = parser_of("grace.bench.load.overload", __doc__)
     parser.add_argument("--out", type=Path, required=True, help="result file")
-    parser.add_argument("--capacity", type=positive, default=200.0, help="requests a second")
-    parser.add_argument("--batch", type=positive_integer, default=8, help="largest batch")
+    parser.add_argument(
+        "--capacity", type=positive, nargs="+", default=[200.0], help="requests a second"
+    )
     parser.add_argument("--seconds", type=positive, default=30.0, help="of each overload")
     parser.add_argument("--times", type=positive, nargs="+", default=[1.0, 2.0, 5.0])
     parser.add_argument("--deadlines-ms", type=positive, nargs="+", default=[800.0, 200.0])
     parser.add_argument("--processes", type=positive_integer, default=2, help="of the client")
     means = "processes that hold gRPC for the server"
-    parser.add_argument("--front-ends", type=int, default=0, help=means)
+    parser.add_argument("--front-ends", type=int, nargs="+", default=[0], help=means)
+    means = "the server's processors, such as 0,1; the command's own keep the clients"
+    parser.add_argument("--server-cores", default="", help=means)
     options = parser.parse_args(arguments)
     cases = [
         Overload(
             times,
             deadline,
-            options.capacity,
+            capacity,
             options.seconds,
-            options.batch,
             options.processes,
-            options.front_ends,
+            front_ends,
+            options.server_cores,
         )
-        for deadline in options.deadlines_ms
-        for times in options.times
+        for capacity, front_ends, deadline, times in product(
+            options.capacity, options.front_ends, options.deadlines_ms, options.times
+        )
     ]
     with tempfile.TemporaryDirectory() as folder:
         rows = (measure(case, Path(folder)) for case in cases)
@@ -85,13 +99,19 @@ def main(arguments: Sequence[str]) -> None:
 
 def measure(case: Overload, folder: Path) -> Row:
     """Run one overload against a new server and return its result."""
-    files = write_tiny_server_files(folder / f"{case.deadline_ms:g}-{case.times:g}")
+    files = write_tiny_server_files(Path(tempfile.mkdtemp(dir=folder)))
     config = files.write_config(
         "overload.yaml",
         generation={"max_batch": case.batch},
         listen={"front_ends": case.front_ends},
     )
-    command = (*FIXED_SERVER, "--batch-ms", f"{1000 * case.batch / case.capacity:g}")
+    command: tuple[str, ...] = (
+        *FIXED_SERVER,
+        "--batch-ms",
+        f"{1000 * case.batch / case.capacity:g}",
+    )
+    if case.server_cores:
+        command = (_taskset(), "--cpu-list", case.server_cores, *command)
     shots = read_shots(files.requests, case.deadline_ms / 1000)
     with RunningServer(config, files.folder / "log", command=command) as server:
         before = _executed(server)
@@ -113,6 +133,13 @@ def measure(case: Overload, folder: Path) -> Row:
             overload, probe = overloading.result(), probing.result()
         executed = _executed(server) - before
     return _row(case, overload, probe, executed)
+
+
+def _taskset() -> str:
+    found = shutil.which("taskset")
+    if found is None:
+        raise InputError("--server-cores: needs the program taskset; install util-linux")
+    return found
 
 
 def _probe(case: Overload) -> OpenLoop:
@@ -151,6 +178,7 @@ def _row(case: Overload, overload: LoadRun, probe: LoadRun, executed: float) -> 
         "capacity_rps": case.capacity,
         "batch": case.batch,
         "front_ends": case.front_ends,
+        "server_cores": case.server_cores or None,
         "seconds": case.seconds,
         "calls": len(calls),
         "goodput": round(len(ok) / case.seconds / case.capacity, 3),

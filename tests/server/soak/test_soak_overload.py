@@ -15,7 +15,6 @@ pytestmark = [pytest.mark.subprocess, pytest.mark.soak]
 
 SECONDS = float(os.environ.get("OVERLOAD_SECONDS", "30"))
 CAPACITY = float(os.environ.get("OVERLOAD_CAPACITY", "200"))
-BATCH = 8  # 40 ms of the default capacity
 TRIES = 3  # other programs on the machine may spoil a run
 
 
@@ -24,7 +23,7 @@ TRIES = 3  # other programs on the machine may spoil a run
 def test_an_overloaded_server_wastes_no_work_refuses_at_once_and_recovers(
     tmp_path: Path, times: float, deadline_ms: float
 ) -> None:
-    case = Overload(times, deadline_ms, CAPACITY, SECONDS, BATCH)
+    case = Overload(times, deadline_ms, CAPACITY, SECONDS)
     broken: list[str] = []
     for number in range(TRIES):
         folder = tmp_path / str(number)
