@@ -182,6 +182,18 @@ class LogsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class UpdatesConfig:
+    """Stops and weights of ads, which take effect while the server runs."""
+
+    require_full: Annotated[
+        bool, "a server without any update becomes ready only after a FULL one"
+    ] = False
+    file: Annotated[
+        Path | None, "file of updates, one JSON UpdateAdsRequest a line, which the server follows"
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
 class ServingConfig:
     """A server's configuration file. The command line may replace the two folders."""
 
@@ -199,6 +211,15 @@ class ServingConfig:
     warm_up: Annotated[
         Path | None, "requests to warm up with, as JSON lines; without it, empty requests"
     ] = None
+    state_dir: Annotated[
+        Path | None,
+        "local folder for what outlasts a restart: ad updates and a rollback's pin; without it, "
+        "the server refuses both",
+    ] = None
+    watch_seconds: Annotated[
+        float, "seconds between two looks at CURRENT; 0: only `grace admin load` and SIGHUP look"
+    ] = 1.0
+    updates: UpdatesConfig = field(default_factory=UpdatesConfig)
     listen: ListenConfig = field(default_factory=ListenConfig)
     admin: AdminConfig = field(default_factory=AdminConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
@@ -209,6 +230,9 @@ class ServingConfig:
 
     def __post_init__(self) -> None:
         _require_within(self, 0, MAX_MEMO_BYTES, "memo_bytes")
+        _require_within(self, 0, MAX_SECONDS, "watch_seconds")
+        if self.state_dir is None and (self.updates.require_full or self.updates.file is not None):
+            raise ConfigError("updates: needs state_dir, a local folder that keeps ad updates")
 
 
 def load_serving_config(

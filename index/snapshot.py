@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from grace.configs.errors import InputError
+from grace.index.entities import Entities
 from grace.index.matchers.modes import MatcherMode
 from grace.index.matchers.node_matchers import Matchers
 from grace.index.matching.ads import SidToAds
@@ -79,3 +80,4 @@ class Snapshot:
     ads: SidToAds
     rules: TargetingRules
     set_values: tuple[InternedValues, ...]  # in the schema's order of sets
+    entities: tuple[Entities, ...] = ()  # in the schema's order of entities

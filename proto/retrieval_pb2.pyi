@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RetrieveRequest(_message.Message):
-    __slots__ = ("request_id", "model", "sid_space", "user", "features", "max_ads", "profile", "priority", "exclude_ads", "include_sids")
+    __slots__ = ("request_id", "model", "sid_space", "user", "features", "max_ads", "profile", "priority", "exclude_ads", "include_sids", "exclude", "at_most")
     class UserEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -16,6 +16,20 @@ class RetrieveRequest(_message.Message):
         key: str
         value: Values
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Values, _Mapping]] = ...) -> None: ...
+    class ExcludeEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Ids
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Ids, _Mapping]] = ...) -> None: ...
+    class AtMostEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     SID_SPACE_FIELD_NUMBER: _ClassVar[int]
@@ -26,6 +40,8 @@ class RetrieveRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     EXCLUDE_ADS_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_SIDS_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDE_FIELD_NUMBER: _ClassVar[int]
+    AT_MOST_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     sid_space: str
@@ -36,7 +52,9 @@ class RetrieveRequest(_message.Message):
     priority: str
     exclude_ads: _containers.RepeatedScalarFieldContainer[int]
     include_sids: bool
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., sid_space: _Optional[str] = ..., user: _Optional[_Mapping[str, Values]] = ..., features: _Optional[_Union[Features, _Mapping]] = ..., max_ads: _Optional[int] = ..., profile: _Optional[str] = ..., priority: _Optional[str] = ..., exclude_ads: _Optional[_Iterable[int]] = ..., include_sids: bool = ...) -> None: ...
+    exclude: _containers.MessageMap[str, Ids]
+    at_most: _containers.ScalarMap[str, int]
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., sid_space: _Optional[str] = ..., user: _Optional[_Mapping[str, Values]] = ..., features: _Optional[_Union[Features, _Mapping]] = ..., max_ads: _Optional[int] = ..., profile: _Optional[str] = ..., priority: _Optional[str] = ..., exclude_ads: _Optional[_Iterable[int]] = ..., include_sids: bool = ..., exclude: _Optional[_Mapping[str, Ids]] = ..., at_most: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class Values(_message.Message):
     __slots__ = ("values",)
@@ -154,16 +172,22 @@ class Sids(_message.Message):
     def __init__(self, length: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ..., sid_of_ad: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Counts(_message.Message):
-    __slots__ = ("sids_generated", "ads_generated", "ads_matched", "ads_returned")
+    __slots__ = ("sids_generated", "ads_generated", "ads_matched", "ads_returned", "ads_stopped", "ads_excluded", "ads_limited")
     SIDS_GENERATED_FIELD_NUMBER: _ClassVar[int]
     ADS_GENERATED_FIELD_NUMBER: _ClassVar[int]
     ADS_MATCHED_FIELD_NUMBER: _ClassVar[int]
     ADS_RETURNED_FIELD_NUMBER: _ClassVar[int]
+    ADS_STOPPED_FIELD_NUMBER: _ClassVar[int]
+    ADS_EXCLUDED_FIELD_NUMBER: _ClassVar[int]
+    ADS_LIMITED_FIELD_NUMBER: _ClassVar[int]
     sids_generated: int
     ads_generated: int
     ads_matched: int
     ads_returned: int
-    def __init__(self, sids_generated: _Optional[int] = ..., ads_generated: _Optional[int] = ..., ads_matched: _Optional[int] = ..., ads_returned: _Optional[int] = ...) -> None: ...
+    ads_stopped: int
+    ads_excluded: int
+    ads_limited: int
+    def __init__(self, sids_generated: _Optional[int] = ..., ads_generated: _Optional[int] = ..., ads_matched: _Optional[int] = ..., ads_returned: _Optional[int] = ..., ads_stopped: _Optional[int] = ..., ads_excluded: _Optional[int] = ..., ads_limited: _Optional[int] = ...) -> None: ...
 
 class Timings(_message.Message):
     __slots__ = ("queue_us", "input_us", "features_us", "generate_us", "post_us")
@@ -184,7 +208,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("state", "server_version", "uptime_seconds", "device", "snapshot", "model", "profiles", "default_profile", "max_batch", "waiting", "max_waiting", "in_flight", "engine", "front_ends")
+    __slots__ = ("state", "server_version", "uptime_seconds", "device", "snapshot", "model", "profiles", "default_profile", "max_batch", "waiting", "max_waiting", "in_flight", "engine", "front_ends", "load", "updates")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[GetStatusResponse.State]
@@ -211,6 +235,8 @@ class GetStatusResponse(_message.Message):
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     FRONT_ENDS_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    UPDATES_FIELD_NUMBER: _ClassVar[int]
     state: GetStatusResponse.State
     server_version: str
     uptime_seconds: float
@@ -225,10 +251,49 @@ class GetStatusResponse(_message.Message):
     in_flight: int
     engine: EngineStatus
     front_ends: int
-    def __init__(self, state: _Optional[_Union[GetStatusResponse.State, str]] = ..., server_version: _Optional[str] = ..., uptime_seconds: _Optional[float] = ..., device: _Optional[str] = ..., snapshot: _Optional[_Union[SnapshotStatus, _Mapping]] = ..., model: _Optional[_Union[ModelStatus, _Mapping]] = ..., profiles: _Optional[_Iterable[_Union[ProfileStatus, _Mapping]]] = ..., default_profile: _Optional[str] = ..., max_batch: _Optional[int] = ..., waiting: _Optional[int] = ..., max_waiting: _Optional[int] = ..., in_flight: _Optional[int] = ..., engine: _Optional[_Union[EngineStatus, _Mapping]] = ..., front_ends: _Optional[int] = ...) -> None: ...
+    load: LoadStatus
+    updates: UpdatesStatus
+    def __init__(self, state: _Optional[_Union[GetStatusResponse.State, str]] = ..., server_version: _Optional[str] = ..., uptime_seconds: _Optional[float] = ..., device: _Optional[str] = ..., snapshot: _Optional[_Union[SnapshotStatus, _Mapping]] = ..., model: _Optional[_Union[ModelStatus, _Mapping]] = ..., profiles: _Optional[_Iterable[_Union[ProfileStatus, _Mapping]]] = ..., default_profile: _Optional[str] = ..., max_batch: _Optional[int] = ..., waiting: _Optional[int] = ..., max_waiting: _Optional[int] = ..., in_flight: _Optional[int] = ..., engine: _Optional[_Union[EngineStatus, _Mapping]] = ..., front_ends: _Optional[int] = ..., load: _Optional[_Union[LoadStatus, _Mapping]] = ..., updates: _Optional[_Union[UpdatesStatus, _Mapping]] = ...) -> None: ...
+
+class LoadStatus(_message.Message):
+    __slots__ = ("current_version", "loading_version", "pinned_version", "pinned_until_above", "fault", "failed_version")
+    CURRENT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    LOADING_VERSION_FIELD_NUMBER: _ClassVar[int]
+    PINNED_VERSION_FIELD_NUMBER: _ClassVar[int]
+    PINNED_UNTIL_ABOVE_FIELD_NUMBER: _ClassVar[int]
+    FAULT_FIELD_NUMBER: _ClassVar[int]
+    FAILED_VERSION_FIELD_NUMBER: _ClassVar[int]
+    current_version: int
+    loading_version: int
+    pinned_version: int
+    pinned_until_above: int
+    fault: str
+    failed_version: int
+    def __init__(self, current_version: _Optional[int] = ..., loading_version: _Optional[int] = ..., pinned_version: _Optional[int] = ..., pinned_until_above: _Optional[int] = ..., fault: _Optional[str] = ..., failed_version: _Optional[int] = ...) -> None: ...
+
+class UpdatesStatus(_message.Message):
+    __slots__ = ("sequence", "stopped", "ads_stopped", "weights", "awaits_full")
+    class StoppedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
+    ADS_STOPPED_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    AWAITS_FULL_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    stopped: _containers.ScalarMap[str, int]
+    ads_stopped: int
+    weights: int
+    awaits_full: bool
+    def __init__(self, sequence: _Optional[int] = ..., stopped: _Optional[_Mapping[str, int]] = ..., ads_stopped: _Optional[int] = ..., weights: _Optional[int] = ..., awaits_full: bool = ...) -> None: ...
 
 class SnapshotStatus(_message.Message):
-    __slots__ = ("version", "created_at", "sid_space", "mode", "sids", "ads", "attributes", "sets")
+    __slots__ = ("version", "created_at", "sid_space", "mode", "sids", "ads", "attributes", "sets", "entities")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
     SID_SPACE_FIELD_NUMBER: _ClassVar[int]
@@ -237,6 +302,7 @@ class SnapshotStatus(_message.Message):
     ADS_FIELD_NUMBER: _ClassVar[int]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     SETS_FIELD_NUMBER: _ClassVar[int]
+    ENTITIES_FIELD_NUMBER: _ClassVar[int]
     version: int
     created_at: str
     sid_space: str
@@ -245,7 +311,8 @@ class SnapshotStatus(_message.Message):
     ads: int
     attributes: _containers.RepeatedScalarFieldContainer[str]
     sets: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[int] = ..., created_at: _Optional[str] = ..., sid_space: _Optional[str] = ..., mode: _Optional[str] = ..., sids: _Optional[int] = ..., ads: _Optional[int] = ..., attributes: _Optional[_Iterable[str]] = ..., sets: _Optional[_Iterable[str]] = ...) -> None: ...
+    entities: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[int] = ..., created_at: _Optional[str] = ..., sid_space: _Optional[str] = ..., mode: _Optional[str] = ..., sids: _Optional[int] = ..., ads: _Optional[int] = ..., attributes: _Optional[_Iterable[str]] = ..., sets: _Optional[_Iterable[str]] = ..., entities: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ModelStatus(_message.Message):
     __slots__ = ("checkpoint", "encoder", "vocab_sizes", "inputs")
@@ -305,3 +372,103 @@ class SetLogLevelResponse(_message.Message):
     PREVIOUS_FIELD_NUMBER: _ClassVar[int]
     previous: str
     def __init__(self, previous: _Optional[str] = ...) -> None: ...
+
+class LoadRequest(_message.Message):
+    __slots__ = ("snapshot_version", "checkpoint")
+    SNAPSHOT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    snapshot_version: int
+    checkpoint: str
+    def __init__(self, snapshot_version: _Optional[int] = ..., checkpoint: _Optional[str] = ...) -> None: ...
+
+class LoadResponse(_message.Message):
+    __slots__ = ("snapshot_version", "checkpoint", "changed")
+    SNAPSHOT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    snapshot_version: int
+    checkpoint: str
+    changed: bool
+    def __init__(self, snapshot_version: _Optional[int] = ..., checkpoint: _Optional[str] = ..., changed: bool = ...) -> None: ...
+
+class RollbackRequest(_message.Message):
+    __slots__ = ("snapshot_version",)
+    SNAPSHOT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    snapshot_version: int
+    def __init__(self, snapshot_version: _Optional[int] = ...) -> None: ...
+
+class RollbackResponse(_message.Message):
+    __slots__ = ("snapshot_version", "previous_version")
+    SNAPSHOT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_VERSION_FIELD_NUMBER: _ClassVar[int]
+    snapshot_version: int
+    previous_version: int
+    def __init__(self, snapshot_version: _Optional[int] = ..., previous_version: _Optional[int] = ...) -> None: ...
+
+class UnpinRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class UnpinResponse(_message.Message):
+    __slots__ = ("snapshot_version", "previous_pin")
+    SNAPSHOT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_PIN_FIELD_NUMBER: _ClassVar[int]
+    snapshot_version: int
+    previous_pin: int
+    def __init__(self, snapshot_version: _Optional[int] = ..., previous_pin: _Optional[int] = ...) -> None: ...
+
+class UpdateAdsRequest(_message.Message):
+    __slots__ = ("sequence", "kind", "stop", "resume", "weights", "unweight")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        KIND_UNSPECIFIED: _ClassVar[UpdateAdsRequest.Kind]
+        KIND_DELTA: _ClassVar[UpdateAdsRequest.Kind]
+        KIND_FULL: _ClassVar[UpdateAdsRequest.Kind]
+    KIND_UNSPECIFIED: UpdateAdsRequest.Kind
+    KIND_DELTA: UpdateAdsRequest.Kind
+    KIND_FULL: UpdateAdsRequest.Kind
+    class StopEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Ids
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Ids, _Mapping]] = ...) -> None: ...
+    class ResumeEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Ids
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Ids, _Mapping]] = ...) -> None: ...
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    UNWEIGHT_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    kind: UpdateAdsRequest.Kind
+    stop: _containers.MessageMap[str, Ids]
+    resume: _containers.MessageMap[str, Ids]
+    weights: _containers.RepeatedCompositeFieldContainer[AdWeight]
+    unweight: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, sequence: _Optional[int] = ..., kind: _Optional[_Union[UpdateAdsRequest.Kind, str]] = ..., stop: _Optional[_Mapping[str, Ids]] = ..., resume: _Optional[_Mapping[str, Ids]] = ..., weights: _Optional[_Iterable[_Union[AdWeight, _Mapping]]] = ..., unweight: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class AdWeight(_message.Message):
+    __slots__ = ("ad_id", "weight")
+    AD_ID_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    ad_id: int
+    weight: float
+    def __init__(self, ad_id: _Optional[int] = ..., weight: _Optional[float] = ...) -> None: ...
+
+class UpdateAdsResponse(_message.Message):
+    __slots__ = ("sequence", "applied", "ads_stopped")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    ADS_STOPPED_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    applied: bool
+    ads_stopped: int
+    def __init__(self, sequence: _Optional[int] = ..., applied: bool = ..., ads_stopped: _Optional[int] = ...) -> None: ...

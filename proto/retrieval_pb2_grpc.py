@@ -125,6 +125,26 @@ class AdminStub(object):
                 request_serializer=grace_dot_proto_dot_retrieval__pb2.SetLogLevelRequest.SerializeToString,
                 response_deserializer=grace_dot_proto_dot_retrieval__pb2.SetLogLevelResponse.FromString,
                 _registered_method=True)
+        self.Load = channel.unary_unary(
+                '/grace.v1.Admin/Load',
+                request_serializer=grace_dot_proto_dot_retrieval__pb2.LoadRequest.SerializeToString,
+                response_deserializer=grace_dot_proto_dot_retrieval__pb2.LoadResponse.FromString,
+                _registered_method=True)
+        self.Rollback = channel.unary_unary(
+                '/grace.v1.Admin/Rollback',
+                request_serializer=grace_dot_proto_dot_retrieval__pb2.RollbackRequest.SerializeToString,
+                response_deserializer=grace_dot_proto_dot_retrieval__pb2.RollbackResponse.FromString,
+                _registered_method=True)
+        self.Unpin = channel.unary_unary(
+                '/grace.v1.Admin/Unpin',
+                request_serializer=grace_dot_proto_dot_retrieval__pb2.UnpinRequest.SerializeToString,
+                response_deserializer=grace_dot_proto_dot_retrieval__pb2.UnpinResponse.FromString,
+                _registered_method=True)
+        self.UpdateAds = channel.unary_unary(
+                '/grace.v1.Admin/UpdateAds',
+                request_serializer=grace_dot_proto_dot_retrieval__pb2.UpdateAdsRequest.SerializeToString,
+                response_deserializer=grace_dot_proto_dot_retrieval__pb2.UpdateAdsResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer(object):
@@ -144,6 +164,37 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Load(self, request, context):
+        """Loads a snapshot, a checkpoint, or both as one pair, and serves it once it is warm. Without
+        either, looks at CURRENT now. The reply comes when the new pair serves.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Rollback(self, request, context):
+        """Serves an older snapshot, and keeps it until CURRENT names a version above the one that was
+        rolled back from, or until Unpin. The pin outlasts restarts.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Unpin(self, request, context):
+        """Removes the pin, and looks at CURRENT.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateAds(self, request, context):
+        """Stops and resumes ads and changes their weights. After the reply, no Retrieve returns an ad that
+        is stopped.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -156,6 +207,26 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.SetLogLevel,
                     request_deserializer=grace_dot_proto_dot_retrieval__pb2.SetLogLevelRequest.FromString,
                     response_serializer=grace_dot_proto_dot_retrieval__pb2.SetLogLevelResponse.SerializeToString,
+            ),
+            'Load': grpc.unary_unary_rpc_method_handler(
+                    servicer.Load,
+                    request_deserializer=grace_dot_proto_dot_retrieval__pb2.LoadRequest.FromString,
+                    response_serializer=grace_dot_proto_dot_retrieval__pb2.LoadResponse.SerializeToString,
+            ),
+            'Rollback': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rollback,
+                    request_deserializer=grace_dot_proto_dot_retrieval__pb2.RollbackRequest.FromString,
+                    response_serializer=grace_dot_proto_dot_retrieval__pb2.RollbackResponse.SerializeToString,
+            ),
+            'Unpin': grpc.unary_unary_rpc_method_handler(
+                    servicer.Unpin,
+                    request_deserializer=grace_dot_proto_dot_retrieval__pb2.UnpinRequest.FromString,
+                    response_serializer=grace_dot_proto_dot_retrieval__pb2.UnpinResponse.SerializeToString,
+            ),
+            'UpdateAds': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateAds,
+                    request_deserializer=grace_dot_proto_dot_retrieval__pb2.UpdateAdsRequest.FromString,
+                    response_serializer=grace_dot_proto_dot_retrieval__pb2.UpdateAdsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -213,6 +284,114 @@ class Admin(object):
             '/grace.v1.Admin/SetLogLevel',
             grace_dot_proto_dot_retrieval__pb2.SetLogLevelRequest.SerializeToString,
             grace_dot_proto_dot_retrieval__pb2.SetLogLevelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Load(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/grace.v1.Admin/Load',
+            grace_dot_proto_dot_retrieval__pb2.LoadRequest.SerializeToString,
+            grace_dot_proto_dot_retrieval__pb2.LoadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rollback(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/grace.v1.Admin/Rollback',
+            grace_dot_proto_dot_retrieval__pb2.RollbackRequest.SerializeToString,
+            grace_dot_proto_dot_retrieval__pb2.RollbackResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Unpin(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/grace.v1.Admin/Unpin',
+            grace_dot_proto_dot_retrieval__pb2.UnpinRequest.SerializeToString,
+            grace_dot_proto_dot_retrieval__pb2.UnpinResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateAds(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/grace.v1.Admin/UpdateAds',
+            grace_dot_proto_dot_retrieval__pb2.UpdateAdsRequest.SerializeToString,
+            grace_dot_proto_dot_retrieval__pb2.UpdateAdsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -62,6 +62,7 @@ class TargetingSchema:
     attributes: tuple[Attribute, ...]
     sets: tuple[TargetSet, ...]
     hash_seed: int
+    entities: tuple[str, ...] = ()  # integer columns of the ads table, such as `campaign`
 
     def __post_init__(self) -> None:
         _check(self)

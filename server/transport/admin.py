@@ -55,7 +55,17 @@ class Admin:
 
     @property
     def methods(self) -> Mapping[str, Method]:
-        return {"GetStatus": self._get_status, "SetLogLevel": self._set_log_level}
+        return {
+            "GetStatus": self._get_status,
+            "SetLogLevel": self._set_log_level,
+            "Load": self._not_yet,
+            "Rollback": self._not_yet,
+            "Unpin": self._not_yet,
+            "UpdateAds": self._not_yet,
+        }
+
+    async def _not_yet(self, message: bytes, context: Context) -> bytes:  # noqa: ARG002
+        return await _fail(internal(), context)
 
     async def _get_status(self, message: bytes, context: Context) -> bytes:  # noqa: ARG002
         """Return the status; a request has no fields that could change it."""

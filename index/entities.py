@@ -1,0 +1,50 @@
+"""Entities: campaigns, advertisers and the like, to which ads belong."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+NO_ENTITY = -1
+"""In `of_ad`: the ad belongs to no entity of this kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entities:
+    """The entities of one kind. A *place* numbers them, in ascending order of id.
+
+    ids      int64 [entities]       ascending, at least one ad each
+    of_ad    int32 [ads]            the place of each ordinal's entity, or NO_ENTITY
+    offsets  int64 [entities + 1]   the ads of place i: ads[offsets[i] : offsets[i + 1]]
+    ads      int32 [...]            ordinals, ascending within an entity
+    """
+
+    name: str
+    ids: npt.NDArray[np.int64]
+    of_ad: npt.NDArray[np.int32]
+    offsets: npt.NDArray[np.int64]
+    ads: npt.NDArray[np.int32]
+
+    def places(self, ids: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Return the places of ids, -1 for those that this snapshot does not have.   [n] -> [n]"""
+        wanted = np.asarray(ids, np.int64)
+        if not len(self.ids):
+            return np.full(wanted.shape, -1, np.int64)
+        at = np.minimum(np.searchsorted(self.ids, wanted), len(self.ids) - 1)
+        return np.where(self.ids[at] == wanted, at, -1)
+
+    def ads_of(self, place: int) -> npt.NDArray[np.int32]:
+        """Return the ordinals of one entity's ads."""
+        return self.ads[self.offsets[place] : self.offsets[place + 1]]
+
+
+def group_ads(name: str, ids: npt.NDArray[np.int64], none: npt.NDArray[np.bool_]) -> Entities:
+    """Group the ads by entity; `ids` are given by ordinal, and the ads of `none` have no entity."""
+    distinct, places = np.unique(ids[~none], return_inverse=True)
+    of_ad = np.full(len(ids), NO_ENTITY, np.int32)
+    of_ad[~none] = places
+    ordinals = np.flatnonzero(~none).astype(np.int32)
+    ads = ordinals[np.argsort(places, kind="stable")]
+    offsets = np.zeros(len(distinct) + 1, np.int64)
+    np.cumsum(np.bincount(places, minlength=len(distinct)), out=offsets[1:])
+    return Entities(name, distinct, of_ad, offsets, ads)
