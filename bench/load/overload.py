@@ -67,13 +67,25 @@ def main(arguments: Sequence[str]) -> None:
     parser = parser_of("grace.bench.load.overload", __doc__)
     parser.add_argument("--out", type=Path, required=True, help="result file")
     parser.add_argument(
-        "--capacity", type=positive, nargs="+", default=[200.0], help="requests a second"
+        "--capacity",
+        type=positive,
+        nargs="+",
+        default=[200.0],
+        help="requests a second; default: 200",
     )
-    parser.add_argument("--seconds", type=positive, default=30.0, help="of each overload")
-    parser.add_argument("--times", type=positive, nargs="+", default=[1.0, 2.0, 5.0])
-    parser.add_argument("--deadlines-ms", type=positive, nargs="+", default=[800.0, 200.0])
-    parser.add_argument("--processes", type=positive_integer, default=2, help="of the client")
-    means = "processes that hold gRPC for the server"
+    parser.add_argument(
+        "--seconds", type=positive, default=30.0, help="of each overload; default: 30"
+    )
+    means = "offered load, in multiples of the capacity; default: 1 2 5"
+    parser.add_argument("--times", type=positive, nargs="+", default=[1.0, 2.0, 5.0], help=means)
+    means = "of the calls; default: 800 200"
+    parser.add_argument(
+        "--deadlines-ms", type=positive, nargs="+", default=[800.0, 200.0], help=means
+    )
+    parser.add_argument(
+        "--processes", type=positive_integer, default=2, help="of the client; default: 2"
+    )
+    means = "listen.front_ends; default: 0"
     parser.add_argument("--front-ends", type=int, nargs="+", default=[0], help=means)
     means = "the server's processors, such as 0,1; the command's own keep the clients"
     parser.add_argument("--server-cores", default="", help=means)

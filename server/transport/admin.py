@@ -76,7 +76,11 @@ class Admin:
             return await _fail(invalid_field("level", fault), context)
         previous = set_log_level(cast("LogLevel", level))
         fields = {"event": "log_level", "level_now": level, "level_before": previous}
-        _LOG.error("log_level", extra=fields)  # an error, so that no level hides it
+        # Not `info`: a level must not hide its own change.
+        made = _LOG.makeRecord(
+            _LOG.name, logging.INFO, __file__, 0, "log_level", (), None, extra=fields
+        )
+        _LOG.handle(made)
         return SetLogLevelResponse(previous=previous).SerializeToString()
 
     def _status(self) -> GetStatusResponse:

@@ -26,9 +26,16 @@ LINE_SECONDS = 60.0
 
 def main(arguments: Sequence[str]) -> int:
     parser = parser_of("grace.bench.load.soak", __doc__)
-    parser.add_argument("--seconds", type=positive, default=3600.0)
-    parser.add_argument("--front-ends", type=int, default=2, help="listen.front_ends")
-    parser.add_argument("--only", nargs="+", choices=list(RATES), metavar="KIND", default=[])
+    parser.add_argument("--seconds", type=positive, default=3600.0, help="default: 3600")
+    parser.add_argument("--front-ends", type=int, default=2, help="listen.front_ends; default: 2")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=list(RATES),
+        metavar="KIND",
+        default=[],
+        help=f"some of {', '.join(RATES)}",
+    )
     parser.add_argument(
         "--rate", type=positive, help="calls and other events a second, instead of the default"
     )
