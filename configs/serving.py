@@ -112,9 +112,13 @@ class BatchingConfig:
         "once the predicted wait has been longer than this for this long, the server refuses "
         "requests that would wait longer; it counts as at least the time of two full batches",
     ] = 250.0
+    hang_seconds: Annotated[
+        float, "seconds after which a stage that still works on one batch ends the server"
+    ] = 60.0
 
     def __post_init__(self) -> None:
         _require_within(self, 1, 65_536, "max_waiting")
+        _require_within(self, 1, MAX_SECONDS, "hang_seconds")
         _require_within(self, 1, 600_000, "target_queue_ms")
         _require_within(self, 0, 60_000, "max_wait_ms")
 
