@@ -27,11 +27,13 @@ BUCKETS = (1, 2, 4, 7)
 class Desk:
     """A scheduler and its clock."""
 
-    def __init__(self, max_waiting: int = 63, max_wait_ms: float = 0.0) -> None:
+    def __init__(
+        self, max_waiting: int = 63, max_wait_ms: float = 0.0, **ladders: tuple[str, ...]
+    ) -> None:
         self.clock = Clock()
         self.predictions = Predictions(self.clock)
         config = BatchingConfig(max_waiting, max_wait_ms)
-        self.scheduler = Scheduler(config, BUCKETS, self.predictions, self.clock)
+        self.scheduler = Scheduler(config, BUCKETS, self.predictions, self.clock, ladders)
 
     def learn(self, seconds: Mapping[int, float], profile: str = "full") -> None:
         """Batches of each bucket take so long, all of it in generate."""
@@ -322,6 +324,26 @@ def test_no_batch_forms_while_a_generated_one_waits_for_post(desk: Desk) -> None
     assert scheduler.poll() is None
     scheduler.advance(second, Place.POST)
     assert desk.runs() == "2"
+
+
+@pytest.mark.parametrize("how", ["cancelled", "expired"])
+def test_a_queue_that_empties_without_a_batch_ends_the_degradation(how: str) -> None:
+    desk = Desk(full=("reduced",))
+    desk.learn(dict.fromkeys(BUCKETS, 0.1))
+    waiting = desk.submit("0@9000 " * 36)
+    for _ in range(2):
+        desk.ends(desk.forms())
+        desk.clock.now += 0.13
+    waiting += desk.submit("1@9000")
+    assert waiting[-1].degraded
+    if how == "cancelled":
+        assert sum(map(desk.scheduler.cancel, waiting)) == 23
+    desk.clock.now += 60.0
+    assert desk.runs() == ("" if how == "cancelled" else "-0 -1")
+    desk.clock.now += 60.0
+    assert not any(each.degraded for each in desk.submit("0123456789"))
+    desk.forms()
+    assert not desk.submit("Z")[0].degraded, "a new queue must last before it counts"
 
 
 def test_the_work_ahead_shrinks_while_generate_works(desk: Desk) -> None:

@@ -23,6 +23,7 @@ from hyperframe.frame import (
 METHOD = "/grace.v1.AdsRetrieval/Retrieve"  # without torch, which other modules import
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADER_BYTES = 9
+EMPTY_MESSAGE = bytes(5)
 NO_HEADERS: Mapping[str, bytes] = MappingProxyType({})
 
 
@@ -58,10 +59,20 @@ class RawHttp2:
         self._socket.sendall(b"".join(frame.serialize() for frame in frames))
 
     def call(
-        self, count: int = 1, *, reset: bool = False, headers: Mapping[str, bytes] = NO_HEADERS
+        self,
+        count: int = 1,
+        *,
+        reset: bool = False,
+        headers: Mapping[str, bytes] = NO_HEADERS,
+        sent: bytes = EMPTY_MESSAGE,
+        ends: bool = True,
     ) -> None:
-        """Make calls with empty messages and some other headers; with `reset`, withdraw each at
-        once."""
+        """Make calls, by default with empty messages; with `reset`, withdraw each at once.
+
+        headers  other headers, or other values
+        sent     the bytes after the headers
+        ends     whether no more bytes follow
+        """
         frames: list[Frame] = []
         for _ in range(count):
             self._last += 2
@@ -76,10 +87,14 @@ class RawHttp2:
             }
             data = self._encoder.encode(list(fields.items()))
             frames.append(HeadersFrame(self._last, data, flags=["END_HEADERS"]))
-            frames.append(DataFrame(self._last, bytes(5), flags=["END_STREAM"]))
+            frames.append(DataFrame(self._last, sent, flags=["END_STREAM"] if ends else []))
             if reset:
                 frames.append(RstStreamFrame(self._last, error_code=8))
         self.send(*frames)
+
+    def finish(self, sent: bytes) -> None:
+        """Send the rest of the latest call's request."""
+        self.send(DataFrame(self._last, sent, flags=["END_STREAM"]))
 
     def allow(self, size: int) -> None:
         """Allow the server to send N more bytes of each reply."""

@@ -6,26 +6,32 @@ the status for all callers.
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import grpc
 from google.protobuf.message import DecodeError
 from grpc_health.v1.health_pb2 import DESCRIPTOR, HealthCheckRequest, HealthCheckResponse
+
+from grace.server.transport.listener.aborted_calls import freed_if_aborted
+from grace.server.transport.listener.endless_streams import EndlessStreams, StreamContext
 
 HEALTH = DESCRIPTOR.services_by_name["Health"]
 EVERYTHING = ""
 """The name that stands for the whole server."""
 
 
-class _Context(Protocol):
+class _Context(StreamContext, Protocol):
     async def write(self, message: bytes) -> None: ...
-    async def abort(self, code: grpc.StatusCode, details: str) -> NoReturn: ...
 
 
 class Health:
-    """Reports NOT_SERVING for each service until `set`. Belongs to the event loop."""
+    """Reports NOT_SERVING for each service until `set`. Belongs to the event loop.
 
-    def __init__(self, services: Sequence[str]) -> None:
+    watchers  how many may watch at once; further ones are refused
+    """
+
+    def __init__(self, services: Sequence[str], watchers: int) -> None:
+        self._watchers = EndlessStreams(watchers)
         self._services = (EVERYTHING, *services)
         self._status = HealthCheckResponse.NOT_SERVING
         self._changed = asyncio.Event()
@@ -34,7 +40,8 @@ class Health:
         """Return the generic handlers to add to a gRPC server."""
         unary: Any = grpc.unary_unary_rpc_method_handler
         stream: Any = grpc.unary_stream_rpc_method_handler
-        methods = {"Check": unary(self._check), "Watch": stream(self._watch)}
+        check, watch = freed_if_aborted(self._check), freed_if_aborted(self._watch)
+        methods = {"Check": unary(check), "Watch": stream(watch)}
         return grpc.method_handlers_generic_handler(HEALTH.full_name, methods)
 
     def set(self, *, serving: bool) -> None:
@@ -52,6 +59,7 @@ class Health:
 
     async def _watch(self, message: bytes, context: _Context) -> None:
         service, last = await _service(message, context), b""
+        await self._watchers.admit(context)
         while True:
             changed, reply = self._changed, self._reply(service)
             if reply != last:

@@ -4,7 +4,7 @@ The two versions have equal messages under two names. Clients ask for v1 first, 
 v1alpha.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc
@@ -16,16 +16,29 @@ from google.protobuf.message import DecodeError
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.reflection import aio
 
+from grace.server.transport.listener.aborted_calls import stream_freed_if_aborted
+from grace.server.transport.listener.endless_streams import EndlessStreams
+
 V1ALPHA = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"].full_name
 V1 = V1ALPHA.replace("v1alpha", "v1")
 
 
-def reflection_handlers(services: Sequence[ServiceDescriptor]) -> tuple[Any, ...]:
-    """Return generic handlers of both versions, which describe the services and themselves."""
+def reflection_handlers(services: Sequence[ServiceDescriptor], most: int) -> tuple[Any, ...]:
+    """Return generic handlers of both versions, which describe the services and themselves.
+
+    most: how many streams may be open at once; further ones are refused.
+    """
     names = (*(service.full_name for service in services), V1, V1ALPHA)
     files = _Files([service.file for service in services])
+    answers, streams = aio.ReflectionServicer(names, pool=files), EndlessStreams(most)
+
+    async def answer(questions: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        await streams.admit(context)
+        async for reply in answers.ServerReflectionInfo(questions, context):
+            yield reply
+
     handler: Any = grpc.stream_stream_rpc_method_handler(
-        aio.ReflectionServicer(names, pool=files).ServerReflectionInfo,
+        stream_freed_if_aborted(answer),
         request_deserializer=_question,
         response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
     )

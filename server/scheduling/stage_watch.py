@@ -1,0 +1,42 @@
+"""Find a stage that hangs: it raises nothing, so its requests would wait without an end.
+
+Time is counted in beats of the event loop. A process that was stopped, or a machine that slept,
+misses them, so the time that the stages lost does not count either.
+"""
+
+from collections.abc import Sequence
+
+from grace.server.messages import STAGE_NAMES, PendingRequest, StageName
+
+
+class StageWatch:
+    """The stages' threads call `begin` and `end`, each for its stage; one thread calls `beat`.
+
+    requests  those that each stage works on
+    most      the beats that a stage may work on one batch
+    """
+
+    def __init__(self, most: float) -> None:
+        self.requests: dict[StageName, Sequence[PendingRequest]] = dict.fromkeys(STAGE_NAMES, ())
+        self._most = most
+        self._begun = dict.fromkeys(STAGE_NAMES, 0)
+        self._beats: dict[StageName, tuple[int, int]] = dict.fromkeys(STAGE_NAMES, (0, 0))
+
+    def begin(self, stage: StageName, requests: Sequence[PendingRequest]) -> None:
+        self._begun[stage] += 1
+        self.requests[stage] = requests
+
+    def end(self, stage: StageName) -> None:
+        self.requests[stage] = ()
+
+    def beat(self) -> StageName | None:
+        """Return the stage that hangs, if one has worked on a batch for too many beats.
+
+        Stages before it may have waited as long to pass their batches on.
+        """
+        for stage in STAGE_NAMES:
+            begun, beats = self._beats[stage]
+            same = begun == self._begun[stage] and len(self.requests[stage]) > 0
+            self._beats[stage] = self._begun[stage], beats + 1 if same else 0
+        long = [stage for stage in STAGE_NAMES if self._beats[stage][1] >= self._most / 2]
+        return long[-1] if any(self._beats[stage][1] >= self._most for stage in long) else None
