@@ -311,6 +311,8 @@ def test_the_documented_certificates_serve(
     subprocess.run(["bash", "-ec", commands], cwd=tmp_path, check=True, capture_output=True)
     files = Files(tmp_path / "server.pem", tmp_path / "server.key")
     config = serving_files.write_config("openssl.yaml", listen={"tls": server_section(files)})
-    with ServerProcess(config) as server:
-        with RetrievalClient(server.address, tls=Tls(tmp_path / "ca.pem")) as client:
-            assert client.retrieve(REQUEST, timeout=60.0).request_id == "r1"
+    with (
+        ServerProcess(config) as server,
+        RetrievalClient(server.address, tls=Tls(tmp_path / "ca.pem")) as client,
+    ):
+        assert client.retrieve(REQUEST, timeout=60.0).request_id == "r1"
