@@ -87,7 +87,7 @@ def test_hostile_bytes_are_answered_or_refused_as_the_callers_fault(
 
 
 @pytest.mark.soak
-@settings(max_examples=5000)
+@settings(max_examples=2000)
 @given(frame=HOSTILE_FRAMES)
 def test_many_hostile_bytes_are_answered_or_refused_as_the_callers_fault(
     caller: Caller, other: Caller, frame: bytes

@@ -85,7 +85,7 @@ FRAMES = st.builds(frame, st.integers(0, 12), st.integers(0, 255), STREAMS, st.b
 SENT = st.lists(FRAMES | st.binary(max_size=40), min_size=1, max_size=9).map(b"".join)
 
 
-@settings(max_examples=31)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_a_body_that_is_not_one_message_fails_its_call_alone(
     good: Good, data: st.DataObject
@@ -93,7 +93,7 @@ def test_a_body_that_is_not_one_message_fails_its_call_alone(
     check_body(good, data.draw(bodies(good.request)))
 
 
-@settings(max_examples=31)
+@settings(max_examples=15)
 @given(sent=SENT)
 def test_frames_of_any_content_fail_their_connection_alone(good: Good, sent: bytes) -> None:
     check_frames(good, sent)

@@ -92,7 +92,7 @@ def names_one(line: str | None, version: Path, files: tuple[str, ...]) -> bool:
     return line is not None and line.startswith(begins) and line.endswith(SNAPSHOT_REMEDY)
 
 
-@pytest.mark.parametrize("every", [31, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("every", [47, pytest.param(1, marks=pytest.mark.soak)])
 def test_any_damage_to_a_file_is_refused_by_its_name(server: Server, every: int) -> None:
     for damage in islice(damages(server.intact), None, None, every):
         damage.do(server.restore())
@@ -141,7 +141,7 @@ UNHURRIED = settings(suppress_health_check=list(HealthCheck))
 
 
 @CHECKS
-@settings(UNHURRIED, max_examples=9)
+@settings(UNHURRIED, max_examples=6)
 @given(data=st.data())
 def test_wrong_contents_with_right_digests_are_refused_in_one_line_or_served(
     server: Server, check: Check, data: st.DataObject
