@@ -231,6 +231,18 @@ def test_expired_requests_leave_even_while_no_batch_may_form(desk: Desk) -> None
     assert desk.runs() == "02"
 
 
+@pytest.mark.parametrize(("late", "margin"), [("ab", 0.0), ("01", 0.16)])
+def test_normal_requests_that_wait_in_vain_raise_the_margin_and_low_ones_do_not(
+    late: str, margin: float, desk: Desk
+) -> None:
+    prepared = desk.occupies()
+    desk.submit(f"{late[0]}@500 {late[1]}@500")
+    desk.clock.now += 0.5
+    assert desk.runs() == f"-{late[0]} -{late[1]}"
+    desk.ends(prepared)
+    assert desk.scheduler.margin == pytest.approx(margin, abs=0.01)
+
+
 def test_many_late_requests_leave_some_at_a_time_and_delay_no_batch() -> None:
     desk = Desk(max_waiting=1000)
     late = desk.submit("0@500 " * (3 * MOST_LATE))

@@ -34,6 +34,21 @@ def test_a_call_whose_request_does_not_come_in_time_is_reset(front_ends: int) ->
 
 
 @front_ends
+@pytest.mark.parametrize("sent", [b"", HALF])
+def test_a_call_that_ends_without_a_whole_request_is_reset_at_once(
+    front_ends: int, sent: bytes
+) -> None:
+    async def use(service: Service, retrieve: Any) -> None:
+        with RawHttp2(service.address) as client:
+            client.call(5, sent=sent)
+            # grpc.aio refers to a process's first and latest call for longer.
+            await asyncio.to_thread(client.read_until, RstStreamFrame, 3)
+        assert await retrieve(b"")
+
+    served(use, reply_seconds=3600.0, front_ends=front_ends)
+
+
+@front_ends
 def test_one_call_too_many_that_waits_for_its_request_ends_the_oldest(front_ends: int) -> None:
     async def use(service: Service, retrieve: Any) -> None:
         with RawHttp2(service.address) as client:
