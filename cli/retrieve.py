@@ -62,7 +62,7 @@ def retrieve(
 
     Example: `grace retrieve --request demo/requests.jsonl --line 3 --user country=US --sids`
     """
-    # Before gRPC is loaded: its own lines say less than our errors.
+    # gRPC reads this when it is loaded. Our errors say more than its lines.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from grace.client import RetrievalClient, access_of
 

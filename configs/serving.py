@@ -113,7 +113,8 @@ class BatchingConfig:
         "requests that would wait longer; it counts as at least the time of two full batches",
     ] = 250.0
     hang_seconds: Annotated[
-        float, "seconds after which a stage that still works on one batch ends the server"
+        float,
+        "most seconds that a stage may work on one batch; the stage then dies and ends the server",
     ] = 60.0
 
     def __post_init__(self) -> None:
@@ -150,7 +151,7 @@ class LimitsConfig:
     connections: Annotated[
         int,
         "open connections of each process that holds them; the server closes further ones. The "
-        "same number bounds watchers of health, reflection streams, and calls without a request",
+        "same number bounds health watches, reflection streams, and calls without a request",
     ] = 1024
 
     def __post_init__(self) -> None:

@@ -66,7 +66,7 @@ FAIL_SECONDS = 2.0
 """The time that the failures of a dead stage have to reach their callers."""
 
 BEAT_SECONDS = 1.0
-"""The time between two looks for a stage that hangs."""
+"""The time between two checks for a stage that hangs."""
 
 JOIN_SECONDS = 5.0
 """The time that the pipeline's threads have to end, once nothing is under way."""

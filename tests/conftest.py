@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, Phase, settings
 # they are imported, also in processes that tests start. Tests of several threads set their own.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# The same examples on every machine and every run; `explore` looks for new ones. A failure is
-# shrunk but not explained: to explain a long example takes minutes.
+# The same examples on every machine and every run; `explore` looks for new ones. Hypothesis shrinks
+# a failure but does not explain it, which takes minutes for a long example.
 settings.register_profile(
     "same",
     deadline=None,

@@ -22,7 +22,7 @@ def parser_of(program: str, description: str | None) -> argparse.ArgumentParser:
 def run_command(main: Callable[[Sequence[str]], int | None]) -> None:
     """Run the command and exit; an error prints one line and gives the exit code of its class.
 
-    SIGTERM ends it as Ctrl-C does, so that it stops its server and removes its folders.
+    SIGTERM ends the command as Ctrl-C does: it stops its server and removes its folders.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:

@@ -45,9 +45,9 @@ class Overload:
     """One overload.
 
     times         the offered load, in multiples of the capacity
-    capacity      requests a second that the engine can do in full batches
-    processes     of the clients
-    server_cores  the processors of the server, as `taskset` reads them; any, if empty
+    capacity      requests a second that the engine can answer in full batches
+    processes     how many processes make the calls
+    server_cores  the processors of the server, as `taskset` reads them; all, if empty
     """
 
     times: float
@@ -71,23 +71,23 @@ def main(arguments: Sequence[str]) -> None:
         type=positive,
         nargs="+",
         default=[200.0],
-        help="requests a second; default: 200",
+        help="requests a second that the engine can answer; default: 200",
     )
     parser.add_argument(
-        "--seconds", type=positive, default=30.0, help="of each overload; default: 30"
+        "--seconds", type=positive, default=30.0, help="length of each overload; default: 30"
     )
     means = "offered load, in multiples of the capacity; default: 1 2 5"
     parser.add_argument("--times", type=positive, nargs="+", default=[1.0, 2.0, 5.0], help=means)
-    means = "of the calls; default: 800 200"
+    means = "deadlines of the calls; default: 800 200"
     parser.add_argument(
         "--deadlines-ms", type=positive, nargs="+", default=[800.0, 200.0], help=means
     )
     parser.add_argument(
-        "--processes", type=positive_integer, default=2, help="of the client; default: 2"
+        "--processes", type=positive_integer, default=2, help="client processes; default: 2"
     )
     means = "listen.front_ends; default: 0"
     parser.add_argument("--front-ends", type=int, nargs="+", default=[0], help=means)
-    means = "the server's processors, such as 0,1; the command's own keep the clients"
+    means = "processors of the server, such as 0,1; the clients run on those of this command"
     parser.add_argument("--server-cores", default="", help=means)
     options = parser.parse_args(arguments)
     cases = [
@@ -150,7 +150,7 @@ def measure(case: Overload, folder: Path) -> Row:
 def _taskset() -> str:
     found = shutil.which("taskset")
     if found is None:
-        raise InputError("--server-cores: needs the program taskset; install util-linux")
+        raise InputError("--server-cores: no taskset on PATH; install util-linux")
     return found
 
 

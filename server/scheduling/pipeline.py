@@ -209,7 +209,7 @@ class Pipeline:
         return self._scheduler.cancel(request)
 
     def beat(self) -> None:
-        """Call this every second: a stage that hangs dies after `batching.hang_seconds` of them."""
+        """Let a stage that hangs die. The server calls this once a second to count the time."""
         if (stage := self._watch.beat()) is not None:
             self._die(stage, TimeoutError())
 

@@ -303,7 +303,7 @@ class Scheduler:
             pressure.note(now, rest.after, target)
 
     def _note_if_empty(self, now: float) -> None:
-        """Note a queue that has emptied although no batch has left it."""
+        """Note the length of a queue that is empty, although no batch has just left it."""
         if not len(self._queue):
             for pressure in self._pressure.values():
                 pressure.note(now, 0.0, self._target)

@@ -1,7 +1,7 @@
-"""Find a stage that hangs: it raises nothing, so its requests would wait without an end.
+"""Find a stage that hangs: it raises nothing, so its requests would wait forever.
 
-Time is counted in beats of the event loop. A process that was stopped, or a machine that slept,
-misses them, so the time that the stages lost does not count either.
+The watch counts time in beats of the event loop. There are none while the process is stopped or the
+machine sleeps, so it does not count the time that the stages lose.
 """
 
 from collections.abc import Sequence
@@ -10,10 +10,12 @@ from grace.server.messages import STAGE_NAMES, PendingRequest, StageName
 
 
 class StageWatch:
-    """The stages' threads call `begin` and `end`, each for its stage; one thread calls `beat`.
+    """Counts for how many beats each stage has worked on its batch.
 
-    requests  those that each stage works on
-    most      the beats that a stage may work on one batch
+    The stages' threads call `begin` and `end`, each for its stage; one thread calls `beat`.
+
+    requests  the requests that each stage works on
+    most      the number of beats that a stage may work on one batch
     """
 
     def __init__(self, most: float) -> None:
@@ -32,7 +34,8 @@ class StageWatch:
     def beat(self) -> StageName | None:
         """Return the stage that hangs, if one has worked on a batch for too many beats.
 
-        Stages before it may have waited as long to pass their batches on.
+        An earlier stage that waits to pass its batch on may have more beats than the stage that
+        hangs. So the result is the last stage with at least half of `most`.
         """
         for stage in STAGE_NAMES:
             begun, beats = self._beats[stage]

@@ -76,7 +76,7 @@ class Admin:
             return await _fail(invalid_field("level", fault), context)
         previous = set_log_level(cast("LogLevel", level))
         fields = {"event": "log_level", "level_now": level, "level_before": previous}
-        # Not `info`: a level must not hide its own change.
+        # `_LOG.info` would hide the change to a level above it.
         made = _LOG.makeRecord(
             _LOG.name, logging.INFO, __file__, 0, "log_level", (), None, extra=fields
         )

@@ -75,7 +75,7 @@ def check(caller: Caller, other: Caller, frame: bytes) -> None:
     outcome = caller.call(frame)
     assert outcome.code in CALLERS_FAULT, outcome
     assert answer_of(caller, FRAMES[0]) == answer_of(other, FRAMES[0]) == before
-    caller.sent += 2  # by the other
+    caller.sent += 2  # the calls of the other caller
 
 
 @settings(max_examples=31)

@@ -42,7 +42,7 @@ def good(healthy_server: ServerProcess, serving_files: ServingFiles) -> Iterator
     caller = Caller(healthy_server.address)
     yield Good(healthy_server, request, answer_of(caller, request), caller)
     caller.close()
-    # No call of the other tests may meet one of these.
+    # Other tests share the server, and must find no open call of these tests.
     wait_until(lambda: healthy_server.metric("grace_open_calls") == 0, "no call stays open")
 
 
@@ -61,7 +61,8 @@ def bodies(good: bytes) -> st.SearchStrategy[bytes]:
 
 def check_body(good: Good, body: bytes) -> None:
     with RawHttp2(good.server.address) as connection:
-        # Not the end of this call: gRPC resets a call without one whole message after a later one.
+        # Do not wait for this call to end. If it has no whole message, gRPC resets it only after
+        # a later call.
         connection.call(sent=body)
         connection.call(sent=framed(good.request))
         assert connection.read_end() == 0

@@ -301,12 +301,12 @@ def test_files_of_a_client_are_checked_before_it_connects(tmp_path: Path) -> Non
         assert done.stderr.startswith(f"error: token file: {file}: {fault}")
 
 
-def test_the_documented_certificates_serve(
+def test_a_server_uses_certificates_made_with_the_documented_commands(
     serving_files: ServingFiles, repository: Path, tmp_path: Path
 ) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
-    _, _, text = (repository / "docs" / "operations.md").read_text().partition("\nTo try it on one")
+    _, _, text = (repository / "docs" / "operations.md").read_text().partition("\nTo try TLS on ")
     commands = text.partition("```sh\n")[2].partition("```")[0]
     subprocess.run(["bash", "-ec", commands], cwd=tmp_path, check=True, capture_output=True)
     files = Files(tmp_path / "server.pem", tmp_path / "server.key")

@@ -101,7 +101,7 @@ def callers(address: str, count: int) -> Iterator[list[Caller]]:
 
 @contextmanager
 def no_descriptors(pid: int) -> Iterator[None]:
-    """Inside, the process can open nothing, and no connection."""
+    """Leave the process no descriptor for another file or connection."""
     soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, hard))
     try:

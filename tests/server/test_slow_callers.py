@@ -1,4 +1,4 @@
-"""Calls that hold memory without a count: requests that do not come, and streams without an end."""
+"""Calls that the front end does not count: requests that do not come, and endless streams."""
 
 import asyncio
 import gc
@@ -49,7 +49,7 @@ def test_a_call_that_ends_without_a_whole_request_is_reset_at_once(
 
 
 @front_ends
-def test_one_call_too_many_that_waits_for_its_request_ends_the_oldest(front_ends: int) -> None:
+def test_one_call_too_many_without_its_request_ends_the_oldest(front_ends: int) -> None:
     async def use(service: Service, retrieve: Any) -> None:
         with RawHttp2(service.address) as client:
             client.call(16 + 3, sent=b"", ends=False)
@@ -61,7 +61,7 @@ def test_one_call_too_many_that_waits_for_its_request_ends_the_oldest(front_ends
     served(use, LimitsConfig(connections=16), front_ends=front_ends)
 
 
-def test_a_request_that_comes_in_time_is_answered_however_long_that_takes() -> None:
+def test_a_request_that_comes_in_time_is_answered_however_long_the_answer_takes() -> None:
     async def use(service: Service, _: Any) -> None:
         service.pipeline.answers = False
         with RawHttp2(service.address) as client:
@@ -87,11 +87,11 @@ async def opened(channel: grpc.aio.Channel, path: str) -> Any:
 
 @front_ends
 @pytest.mark.parametrize("path", [WATCH.decode(), REFLECTION])
-def test_one_connection_holds_only_its_share_of_the_streams_without_an_end(
+def test_one_connection_holds_only_its_share_of_the_endless_streams(
     front_ends: int, path: str
 ) -> None:
     async def use(service: Service, retrieve: Any) -> None:
-        alone = (("grpc.use_local_subchannel_pool", 1),)  # not the connection of another channel
+        alone = (("grpc.use_local_subchannel_pool", 1),)  # channels share no connection
         made = (grpc.aio.insecure_channel(service.address, alone) for _ in range(2))
         async with next(made) as channel, next(made) as another:
             first = await opened(channel, path)
@@ -101,7 +101,7 @@ def test_one_connection_holds_only_its_share_of_the_streams_without_an_end(
             assert refused.value.code() is FULL
             await opened(another, path)
             first.cancel()
-            while True:  # until the server knows that it has gone
+            while True:  # until the server knows that the first has ended
                 try:
                     await opened(channel, path)
                 except grpc.aio.AioRpcError:

@@ -74,7 +74,7 @@ def changed(request: JsonRequest, **values: Any) -> dict[str, Any]:
 def assert_ads_of_the_rules(
     pair: ServingPair, catalogue: list[RawAd], request: JsonRequest, reply: RetrieveResponse
 ) -> int:
-    """Compare with the plain rules; return the number of ads."""
+    """Compare a reply with the plain rules; return the number of its ads."""
     schema = pair.snapshot.schema
     user = {name: given.get("values", []) for name, given in request["user"].items()}
     length = reply.sids.length
@@ -116,7 +116,7 @@ def test_the_ads_are_those_that_the_plain_rules_give_for_the_generated_sids(
 def test_users_with_no_value_unknown_ones_or_10_000_get_the_ads_of_the_plain_rules(
     pair: ServingPair, catalogue: list[RawAd], serving_files: ServingFiles, tmp_path: Path
 ) -> None:
-    """Beyond the limits of values, the settings to raise are named."""
+    """Beyond a limit on values, the error names the setting to raise."""
     files = serving_files.folder / "catalogue"
     text = (files / "targeting.yaml").read_text()
     targeting = tmp_path / "targeting.yaml"

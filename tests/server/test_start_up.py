@@ -178,11 +178,11 @@ def ends(
     taken_port: int,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Mapping[str, Started]:
-    """How the start with each fault ended."""
+    """Return how the start with each fault ended."""
     folder = tmp_path_factory.mktemp("faulty")
     files = replace(serving_files, folder=folder)
     write_faulty(serving_files, folder)
-    # The command line replaces settings of this file.
+    # These options replace settings of `replaced.yaml`.
     options = ("--snapshots", serving_files.snapshots, "--port", taken_port, "--device", "cpu")
     ends = {}
     for name, (sections, _) in FAULTS.items():

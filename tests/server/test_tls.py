@@ -262,7 +262,7 @@ def test_a_faulty_file_is_named_with_its_setting_and_what_to_do(
     assert str(refused.value) == fault.format(**paths)
 
 
-# Years have two digits up to 2049, and four from 2050 on.
+# A certificate has two digits of a year up to 2049, and all four of a later year.
 @pytest.mark.parametrize("year", [1999, 2000, 2049, 2050])
 def test_the_expiry_of_a_certificate_is_read_from_it(year: int, tmp_path: Path) -> None:
     end = datetime(year, 7, 5, 3, 9, 8, tzinfo=UTC)

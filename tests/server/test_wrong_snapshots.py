@@ -1,7 +1,7 @@
 """A server refuses a wrong snapshot in one line that names the file, or serves what it has read.
 
-Each start is the whole command, `grace serve`. `make soak` tries every damage to every file, and
-many contents that are wrong under right digests.
+Each start runs the whole command `grace serve`. `make soak` tries every damage to every file, and
+many wrong contents whose digests are right.
 """
 
 import shutil
@@ -58,7 +58,7 @@ class Server:
         return self.version
 
     def refusal(self) -> str | None:
-        """Start; return the one line of a refusal. None if the server got ready and answered."""
+        """Start it; return the one line of its refusal. None if it got ready and answered."""
         started = self.starts.start("--config", self.config, ready=self._use)
         if started.code == 0:
             assert started.lines == []

@@ -79,7 +79,7 @@ def pings(address: str) -> None:
 
 
 def unsent(address: str) -> None:
-    """Sixteen connections whose calls send half of their requests."""
+    """Sixteen connections whose calls send only half of each request."""
     with ExitStack() as stack:
         clients = [stack.enter_context(RawHttp2(address)) for _ in range(16)]
         while True:
@@ -90,7 +90,7 @@ def unsent(address: str) -> None:
 
 
 def watches(address: str) -> None:
-    """Sixteen connections that watch health as often as they may."""
+    """Sixteen connections that open more health watches than they may."""
     with ExitStack() as stack:
         clients = [stack.enter_context(RawHttp2(address)) for _ in range(16)]
         while True:

@@ -3,7 +3,8 @@
     with ManyStarts() as starts:
         started = starts.start("--config", config)
 
-As a program, this reads arguments, a line for each start, and writes how each one ended.
+When run as a program, this file reads one line of arguments for each start, and writes how the
+start ended.
 """
 
 import json
@@ -54,8 +55,8 @@ class ManyStarts:
         self._process.communicate()
 
     def start(self, *arguments: object, ready: Callable[[str], None] | None = None) -> Started:
-        """Run `grace serve` to its end. If it gets ready, `ready` is called with its address, and
-        SIGTERM stops it."""
+        """Run `grace serve` to its end. If it gets ready, call `ready` with its address, then stop
+        it with SIGTERM."""
         assert self._process.stdin is not None
         assert self._process.stderr is not None
         self._process.stdin.write(json.dumps(list(map(str, arguments))) + "\n")
@@ -71,7 +72,7 @@ class ManyStarts:
                 return Started(entry["code"], lines, list(log), entry["switch_seconds"])
             log[entry["event"]] = entry
             if entry["event"] == "ready":
-                assert ready is not None, "it started"
+                assert ready is not None, "the server got ready, though it has a fault"
                 try:
                     ready(log["listening"]["retrieve"])
                 finally:

@@ -74,7 +74,7 @@ class RawHttp2:
 
         headers  other headers, or other values
         sent     the bytes after the headers
-        ends     whether no more bytes follow
+        ends     whether `sent` is the rest of the request
         """
         frames: list[Frame] = []
         for _ in range(count):

@@ -1,4 +1,4 @@
-"""Damage to a snapshot's files, and wrong contents that Hypothesis draws, for right digests."""
+"""Damage to a snapshot's files, and wrong contents that tests write with right digests."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -72,14 +72,14 @@ def corrupt(array: Array, data: st.DataObject) -> Array:
 
 @dataclass(frozen=True)
 class Damage:
-    """A change to a version. `files` are those that a reader may name."""
+    """A change to a version. A reader's error may name any of `files`."""
 
     files: tuple[str, ...]
     do: Callable[[Path], None]
 
 
 def damages(version: Path) -> Iterator[Damage]:
-    """Yield every damage to every file: flipped, cut, extended, missing, a folder, swapped."""
+    """Yield every damage to every file: flipped, cut, extended, removed, a folder, swapped."""
     for path in sorted(version.iterdir()):
         content = path.read_bytes()
         middle = len(content) // 2

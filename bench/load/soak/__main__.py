@@ -3,9 +3,9 @@
     python -m grace.bench.load.soak --out soak.json
     python -m grace.bench.load.soak --seconds 300 --only good scrape
 
-Its table shows the memory, threads and descriptors of the server and of each of its relays. It
-exits with 1 if one of them grows, or if clients and server count different calls. `--only` loads
-the server with some kinds of work, to find the one that makes something grow.
+The table shows the memory, threads and descriptors of the server and of each of its relays. The
+command exits with 1 if one of them grows, or if clients and server count different calls. `--only`
+loads the server with some kinds of work, to find the one that makes something grow.
 """
 
 import sys
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
         choices=list(RATES),
         metavar="KIND",
         default=[],
-        help=f"some of {', '.join(RATES)}",
+        help=f"kinds of work, from {', '.join(RATES)}",
     )
     parser.add_argument(
         "--rate", type=positive, help="calls and other events a second, instead of the default"

@@ -35,8 +35,8 @@ RETRIEVES = RATES.keys() - {"beyond_grpc", "health", "health_watch", "status", "
 """The kinds of work that the server counts as calls."""
 
 UNCOUNTED_ENDS = {"beyond_grpc": ("ResourceExhausted", "Unavailable")}
-"""How work may end that must not end with OK, though the server does not count it. gRPC refuses the
-message; if the connection has reached its age, it may close before the client knows."""
+"""The permitted ends of work that must fail, although the server does not count it. gRPC refuses
+the message. A connection that has reached its age may close before the client reads the refusal."""
 
 GIVEN_UP = ("hasty", "cancelled", "hanging_up")
 ENDS_GIVEN_UP = {"OK"} | {
@@ -76,7 +76,7 @@ def run_soak(
 ) -> Soak:
     """Start a server, load it, and stop it. Raise CallError if the server ends under load.
 
-    `progress` gets the seconds that the load has lasted, again and again.
+    At each sample, `progress` gets the seconds since the load began.
     """
     config = files.write_config(
         f"soak{front_ends}.yaml",
@@ -119,7 +119,7 @@ def soak_report(soak: Soak) -> str:
         *(f"fault: {fault}" for fault in soak.faults),
     ]
     if last.seconds < SHORT_SECONDS:
-        lines.append("a slope of the memory needs a longer run")
+        lines.append(f"the slope of the memory needs a run of {SHORT_SECONDS:g} s or more")
     return "\n".join(lines)
 
 
@@ -168,13 +168,13 @@ def _settled_counts(metrics: str) -> dict[str, int]:
 
 def _unclosed(server: int, before: Sample) -> list[str]:
     """Wait until the load's connections are closed; return the faults of those that are not."""
-    gc.collect()  # calls of this process that ended with an error keep connections until then
+    gc.collect()  # until then, calls that ended with an error keep this process's connections open
     end = time.monotonic() + SETTLE_SECONDS
     while True:
         held = {name: holdings_of(pid).descriptors for name, pid in processes_of(server).items()}
         idle = {name: before.processes[name].descriptors for name in held}
         faults = [
-            f"{name}: connections are open {SETTLE_SECONDS:g} s after the load: {idle[name]} "
+            f"{name}: connections are still open {SETTLE_SECONDS:g} s after the load: {idle[name]} "
             f"descriptors before it, {count} after it"
             for name, count in held.items()
             if count > idle[name]

@@ -1,7 +1,7 @@
-"""Free a call that its method aborts at once, without a garbage collection.
+"""Free a call as soon as its method aborts it, without a garbage collection.
 
-gRPC's context keeps the error, whose traceback would keep the method's frames, which have the
-context. A collection may come late: gRPC's 20 KiB of a call do not count towards it.
+The call's context keeps the error, the error's traceback keeps the method's frames, and these keep
+the context. Python may collect this cycle late, because it does not see gRPC's 20 KiB of the call.
 """
 
 from collections.abc import AsyncIterator, Callable, Coroutine

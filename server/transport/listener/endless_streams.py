@@ -1,4 +1,4 @@
-"""A bound on calls that end only with their connections: watchers of health, reflection."""
+"""A bound on calls that may stay open as long as their connections: health watches, reflection."""
 
 import asyncio
 from collections import Counter
@@ -7,7 +7,7 @@ from typing import NoReturn, Protocol
 import grpc
 
 CONNECTIONS_TO_FILL = 64
-"""How many connections it takes to hold all streams: one connection may hold only its share."""
+"""How many connections together may hold all streams: one connection may hold only its share."""
 
 REFUSAL = "too many streams like this are open; close some, or try again later"
 

@@ -49,7 +49,7 @@ class GrpcContext:
         self._task: asyncio.Task[Any] | None = asyncio.current_task()
 
     def deadline(self, arrived: float) -> float:
-        """Return when the caller's time ends, on the clock of `arrived`."""
+        """Return the time at which the caller stops waiting, on the clock of `arrived`."""
         left: float | None = self._context.time_remaining()
         return math.inf if left is None else arrived + left
 

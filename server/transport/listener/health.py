@@ -27,7 +27,7 @@ class _Context(StreamContext, Protocol):
 class Health:
     """Reports NOT_SERVING for each service until `set`. Belongs to the event loop.
 
-    watchers  how many may watch at once; further ones are refused
+    watchers  how many may watch at once; `Watch` refuses further ones
     """
 
     def __init__(self, services: Sequence[str], watchers: int) -> None:

@@ -31,18 +31,19 @@ class ListenLimits:
     receive_bytes  the largest message
     calls          open calls of one connection; further ones wait at the client
     pending        calls that the event loop has not seen yet
-    connections    open connections; further ones are closed. As many streams of health, and of
-                   reflection, may be open, and as many calls may wait for their requests
+    connections    open connections; the server closes further ones. The same number bounds health
+                   watches, reflection streams, and calls that wait for their requests
     age_seconds    the age at which a connection takes no new calls, so that its client reconnects
     grace_seconds  for the calls of a connection of that age to end
     idle_seconds   the time without calls after which a connection closes
-    reply_seconds  for a client to send a request, and again to read the reply
+    reply_seconds  the time for a client to send a request, and again to read the reply
     reflection     whether it answers gRPC reflection
     tokens         whether calls of the service need a token
 
     keepalive_seconds          the silence of a client with open calls after which it gets a PING
-    keepalive_timeout_seconds  for its answer: without one it has gone, or reads nothing at all
-    handshake_seconds          for a connection to become one of HTTP/2
+    keepalive_timeout_seconds  the time for its answer; a client that sends none has gone, or reads
+                               nothing at all
+    handshake_seconds          the time for a new connection to begin HTTP/2
     """
 
     receive_bytes: int
@@ -92,7 +93,8 @@ class ListenLimits:
             ("grpc.max_connection_idle_ms", _milliseconds(self.idle_seconds)),
             ("grpc.keepalive_time_ms", _milliseconds(self.keepalive_seconds)),
             ("grpc.keepalive_timeout_ms", _milliseconds(self.keepalive_timeout_seconds)),
-            # gRPC also sends a PING to measure a connection, and none before that one is answered.
+            # gRPC also sends a PING to measure a connection, and sends no other PING until the
+            # client answers that one. gRPC would wait a minute for this answer.
             ("grpc.http2.ping_timeout_ms", _milliseconds(self.keepalive_timeout_seconds)),
             ("grpc.http2.min_ping_interval_without_data_ms", _milliseconds(MIN_PING_SECONDS)),
             ("grpc.server_handshake_timeout_ms", _milliseconds(self.handshake_seconds)),

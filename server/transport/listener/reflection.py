@@ -26,7 +26,7 @@ V1 = V1ALPHA.replace("v1alpha", "v1")
 def reflection_handlers(services: Sequence[ServiceDescriptor], most: int) -> tuple[Any, ...]:
     """Return generic handlers of both versions, which describe the services and themselves.
 
-    most: how many streams may be open at once; further ones are refused.
+    most: how many streams may be open at once; the handlers refuse further ones.
     """
     names = (*(service.full_name for service in services), V1, V1ALPHA)
     files = _Files([service.file for service in services])

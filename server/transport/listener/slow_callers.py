@@ -1,10 +1,10 @@
 """End calls whose callers do not send their requests, or do not read their replies.
 
-gRPC waits for a request and keeps a reply without an end, and grpc.aio cannot end a call that has a
-reply. But gRPC resets a call without references, and frees its memory. Two tasks refer to a call.
-One waits for the request, runs the method, then sends the reply. The other created the first, and
-waits for the caller to hang up. grpc.aio itself also refers to a process's first and latest call,
-which are freed later.
+gRPC waits for a request, and keeps a reply, without a time limit. grpc.aio cannot end a call that
+has a reply. But gRPC resets a call, and frees its memory, once nothing refers to it. Two tasks
+refer to a call, so this module cancels both. One waits for the request, runs the method, then sends
+the reply. The other created the first, and waits for the caller to hang up. grpc.aio also refers to
+a process's first and latest call, so these two are freed later.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _CREATOR: ContextVar[_Creator] = ContextVar("creator", default=None)
 
 
 def remember_creators(loop: asyncio.AbstractEventLoop) -> None:
-    """Make every new task remember the task that created it, which ending a call needs."""
+    """Make every new task remember the task that created it: the end of a call cancels both."""
     loop.set_task_factory(_make_task)
 
 
@@ -38,8 +38,8 @@ def end_after(seconds: float, task: _Task, unread: Callable[[], None]) -> None:
 class UnsentRequests(grpc.aio.ServerInterceptor):
     """Ends calls whose headers have come, but whose requests do not come in time.
 
-    At most a number of calls may wait for their requests. One more ends the oldest, because the
-    requests of honest callers come soon.
+    At most `most` calls wait for their requests. One more ends the call that has waited longest,
+    because the requests of honest callers come soon.
     """
 
     def __init__(self, seconds: float, most: int) -> None:
@@ -52,7 +52,7 @@ class UnsentRequests(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """Called in the call's task, before gRPC waits for the request of a unary method."""
+        """Begin to wait. gRPC calls this in the call's task, before it waits for the request."""
         handler = await continuation(handler_call_details)
         if handler is None or handler.request_streaming:
             return handler
