@@ -2,9 +2,10 @@
 
     python -m grace.bench.load.overload --out overload.json --capacity 200 --seconds 30
 
-The engine takes 40 ms for any batch (`fixed_server.py`), and every call has a deadline. Server and
-clients are processes; the clients have a lower priority. One more client, the probe, offers a
-fifth of the capacity during the overload and after it. Its calls show how long the recovery takes.
+The engine takes about 40 ms for any batch (`fixed_server.py`), and every call has a deadline.
+Server and clients are processes; the clients have a lower priority. One more client, the probe,
+offers a fifth of the capacity during the overload and after it. Its calls show how long the
+recovery takes.
 """
 
 import os

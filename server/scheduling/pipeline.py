@@ -23,6 +23,7 @@ from grace.configs.serving import BatchingConfig
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import internal
 from grace.server.messages import (
+    STAGE_NAMES,
     AnsweredBatch,
     Failure,
     FeatureBatch,
@@ -41,7 +42,7 @@ from grace.server.observe.timeline import Timeline
 from grace.server.scheduling.failed_batches import FailedBatches
 from grace.server.scheduling.predictions import Predictions
 from grace.server.scheduling.scheduler import Departure, Scheduler
-from grace.server.scheduling.stage_watch import StageWatch
+from grace.server.scheduling.stage_watch import StageWatch, place_of
 from grace.server.scheduling.streams import Clock, Mark, Stream, Streams
 from grace.server.scheduling.under_way import BatchUnderWay, Place
 from grace.server.stages.stages import Stages
@@ -211,7 +212,7 @@ class Pipeline:
     def beat(self) -> None:
         """Let a stage that hangs die. The server calls this once a second to count the time."""
         if (stage := self._watch.beat()) is not None:
-            self._die(stage, TimeoutError())
+            self._die(stage, place_of(self._threads[STAGE_NAMES.index(stage)]))
 
     def close(self) -> None:
         """Take no more requests. What was taken is finished."""

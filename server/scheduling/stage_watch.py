@@ -4,7 +4,10 @@ The watch counts time in beats of the event loop. There are none while the proce
 machine sleeps, so it does not count the time that the stages lose.
 """
 
+import sys
+import threading
 from collections.abc import Sequence
+from types import TracebackType
 
 from grace.server.messages import STAGE_NAMES, PendingRequest, StageName
 
@@ -43,3 +46,12 @@ class StageWatch:
             self._beats[stage] = self._begun[stage], beats + 1 if same else 0
         long = [stage for stage in STAGE_NAMES if self._beats[stage][1] >= self._most / 2]
         return long[-1] if any(self._beats[stage][1] >= self._most for stage in long) else None
+
+
+def place_of(thread: threading.Thread) -> TimeoutError:
+    """Return an error with the traceback of where a thread is now, for the log."""
+    frame, trace = sys._current_frames().get(thread.ident or 0), None  # noqa: SLF001, documented
+    while frame is not None:
+        trace = TracebackType(trace, frame, frame.f_lasti, frame.f_lineno)
+        frame = frame.f_back
+    return TimeoutError().with_traceback(trace)

@@ -7,13 +7,14 @@ from typing import Any
 
 import grpc
 import pytest
-from hyperframe.frame import DataFrame, RstStreamFrame
+from hyperframe.frame import DataFrame, PingFrame, RstStreamFrame
 
 from grace.configs.serving import LimitsConfig
 from support.raw_http2 import RawHttp2
 from support.served import Service, front_ends, served, until
 
 WATCH = b"/grpc.health.v1.Health/Watch"
+CHECK = b"/grpc.health.v1.Health/Check"
 REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 HALF = b"\0\0\0\0\x09half"
 FULL = grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -49,16 +50,52 @@ def test_a_call_that_ends_without_a_whole_request_is_reset_at_once(
 
 
 @front_ends
-def test_one_call_too_many_without_its_request_ends_the_oldest(front_ends: int) -> None:
+def test_a_health_check_whose_reply_is_not_read_is_reset(front_ends: int) -> None:
+    async def use(service: Service, retrieve: Any) -> None:
+        with RawHttp2(service.address, window=0) as client:
+            client.call(5, headers={":path": CHECK})
+            # grpc.aio refers to a process's first and latest call for longer.
+            await asyncio.to_thread(client.read_until, RstStreamFrame, 3)
+        assert await retrieve(b"")
+
+    served(use, reply_seconds=0.3, front_ends=front_ends)
+
+
+@front_ends
+def test_a_stream_of_reflection_whose_question_does_not_come_ends(front_ends: int) -> None:
     async def use(service: Service, retrieve: Any) -> None:
         with RawHttp2(service.address) as client:
-            client.call(16 + 3, sent=b"", ends=False)
-            await asyncio.to_thread(client.read_until, RstStreamFrame, 2)
-            resets = [frame for frame in client.frames if isinstance(frame, RstStreamFrame)]
+            client.call(headers={":path": REFLECTION.encode()}, sent=HALF, ends=False)
+            await asyncio.to_thread(client.read_ends, 1)
+        assert await retrieve(b"")
+
+    served(use, reply_seconds=0.3, front_ends=front_ends)
+
+
+def test_a_burst_on_one_connection_is_answered_however_few_connections_may_be_open() -> None:
+    async def use(service: Service, _: Any) -> None:
+        with RawHttp2(service.address) as client:
+            client.call(64)
+            await asyncio.to_thread(client.read_ends, 64)
+            assert client.statuses[0] == 64
+
+    served(use, LimitsConfig(connections=1), padding="")
+
+
+def test_one_call_too_many_without_its_request_ends_the_oldest() -> None:
+    async def use(service: Service, retrieve: Any) -> None:
+        with RawHttp2(service.address) as first, RawHttp2(service.address) as second:
+            for client, count in (first, 16), (second, 3):
+                client.call(count, sent=b"", ends=False)
+                client.ping(1)
+                await asyncio.to_thread(client.read_until, PingFrame, 1)
+            await asyncio.to_thread(first.read_until, RstStreamFrame, 2)
+            resets = [frame for frame in first.frames if isinstance(frame, RstStreamFrame)]
             assert {frame.stream_id for frame in resets} <= {1, 3, 5}
             assert await retrieve(b"")
 
-    served(use, LimitsConfig(connections=16), front_ends=front_ends)
+    limits = LimitsConfig(connections=16, connection_calls=16)
+    served(use, limits)
 
 
 def test_a_request_that_comes_in_time_is_answered_however_long_the_answer_takes() -> None:
@@ -95,7 +132,8 @@ def test_one_connection_holds_only_its_share_of_the_endless_streams(
         made = (grpc.aio.insecure_channel(service.address, alone) for _ in range(2))
         async with next(made) as channel, next(made) as another:
             first = await opened(channel, path)
-            await opened(channel, path)
+            for _ in range(3):
+                await opened(channel, path)
             with pytest.raises(grpc.aio.AioRpcError, match="too many streams") as refused:
                 await opened(channel, path)
             assert refused.value.code() is FULL
@@ -131,14 +169,14 @@ def test_watchers_on_many_connections_are_bounded_too() -> None:
 
 
 @pytest.mark.usefixtures("no_collections")
-@pytest.mark.parametrize("path", [WATCH.decode(), REFLECTION, "/grpc.health.v1.Health/Check"])
+@pytest.mark.parametrize("path", [WATCH.decode(), REFLECTION, CHECK.decode()])
 def test_a_refused_call_of_health_or_reflection_is_freed_at_once(path: str) -> None:
     def alive() -> int:
         return sum(type(each) is grpc.aio.AbortError for each in gc.get_objects())
 
     async def use(service: Service, _: Any) -> None:
         async with grpc.aio.insecure_channel(service.address) as channel:
-            if path != "/grpc.health.v1.Health/Check":
+            for _ in range(0 if path == CHECK.decode() else 4):
                 await opened(channel, path)
             call: Any = channel.unary_unary(path)
             before = alive()

@@ -9,6 +9,9 @@ import grpc
 CONNECTIONS_TO_FILL = 64
 """How many connections together may hold all streams: one connection may hold only its share."""
 
+LEAST_SHARE = 4
+"""Streams that one connection may hold, however few there may be."""
+
 REFUSAL = "too many streams like this are open; close some, or try again later"
 
 
@@ -22,7 +25,7 @@ class EndlessStreams:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._share = max(1, most // CONNECTIONS_TO_FILL)
+        self._share = max(LEAST_SHARE, most // CONNECTIONS_TO_FILL)
         self._open = 0
         self._of_connection: Counter[str] = Counter()
 

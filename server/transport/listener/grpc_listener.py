@@ -101,23 +101,25 @@ class GrpcListener:
     ) -> None:
         assert set(methods) == set(service.methods_by_name), service.full_name
         self._shares_port = shares_port
-        self._health = Health((service.full_name,), limits.connections)
+        unsent = UnsentRequests(limits.reply_seconds, max(limits.connections, limits.calls))
+        self._health = Health((service.full_name,), limits, unsent)
         self._changing = asyncio.Lock()  # gRPC crashes if a server is stopped while it starts
         remember_creators(asyncio.get_running_loop())
         self._server = grpc.aio.server(
-            options=(("grpc.so_reuseport", int(shares_port)), *limits.options()),
-            interceptors=(UnsentRequests(limits.reply_seconds, limits.connections),),
+            options=(("grpc.so_reuseport", int(shares_port)), *limits.options())
         )
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-            name: grpc.unary_unary_rpc_method_handler(_answering(method, limits.reply_seconds))
+            name: grpc.unary_unary_rpc_method_handler(
+                _answering(method, limits.reply_seconds), request_deserializer=unsent.came
+            )
             for name, method in methods.items()
         }
         reflection: tuple[Any, ...] = ()
         if limits.reflection:
-            reflection = reflection_handlers((service, HEALTH), limits.connections)
+            reflection = reflection_handlers((service, HEALTH), limits)
         self._server.add_generic_rpc_handlers(
             (
-                grpc.method_handlers_generic_handler(service.full_name, handlers),
+                unsent.watched(grpc.method_handlers_generic_handler(service.full_name, handlers)),
                 self._health.handlers(),
                 *reflection,
             )

@@ -8,7 +8,7 @@ a process's first and latest call, so these two are freed later.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
 from typing import Any
 from weakref import ReferenceType, ref
@@ -25,75 +25,93 @@ def remember_creators(loop: asyncio.AbstractEventLoop) -> None:
     loop.set_task_factory(_make_task)
 
 
-def end_after(seconds: float, task: _Task, unread: Callable[[], None]) -> None:
+def end_after(seconds: float, task: _Task, unread: Callable[[], None] | None = None) -> None:
     """After a time, call `unread` and end the call whose method runs in `task`, if still open.
 
     Call this in that task, when its reply is ready.
     """
     creator = _CREATOR.get()
-    timer = asyncio.get_running_loop().call_later(seconds, _give_up, task, creator, unread)
+    timer = asyncio.get_running_loop().call_later(seconds, _end_unread, task, creator, unread)
     task.add_done_callback(lambda _: timer.cancel())
 
 
-class UnsentRequests(grpc.aio.ServerInterceptor):
+class UnsentRequests:
     """Ends calls whose headers have come, but whose requests do not come in time.
 
-    At most `most` calls wait for their requests. One more ends the call that has waited longest,
-    because the requests of honest callers come soon.
+    A call has at least this time, and at most twice as long. At most a number of calls may wait for
+    their requests. One more ends the oldest, because the requests of honest callers come soon.
     """
 
     def __init__(self, seconds: float, most: int) -> None:
         self._seconds = seconds
         self._most = most
-        self._waiting: dict[_Task, tuple[_Creator, asyncio.TimerHandle]] = {}  # oldest first
+        self._loop = asyncio.get_running_loop()
+        self._early: dict[_Task, _Creator] = {}  # waiting since before the last sweep, oldest first
+        self._late: dict[_Task, _Creator] = {}  # and since then
+        self._sweeps = False
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        """Begin to wait. gRPC calls this in the call's task, before it waits for the request."""
-        handler = await continuation(handler_call_details)
-        if handler is None or handler.request_streaming:
-            return handler
-        assert handler.request_deserializer is None, "a method is given bytes"
-        self._wait()
-        return handler._replace(request_deserializer=self._came)
+    def watched(self, methods: grpc.GenericRpcHandler) -> "WatchedMethods":
+        """Return methods whose calls it watches. `came` must deserialize their requests."""
+        return WatchedMethods(methods, self)
 
-    def _wait(self) -> None:
-        task, creator = asyncio.current_task(), _CREATOR.get()
+    def wait(self) -> None:
+        """Wait for the request of the current task's call."""
+        task = asyncio.current_task()
         assert task is not None
-        if len(self._waiting) >= self._most:
-            oldest = next(iter(self._waiting))
+        if len(self._early) + len(self._late) >= self._most:
+            oldest = next(iter(self._early or self._late))
             _end(oldest, self._forget(oldest))
-        timer = asyncio.get_running_loop().call_later(self._seconds / 2, self._wait_on, task)
-        self._waiting[task] = creator, timer
+        self._late[task] = _CREATOR.get()
         task.add_done_callback(self._forget)
+        if not self._sweeps:
+            self._sweep_later()
 
-    def _wait_on(self, task: _Task) -> None:
-        """Wait for the second half of the time.
-
-        If this process stood still in the first, the loop now reads the requests that have come.
-        """
-        creator, _ = self._waiting[task]
-        timer = asyncio.get_running_loop().call_later(self._seconds / 2, _end, task, creator)
-        self._waiting[task] = creator, timer
-
-    def _came(self, message: bytes) -> bytes:
+    def came(self, message: bytes) -> bytes:
+        """Note that the current task's call has its request: the deserializer of the methods."""
         task = asyncio.current_task()
         assert task is not None
         self._forget(task)
         return message
 
     def _forget(self, task: _Task) -> _Creator:
-        creator, timer = self._waiting.pop(task, (None, None))
-        if timer is not None:
-            timer.cancel()
-        return creator
+        return self._late.pop(task, None) or self._early.pop(task, None)
+
+    def _sweep_later(self) -> None:
+        due = self._loop.time() + self._seconds
+        self._sweeps = True
+        self._loop.call_at(due, self._sweep, due)
+
+    def _sweep(self, due: float) -> None:
+        # If this process stood still, requests have come that the loop has not read yet.
+        if self._loop.time() < due + self._seconds / 2:
+            overdue, self._early, self._late = self._early, self._late, {}
+            for task, creator in overdue.items():
+                _end(task, creator)
+        self._sweeps = False
+        if self._early or self._late:
+            self._sweep_later()
 
 
-def _give_up(task: _Task, creator: _Creator, unread: Callable[[], None]) -> None:
-    unread()
+class WatchedMethods(grpc.GenericRpcHandler):
+    """Methods of a service, whose calls wait for their requests for a limited time."""
+
+    def __init__(self, methods: grpc.GenericRpcHandler, unsent: UnsentRequests) -> None:
+        self._methods = methods
+        self._unsent = unsent
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
+        """Return a call's method. gRPC asks for it in the call's task, before the request."""
+        method = self._methods.service(handler_call_details)
+        if method is not None:
+            self._unsent.wait()
+        return method
+
+
+def _end_unread(task: _Task, creator: _Creator, unread: Callable[[], None] | None) -> None:
+    if unread is not None:
+        unread()
     _end(task, creator)
 
 
