@@ -118,9 +118,11 @@ test-gpu:  ## build the GPU kernels and run the tests that need a GPU, with GPU_
 test-package: $(TOOLS)  ## build wheel and sdist, install them next to other projects' `proto` and `kernels`
 	$(BIN)/python -m pytest -m package --timeout 1800 tests/package $(PYTEST_ARGS)
 
+SOAK_TESTS = tests/server/soak $(addprefix tests/server/test_,fault_bytes.py fault_http2.py wire_readers.py \
+  wrong_snapshots.py) tests/storage/test_mutated_manifests.py tests/cli/test_build_ray.py
+
 soak: native $(TOOLS) $(INSTALLED)-ray  ## run the tests that take minutes: the service, builds on a Ray cluster
-	$(BIN)/python -m pytest -m soak --timeout 3600 tests/server/soak \
-	  tests/server/test_wire_readers.py tests/storage/test_mutated_manifests.py tests/cli/test_build_ray.py $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m soak --timeout 3600 $(SOAK_TESTS) $(PYTEST_ARGS)
 
 # The interpreter is not sanitized. So LD_PRELOAD loads the sanitizer's run-time, and after it the C++
 # library whose exceptions it watches. Leaks of the interpreter are not reported. PYTHONMALLOC gives

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -61,6 +62,8 @@ def retrieve(
 
     Example: `grace retrieve --request demo/requests.jsonl --line 3 --user country=US --sids`
     """
+    # gRPC reads this when it is loaded. Our errors say more than its lines.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from grace.client import RetrievalClient, access_of
 
     if not math.isfinite(timeout + wait):

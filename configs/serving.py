@@ -55,7 +55,9 @@ class ListenConfig:
     ] = 1.0
     drain_seconds: Annotated[float, "seconds for calls under way to finish after that"] = 20.0
     reply_seconds: Annotated[
-        float, "seconds for a caller to read its reply; the server then resets the call"
+        float,
+        "seconds for a caller to send its request, and again to read the reply; the server then "
+        "resets the call",
     ] = 10.0
     connection_seconds: Annotated[
         float,
@@ -110,9 +112,14 @@ class BatchingConfig:
         "once the predicted wait has been longer than this for this long, the server refuses "
         "requests that would wait longer; it counts as at least the time of two full batches",
     ] = 250.0
+    hang_seconds: Annotated[
+        float,
+        "most seconds that a stage may work on one batch; the stage then dies and ends the server",
+    ] = 60.0
 
     def __post_init__(self) -> None:
         _require_within(self, 1, 65_536, "max_waiting")
+        _require_within(self, 1, MAX_SECONDS, "hang_seconds")
         _require_within(self, 1, 600_000, "target_queue_ms")
         _require_within(self, 0, 60_000, "max_wait_ms")
 
@@ -142,8 +149,10 @@ class LimitsConfig:
         int, "open calls of one connection; further ones wait at the client"
     ] = 64
     connections: Annotated[
-        int, "open connections of each process that holds them; the server closes further ones"
-    ] = 4096
+        int,
+        "open connections of each process that holds them; the server closes further ones. The "
+        "same number bounds health watches, reflection streams, and calls without a request",
+    ] = 1024
 
     def __post_init__(self) -> None:
         _require_within(self, 0, 1_000_000, "exclude_ads")

@@ -65,6 +65,9 @@ SWITCH_SECONDS = 5e-4
 FAIL_SECONDS = 2.0
 """The time that the failures of a dead stage have to reach their callers."""
 
+BEAT_SECONDS = 1.0
+"""The time between two checks for a stage that hangs."""
+
 JOIN_SECONDS = 5.0
 """The time that the pipeline's threads have to end, once nothing is under way."""
 
@@ -183,6 +186,7 @@ class Server:
         """Serve until a signal or a fault ends the server; return the exit code."""
         watches = [asyncio.create_task(self._lag.watch())]
         watches.append(asyncio.create_task(self._credentials.watch()))
+        watches.append(asyncio.create_task(self._watch_stages()))
         try:
             await self._listeners.open(self._metrics.registry, self._state)
             # Only now: gRPC's thread, which has been started, would inherit the name.
@@ -274,6 +278,12 @@ class Server:
         self._state.phase, self._state.takes = Phase.FAILED, False
         await self._listeners.set_health(serving=False)
         await self._listeners.finish_calls(FAIL_SECONDS)
+
+    async def _watch_stages(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_SECONDS)
+            if self._state.pipeline is not None:
+                self._state.pipeline.beat()
 
     def _write_timeline(self) -> None:
         if self._timeline is None or self._timeline_path is None:

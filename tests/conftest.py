@@ -4,15 +4,21 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 # Sums this small only wait for a second thread, which spins. Torch and NumPy read this when
 # they are imported, also in processes that tests start. Tests of several threads set their own.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# The same examples on every machine and every run; `explore` looks for new ones.
+# The same examples on every machine and every run; `explore` looks for new ones. Hypothesis shrinks
+# a failure but does not explain it, which takes minutes for a long example.
 settings.register_profile(
-    "same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    "same",
+    deadline=None,
+    derandomize=True,
+    phases=[phase for phase in Phase if phase is not Phase.explain],
+    report_multiple_bugs=False,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("explore", settings.get_profile("same"), derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))

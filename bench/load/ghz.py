@@ -69,8 +69,8 @@ def invalid_because(run: LoadRun) -> str | None:
     if lateness > allowed:
         return (
             f"the client was the limit: 1 % of its calls were {lateness * 1e3:.1f} ms late or "
-            f"more, and {allowed * 1e3:.1f} ms is allowed; lower the rate, free a core or give "
-            "more --processes"
+            f"more, and {allowed * 1e3:.1f} ms is allowed; lower the rate, or give "
+            "the client a separate core or machine"
         )
     return None
 

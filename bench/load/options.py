@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,7 +20,11 @@ def parser_of(program: str, description: str | None) -> argparse.ArgumentParser:
 
 
 def run_command(main: Callable[[Sequence[str]], int | None]) -> None:
-    """Run the command and exit; an error prints one line and gives the exit code of its class."""
+    """Run the command and exit; an error prints one line and gives the exit code of its class.
+
+    SIGTERM ends the command as Ctrl-C does: it stops its server and removes its folders.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         sys.exit(main(sys.argv[1:]))
     except GraceError as error:

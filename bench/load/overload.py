@@ -2,9 +2,10 @@
 
     python -m grace.bench.load.overload --out overload.json --capacity 200 --seconds 30
 
-The engine takes 40 ms for any batch (`fixed_server.py`), and every call has a deadline. Server and
-clients are processes; the clients have a lower priority. One more client, the probe, offers a
-fifth of the capacity during the overload and after it. Its calls show how long the recovery takes.
+The engine takes about 40 ms for any batch (`fixed_server.py`), and every call has a deadline.
+Server and clients are processes; the clients have a lower priority. One more client, the probe,
+offers a fifth of the capacity during the overload and after it. Its calls show how long the
+recovery takes.
 """
 
 import os
@@ -45,9 +46,9 @@ class Overload:
     """One overload.
 
     times         the offered load, in multiples of the capacity
-    capacity      requests a second that the engine can do in full batches
-    processes     of the clients
-    server_cores  the processors of the server, as `taskset` reads them; any, if empty
+    capacity      requests a second that the engine can answer in full batches
+    processes     how many processes make the calls
+    server_cores  the processors of the server, as `taskset` reads them; all, if empty
     """
 
     times: float
@@ -67,15 +68,27 @@ def main(arguments: Sequence[str]) -> None:
     parser = parser_of("grace.bench.load.overload", __doc__)
     parser.add_argument("--out", type=Path, required=True, help="result file")
     parser.add_argument(
-        "--capacity", type=positive, nargs="+", default=[200.0], help="requests a second"
+        "--capacity",
+        type=positive,
+        nargs="+",
+        default=[200.0],
+        help="requests a second that the engine can answer; default: 200",
     )
-    parser.add_argument("--seconds", type=positive, default=30.0, help="of each overload")
-    parser.add_argument("--times", type=positive, nargs="+", default=[1.0, 2.0, 5.0])
-    parser.add_argument("--deadlines-ms", type=positive, nargs="+", default=[800.0, 200.0])
-    parser.add_argument("--processes", type=positive_integer, default=2, help="of the client")
-    means = "processes that hold gRPC for the server"
+    parser.add_argument(
+        "--seconds", type=positive, default=30.0, help="length of each overload; default: 30"
+    )
+    means = "offered load, in multiples of the capacity; default: 1 2 5"
+    parser.add_argument("--times", type=positive, nargs="+", default=[1.0, 2.0, 5.0], help=means)
+    means = "deadlines of the calls; default: 800 200"
+    parser.add_argument(
+        "--deadlines-ms", type=positive, nargs="+", default=[800.0, 200.0], help=means
+    )
+    parser.add_argument(
+        "--processes", type=positive_integer, default=2, help="client processes; default: 2"
+    )
+    means = "listen.front_ends; default: 0"
     parser.add_argument("--front-ends", type=int, nargs="+", default=[0], help=means)
-    means = "the server's processors, such as 0,1; the command's own keep the clients"
+    means = "processors of the server, such as 0,1; the clients run on those of this command"
     parser.add_argument("--server-cores", default="", help=means)
     options = parser.parse_args(arguments)
     cases = [
@@ -138,7 +151,7 @@ def measure(case: Overload, folder: Path) -> Row:
 def _taskset() -> str:
     found = shutil.which("taskset")
     if found is None:
-        raise InputError("--server-cores: needs the program taskset; install util-linux")
+        raise InputError("--server-cores: no taskset on PATH; install util-linux")
     return found
 
 

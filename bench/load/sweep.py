@@ -48,6 +48,9 @@ def main(arguments: Sequence[str]) -> int:
             f"with make: make load ADDRESS={options.address} DATA=demo/requests.jsonl"
         )
     options.out.mkdir(parents=True, exist_ok=True)
+    found = shutil.which("ghz")
+    client = "ghz" if found else "no ghz on PATH, so our own client"
+    print(f"{client} makes the calls, each with a deadline of {options.timeout_ms} ms")
     with ExitStack() as stack:
         address, data = options.address, options.data
         if address is None:

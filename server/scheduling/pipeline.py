@@ -23,6 +23,7 @@ from grace.configs.serving import BatchingConfig
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import internal
 from grace.server.messages import (
+    STAGE_NAMES,
     AnsweredBatch,
     Failure,
     FeatureBatch,
@@ -41,6 +42,7 @@ from grace.server.observe.timeline import Timeline
 from grace.server.scheduling.failed_batches import FailedBatches
 from grace.server.scheduling.predictions import Predictions
 from grace.server.scheduling.scheduler import Departure, Scheduler
+from grace.server.scheduling.stage_watch import StageWatch, place_of
 from grace.server.scheduling.streams import Clock, Mark, Stream, Streams
 from grace.server.scheduling.under_way import BatchUnderWay, Place
 from grace.server.stages.stages import Stages
@@ -156,6 +158,7 @@ class Pipeline:
         self._outcomes = outcomes
         self._died = died
         self._timeline = timeline
+        self._watch = StageWatch(batching.hang_seconds)
         self._scheduler = Scheduler(
             batching, generation.batch_buckets, predictions, clock, generation.ladders
         )
@@ -206,6 +209,11 @@ class Pipeline:
         """Note that the caller has gone. True if the request still waited: it has no outcome."""
         return self._scheduler.cancel(request)
 
+    def beat(self) -> None:
+        """Let a stage that hangs die. The server calls this once a second to count the time."""
+        if (stage := self._watch.beat()) is not None:
+            self._die(stage, place_of(self._threads[STAGE_NAMES.index(stage)]))
+
     def close(self) -> None:
         """Take no more requests. What was taken is finished."""
         self._scheduler.close()
@@ -230,17 +238,16 @@ class Pipeline:
 
         def run() -> None:
             name_this_thread(f"grace-{stage}")
-            requests: Sequence[PendingRequest] = ()
             try:
                 with works_in.context():
                     while (taken := take()) is not None:
-                        requests = taken.requests
+                        self._watch.begin(stage, taken.requests)
                         work(taken)
                         # A thread that waits for work must not hold the memory of the last.
                         del taken
-                        requests = ()
+                        self._watch.end(stage)
             except BaseException as error:  # noqa: BLE001, whatever ends a stage ends the service
-                self._die(stage, error, requests)
+                self._die(stage, error)
             close()
 
         return threading.Thread(target=run, name=f"grace-{stage}", daemon=True)
@@ -264,8 +271,7 @@ class Pipeline:
             self._to_generate.put(carried)
 
     def _generate(self, given: _Carried[FeatureBatch]) -> None:
-        failures = self._scheduler.unwanted(given.batch.input.requests)
-        if failures:
+        if failures := self._scheduler.unwanted(given.batch.input.requests):
             self._give_up(given, failures)
             return
         self._scheduler.advance(given.under_way, Place.QUEUED)
@@ -365,9 +371,7 @@ class Pipeline:
         if reported:
             self._outcomes.ended(reported)
 
-    def _die(
-        self, stage: StageName, error: BaseException, requests: Sequence[PendingRequest]
-    ) -> None:
+    def _die(self, stage: StageName, error: BaseException) -> None:
         lost = self._scheduler.abandon()
         if lost is None:  # another stage died before
             return
@@ -378,7 +382,8 @@ class Pipeline:
                 self._outcomes.ended([Failure(each, internal("stage_died")) for each in lost])
         finally:
             self._died()
-            fields = {"event": "stage_died", "stage": stage, "requests": _ids(requests)}
+            requests = _ids(self._watch.requests[stage])
+            fields = {"event": "stage_died", "stage": stage, "requests": requests}
             _LOG.critical("a stage died", exc_info=error, extra=fields)
 
 

@@ -2,7 +2,8 @@
 
 The length of a queue is the time that a new request is predicted to wait. It counts right after a
 batch has left, as in CoDel, because only a queue that stays is an overload, not a burst that the
-engine works off. While the server sheds, it refuses requests that would wait longer than the
+engine works off. It also counts when the last waiting request is cancelled or expires, because no
+batch will leave then. While the server sheds, it refuses requests that would wait longer than the
 target. So the queue stays near its target under any load, which keeps the engine busy.
 """
 
@@ -45,7 +46,7 @@ class Pressure:
         self._too_long, self._crowded, self._calm = _Lasting(), _Lasting(), _Lasting()
 
     def note(self, now: float, seconds: float, target: float) -> None:
-        """Note the length of the queue, in seconds, right after a batch has left."""
+        """Note the length of the queue, in seconds, after a batch has left or as it empties."""
         self._too_long.note(now, holds=seconds > target)
         if now - self._too_long.since >= self._interval:
             self._sheds_until = now + self._interval

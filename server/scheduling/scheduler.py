@@ -136,6 +136,7 @@ class Scheduler:
         with self._changed:
             if request.state is RequestState.WAITING:
                 self._queue.remove(request)
+                self._note_if_empty(self._clock())
                 if self._closed:
                     self._changed.notify()  # the queue may be empty, which ends `next_batch`
                 return self._ends(request)
@@ -181,6 +182,8 @@ class Scheduler:
             self._in_vain += sum(each.retrieval.priority == "NORMAL" for each in choice.late)
             if requests:
                 self._note_pressure(requests[0].profile, now)
+            else:
+                self._note_if_empty(now)
             return Departure(self._formed(requests, now) if requests else None, tuple(failures))
 
     def advance(self, batch: BatchUnderWay, place: Place) -> None:
@@ -298,6 +301,12 @@ class Scheduler:
         for priority, pressure in self._pressure.items():
             rest = self._with_waiting(Backlog(), self._queue.counts(priority))
             pressure.note(now, rest.after, target)
+
+    def _note_if_empty(self, now: float) -> None:
+        """Note the length of a queue that is empty, although no batch has just left it."""
+        if not len(self._queue):
+            for pressure in self._pressure.values():
+                pressure.note(now, 0.0, self._target)
 
     def _note_late(self, batch: BatchUnderWay) -> None:
         """Learn how many of a batch, and of those that left the queue since the last, are late."""

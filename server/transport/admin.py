@@ -86,7 +86,11 @@ class Admin:
             return await _fail(invalid_field("level", fault), context)
         previous = set_log_level(cast("LogLevel", level))
         fields = {"event": "log_level", "level_now": level, "level_before": previous}
-        _LOG.error("log_level", extra=fields)  # an error, so that no level hides it
+        # `_LOG.info` would hide the change to a level above it.
+        made = _LOG.makeRecord(
+            _LOG.name, logging.INFO, __file__, 0, "log_level", (), None, extra=fields
+        )
+        _LOG.handle(made)
         return SetLogLevelResponse(previous=previous).SerializeToString()
 
     def _status(self) -> GetStatusResponse:

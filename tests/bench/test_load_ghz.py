@@ -143,7 +143,7 @@ def test_a_run_is_valid_only_if_the_client_was_not_the_limit(
     assert load_result(run, LOAD, 4, None)["grace"]["valid"] == valid
     limit = invalid_because(run)
     assert (limit is None) == valid
-    assert limit is None or ("the client was the limit" in limit and "--processes" in limit)
+    assert limit is None or ("the client was the limit" in limit and "separate core" in limit)
 
 
 def test_a_run_that_lost_its_server_says_so_and_does_not_blame_the_client() -> None:

@@ -1,8 +1,10 @@
 """The distribution: its links, its dependencies, its command."""
 
 import ast
+import re
 import sys
 import tomllib
+from collections.abc import Iterable
 from importlib.metadata import distributions, packages_distributions
 from pathlib import Path
 from typing import Any
@@ -20,24 +22,32 @@ def pyproject(repository: Path) -> dict[str, Any]:
     return tomllib.loads((repository / "pyproject.toml").read_text())
 
 
-@pytest.fixture(scope="module")
-def third_party(repository: Path) -> set[str]:
-    """The distributions that the product imports."""
+def third_party(files: Iterable[Path]) -> set[str]:
+    """Return the distributions that these files import."""
     modules: set[str] = set()
-    for package in layout.packages_on_disk(repository):
-        for file in (repository / package.replace(".", "/")).glob("*.py"):
-            for node in ast.walk(ast.parse(file.read_text())):
-                if isinstance(node, ast.Import):
-                    modules.update(alias.name.partition(".")[0] for alias in node.names)
-                elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                    modules.add(node.module.partition(".")[0])
-    modules -= {*sys.stdlib_module_names, "grace"}
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                modules.update(alias.name.partition(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                modules.add(node.module.partition(".")[0])
+    modules -= {*sys.stdlib_module_names, "grace", "support"}
     owners = packages_distributions()
     return {
         owner.lower().replace("_", "-")
         for module in modules
         for owner in owners.get(module, [module])
     }
+
+
+def declared(pyproject: dict[str, Any], *extras: str) -> set[str]:
+    """Return the distributions of the project and of these extras."""
+    project = pyproject["project"]
+    lines = [
+        *project["dependencies"],
+        *(line for name in extras for line in project["optional-dependencies"][name]),
+    ]
+    return {re.split("[<>=]", line)[0].lower() for line in lines}
 
 
 def test_each_top_level_package_has_its_link_in_grace(repository: Path) -> None:
@@ -56,14 +66,17 @@ def test_the_editable_install_puts_no_import_hook_between_reader_and_file(
 
 
 def test_the_declared_dependencies_are_the_imported_ones(
-    third_party: set[str], pyproject: dict[str, Any]
+    repository: Path, pyproject: dict[str, Any]
 ) -> None:
-    project = pyproject["project"]
-    lines = project["dependencies"]
-    extras = [line for name in OPTIONAL_EXTRAS for line in project["optional-dependencies"][name]]
-    declared = {line.partition(">")[0].lower() for line in (*lines, *extras)}
-    assert third_party == declared
-    assert "torch>=2.11,<2.14" in lines
+    packages = [repository / name.replace(".", "/") for name in layout.packages_on_disk(repository)]
+    imported = third_party(file for package in packages for file in package.glob("*.py"))
+    assert imported == declared(pyproject, *OPTIONAL_EXTRAS)
+    assert "torch>=2.11,<2.14" in pyproject["project"]["dependencies"]
+
+
+def test_tests_import_only_declared_packages(repository: Path, pyproject: dict[str, Any]) -> None:
+    imported = third_party((repository / "tests").rglob("*.py"))
+    assert imported - declared(pyproject, *OPTIONAL_EXTRAS, "dev") == set()
 
 
 def test_the_command_is_grace_and_python_is_at_least_3_11(pyproject: dict[str, Any]) -> None:

@@ -84,7 +84,7 @@ def all_internal_nodes(made: DecodeCase) -> Tensor:
     return nodes.repeat(len(made.rows), 1)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(case=cases(most_ads=25, most_users=5), mode=st.sampled_from(MatcherMode))
 def test_children_are_admitted_as_on_plain_integers(case: Case, mode: MatcherMode) -> None:
     made = decode_case(case, mode)
@@ -96,7 +96,7 @@ def test_children_are_admitted_as_on_plain_integers(case: Case, mode: MatcherMod
         assert {got.offsets.dtype, got.tokens.dtype, got.nodes.dtype} == {torch.int32}
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(case=cases(most_ads=40, most_users=3), mode=st.sampled_from(MatcherMode))
 def test_no_child_above_an_eligible_ad_is_lost(case: Case, mode: MatcherMode) -> None:
     made = decode_case(case, mode)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from grace.server.messages import PendingRequest, Priority, RequestState
@@ -94,7 +94,6 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(STEPS)
 def test_requests_go_in_rounds_of_their_connections(steps: Steps) -> None:
     queue, plain = RequestQueue(PLACES), PlainQueue()

@@ -1,15 +1,20 @@
 """Whatever bytes arrive, the caller learns what is wrong with them and the next call works."""
 
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import grpc
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from support.forgery import SCHEMA
 from support.hostile_bytes import mutated_frames
-from support.retrieve_calls import Caller, counted_calls, message
+from support.hostile_wire import HostileWire
+from support.retrieve_calls import Caller, answer_of, counted_calls, message
 from support.server_process import ServerProcess
+from support.serving_files import model_spec
 
 pytestmark = pytest.mark.subprocess
 
@@ -50,13 +55,44 @@ def caller(healthy_server: ServerProcess) -> Iterator[Caller]:
         yield calling
 
 
-@settings(max_examples=63)
-@given(frame=mutated_frames(FRAMES))
-def test_mutated_bytes_are_answered_or_refused_as_the_callers_fault(
-    caller: Caller, frame: bytes
-) -> None:
+@pytest.fixture(scope="module")
+def other(healthy_server: ServerProcess) -> Iterator[Caller]:
+    """Another connection, which carries only good requests."""
+    calling = Caller(healthy_server.address)
+    yield calling
+    calling.close()
+
+
+def hostile(seed: int) -> bytes:
+    return HostileWire(Random(seed), model_spec(), SCHEMA).request()
+
+
+HOSTILE_FRAMES = mutated_frames(FRAMES) | st.integers(0, 2**32).map(hostile)
+
+
+def check(caller: Caller, other: Caller, frame: bytes) -> None:
+    before = answer_of(other, FRAMES[0])
     outcome = caller.call(frame)
     assert outcome.code in CALLERS_FAULT, outcome
+    assert answer_of(caller, FRAMES[0]) == answer_of(other, FRAMES[0]) == before
+    caller.sent += 2  # the calls of the other caller
+
+
+@settings(max_examples=31)
+@given(frame=HOSTILE_FRAMES)
+def test_hostile_bytes_are_answered_or_refused_as_the_callers_fault(
+    caller: Caller, other: Caller, frame: bytes
+) -> None:
+    check(caller, other, frame)
+
+
+@pytest.mark.soak
+@settings(max_examples=2000)
+@given(frame=HOSTILE_FRAMES)
+def test_many_hostile_bytes_are_answered_or_refused_as_the_callers_fault(
+    caller: Caller, other: Caller, frame: bytes
+) -> None:
+    check(caller, other, frame)
 
 
 @pytest.mark.parametrize(
@@ -68,8 +104,12 @@ def test_mutated_bytes_are_answered_or_refused_as_the_callers_fault(
         (FRAMES[0] * 3, ""),
         (b"", ""),
         (b"\x0a\x83\x80\x10" + b"x" * ((1 << 18) + 3), "too_large"),
+        (message({"features": {"dense": {"hour": {"values": ["NaN"]}}}}), "invalid_field"),
+        (message({"user": {"location": {"values": ["fr"] * 10_000}}}), "invalid_field"),
     ],
-    ids=["too long a length", "no UTF-8", "groups", "thrice", "nothing", "beyond the limit"],
+    ids=(
+        "too long a length, no UTF-8, groups, thrice, nothing, beyond the limit, NaN, 10,000 places"
+    ).split(", "),
 )
 def test_known_bad_bytes_have_their_reason(caller: Caller, frame: bytes, reason: str) -> None:
     outcome = caller.call(frame)

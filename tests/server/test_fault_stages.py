@@ -113,3 +113,24 @@ def test_a_dead_stage_ends_the_server_and_every_call_wherever_it_is(
     assert set(death["requests"]) <= names
     assert watch.seen[:2] == ["SERVING", "NOT_SERVING"]
     assert MARK not in "".join(server.lines) + "".join(map(caller_sees, outcomes))
+
+
+def test_a_stage_that_hangs_ends_the_server_as_a_dead_one_does(
+    serving_files: ServingFiles, faults: Faults
+) -> None:
+    request = serving_files.requests[0]
+    config = serving_files.write_config("hang.yaml", batching={"hang_seconds": 1.0})
+    with (
+        ServerProcess(config, faults=faults) as server,
+        HealthWatch(server) as watch,
+        faults.closed("generate"),
+    ):
+        caller = Caller(server.address)
+        outcome = caller.call(message(request, request_id="hanging"))
+        assert (outcome.code, outcome.reason) == (grpc.StatusCode.INTERNAL, "stage_died")
+        assert watch.not_serving.wait(PATIENCE_SECONDS)
+        assert server.wait() == 1
+        caller.close()
+    (died,) = server.log("stage_died")
+    assert (died["stage"], died["requests"]) == ("generate", ["hanging"])
+    assert died["error"] == "TimeoutError"

@@ -6,6 +6,7 @@ Its clients are ours, grpcurl, and gRPC's.
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -298,3 +299,20 @@ def test_files_of_a_client_are_checked_before_it_connects(tmp_path: Path) -> Non
         done = invoke_grace("retrieve", "--token-file", file)
         assert done.exit_code == 2
         assert done.stderr.startswith(f"error: token file: {file}: {fault}")
+
+
+def test_a_server_uses_certificates_made_with_the_documented_commands(
+    serving_files: ServingFiles, repository: Path, tmp_path: Path
+) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    _, _, text = (repository / "docs" / "operations.md").read_text().partition("\nTo try TLS on ")
+    commands = text.partition("```sh\n")[2].partition("```")[0]
+    subprocess.run(["bash", "-ec", commands], cwd=tmp_path, check=True, capture_output=True)
+    files = Files(tmp_path / "server.pem", tmp_path / "server.key")
+    config = serving_files.write_config("openssl.yaml", listen={"tls": server_section(files)})
+    with (
+        ServerProcess(config) as server,
+        RetrievalClient(server.address, tls=Tls(tmp_path / "ca.pem")) as client,
+    ):
+        assert client.retrieve(REQUEST, timeout=60.0).request_id == "r1"

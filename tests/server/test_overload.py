@@ -43,8 +43,7 @@ def test_whichever_stage_is_slow_at_twice_the_capacity_its_time_is_not_wasted(
     assert late_share(fates) < 0.01
 
 
-@pytest.mark.parametrize("times", [2, 5])
-@pytest.mark.parametrize("deadline", [0.2, 0.8])
+@pytest.mark.parametrize(("times", "deadline"), [(2, 0.8), (5, 0.2)])
 def test_unpredictable_times_and_slow_replies_make_few_answers_late(
     times: int, deadline: float
 ) -> None:

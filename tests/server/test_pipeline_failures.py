@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from grace.configs.serving import LimitsConfig
+from grace.configs.serving import BatchingConfig, LimitsConfig
 from grace.proto.retrieval_pb2 import RetrieveRequest
 from grace.server.errors import ServiceError
 from grace.server.messages import (
@@ -147,3 +147,36 @@ def test_a_dead_stage_fails_all_requests_in_flight_and_is_reported_once(
     assert record.exc_info is not None
     assert record.exc_info[1] is error
     assert "SECRET" not in record.getMessage()
+
+
+@pytest.mark.parametrize("stage", STAGE_NAMES)
+def test_a_stage_dies_when_it_works_on_one_batch_for_too_long(
+    start: Start,
+    script: Script,
+    recorder: Recorder,
+    stage: StageName,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pipeline = start()
+    limit = round(BatchingConfig().hang_seconds)
+    slow, hanging, waiting = map(request_of, ("slow", "hanging", "waiting"))
+    for request in slow, hanging:
+        script.close(stage)
+        pipeline.submit(request)
+        script.wait_for(stage, request.retrieval.request_id)
+        for _ in range(limit):
+            pipeline.beat()
+        if request is slow:
+            script.open(stage)
+            recorder.wait_for(request)
+    assert recorder.deaths == 0
+    pipeline.submit(waiting)
+    pipeline.beat()
+    assert recorder.deaths == 1
+    assert recorder.reason(hanging) == recorder.reason(waiting) == "stage_died"
+    assert recorder.reason(slow) is None
+    (died,) = (vars(each) for each in caplog.records if vars(each).get("event") == "stage_died")
+    assert (died["stage"], died["requests"]) == (stage, ["hanging"])
+    for _ in range(2 * limit):
+        pipeline.beat()
+    assert recorder.deaths == 1

@@ -1,110 +1,22 @@
-"""Which requests wait, start, are refused and are too late: the scheduler under a test's clock.
-
-A request is written as one character, LOW if it is a lower-case letter, with ' if its beam profile
-is `reduced`, and @N if its deadline is N ms ahead: "01' a@250".
-"""
+"""Which requests wait, start, are refused and are too late: the scheduler under a test's clock."""
 
 import gc
-import re
 import weakref
-from collections.abc import Mapping, Sequence
 
 import pytest
 
-from grace.configs.serving import BatchingConfig
-from grace.server.errors import ServiceError, draining
-from grace.server.messages import Answer, Failure, PendingRequest
+from grace.server.errors import draining
+from grace.server.messages import Failure, PendingRequest
 from grace.server.scheduling.batch_choice import MOST_LATE
-from grace.server.scheduling.predictions import Predictions
 from grace.server.scheduling.request_queue import STALE_DEADLINES
-from grace.server.scheduling.scheduler import Departure, Scheduler
-from grace.server.scheduling.under_way import BatchUnderWay, Place
-from support.pipeline_cases import Clock, request_of, spans_of
-
-BUCKETS = (1, 2, 4, 7)
-
-
-class Desk:
-    """A scheduler and its clock."""
-
-    def __init__(self, max_waiting: int = 63, max_wait_ms: float = 0.0) -> None:
-        self.clock = Clock()
-        self.predictions = Predictions(self.clock)
-        config = BatchingConfig(max_waiting, max_wait_ms)
-        self.scheduler = Scheduler(config, BUCKETS, self.predictions, self.clock)
-
-    def learn(self, seconds: Mapping[int, float], profile: str = "full") -> None:
-        """Batches of each bucket take so long, all of it in generate."""
-        for bucket, generate in seconds.items():
-            self.predictions.observe(profile, bucket, spans_of(0.0, generate, 0.0))
-
-    def submit(self, text: str) -> list[PendingRequest]:
-        requests = []
-        for name, reduced, left in re.findall(r"(\w)('?)(?:@([\d.]+))?", text):
-            request = request_of(
-                name + reduced,
-                "reduced" if reduced else "full",
-                "LOW" if name.islower() else "NORMAL",
-                self.clock.now + (float(left) / 1000 if left else float("inf")),
-                arrived=self.clock.now,
-            )
-            self.scheduler.submit(request)
-            requests.append(request)
-        return requests
-
-    def refusal(self, text: str) -> ServiceError:
-        with pytest.raises(ServiceError) as refused:
-            self.submit(text)
-        return refused.value
-
-    def needed(self, text: str = "X@0.001") -> float:
-        """The seconds that an answer takes, from a trailer of a refusal."""
-        return int(dict(self.refusal(text).trailers)["grace-predicted-ms"]) / 1000
-
-    def forms(self) -> BatchUnderWay:
-        departure = self.scheduler.poll()
-        assert departure is not None
-        assert departure.batch is not None
-        assert not departure.failures
-        return departure.batch
-
-    def ends(self, batch: BatchUnderWay) -> None:
-        self.scheduler.end([Answer(each, b"") for each in batch.requests], batch)
-
-    def runs(self) -> str:
-        """Let batch after batch form and end; return them, and with a minus the failed requests."""
-        left = []
-        while (departure := self.scheduler.poll()) is not None:
-            self.scheduler.end(departure.failures)
-            left += [f"-{name}" for name in failed(departure)]
-            if departure.batch is not None:
-                left.append("".join(names_of(departure.batch.requests)))
-                self.ends(departure.batch)
-        return " ".join(left)
-
-    def occupies(self) -> BatchUnderWay:
-        """One batch is in generate and one is prepared, which is returned: no other may form."""
-        batches = []
-        for _ in range(2):
-            self.submit("X")
-            batches.append(self.forms())
-            self.scheduler.advance(batches[0], Place.QUEUED)
-        return batches[1]
+from grace.server.scheduling.under_way import Place
+from support.pipeline_cases import request_of, spans_of
+from support.scheduler_desk import BUCKETS, Desk, failed, names_of
 
 
 @pytest.fixture
 def desk() -> Desk:
     return Desk()
-
-
-def names_of(requests: Sequence[PendingRequest]) -> list[str]:
-    return [request.retrieval.request_id for request in requests]
-
-
-def failed(departure: Departure | None) -> dict[str, str]:
-    """The reasons of the failures by request."""
-    assert departure is not None
-    return {each.request.retrieval.request_id: each.error.reason for each in departure.failures}
 
 
 ORDERS = {
@@ -229,6 +141,18 @@ def test_expired_requests_leave_even_while_no_batch_may_form(desk: Desk) -> None
     assert desk.runs() == "02"
 
 
+@pytest.mark.parametrize(("late", "margin"), [("ab", 0.0), ("01", 0.16)])
+def test_normal_requests_that_wait_in_vain_raise_the_margin_and_low_ones_do_not(
+    late: str, margin: float, desk: Desk
+) -> None:
+    prepared = desk.occupies()
+    desk.submit(f"{late[0]}@500 {late[1]}@500")
+    desk.clock.now += 0.5
+    assert desk.runs() == f"-{late[0]} -{late[1]}"
+    desk.ends(prepared)
+    assert desk.scheduler.margin == pytest.approx(margin, abs=0.01)
+
+
 def test_many_late_requests_leave_some_at_a_time_and_delay_no_batch() -> None:
     desk = Desk(max_waiting=1000)
     late = desk.submit("0@500 " * (3 * MOST_LATE))
@@ -322,6 +246,26 @@ def test_no_batch_forms_while_a_generated_one_waits_for_post(desk: Desk) -> None
     assert scheduler.poll() is None
     scheduler.advance(second, Place.POST)
     assert desk.runs() == "2"
+
+
+@pytest.mark.parametrize("how", ["cancelled", "expired"])
+def test_a_queue_that_empties_without_a_batch_ends_the_degradation(how: str) -> None:
+    desk = Desk(full=("reduced",))
+    desk.learn(dict.fromkeys(BUCKETS, 0.1))
+    waiting = desk.submit("0@9000 " * 36)
+    for _ in range(2):
+        desk.ends(desk.forms())
+        desk.clock.now += 0.13
+    waiting += desk.submit("1@9000")
+    assert waiting[-1].degraded
+    if how == "cancelled":
+        assert sum(map(desk.scheduler.cancel, waiting)) == 23
+    desk.clock.now += 60.0
+    assert desk.runs() == ("" if how == "cancelled" else "-0 -1")
+    desk.clock.now += 60.0
+    assert not any(each.degraded for each in desk.submit("0123456789"))
+    desk.forms()
+    assert not desk.submit("Z")[0].degraded, "a new queue must last before it counts"
 
 
 def test_the_work_ahead_shrinks_while_generate_works(desk: Desk) -> None:

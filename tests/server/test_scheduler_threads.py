@@ -7,7 +7,10 @@ from grace.configs.serving import BatchingConfig
 from grace.server.messages import PendingRequest
 from grace.server.scheduling.predictions import Predictions
 from grace.server.scheduling.scheduler import Departure, Scheduler
-from support.pipeline_cases import LONG, request_of, wait_until
+from support.pipeline_cases import request_of, wait_until
+
+WAKE_SECONDS = 10.0
+"""A thread that has not woken after this time has not been notified."""
 
 
 class Taker:
@@ -29,11 +32,11 @@ class Taker:
             self.scheduler.submit(request)
 
     def waits_for(self, departures: int) -> Departure:
-        wait_until(lambda: len(self.got) == departures)
+        wait_until(lambda: len(self.got) == departures, WAKE_SECONDS)
         return self.got[-1]
 
     def ends(self) -> None:
-        self._thread.join(LONG)
+        self._thread.join(WAKE_SECONDS)
         assert not self._thread.is_alive()
 
 

@@ -12,10 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from grace.configs.serving import LimitsConfig
 from grace.index.builder import BuildSpec, build
 from grace.index.trie import NO_NODE
 from grace.proto.retrieval_pb2 import RetrieveResponse
 from grace.server.engine.serving_pair import ServingPair
+from grace.server.errors import ServiceError
 from grace.server.messages import GeneratedBatch, Span
 from grace.server.stages.stages import STAGES
 from support.builds import silent
@@ -30,6 +32,7 @@ from support.stage_cases import (
     raw_ads,
     replies_of,
     request_batch,
+    retrieval_of,
 )
 
 BUCKETS = GENERATION.batch_buckets
@@ -68,11 +71,34 @@ def changed(request: JsonRequest, **values: Any) -> dict[str, Any]:
     return {**request, **values}
 
 
+def assert_ads_of_the_rules(
+    pair: ServingPair, catalogue: list[RawAd], request: JsonRequest, reply: RetrieveResponse
+) -> int:
+    """Compare a reply with the plain rules; return the number of its ads."""
+    schema = pair.snapshot.schema
+    user = {name: given.get("values", []) for name, given in request["user"].items()}
+    length = reply.sids.length
+    tokens = [tuple(reply.sids.tokens[i * length : (i + 1) * length]) for i in range(99)]
+    score_of = dict(zip(tokens, reply.sids.scores, strict=False))
+    generated = [ad for ad in catalogue if ad.sid in score_of]
+    expected = sorted(
+        (ad for ad in generated if eligible(schema, ad, user)),
+        key=lambda ad: (-score_of[ad.sid], -ad.weight, ad.ad_id),
+    )
+    assert list(reply.ad_ids) == [ad.ad_id for ad in expected]
+    assert list(reply.scores) == [score_of[ad.sid] for ad in expected]
+    assert [tokens[i] for i in reply.sids.sid_of_ad] == [ad.sid for ad in expected]
+    assert reply.counts.sids_generated == len(reply.sids.scores)
+    assert reply.counts.ads_generated == len(generated)
+    assert reply.counts.ads_matched == reply.counts.ads_returned == len(expected)
+    assert list(reply.sids.scores) == sorted(reply.sids.scores, reverse=True)
+    return len(expected)
+
+
 @pytest.mark.parametrize("profile", GENERATION.profiles)
 def test_the_ads_are_those_that_the_plain_rules_give_for_the_generated_sids(
     pair: ServingPair, catalogue: list[RawAd], serving_files: ServingFiles, profile: str
 ) -> None:
-    schema = pair.snapshot.schema
     some = 0
     for start in range(0, len(serving_files.requests), 16):
         requests = [
@@ -82,25 +108,57 @@ def test_the_ads_are_those_that_the_plain_rules_give_for_the_generated_sids(
         got = replies_of(answer(request_batch(pair, requests, 16, profile)))
         for request in requests:
             reply = got[request["request_id"]]
-            user = {name: given.get("values", []) for name, given in request["user"].items()}
-            length = reply.sids.length
-            tokens = [tuple(reply.sids.tokens[i * length : (i + 1) * length]) for i in range(99)]
-            score_of = dict(zip(tokens, reply.sids.scores, strict=False))
-            generated = [ad for ad in catalogue if ad.sid in score_of]
-            expected = sorted(
-                (ad for ad in generated if eligible(schema, ad, user)),
-                key=lambda ad: (-score_of[ad.sid], -ad.weight, ad.ad_id),
-            )
-            assert list(reply.ad_ids) == [ad.ad_id for ad in expected]
-            assert list(reply.scores) == [score_of[ad.sid] for ad in expected]
-            assert [tokens[i] for i in reply.sids.sid_of_ad] == [ad.sid for ad in expected]
-            assert reply.counts.sids_generated == len(reply.sids.scores)
-            assert reply.counts.ads_generated == len(generated)
-            assert reply.counts.ads_matched == reply.counts.ads_returned == len(expected)
-            assert list(reply.sids.scores) == sorted(reply.sids.scores, reverse=True)
             assert reply.profile == profile
-            some += len(expected)
+            some += assert_ads_of_the_rules(pair, catalogue, request, reply)
     assert some > 250
+
+
+def test_users_with_no_value_unknown_ones_or_10_000_get_the_ads_of_the_plain_rules(
+    pair: ServingPair, catalogue: list[RawAd], serving_files: ServingFiles, tmp_path: Path
+) -> None:
+    """Beyond a limit on values, the error names the setting to raise."""
+    files = serving_files.folder / "catalogue"
+    text = (files / "targeting.yaml").read_text()
+    targeting = tmp_path / "targeting.yaml"
+    targeting.write_text(text.replace("max_request_values: 64", "max_request_values: 10000"))
+    build(BuildSpec((files / "ads.parquet",), targeting, tmp_path / "snapshots"), silent)
+    wide = load_cpu_pair(tmp_path / "snapshots", serving_files.checkpoint)
+    usual = serving_files.requests[0]["user"]
+    unknown = [f"atlantis/{number}" for number in range(10_000)]
+    known = sorted({place for ad in catalogue for place in ad.rules["location"][0] or ()})
+    users: dict[str, dict[str, list[str]]] = {
+        "no value": {},
+        "no location": {"location": []},
+        "unknown values": {"country": ["Atlantis"], "age": ["0-3"], "audience": ["sailors"]},
+        "10,000 unknown": {"location": unknown},
+        "10,000, some known": {"location": [*unknown[len(known) :], *known]},
+    }
+    requests = [
+        changed(
+            serving_files.requests[0],
+            request_id=name,
+            max_ads=1000,
+            user={**usual, **{each: {"values": values} for each, values in user.items()}}
+            if user
+            else {},
+        )
+        for name, user in users.items()
+    ]
+    raised = LimitsConfig(values_per_name=10_000, user_values=10_100)
+    got = replies_of(answer(request_batch(wide, requests, 8, limits=raised)))
+    found = [
+        assert_ads_of_the_rules(wide, catalogue, request, got[request["request_id"]])
+        for request in requests
+    ]
+    assert all(found[:2])
+    assert found[-1] > found[-2]
+    with pytest.raises(ServiceError) as refused:
+        retrieval_of(requests[-1])
+    assert refused.value.text.startswith(
+        "user.location.values: 10000 values, at most 4096 (limits.values_per_name)"
+    )
+    (failure,) = STAGES.input(request_batch(pair, requests[-1:], 1, limits=raised)).failures
+    assert failure.error.text.startswith("user.location.values: 10000 distinct values, at most 64 ")
 
 
 def test_max_ads_cuts_and_exclude_ads_leaves_out(

@@ -6,10 +6,9 @@ import resource
 import shutil
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -32,19 +31,18 @@ from grace.server.start_up import (
     too_little_memory,
 )
 from support.certificates import Authority
-from support.command import GRACE, plain_environment
+from support.command import GRACE, plain_environment, run_python
 from support.in_process import invoke_grace
+from support.many_starts import ManyStarts, Started
 from support.pipeline_cases import GENERATION
 from support.serving_files import ServingFiles, model_spec
 
 pytestmark = pytest.mark.subprocess
 
-# One process for all: most of a start is imports. Its last server is asked to stop before it has
-# begun, and ends the process.
-STARTS = """
-import json, os, signal, sys
+# A server that is asked to stop before it has begun.
+STOPPED = """
+import os, signal, sys
 from pathlib import Path
-from grace.cli.main import app
 from grace.configs.serving import load_serving_config
 from grace.server import life_cycle
 
@@ -52,13 +50,8 @@ def stop_and_go_on(config):
     for number in (signal.SIGINT, signal.SIGTERM):
         os.kill(os.getpid(), number)
 
-*faulty, good = json.loads(sys.stdin.read())
-for config, *options in faulty:
-    code = app(["serve", "--config", config, *options], standalone_mode=False)
-    switch = sys.getswitchinterval()
-    print(f"end {Path(config).stem} {code} {switch}", file=sys.stderr, flush=True)
 life_cycle.require_distinct_addresses = stop_and_go_on
-sys.exit(life_cycle.serve(load_serving_config(Path(good[0]))))
+sys.exit(life_cycle.serve(load_serving_config(Path("{config}"))))
 """
 
 # What causes the fault, and the pieces of the one line in their order. {} is a folder.
@@ -178,73 +171,55 @@ def taken_port() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-@dataclass(frozen=True)
-class Starts:
-    """Exit code and lines on stderr of each fault, and the lines of the server that was stopped."""
-
-    faulty: Mapping[str, tuple[int, list[str]]]
-    stopped: list[str]
-
-
 @pytest.fixture(scope="module")
-def starts(
-    serving_files: ServingFiles, taken_port: int, tmp_path_factory: pytest.TempPathFactory
-) -> Starts:
+def ends(
+    many_starts: ManyStarts,
+    serving_files: ServingFiles,
+    taken_port: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Mapping[str, Started]:
+    """Return how the start with each fault ended."""
     folder = tmp_path_factory.mktemp("faulty")
     files = replace(serving_files, folder=folder)
     write_faulty(serving_files, folder)
-    configs = [
-        [str(files.write_config(f"{name}.yaml", **filled(sections, folder, taken_port)))]
-        for name, (sections, _) in FAULTS.items()
-    ]
-    # The command line replaces settings of the last file.
+    # These options replace settings of `replaced.yaml`.
     options = ("--snapshots", serving_files.snapshots, "--port", taken_port, "--device", "cpu")
-    configs[-1] += map(str, options)
-    done = subprocess.run(
-        [sys.executable, "-c", STARTS],
-        input=json.dumps([*configs, [str(files.write_config("good.yaml"))]]),
-        env=plain_environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=150,
-    )
-    ends: dict[str, tuple[int, list[str]]] = {}
-    lines: list[str] = []
-    for line in done.stderr.splitlines():
-        if line.startswith("end "):
-            _, name, code, switch = line.split()
-            assert float(switch) == SWITCH_SECONDS
-            ends[name] = (int(code), lines)
-            lines = []
-        else:
-            lines.append(line)
-    return Starts(ends, lines)
+    ends = {}
+    for name, (sections, _) in FAULTS.items():
+        config = files.write_config(f"{name}.yaml", **filled(sections, folder, taken_port))
+        more = options if name == "replaced" else ()
+        ends[name] = many_starts.start("--config", config, *more)
+    return ends
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_server_that_cannot_start_says_why_in_one_line_and_exits_with_2(
-    starts: Starts, fault: str
+    ends: Mapping[str, Started], fault: str
 ) -> None:
-    code, lines = starts.faulty[fault]
-    (line,) = [line for line in lines if not line.startswith('{"time"')]
-    assert code == 2
+    end = ends[fault]
+    (line,) = end.lines
+    assert (end.code, end.switch_seconds) == (2, SWITCH_SECONDS)
     assert line.startswith("error: ")
     at = 0
     for piece in FAULTS[fault][1]:
         assert piece in line[at:], f"{piece!r} in {line!r}"
         at = line.index(piece, at) + len(piece)
-    assert not any('"ready"' in line for line in lines)
 
 
-def test_only_a_fault_of_what_is_loaded_comes_after_the_ports_are_bound(starts: Starts) -> None:
+def test_only_a_fault_of_what_is_loaded_comes_after_the_ports_are_bound(
+    ends: Mapping[str, Started],
+) -> None:
     for fault in ("no-such-device", "no-gpu", "no-warm-up", "bad-warm-up", "taken", "taken-relays"):
-        assert not any('"listening"' in line for line in starts.faulty[fault][1])
-    assert any('"listening"' in line for line in starts.faulty["damaged"][1])
+        assert "listening" not in ends[fault].events
+    assert "listening" in ends["damaged"].events
 
 
-def test_a_signal_before_anything_listens_stops_a_server_as_at_any_time(starts: Starts) -> None:
-    events = [json.loads(line)["event"] for line in starts.stopped]
+def test_a_signal_before_anything_listens_stops_a_server_as_at_any_time(
+    serving_files: ServingFiles,
+) -> None:
+    done = run_python(STOPPED.format(config=serving_files.write_config("good.yaml")))
+    assert done.returncode == 0
+    events = [json.loads(line)["event"] for line in done.stderr.splitlines()]
     assert events == ["listening", "draining", "stopped"]
 
 

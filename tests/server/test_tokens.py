@@ -14,6 +14,7 @@ from grace.configs.errors import ConfigError
 from grace.configs.serving import ListenConfig, ServingConfig
 from grace.server.observe.metrics import LoopLag, Metrics
 from grace.server.server_state import ServerState
+from grace.server.transport.credentials.credential_files import CredentialFiles
 from grace.server.transport.credentials.tokens import read_tokens
 from grace.server.transport.credentials.watched_credentials import WatchedCredentials
 from support.pipeline_cases import GENERATION
@@ -102,6 +103,31 @@ def test_tokens_follow_their_file_and_an_emptied_file_keeps_the_old_ones(
     served(use, token_file=file)
     faults = [record for record in caplog.records if record.message == "credentials_refused"]
     assert len(faults) == 4
+
+
+def test_a_file_that_is_rewritten_while_it_is_read_is_read_again_at_the_next_look(
+    file: Path,
+) -> None:
+    rewrites = ["second"]
+    reports: list[ConfigError | None] = []
+
+    def read() -> str:
+        content = file.read_text()
+        if rewrites:
+            file.write_text(rewrites.pop())
+        return content
+
+    files = CredentialFiles((file,), read, reports.append)
+    assert files.latest == f"{GOOD}\n"
+    assert files.look() == "second"
+    assert reports == [None]
+    file.write_text("the third, and not y")
+    rewrites.append("the third, and whole now")
+    assert files.look() == "second"
+    assert reports == [None]
+    for _ in range(2):
+        assert files.look() == "the third, and whole now"
+        assert reports == [None, None]
 
 
 @pytest.mark.parametrize(

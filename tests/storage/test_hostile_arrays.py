@@ -3,10 +3,8 @@
 import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,9 +23,9 @@ from support.forgery import (
     read_array_file,
     small_snapshot,
 )
+from support.wrong_snapshots import Array, corrupt
 
 FILES = sorted(arrays_of(small_snapshot()))
-Array = npt.NDArray[Any]
 
 
 def put(at: int | tuple[int, ...], value: float) -> Callable[[Array], None]:
@@ -244,25 +242,6 @@ def test_an_array_that_we_do_not_know_is_refused_by_name_before_anything_is_read
             "an array that this GRACE does not know, from a newer GRACE or from elsewhere: "
             "upgrade, or build the snapshot again"
         )
-
-
-def corrupt(array: Array, data: st.DataObject) -> Array:
-    """A few numbers replaced by extremes, neighbours or anything; or two of them swapped."""
-    flat = array.copy().reshape(-1)
-    for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(0, len(flat) - 1))
-        if data.draw(st.booleans()):
-            other = data.draw(st.integers(0, len(flat) - 1))
-            flat[[at, other]] = flat[[other, at]]
-        elif flat.dtype.kind == "f":
-            flat[at] = data.draw(st.floats(width=32))
-        else:
-            limits = np.iinfo(flat.dtype)
-            least, most = int(limits.min), int(limits.max)
-            near = st.integers(max(int(flat[at]) - 2, least), min(int(flat[at]) + 2, most))
-            extreme = st.sampled_from([least, most])
-            flat[at] = data.draw(extreme | near | st.integers(least, most))
-    return flat.reshape(array.shape)
 
 
 def use(snapshot: Snapshot) -> None:

@@ -7,7 +7,6 @@ import os
 import shutil
 import tracemalloc
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -21,48 +20,13 @@ from grace.index.storage import load_snapshot
 from grace.index.users.user_rows import UserEncoder
 from grace.server.observe.metrics import LoopLag, Metrics
 from grace.server.server_state import ServerState
-from support.forgery import Fields, read_fields, write_fields
+from support.forgery import read_fields, write_fields
 from support.in_process import invoke_grace
+from support.wrong_snapshots import mutations
 
 SHORT, LONG = 12, int(os.environ.get("FUZZ_EXAMPLES", "500"))
 MOST_BYTES = 64 << 20
 """A small catalogue takes little memory, whatever its manifest says."""
-
-huge = st.sampled_from([0, -1, 2**31 - 1, 2**31, 2**63 - 1, 2**64 - 1, 10**30])
-texts = st.text(max_size=5) | st.sampled_from(
-    ["2026-02-30T12:00:00Z", "\n", "\x1b[31m", "x" * 9999]
-)
-values = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 70) | huge | texts,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
-    max_leaves=5,
-)
-
-
-@st.composite
-def mutations(draw: st.DrawFn, fields: Fields) -> None:
-    """Replace, remove or repeat one to three values."""
-    for _ in range(draw(st.integers(1, 3))):
-        parent, key = draw(st.sampled_from(list(places(fields))))
-        if draw(st.booleans()):
-            parent[key] = draw(values)
-        elif draw(st.booleans()):
-            del parent[key]
-        elif isinstance(parent, list):
-            parent.insert(key, parent[key])
-        else:
-            parent[draw(texts)] = parent[key]
-
-
-def places(value: Any) -> list[tuple[Any, Any]]:
-    """Yield every list and mapping, with each of its keys."""
-    keys: list[Any] = []
-    if isinstance(value, dict):
-        keys = list(value)
-    elif isinstance(value, list):
-        keys = list(range(len(value)))
-    here = [(value, key) for key in keys]
-    return [*here, *(place for key in keys for place in places(value[key]))]
 
 
 def assert_ok_or_one_line(done: Result) -> None:

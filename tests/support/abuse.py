@@ -61,9 +61,9 @@ def resets(address: str) -> None:
 
 
 def idle(address: str) -> None:
-    """2,500 connections without calls."""
+    """900 connections without calls."""
     with ExitStack() as stack:
-        for _ in range(2500):
+        for _ in range(900):
             stack.enter_context(RawHttp2(address))
         while True:
             time.sleep(1)
@@ -78,8 +78,30 @@ def pings(address: str) -> None:
             client.read_to_the_end()
 
 
+def unsent(address: str) -> None:
+    """Sixteen connections whose calls send only half of each request."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(RawHttp2(address)) for _ in range(16)]
+        while True:
+            for client in clients:
+                with suppress(OSError):
+                    client.call(_CALLS // 8, sent=b"\0\0\0\0\x09half", ends=False)
+            time.sleep(0.5)
+
+
+def watches(address: str) -> None:
+    """Sixteen connections that open more health watches than they may."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(RawHttp2(address)) for _ in range(16)]
+        while True:
+            for client in clients:
+                with suppress(OSError):
+                    client.call(_CALLS // 8, headers={":path": b"/grpc.health.v1.Health/Watch"})
+            time.sleep(0.5)
+
+
 KINDS: Mapping[str, Callable[[str], None]] = {
-    each.__name__: each for each in (burst, unread, slow, resets, idle, pings)
+    each.__name__: each for each in (burst, unread, unsent, watches, slow, resets, idle, pings)
 }
 
 

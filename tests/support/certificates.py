@@ -2,7 +2,7 @@
 
 import ssl
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,8 @@ import trustme
 
 from grace.client import Tls
 from grace.configs.serving import TlsConfig
+
+NOT_BEFORE = datetime(1998, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Authority:
 
     def issue(self, name: str, host: str = "127.0.0.1", not_after: datetime | None = None) -> Files:
         """Write a certificate for a host, and its key. Replace existing files, each in one step."""
-        made = self._ca.issue_cert(host, not_after=not_after)
+        made = self._ca.issue_cert(host, not_before=NOT_BEFORE, not_after=not_after)
         files = Files(self._folder / f"{name}.pem", self._folder / f"{name}.key")
         chain = b"".join(pem.bytes() for pem in made.cert_chain_pems)
         for path, content in (

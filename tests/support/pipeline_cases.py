@@ -224,8 +224,8 @@ def make_pipeline(
     )
 
 
-def wait_until(true: Callable[[], bool]) -> None:
-    end = time.perf_counter() + LONG
+def wait_until(true: Callable[[], bool], seconds: float = LONG) -> None:
+    end = time.perf_counter() + seconds
     while not true():
         assert time.perf_counter() < end, "waited too long"
         time.sleep(0.001)

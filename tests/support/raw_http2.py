@@ -23,6 +23,7 @@ from hyperframe.frame import (
 METHOD = "/grace.v1.AdsRetrieval/Retrieve"  # without torch, which other modules import
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADER_BYTES = 9
+EMPTY_MESSAGE = bytes(5)
 NO_HEADERS: Mapping[str, bytes] = MappingProxyType({})
 
 
@@ -30,14 +31,14 @@ NO_HEADERS: Mapping[str, bytes] = MappingProxyType({})
 class RawHttp2:
     """A connection.
 
-    frames    the received frames, without the bodies of replies
-    statuses  how many calls have ended with each gRPC code
+    frames  the received frames, without the bodies of replies
+    ended   the gRPC codes of the calls that have ended, by stream
     """
 
     address: str
     window: int | None = None
     frames: list[Frame] = field(default_factory=list, init=False)
-    statuses: Counter[int] = field(default_factory=Counter, init=False)
+    ended: dict[int, int] = field(default_factory=dict, init=False)
 
     def __enter__(self) -> Self:
         host, _, port = self.address.rpartition(":")
@@ -55,13 +56,26 @@ class RawHttp2:
         self._socket.close()
 
     def send(self, *frames: Frame) -> None:
-        self._socket.sendall(b"".join(frame.serialize() for frame in frames))
+        self.send_bytes(b"".join(frame.serialize() for frame in frames))
+
+    def send_bytes(self, content: bytes) -> None:
+        self._socket.sendall(content)
 
     def call(
-        self, count: int = 1, *, reset: bool = False, headers: Mapping[str, bytes] = NO_HEADERS
+        self,
+        count: int = 1,
+        *,
+        reset: bool = False,
+        headers: Mapping[str, bytes] = NO_HEADERS,
+        sent: bytes = EMPTY_MESSAGE,
+        ends: bool = True,
     ) -> None:
-        """Make calls with empty messages and some other headers; with `reset`, withdraw each at
-        once."""
+        """Make calls, by default with empty messages; with `reset`, withdraw each at once.
+
+        headers  other headers, or other values
+        sent     the bytes after the headers
+        ends     whether `sent` is the rest of the request
+        """
         frames: list[Frame] = []
         for _ in range(count):
             self._last += 2
@@ -76,10 +90,14 @@ class RawHttp2:
             }
             data = self._encoder.encode(list(fields.items()))
             frames.append(HeadersFrame(self._last, data, flags=["END_HEADERS"]))
-            frames.append(DataFrame(self._last, bytes(5), flags=["END_STREAM"]))
+            frames.append(DataFrame(self._last, sent, flags=["END_STREAM"] if ends else []))
             if reset:
                 frames.append(RstStreamFrame(self._last, error_code=8))
         self.send(*frames)
+
+    def finish(self, sent: bytes) -> None:
+        """Send the rest of the latest call's request."""
+        self.send(DataFrame(self._last, sent, flags=["END_STREAM"]))
 
     def allow(self, size: int) -> None:
         """Allow the server to send N more bytes of each reply."""
@@ -95,8 +113,14 @@ class RawHttp2:
 
     def read_ends(self, count: int) -> None:
         """Read until N calls have ended, all with a status."""
-        while self.statuses.total() < count:
+        while len(self.ended) < count:
             self._read()
+
+    def read_end(self) -> int:
+        """Read until the last call has ended; return its gRPC code."""
+        while self._last not in self.ended:
+            self._read()
+        return self.ended[self._last]
 
     def read_to_the_end(self) -> None:
         """Read until the server closes the connection."""
@@ -109,6 +133,11 @@ class RawHttp2:
     @property
     def seen(self) -> Counter[type[Frame]]:
         return Counter(map(type, self.frames))
+
+    @property
+    def statuses(self) -> Counter[int]:
+        """How many calls have ended with each gRPC code."""
+        return Counter(self.ended.values())
 
     @property
     def goaways(self) -> list[GoAwayFrame]:
@@ -130,5 +159,5 @@ class RawHttp2:
             if isinstance(frame, HeadersFrame):
                 headers = dict(self._decoder.decode(frame.data, raw=True))
                 if b"grpc-status" in headers:
-                    self.statuses[int(headers[b"grpc-status"])] += 1
+                    self.ended[frame.stream_id] = int(headers[b"grpc-status"])
             self._unread = self._unread[HEADER_BYTES + size :]

@@ -26,6 +26,7 @@ JsonRequest = Mapping[str, Any]
 GENERATION = load_section(
     GenerationConfig, read_sections(TINY, ("generation", "model"))["generation"], str(TINY)
 )
+DEFAULT_LIMITS = LimitsConfig()
 
 
 def load_cpu_pair(snapshots: Path, checkpoint: Path) -> ServingPair:
@@ -40,12 +41,16 @@ def message_of(request: JsonRequest) -> bytes:
     return ParseDict(dict(request), RetrieveRequest()).SerializeToString()
 
 
-def retrieval_of(request: JsonRequest) -> Retrieval:
-    return read_request(message_of(request), LimitsConfig(), GENERATION)
+def retrieval_of(request: JsonRequest, limits: LimitsConfig = DEFAULT_LIMITS) -> Retrieval:
+    return read_request(message_of(request), limits, GENERATION)
 
 
 def request_batch(
-    pair: ServingPair, requests: Sequence[JsonRequest], bucket: int, profile: str = "full"
+    pair: ServingPair,
+    requests: Sequence[JsonRequest],
+    bucket: int,
+    profile: str = "full",
+    limits: LimitsConfig = DEFAULT_LIMITS,
 ) -> RequestBatch:
     now = perf_counter()
     return RequestBatch(
@@ -54,7 +59,7 @@ def request_batch(
         profile=GENERATION.profiles[profile],
         bucket=bucket,
         requests=tuple(
-            PendingRequest(retrieval_of(request), now, float("inf")) for request in requests
+            PendingRequest(retrieval_of(request, limits), now, float("inf")) for request in requests
         ),
         formed=now,
     )

@@ -1,1 +1,1 @@
-"""Work of many kinds for hours, and what the server holds meanwhile."""
+"""The soak: many kinds of work for hours, and what the server holds meanwhile."""

@@ -3,9 +3,9 @@
     python -m grace.bench.load.soak --out soak.json
     python -m grace.bench.load.soak --seconds 300 --only good scrape
 
-Its table shows the memory, threads and descriptors of the server and of each of its relays. It
-exits with 1 if one of them grows, or if clients and server count different calls. `--only` loads
-the server with some kinds of work, to find the one that makes something grow.
+The table shows the memory, threads and descriptors of the server and of each of its relays. The
+command exits with 1 if one of them grows, or if clients and server count different calls. `--only`
+loads the server with some kinds of work, to find the one that makes something grow.
 """
 
 import sys
@@ -26,9 +26,16 @@ LINE_SECONDS = 60.0
 
 def main(arguments: Sequence[str]) -> int:
     parser = parser_of("grace.bench.load.soak", __doc__)
-    parser.add_argument("--seconds", type=positive, default=3600.0)
-    parser.add_argument("--front-ends", type=int, default=2, help="listen.front_ends")
-    parser.add_argument("--only", nargs="+", choices=list(RATES), metavar="KIND", default=[])
+    parser.add_argument("--seconds", type=positive, default=3600.0, help="default: 3600")
+    parser.add_argument("--front-ends", type=int, default=2, help="listen.front_ends; default: 2")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=list(RATES),
+        metavar="KIND",
+        default=[],
+        help=f"kinds of work, from {', '.join(RATES)}",
+    )
     parser.add_argument(
         "--rate", type=positive, help="calls and other events a second, instead of the default"
     )

@@ -1,1 +1,1 @@
-"""One gRPC server on one address: its limits, health, reflection, and the end of unread replies."""
+"""One gRPC server on one address: its limits, health, reflection, and the end of slow calls."""

@@ -11,10 +11,15 @@ from google.protobuf.descriptor import ServiceDescriptor
 from grace.configs.errors import ConfigError
 from grace.server.transport.addresses import address, held_port, refusal
 from grace.server.transport.credentials.tls import CertificateFiles, server_credentials
+from grace.server.transport.listener.aborted_calls import freed_if_aborted
 from grace.server.transport.listener.health import HEALTH, Health
 from grace.server.transport.listener.listen_limits import ListenLimits
 from grace.server.transport.listener.reflection import reflection_handlers
-from grace.server.transport.listener.unread_replies import end_after, remember_creators
+from grace.server.transport.listener.slow_callers import (
+    UnsentRequests,
+    end_after,
+    remember_creators,
+)
 
 Method: TypeAlias = Callable[[bytes, "GrpcContext"], Coroutine[Any, Any, bytes]]
 Trailers: TypeAlias = tuple[tuple[str, str], ...]
@@ -44,7 +49,7 @@ class GrpcContext:
         self._task: asyncio.Task[Any] | None = asyncio.current_task()
 
     def deadline(self, arrived: float) -> float:
-        """Return when the caller's time ends, on the clock of `arrived`."""
+        """Return the time at which the caller stops waiting, on the clock of `arrived`."""
         left: float | None = self._context.time_remaining()
         return math.inf if left is None else arrived + left
 
@@ -96,21 +101,27 @@ class GrpcListener:
     ) -> None:
         assert set(methods) == set(service.methods_by_name), service.full_name
         self._shares_port = shares_port
-        self._health = Health((service.full_name,))
+        unsent = UnsentRequests(limits.reply_seconds, max(limits.connections, limits.calls))
+        self._health = Health((service.full_name,), limits, unsent)
         self._changing = asyncio.Lock()  # gRPC crashes if a server is stopped while it starts
         remember_creators(asyncio.get_running_loop())
         self._server = grpc.aio.server(
             options=(("grpc.so_reuseport", int(shares_port)), *limits.options())
         )
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-            name: grpc.unary_unary_rpc_method_handler(_answering(method, limits.reply_seconds))
+            name: grpc.unary_unary_rpc_method_handler(
+                _answering(method, limits.reply_seconds), request_deserializer=unsent.came
+            )
             for name, method in methods.items()
         }
+        reflection: tuple[Any, ...] = ()
+        if limits.reflection:
+            reflection = reflection_handlers((service, HEALTH), limits)
         self._server.add_generic_rpc_handlers(
             (
-                grpc.method_handlers_generic_handler(service.full_name, handlers),
+                unsent.watched(grpc.method_handlers_generic_handler(service.full_name, handlers)),
                 self._health.handlers(),
-                *(reflection_handlers((service, HEALTH)) if limits.reflection else ()),
+                *reflection,
             )
         )
 
@@ -157,21 +168,12 @@ class GrpcListener:
 
 
 def _answering(method: Method, reply_seconds: float) -> Callable[[bytes, Any], Any]:
-    """Return the method as gRPC calls it.
-
-    It ends calls whose replies are not read in time. It frees the calls that it aborts at once,
-    without a garbage collection.
-    """
+    """Return the method as gRPC calls it. It ends calls whose replies are not read in time."""
 
     async def answer(message: bytes, context: Any) -> bytes:
         call = GrpcContext(context, reply_seconds)
-        try:
-            reply = await method(message, call)
-        except grpc.aio.AbortError as error:
-            # gRPC's context keeps the error, whose traceback would keep the frames and the context.
-            del message, context, call
-            raise error.with_traceback(None) from None
+        reply = await method(message, call)
         call.replies()
         return reply
 
-    return answer
+    return freed_if_aborted(answer)

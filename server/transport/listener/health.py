@@ -6,26 +6,38 @@ the status for all callers.
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import grpc
 from google.protobuf.message import DecodeError
 from grpc_health.v1.health_pb2 import DESCRIPTOR, HealthCheckRequest, HealthCheckResponse
+
+from grace.server.transport.listener.aborted_calls import freed_if_aborted
+from grace.server.transport.listener.endless_streams import EndlessStreams, StreamContext
+from grace.server.transport.listener.listen_limits import ListenLimits
+from grace.server.transport.listener.slow_callers import UnsentRequests, end_after
 
 HEALTH = DESCRIPTOR.services_by_name["Health"]
 EVERYTHING = ""
 """The name that stands for the whole server."""
 
 
-class _Context(Protocol):
+class _Context(StreamContext, Protocol):
     async def write(self, message: bytes) -> None: ...
-    async def abort(self, code: grpc.StatusCode, details: str) -> NoReturn: ...
 
 
 class Health:
-    """Reports NOT_SERVING for each service until `set`. Belongs to the event loop."""
+    """Reports NOT_SERVING for each service until `set`. Belongs to the event loop.
 
-    def __init__(self, services: Sequence[str]) -> None:
+    As many callers may watch at once as there may be connections; `Watch` refuses further ones.
+    """
+
+    def __init__(
+        self, services: Sequence[str], limits: ListenLimits, unsent: UnsentRequests
+    ) -> None:
+        self._watchers = EndlessStreams(limits.connections)
+        self._reply_seconds = limits.reply_seconds
+        self._unsent = unsent
         self._services = (EVERYTHING, *services)
         self._status = HealthCheckResponse.NOT_SERVING
         self._changed = asyncio.Event()
@@ -34,8 +46,13 @@ class Health:
         """Return the generic handlers to add to a gRPC server."""
         unary: Any = grpc.unary_unary_rpc_method_handler
         stream: Any = grpc.unary_stream_rpc_method_handler
-        methods = {"Check": unary(self._check), "Watch": stream(self._watch)}
-        return grpc.method_handlers_generic_handler(HEALTH.full_name, methods)
+        check, watch = freed_if_aborted(self._check), freed_if_aborted(self._watch)
+        methods = {
+            "Check": unary(check, request_deserializer=self._unsent.came),
+            "Watch": stream(watch, request_deserializer=self._unsent.came),
+        }
+        handler = grpc.method_handlers_generic_handler(HEALTH.full_name, methods)
+        return self._unsent.watched(handler)
 
     def set(self, *, serving: bool) -> None:
         """Change the status of every service. Watchers are notified as they read."""
@@ -48,10 +65,14 @@ class Health:
         service = await _service(message, context)
         if service not in self._services:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no service of this name")
+        task = asyncio.current_task()
+        assert task is not None
+        end_after(self._reply_seconds, task)
         return self._reply(service)
 
     async def _watch(self, message: bytes, context: _Context) -> None:
         service, last = await _service(message, context), b""
+        await self._watchers.admit(context)
         while True:
             changed, reply = self._changed, self._reply(service)
             if reply != last:

@@ -15,14 +15,9 @@ OVERSIZE = 4
 """The front end refuses messages of up to this many times the limit, with a reason; gRPC refuses
 larger ones."""
 
-KEEPALIVE_SECONDS, KEEPALIVE_TIMEOUT_SECONDS = 30.0, 20.0
-"""A client with open calls that answers no PING has gone, or reads nothing at all."""
-
 MIN_PING_SECONDS = 10.0
 """A client that sends PINGs more often, without calls, loses its connection. gRPC's default of five
 minutes would close the connections of proxies that check them."""
-
-HANDSHAKE_SECONDS = 10.0
 
 PENDING = 4
 """Calls that gRPC may hold for the event loop, in multiples of `limits.open_calls`. Their memory
@@ -36,13 +31,19 @@ class ListenLimits:
     receive_bytes  the largest message
     calls          open calls of one connection; further ones wait at the client
     pending        calls that the event loop has not seen yet
-    connections    open connections; further ones are closed
+    connections    open connections; the server closes further ones. The same number bounds health
+                   watches, reflection streams, and calls that wait for their requests
     age_seconds    the age at which a connection takes no new calls, so that its client reconnects
     grace_seconds  for the calls of a connection of that age to end
     idle_seconds   the time without calls after which a connection closes
-    reply_seconds  for a client to read a reply
+    reply_seconds  the time for a client to send a request, and again to read the reply
     reflection     whether it answers gRPC reflection
     tokens         whether calls of the service need a token
+
+    keepalive_seconds          the silence of a client with open calls after which it gets a PING
+    keepalive_timeout_seconds  the time for its answer; a client that sends none has gone, or reads
+                               nothing at all
+    handshake_seconds          the time for a new connection to begin HTTP/2
     """
 
     receive_bytes: int
@@ -55,6 +56,9 @@ class ListenLimits:
     reply_seconds: float
     reflection: bool
     tokens: bool
+    keepalive_seconds: float = 30.0
+    keepalive_timeout_seconds: float = 20.0
+    handshake_seconds: float = 10.0
 
     @classmethod
     def of(cls, config: ServingConfig) -> "ListenLimits":
@@ -87,10 +91,13 @@ class ListenLimits:
             ("grpc.max_connection_age_ms", _milliseconds(self.age_seconds)),
             ("grpc.max_connection_age_grace_ms", _milliseconds(self.grace_seconds)),
             ("grpc.max_connection_idle_ms", _milliseconds(self.idle_seconds)),
-            ("grpc.keepalive_time_ms", _milliseconds(KEEPALIVE_SECONDS)),
-            ("grpc.keepalive_timeout_ms", _milliseconds(KEEPALIVE_TIMEOUT_SECONDS)),
+            ("grpc.keepalive_time_ms", _milliseconds(self.keepalive_seconds)),
+            ("grpc.keepalive_timeout_ms", _milliseconds(self.keepalive_timeout_seconds)),
+            # gRPC also sends a PING to measure a connection, and sends no other PING until the
+            # client answers that one. gRPC would wait a minute for this answer.
+            ("grpc.http2.ping_timeout_ms", _milliseconds(self.keepalive_timeout_seconds)),
             ("grpc.http2.min_ping_interval_without_data_ms", _milliseconds(MIN_PING_SECONDS)),
-            ("grpc.server_handshake_timeout_ms", _milliseconds(HANDSHAKE_SECONDS)),
+            ("grpc.server_handshake_timeout_ms", _milliseconds(self.handshake_seconds)),
         )
 
 

@@ -4,7 +4,9 @@ The two versions have equal messages under two names. Clients ask for v1 first, 
 v1alpha.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -16,21 +18,46 @@ from google.protobuf.message import DecodeError
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.reflection import aio
 
+from grace.server.transport.listener.aborted_calls import stream_freed_if_aborted
+from grace.server.transport.listener.endless_streams import EndlessStreams
+from grace.server.transport.listener.listen_limits import ListenLimits
+
 V1ALPHA = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"].full_name
 V1 = V1ALPHA.replace("v1alpha", "v1")
 
 
-def reflection_handlers(services: Sequence[ServiceDescriptor]) -> tuple[Any, ...]:
-    """Return generic handlers of both versions, which describe the services and themselves."""
+def reflection_handlers(
+    services: Sequence[ServiceDescriptor], limits: ListenLimits
+) -> tuple[Any, ...]:
+    """Return generic handlers of both versions, which describe the services and themselves.
+
+    As many streams may be open at once as there may be connections. A stream without a question for
+    `reply_seconds` ends: gRPC keeps what has come of the next one.
+    """
     names = (*(service.full_name for service in services), V1, V1ALPHA)
     files = _Files([service.file for service in services])
+    answers, streams = aio.ReflectionServicer(names, pool=files), EndlessStreams(limits.connections)
+
+    async def answer(questions: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        await streams.admit(context)
+        asked = _prompt(questions, limits.reply_seconds)
+        async for reply in answers.ServerReflectionInfo(asked, context):
+            yield reply
+
     handler: Any = grpc.stream_stream_rpc_method_handler(
-        aio.ReflectionServicer(names, pool=files).ServerReflectionInfo,
+        stream_freed_if_aborted(answer),
         request_deserializer=_question,
         response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
     )
     methods = {"ServerReflectionInfo": handler}
     return tuple(grpc.method_handlers_generic_handler(name, methods) for name in (V1, V1ALPHA))
+
+
+async def _prompt(questions: AsyncIterator[Any], seconds: float) -> AsyncIterator[Any]:
+    """Yield questions until none has come for a time."""
+    with suppress(StopAsyncIteration, TimeoutError):
+        while True:
+            yield await asyncio.wait_for(anext(questions), seconds)
 
 
 def _question(message: bytes) -> reflection_pb2.ServerReflectionRequest:

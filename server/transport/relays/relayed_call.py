@@ -52,7 +52,7 @@ class RelayedCall:
                 await self.abort(failure.code, failure.text, failure.trailers)
 
     def ended(self) -> None:
-        """gRPC is done with it: its reply is out, or its caller has gone."""
+        """Note that gRPC is done with the call: its reply is out, or its caller has gone."""
         if self._task.done():
             for callback in self._callbacks:
                 callback(self)

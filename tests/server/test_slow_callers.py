@@ -1,0 +1,188 @@
+"""Calls that the front end does not count: requests that do not come, and endless streams."""
+
+import asyncio
+import gc
+from contextlib import ExitStack
+from typing import Any
+
+import grpc
+import pytest
+from hyperframe.frame import DataFrame, PingFrame, RstStreamFrame
+
+from grace.configs.serving import LimitsConfig
+from support.raw_http2 import RawHttp2
+from support.served import Service, front_ends, served, until
+
+WATCH = b"/grpc.health.v1.Health/Watch"
+CHECK = b"/grpc.health.v1.Health/Check"
+REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+HALF = b"\0\0\0\0\x09half"
+FULL = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+@front_ends
+def test_a_call_whose_request_does_not_come_in_time_is_reset(front_ends: int) -> None:
+    async def use(service: Service, retrieve: Any) -> None:
+        with RawHttp2(service.address) as client:
+            for headers, sent in ({}, b""), ({}, HALF), ({":path": WATCH}, b""):
+                client.call(3, headers=headers, sent=sent, ends=False)
+            # grpc.aio refers to a process's first and latest call for longer.
+            await asyncio.to_thread(client.read_until, RstStreamFrame, 7)
+        assert await retrieve(b"")
+        assert service.count("grace_requests_total", code="OK") == 1
+
+    served(use, reply_seconds=0.3, front_ends=front_ends)
+
+
+@front_ends
+@pytest.mark.parametrize("sent", [b"", HALF])
+def test_a_call_that_ends_without_a_whole_request_is_reset_at_once(
+    front_ends: int, sent: bytes
+) -> None:
+    async def use(service: Service, retrieve: Any) -> None:
+        with RawHttp2(service.address) as client:
+            client.call(5, sent=sent)
+            # grpc.aio refers to a process's first and latest call for longer.
+            await asyncio.to_thread(client.read_until, RstStreamFrame, 3)
+        assert await retrieve(b"")
+
+    served(use, reply_seconds=3600.0, front_ends=front_ends)
+
+
+@front_ends
+def test_a_health_check_whose_reply_is_not_read_is_reset(front_ends: int) -> None:
+    async def use(service: Service, retrieve: Any) -> None:
+        with RawHttp2(service.address, window=0) as client:
+            client.call(5, headers={":path": CHECK})
+            # grpc.aio refers to a process's first and latest call for longer.
+            await asyncio.to_thread(client.read_until, RstStreamFrame, 3)
+        assert await retrieve(b"")
+
+    served(use, reply_seconds=0.3, front_ends=front_ends)
+
+
+@front_ends
+def test_a_stream_of_reflection_whose_question_does_not_come_ends(front_ends: int) -> None:
+    async def use(service: Service, retrieve: Any) -> None:
+        with RawHttp2(service.address) as client:
+            client.call(headers={":path": REFLECTION.encode()}, sent=HALF, ends=False)
+            await asyncio.to_thread(client.read_ends, 1)
+        assert await retrieve(b"")
+
+    served(use, reply_seconds=0.3, front_ends=front_ends)
+
+
+def test_a_burst_on_one_connection_is_answered_however_few_connections_may_be_open() -> None:
+    async def use(service: Service, _: Any) -> None:
+        with RawHttp2(service.address) as client:
+            client.call(64)
+            await asyncio.to_thread(client.read_ends, 64)
+            assert client.statuses[0] == 64
+
+    served(use, LimitsConfig(connections=1), padding="")
+
+
+def test_one_call_too_many_without_its_request_ends_the_oldest() -> None:
+    async def use(service: Service, retrieve: Any) -> None:
+        with RawHttp2(service.address) as first, RawHttp2(service.address) as second:
+            for client, count in (first, 16), (second, 3):
+                client.call(count, sent=b"", ends=False)
+                client.ping(1)
+                await asyncio.to_thread(client.read_until, PingFrame, 1)
+            await asyncio.to_thread(first.read_until, RstStreamFrame, 2)
+            resets = [frame for frame in first.frames if isinstance(frame, RstStreamFrame)]
+            assert {frame.stream_id for frame in resets} <= {1, 3, 5}
+            assert await retrieve(b"")
+
+    limits = LimitsConfig(connections=16, connection_calls=16)
+    served(use, limits)
+
+
+def test_a_request_that_comes_in_time_is_answered_however_long_the_answer_takes() -> None:
+    async def use(service: Service, _: Any) -> None:
+        service.pipeline.answers = False
+        with RawHttp2(service.address) as client:
+            client.call(sent=bytes(3), ends=False)
+            await asyncio.sleep(0.1)
+            client.finish(bytes(2))
+            await until(lambda: bool(service.pipeline.taken))
+            await asyncio.sleep(1.2)
+            service.pipeline.answer()
+            await asyncio.to_thread(client.read_ends, 1)
+            assert client.statuses[0] == 1
+
+    served(use, reply_seconds=1.0, padding="")
+
+
+async def opened(channel: grpc.aio.Channel, path: str) -> Any:
+    """Return a stream that has answered."""
+    stream: Any = channel.stream_stream(path)()
+    await stream.write(b"")
+    assert await stream.read() is not grpc.aio.EOF
+    return stream
+
+
+@front_ends
+@pytest.mark.parametrize("path", [WATCH.decode(), REFLECTION])
+def test_one_connection_holds_only_its_share_of_the_endless_streams(
+    front_ends: int, path: str
+) -> None:
+    async def use(service: Service, retrieve: Any) -> None:
+        alone = (("grpc.use_local_subchannel_pool", 1),)  # channels share no connection
+        made = (grpc.aio.insecure_channel(service.address, alone) for _ in range(2))
+        async with next(made) as channel, next(made) as another:
+            first = await opened(channel, path)
+            for _ in range(3):
+                await opened(channel, path)
+            with pytest.raises(grpc.aio.AioRpcError, match="too many streams") as refused:
+                await opened(channel, path)
+            assert refused.value.code() is FULL
+            await opened(another, path)
+            first.cancel()
+            while True:  # until the server knows that the first has ended
+                try:
+                    await opened(channel, path)
+                except grpc.aio.AioRpcError:
+                    continue
+                break
+            assert await retrieve(b"")
+
+    served(use, LimitsConfig(connections=129), front_ends=front_ends)
+
+
+def test_watchers_on_many_connections_are_bounded_too() -> None:
+    headers = {":path": WATCH}
+
+    async def use(service: Service, retrieve: Any) -> None:
+        with ExitStack() as stack:
+            for _ in range(65):
+                client = stack.enter_context(RawHttp2(service.address))
+                client.call(2, headers=headers)
+                await asyncio.to_thread(client.read_until, DataFrame, 2)
+            surplus = stack.enter_context(RawHttp2(service.address))
+            surplus.call(headers=headers)
+            await asyncio.to_thread(surplus.read_ends, 1)
+            assert surplus.statuses[FULL.value[0]] == 1
+            assert await retrieve(b"")
+
+    served(use, LimitsConfig(connections=130))
+
+
+@pytest.mark.usefixtures("no_collections")
+@pytest.mark.parametrize("path", [WATCH.decode(), REFLECTION, CHECK.decode()])
+def test_a_refused_call_of_health_or_reflection_is_freed_at_once(path: str) -> None:
+    def alive() -> int:
+        return sum(type(each) is grpc.aio.AbortError for each in gc.get_objects())
+
+    async def use(service: Service, _: Any) -> None:
+        async with grpc.aio.insecure_channel(service.address) as channel:
+            for _ in range(0 if path == CHECK.decode() else 4):
+                await opened(channel, path)
+            call: Any = channel.unary_unary(path)
+            before = alive()
+            for _ in range(9):
+                with pytest.raises(grpc.aio.AioRpcError):
+                    await call(b"\n\x07another")
+            await until(lambda: alive() <= before + 1)  # grpc.aio refers to the latest call
+
+    served(use, LimitsConfig(connections=5))
