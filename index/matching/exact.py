@@ -1,13 +1,14 @@
 """Expand and exactly match: from the leaves that beam search found to the ads a user may see.
 
 Every ad of the leaves is *generated*. It is *matched* if its rule holds exactly for the user, on
-bits and interned values, never on Bloom bits, and it is neither paused nor on the request's deny
-list. The best `max_ads` are *returned*: score descending, then weight descending, then ad id. C++
-does the work without the interpreter lock, request by request on several threads.
+bits and interned values, never on Bloom bits, and it is neither paused nor excluded by the request.
+The best `max_ads` are *returned*: score descending, then weight descending, then ad id. An ad is
+left out if an entity of it has its limit (`at_most`) of better ads in the reply. C++ does the work
+without the interpreter lock, request by request on several threads.
 """
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ctypes import c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.configs.errors import InputError
+from grace.index.entities import Entities
 from grace.index.snapshot import Snapshot
 from grace.index.trie import NO_NODE
 from grace.index.users.user_rows import UserRows
@@ -33,12 +35,14 @@ _add_set = declare(
     *(c_uint64, c_int64, c_int64),
     *(array_in(np.int64), array_in(np.int32), array_in(np.int64), array_in(np.int32), c_int32),
 )
+_add_entities = declare("grace_exact_add_entities", c_uint64, c_int64, array_in(np.int32))
 _close = declare("grace_exact_close", c_uint64)
 _match = declare(
     "grace_exact_match",
     *(c_uint64, c_int64, array_in(np.int64), array_in(np.int32), array_in(np.float32)),
     *(array_in(np.uint64, 2), array_in(np.uint8, 2), array_in(np.int64), array_in(np.int32)),
-    *(c_void_p, array_in(np.int64), array_in(np.int64), array_in(np.int64)),
+    *(c_void_p, array_in(np.int64), array_in(np.int64), c_void_p, c_void_p, c_void_p),
+    array_in(np.int64),
     *(array_out(np.int64), array_out(np.int64, 2), array_out(np.int64), array_out(np.uint64)),
 )
 _take = declare(
@@ -49,7 +53,8 @@ _drop = declare("grace_replies_drop", c_uint64)
 
 _NO_ADS = np.empty(0, np.int64)
 _NO_VALUES = np.empty(0, np.int32)
-_FIXED_COUNTS = 6  # leaves, generated, attributes, paused, denied, matched; then those of sets
+_FIXED_COUNTS = 7  # leaves, generated, attributes, paused, excluded, matched, limited; then sets
+_NO_LIMIT = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +62,23 @@ class MatchCounts:
     """The ads of each request, each counted once, by the first test that it failed.
 
     All int64 [B], and `sets` int64 [B, sets].
-    generated = attributes + sum of sets + paused + denied + matched;  returned <= matched
+    generated = attributes + sum of sets + paused + excluded + matched
+    matched >= returned + limited, which are the ads that `at_most` left out until the list was full
     """
 
     generated: npt.NDArray[np.int64]
     attributes: npt.NDArray[np.int64]
     sets: npt.NDArray[np.int64]
     paused: npt.NDArray[np.int64]
-    denied: npt.NDArray[np.int64]
+    excluded: npt.NDArray[np.int64]
     matched: npt.NDArray[np.int64]
+    limited: npt.NDArray[np.int64]
     returned: npt.NDArray[np.int64]
 
     @property
     def truncated(self) -> npt.NDArray[np.bool_]:
         """True for the replies that `max_ads` cut short.   [B]"""
-        return self.returned < self.matched
+        return self.returned + self.limited < self.matched
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +143,9 @@ class ExactMatcher:
         scores: npt.NDArray[np.float32],
         max_ads: int | Sequence[int] | npt.NDArray[np.integer],
         paused: npt.NDArray[np.uint64] | None = None,
-        deny: Sequence[npt.ArrayLike] | None = None,
+        exclude_ads: Sequence[npt.ArrayLike] | None = None,
+        exclude: Sequence[Mapping[str, npt.ArrayLike]] | None = None,
+        at_most: Sequence[Mapping[str, int]] | None = None,
     ) -> Iterator[HeldAds]:
         """Match requests. The ads that it yields are valid only inside the context.
 
@@ -145,13 +154,17 @@ class ExactMatcher:
         scores        float32 [n]   in any order; NaN only with NO_NODE
         max_ads       for all requests, or one per request
         paused        uint64 [ceil(ads / 64)]   a bit per ordinal (SidToAds.bitmap)
-        deny          per request the ad ids not to return; unknown ones are ignored
+        exclude_ads   per request the ad ids not to return; unknown ones are ignored
+        exclude       per request the same of entity ids, by the schema's names of entities
+        at_most       per request the most ads to return of each entity, by the same names
         """
         requests, snapshot = len(users), self._snapshot
         first_leaves = np.ascontiguousarray(leaf_offsets, np.int64)
         leaves, scores = np.ascontiguousarray(leaves), np.ascontiguousarray(scores)
         _check_shapes(snapshot, users, first_leaves, leaves, scores)
         words = _paused_words(paused, snapshot.ads.num_ads)
+        places = _excluded_places(exclude, requests, snapshot.entities)
+        limits = _entity_limits(at_most, requests, snapshot.schema.entities)
         offsets = np.empty(requests + 1, np.int64)
         counts = np.empty((requests, _FIXED_COUNTS + len(users.sets)), np.int64)
         fault = np.zeros(2, np.int64)
@@ -159,7 +172,8 @@ class ExactMatcher:
         _match(
             *(self._handle, requests, first_leaves, leaves, scores),
             *(np.ascontiguousarray(users.bitmask), *_user_values(users)),
-            *(None if words is None else words.ctypes.data, *_deny_lists(deny, requests)),
+            *(None if words is None else words.ctypes.data, *_ad_lists(exclude_ads, requests)),
+            *(*map(_address, places), _address(limits)),
             *(_limits(max_ads, requests), offsets, counts, fault, replies),
         )
         _raise_fault(fault, first_leaves, leaves, snapshot.trie.num_leaves)
@@ -178,10 +192,13 @@ class ExactMatcher:
         scores: npt.NDArray[np.float32],
         max_ads: int | Sequence[int] | npt.NDArray[np.integer],
         paused: npt.NDArray[np.uint64] | None = None,
-        deny: Sequence[npt.ArrayLike] | None = None,
+        exclude_ads: Sequence[npt.ArrayLike] | None = None,
+        exclude: Sequence[Mapping[str, npt.ArrayLike]] | None = None,
+        at_most: Sequence[Mapping[str, int]] | None = None,
     ) -> MatchedAds:
         """Match requests as `held` does, and return copies of their ads."""
-        with self.held(users, leaf_offsets, leaves, scores, max_ads, paused, deny) as ads:
+        given = (users, leaf_offsets, leaves, scores, max_ads, paused, exclude_ads)
+        with self.held(*given, exclude, at_most) as ads:
             return ads.taken()
 
 
@@ -204,6 +221,8 @@ def _open_matcher(snapshot: Snapshot, threads: int) -> int:
                 *(set_rules.exclude_offsets, set_rules.exclude_values),
                 target_set.missing_passes_exclude,
             )
+        for entities in snapshot.entities:
+            _add_entities(int(handle[0]), len(entities), entities.of_ad)
     except BaseException:
         _close(int(handle[0]))
         raise
@@ -283,18 +302,71 @@ def _paused_words(
     return np.ascontiguousarray(paused)
 
 
-def _deny_lists(
-    deny: Sequence[npt.ArrayLike] | None, requests: int
+def _ad_lists(
+    exclude_ads: Sequence[npt.ArrayLike] | None, requests: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return offsets [B + 1] and ad ids."""
-    if deny is not None and len(deny) != requests:
-        raise InputError(f"deny must hold one list per request, {requests}, got {len(deny)}")
-    lists = [_integers("deny", ids).reshape(-1) for ids in deny or ()]
+    _require_one_each("exclude_ads", exclude_ads, requests)
+    lists = [_integers("exclude_ads", ids).reshape(-1) for ids in exclude_ads or ()]
     offsets = np.zeros(requests + 1, np.int64)
     if not any(map(len, lists)):
         return offsets, _NO_ADS
     np.cumsum([len(ids) for ids in lists], out=offsets[1:])
     return offsets, np.concatenate(lists)
+
+
+def _excluded_places(
+    exclude: Sequence[Mapping[str, npt.ArrayLike]] | None,
+    requests: int,
+    entities: Sequence[Entities],
+) -> tuple[npt.NDArray[np.int64] | None, npt.NDArray[np.int32] | None]:
+    """Return offsets [B * kinds + 1], request by request, and places of known entities."""
+    _require_one_each("exclude", exclude, requests)
+    if not any(exclude or ()):
+        return None, None
+    lists = []
+    for of_request in exclude or ():
+        _require_entities("exclude", of_request, [kind.name for kind in entities])
+        for kind in entities:
+            ids = _integers("exclude", of_request.get(kind.name, _NO_ADS)).reshape(-1)
+            found = kind.places(ids)
+            lists.append(found[found >= 0])
+    offsets = np.zeros(len(lists) + 1, np.int64)
+    np.cumsum([len(found) for found in lists], out=offsets[1:])
+    return offsets, np.concatenate(lists).astype(np.int32)
+
+
+def _entity_limits(
+    at_most: Sequence[Mapping[str, int]] | None, requests: int, names: Sequence[str]
+) -> npt.NDArray[np.int64] | None:
+    """Return the limit of each request and kind, or _NO_LIMIT.   [B, kinds]"""
+    _require_one_each("at_most", at_most, requests)
+    if not any(at_most or ()):
+        return None
+    limits = np.full((requests, len(names)), _NO_LIMIT, np.int64)
+    for row, of_request in zip(limits, at_most or (), strict=True):
+        _require_entities("at_most", of_request, names)
+        for name, most in of_request.items():
+            if most < 0:
+                raise InputError(f"at_most.{name} must not be negative, got {most}")
+            row[names.index(name)] = most
+    return limits
+
+
+def _require_one_each(name: str, values: Sequence[object] | None, requests: int) -> None:
+    if values is not None and len(values) != requests:
+        raise InputError(f"{name} must have one entry per request, {requests}, got {len(values)}")
+
+
+def _require_entities(name: str, given: Iterable[str], known: Sequence[str]) -> None:
+    for entity in given:
+        if entity not in known:
+            listed = ", ".join(known) or "none"
+            raise InputError(f"{name}: {entity!r} is no entity of the schema, which has: {listed}")
+
+
+def _address(array: npt.NDArray[np.generic] | None) -> int | None:
+    return None if array is None else array.ctypes.data
 
 
 def _integers(name: str, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
@@ -324,7 +396,6 @@ def _user_values(
 
 
 def _counts(counts: npt.NDArray[np.int64], returned: npt.NDArray[np.int64]) -> MatchCounts:
-    generated, attributes, paused, denied, matched = counts.T[1:_FIXED_COUNTS]
-    return MatchCounts(
-        generated, attributes, counts[:, _FIXED_COUNTS:], paused, denied, matched, returned
-    )
+    generated, attributes, paused, excluded, matched, limited = counts.T[1:_FIXED_COUNTS]
+    sets = counts[:, _FIXED_COUNTS:]
+    return MatchCounts(generated, attributes, sets, paused, excluded, matched, limited, returned)
