@@ -8,7 +8,7 @@ without the interpreter lock, request by request on several threads.
 """
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ctypes import c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
@@ -17,7 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.configs.errors import InputError
-from grace.index.entities import Entities
+from grace.index.matching.request_lists import (
+    entity_limits,
+    excluded_places,
+    integers,
+    require_one_each,
+)
 from grace.index.snapshot import Snapshot
 from grace.index.trie import NO_NODE
 from grace.index.users.user_rows import UserRows
@@ -54,7 +59,6 @@ _drop = declare("grace_replies_drop", c_uint64)
 _NO_ADS = np.empty(0, np.int64)
 _NO_VALUES = np.empty(0, np.int32)
 _FIXED_COUNTS = 7  # leaves, generated, attributes, paused, excluded, matched, limited; then sets
-_NO_LIMIT = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +167,8 @@ class ExactMatcher:
         leaves, scores = np.ascontiguousarray(leaves), np.ascontiguousarray(scores)
         _check_shapes(snapshot, users, first_leaves, leaves, scores)
         words = _paused_words(paused, snapshot.ads.num_ads)
-        places = _excluded_places(exclude, requests, snapshot.entities)
-        limits = _entity_limits(at_most, requests, snapshot.schema.entities)
+        places = excluded_places(exclude, requests, snapshot.entities)
+        limits = entity_limits(at_most, requests, snapshot.schema.entities)
         offsets = np.empty(requests + 1, np.int64)
         counts = np.empty((requests, _FIXED_COUNTS + len(users.sets)), np.int64)
         fault = np.zeros(2, np.int64)
@@ -280,7 +284,7 @@ def _raise_fault(
 def _limits(
     max_ads: int | Sequence[int] | npt.NDArray[np.integer], requests: int
 ) -> npt.NDArray[np.int64]:
-    limits = _integers("max_ads", max_ads)
+    limits = integers("max_ads", max_ads)
     if limits.shape not in ((), (requests,)):
         raise InputError(f"max_ads must be one number or [{requests}], got {list(limits.shape)}")
     if limits.size and limits.min() < 0:
@@ -306,8 +310,8 @@ def _ad_lists(
     exclude_ads: Sequence[npt.ArrayLike] | None, requests: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return offsets [B + 1] and ad ids."""
-    _require_one_each("exclude_ads", exclude_ads, requests)
-    lists = [_integers("exclude_ads", ids).reshape(-1) for ids in exclude_ads or ()]
+    require_one_each("exclude_ads", exclude_ads, requests)
+    lists = [integers("exclude_ads", ids).reshape(-1) for ids in exclude_ads or ()]
     offsets = np.zeros(requests + 1, np.int64)
     if not any(map(len, lists)):
         return offsets, _NO_ADS
@@ -315,68 +319,8 @@ def _ad_lists(
     return offsets, np.concatenate(lists)
 
 
-def _excluded_places(
-    exclude: Sequence[Mapping[str, npt.ArrayLike]] | None,
-    requests: int,
-    entities: Sequence[Entities],
-) -> tuple[npt.NDArray[np.int64] | None, npt.NDArray[np.int32] | None]:
-    """Return offsets [B * kinds + 1], request by request, and places of known entities."""
-    _require_one_each("exclude", exclude, requests)
-    if not any(exclude or ()):
-        return None, None
-    lists = []
-    for of_request in exclude or ():
-        _require_entities("exclude", of_request, [kind.name for kind in entities])
-        for kind in entities:
-            ids = _integers("exclude", of_request.get(kind.name, _NO_ADS)).reshape(-1)
-            found = kind.places(ids)
-            lists.append(found[found >= 0])
-    offsets = np.zeros(len(lists) + 1, np.int64)
-    np.cumsum([len(found) for found in lists], out=offsets[1:])
-    return offsets, np.concatenate(lists).astype(np.int32)
-
-
-def _entity_limits(
-    at_most: Sequence[Mapping[str, int]] | None, requests: int, names: Sequence[str]
-) -> npt.NDArray[np.int64] | None:
-    """Return the limit of each request and kind, or _NO_LIMIT.   [B, kinds]"""
-    _require_one_each("at_most", at_most, requests)
-    if not any(at_most or ()):
-        return None
-    limits = np.full((requests, len(names)), _NO_LIMIT, np.int64)
-    for row, of_request in zip(limits, at_most or (), strict=True):
-        _require_entities("at_most", of_request, names)
-        for name, most in of_request.items():
-            if most < 0:
-                raise InputError(f"at_most.{name} must not be negative, got {most}")
-            row[names.index(name)] = most
-    return limits
-
-
-def _require_one_each(name: str, values: Sequence[object] | None, requests: int) -> None:
-    if values is not None and len(values) != requests:
-        raise InputError(f"{name} must have one entry per request, {requests}, got {len(values)}")
-
-
-def _require_entities(name: str, given: Iterable[str], known: Sequence[str]) -> None:
-    for entity in given:
-        if entity not in known:
-            listed = ", ".join(known) or "none"
-            raise InputError(f"{name}: {entity!r} is no entity of the schema, which has: {listed}")
-
-
 def _address(array: npt.NDArray[np.generic] | None) -> int | None:
     return None if array is None else array.ctypes.data
-
-
-def _integers(name: str, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """Return int64, but refuse to cut off a fraction."""
-    array = np.asarray(values)
-    if array.dtype == np.int64:
-        return array
-    if array.size and (array.dtype.kind not in "iu" or array.dtype == np.uint64):
-        raise InputError(f"{name} must be 64-bit integers, got {array.dtype}")
-    return array.astype(np.int64)
 
 
 def _user_values(

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "grace/abi.h"
+#include "grace/ranking.h"
 
 namespace grace::exact {
 
@@ -16,12 +17,6 @@ namespace {
 struct BetterLeaf {
   bool operator()(const LeafAds& a, const LeafAds& b) const {
     return a.score != b.score ? a.score > b.score : a.position < b.position;
-  }
-};
-
-struct BetterAd {
-  bool operator()(const Candidate& a, const Candidate& b) const {
-    return a.weight != b.weight ? a.weight > b.weight : a.id < b.id;
   }
 };
 
@@ -143,34 +138,6 @@ int64_t drop_excluded_entities(const Ads& ads, const Request& request, IdSet<int
   return dropped;
 }
 
-// Orders the matches of one score by weight and id.
-void order_tied(const Ads& ads, const std::vector<Match>& matches, size_t begin, size_t end,
-                std::vector<Candidate>& tied) {
-  tied.clear();
-  for (size_t i = begin; i < end; ++i) {
-    const int32_t ordinal = matches[i].ordinal;
-    tied.push_back({ads.ids[ordinal], ads.weight[ordinal], static_cast<int32_t>(i)});
-  }
-  std::sort(tied.begin(), tied.end(), BetterAd());
-}
-
-// Finds the matches of one score from `begin` on, and asks early for the ads that come next.
-struct TiedMatches {
-  const Ads& ads;
-  const std::vector<Match>& matches;
-  size_t asked = 0;
-
-  size_t end_of(size_t begin) {
-    size_t end = begin + 1;
-    while (end < matches.size() && matches[end].score == matches[begin].score) ++end;
-    for (; asked < std::min(matches.size(), end + kAhead); ++asked) {
-      prefetch(ads.ids + matches[asked].ordinal);
-      prefetch(ads.weight + matches[asked].ordinal);
-    }
-    return end;
-  }
-};
-
 // Matches come by descending score; only those of equal scores need ordering.
 void write_reply(const Ads& ads, const Request& request, Scratch& scratch, Reply& reply) {
   const std::vector<Match>& matches = scratch.matches;
@@ -194,72 +161,6 @@ void write_reply(const Ads& ads, const Request& request, Scratch& scratch, Reply
   }
 }
 
-// The limits of a request, with no ad counted yet; empty if it has none.
-void reset_limits(const Ads& ads, const Request& request, Scratch& scratch) {
-  size_t limits = 0;
-  for (size_t kind = 0; request.at_most != nullptr && kind < ads.entities.size(); ++kind) {
-    if (request.at_most[kind] == kNoLimit) continue;
-    if (limits == scratch.limits.size()) scratch.limits.emplace_back();
-    Limit& limit = scratch.limits[limits++];
-    limit.of_ad = ads.entities[kind].of_ad;
-    limit.most = request.at_most[kind];
-    limit.entities.reset(static_cast<int64_t>(scratch.matches.size()));
-    limit.ads.clear();
-  }
-  scratch.limits.resize(limits);
-}
-
-// The room that a request's limits leave.
-class Room {
- public:
-  explicit Room(std::vector<Limit>& limits) : limits_(limits) {}
-
-  // False if an entity of the ad has its limit already.
-  bool has(int32_t ordinal) {
-    counted_.clear();
-    for (Limit& limit : limits_) {
-      const int32_t place = limit.of_ad[ordinal];
-      if (place == kNoEntity) continue;
-      const auto number = static_cast<size_t>(limit.entities.number_of(place));
-      if (number == limit.ads.size()) limit.ads.push_back(0);
-      if (limit.ads[number] >= limit.most) return false;
-      counted_.push_back(&limit.ads[number]);
-    }
-    return true;
-  }
-
-  // Counts the ad of the last `has`, which was true.
-  void take() {
-    for (int64_t* ads : counted_) ++*ads;
-  }
-
- private:
-  std::vector<Limit>& limits_;
-  std::vector<int64_t*> counted_;
-};
-
-// In the reply's order: an ad for which there is no room under the limits is left out.
-void write_limited_reply(const Ads& ads, const Request& request, Scratch& scratch, Reply& reply) {
-  const std::vector<Match>& matches = scratch.matches;
-  TiedMatches ties{ads, matches};
-  Room room(scratch.limits);
-  for (size_t begin = 0, end = 0; begin < matches.size(); begin = end) {
-    end = ties.end_of(begin);
-    order_tied(ads, matches, begin, end, scratch.tied);
-    for (const Candidate& next : scratch.tied) {
-      const Match& match = matches[next.match];
-      if (!room.has(match.ordinal)) {
-        ++reply.counts.limited;
-        continue;
-      }
-      if (static_cast<int64_t>(reply.ad_ids.size()) == request.max_ads) return;
-      room.take();
-      reply.ad_ids.push_back(next.id);
-      reply.positions.push_back(match.position);
-    }
-  }
-}
-
 }  // namespace
 
 Reply Matcher::match(const Request& request) {
@@ -276,8 +177,7 @@ Reply Matcher::match(const Request& request) {
       drop_excluded_ads(ads_, request, scratch->excluded_ads, scratch->matches) +
       drop_excluded_entities(ads_, request, scratch->excluded, scratch->matches);
   reply.counts.matched = static_cast<int64_t>(scratch->matches.size());
-  reset_limits(ads_, request, *scratch);
-  if (scratch->limits.empty()) {
+  if (request.at_most == nullptr) {
     write_reply(ads_, request, *scratch, reply);
   } else {
     write_limited_reply(ads_, request, *scratch, reply);
@@ -351,6 +251,15 @@ std::vector<Places> excluded_entities(const Ads& ads, int64_t requests, const in
     excluded[i] = {begin, end - begin};
   }
   return excluded;
+}
+
+// The limits of one request, or null if it has none.
+const int64_t* limits_of(const int64_t* at_most, int64_t kinds, int64_t request) {
+  if (at_most == nullptr) return nullptr;
+  const int64_t* limits = at_most + request * kinds;
+  const bool none =
+      std::all_of(limits, limits + kinds, [](int64_t limit) { return limit == kNoLimit; });
+  return none ? nullptr : limits;
 }
 
 void write_counts(const Counts& counts, int64_t* out) {
@@ -454,7 +363,7 @@ GRACE_API int32_t grace_exact_match(uint64_t handle, int64_t requests, const int
                            bitmask + b * ads.words, users.data() + b * num_sets, paused,
                            excluded_ads + ad_offsets[b], ad_offsets[b + 1] - ad_offsets[b],
                            excluded.empty() ? nullptr : excluded.data() + b * kinds,
-                           at_most == nullptr ? nullptr : at_most + b * kinds, max_ads[b]});
+                           limits_of(at_most, kinds, b), max_ads[b]});
       } catch (LeafFault& found) {
         found.position += first;
         throw;

@@ -154,7 +154,8 @@ class Metrics:
         self._returned = counter("grace_ads_returned", "Ads in replies.")
         self._filter = counter(
             "grace_ads_filtered",
-            "Generated ads filtered out, by the first test that they failed.",
+            "Generated ads filtered out, by the first test that they failed, and matched ads over "
+            "at_most.",
             ["by"],
         )
         self._loads = counter("grace_snapshot_load", "Snapshots loaded, by result.", ["result"])

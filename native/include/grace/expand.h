@@ -171,6 +171,10 @@ struct Scratch {
 // Writes into `scratch.verdicts` which distinct rules of `scratch.rules` the request's user passes.
 void match_rules(const Ads& ads, const Request& request, Scratch& scratch);
 
+// Writes the reply to a request with limits (`at_most`): from the best match on, leaves out an ad
+// of which an entity has its limit already.
+void write_limited_reply(const Ads& ads, const Request& request, Scratch& scratch, Reply& reply);
+
 // Any number of threads may ask one matcher at once.
 class Matcher {
  public:
