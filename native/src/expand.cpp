@@ -144,7 +144,7 @@ void write_reply(const Ads& ads, const Request& request, Scratch& scratch, Reply
   const size_t size = std::min(matches.size(), static_cast<size_t>(request.max_ads));
   reply.ad_ids.resize(size);
   reply.positions.resize(size);
-  TiedMatches ties{ads, matches};
+  TiedMatches ties{ads, ads.weight, matches};
   for (size_t begin = 0, end = 0; begin < size; begin = end) {
     end = ties.end_of(begin);
     if (end - begin == 1) {
@@ -152,7 +152,7 @@ void write_reply(const Ads& ads, const Request& request, Scratch& scratch, Reply
       reply.positions[begin] = matches[begin].position;
       continue;
     }
-    order_tied(ads, matches, begin, end, scratch.tied);
+    order_tied(ads, ads.weight, matches, begin, end, scratch.tied);
     for (size_t i = begin; i < std::min(end, size); ++i) {
       const Candidate& best = scratch.tied[i - begin];
       reply.ad_ids[i] = best.id;

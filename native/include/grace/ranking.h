@@ -15,12 +15,12 @@ struct BetterAd {
 };
 
 // Orders the matches of one score by weight and id.
-inline void order_tied(const Ads& ads, const std::vector<Match>& matches, size_t begin, size_t end,
-                       std::vector<Candidate>& tied) {
+inline void order_tied(const Ads& ads, const float* weight, const std::vector<Match>& matches,
+                       size_t begin, size_t end, std::vector<Candidate>& tied) {
   tied.clear();
   for (size_t i = begin; i < end; ++i) {
     const int32_t ordinal = matches[i].ordinal;
-    tied.push_back({ads.ids[ordinal], ads.weight[ordinal], static_cast<int32_t>(i)});
+    tied.push_back({ads.ids[ordinal], weight[ordinal], static_cast<int32_t>(i)});
   }
   std::sort(tied.begin(), tied.end(), BetterAd());
 }
@@ -28,6 +28,7 @@ inline void order_tied(const Ads& ads, const std::vector<Match>& matches, size_t
 // Finds the matches of one score from `begin` on, and asks early for the ads that come next.
 struct TiedMatches {
   const Ads& ads;
+  const float* weight;  // per ordinal
   const std::vector<Match>& matches;
   size_t asked = 0;
 
@@ -36,7 +37,7 @@ struct TiedMatches {
     while (end < matches.size() && matches[end].score == matches[begin].score) ++end;
     for (; asked < std::min(matches.size(), end + kAhead); ++asked) {
       prefetch(ads.ids + matches[asked].ordinal);
-      prefetch(ads.weight + matches[asked].ordinal);
+      prefetch(weight + matches[asked].ordinal);
     }
     return end;
   }
