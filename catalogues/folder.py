@@ -98,6 +98,8 @@ def targeting_yaml(schema: TargetingSchema, comment: str = "") -> str:
         if target_set.missing_passes_exclude:
             facts.append("missing_passes_exclude: true")
         lines.append(f"  {target_set.name}: {{{', '.join(facts)}}}")
+    if schema.entities:
+        lines.append(f"entities: [{', '.join(schema.entities)}]")
     return "\n".join([*lines, f"hash_seed: {schema.hash_seed}", ""])
 
 

@@ -50,6 +50,13 @@ def build(
         int,
         typer.Option(help="Number to store in the manifest for live updates, which are planned."),
     ] = 0,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Build without this entity of the schema: no ad belongs to one; repeatable.",
+        ),
+    ] = None,
     max_rejects: Annotated[
         int, typer.Option(min=0, help="Leave out up to this many faulty ads.")
     ] = 0,
@@ -101,6 +108,7 @@ def build(
         version=version,
         updates_watermark=updates_watermark,
         max_rejects=max_rejects,
+        without=tuple(dict.fromkeys(without or ())),
         reject_file=reject_file,
         publish=publish,
         **chosen,
@@ -118,6 +126,8 @@ def build(
         f"in {sum(report.step_seconds.values()):.1f} s, "
         f"peak memory {report.peak_memory_bytes / 1e9:.2f} GB"
     )
+    if report.without:
+        print(f"without the entities {', '.join(report.without)}: no ad belongs to one")
     if report.ignored_columns:
         names = ", ".join(report.ignored_columns)
         print(f"ignored columns, which targeting.yaml does not name: {names}")

@@ -59,6 +59,12 @@ def _lines(summary: "IndexSummary") -> Iterator[str]:
     yield f"{summary.rules:,} distinct rules from {summary.rule_bitmask_rows:,} bitmask rows"
     for name, count in summary.set_rules.items():
         yield f"    and {count:,} {name} rules over {summary.set_values[name]:,} values"
+    for entities in summary.entities:
+        per_entity = "/".join(map(str, entities.ads_per_entity.values()))
+        yield (
+            f"{entities.name}: {entities.distinct:,} distinct, ads of each p50/p99/max "
+            f"{per_entity}; {entities.ads_without:,} ads without one"
+        )
     words = ", ".join(f"{kind} {n}" for kind, n in summary.matcher_words.items())
     yield f"64-bit words of a matcher row: {words}"
     parts = ", ".join(f"{name.replace('_', ' ')} {_size(n)}" for name, n in summary.bytes.items())

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -35,6 +36,19 @@ def retrieve(
     user: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Replaces FILE's values of NAME; repeatable."),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=ID,ID",
+            help="Entities whose ads not to return: campaign=9,12; repeatable.",
+        ),
+    ] = None,
+    at_most: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=N", help="Most ads of one entity to return: advertiser=3; repeatable."
+        ),
     ] = None,
     max_ads: Annotated[
         int | None,
@@ -72,9 +86,15 @@ def retrieve(
     try:
         for name, given in _user_values(user or ()).items():
             message.user[name].values[:] = given
+        for name, ids in _excluded(exclude or ()).items():
+            message.exclude[name].ids[:] = ids
+        for name, most in _limits(at_most or ()).items():
+            message.at_most[name] = most
         message.profile = message.profile if profile is None else profile
     except UnicodeEncodeError:
-        raise InputError("--user or --profile is not UTF-8 text; write it in UTF-8") from None
+        raise InputError(
+            "--user, --exclude, --at-most or --profile is not UTF-8 text; write it in UTF-8"
+        ) from None
     message.max_ads = max_ads or message.max_ads or DEFAULT_MAX_ADS
     message.include_sids |= sids
     access = access_of(tls_ca, tls_certificate, tls_key, token_file)
@@ -113,10 +133,13 @@ def _print(reply: "RetrieveResponse", total_ms: float) -> None:
         console.print(_table(reply))
     counts = reply.counts
     cut = ", cut by max_ads" if reply.truncated else ""
-    returned = f"{counts.ads_returned:,} returned{cut}"
+    ads = [f"{counts.ads_generated:,} ads"]
+    ads += [f"{counts.ads_excluded:,} excluded"] if counts.ads_excluded else []
+    ads += [f"{counts.ads_matched:,} for this user"]
+    ads += [f"{counts.ads_limited:,} left out by at_most"] if counts.ads_limited else []
     lines = [
         f"{counts.sids_generated:,} SIDs generated with profile {reply.profile}",
-        f"{counts.ads_generated:,} ads, {counts.ads_matched:,} for this user, {returned}",
+        f"{', '.join(ads)}, {counts.ads_returned:,} returned{cut}",
         f"snapshot {reply.snapshot_version}, checkpoint {reply.checkpoint}",
         f"{total_ms:.1f} ms; of it on the server: {stage_times(reply)}",
     ]
@@ -206,9 +229,47 @@ def _user_values(assignments: Sequence[str]) -> dict[str, list[str]]:
     """Collect the values of each name; `name=` means that the name has no value."""
     user: dict[str, list[str]] = {}
     for assignment in assignments:
-        name, equals, value = assignment.partition("=")
-        if not name or not equals:
-            raise InputError(f"--user {assignment}: write NAME=VALUE, such as country=US")
+        name, value = _split(assignment, "--user", "NAME=VALUE, such as country=US")
         values = user.setdefault(name, [])
         values += [value] if value else []
     return user
+
+
+def _excluded(assignments: Sequence[str]) -> dict[str, list[int]]:
+    """Collect the ids of each name."""
+    expected = "NAME=ID,ID, such as campaign=9,12"
+    excluded: dict[str, list[int]] = {}
+    for assignment in assignments:
+        name, listed = _split(assignment, "--exclude", expected)
+        ids = [_integer(each, -(2**63), 2**63 - 1) for each in listed.split(",")]
+        if None in ids:
+            raise InputError(f"--exclude {assignment}: write {expected}; ids are int64")
+        excluded.setdefault(name, []).extend(each for each in ids if each is not None)
+    return excluded
+
+
+def _limits(assignments: Sequence[str]) -> dict[str, int]:
+    expected = "NAME=N, such as advertiser=3"
+    limits = {}
+    for assignment in assignments:
+        name, most = _split(assignment, "--at-most", expected)
+        limit = _integer(most, 0, 2**32 - 1)
+        if limit is None:
+            raise InputError(f"--at-most {assignment}: write {expected}; N is 0 to 2^32 - 1")
+        limits[name] = limit
+    return limits
+
+
+def _split(assignment: str, option: str, expected: str) -> tuple[str, str]:
+    name, equals, value = assignment.partition("=")
+    if not name or not equals:
+        raise InputError(f"{option} {assignment}: write {expected}")
+    return name, value
+
+
+def _integer(text: str, least: int, most: int) -> int | None:
+    """Return the number, or None for text that is none of these."""
+    if not re.fullmatch(r"-?[0-9]{1,20}", text, re.ASCII):
+        return None
+    number = int(text)
+    return number if least <= number <= most else None

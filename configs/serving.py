@@ -130,13 +130,15 @@ class LimitsConfig:
 
     max_ads: Annotated[int, "largest max_ads"] = 10_000
     default_max_ads: Annotated[int, "max_ads of a request that gives none"] = 500
-    exclude_ads: Annotated[int, "most ads in exclude_ads"] = 10_000
+    exclude_ads: Annotated[int, "most ids in exclude_ads and exclude together"] = 10_000
     message_bytes: Annotated[
         int, "encoded size of a request; reading 256 KiB takes the event loop up to 5 ms"
     ] = 1 << 18
     request_id_bytes: Annotated[int, "UTF-8 size of request_id"] = 128
     names: Annotated[
-        int, "attributes and sets in user; also inputs in features, side inputs included"
+        int,
+        "attributes and sets in user; also inputs in features, side inputs included, and entities "
+        "in exclude and in at_most",
     ] = 256
     user_values: Annotated[int, "values of all attributes and sets in user, in total"] = 4096
     values_per_name: Annotated[int, "values of one attribute or set, ids of one bag"] = 4096

@@ -25,6 +25,9 @@ class Entities:
     offsets: npt.NDArray[np.int64]
     ads: npt.NDArray[np.int32]
 
+    def __len__(self) -> int:
+        return len(self.ids)
+
     def places(self, ids: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Return the places of ids, -1 for those that this snapshot does not have.   [n] -> [n]"""
         wanted = np.asarray(ids, np.int64)
@@ -39,7 +42,10 @@ class Entities:
 
 
 def group_ads(name: str, ids: npt.NDArray[np.int64], none: npt.NDArray[np.bool_]) -> Entities:
-    """Group the ads by entity; `ids` are given by ordinal, and the ads of `none` have no entity."""
+    """Group the ads by entity; `ids` are given by ordinal, and the ads of `none` have no entity.
+
+    The builder's `group_by_entity` does the same on all cores.
+    """
     distinct, places = np.unique(ids[~none], return_inverse=True)
     of_ad = np.full(len(ids), NO_ENTITY, np.int32)
     of_ad[~none] = places

@@ -2,7 +2,7 @@
 
 `grace.index.storage` checks that arrays are safe to use. This checks that they say the right thing,
 computed again from the rules of the ads: matcher rows are the OR of what is below them, nothing is
-stored twice or unused, and ids are given by first use.
+stored twice or unused, ids are given by first use, and each entity lists the ads that name it.
 
 K-way partitions of a node join to the OR of what is below it, and one of them contains the row of
 each SID below: so k-way admits no more than mode `union`, and loses no eligible ad.
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.configs.errors import SnapshotError
+from grace.index.entities import NO_ENTITY, Entities, group_ads
 from grace.index.matchers.bloom import bloom_positions, star_hash, value_hash
 from grace.index.matchers.modes import MatcherMode
 from grace.index.matchers.node_matchers import NodeMatchers
@@ -37,6 +38,8 @@ def check_invariants(snapshot: Snapshot) -> None:
         if RESERVED_VALUE in values.ids:
             fault = f"value {values.ids[RESERVED_VALUE]} is the reserved {RESERVED_VALUE!r}"
             raise SnapshotError(f"value_utf8.{target_set.name}.npy", fault)
+    for entities in snapshot.entities:
+        _check_entities(entities)
     if snapshot.matchers is None:
         return
     rules = snapshot.rules
@@ -131,6 +134,24 @@ def _check_values_used(name: str, rules: SetRules, count: int) -> None:
     if not used.all():
         fault = f"value {np.flatnonzero(~used)[0]} is in no rule"
         raise SnapshotError(f"value_offsets.{name}.npy", fault)
+
+
+def _check_entities(entities: Entities) -> None:
+    """The lists of ads say the same as the entity of each ad."""
+    name, of_ad = entities.name, entities.of_ad
+    named = np.bincount(of_ad[of_ad != NO_ENTITY], minlength=len(entities))
+    listed = np.diff(entities.offsets)
+    wrong = np.flatnonzero(listed != named)
+    if len(wrong):
+        at = int(wrong[0])
+        fault = f"entity {at} has {listed[at]} ads, but is the entity of {named[at]} ads"
+        raise SnapshotError(f"entity_offsets.{name}.npy", fault)
+    expected = group_ads(name, of_ad.astype(np.int64), of_ad == NO_ENTITY).ads
+    wrong = np.flatnonzero(entities.ads != expected)
+    if len(wrong):
+        at = int(wrong[0])
+        fault = f"entry {at} names ad {entities.ads[at]}, expected {expected[at]}, of that entity"
+        raise SnapshotError(f"entity_ads.{name}.npy", fault)
 
 
 def _set_rule_rows(

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from grace.index.entities import Entities
 from grace.index.matchers.modes import FILL_UNIT, DynamicKWay, KWay, StaticKWay
 from grace.index.matchers.node_matchers import NodeMatchers
 from grace.index.snapshot import Snapshot
@@ -41,6 +42,14 @@ class MatcherSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class EntitySummary:
+    name: str
+    distinct: int
+    ads_per_entity: dict[str, int]  # p50, p99, max; all 0 if there is no entity
+    ads_without: int
+
+
+@dataclass(frozen=True, slots=True)
 class IndexSummary:
     version: int
     created_at: str
@@ -60,6 +69,7 @@ class IndexSummary:
     rule_bitmask_rows: int
     set_rules: dict[str, int]
     set_values: dict[str, int]
+    entities: tuple[EntitySummary, ...]
     bytes: dict[str, int]  # by what reads them: trie and matchers while decoding, the rest after
 
     def to_json(self) -> dict[str, Any]:
@@ -82,7 +92,7 @@ def summarize(snapshot: Snapshot) -> IndexSummary:
         vocab_sizes=trie.vocab_sizes,
         sids=trie.num_leaves,
         ads=counts.ads,
-        ads_per_sid=_percentiles(np.diff(snapshot.ads.ad_offsets)),
+        ads_per_sid=_percentiles(np.diff(snapshot.ads.ad_offsets), 50, 90, 99),
         rejects=facts.rejects,
         updates_watermark=facts.updates_watermark,
         levels=tuple(_level(trie, position) for position in range(trie.sid_length)),
@@ -92,13 +102,21 @@ def summarize(snapshot: Snapshot) -> IndexSummary:
         rule_bitmask_rows=counts.rule_bitmasks,
         set_rules=counts.set_rules,
         set_values=counts.set_values,
+        entities=tuple(_entities(entities, counts.ads) for entities in snapshot.entities),
         bytes=_bytes(snapshot),
     )
 
 
-def _percentiles(counts: npt.NDArray[np.int64]) -> dict[str, int]:
-    p50, p90, p99 = np.percentile(counts, (50, 90, 99), method="inverted_cdf")
-    return {"p50": int(p50), "p90": int(p90), "p99": int(p99), "max": int(counts.max())}
+def _percentiles(counts: npt.NDArray[np.int64], *percents: int) -> dict[str, int]:
+    found = np.percentile(counts, percents, method="inverted_cdf")
+    named = {f"p{percent}": int(size) for percent, size in zip(percents, found, strict=True)}
+    return named | {"max": int(counts.max())}
+
+
+def _entities(entities: Entities, ads: int) -> EntitySummary:
+    counts = np.diff(entities.offsets) if len(entities) else np.zeros(1, np.int64)
+    per_entity = _percentiles(counts, 50, 99)
+    return EntitySummary(entities.name, len(entities), per_entity, ads - len(entities.ads))
 
 
 def _level(trie: SidTrie, position: int) -> LevelSummary:
@@ -159,7 +177,7 @@ def _sum_of(numbers: npt.NDArray[np.int64], places: npt.NDArray[np.int32]) -> in
 
 _READERS = {
     **dict.fromkeys(("node", "csr", "bitmask", "bloom"), "trie_and_matchers"),
-    "ad": "sid_to_ads",
+    **dict.fromkeys(("ad", "entity"), "sid_to_ads"),
     **dict.fromkeys(("rule", "set", "value"), "exact_targeting"),
 }
 """The part of the index to which an array belongs, by the first word of the array's name."""

@@ -24,6 +24,7 @@ _SEQUENCE = "features.sequences.{name}"
 _FIELDS = (
     "",
     *("request_id", "model", "sid_space", "profile", "priority", "exclude_ads", "max_ads"),
+    *("exclude", "at_most"),
     *("user", "user.{name}", "user.{name}.values", "features"),
     *(f"features.{kind}" for kind in _KINDS),
     *(f"features.{kind}.{{name}}" for kind in _KINDS),
@@ -49,6 +50,7 @@ _FAULTS = (
     "{value} ids, at most {limit} (limits.values_per_name)",
     "{value} events, at most {limit} (limits.events)",
     "{value} ads, at most {limit} (limits.exclude_ads)",
+    "{value} ids with those of exclude_ads, at most {limit} (limits.exclude_ads)",
     "{value} ads, at most {limit} (limits.max_ads)",
     "{number} is not finite",
     "'*' is reserved; name values, or send none",
@@ -65,8 +67,8 @@ _FAULTS = (
     "{value} is negative",
     "the model reads it as features.{kind}.{name}",
 )
-_NOT_FINITE, _OTHER_KIND = 14, 24
-_RESERVED = 15
+_NOT_FINITE, _OTHER_KIND = 15, 25
+_RESERVED = 16
 """Faults above this number name an attribute or input that the schema or the model declares."""
 _NO_NUMBERS = ("nan", "inf", "-inf")  # by 0 and the sign
 

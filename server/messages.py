@@ -8,7 +8,7 @@ tensors have as many rows as its bucket; requests have the first rows, the other
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Literal, TypeAlias, get_args
@@ -48,7 +48,13 @@ class Retrieval:
     profile: str  # one of the configuration's
     priority: Priority
     exclude_ads: npt.NDArray[np.int64]
+    exclude: Mapping[str, npt.NDArray[np.int64]]  # by names of entities, known or not
+    at_most: Mapping[str, int]
     include_sids: bool
+
+    def unknown_entities(self, known: Collection[str]) -> set[str]:
+        """Return the names of `exclude` and `at_most` that a schema does not have."""
+        return {*self.exclude, *self.at_most}.difference(known)
 
 
 class RequestState(Enum):

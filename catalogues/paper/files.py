@@ -83,6 +83,7 @@ def write_ads(
         ("sid", pa.list_(pa.uint16())),
         ("ad_weight", pa.float32()),
         *((name, pa.list_(pa.string())) for name in catalogue.schema.names),
+        *((name, pa.int64()) for name in catalogue.schema.entities),
     ]
     metadata = sid_metadata(catalogue.spec.sid_space, (VOCAB,) * SID_LENGTH)
     schema = pa.schema(columns, metadata=metadata)
@@ -106,6 +107,7 @@ def _table(
     columns = [pa.array(rows.ids), sid_column(rows.tokens), pa.array(rows.weights)]
     for column, values in zip(catalogue.rules.columns(rows.rules), names, strict=True):
         columns.append(_lists(column, values))
+    columns += [pa.array(ids) for ids in catalogue.campaigns.entities_of(rows.rules)]
     return pa.table(columns, schema=schema)
 
 

@@ -41,6 +41,7 @@ def paper_schema() -> TargetingSchema:
         attributes=(regions, *small),
         sets=(TargetSet(LOCATION, 256, 4, MAX_LOCATIONS),),
         hash_seed=7,
+        entities=("campaign", "advertiser"),
     )
 
 

@@ -21,7 +21,8 @@ from grace.index.builder.columns import ListColumn
 
 @dataclass(frozen=True, slots=True)
 class Campaigns:
-    """Campaigns are numbered by their two-token prefix: first[i] .. first[i + 1] are i's."""
+    """Campaigns are numbered by their two-token prefix, which is their advertiser: i's are
+    first[i] .. first[i + 1]."""
 
     tree: PaperTree
     draws: Draws
@@ -61,6 +62,11 @@ class Campaigns:
         variant = np.where(others < 0, 0, 1 + (others * (knobs.variants - 1)).astype(np.int64))
         rules: Int64Array = campaign * knobs.variants + variant
         return rules
+
+    def entities_of(self, rules: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """The campaign and advertiser of each rule.   [n] -> [n], [n]"""
+        campaign = rules // self.knobs.variants
+        return campaign, np.searchsorted(self.first, campaign, side="right") - 1
 
 
 _SMALL_BITS = 4  # rule keys of the small attributes: rule << 4 | attribute

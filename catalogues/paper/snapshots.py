@@ -38,6 +38,7 @@ def collected_ads(catalogue: PaperCatalogue, threads: int) -> CollectedAds:
     ads = catalogue.num_ads
     ids, weights = np.empty(ads, np.int64), np.empty(ads, np.float32)
     tokens, keys = np.empty((ads, SID_LENGTH), np.uint16), np.empty(ads, np.int32)
+    entities = tuple(np.empty(ads, np.int64) for _ in catalogue.schema.entities)
     used = np.zeros(catalogue.campaigns.num_rules, np.bool_)
 
     def fill(begin: int) -> None:
@@ -45,17 +46,19 @@ def collected_ads(catalogue: PaperCatalogue, threads: int) -> CollectedAds:
         rows = catalogue.rows(np.arange(run.start, run.stop))
         ids[run], tokens[run], weights[run] = rows.ids, rows.tokens, rows.weights
         keys[run] = rows.rules
+        for kind, given in zip(entities, catalogue.campaigns.entities_of(rows.rules), strict=True):
+            kind[run] = given
         used[rows.rules] = True
 
     for _ in ahead(fill, range(0, ads, _ADS_AT_ONCE), threads):
         pass
     rules, rule_of_key = rule_table(catalogue, used, threads)
     names = location_names(catalogue.spec.knobs)
-    return CollectedAds(ids, tokens, weights, rule_of_key[keys], rules, (names,))
+    return CollectedAds(ids, tokens, weights, rule_of_key[keys], entities, rules, (names,))
 
 
 def arranged_ads(catalogue: PaperCatalogue, threads: int) -> Arranged:
-    return arrange(collected_ads(catalogue, threads), VOCAB_SIZES, threads)
+    return arrange(collected_ads(catalogue, threads), catalogue.schema, VOCAB_SIZES, threads)
 
 
 def snapshot_of(
@@ -82,6 +85,7 @@ def snapshot_of(
         arranged.ads,
         arranged.rules,
         arranged.set_values,
+        arranged.entities,
     )
 
 
@@ -105,10 +109,11 @@ def decode_snapshot(catalogue: PaperCatalogue, threads: int) -> Snapshot:
     """Return a snapshot in mode `union` for decoding alone: its leaves have no ads."""
     trie = _trie(catalogue, threads)
     rules, rule_of = _rules(catalogue, threads)
-    arranged = Arranged(trie, _ads(catalogue.tree.ads, rule_of), *rules)
+    arranged = Arranged(trie, _ads(catalogue.tree.ads, rule_of), *rules, ())
     snapshot = snapshot_of(catalogue, arranged, MatcherMode.UNION, threads)
     no_ads = _ads(np.zeros(trie.num_leaves + 1, np.int64), np.zeros(0, np.int32))
-    return replace(snapshot, ads=no_ads)
+    schema = replace(catalogue.schema, entities=())
+    return replace(snapshot, schema=schema, ads=no_ads)
 
 
 def _trie(catalogue: PaperCatalogue, threads: int) -> SidTrie:

@@ -1,5 +1,7 @@
 """The catalogue's folder, and the ads as Parquet: a row for each ad, a column for each rule.
 
+An advertiser is a brand. The ads without any rule belong to no campaign.
+
 A title reads `Hokari trail running shoes, waterproof` or `Tanesen pizzeria, Lisbon`.
 """
 
@@ -24,7 +26,7 @@ from grace.catalogues.folder import (
 )
 from grace.catalogues.synth.catalogue import Catalogue, make_catalogue
 from grace.catalogues.synth.log_file import make_log, write_log
-from grace.catalogues.synth.rules import REACHES, TOPIC_REACH, ValueLists
+from grace.catalogues.synth.rules import OPEN_CAMPAIGN, REACHES, TOPIC_REACH, ValueLists
 from grace.catalogues.synth.schema import RULE_COLUMNS, SCHEMA
 from grace.catalogues.synth.spec import CatalogueSpec
 from grace.catalogues.synth.topics import PRODUCTS_PER_TOPIC, TOPICS
@@ -98,6 +100,7 @@ def write_ads(
         ("ad_weight", pa.float32()),
         ("title", pa.string()),
         *((name, strings) for name in RULE_COLUMNS),
+        *((name, pa.int64()) for name in SCHEMA.entities),
     ]
     spec = catalogue.spec
     schema = pa.schema(columns, metadata=sid_metadata(spec.sid_space, spec.vocab_sizes))
@@ -130,6 +133,11 @@ def _rows(
     for column, table in zip(catalogue.campaigns.columns, lists, strict=True):
         chosen = column.choice[campaign]
         columns.append(table.take(pa.array(chosen, mask=chosen < 0)))
+    advertiser = 1 + catalogue.tree.line_brand[catalogue.tree.sid_line[sids]]
+    columns += [
+        pa.array(campaign.astype(np.int64), mask=campaign == OPEN_CAMPAIGN),
+        pa.array(advertiser.astype(np.int64)),
+    ]
     return pa.table(columns, schema=schema)
 
 

@@ -23,6 +23,7 @@ SCHEMA = TargetingSchema(
         TargetSet("audience", 256, 4, MAX_REQUEST_VALUES, missing_passes_exclude=True),
     ),
     hash_seed=7,
+    entities=("campaign", "advertiser"),
 )
 
 RULE_COLUMNS = tuple(column for name in SCHEMA.names for column in (name, f"{name}_exclude"))

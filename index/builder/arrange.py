@@ -8,7 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.index.builder.collect import CollectedAds
-from grace.index.builder.sorting import first_use, gather_spans, order_by_id, order_by_sid
+from grace.index.builder.sorting import (
+    first_use,
+    gather_spans,
+    group_by_entity,
+    order_by_id,
+    order_by_sid,
+)
+from grace.index.entities import Entities
 from grace.index.matchers.modes import MatcherMode
 from grace.index.matchers.node_matchers import Matchers
 from grace.index.matching.ads import SidToAds
@@ -36,6 +43,7 @@ class Arranged:
     ads: SidToAds
     rules: TargetingRules
     set_values: tuple[InternedValues, ...]
+    entities: tuple[Entities, ...]
 
     def snapshot(
         self,
@@ -45,11 +53,14 @@ class Arranged:
         matchers: Matchers | None,
     ) -> Snapshot:
         return Snapshot(
-            facts, schema, self.trie, mode, matchers, self.ads, self.rules, self.set_values
+            *(facts, schema, self.trie, mode, matchers, self.ads, self.rules, self.set_values),
+            self.entities,
         )
 
 
-def arrange(collected: CollectedAds, vocab_sizes: tuple[int, ...], threads: int) -> Arranged:
+def arrange(
+    collected: CollectedAds, schema: TargetingSchema, vocab_sizes: tuple[int, ...], threads: int
+) -> Arranged:
     by_id = order_by_id(collected.ad_ids, threads)
     order = order_by_sid(collected.tokens, by_id, threads)
     trie, ad_offsets = _trie(collected.tokens[order], vocab_sizes)
@@ -64,7 +75,11 @@ def arrange(collected: CollectedAds, vocab_sizes: tuple[int, ...], threads: int)
         ordinal_of[by_id],
     )
     rules, set_values = renumber_rules(collected.rules, collected.set_values, used.old_of)
-    return Arranged(trie, ads, rules, set_values)
+    entities = tuple(
+        group_by_entity(name, ids[order], threads)
+        for name, ids in zip(schema.entities, collected.entity_ids, strict=True)
+    )
+    return Arranged(trie, ads, rules, set_values, entities)
 
 
 def _trie(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from grace.configs.errors import InputError
@@ -18,18 +19,21 @@ from grace.index.builder.columns import (
     list_parts,
 )
 from grace.index.builder.source import UNREADABLE, AdsFile, AdsSource, first_line, rule_columns
+from grace.index.entities import NO_ENTITY
 from grace.index.rejects import Fault, Reject
 from grace.index.targeting.schema import TargetingSchema
 
 BATCH_ROWS = 1 << 17
 _BATCH_BYTES = 1 << 27
 _READ_BUFFER = 1 << 22  # bytes per column: a row group of any size streams through
+_INT64_MAX = pa.scalar((1 << 63) - 1, pa.uint64())
 
 
 @dataclass(frozen=True, slots=True)
 class AdsBatch:
     """
     ad_ids int64 [rows], -1 where refused; tokens uint16 [rows, L]; weights float32 [rows]
+    entity_ids: int64 [rows] of every entity, NO_ENTITY where the ad belongs to none
     rules: include and exclude of every attribute, then of every set; None for an absent column
     """
 
@@ -38,6 +42,7 @@ class AdsBatch:
     ad_ids: npt.NDArray[np.int64]
     tokens: npt.NDArray[np.uint16]
     weights: npt.NDArray[np.float32]
+    entity_ids: tuple[npt.NDArray[np.int64], ...]
     rules: tuple[ListColumn | None, ...]
     rejects: tuple[Reject, ...]  # at most one per row
     refused: npt.NDArray[np.bool_]  # [rows]
@@ -57,6 +62,7 @@ class BatchReader:
         self._source = source
         self._vocab_sizes = np.array(vocab_sizes, np.int64)
         self._batch_rows = batch_rows
+        self._entities = schema.entities
         self.set_codes = tuple(ValueCodes() for _ in schema.sets)
         codes = [attribute_codes(attribute.values) for attribute in schema.attributes]
         code_of: list[Callable[[str], int]] = [*codes, *self.set_codes]
@@ -114,6 +120,7 @@ class BatchReader:
         ad_ids = _ad_ids(batch, faults)
         tokens = _tokens(batch, self._vocab_sizes, faults)
         weights = _weights(batch, faults)
+        entity_ids = tuple(_entity_ids(batch, name, file, faults) for name in self._entities)
         rules = tuple(
             list_column(batch.column(name), code_of) if name in file.columns else None
             for name, code_of in self._code_of.items()
@@ -124,7 +131,8 @@ class BatchReader:
             for row, fault in sorted(faults.first.items())
         )
         return AdsBatch(
-            file, first_row, ad_ids, tokens, weights, rules, rejects, faults.refused, batch
+            *(file, first_row, ad_ids, tokens, weights, entity_ids, rules, rejects),
+            *(faults.refused, batch),
         )
 
     def _check_sid_length(self, file: AdsFile, batch: pa.RecordBatch) -> None:
@@ -206,6 +214,21 @@ def _weights(batch: pa.RecordBatch, faults: _RowFaults) -> npt.NDArray[np.float3
     for row in np.flatnonzero(~np.isfinite(weights)).tolist():
         faults.add(row, "ad_weight", str(given[row]), "must be a finite float32")
     return weights
+
+
+def _entity_ids(
+    batch: pa.RecordBatch, name: str, file: AdsFile, faults: _RowFaults
+) -> npt.NDArray[np.int64]:
+    if name not in file.columns:  # a build without this entity
+        return np.full(batch.num_rows, NO_ENTITY)
+    column = batch.column(name)
+    if pa.types.is_uint64(column.type):
+        for row in _rows(pc.greater(column, _INT64_MAX).fill_null(False)):
+            faults.add(row, name, str(column[row]), "must be less than 2^63")
+    given: npt.NDArray[np.int64] = column.cast(pa.int64(), safe=False).fill_null(0).to_numpy()
+    for row in np.flatnonzero(given < 0).tolist():
+        faults.add(row, name, str(given[row]), "must not be negative")
+    return np.where(column.is_null().to_numpy(zero_copy_only=False), NO_ENTITY, given)
 
 
 def _rows(mask: pa.Array) -> list[int]:

@@ -39,6 +39,7 @@ class BuildSpec:
     version: int | None = None  # None: the next one
     updates_watermark: int = 0
     max_rejects: int = 0
+    without: tuple[str, ...] = ()  # entities of the schema to which no ad shall belong
     reject_file: Path | None = None  # None: <root>/<version>.rejects.jsonl, or ENDED_REJECTS
     publish: bool = True
     threads: int = field(default_factory=available_cores)
@@ -54,7 +55,7 @@ def build(spec: BuildSpec, progress: Progress, on_wait: OnWait | None = None) ->
         collected = collect_ads(plan.source, schema, reader, plan.log, spec.threads, advance)
     plan.require_ads(len(collected.ad_ids))
     with steps.run("arrange", 1) as advance:
-        arranged = arrange(collected, plan.vocab_sizes, spec.threads)
+        arranged = arrange(collected, schema, plan.vocab_sizes, spec.threads)
         del collected
         advance(1)
     matchers = None
@@ -107,6 +108,7 @@ class BuildPlan:
             files=len(self.source.files),
             rows=self.source.rows,
             ignored_columns=self.source.ignored_columns,
+            without=self.spec.without,
             shards=shards,
             step_seconds=self.steps.seconds,
             peak_memory_bytes=max(peak, peak_memory()),
@@ -131,7 +133,7 @@ def plan_build(spec: BuildSpec, progress: Progress, on_wait: OnWait | None) -> B
     if not 1 <= spec.threads <= MAX_THREADS:
         raise InputError(f"--threads {spec.threads}: give 1 to {MAX_THREADS}, one per core")
     schema = load_schema(spec.targeting)
-    source = open_ads(spec.ads, schema)
+    source = open_ads(spec.ads, schema, spec.without)
     sid_space, vocab_sizes = _sid_space_and_vocabulary(spec, source)
     checked_k_way(spec.mode, spec.k_way, len(vocab_sizes))
     facts = SnapshotFacts(_version(spec), "", sid_space, 0, spec.updates_watermark)

@@ -1,4 +1,7 @@
-"""Run all ads through the rule table and keep what the indexes need: 24 bytes each at L = 4."""
+"""Run all ads through the rule table and keep what the indexes need: 24 bytes each at L = 4.
+
+Each entity of the schema adds 8 bytes.
+"""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -22,13 +25,15 @@ from grace.index.targeting.schema import RESERVED_VALUE, TargetingSchema
 class CollectedAds:
     """The ads that are built, in input order, with rules and values numbered by arrival.
 
-    ad_ids int64 [ads], tokens uint16 [ads, L], weights float32 [ads], rule_of int32 [ads]
+    ad_ids int64 [ads], tokens uint16 [ads, L], weights float32 [ads], rule_of int32 [ads],
+    entity_ids int64 [ads] of each entity, NO_ENTITY where the ad belongs to none
     """
 
     ad_ids: npt.NDArray[np.int64]
     tokens: npt.NDArray[np.uint16]
     weights: npt.NDArray[np.float32]
     rule_of: npt.NDArray[np.int32]
+    entity_ids: tuple[npt.NDArray[np.int64], ...]
     rules: TargetingRules
     set_values: tuple[Sequence[str], ...]  # of each set, by value id
 
@@ -45,6 +50,7 @@ def collect_ads(
     ad_ids = np.empty(rows, np.int64)
     weights = np.empty(rows, np.float32)
     rule_of = np.empty(rows, np.int32)
+    entity_ids = tuple(np.empty(rows, np.int64) for _ in schema.entities)
     tokens: npt.NDArray[np.uint16] | None = None
     at = 0
     with closing(RuleTable(schema, threads)) as table:
@@ -54,6 +60,8 @@ def collect_ads(
             end = at + len(batch.ad_ids)
             ad_ids[at:end], tokens[at:end] = batch.ad_ids, batch.tokens
             weights[at:end] = batch.weights
+            for ids, of_batch in zip(entity_ids, batch.entity_ids, strict=True):
+                ids[at:end] = of_batch
             rule_of[at:end] = np.where(batch.refused, REFUSED, 0)
             faults = table.add(batch.rules, rule_of[at:end])
             log.extend(batch.rejects)
@@ -67,8 +75,9 @@ def collect_ads(
         keep = rule_of != REFUSED
         ad_ids, tokens, weights = ad_ids[keep], tokens[keep], weights[keep]
         rule_of = rule_of[keep]
+        entity_ids = tuple(ids[keep] for ids in entity_ids)
     set_values = tuple(codes.strings() for codes in reader.set_codes)
-    return CollectedAds(ad_ids, tokens, weights, rule_of, rules, set_values)
+    return CollectedAds(ad_ids, tokens, weights, rule_of, entity_ids, rules, set_values)
 
 
 def rule_rejects(

@@ -33,6 +33,7 @@ class BuildReport:
     files: int  # of the ads table
     rows: int
     ignored_columns: tuple[str, ...]
+    without: tuple[str, ...]  # entities of the schema to which no ad belongs
     shards: int | None  # how many were built; None for a build as a whole
     step_seconds: dict[str, float]
     peak_memory_bytes: int
@@ -44,6 +45,7 @@ class BuildReport:
             "mode": self.mode.value,
             "reject_file": None if self.reject_file is None else str(self.reject_file),
             "ignored_columns": list(self.ignored_columns),
+            "without": list(self.without),
             "step_seconds": {name: round(s, 3) for name, s in self.step_seconds.items()},
             "seconds": round(sum(self.step_seconds.values()), 3),
         }

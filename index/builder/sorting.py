@@ -1,4 +1,4 @@
-"""Orders of ads, numbers by first use, and spans of jagged arrays."""
+"""Orders of ads, their groups by entity, numbers by first use, and spans of jagged arrays."""
 
 import ctypes
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from grace.index.entities import NO_ENTITY, Entities
 from grace.native.loader import array_in, array_out, declare
 
 _order_by_id = declare(
@@ -38,6 +39,20 @@ def order_by_sid(
     by_sid = order.copy()
     _order_by_sid(len(tokens), tokens, tokens.shape[1], threads, by_sid)
     return by_sid
+
+
+def group_by_entity(name: str, ids: npt.NDArray[np.int64], threads: int) -> Entities:
+    """Group the ads as `group_ads` does.   ids int64 [ads] by ordinal, NO_ENTITY for none"""
+    members = np.flatnonzero(ids != NO_ENTITY).astype(np.int32)
+    ads = members[order_by_id(ids[members], threads)]
+    in_order = ids[ads]
+    is_first = np.ones(len(ads), np.bool_)
+    np.not_equal(in_order[1:], in_order[:-1], out=is_first[1:])
+    firsts = np.flatnonzero(is_first)
+    of_ad = np.full(len(ids), NO_ENTITY, np.int32)
+    of_ad[ads] = np.cumsum(is_first, dtype=np.int32) - np.int32(1)
+    offsets = np.append(firsts, len(ads)).astype(np.int64)
+    return Entities(name, in_order[firsts], of_ad, offsets, ads)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
 """The ads table: Parquet files, checked by their schemas before any row is read.
 
-Columns: `ad_id` int64, `sid` list of integers, optional `ad_weight` float, and for each attribute
-and set of the targeting schema a list of strings `<name>` and `<name>_exclude`, null where the ad
-has no such rule. A list column that the schema does not declare looks like a rule that would not be
-enforced, so it is refused; other columns are ignored, and the summary names them.
+Columns: `ad_id` int64, `sid` list of integers, optional `ad_weight` float, for each attribute and
+set of the targeting schema a list of strings `<name>` and `<name>_exclude`, null where the ad has
+no such rule, and for each entity an integer, null where the ad belongs to none. A list column that
+the schema does not declare looks like a rule that would not be enforced, so it is refused; other
+columns are ignored, and the summary names them.
 """
 
 from collections.abc import Sequence
@@ -50,15 +51,24 @@ def rule_columns(schema: TargetingSchema) -> tuple[str, ...]:
     return tuple(column for name in schema.names for column in (name, name + EXCLUDE_SUFFIX))
 
 
-def open_ads(paths: Sequence[Path], schema: TargetingSchema) -> AdsSource:
+def open_ads(
+    paths: Sequence[Path], schema: TargetingSchema, without: Sequence[str] = ()
+) -> AdsSource:
+    """`without` names entities of the schema whose columns are not read."""
+    for name in without:
+        if name not in schema.entities:
+            known = ", ".join(schema.entities) or "none"
+            raise InputError(
+                f"--without {name}: not an entity of the targeting schema, which has: {known}"
+            )
     files: list[AdsFile] = []
     ignored: set[str] = set()
     spaces: dict[str, Path] = {}
     vocabularies: dict[str, Path] = {}
     for path in _parquet_files(paths):
         arrow_schema, rows = _read_footer(path)
-        columns = _check_columns(path, arrow_schema, schema)
-        ignored.update(set(arrow_schema.names) - set(columns))
+        columns = _check_columns(path, arrow_schema, schema, without)
+        ignored.update(set(arrow_schema.names) - {*columns, *without})
         files.append(AdsFile(path, rows, columns, tuple(arrow_schema.names)))
         metadata = arrow_schema.metadata or {}
         for key, found in ((SID_SPACE_KEY, spaces), (VOCAB_SIZES_KEY, vocabularies)):
@@ -133,18 +143,29 @@ def first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _check_columns(path: Path, found: pa.Schema, schema: TargetingSchema) -> tuple[str, ...]:
+def _check_columns(
+    path: Path, found: pa.Schema, schema: TargetingSchema, without: Sequence[str]
+) -> tuple[str, ...]:
     repeated = [name for name in found.names if found.names.count(name) > 1]
     if repeated:
         raise InputError(f"{path}: column {repeated[0]!r} appears twice")
-    known = ("ad_id", "sid", "ad_weight", *rule_columns(schema))
+    entities = tuple(name for name in schema.entities if name not in without)
+    known = ("ad_id", "sid", "ad_weight", *rule_columns(schema), *entities)
     for name in ("ad_id", "sid"):
         if name not in found.names:
             raise InputError(f"{path}: column {name!r} is missing")
+    for name in entities:
+        if name not in found.names:
+            raise InputError(
+                f"{path}: column {name!r} is missing, an entity of the targeting schema; add it, "
+                f"or build with --without {name}: then no ad belongs to one"
+            )
     for field in found:
-        if field.name in known:
+        if field.name in entities:
+            _check_entity_type(path, field)
+        elif field.name in known:
             _check_type(path, field)
-        elif _looks_like_a_rule(field):
+        elif field.name not in without and _looks_like_a_rule(field):
             raise InputError(
                 f"{path}: column {field.name!r} looks like a targeting rule, but the schema "
                 "declares no such attribute or set; declare it, or drop the column"
@@ -172,6 +193,14 @@ def _check_type(path: Path, field: pa.Field) -> None:
         raise InputError(
             f"{path}: column {field.name!r} must be {expected}, got {kind}; "
             f"cast the column to {expected}"
+        )
+
+
+def _check_entity_type(path: Path, field: pa.Field) -> None:
+    if not pa.types.is_integer(field.type) and not pa.types.is_null(field.type):
+        raise InputError(
+            f"{path}: column {field.name!r}, an entity of the targeting schema, must be int64, got "
+            f"{field.type}; cast the column to int64, or build with --without {field.name}"
         )
 
 

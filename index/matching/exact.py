@@ -1,13 +1,14 @@
 """Expand and exactly match: from the leaves that beam search found to the ads a user may see.
 
 Every ad of the leaves is *generated*. It is *matched* if its rule holds exactly for the user, on
-bits and interned values, never on Bloom bits, and it is neither paused nor on the request's deny
-list. The best `max_ads` are *returned*: score descending, then weight descending, then ad id. C++
-does the work without the interpreter lock, request by request on several threads.
+bits and interned values, never on Bloom bits, and it is neither paused nor excluded by the request.
+The best `max_ads` are *returned*: score descending, then weight descending, then ad id. An ad is
+left out if an entity of it has its limit (`at_most`) of better ads in the reply. C++ does the work
+without the interpreter lock, request by request on several threads.
 """
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ctypes import c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
@@ -16,6 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.configs.errors import InputError
+from grace.index.matching.request_lists import (
+    entity_limits,
+    excluded_places,
+    integers,
+    require_one_each,
+)
 from grace.index.snapshot import Snapshot
 from grace.index.trie import NO_NODE
 from grace.index.users.user_rows import UserRows
@@ -33,12 +40,14 @@ _add_set = declare(
     *(c_uint64, c_int64, c_int64),
     *(array_in(np.int64), array_in(np.int32), array_in(np.int64), array_in(np.int32), c_int32),
 )
+_add_entities = declare("grace_exact_add_entities", c_uint64, c_int64, array_in(np.int32))
 _close = declare("grace_exact_close", c_uint64)
 _match = declare(
     "grace_exact_match",
     *(c_uint64, c_int64, array_in(np.int64), array_in(np.int32), array_in(np.float32)),
     *(array_in(np.uint64, 2), array_in(np.uint8, 2), array_in(np.int64), array_in(np.int32)),
-    *(c_void_p, array_in(np.int64), array_in(np.int64), array_in(np.int64)),
+    *(c_void_p, array_in(np.int64), array_in(np.int64), c_void_p, c_void_p, c_void_p),
+    array_in(np.int64),
     *(array_out(np.int64), array_out(np.int64, 2), array_out(np.int64), array_out(np.uint64)),
 )
 _take = declare(
@@ -49,7 +58,7 @@ _drop = declare("grace_replies_drop", c_uint64)
 
 _NO_ADS = np.empty(0, np.int64)
 _NO_VALUES = np.empty(0, np.int32)
-_FIXED_COUNTS = 6  # leaves, generated, attributes, paused, denied, matched; then those of sets
+_FIXED_COUNTS = 7  # leaves, generated, attributes, paused, excluded, matched, limited; then sets
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +66,23 @@ class MatchCounts:
     """The ads of each request, each counted once, by the first test that it failed.
 
     All int64 [B], and `sets` int64 [B, sets].
-    generated = attributes + sum of sets + paused + denied + matched;  returned <= matched
+    generated = attributes + sum of sets + paused + excluded + matched
+    matched >= returned + limited, which are the ads that `at_most` left out until the list was full
     """
 
     generated: npt.NDArray[np.int64]
     attributes: npt.NDArray[np.int64]
     sets: npt.NDArray[np.int64]
     paused: npt.NDArray[np.int64]
-    denied: npt.NDArray[np.int64]
+    excluded: npt.NDArray[np.int64]
     matched: npt.NDArray[np.int64]
+    limited: npt.NDArray[np.int64]
     returned: npt.NDArray[np.int64]
 
     @property
     def truncated(self) -> npt.NDArray[np.bool_]:
         """True for the replies that `max_ads` cut short.   [B]"""
-        return self.returned < self.matched
+        return self.returned + self.limited < self.matched
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +147,9 @@ class ExactMatcher:
         scores: npt.NDArray[np.float32],
         max_ads: int | Sequence[int] | npt.NDArray[np.integer],
         paused: npt.NDArray[np.uint64] | None = None,
-        deny: Sequence[npt.ArrayLike] | None = None,
+        exclude_ads: Sequence[npt.ArrayLike] | None = None,
+        exclude: Sequence[Mapping[str, npt.ArrayLike]] | None = None,
+        at_most: Sequence[Mapping[str, int]] | None = None,
     ) -> Iterator[HeldAds]:
         """Match requests. The ads that it yields are valid only inside the context.
 
@@ -145,13 +158,17 @@ class ExactMatcher:
         scores        float32 [n]   in any order; NaN only with NO_NODE
         max_ads       for all requests, or one per request
         paused        uint64 [ceil(ads / 64)]   a bit per ordinal (SidToAds.bitmap)
-        deny          per request the ad ids not to return; unknown ones are ignored
+        exclude_ads   per request the ad ids not to return; unknown ones are ignored
+        exclude       per request the same of entity ids, by the schema's names of entities
+        at_most       per request the most ads to return of each entity, by the same names
         """
         requests, snapshot = len(users), self._snapshot
         first_leaves = np.ascontiguousarray(leaf_offsets, np.int64)
         leaves, scores = np.ascontiguousarray(leaves), np.ascontiguousarray(scores)
         _check_shapes(snapshot, users, first_leaves, leaves, scores)
         words = _paused_words(paused, snapshot.ads.num_ads)
+        places = excluded_places(exclude, requests, snapshot.entities)
+        limits = entity_limits(at_most, requests, snapshot.schema.entities)
         offsets = np.empty(requests + 1, np.int64)
         counts = np.empty((requests, _FIXED_COUNTS + len(users.sets)), np.int64)
         fault = np.zeros(2, np.int64)
@@ -159,7 +176,8 @@ class ExactMatcher:
         _match(
             *(self._handle, requests, first_leaves, leaves, scores),
             *(np.ascontiguousarray(users.bitmask), *_user_values(users)),
-            *(None if words is None else words.ctypes.data, *_deny_lists(deny, requests)),
+            *(None if words is None else words.ctypes.data, *_ad_lists(exclude_ads, requests)),
+            *(*map(_address, places), _address(limits)),
             *(_limits(max_ads, requests), offsets, counts, fault, replies),
         )
         _raise_fault(fault, first_leaves, leaves, snapshot.trie.num_leaves)
@@ -178,10 +196,13 @@ class ExactMatcher:
         scores: npt.NDArray[np.float32],
         max_ads: int | Sequence[int] | npt.NDArray[np.integer],
         paused: npt.NDArray[np.uint64] | None = None,
-        deny: Sequence[npt.ArrayLike] | None = None,
+        exclude_ads: Sequence[npt.ArrayLike] | None = None,
+        exclude: Sequence[Mapping[str, npt.ArrayLike]] | None = None,
+        at_most: Sequence[Mapping[str, int]] | None = None,
     ) -> MatchedAds:
         """Match requests as `held` does, and return copies of their ads."""
-        with self.held(users, leaf_offsets, leaves, scores, max_ads, paused, deny) as ads:
+        given = (users, leaf_offsets, leaves, scores, max_ads, paused, exclude_ads)
+        with self.held(*given, exclude, at_most) as ads:
             return ads.taken()
 
 
@@ -204,6 +225,8 @@ def _open_matcher(snapshot: Snapshot, threads: int) -> int:
                 *(set_rules.exclude_offsets, set_rules.exclude_values),
                 target_set.missing_passes_exclude,
             )
+        for entities in snapshot.entities:
+            _add_entities(int(handle[0]), len(entities), entities.of_ad)
     except BaseException:
         _close(int(handle[0]))
         raise
@@ -261,7 +284,7 @@ def _raise_fault(
 def _limits(
     max_ads: int | Sequence[int] | npt.NDArray[np.integer], requests: int
 ) -> npt.NDArray[np.int64]:
-    limits = _integers("max_ads", max_ads)
+    limits = integers("max_ads", max_ads)
     if limits.shape not in ((), (requests,)):
         raise InputError(f"max_ads must be one number or [{requests}], got {list(limits.shape)}")
     if limits.size and limits.min() < 0:
@@ -283,13 +306,12 @@ def _paused_words(
     return np.ascontiguousarray(paused)
 
 
-def _deny_lists(
-    deny: Sequence[npt.ArrayLike] | None, requests: int
+def _ad_lists(
+    exclude_ads: Sequence[npt.ArrayLike] | None, requests: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return offsets [B + 1] and ad ids."""
-    if deny is not None and len(deny) != requests:
-        raise InputError(f"deny must hold one list per request, {requests}, got {len(deny)}")
-    lists = [_integers("deny", ids).reshape(-1) for ids in deny or ()]
+    require_one_each("exclude_ads", exclude_ads, requests)
+    lists = [integers("exclude_ads", ids).reshape(-1) for ids in exclude_ads or ()]
     offsets = np.zeros(requests + 1, np.int64)
     if not any(map(len, lists)):
         return offsets, _NO_ADS
@@ -297,14 +319,8 @@ def _deny_lists(
     return offsets, np.concatenate(lists)
 
 
-def _integers(name: str, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """Return int64, but refuse to cut off a fraction."""
-    array = np.asarray(values)
-    if array.dtype == np.int64:
-        return array
-    if array.size and (array.dtype.kind not in "iu" or array.dtype == np.uint64):
-        raise InputError(f"{name} must be 64-bit integers, got {array.dtype}")
-    return array.astype(np.int64)
+def _address(array: npt.NDArray[np.generic] | None) -> int | None:
+    return None if array is None else array.ctypes.data
 
 
 def _user_values(
@@ -324,7 +340,6 @@ def _user_values(
 
 
 def _counts(counts: npt.NDArray[np.int64], returned: npt.NDArray[np.int64]) -> MatchCounts:
-    generated, attributes, paused, denied, matched = counts.T[1:_FIXED_COUNTS]
-    return MatchCounts(
-        generated, attributes, counts[:, _FIXED_COUNTS:], paused, denied, matched, returned
-    )
+    generated, attributes, paused, excluded, matched, limited = counts.T[1:_FIXED_COUNTS]
+    sets = counts[:, _FIXED_COUNTS:]
+    return MatchCounts(generated, attributes, sets, paused, excluded, matched, limited, returned)

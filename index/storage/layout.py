@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.configs.errors import SnapshotError
+from grace.index.entities import Entities
 from grace.index.matchers.modes import DynamicKWay, MatcherMode, StaticKWay
 from grace.index.matchers.node_matchers import BloomMatchers, Matchers, NodeMatchers
 from grace.index.matching.ads import SidToAds
@@ -54,6 +55,12 @@ def expected_arrays(manifest: Manifest) -> dict[str, ArrayShape]:
             rows = sum(matchers.bloom_level_rows[name])
             arrays |= _expected_matchers(manifest, "bloom", f".{name}", rows, target_set.words)
             arrays[f"bloom_star.{name}"] = ("|u1", (rows,))
+    for name in manifest.schema.entities:
+        entities = counts.entities[name]
+        arrays[f"entity_ids.{name}"] = ("<i8", (entities,))
+        arrays[f"entity_of_ad.{name}"] = ("<i4", (counts.ads,))
+        arrays[f"entity_offsets.{name}"] = ("<i8", (entities + 1,))
+        arrays[f"entity_ads.{name}"] = ("<i4", (None,))
     return {f"{name}.npy": shape for name, shape in arrays.items()}
 
 
@@ -113,6 +120,7 @@ def counts_of(snapshot: Snapshot) -> Counts:
         rule_bitmasks=len(rules.bitmask_table),
         set_rules={n: s.num_rules for n, s in zip(names, rules.sets, strict=True)},
         set_values={n: len(interned) for n, interned in zip(names, values, strict=True)},
+        entities={entities.name: len(entities) for entities in snapshot.entities},
     )
 
 
@@ -152,10 +160,15 @@ def _arrays(snapshot: Snapshot) -> Iterator[tuple[str, Array | None]]:
         if matchers is not None:
             yield from _matcher_arrays(matchers.blooms[s].rows, "bloom", f".{name}")
             yield f"bloom_star.{name}", matchers.blooms[s].star
+    for kind in snapshot.entities:
+        yield from (
+            (f"entity_{field}.{kind.name}", getattr(kind, field)) for field in _ENTITY_FIELDS
+        )
 
 
 _AD_FIELDS = ("ad_offsets", "ad_ids", "ad_rule", "ad_weight", "ad_lookup")
 _SET_FIELDS = ("include_offsets", "include_values", "exclude_offsets", "exclude_values")
+_ENTITY_FIELDS = ("ids", "of_ad", "offsets", "ads")
 
 
 def _matcher_arrays(
@@ -197,6 +210,10 @@ def snapshot_of(manifest: Manifest, files: Mapping[str, Array]) -> Snapshot:
         ),
         set_values=tuple(
             InternedValues(arrays[f"value_offsets.{n}"], arrays[f"value_utf8.{n}"]) for n in sets
+        ),
+        entities=tuple(
+            Entities(n, *(arrays[f"entity_{f}.{n}"] for f in _ENTITY_FIELDS))
+            for n in manifest.schema.entities
         ),
     )
 

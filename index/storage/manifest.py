@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import prod
 from typing import Any, NoReturn
 
@@ -72,6 +72,7 @@ class Counts:
     rule_bitmasks: int
     set_rules: dict[str, int]
     set_values: dict[str, int]
+    entities: dict[str, int] = field(default_factory=dict)  # distinct ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,8 @@ class Manifest:
 def render_manifest(manifest: Manifest) -> bytes:
     fields = asdict(manifest)
     fields["matchers"] = {k: v for k, v in fields["matchers"].items() if v is not None}
+    if not manifest.schema.entities:  # the bytes that snapshots had before there were entities
+        del fields["schema"]["entities"], fields["counts"]["entities"]
     fields["manifest_xxh3_128"] = _NO_DIGEST
     blank = json.dumps(fields, indent=1, ensure_ascii=False).encode() + b"\n"
     # The digest is the last field, so that no text before it can be taken for it.
@@ -198,6 +201,9 @@ def _check_counts(manifest: Manifest) -> None:
     for name in manifest.set_names:
         _check_range(f"counts.set_rules.{name}", counts.set_rules[name], 1, counts.rules)
         _check_range(f"counts.set_values.{name}", counts.set_values[name], 0, MAX_ID)
+    _check_keys("counts.entities", counts.entities, manifest.schema.entities, "entities")
+    for name, distinct in counts.entities.items():
+        _check_range(f"counts.entities.{name}", distinct, 0, counts.ads)
 
 
 def _check_matchers(manifest: Manifest) -> None:
@@ -240,7 +246,7 @@ def _check_files(files: tuple[FileEntry, ...]) -> None:
     seen: set[str] = set()
     for i, entry in enumerate(files):
         file, dtype = shown(entry.file), shown(entry.dtype)
-        for field, good, fault in (
+        for name, good, fault in (
             ("file", _FILE.fullmatch(entry.file), f"{file} is not the name of an array"),
             ("file", entry.file not in seen, f"{entry.file} is listed twice"),
             ("dtype", _DTYPE.fullmatch(entry.dtype), f"{dtype} is not a little-endian number"),
@@ -248,7 +254,7 @@ def _check_files(files: tuple[FileEntry, ...]) -> None:
             ("shape", len(entry.shape) <= _MAX_DIMENSIONS, f"at most {_MAX_DIMENSIONS} dimensions"),
         ):
             if not good:
-                raise ValueError(f"files[{i}].{field}: {fault}")
+                raise ValueError(f"files[{i}].{name}: {fault}")
         seen.add(entry.file)
         for size in entry.shape:
             _check_range(f"files[{i}].shape", size, 0, _MAX_FILE_BYTES)
@@ -265,10 +271,12 @@ def _check_length(name: str, values: tuple[int, ...], expected: int) -> None:
         raise ValueError(f"{name}: expected {expected} numbers, got {len(values)}")
 
 
-def _check_keys(name: str, values: Mapping[str, Any], expected: Iterable[str]) -> None:
+def _check_keys(
+    name: str, values: Mapping[str, Any], expected: Iterable[str], kind: str = "sets"
+) -> None:
     if set(values) != set(expected):
         raise ValueError(
-            f"{name}: expected the sets {shown(sorted(expected))}, got {shown(sorted(values))}"
+            f"{name}: expected the {kind} {shown(sorted(expected))}, got {shown(sorted(values))}"
         )
 
 

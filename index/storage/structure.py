@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.configs.errors import SnapshotError
+from grace.index.entities import NO_ENTITY, Entities
 from grace.index.matchers.bloom import star_hash
 from grace.index.matchers.modes import DynamicKWay
 from grace.index.matchers.node_matchers import BloomMatchers, NodeMatchers
@@ -79,6 +80,8 @@ find_in_rule_values = _groups("i64_i32", np.int64, np.int32)
 find_in_leaf_ads = _groups("i64_i64", np.int64, np.int64)
 # Takes ids, count, stride, begin, end, threads.
 find_in_ids = _check("grace_check_ids", array_in(np.int32), c_int64, c_int64, c_int64, c_int64)
+# Takes ids, count, threads.
+find_in_ascending_ids = _check("grace_check_ascending", array_in(np.int64), c_int64)
 # Takes table, rows, words, bits, threads.
 find_in_padding = _check("grace_check_padding", array_in(np.uint64, 2), c_int64, c_int64, c_int64)
 # Takes table, star, rows, bloom_bits, bloom_hashes, star_hash, threads.
@@ -108,6 +111,8 @@ def check_structure(snapshot: Snapshot, threads: int) -> None:
     _check_rules(snapshot, threads)
     for target_set, values in zip(snapshot.schema.sets, snapshot.set_values, strict=True):
         _check_values(target_set.name, values, threads)
+    for entities in snapshot.entities:
+        _check_entities(entities, snapshot.ads.num_ads, threads)
     if snapshot.matchers is None:
         return
     bitmask = snapshot.matchers.bitmask
@@ -244,6 +249,29 @@ def _check_values(name: str, values: InternedValues, threads: int) -> None:
     else:
         fault = f"value {at} is {shown}, not above the one before it"
     raise SnapshotError(f"value_utf8.{name}.npy", fault)
+
+
+def _check_entities(entities: Entities, num_ads: int, threads: int) -> None:
+    name, ids, of_ad, ads = entities.name, entities.ids, entities.of_ad, entities.ads
+    kind, at = find_in_ascending_ids(ids, len(ids), threads)
+    if kind is Kind.OUT_OF_RANGE:
+        fault = f"entity {at} has id {ids[at]}, expected none below 0"
+        raise SnapshotError(f"entity_ids.{name}.npy", fault)
+    if kind is not Kind.NONE:
+        raise SnapshotError(f"entity_ids.{name}.npy", _not_ascending("entity", "id", ids, at))
+    kind, at = find_in_ids(of_ad, num_ads, 1, NO_ENTITY, len(ids), threads)
+    if kind is not Kind.NONE:
+        fault = f"ad {at} has entity {of_ad[at]}, but there are {len(ids)} entities"
+        raise SnapshotError(f"entity_of_ad.{name}.npy", fault)
+    file = f"entity_offsets.{name}.npy"
+    _check_offsets(file, entities.offsets, len(ads), "entity", "ad", True, threads)
+    offsets, last = entities.offsets, num_ads - 1
+    kind, at = find_in_rule_values(offsets, len(ids), ads, len(ads), last, threads)
+    file = f"entity_ads.{name}.npy"
+    if kind is Kind.OUT_OF_RANGE:
+        raise SnapshotError(file, f"entry {at} names ad {ads[at]}, but there are {num_ads} ads")
+    if kind is not Kind.NONE:
+        raise SnapshotError(file, _not_ascending("entry", "ad", ads, at))
 
 
 def _check_partitions(file: str, snapshot: Snapshot, rows: NodeMatchers, threads: int) -> None:

@@ -1,8 +1,8 @@
-"""The targeting schema: which attributes and sets exist, and which bits they have.
+"""The targeting schema: which attributes, sets and entities exist, and which bits they have.
 
 It is written in YAML, stored inside every snapshot, and is the only source of these facts. An
 *attribute* has few values, each one bit of a packed bitmask. A *set* has many, tested by Bloom rows
-while decoding and exactly afterwards.
+while decoding and exactly afterwards. An *entity*, such as a campaign, is what ads belong to.
 """
 
 import re
@@ -21,6 +21,10 @@ RESERVED_VALUE = "*"
 
 EXCLUDE_SUFFIX = "_exclude"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+AD_LEVEL = "ad"
+"""Stands next to the entities' names where single ads are meant, so that no entity has it."""
+
+MAX_ENTITIES = 8
 _ADS_COLUMNS = frozenset({"ad_id", "sid", "ad_weight"})
 _MAX_VALUES = 4096
 _MAX_BLOOM_BITS = 1 << 16
@@ -108,6 +112,7 @@ class _TargetingSection:
     attributes: dict[str, _AttributeSection] = field(default_factory=dict)
     sets: dict[str, _SetSection] = field(default_factory=dict)
     hash_seed: int = 0
+    entities: tuple[str, ...] = ()
 
 
 def load_schema(path: Path) -> TargetingSchema:
@@ -115,16 +120,24 @@ def load_schema(path: Path) -> TargetingSchema:
     attributes = (Attribute(name, **asdict(each)) for name, each in section.attributes.items())
     sets = (TargetSet(name, **asdict(each)) for name, each in section.sets.items())
     try:
-        return TargetingSchema(tuple(attributes), tuple(sets), section.hash_seed)
+        return TargetingSchema(tuple(attributes), tuple(sets), section.hash_seed, section.entities)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
 def _check(schema: TargetingSchema) -> None:
     seen: set[str] = set()
-    for name in schema.names:
+    for name in (*schema.names, *schema.entities):
         _check_name(name, seen)
         seen.add(name)
+    if AD_LEVEL in schema.entities:
+        raise ConfigError(
+            f"entities: {AD_LEVEL!r} stands for single ads; choose another name for the column"
+        )
+    if len(schema.entities) > MAX_ENTITIES:
+        raise ConfigError(
+            f"entities: {len(schema.entities)} names, at most {MAX_ENTITIES}; leave some out"
+        )
     for attribute in schema.attributes:
         _check_attribute(attribute)
     for target_set in schema.sets:
@@ -145,7 +158,10 @@ def _check_name(name: str, seen: set[str]) -> None:
             f"({', '.join(sorted(_ADS_COLUMNS))}, <name>{EXCLUDE_SUFFIX}); choose another"
         )
     if name in seen:
-        raise ConfigError(f"targeting name {name!r}: declared twice, as attribute or set")
+        raise ConfigError(
+            f"targeting name {name!r}: declared twice; an attribute, a set and an entity "
+            "have different names"
+        )
 
 
 def _check_attribute(attribute: Attribute) -> None:

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "grace/abi.h"
+#include "grace/ranking.h"
 
 namespace grace::exact {
 
@@ -16,12 +17,6 @@ namespace {
 struct BetterLeaf {
   bool operator()(const LeafAds& a, const LeafAds& b) const {
     return a.score != b.score ? a.score > b.score : a.position < b.position;
-  }
-};
-
-struct BetterAd {
-  bool operator()(const Candidate& a, const Candidate& b) const {
-    return a.weight != b.weight ? a.weight > b.weight : a.id < b.id;
   }
 };
 
@@ -114,30 +109,33 @@ int64_t drop_paused(const Request& request, std::vector<Match>& matches) {
   });
 }
 
-int64_t drop_denied(const Ads& ads, const Request& request, IdSet<int64_t>& denied,
-                    std::vector<Match>& matches) {
-  if (request.num_denied == 0) return 0;
-  denied.reset(request.num_denied);
-  for (int64_t i = 0; i < request.num_denied; ++i) denied.insert(request.denied[i]);
+int64_t drop_excluded_ads(const Ads& ads, const Request& request, IdSet<int64_t>& excluded,
+                          std::vector<Match>& matches) {
+  if (request.num_excluded_ads == 0) return 0;
+  excluded.reset(request.num_excluded_ads);
+  for (int64_t i = 0; i < request.num_excluded_ads; ++i) excluded.insert(request.excluded_ads[i]);
   return drop_matches(matches, [&](size_t i) {
     if (i + kAhead < matches.size()) prefetch(ads.ids + matches[i + kAhead].ordinal);
-    return denied.contains(ads.ids[matches[i].ordinal]);
+    return excluded.contains(ads.ids[matches[i].ordinal]);
   });
 }
 
-// Orders the matches of one score by weight and id, from place `begin` on; writes those that fit.
-void write_tied(const Ads& ads, const std::vector<Match>& matches, size_t begin, size_t end,
-                std::vector<Candidate>& tied, Reply& reply) {
-  tied.clear();
-  for (size_t i = begin; i < end; ++i) {
-    const int32_t ordinal = matches[i].ordinal;
-    tied.push_back({ads.ids[ordinal], ads.weight[ordinal], matches[i].position});
+int64_t drop_excluded_entities(const Ads& ads, const Request& request, IdSet<int32_t>& excluded,
+                               std::vector<Match>& matches) {
+  int64_t dropped = 0;
+  for (size_t kind = 0; request.excluded != nullptr && kind < ads.entities.size(); ++kind) {
+    const Places& places = request.excluded[kind];
+    if (places.count == 0) continue;
+    excluded.reset(places.count);
+    for (int64_t i = 0; i < places.count; ++i) excluded.insert(places.begin[i]);
+    const int32_t* of_ad = ads.entities[kind].of_ad;
+    dropped += drop_matches(matches, [&](size_t i) {
+      if (i + kAhead < matches.size()) prefetch(of_ad + matches[i + kAhead].ordinal);
+      const int32_t place = of_ad[matches[i].ordinal];
+      return place != kNoEntity && excluded.contains(place);
+    });
   }
-  std::sort(tied.begin(), tied.end(), BetterAd());
-  for (size_t i = begin; i < std::min(end, reply.ad_ids.size()); ++i) {
-    reply.ad_ids[i] = tied[i - begin].id;
-    reply.positions[i] = tied[i - begin].position;
-  }
+  return dropped;
 }
 
 // Matches come by descending score; only those of equal scores need ordering.
@@ -145,22 +143,22 @@ void write_reply(const Ads& ads, const Request& request, Scratch& scratch, Reply
   const std::vector<Match>& matches = scratch.matches;
   const size_t size = std::min(matches.size(), static_cast<size_t>(request.max_ads));
   reply.ad_ids.resize(size);
-  reply.scores.resize(size);
   reply.positions.resize(size);
-  for (size_t begin = 0, end = 1, asked = 0; begin < size; begin = end++) {
-    while (end < matches.size() && matches[end].score == matches[begin].score) ++end;
-    for (; asked < std::min(matches.size(), end + kAhead); ++asked) {
-      prefetch(ads.ids + matches[asked].ordinal);
-      prefetch(ads.weight + matches[asked].ordinal);
-    }
+  TiedMatches ties{ads, ads.weight, matches};
+  for (size_t begin = 0, end = 0; begin < size; begin = end) {
+    end = ties.end_of(begin);
     if (end - begin == 1) {
       reply.ad_ids[begin] = ads.ids[matches[begin].ordinal];
       reply.positions[begin] = matches[begin].position;
-    } else {
-      write_tied(ads, matches, begin, end, scratch.tied, reply);
+      continue;
+    }
+    order_tied(ads, ads.weight, matches, begin, end, scratch.tied);
+    for (size_t i = begin; i < std::min(end, size); ++i) {
+      const Candidate& best = scratch.tied[i - begin];
+      reply.ad_ids[i] = best.id;
+      reply.positions[i] = matches[best.match].position;
     }
   }
-  for (size_t i = 0; i < size; ++i) reply.scores[i] = request.scores[reply.positions[i]];
 }
 
 }  // namespace
@@ -175,9 +173,19 @@ Reply Matcher::match(const Request& request) {
   match_rules(ads_, request, *scratch);
   collect_matches(*scratch, reply.counts);
   reply.counts.paused = drop_paused(request, scratch->matches);
-  reply.counts.denied = drop_denied(ads_, request, scratch->denied, scratch->matches);
+  reply.counts.excluded =
+      drop_excluded_ads(ads_, request, scratch->excluded_ads, scratch->matches) +
+      drop_excluded_entities(ads_, request, scratch->excluded, scratch->matches);
   reply.counts.matched = static_cast<int64_t>(scratch->matches.size());
-  write_reply(ads_, request, *scratch, reply);
+  if (request.at_most == nullptr) {
+    write_reply(ads_, request, *scratch, reply);
+  } else {
+    write_limited_reply(ads_, request, *scratch, reply);
+  }
+  reply.scores.resize(reply.positions.size());
+  for (size_t i = 0; i < reply.scores.size(); ++i) {
+    reply.scores[i] = request.scores[reply.positions[i]];
+  }
   take_back(std::move(scratch));
   return reply;
 }
@@ -200,7 +208,7 @@ namespace {
 
 using Replies = std::vector<Reply>;
 
-constexpr int64_t kFixedCounts = 6;
+constexpr int64_t kFixedCounts = 7;
 
 void require_offsets(const int64_t* offsets, int64_t count, const char* text) {
   require(offsets[0] >= 0, text);
@@ -227,9 +235,36 @@ std::vector<UserSet> user_sets(const Ads& ads, int64_t requests, const uint8_t* 
   return users;
 }
 
+// From request by request and kind by kind to a span for each.
+std::vector<Places> excluded_entities(const Ads& ads, int64_t requests, const int64_t* offsets,
+                                      const int32_t* places) {
+  if (offsets == nullptr) return {};
+  const auto kinds = static_cast<int64_t>(ads.entities.size());
+  require_offsets(offsets, requests * kinds, "exact_match: entity_offsets descend");
+  std::vector<Places> excluded(requests * kinds);
+  for (int64_t i = 0; i < requests * kinds; ++i) {
+    const int32_t* begin = places + offsets[i];
+    const int32_t* end = places + offsets[i + 1];
+    const int64_t count = ads.entities[i % kinds].count;
+    require(std::all_of(begin, end, [&](int32_t place) { return place >= 0 && place < count; }),
+            "exact_match: an excluded entity's place is out of range");
+    excluded[i] = {begin, end - begin};
+  }
+  return excluded;
+}
+
+// The limits of one request, or null if it has none.
+const int64_t* limits_of(const int64_t* at_most, int64_t kinds, int64_t request) {
+  if (at_most == nullptr) return nullptr;
+  const int64_t* limits = at_most + request * kinds;
+  const bool none =
+      std::all_of(limits, limits + kinds, [](int64_t limit) { return limit == kNoLimit; });
+  return none ? nullptr : limits;
+}
+
 void write_counts(const Counts& counts, int64_t* out) {
   for (int64_t count : {counts.leaves, counts.generated, counts.attributes, counts.paused,
-                        counts.denied, counts.matched}) {
+                        counts.excluded, counts.matched, counts.limited}) {
     *out++ = count;
   }
   std::copy(counts.sets.begin(), counts.sets.end(), out);
@@ -259,6 +294,7 @@ GRACE_API int32_t grace_exact_open(int32_t threads, int64_t leaves, const int64_
                                                  rule_bitmask,
                                                  bitmask_table,
                                                  rule_sets,
+                                                 {},
                                                  {}},
                                              threads);
     *handle = reinterpret_cast<uint64_t>(matcher.release());
@@ -277,6 +313,11 @@ GRACE_API int32_t grace_exact_add_set(uint64_t handle, int64_t set_rules, int64_
   });
 }
 
+// Add the entities in the schema's order, before the first match.   of_ad int32 [ads]
+GRACE_API int32_t grace_exact_add_entities(uint64_t handle, int64_t count, const int32_t* of_ad) {
+  return guarded([&] { reinterpret_cast<Matcher*>(handle)->add_entities({count, of_ad}); });
+}
+
 GRACE_API int32_t grace_exact_close(uint64_t handle) {
   return guarded([&] { delete reinterpret_cast<Matcher*>(handle); });
 }
@@ -285,35 +326,44 @@ GRACE_API int32_t grace_exact_close(uint64_t handle) {
 //   bitmask        uint64 [requests, words]
 //   present        uint8 [sets, requests]; value_offsets int64 [sets * requests + 1], set by set
 //   paused         uint64 [ceil(ads / 64)], or null
+//   entity_offsets int64 [requests * kinds + 1], or null: excluded entities by request and kind
+//   at_most        int64 [requests, kinds], or null: a limit or kNoLimit
 //   reply_offsets  int64 [requests + 1]
-//   counts         int64 [requests, 6 + sets]: live leaves, generated, attributes, paused, denied,
-//                  matched, sets
+//   counts         int64 [requests, 7 + sets]: live leaves, generated, attributes, paused,
+//   excluded,
+//                  matched, limited, sets
 //   fault          int64 [2]: the kind and position of a LeafFault. If there is one, there is no
 //                  handle; otherwise the array stays as it was
 GRACE_API int32_t grace_exact_match(uint64_t handle, int64_t requests, const int64_t* leaf_offsets,
                                     const int32_t* leaves, const float* scores,
                                     const uint64_t* bitmask, const uint8_t* present,
                                     const int64_t* value_offsets, const int32_t* value_ids,
-                                    const uint64_t* paused, const int64_t* deny_offsets,
-                                    const int64_t* deny, const int64_t* max_ads,
-                                    int64_t* reply_offsets, int64_t* counts, int64_t* fault,
-                                    uint64_t* replies_handle) {
+                                    const uint64_t* paused, const int64_t* ad_offsets,
+                                    const int64_t* excluded_ads, const int64_t* entity_offsets,
+                                    const int32_t* entity_places, const int64_t* at_most,
+                                    const int64_t* max_ads, int64_t* reply_offsets, int64_t* counts,
+                                    int64_t* fault, uint64_t* replies_handle) {
   return guarded([&] {
     Matcher& matcher = *reinterpret_cast<Matcher*>(handle);
     const Ads& ads = matcher.ads();
     const auto num_sets = static_cast<int64_t>(ads.sets.size());
     require_offsets(leaf_offsets, requests, "exact_match: leaf_offsets descend");
-    require_offsets(deny_offsets, requests, "exact_match: deny_offsets descend");
+    require_offsets(ad_offsets, requests, "exact_match: ad_offsets descend");
+    const auto kinds = static_cast<int64_t>(ads.entities.size());
+    const std::vector<Places> excluded =
+        excluded_entities(ads, requests, entity_offsets, entity_places);
     const std::vector<UserSet> users = user_sets(ads, requests, present, value_offsets, value_ids);
     auto replies = std::make_unique<Replies>(requests);
     const auto match_one = [&](int64_t b) {
       const int64_t first = leaf_offsets[b];
       require(max_ads[b] >= 0, "exact_match: max_ads is negative");
       try {
-        (*replies)[b] = matcher.match({leaves + first, scores + first, leaf_offsets[b + 1] - first,
-                                       bitmask + b * ads.words, users.data() + b * num_sets, paused,
-                                       deny + deny_offsets[b],
-                                       deny_offsets[b + 1] - deny_offsets[b], max_ads[b]});
+        (*replies)[b] =
+            matcher.match({leaves + first, scores + first, leaf_offsets[b + 1] - first,
+                           bitmask + b * ads.words, users.data() + b * num_sets, paused,
+                           excluded_ads + ad_offsets[b], ad_offsets[b + 1] - ad_offsets[b],
+                           excluded.empty() ? nullptr : excluded.data() + b * kinds,
+                           limits_of(at_most, kinds, b), max_ads[b]});
       } catch (LeafFault& found) {
         found.position += first;
         throw;

@@ -1,6 +1,7 @@
 // Matched ads to the bytes of grace.v1.RetrieveResponse: small fields in the order of their
 // numbers, the long ones after them.
 #include <cstring>
+#include <iterator>
 #include <string_view>
 #include <vector>
 
@@ -119,14 +120,16 @@ void write_reply(Writer& out, const Reply& reply, std::string_view request_id,
                  std::string_view served_by, std::string_view ignored, bool degraded,
                  std::string_view profile, const uint32_t* timings) {
   const auto returned = static_cast<int64_t>(reply.ad_ids.size());
-  const int64_t counts[] = {reply.counts.leaves, reply.counts.generated, reply.counts.matched,
-                            returned};
+  const int64_t counts[] = {
+      reply.counts.leaves, reply.counts.generated, reply.counts.matched, returned,
+      reply.counts.paused, reply.counts.excluded,  reply.counts.limited,
+  };
   out.text(1, request_id);
-  write_numbers(out, 5, counts, 4);
+  write_numbers(out, 5, counts, static_cast<int>(std::size(counts)));
   out.bytes(served_by.data(), static_cast<int64_t>(served_by.size()));
   write_numbers(out, 8, timings, kTimings);
   out.bytes(ignored.data(), static_cast<int64_t>(ignored.size()));
-  out.number(10, returned < reply.counts.matched ? 1 : 0);
+  out.number(10, returned + reply.counts.limited < reply.counts.matched ? 1 : 0);
   out.number(11, degraded ? 1 : 0);
   out.text(12, profile);
   out.packed(2, reply.ad_ids.data(), returned * int64_t{sizeof(int64_t)});

@@ -140,6 +140,20 @@ GRACE_API int32_t grace_check_ids(const int32_t* ids, int64_t count, int64_t str
   });
 }
 
+// The ids are strictly ascending, and none is negative.
+GRACE_API int32_t grace_check_ascending(const int64_t* ids, int64_t count, int32_t threads,
+                                        int64_t* fault) {
+  return guarded([&] {
+    first_fault(count, threads, fault, [&](Range range) -> Fault {
+      for (int64_t i = range.begin; i < range.end; ++i) {
+        if (ids[i] < 0) return {kOutOfRange, i};
+        if (i > 0 && ids[i] <= ids[i - 1]) return {kNotAscending, i};
+      }
+      return {};
+    });
+  });
+}
+
 // The bits from `bits` to the end of each row are zero.
 GRACE_API int32_t grace_check_padding(const uint64_t* table, int64_t rows, int64_t words,
                                       int64_t bits, int32_t threads, int64_t* fault) {

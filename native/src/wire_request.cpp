@@ -35,6 +35,31 @@ struct RequestHead {
   int64_t exclude_ads = 0;  // the number of ids
 };
 
+struct ExcludeEntry {
+  std::string_view name;
+  Reader entry;
+  size_t parent = 0;
+  int64_t ids = 0;
+};
+
+struct AtMostEntry {
+  std::string_view name;
+  uint32_t most = 0;
+  size_t parent = 0;
+};
+
+// What a request says of entities: whose ads to exclude, and how many ads of one to return.
+struct EntityFields {
+  LastOfEachName<ExcludeEntry> exclude;
+  LastOfEachName<AtMostEntry> at_most;
+
+  int64_t excluded_ids() const {
+    int64_t ids = 0;
+    for (const ExcludeEntry& entry : exclude.entries()) ids += entry.ids;
+    return ids;
+  }
+};
+
 constexpr int kKinds = 4;  // dense, categorical, bags, sequences: the fields of Features, from 1
 
 // The facts that limits need about an entry of one of the request's maps.
@@ -59,6 +84,31 @@ bool count_integers(Reader& message, uint32_t tag, uint32_t field, int64_t& coun
   return take_integers(message, tag, field, [&](uint64_t) { ++count; });
 }
 
+ExcludeEntry read_exclude(Reader entry) {
+  ExcludeEntry read;
+  read.entry = entry;
+  const auto count = [&](Reader& ids, uint32_t tag) {
+    return count_integers(ids, tag, 1, read.ids);
+  };
+  read_entry(entry, read.name, [&](Reader part) { every_field(part, count); });
+  return read;
+}
+
+AtMostEntry read_at_most(Reader entry) {
+  AtMostEntry read;
+  every_field(entry, [&](Reader& fields, uint32_t tag) {
+    if (tag == tag_of(1, kBytes)) {
+      read.name = fields.utf8();
+    } else if (tag == tag_of(2, kVarint)) {
+      read.most = static_cast<uint32_t>(fields.varint());
+    } else {
+      return false;
+    }
+    return true;
+  });
+  return read;
+}
+
 class RequestReader {
  public:
   explicit RequestReader(const Limits& limits) : limits_(limits) {}
@@ -74,8 +124,8 @@ class RequestReader {
     }
   }
 
-  // Throws the first Fault in this order: texts, exclude_ads, user, features, max_ads. Maps are
-  // checked in the order of their names.
+  // Throws the first Fault in this order: texts, exclude_ads, exclude, at_most, user, features,
+  // max_ads. Maps are checked in the order of their names.
   void check(const RequestHead& head) {
     for (size_t i = 0; i < std::size(kTexts); ++i) {
       const int64_t size = size_of(head.texts[i]);
@@ -87,12 +137,15 @@ class RequestReader {
     if (head.exclude_ads > limits_.exclude_ads) {
       throw Fault{Wrong::kExcludedAds, Field::kExcludeAds, head.exclude_ads, limits_.exclude_ads};
     }
+    check_entities(head.exclude_ads);
     check_user();
     check_features();
     if (head.max_ads > limits_.max_ads) {
       throw Fault{Wrong::kMaxAds, Field::kMaxAds, head.max_ads, limits_.max_ads};
     }
   }
+
+  const EntityFields& entities() const { return entities_; }
 
  private:
   bool read_field(Reader& message, uint32_t tag, RequestHead& head) {
@@ -117,6 +170,16 @@ class RequestReader {
         return true;
       case tag_of(kIncludeSids, kVarint):
         head.include_sids = message.varint() != 0;
+        return true;
+      case tag_of(kExcludeEntry, kBytes):
+        within_ = Field::kExclude;
+        entities_.exclude.put(read_exclude(message.bytes()));
+        within_ = Field::kWholeMessage;
+        return true;
+      case tag_of(kAtMostEntry, kBytes):
+        within_ = Field::kAtMost;
+        entities_.at_most.put(read_at_most(message.bytes()));
+        within_ = Field::kWholeMessage;
         return true;
       default:
         return count_integers(message, tag, kExcludeAds, head.exclude_ads);
@@ -194,9 +257,28 @@ class RequestReader {
     }
   }
 
+  void check_names(Field map, size_t size) const {
+    const auto names = static_cast<int64_t>(size);
+    if (names > limits_.names) throw Fault{Wrong::kNames, map, names, limits_.names};
+  }
+
+  void check_entities(int64_t exclude_ads) {
+    check_names(Field::kExclude, entities_.exclude.size());
+    for (const ExcludeEntry& entry : entities_.exclude.sorted()) {
+      check_name(Field::kExclude, entry.name);
+    }
+    const int64_t ids = exclude_ads + entities_.excluded_ids();
+    if (ids > limits_.exclude_ads) {
+      throw Fault{Wrong::kExcludedIds, Field::kExclude, ids, limits_.exclude_ads};
+    }
+    check_names(Field::kAtMost, entities_.at_most.size());
+    for (const AtMostEntry& entry : entities_.at_most.sorted()) {
+      check_name(Field::kAtMost, entry.name);
+    }
+  }
+
   void check_user() {
-    const auto names = static_cast<int64_t>(user_.size());
-    if (names > limits_.names) throw Fault{Wrong::kNames, Field::kUser, names, limits_.names};
+    check_names(Field::kUser, user_.size());
     int64_t together = 0;
     for (const Entry& entry : user_.sorted()) {
       check_name(Field::kUser, entry.name);
@@ -219,19 +301,14 @@ class RequestReader {
 
   void check_features() {
     size_t names = 0;
-    const auto check_names = [&] {
-      if (static_cast<int64_t>(names) > limits_.names) {
-        throw Fault{Wrong::kNames, Field::kFeatures, static_cast<int64_t>(names), limits_.names};
-      }
-    };
     for (const auto& inputs : inputs_) names += inputs.size();
-    check_names();
+    check_names(Field::kFeatures, names);
     std::vector<bool> counts(inputs_read_);  // which sequences are the last of their name
     for (const Entry& sequence : inputs_[3].entries()) counts[sequence.number] = true;
     const auto counting = [&](const Entry& side) { return counts[side.parent]; };
     const std::vector<Entry>& sides = sides_.entries();
     names += static_cast<size_t>(std::count_if(sides.begin(), sides.end(), counting));
-    check_names();
+    check_names(Field::kFeatures, names);
     sides_.sorted();
     for (int kind = 0; kind < kKinds; ++kind) {
       for (const Entry& input : inputs_[kind].sorted()) {
@@ -271,6 +348,7 @@ class RequestReader {
   }
 
   const Limits& limits_;
+  EntityFields entities_;
   Field within_ = Field::kWholeMessage;  // the part that is being read
   LastOfEachName<Entry> user_;
   LastOfEachName<Entry> inputs_[kKinds];
@@ -278,18 +356,35 @@ class RequestReader {
   size_t inputs_read_ = 0;
 };
 
+// Reads the entities of a request that was checked.
+EntityFields read_entities(Reader message) {
+  EntityFields read;
+  each_field(message, [&](Reader& fields, uint32_t tag) {
+    if (tag == tag_of(kExcludeEntry, kBytes)) {
+      read.exclude.put(read_exclude(fields.bytes()));
+    } else if (tag == tag_of(kAtMostEntry, kBytes)) {
+      read.at_most.put(read_at_most(fields.bytes()));
+    } else {
+      return false;
+    }
+    return true;
+  });
+  return read;
+}
+
 }  // namespace
 
-// Checks a request's bytes and reads all of it but the user and the features.
+// Checks a request's bytes and reads all of it but the user, the features and lists of ids.
 //   limits  int64 [9]    those of Limits
-//   head    int64 [13]   begin and size of request_id, model, sid_space, profile and priority;
-//                        max_ads, include_sids, the number of exclude_ads; not written if the
-//                        bytes are malformed
+//   head    int64 [16]   begin and size of request_id, model, sid_space, profile and priority;
+//                        max_ads, include_sids, the number of exclude_ads; the numbers of names in
+//                        exclude, of their ids, and of names in at_most
 //   fault   int64 [9]    as write_fault writes it
 GRACE_API int32_t grace_request_read(const char* message, int64_t size, const int64_t* limits,
                                      int64_t* head, int64_t* fault) {
   return guarded([&] {
     RequestHead read;
+    int64_t entities[3] = {0, 0, 0};
     Fault found{Wrong::kNothing};
     const Limits most{limits[0], limits[1], limits[2], limits[3], limits[4],
                       limits[5], limits[6], limits[7], limits[8]};
@@ -297,6 +392,9 @@ GRACE_API int32_t grace_request_read(const char* message, int64_t size, const in
       RequestReader reader(most);
       reader.read(Reader(message, size), read);
       reader.check(read);
+      entities[0] = static_cast<int64_t>(reader.entities().exclude.size());
+      entities[1] = reader.entities().excluded_ids();
+      entities[2] = static_cast<int64_t>(reader.entities().at_most.size());
     } catch (const Fault& fault_found) {
       found = fault_found;
     } catch (const Malformed&) {
@@ -311,6 +409,7 @@ GRACE_API int32_t grace_request_read(const char* message, int64_t size, const in
     *head++ = read.max_ads;
     *head++ = read.include_sids ? 1 : 0;
     *head++ = read.exclude_ads;
+    for (const int64_t count : entities) *head++ = count;
   });
 }
 
@@ -326,6 +425,37 @@ GRACE_API int32_t grace_request_excluded(const char* message, int64_t size, int6
     each_field(Reader(message, size), [&](Reader& fields, uint32_t tag) {
       return take_integers(fields, tag, kExcludeAds, take);
     });
+  });
+}
+
+// The entities of a request that was read, by name: as many as its head says.
+//   exclude  int64 [names, 3]   begin and size of the name; the number of its ids
+//   ids      int64 [ids]        of one name after the other
+//   at_most  int64 [names, 3]   begin and size of the name; its limit
+GRACE_API int32_t grace_request_entities(const char* message, int64_t size, int64_t exclude_names,
+                                         int64_t ids_of_all, int64_t at_most_names,
+                                         int64_t* exclude, int64_t* ids, int64_t* at_most) {
+  return guarded([&] {
+    EntityFields read = read_entities(Reader(message, size));
+    require(static_cast<int64_t>(read.exclude.size()) == exclude_names &&
+                read.excluded_ids() == ids_of_all &&
+                static_cast<int64_t>(read.at_most.size()) == at_most_names,
+            "request_entities: other numbers than the request's head says");
+    const auto write = [&](int64_t*& out, std::string_view name, int64_t number) {
+      *out++ = name.empty() ? 0 : name.data() - message;
+      *out++ = size_of(name);
+      *out++ = number;
+    };
+    for (const ExcludeEntry& entry : read.exclude.sorted()) {
+      write(exclude, entry.name, entry.ids);
+      const auto take = [&](uint64_t id) { *ids++ = static_cast<int64_t>(id); };
+      std::string_view name;
+      read_entry(entry.entry, name, [&](Reader part) {
+        every_field(part,
+                    [&](Reader& list, uint32_t tag) { return take_integers(list, tag, 1, take); });
+      });
+    }
+    for (const AtMostEntry& entry : read.at_most.sorted()) write(at_most, entry.name, entry.most);
   });
 }
 

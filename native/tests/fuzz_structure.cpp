@@ -20,6 +20,7 @@ int32_t grace_check_groups_i64_i32(const int64_t*, int64_t, const int32_t*, int6
 int32_t grace_check_groups_i64_i64(const int64_t*, int64_t, const int64_t*, int64_t, int64_t,
                                    int32_t, int64_t*);
 int32_t grace_check_ids(const int32_t*, int64_t, int64_t, int64_t, int64_t, int32_t, int64_t*);
+int32_t grace_check_ascending(const int64_t*, int64_t, int32_t, int64_t*);
 int32_t grace_check_padding(const uint64_t*, int64_t, int64_t, int64_t, int32_t, int64_t*);
 int32_t grace_check_stars(const uint64_t*, const uint8_t*, int64_t, int64_t, int64_t, uint64_t,
                           int32_t, int64_t*);
@@ -141,6 +142,20 @@ void fuzz_ids(Random& random, int64_t longest) {
   });
 }
 
+void fuzz_ascending(Random& random, int64_t longest) {
+  std::vector<int64_t> ids(below(random, longest));
+  int64_t id = below(random, 3) - 1;
+  for (int64_t& each : ids) each = id += 1 + below(random, 3);
+  ids = mutated(random, ids);
+  const auto unlike = [](int64_t one, int64_t next) { return one >= next; };
+  const bool right = (ids.empty() || ids.front() >= 0) &&
+                     std::adjacent_find(ids.begin(), ids.end(), unlike) == ids.end();
+  const auto count = static_cast<int64_t>(ids.size());
+  expect(random, right, count, [&](int32_t threads, int64_t* fault) {
+    return grace_check_ascending(ids.data(), count, threads, fault);
+  });
+}
+
 void fuzz_tables(Random& random) {
   const int64_t rows = below(random, 30), words = int64_t{1} << below(random, 4);
   const int64_t hashes = 1 + below(random, 4);
@@ -253,6 +268,7 @@ int main(int argc, char** argv) {
     fuzz_groups<int64_t, int32_t>(random, longest, grace_check_groups_i64_i32);
     fuzz_groups<int64_t, int64_t>(random, longest, grace_check_groups_i64_i64);
     fuzz_ids(random, longest);
+    fuzz_ascending(random, longest);
     fuzz_tables(random);
     fuzz_lookup(random, longest);
     fuzz_weights(random, longest);

@@ -102,7 +102,8 @@ class Metrics:
         self._degraded.inc(sum(answer.request.degraded for answer in answered.answers))
         schema = answered.input.batch.pair.snapshot.schema
         self._filtered["attributes"].inc(int(counts.attributes.sum()))
-        self._filtered["denied"].inc(int(counts.denied.sum()))
+        self._filtered["excluded"].inc(int(counts.excluded.sum()))
+        self._filtered["limited"].inc(int(counts.limited.sum()))
         for target_set, count in zip(schema.sets, counts.sets.sum(axis=0).tolist(), strict=True):
             self._filter.labels(f"set:{target_set.name}").inc(count)
         passed = counts.generated - counts.attributes - counts.sets.sum(axis=1)
@@ -153,7 +154,8 @@ class Metrics:
         self._returned = counter("grace_ads_returned", "Ads in replies.")
         self._filter = counter(
             "grace_ads_filtered",
-            "Generated ads filtered out, by the first test that they failed.",
+            "Generated ads filtered out, by the first test that they failed, and matched ads over "
+            "at_most.",
             ["by"],
         )
         self._loads = counter("grace_snapshot_load", "Snapshots loaded, by result.", ["result"])
@@ -174,7 +176,7 @@ class Metrics:
             self._failures.labels(reason)
         for result in ("ok", "failed"):
             self._loads.labels(result)
-        names = ("attributes", "denied")
+        names = ("attributes", "excluded", "limited")
         self._filtered = {name: self._filter.labels(name) for name in names}
 
     def _make_histograms(self) -> None:

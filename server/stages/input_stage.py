@@ -36,10 +36,7 @@ def prepare_inputs(batch: RequestBatch) -> InputBatch:
         batch=batch,
         requests=tuple(requests),
         failures=tuple(failures),
-        ignored=tuple(
-            tuple(sorted({*of_user, *of_features})) if of_user or of_features else ()
-            for of_user, of_features in zip(rows.ignored, features.ignored, strict=False)
-        ),
+        ignored=_ignored(requests, rows, features, pair.snapshot.schema.entities),
         user_rows=rows,
         users=users,
         inputs=inputs,
@@ -55,6 +52,21 @@ def _read(
     users = batch.pair.users.read(messages, batch.bucket)
     found = zip(features.faults, users.faults, strict=True)
     return users.rows, features, [refusal_of(one or other) for one, other in found]
+
+
+def _ignored(
+    requests: Sequence[PendingRequest],
+    rows: UserRows,
+    features: ReadFeatures,
+    entities: tuple[str, ...],
+) -> tuple[tuple[str, ...], ...]:
+    """The names of each request that neither the schema nor the model knows, sorted."""
+    # Rows of padding, which have no request, come last.
+    of_requests = zip(requests, rows.ignored, features.ignored, strict=False)
+    return tuple(
+        tuple(sorted({*of_user, *of_features, *request.retrieval.unknown_entities(entities)}))
+        for request, of_user, of_features in of_requests
+    )
 
 
 def _without_faults(

@@ -1,9 +1,10 @@
 """The last stage: generated leaves to ads, exactly matched, and to the bytes of each reply."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields
 from time import perf_counter
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,8 @@ from grace.server.messages import (
 from grace.server.stages.replies import Leaves, ReplyHeads, write_replies
 
 _MAX_UINT32 = 2**32 - 1
-_NONE_DENIED = np.empty(0, np.int64)
+_NO_ADS = np.empty(0, np.int64)
+_Value = TypeVar("_Value")
 
 
 def answer_requests(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:
@@ -65,14 +67,24 @@ def _held(batch: InputBatch, leaves: Leaves) -> AbstractContextManager[HeldAds]:
     retrievals = [request.retrieval for request in batch.requests]
     rows, width = leaves.leaves.shape
     padding = rows - len(retrievals)
+    entities = batch.batch.pair.snapshot.schema.entities
     return batch.batch.pair.matcher.held(
         batch.user_rows,
         np.arange(rows + 1, dtype=np.int64) * width,
         leaves.leaves.reshape(-1),
         leaves.scores.reshape(-1),
         [*(retrieval.max_ads for retrieval in retrievals), *[0] * padding],
-        deny=[*(retrieval.exclude_ads for retrieval in retrievals), *[_NONE_DENIED] * padding],
+        exclude_ads=[*(each.exclude_ads for each in retrievals), *[_NO_ADS] * padding],
+        exclude=[*(_known(each.exclude, entities) for each in retrievals), *[{}] * padding],
+        at_most=[*(_known(each.at_most, entities) for each in retrievals), *[{}] * padding],
     )
+
+
+def _known(values: Mapping[str, _Value], entities: Sequence[str]) -> Mapping[str, _Value]:
+    """Return the values of the schema's entities; the input stage lists the other names."""
+    if not values:
+        return values
+    return {name: value for name, value in values.items() if name in entities}
 
 
 def _timings(

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from grace.configs.errors import RequestError
 from grace.configs.generation import GenerationConfig
@@ -22,8 +23,9 @@ PRIORITIES: Mapping[str, Priority] = {"": "NORMAL", "NORMAL": "NORMAL", "LOW": "
 SHOWN_CHARACTERS = 64
 _TEXTS = 5  # request_id, model, sid_space, profile, priority: where each begins, and its size
 _NO_ADS = np.empty(0, np.int64)
+_NOTHING: dict[str, Any] = {}
 
-_Head = c_int64 * (2 * _TEXTS + 3)
+_Head = c_int64 * (2 * _TEXTS + 6)
 _Fault = c_int64 * FAULT_NUMBERS
 
 # Some microseconds on the event loop: giving the lock away and waiting for it would take longer.
@@ -35,6 +37,12 @@ _read = declare(
 _read_excluded = declare(
     "grace_request_excluded",
     *(c_char_p, c_int64, c_int64, array_out(np.int64)),
+    library=load_library_with_lock,
+)
+_read_entities = declare(
+    "grace_request_entities",
+    *(c_char_p, c_int64, c_int64, c_int64, c_int64),
+    *(array_out(np.int64, 2), array_out(np.int64), array_out(np.int64, 2)),
     library=load_library_with_lock,
 )
 
@@ -54,11 +62,12 @@ def read_request(message: bytes, limits: LimitsConfig, generation: GenerationCon
     if refusal is not None:
         raise refusal
     request_id, model, sid_space, profile, priority = _texts(message, head)
-    max_ads, include_sids, excluded = head[2 * _TEXTS :]
+    max_ads, include_sids, excluded, *entities = head[2 * _TEXTS :]
     exclude_ads = _NO_ADS
     if excluded:
         exclude_ads = np.empty(excluded, np.int64)
         _read_excluded(message, len(message), excluded, exclude_ads)
+    exclude, at_most = _entities(message, *entities) if any(entities) else (_NOTHING, _NOTHING)
     return Retrieval(
         message=message,
         request_id=request_id,
@@ -68,6 +77,8 @@ def read_request(message: bytes, limits: LimitsConfig, generation: GenerationCon
         profile=_profile(profile, generation),
         priority=_priority(priority),
         exclude_ads=exclude_ads,
+        exclude=exclude,
+        at_most=at_most,
         include_sids=bool(include_sids),
     )
 
@@ -91,6 +102,23 @@ def _texts(message: bytes, head: Any) -> list[str]:
         message[head[i] : head[i] + head[i + 1]].decode() if head[i + 1] else ""
         for i in range(0, 2 * _TEXTS, 2)
     ]
+
+
+def _entities(
+    message: bytes, excluded_names: int, excluded_ids: int, limited_names: int
+) -> tuple[dict[str, npt.NDArray[np.int64]], dict[str, int]]:
+    """Return `exclude` and `at_most` by name."""
+    excluded = np.empty((excluded_names, 3), np.int64)
+    ids = np.empty(excluded_ids, np.int64)
+    limited = np.empty((limited_names, 3), np.int64)
+    sizes = (excluded_names, excluded_ids, limited_names)
+    _read_entities(message, len(message), *sizes, excluded, ids, limited)
+    exclude, end = {}, 0
+    for begin, size, count in excluded.tolist():
+        exclude[message[begin : begin + size].decode()] = ids[end : end + count]
+        end += count
+    at_most = {message[at : at + size].decode(): most for at, size, most in limited.tolist()}
+    return exclude, at_most
 
 
 @lru_cache(maxsize=16)

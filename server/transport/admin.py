@@ -133,6 +133,7 @@ def _snapshot_status(pair: ServingPair) -> SnapshotStatus:
         ads=snapshot.ads.num_ads,
         attributes=[attribute.name for attribute in schema.attributes],
         sets=[target_set.name for target_set in schema.sets],
+        entities=schema.entities,
     )
 
 

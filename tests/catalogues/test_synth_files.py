@@ -14,6 +14,7 @@ from grace.catalogues.folder import ADS_FILE, LOG_FILE, REQUESTS_FILE, TARGETING
 from grace.catalogues.synth import Catalogue, Written, make_requests, preset_spec, write_folder
 from grace.catalogues.synth.files import write_ads
 from grace.catalogues.synth.log_file import make_log
+from grace.catalogues.synth.rules import OPEN_CAMPAIGN
 from grace.catalogues.synth.schema import ACTIONS, MAX_REQUEST_VALUES, SCHEMA
 from grace.catalogues.synth.users import DEVICE_MODELS
 from grace.configs.errors import InputError
@@ -39,6 +40,8 @@ def test_the_ads_file_has_the_builder_s_schema(folder: Folder) -> None:
         ("ad_weight", pa.float32()),
         ("title", pa.string()),
         *((column, strings) for name in names for column in (name, f"{name}_exclude")),
+        ("campaign", pa.int64()),
+        ("advertiser", pa.int64()),
     ]
     schema = pq.read_schema(folder[0] / ADS_FILE)
     assert schema.equals(pa.schema(expected))
@@ -57,11 +60,21 @@ def test_the_rows_are_the_catalogue_by_ascending_id(folder: Folder, tiny: Catalo
         ad = ad_of[row["ad_id"]]
         assert row["sid"] == tiny.tree.sids[ad_sids[ad]].tolist()
         assert row["ad_weight"] == tiny.ad_weights[ad]
-        rule = {
-            name: row[name] for name in row if name not in ("ad_id", "sid", "ad_weight", "title")
-        }
+        others = ("ad_id", "sid", "ad_weight", "title", "campaign", "advertiser")
+        rule = {name: row[name] for name in row if name not in others}
         expected = tiny.campaigns.rule(int(tiny.ad_campaigns[ad]))
         assert {name: values for name, values in rule.items() if values is not None} == expected
+        campaign = int(tiny.ad_campaigns[ad])
+        assert row["campaign"] == (None if campaign == OPEN_CAMPAIGN else campaign)
+
+
+def test_an_advertiser_has_the_ads_of_one_brand_and_its_campaigns(folder: Folder) -> None:
+    rows = pq.read_table(folder[0] / ADS_FILE).to_pylist()
+    brands = {(row["advertiser"], row["title"].split()[0]) for row in rows}
+    assert len(brands) == len({advertiser for advertiser, _ in brands}) > 63
+    owners = {(row["campaign"], row["advertiser"]) for row in rows if row["campaign"] is not None}
+    assert len(owners) == len({campaign for campaign, _ in owners})
+    assert len(owners) > len(brands)
 
 
 def test_row_groups_of_any_size_hold_the_same_rows(

@@ -33,6 +33,7 @@ def test_a_build_publishes_and_says_what_it_made(catalogue: Path, tmp_path: Path
     assert "version 1 (published)" in out
     assert "333 SIDs" in out
     assert "targeting.yaml does not name: title" in out
+    assert "without" not in out
     assert (tmp_path / "root" / "CURRENT").read_text() == "00000000000000000001\n"
 
 
@@ -52,13 +53,33 @@ def test_inspect_prints_the_index_summary_and_json(catalogue: Path, tmp_path: Pa
     assert build(catalogue, root)[0] == 0
     shown = invoke_grace("inspect", root)
     assert shown.exit_code == 0
-    for text in ("333 SIDs", "p50/p90/p99/max", "mean fill", "row ids", "kB", "location", "p3"):
+    for text in (
+        "333 SIDs",
+        "p50/p90/p99/max",
+        "mean fill",
+        "row ids",
+        "kB",
+        "location",
+        "p3",
+        "campaign:",
+    ):
         assert text in shown.stdout
     assert "empty partitions" not in shown.stdout
     summary = json.loads(invoke_grace("inspect", root, "--json").stdout)
     assert summary["sids"] == 333
     assert [level["position"] for level in summary["levels"]] == [0, 1, 2, 3]
+    assert [each["name"] for each in summary["entities"]] == ["campaign", "advertiser"]
     assert {m["kind"] for m in summary["matchers"]} == {"bitmask", "location", "audience"}
+
+
+def test_a_build_without_an_entity_says_so(catalogue: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    code, out, _ = build(catalogue, root, "--without", "campaign")
+    assert code == 0
+    assert "without the entities campaign: no ad belongs to one\n" in out
+    assert "targeting.yaml does not name: title\n" in out
+    summary = json.loads(invoke_grace("inspect", root, "--json").stdout)
+    assert [each["distinct"] > 0 for each in summary["entities"]] == [False, True]
 
 
 def test_inspect_reads_another_version_by_number_or_folder(catalogue: Path, tmp_path: Path) -> None:

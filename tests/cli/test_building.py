@@ -193,12 +193,16 @@ def test_the_sizing_table_adds_up_to_the_bytes_of_a_snapshot(
     build(catalogue / "ads.parquet", tmp_path)
     snapshot = load_snapshot(tmp_path)
     assert snapshot.matchers is not None
+    kinds = snapshot.entities
     nodes, leaves = sum(snapshot.trie.level_counts), snapshot.trie.num_leaves
     rules, sets = snapshot.rules, snapshot.schema.sets
     blooms, words = snapshot.matchers.blooms, 8 * snapshot.schema.words
     values = [text for interned in snapshot.set_values for text in interned.strings]
     expected = {
         "ad": 20 * snapshot.ads.num_ads,
+        "ad, and kind of entity": 4 * snapshot.ads.num_ads * len(kinds),
+        "ad with an entity, and kind": sum(4 * len(kind.ads) for kind in kinds),
+        "entity": sum(16 * len(kind) for kind in kinds),
         "SID": 8 * leaves,
         "inner node": 4 * (nodes - leaves),
         "node but the root": 6 * (nodes - 1),
@@ -220,6 +224,6 @@ def test_the_sizing_table_adds_up_to_the_bytes_of_a_snapshot(
     }
     shown = re.findall(r"^\| ([\w ,]+) \| (\d+)( [WB][ +\d]*)? \| `", document, re.MULTILINE)
     assert [per for per, *_ in shown] == list(expected)
-    ends = 8 * (1 + 2 * len(sets) + len(sets)) + 4  # the last of each array of offsets
+    ends = 8 * (1 + 2 * len(sets) + len(sets) + len(kinds)) + 4  # the last of each array of offsets
     arrays = [np.load(file) for file in (tmp_path / f"{1:020d}").glob("*.npy")]
     assert sum(array.nbytes for array in arrays) == sum(expected.values()) + ends

@@ -1,7 +1,9 @@
 """Exact matching against the oracle on raw sets."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -15,11 +17,15 @@ from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from grace.index.trie import NO_NODE
 from grace.index.users.user_rows import UserEncoder, UserRows
-from support.oracle import RawAd, first_failure
+from support.oracle import RawAd, first_failure, is_excluded, within_limits
 from support.plain_builder import plain_snapshot
-from support.strategies import Case, cases, random_case, random_schema
+from support.strategies import ENTITY_IDS, Case, cases, random_case, random_schema
 
 PLENTY = 1 << 40
+
+Value = TypeVar("Value")
+Returned = tuple[int, float, int]
+"""An ad's id, its score and the position of its leaf."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,9 @@ class Ask:
     scores: list[list[float]]
     max_ads: list[int]
     paused: list[int] | None
-    deny: list[list[int]] | None
+    exclude_ads: list[list[int]] | None
+    exclude: list[dict[str, list[int]]] | None = None
+    at_most: list[dict[str, int]] | None = None
 
 
 def random_ask(rng: np.random.Generator, case: Case, num_leaves: int) -> Ask:
@@ -47,8 +55,21 @@ def random_ask(rng: np.random.Generator, case: Case, num_leaves: int) -> Ask:
         scores=[[float(rng.choice(few_scores)) for _ in row] for row in leaves],
         max_ads=[int(rng.choice([0, 1, 7, PLENTY])) for _ in users],
         paused=_sample(rng, [*ids, 10**15]) if rng.random() < 0.5 else None,
-        deny=[_sample(rng, [*ids, -1, 10**15]) for _ in users] if rng.random() < 0.5 else None,
+        exclude_ads=[_sample(rng, [*ids, -1, 10**15]) for _ in users]
+        if rng.random() < 0.5
+        else None,
+        exclude=[_entities(rng, case, lambda: _sample(rng, [*ENTITY_IDS, -1, 5])) for _ in users]
+        if rng.random() < 0.5
+        else None,
+        at_most=[_entities(rng, case, lambda: int(rng.choice([0, 1, 1, 2, 5]))) for _ in users]
+        if rng.random() < 0.6
+        else None,
     )
+
+
+def _entities(rng: np.random.Generator, case: Case, value: Callable[[], Value]) -> dict[str, Value]:
+    """A value for some of the schema's entities."""
+    return {name: value() for name in case.schema.entities if rng.random() < 0.7}
 
 
 def _sample(rng: np.random.Generator, ids: list[int]) -> list[int]:
@@ -64,39 +85,47 @@ def ask_native(matcher: ExactMatcher, snapshot: Snapshot, users: UserRows, ask: 
         np.array([score for row in ask.scores for score in row], np.float32),
         ask.max_ads,
         paused=None if ask.paused is None else snapshot.ads.bitmap(ask.paused),
-        deny=ask.deny,
+        exclude_ads=ask.exclude_ads,
+        exclude=ask.exclude,
+        at_most=ask.at_most,
     )
 
 
-def expected(case: Case, ask: Ask) -> list[tuple[dict[str, int], list[tuple[int, float, int]]]]:
-    """Per request: the counts, and the reply as (ad id, score, leaf position)."""
+def expected(case: Case, ask: Ask) -> list[tuple[dict[str, int], bool, list[Returned]]]:
+    """Per request: the counts, whether max_ads cut the list, and the reply."""
     sids = sorted({ad.sid for ad in case.ads})
     paused = set(ask.paused or ())
     replies = []
     for b, user in enumerate(case.users):
-        denied = set(ask.deny[b]) if ask.deny is not None else set()
-        counts = dict.fromkeys(("generated", "paused", "denied", "matched", "attributes"), 0)
-        counts |= {target_set.name: 0 for target_set in case.schema.sets}
-        reply = []
+        excluded_ads = set(ask.exclude_ads[b]) if ask.exclude_ads is not None else set()
+        exclude = ask.exclude[b] if ask.exclude is not None else {}
+        fates = ("generated", "paused", "excluded", "matched", "attributes")
+        counts = dict.fromkeys((*fates, *(each.name for each in case.schema.sets)), 0)
+        matched = []
         for position, (leaf, score) in enumerate(zip(ask.leaves[b], ask.scores[b], strict=True)):
             for ad in [ad for ad in case.ads if leaf != NO_NODE and ad.sid == sids[leaf]]:
                 fate = first_failure(case.schema, ad, user)
                 if fate is None and ad.ad_id in paused:
                     fate = "paused"
-                elif fate is None and ad.ad_id in denied:
-                    fate = "denied"
+                elif fate is None and (ad.ad_id in excluded_ads or is_excluded(ad, exclude)):
+                    fate = "excluded"
                 counts["generated"] += 1
                 counts[fate or "matched"] += 1
                 if fate is None:
-                    reply.append((-score, -ad.weight, ad.ad_id, position))
-        best = sorted(reply)[: ask.max_ads[b]]
-        replies.append((counts, [(ad_id, -score, at) for score, _, ad_id, at in best]))
+                    matched.append((-score, -ad.weight, ad.ad_id, position, ad))
+        in_order = sorted(matched, key=lambda each: each[:3])
+        at_most = ask.at_most[b] if ask.at_most is not None else {}
+        limited = within_limits([ad for *_, ad in in_order], at_most, ask.max_ads[b])
+        counts["limited"] = limited.left_out
+        best = [in_order[place] for place in limited.places]
+        reply = [(ad_id, -score, at) for score, _, ad_id, at, _ in best]
+        replies.append((counts, limited.truncated, reply))
     return replies
 
 
 def assert_equals_oracle(case: Case, ask: Ask, got: MatchedAds) -> None:
     assert len(got) == len(case.users)
-    for b, (counts, reply) in enumerate(expected(case, ask)):
+    for b, (counts, truncated, reply) in enumerate(expected(case, ask)):
         rows = slice(*got.offsets[b : b + 2])
         triples = zip(
             got.ad_ids[rows].tolist(),
@@ -109,19 +138,21 @@ def assert_equals_oracle(case: Case, ask: Ask, got: MatchedAds) -> None:
             "generated": got.counts.generated[b],
             "attributes": got.counts.attributes[b],
             "paused": got.counts.paused[b],
-            "denied": got.counts.denied[b],
+            "excluded": got.counts.excluded[b],
             "matched": got.counts.matched[b],
+            "limited": got.counts.limited[b],
             **{s.name: got.counts.sets[b, i] for i, s in enumerate(case.schema.sets)},
         } == counts
+        assert got.counts.truncated[b] == truncated
     assert_counts_conserved(got)
 
 
 def assert_counts_conserved(got: MatchedAds) -> None:
     c = got.counts
-    filtered = c.attributes + c.sets.sum(axis=1) + c.paused + c.denied
+    filtered = c.attributes + c.sets.sum(axis=1) + c.paused + c.excluded
     assert (c.generated == filtered + c.matched).all()
     assert (c.returned == np.diff(got.offsets)).all()
-    assert (c.truncated == (c.returned < c.matched)).all()
+    assert (c.returned + c.limited <= c.matched).all()
 
 
 @settings(max_examples=70)
@@ -167,7 +198,10 @@ def check_random_case(rng: np.random.Generator, case: Case) -> None:
 
 
 SCHEMA = TargetingSchema(
-    (Attribute("country", ("US", "NO")),), (TargetSet("place", 64, 2, 63),), hash_seed=3
+    (Attribute("country", ("US", "NO")),),
+    (TargetSet("place", 64, 2, 63),),
+    hash_seed=3,
+    entities=("campaign",),
 )
 
 
@@ -249,11 +283,20 @@ def test_arguments_that_do_not_fit_are_refused_with_both_shapes() -> None:
         matcher.match(users, offsets, leaves, scores, [1, 1])
     with pytest.raises(InputError, match=r"paused must be uint64 .* = \[1\], got uint64 \[2\]"):
         matcher.match(users, offsets, leaves, scores, 1, paused=np.zeros(2, np.uint64))
-    with pytest.raises(InputError, match="one list per request, 1, got 2"):
-        matcher.match(users, offsets, leaves, scores, 1, deny=[[], []])
+    with pytest.raises(InputError, match="one entry per request, 1, got 2"):
+        matcher.match(users, offsets, leaves, scores, 1, exclude_ads=[[], []])
     for ids in ([1.9], ["7"], np.array([2**63], np.uint64)):
-        with pytest.raises(InputError, match="deny must be 64-bit integers"):
-            matcher.match(users, offsets, leaves, scores, 1, deny=[ids])
+        with pytest.raises(InputError, match="exclude_ads must be 64-bit integers"):
+            matcher.match(users, offsets, leaves, scores, 1, exclude_ads=[ids])
+        with pytest.raises(InputError, match="exclude must be 64-bit integers"):
+            matcher.match(users, offsets, leaves, scores, 1, exclude=[{"campaign": ids}])
+    for named in ({"exclude": [{"brand": [1]}]}, {"at_most": [{"brand": 1}]}):
+        with pytest.raises(InputError, match=r"'brand' is no entity .* which has: campaign"):
+            matcher.match(users, offsets, leaves, scores, 1, **named)
+    with pytest.raises(InputError, match=r"at_most\.campaign must not be negative, got -1"):
+        matcher.match(users, offsets, leaves, scores, 1, at_most=[{"campaign": -1}])
+    with pytest.raises(InputError, match="at_most must have one entry per request, 1, got 0"):
+        matcher.match(users, offsets, leaves, scores, 1, at_most=[])
     with pytest.raises(InputError, match="threads: must be at least 1, got 0"):
         ExactMatcher(snapshot, 0)
 
@@ -296,3 +339,41 @@ def test_a_single_exclude_value_in_the_whole_catalogue_is_enforced() -> None:
     matched = ExactMatcher(snapshot, 1).match(rows, *leaves, max_ads=9)
     first, second = np.split(matched.ad_ids, matched.offsets[1:-1])
     assert (first.tolist(), second.tolist()) == ([2], [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("at_most", "max_ads", "returned", "limited", "truncated"),
+    [
+        ({"campaign": 0}, 9, [5, 6], 4, False),
+        ({"campaign": 1}, 9, [4, 5, 2, 6], 2, False),
+        ({"campaign": 1}, 4, [4, 5, 2, 6], 2, False),
+        ({"campaign": 1}, 3, [4, 5, 2], 2, True),
+        ({"campaign": 1}, 0, [], 0, True),
+        ({"campaign": 2}, 4, [4, 5, 2, 1], 1, True),
+        ({"campaign": 3}, 9, [4, 5, 2, 1, 3, 6], 0, False),
+        ({"advertiser": 2, "campaign": 2}, 9, [4, 5, 2, 6], 2, False),
+        ({"campaign": 2**32 - 1}, 9, [4, 5, 2, 1, 3, 6], 0, False),
+    ],
+)
+def test_at_most_leaves_out_the_worse_ads_of_an_entity(
+    at_most: dict[str, int], max_ads: int, returned: list[int], limited: int, truncated: bool
+) -> None:
+    """Ads 5 and 6 have no entity: no limit leaves them out."""
+    schema = TargetingSchema((), (), 0, entities=("campaign", "advertiser"))
+    weights = {4: 3.0, 5: 2.0, 2: 1.0}
+    campaigns = {1: 7, 2: 7, 3: 7, 4: 9}
+    ads = [
+        RawAd(
+            ad_id,
+            (0,),
+            weights.get(ad_id, 0.0),
+            entities={"campaign": campaigns[ad_id], "advertiser": 1} if ad_id in campaigns else {},
+        )
+        for ad_id in range(1, 7)
+    ]
+    snapshot = plain_snapshot(schema, (1,), ads)
+    users = UserEncoder(schema, snapshot.set_values).encode([{}])
+    leaf = (np.array([0, 1]), np.zeros(1, np.int32), np.zeros(1, np.float32))
+    got = ExactMatcher(snapshot, 1).match(users, *leaf, max_ads, at_most=[at_most])
+    assert got.ad_ids.tolist() == returned
+    assert (got.counts.limited[0], got.counts.truncated[0]) == (limited, truncated)

@@ -22,6 +22,7 @@ SCHEMA = TargetingSchema(
     ),
     sets=(TargetSet("location", 256, 4, 64),),
     hash_seed=7,
+    entities=("campaign",),
 )
 TEXTS = pa.list_(pa.string())
 TYPES: dict[str, pa.DataType] = {
@@ -34,6 +35,7 @@ TYPES: dict[str, pa.DataType] = {
     "device_exclude": TEXTS,
     "location": TEXTS,
     "location_exclude": TEXTS,
+    "campaign": pa.int64(),
 }
 GOOD: dict[str, Any] = {"sid": [1, 2, 3], "ad_weight": 1.0}
 
@@ -64,6 +66,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str, str | None, str]] = {
     "token outside": ({"sid": [1, 4, 3]}, "sid", "4", "position 1"),
     "weight nan": ({"ad_weight": float("nan")}, "ad_weight", "nan", "finite"),
     "weight inf": ({"ad_weight": float("-inf")}, "ad_weight", "-inf", "finite"),
+    "negative entity": ({"campaign": -7}, "campaign", "-7", "negative"),
     "unknown value": ({"country": ["US", "ZZ"]}, "country", "ZZ", "schema lists"),
     "unknown exclude": ({"device_exclude": ["radio"]}, "device_exclude", "radio", "schema lists"),
     "null value": ({"country": ["US", None]}, "country", None, "null"),
@@ -169,6 +172,16 @@ def test_ids_of_every_width_differ_and_their_copies_are_found(tmp_path: Path, ad
     twice = spec_of(tmp_path, [*rows, {"ad_id": ad_id}])
     with pytest.raises(RejectedAdsError, match=f"ad {ad_id}: ad_id '{ad_id}': is repeated"):
         build(twice, silent)
+
+
+def test_an_entity_beyond_int64_is_refused_as_it_is(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [{"campaign": 2**63 - 1}, {"campaign": 2**63}, {}]
+    spec = spec_of(tmp_path, rows, campaign=pa.uint64())
+    with pytest.raises(RejectedAdsError, match=f"ad 101: campaign '{2**63}': must be less than"):
+        build(spec, silent)
+    build(replace(spec, max_rejects=1), silent)
+    (campaigns,) = load_snapshot(spec.root).entities
+    assert campaigns.ids.tolist() == [2**63 - 1]
 
 
 def test_text_that_is_not_utf8_is_refused_as_a_value(tmp_path: Path) -> None:

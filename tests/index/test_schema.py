@@ -14,6 +14,7 @@ attributes:
   gender: {values: [female, male, unknown], missing: unknown, missing_passes_exclude: true}
 sets:
   location: {bloom_bits: 256, bloom_hashes: 4, max_request_values: 64}
+entities: [campaign, advertiser]
 hash_seed: 7
 """
 
@@ -31,6 +32,8 @@ def test_the_documented_example_loads_as_it_reads(tmp_path: Path) -> None:
     assert schema.attributes[2].missing == "unknown"
     assert (schema.sets[0].bloom_bits, schema.sets[0].words) == (256, 4)
     assert schema.hash_seed == 7
+    assert schema.entities == ("campaign", "advertiser")
+    assert load(tmp_path, GOOD.replace("entities: [campaign, advertiser]", "")).entities == ()
 
 
 def test_values_then_other_lie_side_by_side_in_declared_order(tmp_path: Path) -> None:
@@ -74,6 +77,17 @@ BAD = {
     "path name": (GOOD.replace("country:", "../up:"), "'../up': use a lower-case"),
     "column name": (GOOD.replace("country:", "ad_id:"), "'ad_id': taken by a column"),
     "exclude name": (GOOD.replace("country:", "a_exclude:"), "'a_exclude': taken by a column"),
+    "eight entities and one more": (
+        GOOD.replace("[campaign, advertiser]", str([f"e{i}" for i in range(9)])),
+        "entities: 9 names, at most 8; leave some out",
+    ),
+    "an entity for ads": (GOOD.replace("advertiser]", "ad]"), "entities: 'ad' stands for single"),
+    "a capital entity": (GOOD.replace("advertiser]", "Advertiser]"), "'Advertiser': use a lower"),
+    "a column as entity": (GOOD.replace("advertiser]", "ad_id]"), "'ad_id': taken by a column"),
+    "an exclude entity": (GOOD.replace("advertiser]", "a_exclude]"), "'a_exclude': taken by"),
+    "a set as entity": (GOOD.replace("advertiser]", "location]"), "'location': declared twice"),
+    "an attribute as entity": (GOOD.replace("advertiser]", "age]"), "'age': declared twice"),
+    "an entity twice": (GOOD.replace("advertiser]", "campaign]"), "'campaign': declared twice"),
     "name twice": (GOOD.replace("location:", "country:"), "'country': declared twice"),
 }
 

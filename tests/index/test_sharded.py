@@ -70,7 +70,7 @@ def test_shards_write_the_bytes_of_the_whole(tmp_path: Path, seed: int, mode: Ma
 
 def wide_case(seed: int, num_ads: int) -> Case:
     rng = np.random.default_rng(seed)
-    schema = random_schema(rng, (3, 64, 65), num_sets=2)
+    schema = replace(random_schema(rng, (3, 64, 65), num_sets=2), entities=("e0", "e1"))
     vocab_sizes = (63, 5, 3)
     return Case(schema, vocab_sizes, tuple(random_ads(rng, schema, vocab_sizes, num_ads)), ())
 
@@ -78,18 +78,28 @@ def wide_case(seed: int, num_ads: int) -> Case:
 def test_comparing_tables_in_many_parts_and_ids_in_many_ranges_gives_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = wide_case(seed=3, num_ads=777)
+    case = with_many_entities(wide_case(seed=3, num_ads=777))
     spec = spec_of(tmp_path, case, (case.ads,))
     whole = build(spec, silent)
     monkeypatch.setattr("grace.index.builder.sharding.runs.SAMPLE_STEP", 7)
     monkeypatch.setattr("grace.index.builder.sharding.runs.RANGE_IDS", 63)
     monkeypatch.setattr("grace.index.builder.sharding.merge.LOOKUP_ADS", 111)
     monkeypatch.setattr("grace.index.builder.sharding.merge.SAMPLE_STEP", 5)
+    monkeypatch.setattr("grace.index.builder.sharding.join_entities.ADS_AT_ONCE", 111)
     monkeypatch.setattr("grace.index.builder.sharding.copies.COPIES_BUDGET", 7777)
     monkeypatch.setattr("grace.index.storage.array_file.BLOCK_BYTES", 511)
     monkeypatch.setattr("grace.index.builder.sharding.join_rules.BLOCK_RULES", 63)
     report = build_in_shards(in_shards(spec), Sharding(3, run_rows=333), silent)
     assert_same_version(report, whole)
+
+
+def with_many_entities(case: Case) -> Case:
+    """Most ads share an e0; an e1 has few of them."""
+    ads = (
+        replace(ad, entities={"e0": max(0, i - 600), "e1": i * 7919 % 333 << 40})
+        for i, ad in enumerate(case.ads)
+    )
+    return replace(case, ads=tuple(ads))
 
 
 def faulty_ads(case: Case) -> list[RawAd]:

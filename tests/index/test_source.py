@@ -12,6 +12,7 @@ from grace.configs.errors import InputError
 from grace.index.builder import BuildSpec, build
 from grace.index.builder.batches import BatchReader
 from grace.index.builder.source import open_ads
+from grace.index.storage import load_snapshot
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from support.builds import silent, write_schema
 
@@ -21,13 +22,13 @@ SCHEMA = TargetingSchema(
 TEXTS = pa.list_(pa.string())
 
 
-def spec_of(folder: Path, columns: dict[str, Any]) -> BuildSpec:
+def spec_of(folder: Path, columns: dict[str, Any], schema: TargetingSchema = SCHEMA) -> BuildSpec:
     good = {"ad_id": pa.array([1, 2]), "sid": pa.array([[0, 1], [1, 0]], pa.list_(pa.uint16()))}
     merged = {name: array for name, array in (good | columns).items() if array is not None}
     pq.write_table(pa.table(merged), folder / "ads.parquet")
     return BuildSpec(
         ads=(folder / "ads.parquet",),
-        targeting=write_schema(folder / "targeting.yaml", SCHEMA),
+        targeting=write_schema(folder / "targeting.yaml", schema),
         root=folder / "snapshots",
         sid_space="s",
         vocab_sizes=(2, 2),
@@ -62,6 +63,62 @@ def test_a_column_that_cannot_be_enforced_is_refused_by_name(tmp_path: Path, nam
 def test_other_columns_are_ignored_and_named(tmp_path: Path) -> None:
     report = build(spec_of(tmp_path, {"title": pa.array(["a", "b"])}), silent)
     assert report.ignored_columns == ("title",)
+
+
+WITH_CAMPAIGNS = replace(SCHEMA, entities=("campaign",))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.int8(), pa.uint8(), pa.int16(), pa.uint32(), pa.int64(), pa.uint64()],
+    ids=str,
+)
+def test_entities_may_be_integers_of_any_type(tmp_path: Path, kind: pa.DataType) -> None:
+    campaigns = {"campaign": pa.array([None, 111], kind)}
+    (entities,) = load_snapshot(
+        build(spec_of(tmp_path, campaigns, WITH_CAMPAIGNS), silent).path
+    ).entities
+    assert (entities.ids.tolist(), entities.of_ad.tolist()) == ([111], [-1, 0])
+
+
+def test_an_entity_of_nulls_alone_has_no_ads(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, {"campaign": pa.nulls(2)}, WITH_CAMPAIGNS)
+    (entities,) = load_snapshot(build(spec, silent).path).entities
+    assert (len(entities), entities.of_ad.tolist()) == (0, [-1, -1])
+
+
+@pytest.mark.parametrize(
+    ("column", "fault"),
+    [
+        (None, "column 'campaign' is missing, an entity of the targeting schema; add it, or build"),
+        (pa.array(["7", "9"]), "must be int64, got string; cast the column to int64, or build"),
+        (pa.array([7.0, 9.0]), "must be int64, got double; cast the column to int64, or build"),
+        (pa.array([[7], [9]]), "must be int64, got list"),
+        (pa.array([True, False]), "must be int64, got bool"),
+    ],
+    ids=["none", "text", "float", "list", "bool"],
+)
+def test_a_missing_or_odd_entity_is_refused_unless_the_build_goes_without(
+    tmp_path: Path, column: pa.Array | None, fault: str
+) -> None:
+    spec = spec_of(tmp_path, {"campaign": column}, WITH_CAMPAIGNS)
+    with pytest.raises(InputError) as caught:
+        build(spec, silent)
+    assert fault in str(caught.value)
+    assert "--without campaign" in str(caught.value)
+    report = build(replace(spec, without=("campaign",)), silent)
+    assert (report.without, report.ignored_columns) == (("campaign",), ())
+    snapshot = load_snapshot(report.path)
+    assert snapshot.schema == WITH_CAMPAIGNS
+    assert [len(entities) for entities in snapshot.entities] == [0]
+
+
+@pytest.mark.parametrize("name", ["brand", "country", "location"])
+def test_a_build_cannot_go_without_what_is_no_entity(tmp_path: Path, name: str) -> None:
+    spec = spec_of(tmp_path, {"campaign": pa.array([1, 2])}, WITH_CAMPAIGNS)
+    fault = f"--without {name}: not an entity of the targeting schema, which has: campaign"
+    with pytest.raises(InputError, match=fault):
+        build(replace(spec, without=(name,)), silent)
 
 
 def test_missing_foreign_and_repeated_files_are_refused(tmp_path: Path) -> None:

@@ -66,6 +66,19 @@ def test_k_way_fill_is_the_mean_over_stored_partitions() -> None:
     assert root.fill == pytest.approx(mean([1 / 5, 2 / 5, 2 / 5]))
 
 
+def test_entities_are_counted_with_their_ads() -> None:
+    schema = TargetingSchema((), (), 0, entities=("campaign", "advertiser"))
+    sizes = [1] * 98 + [7, 40]
+    campaigns = [campaign for campaign, size in enumerate(sizes) for _ in range(size)]
+    ads = [RawAd(i, (0,), entities={"campaign": each}) for i, each in enumerate(campaigns)]
+    ads += [RawAd(1000 + i, (1,)) for i in range(3)]
+    campaign, advertiser = summarize(plain_snapshot(schema, (2,), ads)).entities
+    assert (campaign.name, campaign.distinct, campaign.ads_without) == ("campaign", 100, 3)
+    assert campaign.ads_per_entity == {"p50": 1, "p99": 7, "max": 40}
+    assert (advertiser.distinct, advertiser.ads_without) == (0, len(ads))
+    assert advertiser.ads_per_entity == {"p50": 0, "p99": 0, "max": 0}
+
+
 def test_every_level_and_kind_is_in_the_summary_and_in_its_json() -> None:
     rng = np.random.default_rng(1)
     case = random_case(rng, 63, 1, random_schema(rng, (64,), num_sets=2))

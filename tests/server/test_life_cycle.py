@@ -96,6 +96,7 @@ def test_status_names_what_serves(healthy_server: ServerProcess) -> None:
     assert shown.snapshot.ads > shown.snapshot.sids > 0
     assert "country" in shown.snapshot.attributes
     assert list(shown.snapshot.sets) == ["location", "audience"]
+    assert list(shown.snapshot.entities) == ["campaign", "advertiser"]
     assert (shown.model.encoder, list(shown.model.vocab_sizes)) == ("interformer", [64] * 4)
     assert dict(shown.model.inputs) == {
         "hour": "dense",

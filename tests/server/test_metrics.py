@@ -79,16 +79,23 @@ def test_the_counts_of_a_batch_s_ads_add_up(metrics: Metrics, serving_files: Ser
     pair = load_cpu_pair(serving_files.snapshots, serving_files.checkpoint)
     metrics.serves(pair.snapshot)
     requests = [{**request, "max_ads": 7} for request in serving_files.requests[:5]]
+    advertisers = pair.snapshot.entities[1].ids.tolist()
+    requests[0] |= {"max_ads": 1000, "at_most": {"advertiser": 1}}
+    requests[1]["exclude"] = {"advertiser": {"ids": advertisers[::2]}}
     answered = answer(request_batch(pair, requests, 8))
     begin = answered.input.batch.formed + 0.25
     spans = [Span(stage, begin + i, begin + i + 0.5) for i, stage in enumerate(STAGE_NAMES)]
     metrics.batch_done(answered, spans)
 
     counts = answered.counts
-    filters = ("attributes", "set:location", "set:audience", "denied")
+    filters = ("attributes", "set:location", "set:audience", "excluded")
     filtered = sum(value(metrics, "grace_ads_filtered_total", by=by) for by in filters)
     assert value(metrics, "grace_ads_generated_total") == counts.generated.sum() > 0
     assert filtered + counts.matched.sum() == counts.generated.sum()
+    excluded = value(metrics, "grace_ads_filtered_total", by="excluded")
+    assert excluded == counts.excluded.sum() > 0
+    limited = value(metrics, "grace_ads_filtered_total", by="limited")
+    assert limited == counts.limited.sum() > 0
     assert value(metrics, "grace_ads_returned_total") == counts.returned.sum() > 0
     assert value(metrics, "grace_ads_per_request_count") == 5
     assert value(metrics, "grace_batch_size_sum") == 5

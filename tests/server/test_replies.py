@@ -48,7 +48,12 @@ def matched(pair: ServingPair) -> Iterator[Matched]:
     users = UserEncoder(snapshot.schema, snapshot.set_values).encode([{}] * len(SIZES))
     offsets = np.arange(len(SIZES) + 1) * leaves.shape[1]
     asked = (users, offsets, leaves.reshape(-1), scores.reshape(-1), MAX_ADS)
-    with pair.matcher.held(*asked) as ads:
+    entities: list[dict[str, int]] = [
+        {"advertiser": 1} if row % 2 else {} for row in range(len(SIZES))
+    ]
+    brands = snapshot.entities[1].ids
+    exclude = [{"advertiser": brands[:: 3 + row]} for row in range(len(SIZES))]
+    with pair.matcher.held(*asked, exclude=exclude, at_most=entities) as ads:
         yield Matched(snapshot.trie, Leaves(leaves, scores), ads)
 
 
@@ -84,6 +89,8 @@ def expected_reply(
             ads_generated=int(ads.counts.generated[row]),
             ads_matched=int(ads.counts.matched[row]),
             ads_returned=own.stop - own.start,
+            ads_excluded=int(ads.counts.excluded[row]),
+            ads_limited=int(ads.counts.limited[row]),
         ),
         snapshot_version=heads.snapshot_version,
         checkpoint=heads.checkpoint,
@@ -118,6 +125,8 @@ def test_the_bytes_are_those_that_protobuf_writes(
     ads = matched.ads.taken()
     assert 0 in ads.offsets[1:] - ads.offsets[:-1]
     assert ads.counts.truncated.any()
+    assert ads.counts.excluded.any()
+    assert ads.counts.limited.any()
     with_sids = [sids == "all" or (sids == "some" and row % 3 == 0) for row in rows]
     heads = heads_of(rows, version, checkpoint, profile, with_sids)
     written = write_replies(matched.ads, heads, matched.leaves, matched.trie)

@@ -49,6 +49,8 @@ FULL: dict[str, Any] = {
     "priority": "LOW",
     "exclude_ads": ["123", "-5"],
     "include_sids": True,
+    "exclude": {"campaign": {"ids": ["9", "-5", str(2**63 - 1)]}, "brand": {}},
+    "at_most": {"advertiser": 3, "brand": 0},
 }
 
 
@@ -80,6 +82,11 @@ def test_every_field_arrives() -> None:
     assert got.exclude_ads.dtype == np.int64
     assert got.exclude_ads.tolist() == [123, -5]
     assert got.include_sids
+    assert {name: ids.tolist() for name, ids in got.exclude.items()} == {
+        "campaign": [9, -5, 2**63 - 1],
+        "brand": [],
+    }
+    assert got.at_most == {"advertiser": 3, "brand": 0}
 
 
 def test_an_empty_request_takes_every_default() -> None:
@@ -89,6 +96,7 @@ def test_an_empty_request_takes_every_default() -> None:
     assert (got.max_ads, got.profile, got.priority) == (500, "full", "NORMAL")
     assert got.exclude_ads.dtype == np.int64
     assert got.exclude_ads.tolist() == []
+    assert (got.exclude, got.at_most) == ({}, {})
     assert not got.include_sids
 
 
@@ -114,6 +122,31 @@ def of_features(kind: str, name: str, value: Any) -> dict[str, Any]:
         ({"profile": "wide"}, "profile", "'wide' is not a profile here; known: full, reduced"),
         ({"priority": "HIGH"}, "priority", "'HIGH' is neither NORMAL nor LOW"),
         ({"exclude_ads": list(range(8))}, "exclude_ads", "8 ads, at most 7 (limits.exclude_ads)"),
+        (
+            {"exclude_ads": [1, 2], "exclude": {"a": {"ids": [1, 2, 3]}, "b": {"ids": [1, 2, 3]}}},
+            "exclude",
+            "8 ids with those of exclude_ads, at most 7 (limits.exclude_ads)",
+        ),
+        (
+            {"exclude": {f"n{i}": {} for i in range(6)}},
+            "exclude",
+            "6 names, at most 5 (limits.names)",
+        ),
+        (
+            {"at_most": {f"n{i}": 1 for i in range(6)}},
+            "at_most",
+            "6 names, at most 5 (limits.names)",
+        ),
+        (
+            {"exclude": {"n" * 34: {}}},
+            "exclude",
+            "a name has 34 bytes, at most 33 (limits.value_bytes)",
+        ),
+        (
+            {"at_most": {"n" * 34: 1}},
+            "at_most",
+            "a name has 34 bytes, at most 33 (limits.value_bytes)",
+        ),
         ({"user": {f"n{i}": {} for i in range(6)}}, "user", "6 names, at most 5 (limits.names)"),
         ({"user": {"n" * 34: {}}}, "user", "a name has 34 bytes, at most 33 (limits.value_bytes)"),
         (
@@ -197,7 +230,9 @@ def test_a_request_at_every_limit_is_taken() -> None:
             "request_id": "x" * 11,
             "user": {f"{'n' * 32}{i}": {"values": ["é" * 16] * 111} for i in range(5)},
             "features": {"bags": {f"n{i}": {"ids": [1] * 111} for i in range(5)}},
-            "exclude_ads": list(range(7)),
+            "exclude_ads": list(range(4)),
+            "exclude": {f"{'n' * 32}{i}": {"ids": [1] * (i < 3)} for i in range(5)},
+            "at_most": {f"{'n' * 32}{i}": 2**32 - 1 for i in range(5)},
         }
     )
     assert len(plain_user(got.message)) == len(plain_features(got.message).bags) == 5

@@ -66,6 +66,22 @@ def test_options_override_the_file(address: str, tmp_path: Path, requests: Path)
     assert len(reply["ad_ids"]) <= 3
 
 
+def test_entities_are_excluded_and_limited_by_options(address: str, requests: Path) -> None:
+    asked = ("retrieve", "--address", address, "--request", requests, "--max-ads", "1000")
+    limit = ("--at-most", "advertiser=1", "--at-most", "shop=3")
+    done = invoke_grace(*asked, *limit)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert re.search(
+        r" ads, \d+ for this user, [1-9]\d* left out by at_most, \d+ retu", done.stdout
+    )
+    assert "not used by this catalogue and model: shop\n" in done.stdout
+    advertisers = ",".join(map(str, range(1, 300)))
+    exclude = ("--exclude", f"advertiser={advertisers}", "--exclude", "campaign=-1")
+    done = invoke_grace(*asked, *exclude)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert re.search(r" ads, [1-9]\d* excluded, 0 for this user, 0 returned$", done.stdout, re.M)
+
+
 def test_without_a_file_a_user_with_only_a_country_gets_ads(address: str) -> None:
     users = ("--user", "country=US", "--user", "shoe_size=44")
     done = invoke_grace("retrieve", "--address", address, *users)
@@ -78,6 +94,15 @@ def test_without_a_file_a_user_with_only_a_country_gets_ads(address: str) -> Non
     ("options", "code", "error"),
     [
         (("--user", "country"), 2, "--user country: write NAME=VALUE, such as country=US"),
+        (
+            ("--exclude", "campaign"),
+            2,
+            "--exclude campaign: write NAME=ID,ID, such as campaign=9,1",
+        ),
+        (("--exclude", "campaign=9,"), 2, "--exclude campaign=9,: write NAME=ID,ID, such as"),
+        (("--exclude", f"campaign={2**63}"), 2, "--exclude campaign=9223372036854775808: write"),
+        (("--at-most", "advertiser="), 2, "--at-most advertiser=: write NAME=N, such as adver"),
+        (("--at-most", "advertiser=-1"), 2, "--at-most advertiser=-1: write NAME=N, such as adv"),
         (("--profile", "huge"), 2, "INVALID_ARGUMENT (invalid_field): profile: 'huge' is not a"),
         (("--max-ads", "4000000"), 2, "INVALID_ARGUMENT (invalid_field): max_ads: 4000000 ads, at"),
         (("--wait", "inf"), 2, "--timeout and --wait: give a number of seconds"),

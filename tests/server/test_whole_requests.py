@@ -47,6 +47,8 @@ FULL = message_of(
             },
         },
         "exclude_ads": ["123", "-5"],
+        "exclude": {"campaign": {"ids": ["9", "12"]}, "shop": {}},
+        "at_most": {"advertiser": 3},
     }
 )
 
@@ -105,7 +107,7 @@ def refusal(message: bytes) -> ServiceError:
 @st.composite
 def unknown_fields(draw: st.DrawFn, of: Descriptor) -> tuple[int, int, bytes]:
     """Draw an unknown field: its number, wire type and bytes."""
-    number = draw(st.integers(1, 12) | st.integers(1, 2**29 - 1))
+    number = draw(st.integers(1, 13) | st.integers(1, 2**29 - 1))
     kind = draw(st.sampled_from([VARINT, FIXED64, BYTES, GROUP, FIXED32]))
     if accepts(of, number, kind):
         number, kind = 2**29 - 1, VARINT
@@ -144,9 +146,9 @@ def test_an_attribute_whose_entry_has_an_unknown_field_does_not_count_as_missing
 
 
 def test_an_unknown_field_of_the_request_itself_is_refused_with_its_id_still_read() -> None:
-    message = FULL + field(11, b"advertiser")
+    message = FULL + field(13, b"advertiser")
     assert refusal(message).text == (
-        "RetrieveRequest: it has a field that this server does not know (number 11, wire type 2); "
+        "RetrieveRequest: it has a field that this server does not know (number 13, wire type 2); "
         "leave it out, or upgrade the server first"
     )
     assert request_id_of(message) == "r1"

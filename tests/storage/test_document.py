@@ -38,6 +38,7 @@ def test_every_array_is_in_the_document_with_its_dtype(
     rows = [line.replace("\\|", "|") for line in page.splitlines() if line.startswith("| `")]
     for file, (dtype, _) in expected_arrays(manifest).items():
         name = re.sub(r"\.(location|audience)\.", ".SET.", file)
+        name = re.sub(r"\.(campaign|advertiser)\.", ".ENTITY.", name)
         assert any(f"`{name}`" in row and f"`{dtype}`" in row for row in rows), file
 
 

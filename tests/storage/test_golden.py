@@ -1,9 +1,9 @@
 """Snapshots of each format version, kept for ever: every later GRACE loads them and means the same.
 
 `golden/v1` is a root with version 7 (matchers `union`, one set, current), 8 (matchers `cd`, no
-sets), 9 (matchers `static`) and 10 (matchers `dynamic`, both with the set). What they hold is said
-here in plain Python. Never write them again: a change of the format is a new format version with
-another golden root.
+sets), 9 (matchers `static`), 10 (matchers `dynamic`, both with the set) and 11 (as 7, with two
+entities, to one of which no ad belongs). What they hold is said here in plain Python. Never write
+them again: a change of the format is a new format version with another golden root.
 """
 
 from dataclasses import replace
@@ -25,6 +25,7 @@ from support.oracle import RawAd, Rule
 from support.plain_builder import plain_snapshot
 
 GOLDEN = Path(__file__).parent / "golden" / "v1"
+VERSIONS = (7, 8, 9, 10, 11)
 
 SCHEMA = TargetingSchema(
     attributes=(
@@ -52,6 +53,14 @@ ADS: dict[tuple[int, ...], dict[int, tuple[float, dict[str, Rule]]]] = {
 }
 
 
+ENTITIES = {
+    40: {"campaign": 12},
+    3: {"campaign": 2**40},
+    9: {"campaign": 12},
+    2**63 - 1: {"campaign": 12},
+}
+
+
 def raw_ads() -> list[RawAd]:
     return [
         RawAd(ad_id, sid, weight, rules)
@@ -61,9 +70,9 @@ def raw_ads() -> list[RawAd]:
 
 
 def test_the_golden_root_is_whole() -> None:
-    assert versions(GOLDEN) == (7, 8, 9, 10)
+    assert versions(GOLDEN) == VERSIONS
     assert current_version(GOLDEN) == 7
-    for version in (7, 8, 9, 10):
+    for version in VERSIONS:
         report = verify_snapshot(GOLDEN, version, deep=True)
         assert (report.version, report.rejects, report.notes) == (version, 3, ())
 
@@ -78,7 +87,16 @@ def test_its_facts_and_schema_are_read() -> None:
     assert snapshot.set_values[0].strings == ("no/oslo", "pt/évora")
 
 
-@pytest.mark.parametrize("version", [7, 8, 9, 10])
+def test_its_entities_are_read() -> None:
+    campaigns, advertisers = load_snapshot(GOLDEN, 11).entities
+    assert (campaigns.name, campaigns.ids.tolist()) == ("campaign", [12, 2**40])
+    assert campaigns.of_ad.tolist() == [-1, 0, 1, -1, 0, 0]
+    assert campaigns.ads.tolist() == [1, 4, 5, 2]
+    assert (advertisers.name, len(advertisers)) == ("advertiser", 0)
+    assert load_snapshot(GOLDEN, 7).entities == ()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_the_same_catalogue_is_still_written_as_the_same_bytes(
     version: int, tmp_path: Path
 ) -> None:
@@ -96,9 +114,13 @@ def write_golden(root: Path, version: int) -> Path:
         8: (MatcherMode.CD, None),
         9: (MatcherMode.STATIC, STATIC),
         10: (MatcherMode.DYNAMIC, DYNAMIC),
+        11: (MatcherMode.UNION, None),
     }[version]
     schema, ads = SCHEMA, raw_ads()
     if version == 8:
         schema = replace(SCHEMA, sets=())
+    if version == 11:
+        schema = replace(SCHEMA, entities=("campaign", "advertiser"))
+        ads = [replace(ad, entities=ENTITIES.get(ad.ad_id, {})) for ad in ads]
     snapshot = plain_snapshot(schema, (3, 3, 5), ads, mode, k_way=k_way)
     return write_snapshot(replace(snapshot, facts=replace(FACTS, version=version)), root)

@@ -89,6 +89,17 @@ UNION_FAULTS: list[tuple[str, Callable[[Array], None], str]] = [
     ("value_offsets.audience", put(1, 99), "offset 2 is 13, below the one before it, 99"),
     ("value_utf8.audience", put(3, 0x80), r"value 0 is b'caf\x80\xa9', expected UTF-8"),
     ("value_utf8.audience", put(0, 0x7A), r"value 1 is b'cyclists', not above the one before it"),
+    ("entity_ids.campaign", put(0, -1), "entity 0 has id -1, expected none below 0"),
+    ("entity_ids.campaign", put(1, 9), "entity 1 has id 9, not above the one before it, 9"),
+    ("entity_of_ad.campaign", put(3, 3), "ad 3 has entity 3, but there are 3 entities"),
+    ("entity_of_ad.campaign", put(3, -2), "ad 3 has entity -2, but there are 3 entities"),
+    ("entity_offsets.campaign", put(0, -1), "offset 0 is -1, expected 0"),
+    ("entity_offsets.campaign", put(1, 0), "entity 0 has no ad: offsets 0 and 1 are both 0"),
+    ("entity_offsets.campaign", put(1, 99), "offset 2 is 5, below the one before it, 99"),
+    ("entity_offsets.campaign", put(-1, 7), "the last offset is 7, but there are 6 ad entries"),
+    ("entity_ads.campaign", put(0, 8), "entry 0 names ad 8, but there are 8 ads"),
+    ("entity_ads.advertiser", put(0, -1), "entry 0 names ad -1, but there are 8 ads"),
+    ("entity_ads.campaign", put(1, 0), "entry 1 has ad 0, not above the one before it, 0"),
 ]
 STATIC_FAULTS: list[tuple[str, Callable[[Array], None], str]] = [
     ("bitmask_index", put(5, 3), "entry 5 has row 3, but level 1 has rows 0 to 2"),
@@ -177,7 +188,7 @@ def test_a_wrong_dtype_is_refused(file: str, version: Path) -> None:
 def test_a_wrong_shape_is_refused(file: str, version: Path) -> None:
     array = read_array_file(version, file)
     flat = array.reshape(-1) if array.ndim > 1 else array[:, None]
-    free = file.startswith(("set_include_values", "set_exclude_values", "value_utf8"))
+    free = file.startswith(("set_include_values", "set_exclude_values", "value_utf8", "entity_ads"))
     for changed in (np.concatenate([array, array]), array[:-1], array[:0], flat, array[..., None]):
         forge_array(version, file, changed)
         with pytest.raises(SnapshotError) as caught:
@@ -258,6 +269,11 @@ def use(snapshot: Snapshot) -> None:
         set_rules.include_offsets[rules.set_rules[:, i] + 1]
         for value_id in (*set_rules.include_values, *set_rules.exclude_values):
             values[value_id].encode()
+    for entities in snapshot.entities:
+        of_ads = [entities.ids[place] for place in entities.of_ad if place >= 0]
+        np.testing.assert_array_equal(entities.places(of_ads), entities.of_ad[entities.of_ad >= 0])
+        for place in range(len(entities)):
+            assert len(ads.ad_ids[entities.ads_of(place)]) > 0
     assert snapshot.matchers is not None
     for rows in (snapshot.matchers.bitmask, *(bloom.rows for bloom in snapshot.matchers.blooms)):
         rows.table[rows.index]

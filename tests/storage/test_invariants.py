@@ -22,10 +22,20 @@ from support.plain_builder import plain_snapshot
 from support.strategies import Case, cases, random_case
 
 ADS = (
-    RawAd(1, (0, 0), rules={"country": (some("NO"), None), "location": (some("a", "b"), None)}),
-    RawAd(2, (0, 1), rules={"country": (some("PT"), None), "location": (None, some("c"))}),
+    RawAd(
+        1,
+        (0, 0),
+        rules={"country": (some("NO"), None), "location": (some("a", "b"), None)},
+        entities={"campaign": 63},
+    ),
+    RawAd(
+        2,
+        (0, 1),
+        rules={"country": (some("PT"), None), "location": (None, some("c"))},
+        entities={"campaign": 7},
+    ),
     RawAd(3, (0, 1), rules={"audience": (some("x"), some("y"))}),
-    RawAd(4, (1, 0), rules={"country": (some("NO"), None)}),
+    RawAd(4, (1, 0), rules={"country": (some("NO"), None)}, entities={"campaign": 63}),
     RawAd(5, (1, 1)),
 )
 Array = npt.NDArray[Any]
@@ -52,6 +62,11 @@ def with_set_rules(snapshot: Snapshot, place: int, **arrays: Any) -> Snapshot:
     sets = list(snapshot.rules.sets)
     sets[place] = replace(sets[place], **arrays)
     return with_rules(snapshot, sets=tuple(sets))
+
+
+def with_campaigns(snapshot: Snapshot, **arrays: Any) -> Snapshot:
+    campaigns, advertisers = snapshot.entities
+    return replace(snapshot, entities=(replace(campaigns, **arrays), advertisers))
 
 
 def changed_rows(rows: NodeMatchers, **changes: Callable[[Array], Array]) -> NodeMatchers:
@@ -144,6 +159,18 @@ UNION_FAULTS: list[tuple[Callable[[Snapshot], Snapshot], str]] = [
     (
         lambda s: with_set_rules(s, 0, exclude_values=np.array([0], np.int32)),
         "value_offsets.location.npy: value 2 is in no rule",
+    ),
+    (  # campaign 7 has ad 1, campaign 63 has ads 0 and 3
+        lambda s: with_campaigns(s, of_ad=put(0, 0)(s.entities[0].of_ad)),
+        "entity_offsets.campaign.npy: entity 0 has 1 ads, but is the entity of 2 ads",
+    ),
+    (
+        lambda s: with_campaigns(s, of_ad=put(2, 0)(s.entities[0].of_ad)),
+        "entity_offsets.campaign.npy: entity 0 has 1 ads, but is the entity of 2 ads",
+    ),
+    (
+        lambda s: with_campaigns(s, ads=put(1, 1)(s.entities[0].ads)),
+        "entity_ads.campaign.npy: entry 1 names ad 1, expected 0, of that entity",
     ),
     (with_reserved_value, "value_utf8.location.npy: value 0 is the reserved '*'"),
     (

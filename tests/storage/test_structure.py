@@ -11,6 +11,7 @@ import pytest
 from grace.configs.errors import NativeError
 from grace.index.storage.structure import (
     Kind,
+    find_in_ascending_ids,
     find_in_ids,
     find_in_leaf_ads,
     find_in_lookup,
@@ -134,6 +135,21 @@ def test_ids_lie_in_their_range(threads: int) -> None:
     assert find_in_ids(column, MANY, 3, 5, 67, threads) == (Kind.OUT_OF_RANGE, 62)
     ids[MANY - 1, 1] = 2**31 - 1
     assert find_in_ids(column, MANY, 3, 5, 68, threads) == (Kind.OUT_OF_RANGE, MANY - 1)
+
+
+@pytest.mark.parametrize("threads", THREADS)
+def test_ids_of_entities_ascend(threads: int) -> None:
+    ids = np.arange(MANY, dtype=np.int64) * 7
+    assert find_in_ascending_ids(ids, MANY, threads) == NOTHING
+    assert find_in_ascending_ids(ids, 0, threads) == NOTHING
+    for at in (1, MANY // 2, MANY - 1):
+        kept, ids[at] = ids[at], ids[at - 1]
+        assert find_in_ascending_ids(ids, MANY, threads) == (Kind.NOT_ASCENDING, at)
+        ids[at] = -1
+        assert find_in_ascending_ids(ids, MANY, threads) == (Kind.OUT_OF_RANGE, at)
+        ids[at] = kept
+    ids[0] = -(2**63)
+    assert find_in_ascending_ids(ids, MANY, threads) == (Kind.OUT_OF_RANGE, 0)
 
 
 @pytest.mark.parametrize("threads", THREADS)

@@ -20,7 +20,7 @@ from support.strategies import Case
 
 
 def ads_table(schema: TargetingSchema, ads: Sequence[RawAd]) -> pa.Table:
-    """One row per ad; a column for every attribute and set, and its `_exclude`."""
+    """One row per ad; a column for every attribute and set, its `_exclude`, and every entity."""
     columns: dict[str, Any] = {
         "ad_id": pa.array([ad.ad_id for ad in ads], pa.int64()),
         "sid": pa.array([list(ad.sid) for ad in ads], pa.list_(pa.uint16())),
@@ -32,6 +32,8 @@ def ads_table(schema: TargetingSchema, ads: Sequence[RawAd]) -> pa.Table:
             values = [rule[side] for rule in rules]
             lists = [None if listed is None else sorted(listed) for listed in values]
             columns[column] = pa.array(lists, pa.list_(pa.string()))
+    for name in schema.entities:
+        columns[name] = pa.array([ad.entities.get(name) for ad in ads], pa.int64())
     return pa.table(columns)
 
 

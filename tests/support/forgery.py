@@ -18,7 +18,7 @@ from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.index.storage import write_snapshot
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
-from support.oracle import RawAd
+from support.oracle import RawAd, Rule
 from support.plain_builder import plain_snapshot
 
 Fields = dict[str, Any]
@@ -33,6 +33,7 @@ SCHEMA = TargetingSchema(
         TargetSet("audience", bloom_bits=128, bloom_hashes=4, max_request_values=8),
     ),
     hash_seed=7,
+    entities=("campaign", "advertiser"),
 )
 VOCAB_SIZES = (4, 5, 9)
 
@@ -41,16 +42,27 @@ def some(*values: str) -> frozenset[str]:
     return frozenset(values)
 
 
-ADS = (
-    RawAd(11, (0, 1, 2), 0.5, {"country": (some("NO"), None), "location": (some("no/oslo"), None)}),
-    RawAd(7, (0, 1, 2), 1.5, {"location": (some("no/oslo", "no/bergen"), None)}),
-    RawAd(300, (0, 1, 8), 0.25, {"audience": (some("runners"), some("cyclists"))}),
-    RawAd(5, (0, 3, 0), 0.0, {"country": (some("PT", "US"), None)}),
-    RawAd(6, (0, 3, 0), 0.0, {"country": (some("PT", "US"), None)}),
-    RawAd(63, (3, 0, 4), 2.0, {"gender": (None, some("male")), "location": (None, some("us/tx"))}),
-    RawAd(111, (3, 4, 4)),
-    RawAd(2**63 - 1, (3, 4, 5), -1.0, {"audience": (some("runners", "café"), None)}),
+RULES: tuple[tuple[int, tuple[int, ...], float, dict[str, Rule]], ...] = (
+    (11, (0, 1, 2), 0.5, {"country": (some("NO"), None), "location": (some("no/oslo"), None)}),
+    (7, (0, 1, 2), 1.5, {"location": (some("no/oslo", "no/bergen"), None)}),
+    (300, (0, 1, 8), 0.25, {"audience": (some("runners"), some("cyclists"))}),
+    (5, (0, 3, 0), 0.0, {"country": (some("PT", "US"), None)}),
+    (6, (0, 3, 0), 0.0, {"country": (some("PT", "US"), None)}),
+    (63, (3, 0, 4), 2.0, {"gender": (None, some("male")), "location": (None, some("us/tx"))}),
+    (111, (3, 4, 4), 0.0, {}),
+    (2**63 - 1, (3, 4, 5), -1.0, {"audience": (some("runners", "café"), None)}),
 )
+ENTITIES: dict[int, dict[str, int]] = {
+    11: {"campaign": 9, "advertiser": 3},
+    7: {"campaign": 9, "advertiser": 3},
+    300: {"campaign": 12, "advertiser": 3},
+    5: {"campaign": 30, "advertiser": 5},
+    6: {"advertiser": 5},
+    63: {"campaign": 9, "advertiser": 3},
+    111: {},
+    2**63 - 1: {"campaign": 12, "advertiser": 2**40},
+}
+ADS = tuple(RawAd(*ad, ENTITIES[ad[0]]) for ad in RULES)
 
 
 def small_snapshot(version: int = 1, mode: MatcherMode = MatcherMode.UNION) -> Snapshot:

@@ -20,14 +20,14 @@ from grace.model.definition.spec import (
 from support.wire_cases import field, random_wire, varint, with_bytes_changed
 from support.wire_users import random_user_wire
 
-USER, FEATURES = 4, 5
+USER, FEATURES, EXCLUDE, AT_MOST = 4, 5, 11, 12
 _FIXED64, _BYTES, _FIXED32 = 1, 2, 5
 _BEGIN_GROUP, _END_GROUP = 3, 4
 
 _NUMBERS = (0, 5, 127, 128, 2**31, 2**32 + 3, 2**35 + 1, 2**63 - 1, 2**63, 2**64 - 1)
 _FLOATS = (0.0, -0.0, 3.4e38, -3.4e38, 1e-45, float("nan"), float("inf"), -float("inf"))
 _TEXTS = (b"", b"*", b"\0", b"a\0b", b"\xff", b"\xed\xa0\x80", b"\xc0\xaf", b"x" * 300)
-_UNKNOWN = (6, 11, 15, 16, 2047, 536_870_911)
+_UNKNOWN = (6, 13, 15, 16, 2047, 536_870_911)
 _KINDS: dict[type, int] = {DenseInput: 1, CategoricalInput: 2, BagInput: 3, SequenceInput: 4}
 _OTHER_FIELDS = (
     *(b"\x0a\x01r", b"\x0a\x01s", b"\x30\x07", b"\x30\x80\x80\x00", b"\x48\x05"),
@@ -41,6 +41,7 @@ class HostileWire:
         self._rare = 1  # the higher, the fewer flaws
         self._spec = spec
         self._names = schema.names
+        self._entities = schema.entities
         self._values = tuple(
             value for attribute in schema.attributes for value in attribute.values[:9]
         )
@@ -50,6 +51,7 @@ class HostileWire:
         random = self._random
         self._rare = random.choice((1, 9, 99))
         parts = [self._other() for _ in range(random.randint(0, 2))]
+        parts += [self._entity() for _ in range(random.choice((0, 0, 1, 3)))]
         parts.append(self._field(FEATURES, self.features()))
         user = self.user()
         parts[(at := random.randint(0, len(parts))) : at] = [user]
@@ -87,6 +89,18 @@ class HostileWire:
         if self._once_in(20):
             message += self._unknown()
         return self._entry(USER, name, message)
+
+    def _entity(self) -> bytes:
+        """An entry of `exclude` or `at_most`."""
+        name = self._name(self._entities)
+        if self._once_in(2):
+            return self._entry(EXCLUDE, name, self._list(1, self._integer, 0))
+        value = b"\x10" + self._integer() if not self._once_in(12) else self._unknown()
+        parts = [self._field(1, name), value]
+        if self._once_in(5):
+            parts.append(self._random.choice(parts))
+        self._random.shuffle(parts)
+        return self._field(AT_MOST, b"".join(parts))
 
     def _input(self) -> bytes:
         random = self._random

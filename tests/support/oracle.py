@@ -23,6 +23,7 @@ class RawAd:
     sid: tuple[int, ...]
     weight: float = 0.0
     rules: Mapping[str, Rule] = field(default_factory=dict)
+    entities: Mapping[str, int] = field(default_factory=dict)
 
 
 def eligible(schema: TargetingSchema, ad: RawAd, user: User) -> bool:
@@ -83,6 +84,41 @@ def set_passes(target_set: TargetSet, rule: Rule, user_values: Sequence[str]) ->
             return target_set.missing_passes_exclude
         return exclude.isdisjoint(user_values)
     return True
+
+
+def is_excluded(ad: RawAd, exclude: Mapping[str, Iterable[int]]) -> bool:
+    """A request's `exclude` names an entity to which the ad belongs."""
+    return any(ad.entities.get(name) in set(ids) for name, ids in exclude.items())
+
+
+@dataclass(frozen=True)
+class WithinLimits:
+    """`places` are those of the returned ads; `left_out` ads have an entity at its limit."""
+
+    places: tuple[int, ...]
+    left_out: int
+    truncated: bool  # there was an ad for which max_ads had no room
+
+
+def within_limits(
+    ranked: Sequence[RawAd], at_most: Mapping[str, int], max_ads: int
+) -> WithinLimits:
+    """Choose from the best ad on: none whose entity has its limit of ads, and max_ads in all."""
+    places: list[int] = []
+    left_out = 0
+    for place, ad in enumerate(ranked):
+        chosen = [ranked[at].entities for at in places]
+        if any(
+            name in ad.entities
+            and sum(other.get(name) == ad.entities[name] for other in chosen) >= most
+            for name, most in at_most.items()
+        ):
+            left_out += 1
+        elif len(places) == max_ads:
+            return WithinLimits(tuple(places), left_out, truncated=True)
+        else:
+            places.append(place)
+    return WithinLimits(tuple(places), left_out, truncated=False)
 
 
 def eligible_prefixes(

@@ -77,6 +77,8 @@ def request_of(
         profile=profile,
         priority=priority,
         exclude_ads=np.empty(0, np.int64),
+        exclude={},
+        at_most={},
         include_sids=False,
     )
     return PendingRequest(retrieval, time.perf_counter() if arrived is None else arrived, deadline)
@@ -139,7 +141,7 @@ def no_answers(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:
         batch.input,
         tuple(Answer(request, b"") for request in batch.input.requests),
         (),
-        MatchCounts(zeros, zeros, zeros[:, None], zeros, zeros, zeros, zeros),
+        MatchCounts(zeros, zeros, zeros[:, None], zeros, zeros, zeros, zeros, zeros),
     )
 
 

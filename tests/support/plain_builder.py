@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from grace.index.entities import Entities
 from grace.index.matchers.bloom import bloom_positions, star_hash, value_hash
 from grace.index.matchers.modes import DynamicKWay, KWay, MatcherMode, StaticKWay
 from grace.index.matchers.node_matchers import BloomMatchers, Matchers, NodeMatchers
@@ -59,6 +60,23 @@ def plain_snapshot(
         ads=_sid_to_ads(ordered, levels[-1], plain_rules),
         rules=_rules(schema, plain_rules),
         set_values=set_values,
+        entities=tuple(_entities(name, ordered) for name in schema.entities),
+    )
+
+
+def _entities(name: str, ads: list[RawAd]) -> Entities:
+    ads_of: dict[int, list[int]] = {}
+    for ordinal, ad in enumerate(ads):
+        if name in ad.entities:
+            ads_of.setdefault(ad.entities[name], []).append(ordinal)
+    ids = sorted(ads_of)
+    of_ad = [ids.index(ad.entities[name]) if name in ad.entities else -1 for ad in ads]
+    return Entities(
+        name,
+        ids=np.array(ids, np.int64),
+        of_ad=np.array(of_ad, np.int32),
+        offsets=_offsets((len(ads_of[each]) for each in ids), np.int64),
+        ads=np.array([ordinal for each in ids for ordinal in ads_of[each]], np.int32),
     )
 
 

@@ -48,6 +48,7 @@ def plain_request(message: bytes, limits: LimitsConfig, generation: GenerationCo
         _require_bytes(field, getattr(request, field), limits.value_bytes, "value_bytes")
     excluded = len(request.exclude_ads)
     _require_count("exclude_ads", excluded, "ads", limits.exclude_ads, "exclude_ads")
+    _check_entities(request, limits)
     _check_user(request.user, limits)
     _check_features(request.features, limits, sid_length)
     return Retrieval(
@@ -59,6 +60,8 @@ def plain_request(message: bytes, limits: LimitsConfig, generation: GenerationCo
         profile=_profile(request.profile, generation),
         priority=_priority(request.priority),
         exclude_ads=np.array(request.exclude_ads, np.int64),
+        exclude={name: np.array(ids.ids, np.int64) for name, ids in request.exclude.items()},
+        at_most=dict(request.at_most),
         include_sids=request.include_sids,
     )
 
@@ -103,6 +106,18 @@ def _priority(given: str) -> Priority:
     if priority is None:
         raise invalid_field("priority", f"{_shown(given)} is neither NORMAL nor LOW")
     return priority
+
+
+def _check_entities(request: RetrieveRequest, limits: LimitsConfig) -> None:
+    _require_count("exclude", len(request.exclude), "names", limits.names, "names")
+    ids = len(request.exclude_ads)
+    for _, message in _named("exclude", request.exclude, limits):
+        ids += len(message.ids)
+    what = "ids with those of exclude_ads"
+    _require_count("exclude", ids, what, limits.exclude_ads, "exclude_ads")
+    _require_count("at_most", len(request.at_most), "names", limits.names, "names")
+    for name in sorted(request.at_most):
+        _require_bytes("at_most", name, limits.value_bytes, "value_bytes", "a name")
 
 
 def _check_user(user: Mapping[str, Values], limits: LimitsConfig) -> None:

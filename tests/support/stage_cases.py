@@ -95,6 +95,7 @@ def raw_ads(path: Path, schema: TargetingSchema) -> list[RawAd]:
                 name: (_values(row.get(name)), _values(row.get(f"{name}_exclude")))
                 for name in schema.names
             },
+            {name: row[name] for name in schema.entities if row[name] is not None},
         )
         for row in rows
     ]

@@ -16,6 +16,7 @@ from grace.index.users.user_rows import UserAttributes
 from support.oracle import RawAd, Rule
 
 ATTRIBUTE_SIZES = (1, 63, 64, 65, 250)
+ENTITY_IDS = (0, 3, 7, 63, 111, 2**31 + 5, 2**63 - 1)
 _SET_VALUES = 40
 _FEW = 3
 
@@ -36,7 +37,10 @@ def random_schema(
     attribute_sizes: Sequence[int] | None = None,
     num_sets: int | None = None,
 ) -> TargetingSchema:
-    """Return up to 4 attributes of the odd sizes, and up to 3 sets, unless the caller chooses."""
+    """Return up to 4 attributes of the odd sizes and up to 3 sets, unless the caller chooses.
+
+    There are up to 2 entities.
+    """
     if attribute_sizes is None:
         attribute_sizes = [int(rng.choice(ATTRIBUTE_SIZES)) for _ in range(rng.integers(5))]
     if num_sets is None:
@@ -47,6 +51,7 @@ def random_schema(
         ),
         sets=tuple(_random_set(rng, f"s{i}") for i in range(num_sets)),
         hash_seed=int(rng.integers(1 << 64, dtype=np.uint64)),
+        entities=tuple(f"e{i}" for i in range(rng.integers(3))),
     )
 
 
@@ -89,9 +94,16 @@ def random_ads(
             sid=_digits(int(rng.choice(sids)), vocab_sizes),
             weight=float(rng.choice([-0.0, 0.0, 0.5, 1.0, 2.25, -1.5])),
             rules=rules[int(rng.integers(len(rules)))],
+            entities=_random_entities(rng, schema),
         )
         for ad_id in ids
     ]
+
+
+def _random_entities(rng: np.random.Generator, schema: TargetingSchema) -> dict[str, int]:
+    """Few ids, so that ads share them; a third of the ads have none."""
+    drawn = {name: int(rng.choice(ENTITY_IDS)) for name in schema.entities}
+    return {name: entity for name, entity in drawn.items() if rng.random() < 0.67}
 
 
 def _digits(number: int, vocab_sizes: Sequence[int]) -> tuple[int, ...]:

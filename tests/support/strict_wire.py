@@ -65,7 +65,10 @@ def values_of(message: Message) -> Values:
     values = Values()
     for field, value in message.ListFields():
         if _is_map(field):
-            values[field.name] = {key: values_of(each) for key, each in value.items()}
+            values[field.name] = {
+                key: values_of(each) if isinstance(each, Message) else each
+                for key, each in value.items()
+            }
         elif field.message_type is not None:
             values[field.name] = values_of(value)
         else:
@@ -87,7 +90,8 @@ def _read_field(wire: "_Wire", field: FieldDescriptor, written_as: int, values: 
     if inner is not None:
         read = decode(wire.bytes(), inner)
         if _is_map(field):
-            values.setdefault(field.name, {})[read.get("key", "")] = read.get("value", {})
+            nothing: Any = {} if inner.fields_by_name["value"].message_type is not None else 0
+            values.setdefault(field.name, {})[read.get("key", "")] = read.get("value", nothing)
         else:
             _merge(values.setdefault(field.name, {}), read)
     elif not field.is_repeated:

@@ -1,7 +1,8 @@
 """Merge the shards' snapshots into the one that a build of all ads would have written.
 
 Arrays are read from mapped files and written in blocks. Memory holds, besides a block, the new ids
-of one level's rows or of the rules, and the spans that `number_spans` compares.
+of one level's rows or of the rules, the spans that `number_spans` compares, and the ids of one kind
+of entity.
 """
 
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import numpy.typing as npt
 
 from grace.index.builder.report import Advance
 from grace.index.builder.sharding.copies import SpanTable, number_spans
+from grace.index.builder.sharding.join_entities import join_entities
 from grace.index.builder.sharding.join_rules import join_rules
 from grace.index.builder.sharding.output_folder import OutputFolder
 from grace.index.matchers.bloom import star_rows
@@ -58,10 +60,12 @@ def merge_shards(
         joined = join_rules(list(zip(rules, strings, strict=True)), out)
         advance(1)
         ads = _join_ads([shard.ads for shard in shards], joined.new_of, out)
+        entities = join_entities([shard.entities for shard in shards], out)
         advance(2)
         matchers = _join_matchers(shards, out, advance)
     return Snapshot(
-        facts, first.schema, trie, first.mode, matchers, ads, joined.rules, joined.set_values
+        *(facts, first.schema, trie, first.mode, matchers, ads, joined.rules, joined.set_values),
+        entities,
     )
 
 

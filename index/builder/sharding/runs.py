@@ -96,7 +96,8 @@ def collect_file(task: CollectTask) -> CollectedFile:
             while batch is not None and _has_room(rows - first_row, inputs.run_rows, batch):
                 rule_of = np.where(batch.refused, np.int32(REFUSED), np.int32(0))
                 faults = table.add(batch.rules, rule_of)
-                columns.append((batch.ad_ids, batch.tokens, batch.weights, rule_of))
+                fixed = (batch.ad_ids, batch.tokens, batch.weights, rule_of)
+                columns.append((*fixed, *batch.entity_ids))
                 rejects += [
                     tuple(replace(reject, file=task.reported_as) for reject in found)
                     for found in (batch.rejects, rule_rejects(batch, inputs.schema, faults))
@@ -104,11 +105,13 @@ def collect_file(task: CollectTask) -> CollectedFile:
                 rows += len(rule_of)
                 batch = next(batches, None)
             rules = table.take()
-        ad_ids, tokens, weights, rule_of = map(np.concatenate, zip(*columns, strict=True))
+        ad_ids, tokens, weights, rule_of, *entity_ids = map(
+            np.concatenate, zip(*columns, strict=True)
+        )
         del columns
         # Decoding is a batch ahead and may add values meanwhile: those of this run are all there.
         values = tuple(codes.strings() for codes in reader.set_codes)
-        collected = CollectedAds(ad_ids, tokens, weights, rule_of, rules, values)
+        collected = CollectedAds(ad_ids, tokens, weights, rule_of, tuple(entity_ids), rules, values)
         runs.append(Run(folder / f"run-{len(runs):06d}", task.file_at))
         _write_run(runs[-1].path, inputs, collected, first_row)
     return CollectedFile(rows, tuple(runs), tuple(rejects), peak_memory())
@@ -139,6 +142,7 @@ def _write_run(path: Path, inputs: TaskInputs, ads: CollectedAds, first_row: int
         "bitmask_table": rules.bitmask_table,
         "set_rules": rules.set_rules,
     }
+    arrays |= {f"entity_ids{e}": ids[kept] for e, ids in enumerate(ads.entity_ids)}
     for s, (of_set, values) in enumerate(zip(rules.sets, set_values, strict=True)):
         arrays |= {f"{name}{s}": getattr(of_set, name) for name in _LISTS}
         arrays |= {f"value_offsets{s}": values.offsets, f"value_utf8{s}": values.utf8}
@@ -149,7 +153,11 @@ def _write_run(path: Path, inputs: TaskInputs, ads: CollectedAds, first_row: int
 
 
 def load_ads(
-    run: Run, first_token: int, end_token: int, repeated: npt.NDArray[np.int64], sets: int
+    run: Run,
+    first_token: int,
+    end_token: int,
+    repeated: npt.NDArray[np.int64],
+    schema: TargetingSchema,
 ) -> CollectedAds:
     """Return the ads of first tokens first_token .. end_token - 1, and only the rules they use.
 
@@ -159,14 +167,15 @@ def load_ads(
     def load_all(*names: str) -> Iterator[npt.NDArray[Any]]:
         return (_load(run.path, name) for name in names)
 
+    sets, entities = len(schema.sets), range(len(schema.entities))
     token_ads = run.token_ads()
     begin, end = int(token_ads[:first_token].sum()), int(token_ads[:end_token].sum())
-    ad_ids, tokens, weights, rule = (
-        _load(run.path, name, begin, end) for name in ("ad_ids", "tokens", "weights", "rule")
-    )
+    names = ("ad_ids", "tokens", "weights", "rule", *(f"entity_ids{e}" for e in entities))
+    columns = [_load(run.path, name, begin, end) for name in names]
     if len(repeated):
-        kept = ~np.isin(ad_ids, repeated)
-        ad_ids, tokens, weights, rule = ad_ids[kept], tokens[kept], weights[kept], rule[kept]
+        kept = ~np.isin(columns[0], repeated)
+        columns = [column[kept] for column in columns]
+    ad_ids, tokens, weights, rule, *entity_ids = columns
     of_sets = tuple(SetRules(*load_all(*(f"{name}{s}" for name in _LISTS))) for s in range(sets))
     bitmask, table, set_rules = load_all("bitmask", "bitmask_table", "set_rules")
     rules = TargetingRules(bitmask, table, set_rules, of_sets)
@@ -174,7 +183,8 @@ def load_ads(
     used = first_use(rule, rules.num_rules)
     rules, set_values = renumber_rules(rules, [each.strings for each in values], used.old_of)
     strings = tuple(interned.strings for interned in set_values)
-    return CollectedAds(ad_ids, tokens, weights, used.new_of[rule], rules, strings)
+    rule_of = used.new_of[rule]
+    return CollectedAds(ad_ids, tokens, weights, rule_of, tuple(entity_ids), rules, strings)
 
 
 @dataclass(frozen=True, slots=True)

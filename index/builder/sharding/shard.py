@@ -61,7 +61,7 @@ def build_shard(task: ShardTask) -> BuiltShard:
     collected = _collected(task, root)
     if len(collected.ad_ids) == 0:
         return BuiltShard(None, (), peak_memory())
-    arranged = arrange(collected, inputs.vocab_sizes, spec.threads)
+    arranged = arrange(collected, inputs.schema, inputs.vocab_sizes, spec.threads)
     del collected
     matchers = matchers_of(arranged, inputs.schema, spec, lambda done: None)
     write_unsynced(arranged.snapshot(task.facts, inputs.schema, spec.mode, matchers), root)
@@ -70,15 +70,17 @@ def build_shard(task: ShardTask) -> BuiltShard:
 
 def _collected(task: ShardTask, root: Path) -> CollectedAds:
     """Return the shard's ads of all runs, with each rule once."""
-    first, end, sets = task.first_token, task.end_token, len(task.inputs.schema.sets)
+    first, end, schema = task.first_token, task.end_token, task.inputs.schema
     runs = [run for run in task.runs if run.token_ads()[first:end].any()]
-    parts = [load_ads(run, first, end, task.repeated, sets) for run in runs]
+    parts = [load_ads(run, first, end, task.repeated, schema) for run in runs]
     with OutputFolder(root / "rules") as out:
         joined = join_rules([(part.rules, part.set_values) for part in parts], out)
     ads = [
-        (part.ad_ids, part.tokens, part.weights, new_of[part.rule_of])
+        (part.ad_ids, part.tokens, part.weights, new_of[part.rule_of], *part.entity_ids)
         for part, new_of in zip(parts, joined.new_of, strict=True)
     ]
-    ad_ids, tokens, weights, rule_of = map(np.concatenate, zip(*ads, strict=True))
+    ad_ids, tokens, weights, rule_of, *entity_ids = map(np.concatenate, zip(*ads, strict=True))
     set_values = tuple(values.strings for values in joined.set_values)
-    return CollectedAds(ad_ids, tokens, weights, rule_of, joined.rules, set_values)
+    return CollectedAds(
+        ad_ids, tokens, weights, rule_of, tuple(entity_ids), joined.rules, set_values
+    )

@@ -20,7 +20,9 @@ constexpr int64_t kAhead = 32;  // elements from prefetch to use
 
 inline void prefetch(const void* address) { __builtin_prefetch(address); }
 
-constexpr int32_t kNoLeaf = -1;  // a dead beam's leaf
+constexpr int32_t kNoLeaf = -1;    // a dead beam's leaf
+constexpr int32_t kNoEntity = -1;  // the place of an ad that belongs to none
+constexpr int64_t kNoLimit = -1;
 
 // Verdicts on a rule: it passes, it fails by attributes, or by set s: kFirstSet + s.
 constexpr int32_t kPasses = 0;
@@ -51,6 +53,12 @@ struct SetRules {
   bool missing_passes_exclude;
 };
 
+// The entities of one kind: places 0 .. count - 1, and that of each ordinal, or kNoEntity.
+struct Entities {
+  int64_t count;
+  const int32_t* of_ad;
+};
+
 // The arrays of a verified snapshot; see index/matching/ads.py and index/targeting/rules.py.
 // Ordinals fit int32.
 struct Ads {
@@ -66,6 +74,7 @@ struct Ads {
   const uint64_t* bitmask_table;
   const int32_t* rule_sets;  // [rules, sets]
   std::vector<SetRules> sets;
+  std::vector<Entities> entities;
 };
 
 // A user's values of one set. `present`: there is one, known or not.
@@ -75,6 +84,12 @@ struct UserSet {
   bool present;
 };
 
+// Entities of one kind, by place.
+struct Places {
+  const int32_t* begin;
+  int64_t count;
+};
+
 // Each leaf at most once, and a score for each; dead ones are kNoLeaf.
 struct Request {
   const int32_t* leaves;
@@ -82,21 +97,25 @@ struct Request {
   int64_t num_leaves;
   const uint64_t* user;  // bitmask row
   const UserSet* sets;
-  const uint64_t* paused;  // a bit per ordinal, or null
-  const int64_t* denied;   // ad ids
-  int64_t num_denied;
+  const uint64_t* paused;       // a bit per ordinal, or null
+  const int64_t* excluded_ads;  // ad ids
+  int64_t num_excluded_ads;
+  const Places* excluded;  // entities, per kind; or null
+  const int64_t* at_most;  // ads of one entity in the reply, per kind, or kNoLimit; or null
   int64_t max_ads;
 };
 
-// What became of the generated ads. Each is counted once, by the first test that it failed.
+// What became of the generated ads. Each is counted once, by the first test that it failed. Of the
+// matched ones, `limited` counts those that at_most left out before max_ads cut the list.
 struct Counts {
   int64_t leaves;  // live ones
   int64_t generated;
   int64_t attributes;
   std::vector<int64_t> sets;
   int64_t paused;
-  int64_t denied;
+  int64_t excluded;
   int64_t matched;
+  int64_t limited = 0;
 };
 
 // The returned ads, best first, in parallel arrays.
@@ -123,7 +142,15 @@ struct Match {
 struct Candidate {
   int64_t id;
   float weight;
-  int32_t position;
+  int32_t match;  // its place among the matches
+};
+
+// A limit of one kind of entity, and how many ads of each entity the reply has so far.
+struct Limit {
+  const int32_t* of_ad;
+  int64_t most;
+  Numbering entities;
+  std::vector<int64_t> ads;
 };
 
 // Work space, lent from request to request.
@@ -135,12 +162,18 @@ struct Scratch {
   std::vector<int32_t> verdicts;                   // per distinct rule
   std::vector<std::vector<uint64_t>> user_values;  // per set, a bit per value id; zero at rest
   std::vector<Match> matches;
-  IdSet<int64_t> denied;
+  IdSet<int64_t> excluded_ads;
+  IdSet<int32_t> excluded;
   std::vector<Candidate> tied;
+  std::vector<Limit> limits;
 };
 
 // Writes into `scratch.verdicts` which distinct rules of `scratch.rules` the request's user passes.
 void match_rules(const Ads& ads, const Request& request, Scratch& scratch);
+
+// Writes the reply to a request with limits (`at_most`): from the best match on, leaves out an ad
+// of which an entity has its limit already.
+void write_limited_reply(const Ads& ads, const Request& request, Scratch& scratch, Reply& reply);
 
 // Any number of threads may ask one matcher at once.
 class Matcher {
@@ -150,6 +183,7 @@ class Matcher {
   const Ads& ads() const { return ads_; }
   // In the schema's order, before the first request.
   void add_set(const SetRules& rules) { ads_.sets.push_back(rules); }
+  void add_entities(const Entities& entities) { ads_.entities.push_back(entities); }
 
   // Throws LeafFault.
   Reply match(const Request& request);

@@ -22,6 +22,7 @@ enum class Wrong : int64_t {
   kIds,
   kEvents,
   kExcludedAds,
+  kExcludedIds,
   kMaxAds,
   kNotFinite,
   // Against the targeting schema.
@@ -47,6 +48,8 @@ enum class Field : int64_t {
   kPriority,
   kExcludeAds,
   kMaxAds,
+  kExclude,
+  kAtMost,
   kUser,
   kOneOfUser,
   kUserValues,

@@ -27,6 +27,8 @@ enum : uint32_t {
   kPriority = 8,
   kExcludeAds = 9,
   kIncludeSids = 10,
+  kExcludeEntry = 11,
+  kAtMostEntry = 12,
 };
 
 // Names have other hashes in every process: no caller can choose names that collide.
