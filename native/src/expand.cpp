@@ -106,11 +106,11 @@ int64_t drop_matches(std::vector<Match>& matches, Drop&& drop) {
   return static_cast<int64_t>(dropped);
 }
 
-int64_t drop_paused(const Request& request, std::vector<Match>& matches) {
-  if (request.paused == nullptr) return 0;
+int64_t drop_stopped(const Request& request, std::vector<Match>& matches) {
+  if (request.stopped == nullptr) return 0;
   return drop_matches(matches, [&](size_t i) {
     const int32_t ordinal = matches[i].ordinal;
-    return ((request.paused[ordinal >> 6] >> (ordinal & 63)) & 1) != 0;
+    return ((read_live(request.stopped + (ordinal >> 6)) >> (ordinal & 63)) & 1) != 0;
   });
 }
 
@@ -126,12 +126,13 @@ int64_t drop_denied(const Ads& ads, const Request& request, IdSet<int64_t>& deni
 }
 
 // Orders the matches of one score by weight and id, from place `begin` on; writes those that fit.
-void write_tied(const Ads& ads, const std::vector<Match>& matches, size_t begin, size_t end,
-                std::vector<Candidate>& tied, Reply& reply) {
+// Each weight is read once: it must not change while they are sorted.
+void write_tied(const Ads& ads, const float* weight, const std::vector<Match>& matches,
+                size_t begin, size_t end, std::vector<Candidate>& tied, Reply& reply) {
   tied.clear();
   for (size_t i = begin; i < end; ++i) {
     const int32_t ordinal = matches[i].ordinal;
-    tied.push_back({ads.ids[ordinal], ads.weight[ordinal], matches[i].position});
+    tied.push_back({ads.ids[ordinal], read_live(weight + ordinal), matches[i].position});
   }
   std::sort(tied.begin(), tied.end(), BetterAd());
   for (size_t i = begin; i < std::min(end, reply.ad_ids.size()); ++i) {
@@ -151,13 +152,13 @@ void write_reply(const Ads& ads, const Request& request, Scratch& scratch, Reply
     while (end < matches.size() && matches[end].score == matches[begin].score) ++end;
     for (; asked < std::min(matches.size(), end + kAhead); ++asked) {
       prefetch(ads.ids + matches[asked].ordinal);
-      prefetch(ads.weight + matches[asked].ordinal);
+      prefetch(request.weight + matches[asked].ordinal);
     }
     if (end - begin == 1) {
       reply.ad_ids[begin] = ads.ids[matches[begin].ordinal];
       reply.positions[begin] = matches[begin].position;
     } else {
-      write_tied(ads, matches, begin, end, scratch.tied, reply);
+      write_tied(ads, request.weight, matches, begin, end, scratch.tied, reply);
     }
   }
   for (size_t i = 0; i < size; ++i) reply.scores[i] = request.scores[reply.positions[i]];
@@ -174,7 +175,7 @@ Reply Matcher::match(const Request& request) {
   number_rules(ads_, reply.counts.generated, *scratch);
   match_rules(ads_, request, *scratch);
   collect_matches(*scratch, reply.counts);
-  reply.counts.paused = drop_paused(request, scratch->matches);
+  reply.counts.stopped = drop_stopped(request, scratch->matches);
   reply.counts.denied = drop_denied(ads_, request, scratch->denied, scratch->matches);
   reply.counts.matched = static_cast<int64_t>(scratch->matches.size());
   write_reply(ads_, request, *scratch, reply);
@@ -228,7 +229,7 @@ std::vector<UserSet> user_sets(const Ads& ads, int64_t requests, const uint8_t* 
 }
 
 void write_counts(const Counts& counts, int64_t* out) {
-  for (int64_t count : {counts.leaves, counts.generated, counts.attributes, counts.paused,
+  for (int64_t count : {counts.leaves, counts.generated, counts.attributes, counts.stopped,
                         counts.denied, counts.matched}) {
     *out++ = count;
   }
@@ -284,9 +285,10 @@ GRACE_API int32_t grace_exact_close(uint64_t handle) {
 // Matches all requests. grace_replies_take copies the ads, and grace_replies_drop frees the handle.
 //   bitmask        uint64 [requests, words]
 //   present        uint8 [sets, requests]; value_offsets int64 [sets * requests + 1], set by set
-//   paused         uint64 [ceil(ads / 64)], or null
+//   stopped        uint64 [ceil(ads / 64)], or null
+//   weight         float32 [ads] instead of the snapshot's, or null
 //   reply_offsets  int64 [requests + 1]
-//   counts         int64 [requests, 6 + sets]: live leaves, generated, attributes, paused, denied,
+//   counts         int64 [requests, 6 + sets]: live leaves, generated, attributes, stopped, denied,
 //                  matched, sets
 //   fault          int64 [2]: the kind and position of a LeafFault. If there is one, there is no
 //                  handle; otherwise the array stays as it was
@@ -294,10 +296,10 @@ GRACE_API int32_t grace_exact_match(uint64_t handle, int64_t requests, const int
                                     const int32_t* leaves, const float* scores,
                                     const uint64_t* bitmask, const uint8_t* present,
                                     const int64_t* value_offsets, const int32_t* value_ids,
-                                    const uint64_t* paused, const int64_t* deny_offsets,
-                                    const int64_t* deny, const int64_t* max_ads,
-                                    int64_t* reply_offsets, int64_t* counts, int64_t* fault,
-                                    uint64_t* replies_handle) {
+                                    const uint64_t* stopped, const float* weight,
+                                    const int64_t* deny_offsets, const int64_t* deny,
+                                    const int64_t* max_ads, int64_t* reply_offsets, int64_t* counts,
+                                    int64_t* fault, uint64_t* replies_handle) {
   return guarded([&] {
     Matcher& matcher = *reinterpret_cast<Matcher*>(handle);
     const Ads& ads = matcher.ads();
@@ -310,10 +312,10 @@ GRACE_API int32_t grace_exact_match(uint64_t handle, int64_t requests, const int
       const int64_t first = leaf_offsets[b];
       require(max_ads[b] >= 0, "exact_match: max_ads is negative");
       try {
-        (*replies)[b] = matcher.match({leaves + first, scores + first, leaf_offsets[b + 1] - first,
-                                       bitmask + b * ads.words, users.data() + b * num_sets, paused,
-                                       deny + deny_offsets[b],
-                                       deny_offsets[b + 1] - deny_offsets[b], max_ads[b]});
+        (*replies)[b] = matcher.match(
+            {leaves + first, scores + first, leaf_offsets[b + 1] - first, bitmask + b * ads.words,
+             users.data() + b * num_sets, stopped, weight == nullptr ? ads.weight : weight,
+             deny + deny_offsets[b], deny_offsets[b + 1] - deny_offsets[b], max_ads[b]});
       } catch (LeafFault& found) {
         found.position += first;
         throw;

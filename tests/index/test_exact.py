@@ -4,6 +4,7 @@ import threading
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,8 +30,9 @@ class Ask:
     leaves: list[list[int]]
     scores: list[list[float]]
     max_ads: list[int]
-    paused: list[int] | None
+    stopped: list[int] | None
     deny: list[list[int]] | None
+    weights: dict[int, float] | None
 
 
 def random_ask(rng: np.random.Generator, case: Case, num_leaves: int) -> Ask:
@@ -46,13 +48,23 @@ def random_ask(rng: np.random.Generator, case: Case, num_leaves: int) -> Ask:
         leaves=leaves,
         scores=[[float(rng.choice(few_scores)) for _ in row] for row in leaves],
         max_ads=[int(rng.choice([0, 1, 7, PLENTY])) for _ in users],
-        paused=_sample(rng, [*ids, 10**15]) if rng.random() < 0.5 else None,
+        stopped=_sample(rng, [*ids, 10**15]) if rng.random() < 0.5 else None,
         deny=[_sample(rng, [*ids, -1, 10**15]) for _ in users] if rng.random() < 0.5 else None,
+        weights={ad_id: float(rng.choice([-1.5, 0.0, 7.0])) for ad_id in _sample(rng, ids)}
+        if rng.random() < 0.5
+        else None,
     )
 
 
 def _sample(rng: np.random.Generator, ids: list[int]) -> list[int]:
     return [int(i) for i in rng.choice(ids, size=rng.integers(len(ids) // 2 + 1))]
+
+
+def live_weights(snapshot: Snapshot, ask: Ask) -> npt.NDArray[np.float32] | None:
+    if ask.weights is None:
+        return None
+    of_ads = zip(snapshot.ads.ad_ids.tolist(), snapshot.ads.ad_weight.tolist(), strict=True)
+    return np.array([ask.weights.get(ad_id, weight) for ad_id, weight in of_ads], np.float32)
 
 
 def ask_native(matcher: ExactMatcher, snapshot: Snapshot, users: UserRows, ask: Ask) -> MatchedAds:
@@ -63,32 +75,33 @@ def ask_native(matcher: ExactMatcher, snapshot: Snapshot, users: UserRows, ask: 
         np.array([leaf for row in ask.leaves for leaf in row], np.int32),
         np.array([score for row in ask.scores for score in row], np.float32),
         ask.max_ads,
-        paused=None if ask.paused is None else snapshot.ads.bitmap(ask.paused),
+        stopped=None if ask.stopped is None else snapshot.ads.bitmap(ask.stopped),
         deny=ask.deny,
+        weights=live_weights(snapshot, ask),
     )
 
 
 def expected(case: Case, ask: Ask) -> list[tuple[dict[str, int], list[tuple[int, float, int]]]]:
     """Per request: the counts, and the reply as (ad id, score, leaf position)."""
     sids = sorted({ad.sid for ad in case.ads})
-    paused = set(ask.paused or ())
+    stopped, weights = set(ask.stopped or ()), ask.weights or {}
     replies = []
     for b, user in enumerate(case.users):
         denied = set(ask.deny[b]) if ask.deny is not None else set()
-        counts = dict.fromkeys(("generated", "paused", "denied", "matched", "attributes"), 0)
+        counts = dict.fromkeys(("generated", "stopped", "denied", "matched", "attributes"), 0)
         counts |= {target_set.name: 0 for target_set in case.schema.sets}
         reply = []
         for position, (leaf, score) in enumerate(zip(ask.leaves[b], ask.scores[b], strict=True)):
             for ad in [ad for ad in case.ads if leaf != NO_NODE and ad.sid == sids[leaf]]:
                 fate = first_failure(case.schema, ad, user)
-                if fate is None and ad.ad_id in paused:
-                    fate = "paused"
+                if fate is None and ad.ad_id in stopped:
+                    fate = "stopped"
                 elif fate is None and ad.ad_id in denied:
                     fate = "denied"
                 counts["generated"] += 1
                 counts[fate or "matched"] += 1
                 if fate is None:
-                    reply.append((-score, -ad.weight, ad.ad_id, position))
+                    reply.append((-score, -weights.get(ad.ad_id, ad.weight), ad.ad_id, position))
         best = sorted(reply)[: ask.max_ads[b]]
         replies.append((counts, [(ad_id, -score, at) for score, _, ad_id, at in best]))
     return replies
@@ -108,7 +121,7 @@ def assert_equals_oracle(case: Case, ask: Ask, got: MatchedAds) -> None:
         assert {
             "generated": got.counts.generated[b],
             "attributes": got.counts.attributes[b],
-            "paused": got.counts.paused[b],
+            "stopped": got.counts.stopped[b],
             "denied": got.counts.denied[b],
             "matched": got.counts.matched[b],
             **{s.name: got.counts.sets[b, i] for i, s in enumerate(case.schema.sets)},
@@ -118,7 +131,7 @@ def assert_equals_oracle(case: Case, ask: Ask, got: MatchedAds) -> None:
 
 def assert_counts_conserved(got: MatchedAds) -> None:
     c = got.counts
-    filtered = c.attributes + c.sets.sum(axis=1) + c.paused + c.denied
+    filtered = c.attributes + c.sets.sum(axis=1) + c.stopped + c.denied
     assert (c.generated == filtered + c.matched).all()
     assert (c.returned == np.diff(got.offsets)).all()
     assert (c.truncated == (c.returned < c.matched)).all()
@@ -151,7 +164,7 @@ def test_the_values_of_one_request_do_not_count_for_the_next() -> None:
     users = tuple({"place": some} for some in (values[::5], [], values[3:5], ["nowhere"]))
     case, leaves, many = Case(schema, (9,), ads, users), list(range(9)), len(users)
     snapshot = plain_snapshot(schema, (9,), ads)
-    ask = Ask([leaves] * many, [[0.0] * 9] * many, [PLENTY] * many, None, None)
+    ask = Ask([leaves] * many, [[0.0] * 9] * many, [PLENTY] * many, None, None, None)
     matcher = ExactMatcher(snapshot, threads=1)
     rows = UserEncoder(schema, snapshot.set_values).encode(users)
     assert_equals_oracle(case, ask, ask_native(matcher, snapshot, rows, ask))
@@ -247,8 +260,10 @@ def test_arguments_that_do_not_fit_are_refused_with_both_shapes() -> None:
         matcher.match(users, offsets, leaves, scores, -1)
     with pytest.raises(InputError, match=r"max_ads must be one number or \[1\], got \[2\]"):
         matcher.match(users, offsets, leaves, scores, [1, 1])
-    with pytest.raises(InputError, match=r"paused must be uint64 .* = \[1\], got uint64 \[2\]"):
-        matcher.match(users, offsets, leaves, scores, 1, paused=np.zeros(2, np.uint64))
+    with pytest.raises(InputError, match=r"stopped must be uint64 .* = \[1\], got uint64 \[2\]"):
+        matcher.match(users, offsets, leaves, scores, 1, stopped=np.zeros(2, np.uint64))
+    with pytest.raises(InputError, match=r"weights must be float32 .* = \[3\], got float64 \[1\]"):
+        matcher.match(users, offsets, leaves, scores, 1, weights=np.zeros(1))
     with pytest.raises(InputError, match="one list per request, 1, got 2"):
         matcher.match(users, offsets, leaves, scores, 1, deny=[[], []])
     for ids in ([1.9], ["7"], np.array([2**63], np.uint64)):
@@ -256,6 +271,17 @@ def test_arguments_that_do_not_fit_are_refused_with_both_shapes() -> None:
             matcher.match(users, offsets, leaves, scores, 1, deny=[ids])
     with pytest.raises(InputError, match="threads: must be at least 1, got 0"):
         ExactMatcher(snapshot, 0)
+
+
+def test_ordinals_of_ad_ids_equal_a_plain_look_up() -> None:
+    rng = np.random.default_rng(3)
+    for many in (1, 2, 63, 64, 65, 1111):
+        ids = rng.choice(2**40, many, replace=False).tolist()
+        snapshot = plain_snapshot(SCHEMA, (9,), [RawAd(ad_id, (ad_id % 9,)) for ad_id in ids])
+        plain = {ad_id: ordinal for ordinal, ad_id in enumerate(snapshot.ads.ad_ids.tolist())}
+        wanted = [*ids, -(2**63), -1, 0, min(ids) - 1, max(ids) + 1, 2**63 - 1, *ids[:7]]
+        assert snapshot.ads.ordinals(wanted).tolist() == [plain.get(each, -1) for each in wanted]
+        assert snapshot.ads.ordinals([]).tolist() == []
 
 
 def test_a_matcher_keeps_its_snapshot_alive() -> None:
