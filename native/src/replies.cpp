@@ -120,9 +120,9 @@ void write_reply(Writer& out, const Reply& reply, std::string_view request_id,
                  std::string_view profile, const uint32_t* timings) {
   const auto returned = static_cast<int64_t>(reply.ad_ids.size());
   const int64_t counts[] = {reply.counts.leaves, reply.counts.generated, reply.counts.matched,
-                            returned};
+                            returned, reply.counts.stopped};
   out.text(1, request_id);
-  write_numbers(out, 5, counts, 4);
+  write_numbers(out, 5, counts, 5);
   out.bytes(served_by.data(), static_cast<int64_t>(served_by.size()));
   write_numbers(out, 8, timings, kTimings);
   out.bytes(ignored.data(), static_cast<int64_t>(ignored.size()));

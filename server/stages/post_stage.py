@@ -65,6 +65,9 @@ def _held(batch: InputBatch, leaves: Leaves) -> AbstractContextManager[HeldAds]:
     retrievals = [request.retrieval for request in batch.requests]
     rows, width = leaves.leaves.shape
     padding = rows - len(retrievals)
+    # Once for the whole batch: an update is acknowledged when the batches of the older view are
+    # answered.
+    live = batch.batch.pair.live.view
     return batch.batch.pair.matcher.held(
         batch.user_rows,
         np.arange(rows + 1, dtype=np.int64) * width,
@@ -72,6 +75,8 @@ def _held(batch: InputBatch, leaves: Leaves) -> AbstractContextManager[HeldAds]:
         leaves.scores.reshape(-1),
         [*(retrieval.max_ads for retrieval in retrievals), *[0] * padding],
         deny=[*(retrieval.exclude_ads for retrieval in retrievals), *[_NONE_DENIED] * padding],
+        stopped=live.stopped,
+        weights=live.weights,
     )
 
 

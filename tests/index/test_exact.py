@@ -262,8 +262,8 @@ def test_arguments_that_do_not_fit_are_refused_with_both_shapes() -> None:
         matcher.match(users, offsets, leaves, scores, [1, 1])
     with pytest.raises(InputError, match=r"stopped must be uint64 .* = \[1\], got uint64 \[2\]"):
         matcher.match(users, offsets, leaves, scores, 1, stopped=np.zeros(2, np.uint64))
-    with pytest.raises(InputError, match=r"weights must be float32 .* = \[3\], got float64 \[1\]"):
-        matcher.match(users, offsets, leaves, scores, 1, weights=np.zeros(1))
+    with pytest.raises(InputError, match=r"weights must be float32 .* = \[3\], got float32 \[1\]"):
+        matcher.match(users, offsets, leaves, scores, 1, weights=np.zeros(1, np.float32))
     with pytest.raises(InputError, match="one list per request, 1, got 2"):
         matcher.match(users, offsets, leaves, scores, 1, deny=[[], []])
     for ids in ([1.9], ["7"], np.array([2**63], np.uint64)):
