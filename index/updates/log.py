@@ -15,7 +15,7 @@ import fcntl
 import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import xxhash
@@ -55,23 +55,28 @@ class UpdateLog:
         Raise InputError for a log that is damaged, does not replay, or is another server's.
         """
         self._path = folder / FILE
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._lock = _locked(folder)
         self._broken = ""
-        with suppress(FileNotFoundError):
-            os.unlink(NEW_FILE, dir_fd=self._folder)
-        if not self._path.exists():
-            write_new(NEW_FILE, self._folder, [MAGIC])
-            self._put_in_place()
-        content = self._path.read_bytes()
-        self._size = self._replay(content, replay)
-        self.cut = len(content) - self._size
-        self._file = self._opened()
-        if self.cut:
-            os.ftruncate(self._file, self._size)
-            os.fsync(self._file)
         self._rewritten_size = 0
+        folder.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as undo:
+            self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            undo.callback(os.close, self._folder)
+            self._lock = _locked(folder)
+            undo.callback(os.close, self._lock)
+            with suppress(FileNotFoundError):
+                os.unlink(NEW_FILE, dir_fd=self._folder)
+            if not self._path.exists():
+                write_new(NEW_FILE, self._folder, [MAGIC])
+                self._put_in_place()
+            content = self._path.read_bytes()
+            self._size = self._replay(content, replay)
+            self.cut = len(content) - self._size
+            self._file = self._opened()
+            undo.callback(os.close, self._file)
+            if self.cut:
+                os.ftruncate(self._file, self._size)
+                os.fsync(self._file)
+            undo.pop_all()
 
     @property
     def wants_rewrite(self) -> bool:

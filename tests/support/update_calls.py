@@ -1,0 +1,60 @@
+"""UpdateAds calls to a real server, and the updates that they send."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Self
+
+import grpc
+
+from grace.proto.retrieval_pb2 import AdWeight, Ids, UpdateAdsRequest, UpdateAdsResponse
+from support.retrieve_calls import Call, Outcome
+from support.server_process import ServerProcess
+
+METHOD = "/grace.v1.Admin/UpdateAds"
+Levels = Mapping[str, Iterable[int]]
+
+
+def update(
+    sequence: int,
+    *,
+    full: bool = False,
+    stop: Levels | None = None,
+    resume: Levels | None = None,
+    weights: Mapping[int, float] | None = None,
+    unweight: Sequence[int] = (),
+) -> UpdateAdsRequest:
+    return UpdateAdsRequest(
+        sequence=sequence,
+        kind=UpdateAdsRequest.KIND_FULL if full else UpdateAdsRequest.KIND_DELTA,
+        stop={level: Ids(ids=list(ids)) for level, ids in (stop or {}).items()},
+        resume={level: Ids(ids=list(ids)) for level, ids in (resume or {}).items()},
+        weights=[AdWeight(ad_id=each, weight=weight) for each, weight in (weights or {}).items()],
+        unweight=unweight,
+    )
+
+
+class Updater:
+    """Sends updates; closes its connection at the end of a with block."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        self._channel = grpc.insecure_channel(
+            server.admin, options=(("grpc.use_local_subchannel_pool", 1),)
+        )
+        self._method: Any = self._channel.unary_unary(METHOD)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._channel.close()
+
+    def start(self, request: UpdateAdsRequest) -> Call:
+        return Call(self._method.future(request.SerializeToString(), timeout=60), None)
+
+    def call(self, request: UpdateAdsRequest) -> Outcome:
+        return self.start(request).outcome()
+
+    def apply(self, sequence: int, **what: Any) -> UpdateAdsResponse:
+        """Send an update that the server must take."""
+        outcome = self.call(update(sequence, **what))
+        assert outcome.ok, f"{outcome.code.name}: {outcome.text}"
+        return UpdateAdsResponse.FromString(outcome.reply)
