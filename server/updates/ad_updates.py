@@ -132,6 +132,8 @@ class AdUpdates:
             self._changed.notify_all()
         if self._thread.ident is not None:
             self._thread.join(seconds)
+        if not self._thread.is_alive():
+            self._log.close()
 
     def attach(self, pair: ServingPair) -> None:
         """From now on, the pair shows the state; call this before the pair serves.

@@ -88,7 +88,7 @@ def entity_catalogue(rng: np.random.Generator, ads: int, version: int = 1) -> En
 def random_update(rng: np.random.Generator, sequence: int, ids: int) -> UpdateAdsRequest:
     """An update of few ads and entities, some of which no snapshot knows."""
     full = rng.random() < 0.1
-    update = UpdateAdsRequest(sequence=sequence, kind=2 if full else 1)
+    update = UpdateAdsRequest(sequence=sequence, kind="KIND_FULL" if full else "KIND_DELTA")
     for level in ("ad", *ENTITIES, "unknown"):
         some = rng.choice(ids + 3 if level == "ad" else 11, int(rng.integers(5)), replace=False)
         for each in some.tolist():
