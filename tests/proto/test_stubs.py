@@ -81,7 +81,7 @@ def test_a_change_that_breaks_clients_is_found(edited: Path) -> None:
     done = run_buf(edited, *against)
     assert done.returncode != 0
     assert b"max_ads" in done.stdout
-    added = "string profile = 7;\n  string locale = 11;"
+    added = "string profile = 7;\n  string locale = 99;"
     file.write_text(text.replace("string profile = 7;", added))
     assert run_buf(edited, *against).returncode == 0, "a new field breaks nobody"
 
