@@ -57,7 +57,7 @@ class UpdateLog:
         self._path = folder / FILE
         self._broken = ""
         self._rewritten_size = 0
-        folder.mkdir(parents=True, exist_ok=True)
+        _make_folder(folder)
         with ExitStack() as undo:
             self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             undo.callback(os.close, self._folder)
@@ -212,6 +212,16 @@ def _write(file: int, content: bytes) -> None:
     left = memoryview(content)
     while left:
         left = left[os.write(file, left) :]
+
+
+def _make_folder(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for parent in (folder.parent, folder.parent.parent):  # the names survive a power cut
+        opened = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
 
 
 def _locked(folder: Path) -> int:

@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,15 +14,15 @@ import grpc
 import pytest
 
 from grace.index.storage import load_snapshot
-from grace.proto.retrieval_pb2 import RetrieveResponse, UpdateAdsResponse
+from grace.proto.retrieval_pb2 import UpdateAdsResponse
 from support.command import GRACE
 from support.faults import Faults
 from support.health import health, status
-from support.retrieve_calls import Caller, Outcome, assert_counters_conserve, counted_calls, message
+from support.retrieve_calls import Caller, assert_counters_conserve, counted_calls, message
 from support.served import front_ends
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
-from support.update_calls import Updater, update
+from support.update_calls import Load, Updater, update
 
 pytestmark = pytest.mark.subprocess
 
@@ -207,45 +206,6 @@ def test_an_update_is_acknowledged_only_when_the_replies_have_left_every_relay(
         finally:
             os.kill(relay, signal.SIGCONT)
         assert stop.outcome().ok
-
-
-class Load:
-    """Callers on threads. Each reply is kept with the number of stops acknowledged at its call."""
-
-    def __init__(self, address: str, requests: list[bytes]) -> None:
-        self._address, self._requests = address, requests
-        self._end = threading.Event()
-        self._threads = [threading.Thread(target=self._call, args=(each,)) for each in range(5)]
-        self.acknowledged: list[int] = []  # ads, in the order of their stops
-        self.seen: list[tuple[int, Outcome]] = []
-        self.sent = 0
-
-    def __enter__(self) -> "Load":
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._end.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _call(self, number: int) -> None:
-        caller, turn = Caller(self._address), number
-        while not self._end.is_set():
-            before, turn = len(self.acknowledged), turn + 1
-            outcome = caller.call(self._requests[turn % len(self._requests)])
-            self.seen.append((before, outcome))
-        caller.close()
-
-    def violations(self) -> list[tuple[int, int]]:
-        return [
-            (before, ad)
-            for before, outcome in self.seen
-            if outcome.ok
-            for ad in set(self.acknowledged[:before])
-            & set(RetrieveResponse.FromString(outcome.reply).ad_ids)
-        ]
 
 
 @front_ends
