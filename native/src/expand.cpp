@@ -109,6 +109,7 @@ int64_t drop_matches(std::vector<Match>& matches, Drop&& drop) {
 int64_t drop_stopped(const Request& request, std::vector<Match>& matches) {
   if (request.stopped == nullptr) return 0;
   return drop_matches(matches, [&](size_t i) {
+    if (i + kAhead < matches.size()) prefetch(request.stopped + (matches[i + kAhead].ordinal >> 6));
     const int32_t ordinal = matches[i].ordinal;
     return ((read_live(request.stopped + (ordinal >> 6)) >> (ordinal & 63)) & 1) != 0;
   });

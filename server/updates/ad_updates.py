@@ -47,7 +47,7 @@ FOLDER = "ad_updates"
 
 MOST_WAITING, MOST_WAITING_BYTES = 4096, 256 << 20
 
-PATIENCE_SECONDS = 0.1
+PATIENCE_SECONDS = 1.0
 """How long a DELTA waits for those before it: calls of one client may overtake each other."""
 
 _LOG = logging.getLogger(LOGGER)
