@@ -110,7 +110,8 @@ def _print(reply: "RetrieveResponse", total_ms: float) -> None:
         console.print(_table(reply))
     counts = reply.counts
     cut = ", cut by max_ads" if reply.truncated else ""
-    returned = f"{counts.ads_returned:,} returned{cut}"
+    stopped = f"{counts.ads_stopped:,} stopped, " if counts.ads_stopped else ""
+    returned = f"{stopped}{counts.ads_returned:,} returned{cut}"
     lines = [
         f"{counts.sids_generated:,} SIDs generated with profile {reply.profile}",
         f"{counts.ads_generated:,} ads, {counts.ads_matched:,} for this user, {returned}",

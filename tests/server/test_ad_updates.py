@@ -16,6 +16,7 @@ import pytest
 from grace.configs.serving import UpdatesConfig
 from grace.index.entities import group_ads
 from grace.index.matching.exact import ExactMatcher
+from grace.index.updates import log
 from grace.index.updates.live_ads import LiveAds
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError
@@ -143,6 +144,36 @@ def test_updates_keep_no_pair_alive(pair: ServingPair, tmp_path: Path) -> None:
         gc.collect()
         assert [each() for each in seen] == [None, None]
         assert submitted(updates, 2, stop={"ad": [8]}).result() == Updated(2, applied=True)
+
+
+def test_a_log_that_has_grown_is_rewritten_while_updates_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "REWRITE_BYTES", 1111)
+    file = tmp_path / ad_updates.FOLDER / log.FILE
+    largest = 0
+    with running(tmp_path) as updates:
+        for sequence in range(1, 334):
+            name, ad = ("resume", sequence - 2) if sequence % 3 == 0 else ("stop", sequence)
+            submitted(updates, sequence, **{name: {"ad": [ad]}}).result()
+            largest = max(largest, file.stat().st_size)
+        facts = updates.facts
+    assert largest < 5 * 1111  # 333 updates in groups of their own take 18 KB
+    with running(tmp_path) as updates:
+        assert updates.facts == facts
+        assert (facts.sequence, facts.stopped) == (333, {"ad": 111})  # of three, the second stays
+
+
+def test_a_snapshot_that_has_later_updates_than_the_server_is_reported(
+    pair: ServingPair, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    newer = replace(pair.snapshot, facts=replace(pair.snapshot.facts, updates_watermark=9))
+    with running(tmp_path) as updates:
+        updates.attach(replace(pair, snapshot=newer))
+        submitted(updates, 9, full=True).result()
+        updates.attach(replace(pair, snapshot=newer))
+    behind = [vars(record) for record in caplog.records if record.message == "updates_behind"]
+    assert [(each["watermark"], each["sequence"]) for each in behind] == [(9, 0)]
 
 
 def test_updates_that_wait_are_written_together(tmp_path: Path) -> None:
