@@ -134,6 +134,7 @@ def _print(reply: "RetrieveResponse", total_ms: float) -> None:
     counts = reply.counts
     cut = ", cut by max_ads" if reply.truncated else ""
     ads = [f"{counts.ads_generated:,} ads"]
+    ads += [f"{counts.ads_stopped:,} stopped"] if counts.ads_stopped else []
     ads += [f"{counts.ads_excluded:,} excluded"] if counts.ads_excluded else []
     ads += [f"{counts.ads_matched:,} for this user"]
     ads += [f"{counts.ads_limited:,} left out by at_most"] if counts.ads_limited else []

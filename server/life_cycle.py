@@ -55,6 +55,7 @@ from grace.server.transport.admin import Admin
 from grace.server.transport.credentials.watched_credentials import WatchedCredentials
 from grace.server.transport.front_end import FrontEnd
 from grace.server.transport.listeners import Listeners
+from grace.server.updates.updates import Updates
 
 STOPPED, FAILED, NOT_STARTED = 0, 1, 2  # exit codes
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -179,6 +180,9 @@ class Server:
         self._front_end = FrontEnd(
             state, limits, generation, self._metrics, log_requests, credentials.tokens
         )
+        settle, broken = self._replies_left, self._thread_died
+        self._updates = Updates(config, self._metrics, settle, broken)
+        state.updates = self._updates.ads
         admin, died = Admin(state, config), self._broken.set
         self._listeners = Listeners(config, self._front_end, admin, died, credentials)
 
@@ -191,8 +195,9 @@ class Server:
             await self._listeners.open(self._metrics.registry, self._state)
             # Only now: gRPC's thread, which has been started, would inherit the name.
             name_this_thread("grace-loop")
+            self._updates.start()
             pair = await self._load()
-            if pair is None:
+            if pair is None or not await self._goes_on_until(self._updates.complete()):
                 await self._listeners.close()
                 # The loading thread is in native code, which nothing interrupts.
                 exit_now(_logged(FAILED if self._broken.is_set() else STOPPED))
@@ -207,25 +212,32 @@ class Server:
         """Return None if the server was asked to stop, or broke, before it was ready."""
         given = (self._config, self._device, self._stages, self._predictions, self._requests)
         loading = _in_thread(lambda: load_and_warm_up(*given))
-        if await _first(loading, self._stop_asked.wait(), self._broken.wait()) != 0:
-            if self._broken.is_set():
-                self._state.phase = Phase.FAILED
-            else:
-                self._state.phase = Phase.DRAINING
-                _LOG.info("draining", extra={"event": "draining"})
+        if not await self._goes_on_until(loading):
             return None
         try:
             pair = loading.result()
+            await _in_thread(lambda: self._updates.attach(pair))
         except Exception:  # counted, and raised again
             self._metrics.loaded("failed")
             raise
         self._metrics.loaded("ok")
+        self._state.pair = pair
         return pair
+
+    async def _goes_on_until(self, work: Awaitable[object]) -> bool:
+        """Wait for it; return False if the server was asked to stop, or broke, before."""
+        if await _first(work, self._stop_asked.wait(), self._broken.wait()) == 0:
+            return True
+        if self._broken.is_set():
+            self._state.phase = Phase.FAILED
+        else:
+            self._state.phase = Phase.DRAINING
+            _LOG.info("draining", extra={"event": "draining"})
+        return False
 
     async def _go_ready(self, pair: ServingPair) -> None:
         state, config = self._state, self._config
         self._metrics.serves(pair.snapshot)
-        state.pair = pair
         state.pipeline = Pipeline(
             stages=self._stages,
             pair=lambda: pair,
@@ -233,7 +245,7 @@ class Server:
             batching=config.batching,
             predictions=self._predictions,
             outcomes=self._front_end,
-            died=self._stage_died,
+            died=self._thread_died,
             streams=streams_for(self._device),
             timeline=self._timeline,
         )
@@ -254,6 +266,7 @@ class Server:
         if self._broken.is_set():
             finished = False
             await self._fail()
+        await _in_thread(lambda: self._updates.close(JOIN_SECONDS))
         pipeline.close()
         joined = await _in_thread(lambda: pipeline.join(JOIN_SECONDS))
         self._write_timeline()
@@ -303,8 +316,15 @@ class Server:
     def _asked_to_look(self) -> None:
         self._loop.run_in_executor(None, self._credentials.look)
 
-    def _stage_died(self) -> None:
-        """Called from one of the pipeline's threads."""
+    def _replies_left(self) -> None:
+        """Wait, on the updates' thread, until every batch that post has matched is answered."""
+        if self._state.pipeline is not None:
+            self._state.pipeline.wait_answered()
+            left = self._listeners.replies_left()
+            asyncio.run_coroutine_threadsafe(left, self._loop).result()
+
+    def _thread_died(self) -> None:
+        """Called from one of the pipeline's threads, or that of the updates."""
         self._loop.call_soon_threadsafe(self._broken.set)
 
 

@@ -7,6 +7,7 @@ from grace.proto.retrieval_pb2 import GetStatusResponse
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.messages import Priority
 from grace.server.scheduling.pipeline import Pipeline
+from grace.server.updates.ad_updates import AdUpdates
 
 
 class Phase(IntEnum):
@@ -23,6 +24,7 @@ class ServerState:
 
     pair        the snapshot and the model that it serves
     pipeline    None until the server is ready
+    updates     the updates of ads; None without a folder for them
     takes       whether it serves new calls, as it still does while it lingers before a drain
     open_calls  Retrieve calls whose replies have not been sent completely
     """
@@ -33,6 +35,7 @@ class ServerState:
         self.open_calls = 0
         self.pair: ServingPair | None = None
         self.pipeline: Pipeline | None = None
+        self.updates: AdUpdates | None = None
         self._started = time.monotonic()
 
     @property
@@ -50,6 +53,15 @@ class ServerState:
     @property
     def margin(self) -> float:
         return 0.0 if self.pipeline is None else self.pipeline.margin
+
+    @property
+    def update_sequence(self) -> int:
+        return 0 if self.updates is None else self.updates.facts.sequence
+
+    @property
+    def ads_stopped(self) -> int:
+        """Ads of the served snapshot that are stopped."""
+        return 0 if self.pair is None else self.pair.live.ads_stopped
 
     def sheds(self, priority: Priority) -> bool:
         return self.pipeline is not None and self.pipeline.sheds(priority)

@@ -30,6 +30,7 @@ from grace.configs.machine import available_cores
 from grace.configs.serving import LimitsConfig
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
+from grace.index.updates.live_ads import LiveAds
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import DecodeIndex, UserTensors
 from grace.kernels.load import load_encoder_ops
@@ -105,7 +106,9 @@ class Surroundings:
             generation=generation,
             engine=EngineFacts(self.precision, 0, 0, 0, graphs=1, capture_seconds=0.0),
         )
-        return ServingPair(self.snapshot, model, self.index, self.users, self.matcher)
+        return ServingPair(
+            self.snapshot, model, self.index, self.users, self.matcher, LiveAds(self.snapshot)
+        )
 
 
 class _RungGeneration:

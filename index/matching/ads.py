@@ -1,11 +1,19 @@
 """SID to ads: the ads of each leaf, their rules and weights."""
 
+from ctypes import c_int64
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from grace.configs.errors import InputError
+from grace.native.loader import array_in, array_out, declare
+
+_find = declare(
+    "grace_find_ordinals",
+    *(c_int64, array_in(np.int64), array_in(np.int32)),
+    *(c_int64, array_in(np.int64), array_out(np.int64)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +42,18 @@ class SidToAds:
         wanted = np.asarray(ad_ids)
         if wanted.size and wanted.dtype.kind not in "iu":
             raise InputError(f"ad ids must be integers, got {wanted.dtype}")
-        wanted = wanted.astype(np.int64)
-        at = np.searchsorted(self.ad_ids, wanted, sorter=self.ad_lookup)
-        found = self.ad_lookup[np.minimum(at, self.num_ads - 1)].astype(np.int64)
-        return np.where((at < self.num_ads) & (self.ad_ids[found] == wanted), found, -1)
+        wanted = np.ascontiguousarray(wanted, np.int64)
+        found = np.empty(wanted.shape, np.int64)
+        _find(self.num_ads, self.ad_ids, self.ad_lookup, wanted.size, wanted, found)
+        return found
 
     def bitmap(self, ad_ids: npt.ArrayLike) -> npt.NDArray[np.uint64]:
         """One bit per ordinal, set for the given ids; unknown ones have none.   [ceil(ads / 64)]"""
         ordinals = self.ordinals(ad_ids)
-        ordinals = ordinals[ordinals >= 0]
+        return self.bitmap_of(ordinals[ordinals >= 0])
+
+    def bitmap_of(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+        """One bit per ordinal, set for the given ones.   [ceil(ads / 64)]"""
         words = np.zeros(-(-self.num_ads // 64), np.uint64)
         np.bitwise_or.at(words, ordinals >> 6, np.uint64(1) << (ordinals & 63).astype(np.uint64))
         return words

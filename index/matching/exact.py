@@ -1,10 +1,10 @@
 """Expand and exactly match: from the leaves that beam search found to the ads a user may see.
 
 Every ad of the leaves is *generated*. It is *matched* if its rule holds exactly for the user, on
-bits and interned values, never on Bloom bits, and it is neither paused nor excluded by the request.
-The best `max_ads` are *returned*: score descending, then weight descending, then ad id. An ad is
-left out if an entity of it has its limit (`at_most`) of better ads in the reply. C++ does the work
-without the interpreter lock, request by request on several threads.
+bits and interned values, never on Bloom bits, and neither an update stops it nor the request
+excludes it. The best `max_ads` are *returned*: score descending, then weight descending, then ad
+id. An ad is left out if an entity of it has its limit (`at_most`) of better ads in the reply. C++
+does the work without the interpreter lock, request by request on several threads.
 """
 
 import weakref
@@ -46,7 +46,7 @@ _match = declare(
     "grace_exact_match",
     *(c_uint64, c_int64, array_in(np.int64), array_in(np.int32), array_in(np.float32)),
     *(array_in(np.uint64, 2), array_in(np.uint8, 2), array_in(np.int64), array_in(np.int32)),
-    *(c_void_p, array_in(np.int64), array_in(np.int64), c_void_p, c_void_p, c_void_p),
+    *(c_void_p, c_void_p, array_in(np.int64), array_in(np.int64), c_void_p, c_void_p, c_void_p),
     array_in(np.int64),
     *(array_out(np.int64), array_out(np.int64, 2), array_out(np.int64), array_out(np.uint64)),
 )
@@ -58,7 +58,7 @@ _drop = declare("grace_replies_drop", c_uint64)
 
 _NO_ADS = np.empty(0, np.int64)
 _NO_VALUES = np.empty(0, np.int32)
-_FIXED_COUNTS = 7  # leaves, generated, attributes, paused, excluded, matched, limited; then sets
+_FIXED_COUNTS = 7  # leaves, generated, attributes, stopped, excluded, matched, limited; then sets
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +66,14 @@ class MatchCounts:
     """The ads of each request, each counted once, by the first test that it failed.
 
     All int64 [B], and `sets` int64 [B, sets].
-    generated = attributes + sum of sets + paused + excluded + matched
+    generated = attributes + sum of sets + stopped + excluded + matched
     matched >= returned + limited, which are the ads that `at_most` left out until the list was full
     """
 
     generated: npt.NDArray[np.int64]
     attributes: npt.NDArray[np.int64]
     sets: npt.NDArray[np.int64]
-    paused: npt.NDArray[np.int64]
+    stopped: npt.NDArray[np.int64]
     excluded: npt.NDArray[np.int64]
     matched: npt.NDArray[np.int64]
     limited: npt.NDArray[np.int64]
@@ -146,10 +146,11 @@ class ExactMatcher:
         leaves: npt.NDArray[np.int32],
         scores: npt.NDArray[np.float32],
         max_ads: int | Sequence[int] | npt.NDArray[np.integer],
-        paused: npt.NDArray[np.uint64] | None = None,
+        stopped: npt.NDArray[np.uint64] | None = None,
         exclude_ads: Sequence[npt.ArrayLike] | None = None,
         exclude: Sequence[Mapping[str, npt.ArrayLike]] | None = None,
         at_most: Sequence[Mapping[str, int]] | None = None,
+        weights: npt.NDArray[np.float32] | None = None,
     ) -> Iterator[HeldAds]:
         """Match requests. The ads that it yields are valid only inside the context.
 
@@ -157,16 +158,21 @@ class ExactMatcher:
         leaves        int32 [n]     leaf numbers, each once per request; NO_NODE is skipped
         scores        float32 [n]   in any order; NaN only with NO_NODE
         max_ads       for all requests, or one per request
-        paused        uint64 [ceil(ads / 64)]   a bit per ordinal (SidToAds.bitmap)
+        stopped       uint64 [ceil(ads / 64)]   a bit per ordinal (SidToAds.bitmap)
         exclude_ads   per request the ad ids not to return; unknown ones are ignored
         exclude       per request the same of entity ids, by the schema's names of entities
         at_most       per request the most ads to return of each entity, by the same names
+        weights       float32 [ads]   instead of the snapshot's
+
+        Another thread may change elements of `stopped` and `weights` meanwhile: each is used as it
+        was or as it is.
         """
         requests, snapshot = len(users), self._snapshot
         first_leaves = np.ascontiguousarray(leaf_offsets, np.int64)
         leaves, scores = np.ascontiguousarray(leaves), np.ascontiguousarray(scores)
         _check_shapes(snapshot, users, first_leaves, leaves, scores)
-        words = _paused_words(paused, snapshot.ads.num_ads)
+        words = _stopped_words(stopped, snapshot.ads.num_ads)
+        weights = _live_weights(weights, snapshot.ads.num_ads)
         places = excluded_places(exclude, requests, snapshot.entities)
         limits = entity_limits(at_most, requests, snapshot.schema.entities)
         offsets = np.empty(requests + 1, np.int64)
@@ -176,7 +182,7 @@ class ExactMatcher:
         _match(
             *(self._handle, requests, first_leaves, leaves, scores),
             *(np.ascontiguousarray(users.bitmask), *_user_values(users)),
-            *(None if words is None else words.ctypes.data, *_ad_lists(exclude_ads, requests)),
+            *(_address(words), _address(weights), *_ad_lists(exclude_ads, requests)),
             *(*map(_address, places), _address(limits)),
             *(_limits(max_ads, requests), offsets, counts, fault, replies),
         )
@@ -195,14 +201,15 @@ class ExactMatcher:
         leaves: npt.NDArray[np.int32],
         scores: npt.NDArray[np.float32],
         max_ads: int | Sequence[int] | npt.NDArray[np.integer],
-        paused: npt.NDArray[np.uint64] | None = None,
+        stopped: npt.NDArray[np.uint64] | None = None,
         exclude_ads: Sequence[npt.ArrayLike] | None = None,
         exclude: Sequence[Mapping[str, npt.ArrayLike]] | None = None,
         at_most: Sequence[Mapping[str, int]] | None = None,
+        weights: npt.NDArray[np.float32] | None = None,
     ) -> MatchedAds:
         """Match requests as `held` does, and return copies of their ads."""
-        given = (users, leaf_offsets, leaves, scores, max_ads, paused, exclude_ads)
-        with self.held(*given, exclude, at_most) as ads:
+        given = (users, leaf_offsets, leaves, scores, max_ads, stopped, exclude_ads)
+        with self.held(*given, exclude, at_most, weights) as ads:
             return ads.taken()
 
 
@@ -292,18 +299,31 @@ def _limits(
     return limits if limits.shape else np.full(requests, limits)
 
 
-def _paused_words(
-    paused: npt.NDArray[np.uint64] | None, num_ads: int
+def _stopped_words(
+    stopped: npt.NDArray[np.uint64] | None, num_ads: int
 ) -> npt.NDArray[np.uint64] | None:
-    if paused is None:
+    if stopped is None:
         return None
     words = -(-num_ads // 64)
-    if paused.dtype != np.uint64 or paused.shape != (words,):
+    if stopped.dtype != np.uint64 or stopped.shape != (words,):
         raise InputError(
-            f"paused must be uint64 [ceil(ads / 64)] = [{words}], got {paused.dtype} "
-            f"{list(paused.shape)}: make it with SidToAds.bitmap"
+            f"stopped must be uint64 [ceil(ads / 64)] = [{words}], got {stopped.dtype} "
+            f"{list(stopped.shape)}: make it with SidToAds.bitmap"
         )
-    return np.ascontiguousarray(paused)
+    return np.ascontiguousarray(stopped)
+
+
+def _live_weights(
+    weights: npt.NDArray[np.float32] | None, num_ads: int
+) -> npt.NDArray[np.float32] | None:
+    if weights is None:
+        return None
+    if weights.dtype != np.float32 or weights.shape != (num_ads,):
+        raise InputError(
+            f"weights must be float32 [ads] = [{num_ads}], got {weights.dtype} "
+            f"{list(weights.shape)}: copy the snapshot's ad_weight and change that"
+        )
+    return np.ascontiguousarray(weights)
 
 
 def _ad_lists(
@@ -340,6 +360,6 @@ def _user_values(
 
 
 def _counts(counts: npt.NDArray[np.int64], returned: npt.NDArray[np.int64]) -> MatchCounts:
-    generated, attributes, paused, excluded, matched, limited = counts.T[1:_FIXED_COUNTS]
+    generated, attributes, stopped, excluded, matched, limited = counts.T[1:_FIXED_COUNTS]
     sets = counts[:, _FIXED_COUNTS:]
-    return MatchCounts(generated, attributes, sets, paused, excluded, matched, limited, returned)
+    return MatchCounts(generated, attributes, sets, stopped, excluded, matched, limited, returned)

@@ -205,3 +205,8 @@ def _check_set(target_set: TargetSet) -> None:
             f"{where}.max_request_values: must be at most {_MAX_REQUEST_VALUES}, got "
             f"{target_set.max_request_values}"
         )
+
+
+def is_name(name: str) -> bool:
+    """Return whether an attribute, a set or an entity may have this name."""
+    return _NAME.fullmatch(name) is not None

@@ -94,18 +94,20 @@ template <typename Drop>
 int64_t drop_matches(std::vector<Match>& matches, Drop&& drop) {
   size_t kept = 0;
   for (size_t i = 0; i < matches.size(); ++i) {
-    if (!drop(i)) matches[kept++] = matches[i];
+    matches[kept] = matches[i];  // without a branch: which are dropped is hard to foretell
+    kept += drop(i) ? 0 : 1;
   }
   const size_t dropped = matches.size() - kept;
   matches.resize(kept);
   return static_cast<int64_t>(dropped);
 }
 
-int64_t drop_paused(const Request& request, std::vector<Match>& matches) {
-  if (request.paused == nullptr) return 0;
+int64_t drop_stopped(const Request& request, std::vector<Match>& matches) {
+  if (request.stopped == nullptr) return 0;
   return drop_matches(matches, [&](size_t i) {
+    if (i + kAhead < matches.size()) prefetch(request.stopped + (matches[i + kAhead].ordinal >> 6));
     const int32_t ordinal = matches[i].ordinal;
-    return ((request.paused[ordinal >> 6] >> (ordinal & 63)) & 1) != 0;
+    return ((read_live(request.stopped + (ordinal >> 6)) >> (ordinal & 63)) & 1) != 0;
   });
 }
 
@@ -144,7 +146,7 @@ void write_reply(const Ads& ads, const Request& request, Scratch& scratch, Reply
   const size_t size = std::min(matches.size(), static_cast<size_t>(request.max_ads));
   reply.ad_ids.resize(size);
   reply.positions.resize(size);
-  TiedMatches ties{ads, ads.weight, matches};
+  TiedMatches ties{ads, request.weight, matches};
   for (size_t begin = 0, end = 0; begin < size; begin = end) {
     end = ties.end_of(begin);
     if (end - begin == 1) {
@@ -152,7 +154,7 @@ void write_reply(const Ads& ads, const Request& request, Scratch& scratch, Reply
       reply.positions[begin] = matches[begin].position;
       continue;
     }
-    order_tied(ads, ads.weight, matches, begin, end, scratch.tied);
+    order_tied(ads, request.weight, matches, begin, end, scratch.tied);
     for (size_t i = begin; i < std::min(end, size); ++i) {
       const Candidate& best = scratch.tied[i - begin];
       reply.ad_ids[i] = best.id;
@@ -172,7 +174,7 @@ Reply Matcher::match(const Request& request) {
   number_rules(ads_, reply.counts.generated, *scratch);
   match_rules(ads_, request, *scratch);
   collect_matches(*scratch, reply.counts);
-  reply.counts.paused = drop_paused(request, scratch->matches);
+  reply.counts.stopped = drop_stopped(request, scratch->matches);
   reply.counts.excluded =
       drop_excluded_ads(ads_, request, scratch->excluded_ads, scratch->matches) +
       drop_excluded_entities(ads_, request, scratch->excluded, scratch->matches);
@@ -263,7 +265,7 @@ const int64_t* limits_of(const int64_t* at_most, int64_t kinds, int64_t request)
 }
 
 void write_counts(const Counts& counts, int64_t* out) {
-  for (int64_t count : {counts.leaves, counts.generated, counts.attributes, counts.paused,
+  for (int64_t count : {counts.leaves, counts.generated, counts.attributes, counts.stopped,
                         counts.excluded, counts.matched, counts.limited}) {
     *out++ = count;
   }
@@ -325,24 +327,25 @@ GRACE_API int32_t grace_exact_close(uint64_t handle) {
 // Matches all requests. grace_replies_take copies the ads, and grace_replies_drop frees the handle.
 //   bitmask        uint64 [requests, words]
 //   present        uint8 [sets, requests]; value_offsets int64 [sets * requests + 1], set by set
-//   paused         uint64 [ceil(ads / 64)], or null
+//   stopped        uint64 [ceil(ads / 64)], or null
+//   weight         float32 [ads] instead of the snapshot's, or null
 //   entity_offsets int64 [requests * kinds + 1], or null: excluded entities by request and kind
 //   at_most        int64 [requests, kinds], or null: a limit or kNoLimit
 //   reply_offsets  int64 [requests + 1]
-//   counts         int64 [requests, 7 + sets]: live leaves, generated, attributes, paused,
-//   excluded,
-//                  matched, limited, sets
+//   counts         int64 [requests, 7 + sets]: live leaves, generated, attributes, stopped,
+//                  excluded, matched, limited, sets
 //   fault          int64 [2]: the kind and position of a LeafFault. If there is one, there is no
 //                  handle; otherwise the array stays as it was
 GRACE_API int32_t grace_exact_match(uint64_t handle, int64_t requests, const int64_t* leaf_offsets,
                                     const int32_t* leaves, const float* scores,
                                     const uint64_t* bitmask, const uint8_t* present,
                                     const int64_t* value_offsets, const int32_t* value_ids,
-                                    const uint64_t* paused, const int64_t* ad_offsets,
-                                    const int64_t* excluded_ads, const int64_t* entity_offsets,
-                                    const int32_t* entity_places, const int64_t* at_most,
-                                    const int64_t* max_ads, int64_t* reply_offsets, int64_t* counts,
-                                    int64_t* fault, uint64_t* replies_handle) {
+                                    const uint64_t* stopped, const float* weight,
+                                    const int64_t* ad_offsets, const int64_t* excluded_ads,
+                                    const int64_t* entity_offsets, const int32_t* entity_places,
+                                    const int64_t* at_most, const int64_t* max_ads,
+                                    int64_t* reply_offsets, int64_t* counts, int64_t* fault,
+                                    uint64_t* replies_handle) {
   return guarded([&] {
     Matcher& matcher = *reinterpret_cast<Matcher*>(handle);
     const Ads& ads = matcher.ads();
@@ -358,12 +361,12 @@ GRACE_API int32_t grace_exact_match(uint64_t handle, int64_t requests, const int
       const int64_t first = leaf_offsets[b];
       require(max_ads[b] >= 0, "exact_match: max_ads is negative");
       try {
-        (*replies)[b] =
-            matcher.match({leaves + first, scores + first, leaf_offsets[b + 1] - first,
-                           bitmask + b * ads.words, users.data() + b * num_sets, paused,
-                           excluded_ads + ad_offsets[b], ad_offsets[b + 1] - ad_offsets[b],
-                           excluded.empty() ? nullptr : excluded.data() + b * kinds,
-                           limits_of(at_most, kinds, b), max_ads[b]});
+        (*replies)[b] = matcher.match(
+            {leaves + first, scores + first, leaf_offsets[b + 1] - first, bitmask + b * ads.words,
+             users.data() + b * num_sets, stopped, weight == nullptr ? ads.weight : weight,
+             excluded_ads + ad_offsets[b], ad_offsets[b + 1] - ad_offsets[b],
+             excluded.empty() ? nullptr : excluded.data() + b * kinds, limits_of(at_most, kinds, b),
+             max_ads[b]});
       } catch (LeafFault& found) {
         found.position += first;
         throw;

@@ -55,11 +55,11 @@ class Room {
 void write_limited_reply(const Ads& ads, const Request& request, Scratch& scratch, Reply& reply) {
   reset_limits(ads, request, scratch);
   const std::vector<Match>& matches = scratch.matches;
-  TiedMatches ties{ads, ads.weight, matches};
+  TiedMatches ties{ads, request.weight, matches};
   Room room(scratch.limits);
   for (size_t begin = 0, end = 0; begin < matches.size(); begin = end) {
     end = ties.end_of(begin);
-    order_tied(ads, ads.weight, matches, begin, end, scratch.tied);
+    order_tied(ads, request.weight, matches, begin, end, scratch.tied);
     for (const Candidate& next : scratch.tied) {
       const Match& match = matches[next.match];
       if (!room.has(match.ordinal)) {

@@ -121,8 +121,8 @@ void write_reply(Writer& out, const Reply& reply, std::string_view request_id,
                  std::string_view profile, const uint32_t* timings) {
   const auto returned = static_cast<int64_t>(reply.ad_ids.size());
   const int64_t counts[] = {
-      reply.counts.leaves, reply.counts.generated, reply.counts.matched, returned,
-      reply.counts.paused, reply.counts.excluded,  reply.counts.limited,
+      reply.counts.leaves,  reply.counts.generated, reply.counts.matched, returned,
+      reply.counts.stopped, reply.counts.excluded,  reply.counts.limited,
   };
   out.text(1, request_id);
   write_numbers(out, 5, counts, static_cast<int>(std::size(counts)));

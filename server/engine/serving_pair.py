@@ -13,6 +13,7 @@ from grace.configs.serving import LimitsConfig, PrecisionSetting
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot
+from grace.index.updates.live_ads import LiveAds
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import DecodeIndex, load_ops
 from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint, require_match
@@ -67,6 +68,7 @@ class ServingPair:
     index: DecodeIndex
     users: UserEncoder
     matcher: ExactMatcher
+    live: LiveAds
 
     @property
     def checkpoint(self) -> str:
@@ -109,6 +111,7 @@ def serving_pair(snapshot: Snapshot, model: ServingModel, match_threads: int) ->
         index=DecodeIndex.of(snapshot, model.device),
         users=UserEncoder(snapshot.schema, snapshot.set_values),
         matcher=ExactMatcher(snapshot, match_threads),
+        live=LiveAds(snapshot),
     )
 
 

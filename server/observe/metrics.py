@@ -29,6 +29,7 @@ from grace.server.messages import (
     queue_seconds,
 )
 from grace.server.server_state import Phase, ServerState
+from grace.server.updates.ad_updates import UPDATE_RESULTS, UpdateResult
 
 # Denser where a request's time usually lies.
 _SECONDS = (
@@ -102,6 +103,7 @@ class Metrics:
         self._degraded.inc(sum(answer.request.degraded for answer in answered.answers))
         schema = answered.input.batch.pair.snapshot.schema
         self._filtered["attributes"].inc(int(counts.attributes.sum()))
+        self._filtered["stopped"].inc(int(counts.stopped.sum()))
         self._filtered["excluded"].inc(int(counts.excluded.sum()))
         self._filtered["limited"].inc(int(counts.limited.sum()))
         for target_set, count in zip(schema.sets, counts.sets.sum(axis=0).tolist(), strict=True):
@@ -123,6 +125,14 @@ class Metrics:
     def loaded(self, result: str) -> None:
         """A snapshot was loaded, `ok`, or could not be, `failed`."""
         self._loads.labels(result).inc()
+
+    def updated(self, result: UpdateResult, count: int = 1) -> None:
+        """Count updates of ads by what became of them."""
+        self._updates[result].inc(count)
+
+    def updates_file_follows(self, follows: bool) -> None:
+        """Note whether the server follows its file of updates, or stopped at a faulty line."""
+        self._file_stopped.set(not follows)
 
     def credentials_loaded(self, setting: str, result: str) -> None:
         """Count a change of a setting's files: `ok` if they are in use, or else `failed`."""
@@ -159,6 +169,9 @@ class Metrics:
             ["by"],
         )
         self._loads = counter("grace_snapshot_load", "Snapshots loaded, by result.", ["result"])
+        means = "Updates of ads, by what became of them; repeated: it had been in force before."
+        updates = counter("grace_updates", means, ["result"])
+        self._updates = {result: updates.labels(result) for result in UPDATE_RESULTS}
         means = "Changes of certificate and token files; failed: the old content stays in use."
         self._credentials = counter("grace_credentials_load", means, ["setting", "result"])
         for setting in ("listen.tls", "admin.tls", "listen.token_file"):
@@ -176,7 +189,7 @@ class Metrics:
             self._failures.labels(reason)
         for result in ("ok", "failed"):
             self._loads.labels(result)
-        names = ("attributes", "excluded", "limited")
+        names = ("attributes", "stopped", "excluded", "limited")
         self._filtered = {name: self._filter.labels(name) for name in names}
 
     def _make_histograms(self) -> None:
@@ -215,6 +228,12 @@ class Metrics:
         gauge = partial(Gauge, registry=self.registry)
         self._version = gauge("grace_snapshot_version", "Version of the loaded snapshot.")
         self._age = gauge("grace_snapshot_age_seconds", "Time since that snapshot was built.")
+        means = "Sequence number of the last update of ads that is in force."
+        gauge("grace_update_seq", means).set_function(lambda: state.update_sequence)
+        means = "Ads of the served snapshot that are stopped."
+        gauge("grace_stopped_ads", means).set_function(lambda: state.ads_stopped)
+        means = "1 while the server does not follow updates.file because of a faulty line."
+        self._file_stopped = gauge("grace_updates_file_stopped", means)
         means = "Calls whose replies have not been sent completely."
         gauge("grace_open_calls", means).set_function(lambda: state.open_calls)
         means = "Requests that wait for a batch."

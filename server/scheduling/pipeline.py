@@ -42,6 +42,7 @@ from grace.server.observe.timeline import Timeline
 from grace.server.scheduling.failed_batches import FailedBatches
 from grace.server.scheduling.predictions import Predictions
 from grace.server.scheduling.scheduler import Departure, Scheduler
+from grace.server.scheduling.slots import Slot, Turns
 from grace.server.scheduling.stage_watch import StageWatch, place_of
 from grace.server.scheduling.streams import Clock, Mark, Stream, Streams
 from grace.server.scheduling.under_way import BatchUnderWay, Place
@@ -95,43 +96,6 @@ class _Carried(Generic[Batch]):
         return self.under_way.requests
 
 
-class _Slot(Generic[Batch]):
-    """A queue of one batch between two stages."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._batch: _Carried[Batch] | None = None
-        self._closed = False
-
-    def put(self, batch: _Carried[Batch]) -> None:
-        """Wait until the slot is empty, and fill it. After `abandon` the batch is dropped."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._batch is None or self._closed)
-            if not self._closed:
-                self._batch = batch
-                self._changed.notify_all()
-
-    def take(self) -> _Carried[Batch] | None:
-        """Wait for a batch. None once the slot is closed and empty."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._batch is not None or self._closed)
-            batch, self._batch = self._batch, None
-            self._changed.notify_all()
-            return batch
-
-    def close(self) -> None:
-        """Called by the stage that puts: nothing follows."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
-    def abandon(self) -> None:
-        """Drop the batch in the slot, and all that follow."""
-        with self._changed:
-            self._batch = None
-            self.close()
-
-
 class Pipeline:
     """Any thread may submit, cancel and close.
 
@@ -162,9 +126,10 @@ class Pipeline:
         self._scheduler = Scheduler(
             batching, generation.batch_buckets, predictions, clock, generation.ladders
         )
-        self._to_features: _Slot[InputBatch] = _Slot()
-        self._to_generate: _Slot[FeatureBatch] = _Slot()
-        self._to_post: _Slot[GeneratedBatch] = _Slot()
+        self._to_features: Slot[_Carried[InputBatch]] = Slot()
+        self._to_generate: Slot[_Carried[FeatureBatch]] = Slot()
+        self._to_post: Slot[_Carried[GeneratedBatch]] = Slot()
+        self._answering = Turns()
         self._streams: dict[StageName, Stream] = {
             "input": streams.input,
             "features": streams.features,
@@ -226,6 +191,10 @@ class Pipeline:
                 thread.join(max(0.0, end - perf_counter()))
         return not any(thread.is_alive() for thread in self._threads)
 
+    def wait_answered(self) -> None:
+        """Wait until the outcomes of the batch that post works on, if any, have been reported."""
+        self._answering.wait()
+
     def _thread(
         self,
         stage: StageName,
@@ -285,11 +254,12 @@ class Pipeline:
         self._marks.wait_for(given.times[-1].end)
         self._scheduler.advance(given.under_way, Place.POST)
         spans = self._spans(given.times)
-        carried = self._attempt("post", given, lambda batch: self._answer_all(batch, spans))
-        if carried is not None:
-            post = carried.times[-1]
-            spans = (*spans, Span("post", post.begin, post.end))
-            self._done(given.under_way, carried.batch, spans)
+        with self._answering.turn():
+            carried = self._attempt("post", given, lambda batch: self._answer_all(batch, spans))
+            if carried is not None:
+                post = carried.times[-1]
+                spans = (*spans, Span("post", post.begin, post.end))
+                self._done(given.under_way, carried.batch, spans)
 
     def _bind(self, under_way: BatchUnderWay) -> RequestBatch:
         return RequestBatch(

@@ -68,15 +68,20 @@ def _held(batch: InputBatch, leaves: Leaves) -> AbstractContextManager[HeldAds]:
     rows, width = leaves.leaves.shape
     padding = rows - len(retrievals)
     entities = batch.batch.pair.snapshot.schema.entities
+    # Once for the whole batch: an update is acknowledged when the batches of the older view are
+    # answered.
+    live = batch.batch.pair.live.view
     return batch.batch.pair.matcher.held(
         batch.user_rows,
         np.arange(rows + 1, dtype=np.int64) * width,
         leaves.leaves.reshape(-1),
         leaves.scores.reshape(-1),
         [*(retrieval.max_ads for retrieval in retrievals), *[0] * padding],
+        stopped=live.stopped,
         exclude_ads=[*(each.exclude_ads for each in retrievals), *[_NO_ADS] * padding],
         exclude=[*(_known(each.exclude, entities) for each in retrievals), *[{}] * padding],
         at_most=[*(_known(each.at_most, entities) for each in retrievals), *[{}] * padding],
+        weights=live.weights,
     )
 
 

@@ -1,5 +1,6 @@
 """The Admin service: what operators ask a server."""
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -25,6 +26,8 @@ from grace.proto.retrieval_pb2 import (
     SetLogLevelRequest,
     SetLogLevelResponse,
     SnapshotStatus,
+    UpdateAdsResponse,
+    UpdatesStatus,
 )
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import (
@@ -61,7 +64,7 @@ class Admin:
             "Load": self._not_yet,
             "Rollback": self._not_yet,
             "Unpin": self._not_yet,
-            "UpdateAds": self._not_yet,
+            "UpdateAds": self._update_ads,
         }
 
     async def _not_yet(self, message: bytes, context: Context) -> bytes:  # noqa: ARG002
@@ -93,6 +96,24 @@ class Admin:
         _LOG.handle(made)
         return SetLogLevelResponse(previous=previous).SerializeToString()
 
+    async def _update_ads(self, message: bytes, context: Context) -> bytes:
+        state, followed = self._state, self._config.updates.file
+        try:
+            if state.updates is None:
+                text = "the server keeps no updates: set state_dir, a local folder, and restart it"
+                raise ServiceError("no_state_dir", text)
+            if followed is not None:
+                text = f"the server follows {followed} (updates.file): append the update there"
+                raise ServiceError("updates_from_file", text)
+            updated = await asyncio.wrap_future(state.updates.submit(message))
+        except ServiceError as error:
+            failure = error.with_traceback(None)
+        else:
+            return UpdateAdsResponse(
+                sequence=updated.sequence, applied=updated.applied, ads_stopped=state.ads_stopped
+            ).SerializeToString()
+        return await _fail(failure, context)
+
     def _status(self) -> GetStatusResponse:
         state, config = self._state, self._config
         pair = state.pair
@@ -114,6 +135,7 @@ class Admin:
             max_waiting=config.batching.max_waiting,
             in_flight=state.in_flight,
             front_ends=config.listen.front_ends,
+            updates=None if state.updates is None else _updates_status(state),
         )
 
 
@@ -134,6 +156,18 @@ def _snapshot_status(pair: ServingPair) -> SnapshotStatus:
         attributes=[attribute.name for attribute in schema.attributes],
         sets=[target_set.name for target_set in schema.sets],
         entities=schema.entities,
+    )
+
+
+def _updates_status(state: ServerState) -> UpdatesStatus:
+    assert state.updates is not None
+    facts = state.updates.facts
+    return UpdatesStatus(
+        sequence=facts.sequence,
+        stopped=facts.stopped,
+        ads_stopped=state.ads_stopped,
+        weights=facts.weights,
+        awaits_full=facts.awaits_full,
     )
 
 

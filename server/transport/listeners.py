@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from prometheus_client import CollectorRegistry
 
 from grace.configs.serving import ServingConfig
+from grace.index.updates.update import MOST_BYTES
 from grace.proto.retrieval_pb2 import DESCRIPTOR
 from grace.server.observe.logs import LOGGER
 from grace.server.observe.metrics_page import MetricsPage
@@ -65,7 +66,7 @@ class Listeners:
         else:
             methods = {"Retrieve": front_end.retrieve}
             self._clients = GrpcListener(services["AdsRetrieval"], methods, limits)
-        few = replace(limits, connections=ADMIN_CONNECTIONS)
+        few = replace(limits, connections=ADMIN_CONNECTIONS, receive_bytes=MOST_BYTES)
         self._operators = GrpcListener(services["Admin"], admin.methods, few)
         self._page: MetricsPage | None = None
         self._died = died
@@ -99,6 +100,13 @@ class Listeners:
         await asyncio.gather(
             self._clients.set_health(serving=serving), self._operators.set_health(serving=serving)
         )
+
+    async def replies_left(self) -> None:
+        """Wait until gRPC, here or in relays, has every reply that the pipeline reported before."""
+        # One turn of the loop for the calls' tasks, which hand their replies on.
+        await asyncio.sleep(0)
+        if isinstance(self._clients, Relays):
+            await self._clients.echo()
 
     async def finish_calls(self, seconds: float) -> bool:
         """Serve no new calls and give the others some time. Whether all ended within it."""

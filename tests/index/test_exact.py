@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,10 +36,11 @@ class Ask:
     leaves: list[list[int]]
     scores: list[list[float]]
     max_ads: list[int]
-    paused: list[int] | None
-    exclude_ads: list[list[int]] | None
+    stopped: list[int] | None = None
+    exclude_ads: list[list[int]] | None = None
     exclude: list[dict[str, list[int]]] | None = None
     at_most: list[dict[str, int]] | None = None
+    weights: dict[int, float] | None = None
 
 
 def random_ask(rng: np.random.Generator, case: Case, num_leaves: int) -> Ask:
@@ -54,7 +56,7 @@ def random_ask(rng: np.random.Generator, case: Case, num_leaves: int) -> Ask:
         leaves=leaves,
         scores=[[float(rng.choice(few_scores)) for _ in row] for row in leaves],
         max_ads=[int(rng.choice([0, 1, 7, PLENTY])) for _ in users],
-        paused=_sample(rng, [*ids, 10**15]) if rng.random() < 0.5 else None,
+        stopped=_sample(rng, [*ids, 10**15]) if rng.random() < 0.5 else None,
         exclude_ads=[_sample(rng, [*ids, -1, 10**15]) for _ in users]
         if rng.random() < 0.5
         else None,
@@ -63,6 +65,9 @@ def random_ask(rng: np.random.Generator, case: Case, num_leaves: int) -> Ask:
         else None,
         at_most=[_entities(rng, case, lambda: int(rng.choice([0, 1, 1, 2, 5]))) for _ in users]
         if rng.random() < 0.6
+        else None,
+        weights={ad_id: float(rng.choice([-1.5, 0.0, 7.0])) for ad_id in _sample(rng, ids)}
+        if rng.random() < 0.5
         else None,
     )
 
@@ -76,6 +81,13 @@ def _sample(rng: np.random.Generator, ids: list[int]) -> list[int]:
     return [int(i) for i in rng.choice(ids, size=rng.integers(len(ids) // 2 + 1))]
 
 
+def live_weights(snapshot: Snapshot, ask: Ask) -> npt.NDArray[np.float32] | None:
+    if ask.weights is None:
+        return None
+    of_ads = zip(snapshot.ads.ad_ids.tolist(), snapshot.ads.ad_weight.tolist(), strict=True)
+    return np.array([ask.weights.get(ad_id, weight) for ad_id, weight in of_ads], np.float32)
+
+
 def ask_native(matcher: ExactMatcher, snapshot: Snapshot, users: UserRows, ask: Ask) -> MatchedAds:
     offsets = np.cumsum([0, *(len(row) for row in ask.leaves)])
     return matcher.match(
@@ -84,35 +96,38 @@ def ask_native(matcher: ExactMatcher, snapshot: Snapshot, users: UserRows, ask: 
         np.array([leaf for row in ask.leaves for leaf in row], np.int32),
         np.array([score for row in ask.scores for score in row], np.float32),
         ask.max_ads,
-        paused=None if ask.paused is None else snapshot.ads.bitmap(ask.paused),
+        stopped=None if ask.stopped is None else snapshot.ads.bitmap(ask.stopped),
         exclude_ads=ask.exclude_ads,
         exclude=ask.exclude,
         at_most=ask.at_most,
+        weights=live_weights(snapshot, ask),
     )
 
 
 def expected(case: Case, ask: Ask) -> list[tuple[dict[str, int], bool, list[Returned]]]:
     """Per request: the counts, whether max_ads cut the list, and the reply."""
     sids = sorted({ad.sid for ad in case.ads})
-    paused = set(ask.paused or ())
+    stopped, weights = set(ask.stopped or ()), ask.weights or {}
     replies = []
     for b, user in enumerate(case.users):
         excluded_ads = set(ask.exclude_ads[b]) if ask.exclude_ads is not None else set()
         exclude = ask.exclude[b] if ask.exclude is not None else {}
-        fates = ("generated", "paused", "excluded", "matched", "attributes")
+        fates = ("generated", "stopped", "excluded", "matched", "attributes")
         counts = dict.fromkeys((*fates, *(each.name for each in case.schema.sets)), 0)
         matched = []
         for position, (leaf, score) in enumerate(zip(ask.leaves[b], ask.scores[b], strict=True)):
             for ad in [ad for ad in case.ads if leaf != NO_NODE and ad.sid == sids[leaf]]:
                 fate = first_failure(case.schema, ad, user)
-                if fate is None and ad.ad_id in paused:
-                    fate = "paused"
+                if fate is None and ad.ad_id in stopped:
+                    fate = "stopped"
                 elif fate is None and (ad.ad_id in excluded_ads or is_excluded(ad, exclude)):
                     fate = "excluded"
                 counts["generated"] += 1
                 counts[fate or "matched"] += 1
                 if fate is None:
-                    matched.append((-score, -ad.weight, ad.ad_id, position, ad))
+                    matched.append(
+                        (-score, -weights.get(ad.ad_id, ad.weight), ad.ad_id, position, ad)
+                    )
         in_order = sorted(matched, key=lambda each: each[:3])
         at_most = ask.at_most[b] if ask.at_most is not None else {}
         limited = within_limits([ad for *_, ad in in_order], at_most, ask.max_ads[b])
@@ -137,7 +152,7 @@ def assert_equals_oracle(case: Case, ask: Ask, got: MatchedAds) -> None:
         assert {
             "generated": got.counts.generated[b],
             "attributes": got.counts.attributes[b],
-            "paused": got.counts.paused[b],
+            "stopped": got.counts.stopped[b],
             "excluded": got.counts.excluded[b],
             "matched": got.counts.matched[b],
             "limited": got.counts.limited[b],
@@ -149,7 +164,7 @@ def assert_equals_oracle(case: Case, ask: Ask, got: MatchedAds) -> None:
 
 def assert_counts_conserved(got: MatchedAds) -> None:
     c = got.counts
-    filtered = c.attributes + c.sets.sum(axis=1) + c.paused + c.excluded
+    filtered = c.attributes + c.sets.sum(axis=1) + c.stopped + c.excluded
     assert (c.generated == filtered + c.matched).all()
     assert (c.returned == np.diff(got.offsets)).all()
     assert (c.returned + c.limited <= c.matched).all()
@@ -182,7 +197,7 @@ def test_the_values_of_one_request_do_not_count_for_the_next() -> None:
     users = tuple({"place": some} for some in (values[::5], [], values[3:5], ["nowhere"]))
     case, leaves, many = Case(schema, (9,), ads, users), list(range(9)), len(users)
     snapshot = plain_snapshot(schema, (9,), ads)
-    ask = Ask([leaves] * many, [[0.0] * 9] * many, [PLENTY] * many, None, None)
+    ask = Ask([leaves] * many, [[0.0] * 9] * many, [PLENTY] * many)
     matcher = ExactMatcher(snapshot, threads=1)
     rows = UserEncoder(schema, snapshot.set_values).encode(users)
     assert_equals_oracle(case, ask, ask_native(matcher, snapshot, rows, ask))
@@ -281,8 +296,10 @@ def test_arguments_that_do_not_fit_are_refused_with_both_shapes() -> None:
         matcher.match(users, offsets, leaves, scores, -1)
     with pytest.raises(InputError, match=r"max_ads must be one number or \[1\], got \[2\]"):
         matcher.match(users, offsets, leaves, scores, [1, 1])
-    with pytest.raises(InputError, match=r"paused must be uint64 .* = \[1\], got uint64 \[2\]"):
-        matcher.match(users, offsets, leaves, scores, 1, paused=np.zeros(2, np.uint64))
+    with pytest.raises(InputError, match=r"stopped must be uint64 .* = \[1\], got uint64 \[2\]"):
+        matcher.match(users, offsets, leaves, scores, 1, stopped=np.zeros(2, np.uint64))
+    with pytest.raises(InputError, match=r"weights must be float32 .* = \[3\], got float32 \[1\]"):
+        matcher.match(users, offsets, leaves, scores, 1, weights=np.zeros(1, np.float32))
     with pytest.raises(InputError, match="one entry per request, 1, got 2"):
         matcher.match(users, offsets, leaves, scores, 1, exclude_ads=[[], []])
     for ids in ([1.9], ["7"], np.array([2**63], np.uint64)):
@@ -299,6 +316,17 @@ def test_arguments_that_do_not_fit_are_refused_with_both_shapes() -> None:
         matcher.match(users, offsets, leaves, scores, 1, at_most=[])
     with pytest.raises(InputError, match="threads: must be at least 1, got 0"):
         ExactMatcher(snapshot, 0)
+
+
+def test_ordinals_of_ad_ids_equal_a_plain_look_up() -> None:
+    rng = np.random.default_rng(3)
+    for many in (1, 2, 63, 64, 65, 1111):
+        ids = rng.choice(2**40, many, replace=False).tolist()
+        snapshot = plain_snapshot(SCHEMA, (9,), [RawAd(ad_id, (ad_id % 9,)) for ad_id in ids])
+        plain = {ad_id: ordinal for ordinal, ad_id in enumerate(snapshot.ads.ad_ids.tolist())}
+        wanted = [*ids, -(2**63), -1, 0, min(ids) - 1, max(ids) + 1, 2**63 - 1, *ids[:7]]
+        assert snapshot.ads.ordinals(wanted).tolist() == [plain.get(each, -1) for each in wanted]
+        assert snapshot.ads.ordinals([]).tolist() == []
 
 
 def test_a_matcher_keeps_its_snapshot_alive() -> None:

@@ -54,9 +54,9 @@ class Outcome:
 class Call:
     """One call under way. Its caller counts how it ended, once."""
 
-    def __init__(self, future: Any, ends: Counter[str]) -> None:
+    def __init__(self, future: Any, ends: Counter[str] | None) -> None:
         self._future = future
-        self._ends: Counter[str] | None = ends
+        self._ends = ends
 
     @property
     def done(self) -> bool:

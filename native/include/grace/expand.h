@@ -20,6 +20,14 @@ constexpr int64_t kAhead = 32;  // elements from prefetch to use
 
 inline void prefetch(const void* address) { __builtin_prefetch(address); }
 
+// Reads what another thread may write at the same time: the old value or the new one.
+template <typename Value>
+Value read_live(const Value* at) {
+  Value value;
+  __atomic_load(at, &value, __ATOMIC_RELAXED);
+  return value;
+}
+
 constexpr int32_t kNoLeaf = -1;    // a dead beam's leaf
 constexpr int32_t kNoEntity = -1;  // the place of an ad that belongs to none
 constexpr int64_t kNoLimit = -1;
@@ -97,7 +105,8 @@ struct Request {
   int64_t num_leaves;
   const uint64_t* user;  // bitmask row
   const UserSet* sets;
-  const uint64_t* paused;       // a bit per ordinal, or null
+  const uint64_t* stopped;  // a bit per ordinal, or null; another thread may change it meanwhile
+  const float* weight;      // per ordinal; another thread may change it meanwhile
   const int64_t* excluded_ads;  // ad ids
   int64_t num_excluded_ads;
   const Places* excluded;  // entities, per kind; or null
@@ -112,7 +121,7 @@ struct Counts {
   int64_t generated;
   int64_t attributes;
   std::vector<int64_t> sets;
-  int64_t paused;
+  int64_t stopped;
   int64_t excluded;
   int64_t matched;
   int64_t limited = 0;

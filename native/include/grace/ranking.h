@@ -14,13 +14,14 @@ struct BetterAd {
   }
 };
 
-// Orders the matches of one score by weight and id.
+// Orders the matches of one score by weight and id. Each weight is read once: it must not change
+// while they are sorted.
 inline void order_tied(const Ads& ads, const float* weight, const std::vector<Match>& matches,
                        size_t begin, size_t end, std::vector<Candidate>& tied) {
   tied.clear();
   for (size_t i = begin; i < end; ++i) {
     const int32_t ordinal = matches[i].ordinal;
-    tied.push_back({ads.ids[ordinal], weight[ordinal], static_cast<int32_t>(i)});
+    tied.push_back({ads.ids[ordinal], read_live(weight + ordinal), static_cast<int32_t>(i)});
   }
   std::sort(tied.begin(), tied.end(), BetterAd());
 }

@@ -30,11 +30,11 @@ class Kind(IntEnum):
                             or did not read the reply in time. A byte, 1 in this last case
                    DONE     the relay carried out the order: its fault, or empty
                    LOG      a line for the log: {level, ...}
-                   PONG     the answer to a PING
+                   PONG     the answer to a PING: gRPC has all replies that came before it
     from a server: ORDER    a method of the relay's GrpcListener to call: [name, arguments]
                    REPLY    the call's reply
                    FAILURE  the call's failure: [code, details, trailers]
-                   PING     asks whether the relay's event loop runs
+                   PING     asks whether the relay's event loop runs, and has come this far
     """
 
     CALL = 1

@@ -107,7 +107,8 @@ class Relay:
                 elif kind == Kind.FAILURE:
                     self._resolve(number, json.loads(body))
                 elif kind == Kind.PING:
-                    self._link.send(Kind.PONG, number)
+                    # After the tasks of the calls whose replies came before.
+                    self._loop.call_soon(self._link.send, Kind.PONG, number)
                 else:
                     name, given = json.loads(body)
                     tasks.create_task(self._carry_out(number, orders[name](**given)))

@@ -99,6 +99,10 @@ class Relays:
         orders = (relay.order("set_health", {"serving": serving}) for relay in self._relays)
         await asyncio.wait(list(map(asyncio.ensure_future, orders)), timeout=HEALTH_SECONDS)
 
+    async def echo(self) -> None:
+        """Wait until every relay has given gRPC the replies that it was sent, or has died."""
+        await asyncio.gather(*(relay.echo() for relay in self._relays))
+
     async def close(self, seconds: float | None = None) -> None:
         """Close as a GrpcListener does, and wait until the processes have ended."""
         await asyncio.gather(*(relay.close(seconds) for relay in self._relays))
@@ -133,7 +137,8 @@ class _Relay:
         self._orders: list[asyncio.Future[str]] = []  # an order's number is its place
         self._closing = False
         self._killed = ""  # why
-        self._beats = self._answered = 0
+        self._missed_beats = self._pings = 0
+        self._echoes: dict[int, asyncio.Future[None]] = {}  # by the number of their PING
         self._heart: asyncio.Task[None] | None = None
         self._end = asyncio.create_task(self._live())
 
@@ -154,11 +159,22 @@ class _Relay:
 
     async def _beat(self, seconds: float) -> None:
         """Count beats rather than time, because this process itself may have been stopped."""
-        while self._beats - self._answered < MISSED_BEATS:
-            self._beats += 1
-            self._link.send(Kind.PING, self._beats)
+        while self._missed_beats < MISSED_BEATS:
+            self._missed_beats += 1
+            self._ping()
             await asyncio.sleep(seconds)
         self._kill(f"it did not answer for {MISSED_BEATS * seconds:g} s")
+
+    async def echo(self) -> None:
+        """Wait for the answer to a PING, or for the relay's end."""
+        answered = asyncio.Future[None]()
+        self._echoes[self._ping()] = answered
+        await asyncio.wait((answered, self._end), return_when=asyncio.FIRST_COMPLETED)
+
+    def _ping(self) -> int:
+        self._pings += 1
+        self._link.send(Kind.PING, self._pings)
+        return self._pings
 
     async def close(self, seconds: float | None) -> None:
         self._closing = True
@@ -199,7 +215,9 @@ class _Relay:
                 call.unread = bool(body[0])
                 call.ended()
             elif kind == Kind.PONG:
-                self._answered = number
+                self._missed_beats = 0
+                if number in self._echoes:
+                    self._echoes.pop(number).set_result(None)
             elif kind == Kind.LOG:
                 facts = {**json.loads(body), "front_end": self._name}
                 _LOG.log(facts.pop("level"), facts["event"], extra=facts)

@@ -1,0 +1,131 @@
+"""The state of updates on one snapshot: what matching reads of stopped ads and live weights.
+
+Matching takes a `LiveView` once per batch. Its arrays change in place while threads match. This is
+safe because each change is a store of one aligned word, which C++ reads once (`read_live`): a
+matcher sees every ad as it was or as it is. A caller that must know that no matcher uses the older
+state any more waits for the batches that had begun before.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from grace.index.entities import Entities
+from grace.index.snapshot import Snapshot
+from grace.index.updates.id_set import distinct
+from grace.index.updates.state import Touched, UpdateState
+from grace.index.updates.update import AD_LEVEL, Ids
+
+_NONE = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveView:
+    """
+    stopped  uint64 [ceil(ads / 64)]   a bit per ordinal; None: none is stopped
+    weights  float32 [ads]             instead of the snapshot's; None: those of the snapshot
+    """
+
+    stopped: npt.NDArray[np.uint64] | None = None
+    weights: npt.NDArray[np.float32] | None = None
+
+
+class LiveAds:
+    """One thread at a time may change it; any thread may read `view` and `ads_stopped`.
+
+    The snapshot stays as it is: the first live weight makes a copy of its weights.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self.view = LiveView()
+        self.ads_stopped = 0
+
+    def rebuild(self, state: UpdateState) -> None:
+        """Show the whole state."""
+        stops = {level: ids.sorted_ids() for level, ids in state.stopped.items()}
+        ordinals, ads = self._ordinals(stops), self._snapshot.ads
+        stopped = ads.bitmap_of(ordinals) if len(ordinals) else None
+        self.view = LiveView(stopped, self._weights(state))
+        self.ads_stopped = len(ordinals)
+
+    def refresh(self, state: UpdateState, touched: Touched) -> None:
+        """Show the state, which differs from the last one only in what was touched."""
+        if touched.everything:
+            self.rebuild(state)
+            return
+        ordinals = self._ordinals(touched.stops)
+        if len(ordinals):
+            self._write_stops(ordinals, self._are_stopped(state, ordinals))
+        if len(touched.weights):
+            self._write_weights(state, touched.weights)
+
+    def _write_stops(self, ordinals: npt.NDArray[np.int64], stopped: npt.NDArray[np.bool_]) -> None:
+        words = self.view.stopped
+        if words is None:
+            if not stopped.any():
+                return
+            words = self._snapshot.ads.bitmap_of(_NONE)
+        at, bits = ordinals >> 6, np.uint64(1) << (ordinals & 63).astype(np.uint64)
+        before = (words[at] & bits) != 0
+        np.bitwise_or.at(words, at[stopped], bits[stopped])
+        np.bitwise_and.at(words, at[~stopped], ~bits[~stopped])
+        self.view = LiveView(words, self.view.weights)
+        self.ads_stopped += int(stopped.sum()) - int(before.sum())
+
+    def _write_weights(self, state: UpdateState, ad_ids: Ids) -> None:
+        weights, ads = self.view.weights, self._snapshot.ads
+        if weights is None:
+            self.view = LiveView(self.view.stopped, self._weights(state))
+            return
+        ordinals = ads.ordinals(ad_ids)
+        for ad_id, ordinal in zip(ad_ids.tolist(), ordinals.tolist(), strict=True):
+            if ordinal >= 0:
+                weights[ordinal] = state.weights.get(ad_id, ads.ad_weight[ordinal])
+
+    def _weights(self, state: UpdateState) -> npt.NDArray[np.float32] | None:
+        count, ads = len(state.weights), self._snapshot.ads
+        ordinals = ads.ordinals(np.fromiter(state.weights, np.int64, count))
+        known = ordinals >= 0
+        if not known.any():
+            return None
+        weights = ads.ad_weight.copy()
+        weights[ordinals[known]] = np.fromiter(state.weights.values(), np.float32, count)[known]
+        return weights
+
+    def _ordinals(self, stops: Mapping[str, Ids]) -> npt.NDArray[np.int64]:
+        """Return the ordinals of all ads that these ids name, ascending, each once."""
+        found = [self._snapshot.ads.ordinals(stops.get(AD_LEVEL, _NONE))]
+        for entities in self._snapshot.entities:
+            places = entities.places(stops.get(entities.name, _NONE))
+            found.append(_ads_of(entities, places[places >= 0]))
+        ordinals = np.concatenate(found)
+        return distinct(ordinals[ordinals >= 0])
+
+    def _are_stopped(
+        self, state: UpdateState, ordinals: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.bool_]:
+        """Return for each ordinal whether any level stops it."""
+        stopped = np.zeros(len(ordinals), np.bool_)
+        if AD_LEVEL in state.stopped:
+            stopped |= state.stopped[AD_LEVEL].contains(self._snapshot.ads.ad_ids[ordinals])
+        for entities in self._snapshot.entities:
+            if entities.name in state.stopped:
+                places = entities.of_ad[ordinals]
+                has = places >= 0
+                ids = entities.ids[places[has]]
+                stopped[has] |= state.stopped[entities.name].contains(ids)
+        return stopped
+
+
+def _ads_of(entities: Entities, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the ordinals of the ads of all these entities."""
+    begins = entities.offsets[places]
+    sizes = entities.offsets[places + 1] - begins
+    ends = np.cumsum(sizes)
+    total = int(ends[-1]) if len(ends) else 0
+    within = np.arange(total) - np.repeat(ends - sizes, sizes)
+    ads: npt.NDArray[np.int32] = entities.ads[np.repeat(begins, sizes) + within]
+    return ads.astype(np.int64)

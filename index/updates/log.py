@@ -1,0 +1,237 @@
+"""The durable log of updates: a folder with one file, which one server at a time may use.
+
+    log = MAGIC, frames
+    frame = header, payload, END          the updates of one group, written and synced together
+    header = b"UPDS", size of the payload, xxh3_64 of the payload, xxh3_64 of the header so far
+    payload = each update's size, uint32, and its bytes, a grace.v1.UpdateAdsRequest
+
+An update is acknowledged only after its frame is on the disk. A killed writer leaves at most one
+frame that is shorter than its header says, or whose end the disk has not written and is zero: the
+next start cuts it off. Anything else that does not fit is damage. The log then is refused, since to
+go on would lose stops silently. `rewrite` replaces all frames by the state, one FULL update.
+"""
+
+import fcntl
+import os
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import xxhash
+
+from grace.configs.errors import GraceError, InputError
+from grace.index.storage.folder import write_new
+
+FILE, NEW_FILE, LOCK = "log", ".log.new", ".lock"
+MAGIC = b"GRACEUP1"
+_MARK, _END = b"UPDS", b"\xa5"
+_HEADER, _CHECK, _SIZE = struct.Struct("<4sQQ"), struct.Struct("<Q"), struct.Struct("<I")
+_HEADER_BYTES = _HEADER.size + _CHECK.size
+
+REWRITE_BYTES = 4 << 20
+"""A log is rewritten once it has grown by this, and by its size after the last time."""
+
+_REMEDY = (
+    "restore the file from a backup; or move it away, set updates.require_full, and send a FULL "
+    "update, because the server must not start without its stops"
+)
+_RESTART = "check the disk, then restart the server"
+
+
+class NotKeptError(GraceError):
+    """Updates could not be written. They are not in force."""
+
+
+class UpdateLog:
+    """Not thread-safe.
+
+    cut  bytes of an unfinished frame that the start has cut off
+    """
+
+    def __init__(self, folder: Path, replay: Callable[[bytes], None]) -> None:
+        """Lock the folder, and call `replay` with each update of its log in turn.
+
+        Raise InputError for a log that is damaged, does not replay, or is another server's.
+        """
+        self._path = folder / FILE
+        self._broken = ""
+        self._rewritten_size = 0
+        _make_folder(folder)
+        with ExitStack() as undo:
+            self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            undo.callback(os.close, self._folder)
+            self._lock = _locked(folder)
+            undo.callback(os.close, self._lock)
+            with suppress(FileNotFoundError):
+                os.unlink(NEW_FILE, dir_fd=self._folder)
+            if not self._path.exists():
+                write_new(NEW_FILE, self._folder, [MAGIC])
+                self._put_in_place()
+            content = self._path.read_bytes()
+            self._size = self._replay(content, replay)
+            self.cut = len(content) - self._size
+            self._file = self._opened()
+            undo.callback(os.close, self._file)
+            if self.cut:
+                os.ftruncate(self._file, self._size)
+                os.fsync(self._file)
+            undo.pop_all()
+
+    @property
+    def wants_rewrite(self) -> bool:
+        return self._size > 2 * self._rewritten_size + REWRITE_BYTES
+
+    def append(self, messages: Sequence[bytes]) -> None:
+        """Write updates as one frame, down to the disk; raise NotKeptError if that fails."""
+        if self._broken:
+            raise NotKeptError(self._broken)
+        frame = _frame(messages)
+        try:
+            _write(self._file, frame)
+        except OSError as error:
+            self._cut_back()
+            fault = f"{self._path}: cannot be written: {error.strerror}"
+            raise NotKeptError(f"{fault}; free some space, then send the update again") from None
+        try:
+            os.fsync(self._file)
+        except OSError as error:
+            # What the disk has is not known any more: only a new start can read it.
+            self._broken = f"{self._path}: cannot be synced: {error.strerror}; {_RESTART}"
+            raise NotKeptError(self._broken) from None
+        self._size += len(frame)
+
+    def rewrite(self, message: bytes) -> None:
+        """Replace all frames by one update, which makes the same state.
+
+        Raise NotKeptError if that fails; the log then is as it was.
+        """
+        try:
+            write_new(NEW_FILE, self._folder, [MAGIC, _frame([message])])
+        except OSError as error:
+            with suppress(OSError):
+                os.unlink(NEW_FILE, dir_fd=self._folder)
+            self._rewritten_size = self._size // 2  # try again when it has grown as much
+            fault = f"{self._path}: cannot be rewritten: {error.strerror}"
+            raise NotKeptError(f"{fault}; free some space: it grows until then") from None
+        try:
+            self._put_in_place()
+            before, self._file = self._file, self._opened()
+            os.close(before)
+            self._size = self._rewritten_size = os.fstat(self._file).st_size
+        except OSError as error:  # which of the two files has the name is not known any more
+            self._broken = f"{self._path}: cannot be replaced: {error.strerror}; {_RESTART}"
+            raise NotKeptError(self._broken) from None
+
+    def close(self) -> None:
+        for descriptor in (self._file, self._lock, self._folder):
+            os.close(descriptor)
+
+    def _opened(self) -> int:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+        return os.open(FILE, flags, dir_fd=self._folder)
+
+    def _put_in_place(self) -> None:
+        os.replace(NEW_FILE, FILE, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        os.fsync(self._folder)  # the name survives a power cut
+
+    def _cut_back(self) -> None:
+        """Remove what a failed write has left: frames that follow would be lost behind it."""
+        try:
+            os.ftruncate(self._file, self._size)
+        except OSError as error:
+            self._broken = f"{self._path}: cannot be cut: {error.strerror}; {_RESTART}"
+
+    def _replay(self, content: bytes, replay: Callable[[bytes], None]) -> int:
+        """Return where the last complete frame ends."""
+        if not content.startswith(MAGIC):
+            raise InputError(f"{self._path}: offset 0: is no log of ad updates; {_REMEDY}")
+        end = len(MAGIC)
+        try:
+            for frame_end, messages in _frames(content):
+                for message in messages:
+                    replay(message)
+                end = frame_end
+        except _DamageError as error:
+            fault = f"offset {error.offset}: damaged: {error}"
+            raise InputError(f"{self._path}: {fault}; {_REMEDY}") from None
+        except GraceError as error:
+            fault = f"an update after offset {end} does not replay: {error}"
+            raise InputError(f"{self._path}: {fault}; {_REMEDY}") from None
+        return end
+
+
+class _DamageError(Exception):
+    def __init__(self, offset: int, fault: str) -> None:
+        super().__init__(fault)
+        self.offset = offset
+
+
+def _frame(messages: Sequence[bytes]) -> bytes:
+    payload = b"".join(part for each in messages for part in (_SIZE.pack(len(each)), each))
+    header = _HEADER.pack(_MARK, len(payload), xxhash.xxh3_64_intdigest(payload))
+    return header + _CHECK.pack(xxhash.xxh3_64_intdigest(header)) + payload + _END
+
+
+def _frames(content: bytes) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield the end and the updates of each complete frame; raise _DamageError for other bytes."""
+    begin = len(MAGIC)
+    while len(content) - begin >= _HEADER_BYTES:
+        header = content[begin : begin + _HEADER.size]
+        mark, size, digest = _HEADER.unpack(header)
+        payload_begin = begin + _HEADER_BYTES
+        (check,) = _CHECK.unpack(content[begin + _HEADER.size : payload_begin])
+        if mark != _MARK or check != xxhash.xxh3_64_intdigest(header):
+            if not any(content[payload_begin - 1 :]):
+                return  # the disk has not written all of it
+            raise _DamageError(begin, "the header of a group of updates")
+        end = payload_begin + size + len(_END)
+        if end > len(content):
+            return
+        payload = content[payload_begin : end - len(_END)]
+        whole = xxhash.xxh3_64_intdigest(payload) == digest and content[end - 1 : end] == _END
+        if not whole:
+            if not any(content[end - 1 :]):
+                return
+            raise _DamageError(begin, "a group of updates")
+        yield end, _messages(payload)
+        begin = end
+
+
+def _messages(payload: bytes) -> list[bytes]:
+    messages, at = [], 0
+    while at < len(payload):
+        (size,) = _SIZE.unpack_from(payload, at)
+        at += _SIZE.size
+        messages.append(payload[at : at + size])
+        at += size
+    return messages
+
+
+def _write(file: int, content: bytes) -> None:
+    left = memoryview(content)
+    while left:
+        left = left[os.write(file, left) :]
+
+
+def _make_folder(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for parent in (folder.parent, folder.parent.parent):  # the names survive a power cut
+        opened = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+
+
+def _locked(folder: Path) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    lock = os.open(folder / LOCK, flags, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise InputError(
+            f"{folder}: another server uses it; give each server a state_dir of its own"
+        ) from None
+    return lock

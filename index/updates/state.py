@@ -1,0 +1,116 @@
+"""The state that updates make: which ids are stopped at which level, and the live weights.
+
+It belongs to no snapshot. An id that no snapshot knows stays: a later one may have it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from grace.configs.errors import GraceError, RequestError
+from grace.index.updates.id_set import IdSet, distinct
+from grace.index.updates.update import AdUpdate, Ids, full_message
+
+MOST_STATE_IDS = 16_000_000
+"""The most stopped ids and weights of all levels."""
+
+
+class GapError(GraceError):
+    """A DELTA that does not follow the last update."""
+
+    def __init__(self, given: int, last: int, *, awaits_full: bool = False) -> None:
+        if awaits_full:
+            text = f"{given} is a DELTA, but the server has no update and waits for a FULL one"
+        else:
+            text = f"{given} does not follow {last}; expected {last + 1}"
+        super().__init__(f"sequence: {text}: send FULL, with all that is stopped")
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """What updates have named. `everything`: one of them was FULL."""
+
+    everything: bool
+    stops: Mapping[str, Ids] = field(default_factory=dict)  # stopped or resumed, by level
+    weights: Ids = field(default_factory=lambda: np.empty(0, np.int64))  # weighed or unweighed
+
+
+class UpdateState:
+    """Not thread-safe."""
+
+    def __init__(self) -> None:
+        self.sequence = 0
+        self.stopped: dict[str, IdSet] = {}  # by level; none is empty
+        self.weights: dict[int, float] = {}  # by ad id
+
+    def __len__(self) -> int:
+        return sum(map(len, self.stopped.values())) + len(self.weights)
+
+    def require_next(self, update: AdUpdate, *, awaits_full: bool = False) -> None:
+        """Raise GapError unless the update is in force already or may be applied now."""
+        require_after(self.sequence, update, awaits_full=awaits_full)
+
+    def apply(self, update: AdUpdate) -> bool:
+        """Return whether the update changed the state, rather than having been in force before."""
+        if update.sequence <= self.sequence:
+            return False
+        self.require_next(update)
+        if update.full:
+            self.stopped.clear()
+            self.weights.clear()
+        for present, levels in ((True, update.stop), (False, update.resume)):
+            for level, ids in levels.items():
+                self._level(level).change(ids, present=present)
+                if not len(self.stopped[level]):
+                    del self.stopped[level]
+        self.weights.update(update.weights)
+        for ad_id in update.unweight.tolist():
+            self.weights.pop(ad_id, None)
+        self.sequence = update.sequence
+        return True
+
+    def full_message(self) -> bytes:
+        """Return the state as the bytes of one FULL update."""
+        stopped = {level: ids.sorted_ids() for level, ids in self.stopped.items()}
+        return full_message(self.sequence, stopped, self.weights)
+
+    def _level(self, level: str) -> IdSet:
+        return self.stopped.setdefault(level, IdSet())
+
+
+def require_after(last: int, update: AdUpdate, *, awaits_full: bool = False) -> None:
+    """Raise GapError unless the update may follow number `last`, or is not above it."""
+    if update.full or update.sequence <= last:
+        return
+    if update.sequence != last + 1 or awaits_full:
+        raise GapError(update.sequence, last, awaits_full=awaits_full)
+
+
+def touched_by(updates: Iterable[AdUpdate]) -> Touched:
+    updates = list(updates)
+    if any(update.full for update in updates):
+        return Touched(everything=True)
+    stops: dict[str, list[Ids]] = {}
+    for update in updates:
+        for levels in (update.stop, update.resume):
+            for level, ids in levels.items():
+                stops.setdefault(level, []).append(ids)
+    weights = [np.array([*update.weights], np.int64) for update in updates]
+    weights += [update.unweight for update in updates]
+    return Touched(
+        everything=False,
+        stops={level: distinct(np.concatenate(ids)) for level, ids in stops.items()},
+        weights=distinct(np.concatenate(weights)) if weights else np.empty(0, np.int64),
+    )
+
+
+def require_room(size: int, update: AdUpdate) -> int:
+    """Return the most ids that a state of `size` ids has after the update; raise RequestError if
+    that is too many."""
+    adds = sum(map(len, update.stop.values())) + len(update.weights)
+    after = adds if update.full else size + adds
+    if adds and after > MOST_STATE_IDS:
+        fault = f"{after} stopped ids and weights, at most {MOST_STATE_IDS}: stop entities instead"
+        raise RequestError("stop", fault)
+    return after

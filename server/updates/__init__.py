@@ -1,0 +1,1 @@
+"""Updates of ads while the server runs: from their callers, through the log, to what is served."""

@@ -1,0 +1,307 @@
+"""Updates of ads, from callers to what is served.
+
+One thread takes all updates that wait as a group, and carries the group out in these steps:
+
+    log       one write and one fsync for the group; what fails here is not in force
+    publish   the state changes, and with it the view of every attached snapshot
+    settle    wait until every batch that was matched under an older view has been answered
+    reply     the callers' futures
+
+So a stopped ad is in no reply after its update's, and a stop outlasts the process.
+"""
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Literal, TypeAlias, get_args
+
+from google.protobuf.message import DecodeError
+
+from grace.configs.errors import GraceError, RequestError
+from grace.configs.serving import UpdatesConfig
+from grace.index.updates.live_ads import LiveAds
+from grace.index.updates.log import NotKeptError, UpdateLog
+from grace.index.updates.state import (
+    GapError,
+    UpdateState,
+    require_after,
+    require_room,
+    touched_by,
+)
+from grace.index.updates.update import AdUpdate, read_update
+from grace.server.engine.serving_pair import ServingPair
+from grace.server.errors import ServiceError, draining, internal, invalid_field, malformed
+from grace.server.observe.logs import LOGGER
+from grace.server.observe.thread_names import name_this_thread
+
+UpdateResult: TypeAlias = Literal["applied", "repeated", "refused", "failed"]
+UPDATE_RESULTS: tuple[UpdateResult, ...] = get_args(UpdateResult)
+
+FOLDER = "ad_updates"
+"""In the folder `state_dir`."""
+
+MOST_WAITING, MOST_WAITING_BYTES = 4096, 256 << 20
+
+PATIENCE_SECONDS = 1.0
+"""How long a DELTA waits for those before it: calls of one client may overtake each other."""
+
+_LOG = logging.getLogger(LOGGER)
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateFacts:
+    """The state in numbers, for GetStatus and the metrics."""
+
+    sequence: int
+    stopped: Mapping[str, int]  # ids by level
+    weights: int
+    awaits_full: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Updated:
+    """`sequence` is the last update in force; `applied`: this update was not in force before."""
+
+    sequence: int
+    applied: bool
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """`update` is None until the thread has read the message."""
+
+    message: bytes
+    arrived: float
+    done: "Future[Updated]" = field(default_factory=Future)
+    update: AdUpdate | None = None
+
+    @property
+    def sequence(self) -> int:
+        assert self.update is not None
+        return self.update.sequence
+
+
+class AdUpdates:
+    """Any thread may submit and attach.
+
+    settle    called from the thread here: returns once all batches that post works on are answered
+    count     called with what became of some updates
+    died      called if the thread ends by a fault
+    complete  done once the server need not wait for a FULL update
+    """
+
+    def __init__(
+        self,
+        state_dir: Path,
+        config: UpdatesConfig,
+        settle: Callable[[], None],
+        count: Callable[[UpdateResult, int], None],
+        died: Callable[[], None],
+    ) -> None:
+        """Read the log; raise InputError if it is damaged, or another server's."""
+        self._settle, self._count, self._died = settle, count, died
+        self._state = UpdateState()
+        self._log = UpdateLog(state_dir / FOLDER, self._replay)
+        self._publishing = threading.Lock()  # the state, and which snapshots show it
+        self._attached: weakref.WeakSet[LiveAds] = weakref.WeakSet()
+        self._awaits_full = config.require_full and self._state.sequence == 0
+        self.complete: Future[None] = Future()
+        self.facts = self._note_facts()
+        self._changed = threading.Condition()  # guards the four that follow
+        self._waiting: list[_Waiting] = []
+        self._waiting_bytes = 0
+        self._early: list[_Waiting] = []
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="grace-updates", daemon=True)
+        facts = {"sequence": self.facts.sequence, "stopped": self.facts.stopped}
+        facts |= {"weights": self.facts.weights, "awaits_full": self._awaits_full}
+        _LOG.info("updates_read", extra={"event": "updates_read", **facts, "cut": self._log.cut})
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self, seconds: float) -> None:
+        """Refuse updates from now on, and wait for those that are being carried out."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
+        if not self._thread.is_alive():
+            self._log.close()
+
+    def attach(self, pair: ServingPair) -> None:
+        """From now on, the pair shows the state; call this before the pair serves.
+
+        There is no counterpart: a pair shows every update until its last batch has let go of it.
+        """
+        with self._publishing:
+            pair.live.rebuild(self._state)
+            self._attached.add(pair.live)
+        watermark = pair.snapshot.facts.updates_watermark
+        if watermark > self._state.sequence:
+            facts = {"watermark": watermark, "sequence": self._state.sequence}
+            _LOG.warning("updates_behind", extra={"event": "updates_behind", **facts})
+
+    def submit(self, message: bytes) -> "Future[Updated]":
+        """Take the bytes of an UpdateAdsRequest. The future is done once no reply can show an older
+        state, or it has a ServiceError."""
+        waiting = _Waiting(message, perf_counter())
+        with self._changed:
+            if self._closed:
+                raise draining()
+            size = self._waiting_bytes + len(message)
+            if len(self._waiting) == MOST_WAITING or (self._waiting and size > MOST_WAITING_BYTES):
+                text = f"{len(self._waiting)} updates wait, and no more may; send it again later"
+                raise ServiceError("too_many_updates", text, retry_seconds=PATIENCE_SECONDS)
+            self._waiting.append(waiting)
+            self._waiting_bytes = size
+            self._changed.notify_all()
+        return waiting.done
+
+    def _replay(self, message: bytes) -> None:
+        self._state.apply(read_update(message))
+
+    def _run(self) -> None:
+        name_this_thread("grace-updates")
+        group: list[_Waiting] = []
+        failure = draining()
+        try:
+            while group := self._take():
+                self._carry_out(group)
+        except BaseException as error:  # noqa: BLE001, the log and the state may differ now
+            failure = internal()
+            self._died()
+            _LOG.critical("updates_died", exc_info=error, extra={"event": "updates_died"})
+        with self._changed:
+            self._closed = True
+        for waiting in (*group, *self._early, *self._waiting):
+            if not waiting.done.done():
+                self._fail(waiting, failure, "failed")
+
+    def _take(self) -> list[_Waiting]:
+        """Wait for updates, or for an early one whose patience is at an end; none: it is closed."""
+        with self._changed:
+            seconds = None
+            if self._early:
+                oldest = min(each.arrived for each in self._early)
+                seconds = max(0.0, oldest + PATIENCE_SECONDS - perf_counter())
+            self._changed.wait_for(lambda: self._waiting or self._closed, seconds)
+            if self._closed:
+                return []
+            group = [*self._early, *self._waiting]
+            self._early, self._waiting, self._waiting_bytes = [], [], 0
+            return group
+
+    def _carry_out(self, group: list[_Waiting]) -> None:
+        ordered = sorted(filter(self._read, group), key=lambda each: each.sequence)
+        news, repeated = self._sorted_out(ordered)
+        if news:
+            try:
+                self._log.append([each.message for each in news])
+            except NotKeptError as error:
+                self._not_kept(error, [*news, *repeated])
+                return
+            self._publish([each.update for each in news if each.update is not None])
+            self._settle()
+        for applied, ended in ((True, news), (False, repeated)):
+            self._count("applied" if applied else "repeated", len(ended))
+            for each in ended:
+                each.done.set_result(Updated(self._state.sequence, applied))
+        if news:
+            self._log_group(len(news))
+            self._rewrite_if_large()
+
+    def _read(self, waiting: _Waiting) -> bool:
+        """Return whether the update could be read, and its caller still waits."""
+        if waiting.update is not None:
+            return True
+        try:
+            waiting.update = read_update(waiting.message)
+        except DecodeError:
+            self._fail(waiting, malformed("UpdateAdsRequest"), "refused")
+        except RequestError as error:
+            failure = invalid_field(error.field, error.fault, error.logged)
+            self._fail(waiting, failure, "refused")
+        return waiting.update is not None
+
+    def _sorted_out(self, ordered: list[_Waiting]) -> tuple[list[_Waiting], list[_Waiting]]:
+        """Return the updates that follow the state, and those that are in force; keep or refuse the
+        others."""
+        news: list[_Waiting] = []
+        repeated: list[_Waiting] = []
+        last, size, awaits_full = self._state.sequence, len(self._state), self._awaits_full
+        patient_since = perf_counter() - PATIENCE_SECONDS
+        for each in ordered:
+            assert each.update is not None
+            try:
+                require_after(last, each.update, awaits_full=awaits_full)
+                if each.sequence > last:
+                    size = require_room(size, each.update)
+            except GapError as error:
+                if each.arrived > patient_since and not awaits_full:
+                    self._early.append(each)
+                else:
+                    self._fail(each, ServiceError("update_gap", str(error)), "refused")
+                continue
+            except RequestError as error:
+                self._fail(each, invalid_field(error.field, error.fault), "refused")
+                continue
+            if not each.done.set_running_or_notify_cancel():
+                continue
+            if each.sequence <= last:
+                repeated.append(each)
+            else:
+                news.append(each)
+                last, awaits_full = each.sequence, False
+        return news, repeated
+
+    def _publish(self, updates: list[AdUpdate]) -> None:
+        with self._publishing:
+            for update in updates:
+                self._state.apply(update)
+            touched = touched_by(updates)
+            for live in list(self._attached):
+                live.refresh(self._state, touched)
+        self._awaits_full = False
+        self.facts = self._note_facts()
+
+    def _note_facts(self) -> UpdateFacts:
+        state = self._state
+        if not self._awaits_full and not self.complete.done():
+            self.complete.set_result(None)
+        stopped = {level: len(ids) for level, ids in state.stopped.items()}
+        return UpdateFacts(state.sequence, stopped, len(state.weights), self._awaits_full)
+
+    def _not_kept(self, error: NotKeptError, group: list[_Waiting]) -> None:
+        fields = {"event": "updates_not_kept", "updates": len(group), "fault": str(error)}
+        _LOG.error("updates_not_kept", extra=fields)
+        for each in group:
+            self._fail(each, ServiceError("update_not_kept", str(error)), "failed")
+
+    def _fail(self, waiting: _Waiting, failure: ServiceError, result: UpdateResult) -> None:
+        self._count(result, 1)
+        if not waiting.done.done() and (
+            waiting.done.running() or waiting.done.set_running_or_notify_cancel()
+        ):
+            waiting.done.set_exception(failure)
+
+    def _log_group(self, updates: int) -> None:
+        facts = self.facts
+        fields = {"event": "ads_updated", "updates": updates, "sequence": facts.sequence}
+        fields |= {"stopped": facts.stopped, "weights": facts.weights}
+        _LOG.info("ads_updated", extra=fields)
+
+    def _rewrite_if_large(self) -> None:
+        if not self._log.wants_rewrite:
+            return
+        try:
+            self._log.rewrite(self._state.full_message())
+        except GraceError as error:
+            fields = {"event": "updates_log_grows", "fault": str(error)}
+            _LOG.error("updates_log_grows", extra=fields)

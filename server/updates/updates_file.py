@@ -1,0 +1,217 @@
+"""Follow a file of updates: JSON lines, each an UpdateAdsRequest, for pipelines that write to disk.
+
+The file may grow, and another may take its name. A last line without its newline waits for it.
+A faulty line stops the source: to skip it could skip a stop. It goes on with the next FULL update,
+which replaces the whole state, or with another file.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from google.protobuf.json_format import Parse, ParseError
+
+from grace.configs.errors import RequestError, one_line
+from grace.index.updates.update import MOST_BYTES, read_update
+from grace.proto.retrieval_pb2 import UpdateAdsRequest
+from grace.server.errors import ServiceError
+from grace.server.observe.logs import LOGGER
+from grace.server.observe.thread_names import name_this_thread
+from grace.server.updates.ad_updates import AdUpdates, Updated, UpdateResult
+
+LOOK_SECONDS, RETRY_SECONDS = 0.1, 1.0
+READ_BYTES = 1 << 20
+MOST_LINE_BYTES = 4 * MOST_BYTES  # JSON takes more bytes than the message
+TOGETHER = 1024  # updates that may wait for their group at once
+
+_RETRIED = ("update_not_kept", "too_many_updates")
+_LOG = logging.getLogger(LOGGER)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    number: int
+    message: bytes
+    full: bool
+
+
+class _LineError(Exception):
+    pass
+
+
+class UpdatesFile:
+    """Follows the file on its own thread.
+
+    count      called for each line that is no update
+    follows    called with whether the source goes on, or is stopped by a faulty line
+    caught_up  done once the file was read to its end, or could not be
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        updates: AdUpdates,
+        count: Callable[[UpdateResult, int], None],
+        follows: Callable[[bool], None],
+    ) -> None:
+        self._path, self._updates, self._count, self._follows = path, updates, count, follows
+        self.caught_up: Future[None] = Future()
+        self._file: int | None = None
+        self._read_bytes = self._lines = 0  # of this file
+        self._rest = b""  # of a line that has no end yet
+        self._stopped = self._missed = False
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="grace-upd-file", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self, seconds: float) -> None:
+        self._closing.set()
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
+
+    def _run(self) -> None:
+        name_this_thread("grace-upd-file")
+        while not self._closing.is_set():
+            try:
+                self._look()
+            except OSError as error:
+                self._stop(f"cannot be read: {error.strerror}")
+            except Exception as error:  # noqa: BLE001, the old state stays in force
+                fields = {"event": "updates_file_failed", "path": str(self._path)}
+                _LOG.error("updates_file_failed", exc_info=error, extra=fields)
+                self._stop("the server failed on it")
+            if not self.caught_up.done():
+                self.caught_up.set_result(None)
+            self._closing.wait(LOOK_SECONDS)
+
+    def _look(self) -> None:
+        """Read to the end; if another file has the name now, begin that one."""
+        if self._file is None and not self._open():
+            return
+        self._read_on()
+        if self._was_replaced():
+            self._read_on()  # what came before the file lost its name
+            self._forget()
+            if self._open():
+                self._read_on()
+
+    def _open(self) -> bool:
+        try:
+            self._file = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            if not self._missed:
+                fields = {"event": "updates_file_missing", "path": str(self._path)}
+                _LOG.warning("updates_file_missing", extra=fields)
+            self._missed = True
+            return False
+        self._missed = False
+        self._go_on()
+        return True
+
+    def _was_replaced(self) -> bool:
+        assert self._file is not None
+        here = os.fstat(self._file)
+        if here.st_size < self._read_bytes:  # it was cut
+            return True
+        with suppress(FileNotFoundError):  # between two names: the old file may still grow
+            named = self._path.stat()
+            return (named.st_dev, named.st_ino) != (here.st_dev, here.st_ino)
+        return False
+
+    def _forget(self) -> None:
+        assert self._file is not None
+        os.close(self._file)
+        self._file, self._rest = None, b""
+        self._read_bytes = self._lines = 0
+
+    def _read_on(self) -> None:
+        assert self._file is not None
+        while not self._closing.is_set() and (chunk := os.read(self._file, READ_BYTES)):
+            self._read_bytes += len(chunk)
+            *lines, self._rest = (self._rest + chunk).split(b"\n")
+            if len(self._rest) > MOST_LINE_BYTES:
+                self._stop(f"line {self._lines + len(lines) + 1} is longer than {MOST_LINE_BYTES}")
+                self._rest = b""
+            self._take(lines)
+
+    def _take(self, lines: list[bytes]) -> None:
+        updates: list[_Line] = []
+        for text in lines:
+            self._lines += 1
+            if not text.strip():
+                continue
+            try:
+                line = _read_line(self._lines, text)
+            except _LineError as error:
+                self._apply(updates)
+                updates = []
+                self._count("refused", 1)
+                self._stop(f"line {self._lines}: {error}")
+                continue
+            if line.full or not (self._stopped and not updates):
+                updates.append(line)
+        self._apply(updates)
+
+    def _apply(self, lines: list[_Line]) -> None:
+        """Wait until the updates are in force, in their order, or one of them stops the source."""
+        while lines and not self._closing.is_set():
+            if self._stopped and not lines[0].full:
+                lines = lines[1:]
+                continue
+            together = lines[:TOGETHER]
+            done = self._applied(together)
+            lines = lines[done:]
+            if done < len(together):
+                self._closing.wait(RETRY_SECONDS)
+
+    def _applied(self, lines: list[_Line]) -> int:
+        """Submit updates; return how many need not be submitted again."""
+        waits: list[Future[Updated]] = []
+        with suppress(ServiceError):  # no more may wait
+            waits.extend(self._updates.submit(line.message) for line in lines)
+        for place, (line, wait) in enumerate(zip(lines, waits, strict=False)):
+            try:
+                wait.result()
+            except ServiceError as error:
+                if error.reason in _RETRIED:
+                    return place
+                self._stop(f"line {line.number}: {error.text}")
+            else:
+                if line.full:
+                    self._go_on()
+        return len(waits)
+
+    def _stop(self, fault: str) -> None:
+        if not self._stopped:
+            fields = {"event": "updates_file_stopped", "path": str(self._path)}
+            fields["fault"] = one_line(f"{fault}; correct the file, or append a FULL update")
+            _LOG.error("updates_file_stopped", extra=fields)
+        self._stopped = True
+        self._follows(False)
+
+    def _go_on(self) -> None:
+        if self._stopped:
+            fields = {"event": "updates_file_followed", "path": str(self._path)}
+            _LOG.info("updates_file_followed", extra=fields)
+        self._stopped = False
+        self._follows(True)
+
+
+def _read_line(number: int, text: bytes) -> _Line:
+    try:
+        message = Parse(text.decode(), UpdateAdsRequest()).SerializeToString()
+        update = read_update(message)
+    except UnicodeDecodeError:
+        raise _LineError("not UTF-8 text") from None
+    except ParseError as error:
+        raise _LineError(f"not an UpdateAdsRequest: {str(error).splitlines()[0]}") from None
+    except RequestError as error:
+        raise _LineError(str(error)) from None
+    return _Line(number, message, update.full)

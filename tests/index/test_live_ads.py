@@ -1,0 +1,251 @@
+"""Updates of ads against plain sets: random updates, snapshots and restarts."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grace.configs.errors import RequestError
+from grace.index.matching.ads import SidToAds
+from grace.index.snapshot import Snapshot
+from grace.index.updates.id_set import MOST_CHANGES, IdSet
+from grace.index.updates.live_ads import LiveAds
+from grace.index.updates.log import UpdateLog
+from grace.index.updates.state import GapError, UpdateState, touched_by
+from grace.index.updates.update import MOST_LEVELS, AdUpdate, read_update
+from grace.proto.retrieval_pb2 import UpdateAdsRequest
+from support.plain_updates import (
+    EntityCatalogue,
+    PlainState,
+    assert_weights_equal,
+    entity_catalogue,
+    random_update,
+)
+from support.update_calls import update
+
+
+def read(request: UpdateAdsRequest) -> AdUpdate:
+    return read_update(request.SerializeToString())
+
+
+def stopped_in(live: LiveAds, snapshot: Snapshot) -> set[int]:
+    if live.view.stopped is None:
+        return set()
+    bits = np.unpackbits(live.view.stopped.view(np.uint8), bitorder="little")
+    assert not bits[snapshot.ads.num_ads :].any()
+    return set(snapshot.ads.ad_ids[np.flatnonzero(bits)].tolist())
+
+
+def weights_in(live: LiveAds, snapshot: Snapshot) -> dict[int, float]:
+    weights = snapshot.ads.ad_weight if live.view.weights is None else live.view.weights
+    return dict(zip(snapshot.ads.ad_ids.tolist(), weights.tolist(), strict=True))
+
+
+def assert_shows(live: LiveAds, catalogue: EntityCatalogue, plain: PlainState) -> None:
+    expected = catalogue.stopped_by(plain)
+    assert stopped_in(live, catalogue.snapshot) == expected
+    assert live.ads_stopped == len(expected)
+    assert_weights_equal(weights_in(live, catalogue.snapshot), catalogue.weights_under(plain))
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_what_a_snapshot_shows_equals_plain_sets_after_any_updates(seed: int) -> None:
+    """Updates come in groups; a later snapshot shows the whole state at once."""
+    rng = np.random.default_rng(seed)
+    catalogues = [entity_catalogue(rng, 63, version=each) for each in (1, 2)]
+    untouched = catalogues[0].snapshot.ads.ad_weight.copy()
+    state, plain = UpdateState(), PlainState()
+    first, second = (LiveAds(each.snapshot) for each in catalogues)
+    sequence = 1
+    for _ in range(11):
+        group = [
+            random_update(rng, sequence + each, 126) for each in range(int(rng.integers(1, 4)))
+        ]
+        sequence += len(group)
+        updates = list(map(read, group))
+        assert [state.apply(each) for each in updates] == [plain.apply(each) for each in group]
+        first.refresh(state, touched_by(updates))
+        assert_shows(first, catalogues[0], plain)
+    second.rebuild(state)
+    assert_shows(second, catalogues[1], plain)
+    assert {
+        (level, each) for level, ids in state.stopped.items() for each in ids.sorted_ids().tolist()
+    } == plain.stopped
+    assert np.array_equal(catalogues[0].snapshot.ads.ad_weight, untouched)
+    copied = UpdateState()
+    copied.apply(read_update(state.full_message()))
+    second.rebuild(copied)
+    assert (copied.sequence, len(copied)) == (state.sequence, len(state))
+    assert_shows(second, catalogues[1], plain)
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_a_restart_finds_the_state_of_every_kept_update(
+    seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    rng = np.random.default_rng(seed)
+    folder = tmp_path_factory.mktemp("log")
+    plain, sequence = PlainState(), 1
+    for _ in range(4):
+        state = UpdateState()
+        log = UpdateLog(folder, replaying(state))
+        assert (state.sequence, len(state)) == (
+            plain.sequence,
+            len(plain.stopped) + len(plain.weights),
+        )
+        for _ in range(int(rng.integers(1, 5))):
+            group = [random_update(rng, sequence + each, 126) for each in range(3)]
+            sequence += 3
+            log.append([each.SerializeToString() for each in group])
+            for each in group:
+                plain.apply(each)
+                state.apply(read(each))
+            if rng.random() < 0.3:
+                log.rewrite(state.full_message())
+        log.close()
+
+
+def replaying(state: UpdateState) -> Callable[[bytes], None]:
+    def replay(message: bytes) -> None:
+        state.apply(read_update(message))
+
+    return replay
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_an_id_set_equals_a_plain_set_however_large_its_changes_are(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    ids, plain = IdSet(), set[int]()
+    for _ in range(9):
+        some = rng.choice(9999, int(rng.choice([1, 63, MOST_CHANGES + 7])), replace=False)
+        present = bool(rng.random() < 0.6)
+        ids.change(some.astype(np.int64), present=present)
+        plain = plain | set(some.tolist()) if present else plain - set(some.tolist())
+        asked = rng.integers(-9, 9999, 111)
+        assert ids.contains(asked).tolist() == [each in plain for each in asked.tolist()]
+        assert (len(ids), ids.sorted_ids().tolist()) == (len(plain), sorted(plain))
+
+
+def test_an_ad_stays_stopped_while_any_level_stops_it() -> None:
+    catalogue = entity_catalogue(np.random.default_rng(5), 63)
+    ad = next(ad for ad in catalogue.ads if len(catalogue.entities[ad.ad_id]) == 2)
+    of = catalogue.entities[ad.ad_id]
+    state, live = UpdateState(), LiveAds(catalogue.snapshot)
+    all_levels = {"ad": [ad.ad_id], **{name: [each] for name, each in of.items()}}
+    updates = [update(1, stop=all_levels)]
+    updates += [
+        update(number, resume={level: ids})
+        for number, (level, ids) in enumerate(all_levels.items(), start=2)
+    ]
+    seen = []
+    for each in map(read, updates):
+        state.apply(each)
+        live.refresh(state, touched_by([each]))
+        seen.append(ad.ad_id in stopped_in(live, catalogue.snapshot))
+    assert seen == [True, True, True, False]
+    assert live.ads_stopped == 0
+
+
+def test_old_numbers_change_nothing_and_a_gap_is_refused_with_the_number_expected() -> None:
+    state = UpdateState()
+    assert state.apply(read(update(1, stop={"ad": [7]})))
+    assert not state.apply(read(update(1, resume={"ad": [7]})))
+    assert len(state) == 1
+    with pytest.raises(GapError, match="3 does not follow 1; expected 2: send FULL"):
+        state.apply(read(update(3, resume={"ad": [7]})))
+    assert (state.sequence, len(state)) == (1, 1)
+    assert state.apply(read(update(63, full=True, stop={"ad": [9], "campaign": [1]})))
+    assert not state.apply(read(update(62, full=True)))
+    assert (state.sequence, {level: len(ids) for level, ids in state.stopped.items()}) == (
+        63,
+        {"ad": 1, "campaign": 1},
+    )
+
+
+@pytest.mark.parametrize(
+    ("request_", "fault"),
+    [
+        (update(0), "sequence: must be at least 1"),
+        (UpdateAdsRequest(sequence=1), "kind: 0 is no kind"),
+        (UpdateAdsRequest(sequence=1, kind=7), "kind: 7 is no kind"),  # type: ignore[arg-type]
+        (update(1, full=True, resume={"ad": [1]}), "resume: a FULL update replaces"),
+        (update(1, full=True, unweight=[1]), "unweight: a FULL update replaces"),
+        (update(1, stop={"Campaign": [1]}), r"stop\['Campaign'\]: no level"),
+        (update(1, resume={"": [1]}), r"resume\[''\]: no level"),
+        (update(1, stop={f"e{i}": [1] for i in range(MOST_LEVELS + 1)}), "65 levels, at most 64"),
+        (update(1, weights={7: float("nan")}), r"weights\[0\].weight: must be finite"),
+        (update(1, weights={7: float("inf")}), r"weights\[0\].weight: must be finite"),
+        (update(1, stop={"ad": [3, 5]}, resume={"ad": [5]}), "5 is in stop as well"),
+        (update(1, weights={7: 1.0}, unweight=[7]), "7 is in weights as well"),
+    ],
+)
+def test_a_faulty_update_is_refused_with_its_field(request_: UpdateAdsRequest, fault: str) -> None:
+    with pytest.raises(RequestError, match=fault):
+        read(request_)
+
+
+def test_two_weights_of_one_ad_unknown_fields_and_other_bytes_are_refused() -> None:
+    two = update(1, weights={7: 1.0})
+    two.weights.add(ad_id=7, weight=2.0)
+    with pytest.raises(RequestError, match="ad 7 has two weights"):
+        read(two)
+    known = update(1, stop={"ad": [7]}).SerializeToString()
+    with pytest.raises(RequestError, match="field 63: unknown; upgrade the server"):
+        read_update(known + b"\xf8\x03\x01")
+    nested = b"\x1a\x09\x0a\x02ad\x12\x03\xf8\x03\x01"  # stop["ad"] with a field 63
+    with pytest.raises(RequestError, match="field 63: unknown"):
+        read_update(known + nested)
+    with pytest.raises(DecodeError):
+        read_update(b"\xff\xff")
+
+
+def test_a_million_stopped_ads_are_shown_on_a_new_snapshot() -> None:
+    """Prints how long it takes; the state of a million ids takes single updates as well."""
+    ads, stops = 3_000_017, 1_000_003
+    rng = np.random.default_rng(7)
+    ad_ids = rng.permutation(ads).astype(np.int64) * 3
+    lookup = np.argsort(ad_ids, kind="stable").astype(np.int32)
+    catalogue = entity_catalogue(rng, 9)
+    table = SidToAds(
+        np.array([0, ads]), ad_ids, np.zeros(ads, np.int32), np.zeros(ads, np.float32), lookup
+    )
+    snapshot = replace(catalogue.snapshot, ads=table, entities=())
+    chosen = rng.choice(3 * ads, stops, replace=False)  # a third of them are ads
+    state, live = UpdateState(), LiveAds(snapshot)
+    begin = time.perf_counter()
+    state.apply(read(update(1, full=True, stop={"ad": chosen.tolist()})))
+    read_at = time.perf_counter()
+    live.rebuild(state)
+    built_at = time.perf_counter()
+    expected = set(chosen[chosen % 3 == 0].tolist())
+    assert stopped_in(live, snapshot) == expected
+    for number in range(2, 65):
+        ad_id = int(chosen[number])
+        each = read(update(number, resume={"ad": [ad_id]}))
+        state.apply(each)
+        live.refresh(state, touched_by([each]))
+        expected.discard(ad_id)
+    ended = time.perf_counter()
+    assert stopped_in(live, snapshot) == expected
+    assert (live.ads_stopped, len(state)) == (len(expected), stops - 63)
+    print(
+        f"{stops} stops: read {read_at - begin:.3f} s, shown {built_at - read_at:.3f} s, "
+        f"a resume {(ended - built_at) / 63 * 1e3:.2f} ms"
+    )
+
+
+def test_a_folder_belongs_to_one_log(tmp_path: Path) -> None:
+    log = UpdateLog(tmp_path, lambda message: None)
+    with pytest.raises(Exception, match="another server uses it; give each server a state_dir"):
+        UpdateLog(tmp_path, lambda message: None)
+    log.close()
+    UpdateLog(tmp_path, lambda message: None).close()

@@ -1,0 +1,143 @@
+"""The log of updates: what a killed writer leaves is cut off, and any other damage is refused."""
+
+import errno
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from grace.configs.errors import InputError, RequestError
+from grace.index.updates.log import FILE, MAGIC, NotKeptError, UpdateLog
+
+GROUPS = ([b"one"], [b"two", b""], [b"x" * 63])
+UPDATES = [b"one", b"two", b"", b"x" * 63]
+
+
+def written(folder: Path) -> tuple[bytes, list[int]]:
+    """Write the groups; return the file's content, and where each group ends."""
+    log = UpdateLog(folder, lambda message: None)
+    ends = [len((folder / FILE).read_bytes())]
+    for group in GROUPS:
+        log.append(group)
+        ends.append(len((folder / FILE).read_bytes()))
+    log.close()
+    return (folder / FILE).read_bytes(), ends
+
+
+def found_in(folder: Path, content: bytes) -> tuple[list[bytes], int]:
+    """Return the updates in a log of this content, and the bytes that the start cut off."""
+    (folder / FILE).write_bytes(content)
+    found: list[bytes] = []
+    log = UpdateLog(folder, found.append)
+    log.close()
+    assert len((folder / FILE).read_bytes()) == len(content) - log.cut
+    return found, log.cut
+
+
+def test_a_log_cut_anywhere_keeps_all_whole_groups_and_goes_on(tmp_path: Path) -> None:
+    content, ends = written(tmp_path)
+    for size in range(len(MAGIC), len(content) + 1):
+        whole = sum(end <= size for end in ends) - 1
+        expected = [each for group in GROUPS[:whole] for each in group]
+        assert found_in(tmp_path, content[:size]) == (expected, size - ends[whole])
+        log = UpdateLog(tmp_path, lambda message: None)
+        log.append([b"next"])
+        log.close()
+        assert found_in(tmp_path, (tmp_path / FILE).read_bytes())[0] == [*expected, b"next"]
+
+
+def test_a_last_group_whose_end_the_disk_has_not_written_is_cut(tmp_path: Path) -> None:
+    content, ends = written(tmp_path)
+    for size in range(ends[-2], len(content)):
+        zeros = content[:size] + bytes(len(content) - size)
+        assert found_in(tmp_path, zeros) == (UPDATES[:-1], len(content) - ends[-2])
+    assert found_in(tmp_path, content + bytes(4096)) == (UPDATES, 4096)
+
+
+def test_every_damaged_byte_is_refused_with_file_offset_and_remedy(tmp_path: Path) -> None:
+    content, ends = written(tmp_path)
+    for place in range(len(content)):
+        (tmp_path / FILE).write_bytes(
+            content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+        )
+        with pytest.raises(InputError) as caught:
+            UpdateLog(tmp_path, lambda message: None)
+        begin = max([0, *(end for end in ends if end <= place)]) if place >= len(MAGIC) else 0
+        text = str(caught.value)
+        assert text.startswith(f"{tmp_path / FILE}: offset {begin}: "), (place, text)
+        assert "restore the file from a backup; or move it away" in text
+
+
+def test_updates_that_do_not_replay_are_refused(tmp_path: Path) -> None:
+    _, ends = written(tmp_path)
+
+    def replay(message: bytes) -> None:
+        if message == b"two":
+            raise RequestError("kind", "3 is no kind")
+
+    with pytest.raises(InputError, match=rf"offset {ends[1]} does not replay: kind: 3 is no kind"):
+        UpdateLog(tmp_path, replay)
+
+
+def test_a_rewritten_log_holds_one_update_and_those_that_follow(tmp_path: Path) -> None:
+    written(tmp_path)
+    log = UpdateLog(tmp_path, lambda message: None)
+    log.rewrite(b"all of it")
+    log.append([b"next"])
+    log.close()
+    assert found_in(tmp_path, (tmp_path / FILE).read_bytes()) == ([b"all of it", b"next"], 0)
+
+
+def test_a_log_wants_to_be_rewritten_when_it_has_grown(tmp_path: Path) -> None:
+    log = UpdateLog(tmp_path, lambda message: None)
+    rewritten = []
+    for _ in range(63):
+        log.append([b"x" * 1_000_003])
+        if log.wants_rewrite:
+            log.rewrite(b"x" * 7_000_003)
+            rewritten.append((tmp_path / FILE).stat().st_size)
+    log.close()
+    assert 2 <= len(rewritten) <= 8
+
+
+def test_a_write_that_fails_leaves_the_log_as_it_was(tmp_path: Path) -> None:
+    """The limit of a file's size makes the real write fail in its middle."""
+    log = UpdateLog(tmp_path, lambda message: None)
+    log.append([b"one"])
+    size = (tmp_path / FILE).stat().st_size
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 50, before[1]))
+    try:
+        with pytest.raises(NotKeptError, match=os.strerror(errno.EFBIG)):
+            log.append([b"x" * 111])
+        with pytest.raises(NotKeptError, match="cannot be rewritten"):
+            log.rewrite(b"x" * 1111)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (tmp_path / FILE).stat().st_size == size
+    log.append([b"two"])
+    log.close()
+    assert found_in(tmp_path, (tmp_path / FILE).read_bytes()) == ([b"one", b"two"], 0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "log"]
+
+
+@pytest.mark.subprocess
+def test_a_writer_killed_at_any_step_loses_no_acknowledged_update(
+    repository: Path, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, repository / "tests/support/killed_log.py", tmp_path / "updates"],
+        env={**os.environ, "PYTHONPATH": f"{repository / 'src'}:{repository / 'tests'}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=170,
+    )
+    assert done.returncode == 0, done.stderr
+    outcome = json.loads(done.stdout)
+    assert outcome["deaths"] > 30
+    assert outcome["kept_unacknowledged"] > 0  # deaths between the disk and the acknowledgement

@@ -1,0 +1,248 @@
+"""Updates in the test's process: every level on real batches, pairs that come meanwhile, faults."""
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from grace.configs.serving import UpdatesConfig
+from grace.index.entities import group_ads
+from grace.index.matching.exact import ExactMatcher
+from grace.index.updates import log
+from grace.index.updates.live_ads import LiveAds
+from grace.server.engine.serving_pair import ServingPair
+from grace.server.errors import ServiceError
+from grace.server.updates import ad_updates
+from grace.server.updates.ad_updates import AdUpdates, Updated
+from support.serving_files import ServingFiles
+from support.stage_cases import answer, load_cpu_pair, replies_of, request_batch
+from support.update_calls import update
+
+
+def nothing(*given: object) -> None:
+    pass
+
+
+@contextmanager
+def running(folder: Path, settle: Callable[[], None] = nothing) -> Iterator[AdUpdates]:
+    updates = AdUpdates(folder, UpdatesConfig(), settle, nothing, nothing)
+    updates.start()
+    try:
+        yield updates
+    finally:
+        updates.close(30.0)
+
+
+def submitted(updates: AdUpdates, sequence: int, **what: Any) -> "Future[Updated]":
+    return updates.submit(update(sequence, **what).SerializeToString())
+
+
+@pytest.fixture(scope="module")
+def pair(serving_files: ServingFiles) -> ServingPair:
+    """Ad n in (SID, ad id) order is of campaign n % 63; odd campaigns are of advertiser 5."""
+    loaded = load_cpu_pair(serving_files.snapshots, serving_files.checkpoint)
+    ordinals = np.arange(loaded.snapshot.ads.num_ads)
+    campaigns = ordinals % 63
+    entities = (
+        group_ads("campaign", campaigns, np.zeros(len(ordinals), np.bool_)),
+        group_ads("advertiser", np.full(len(ordinals), 5), campaigns % 2 == 0),
+    )
+    snapshot = replace(loaded.snapshot, entities=entities)
+    return fresh(replace(loaded, snapshot=snapshot))
+
+
+def fresh(pair: ServingPair) -> ServingPair:
+    """Another pair of the same snapshot, as a load of a checkpoint makes it."""
+    matcher = ExactMatcher(pair.snapshot, 1)
+    return replace(pair, live=LiveAds(pair.snapshot), matcher=matcher)
+
+
+def ads_of(pair: ServingPair, files: ServingFiles) -> list[int]:
+    request = {**files.requests[0], "request_id": "r", "max_ads": 10_000}
+    # The encoder of users belongs to the loaded snapshot, which has the same values.
+    return list(replies_of(answer(request_batch(pair, [request], 1)))["r"].ad_ids)
+
+
+def test_a_stop_at_any_level_takes_the_ads_from_the_next_batch(
+    pair: ServingPair, serving_files: ServingFiles, tmp_path: Path
+) -> None:
+    before = ads_of(pair, serving_files)
+    campaign_of = dict(
+        zip(
+            pair.snapshot.ads.ad_ids.tolist(),
+            pair.snapshot.entities[0].of_ad.tolist(),
+            strict=True,
+        )
+    )
+    campaign = campaign_of[before[0]]
+    with running(tmp_path) as updates:
+        updates.attach(pair)
+        submitted(updates, 1, stop={"campaign": [campaign, 10**9]}).result()
+        assert ads_of(pair, serving_files) == [ad for ad in before if campaign_of[ad] != campaign]
+        submitted(updates, 2, stop={"advertiser": [5]}).result()
+        even = [ad for ad in before if campaign_of[ad] % 2 == 0 and campaign_of[ad] != campaign]
+        assert ads_of(pair, serving_files) == even
+        submitted(updates, 3, stop={"ad": even[:1]}, resume={"campaign": [campaign]}).result()
+        later = fresh(pair)
+        updates.attach(later)
+        expected = [ad for ad in before if campaign_of[ad] % 2 == 0 and ad != even[0]]
+        assert ads_of(pair, serving_files) == ads_of(later, serving_files) == expected
+    with running(tmp_path) as updates:  # a restart
+        again = fresh(pair)
+        updates.attach(again)
+        assert ads_of(again, serving_files) == expected
+        submitted(updates, 4, full=True).result()
+        assert ads_of(again, serving_files) == before
+
+
+def is_stopped(pair: ServingPair, ad: int) -> bool:
+    words, ordinal = pair.live.view.stopped, int(pair.snapshot.ads.ordinals([ad])[0])
+    return words is not None and bool(int(words[ordinal >> 6]) >> (ordinal & 63) & 1)
+
+
+def test_pairs_that_come_meanwhile_miss_no_acknowledged_stop(
+    pair: ServingPair, tmp_path: Path
+) -> None:
+    ads = pair.snapshot.ads.ad_ids.tolist()[:111]
+    pairs = [fresh(pair) for _ in range(11)]
+    attached: list[ServingPair] = []
+    missing: list[int] = []
+    with running(tmp_path) as updates:
+
+        def attach() -> None:
+            for one in pairs:
+                updates.attach(one)
+                attached.append(one)
+
+        thread = threading.Thread(target=attach)
+        for sequence, ad in enumerate(ads, start=1):
+            stop = submitted(updates, sequence, stop={"ad": [ad]})
+            if sequence == 7:
+                thread.start()
+            stop.result()
+            missing += [ad for one in attached if not is_stopped(one, ad)]
+        thread.join()
+        missing += [ad for ad in ads for one in pairs if not is_stopped(one, ad)]
+    assert missing == []
+
+
+def test_updates_keep_no_pair_alive(pair: ServingPair, tmp_path: Path) -> None:
+    with running(tmp_path) as updates:
+        one = fresh(pair)
+        updates.attach(one)
+        submitted(updates, 1, stop={"ad": [7]}).result()
+        seen = weakref.ref(one), weakref.ref(one.live)
+        del one
+        gc.collect()
+        assert [each() for each in seen] == [None, None]
+        assert submitted(updates, 2, stop={"ad": [8]}).result() == Updated(2, applied=True)
+
+
+def test_a_log_that_has_grown_is_rewritten_while_updates_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "REWRITE_BYTES", 1111)
+    file = tmp_path / ad_updates.FOLDER / log.FILE
+    largest = 0
+    with running(tmp_path) as updates:
+        for sequence in range(1, 334):
+            name, ad = ("resume", sequence - 2) if sequence % 3 == 0 else ("stop", sequence)
+            submitted(updates, sequence, **{name: {"ad": [ad]}}).result()
+            largest = max(largest, file.stat().st_size)
+        facts = updates.facts
+    assert largest < 5 * 1111  # 333 updates in groups of their own take 18 KB
+    with running(tmp_path) as updates:
+        assert updates.facts == facts
+        assert (facts.sequence, facts.stopped) == (333, {"ad": 111})  # of three, the second stays
+
+
+def test_a_snapshot_that_has_later_updates_than_the_server_is_reported(
+    pair: ServingPair, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    newer = replace(pair.snapshot, facts=replace(pair.snapshot.facts, updates_watermark=9))
+    with running(tmp_path) as updates:
+        updates.attach(replace(pair, snapshot=newer))
+        submitted(updates, 9, full=True).result()
+        updates.attach(replace(pair, snapshot=newer))
+    behind = [vars(record) for record in caplog.records if record.message == "updates_behind"]
+    assert [(each["watermark"], each["sequence"]) for each in behind] == [(9, 0)]
+
+
+def test_updates_that_wait_are_written_together(tmp_path: Path) -> None:
+    gate, settled = threading.Event(), []
+
+    def settle() -> None:
+        settled.append(1)
+        assert gate.wait(30)
+
+    with running(tmp_path, settle) as updates:
+        calls = [submitted(updates, 1, stop={"ad": [1]})]
+        while not settled:
+            assert not calls[0].done()
+        calls += [submitted(updates, number, stop={"ad": [number]}) for number in range(2, 64)]
+        assert not any(call.done() for call in calls)
+        gate.set()
+        assert [call.result() for call in calls[1:]] == [Updated(63, applied=True)] * 62
+    assert len(settled) == 2
+
+
+def test_a_caller_that_has_gone_before_its_turn_stops_nothing(tmp_path: Path) -> None:
+    gate, settled = threading.Event(), []
+
+    def settle() -> None:
+        settled.append(1)
+        assert gate.wait(30)
+
+    with running(tmp_path, settle) as updates:
+        first = submitted(updates, 1)
+        while not settled:
+            assert not first.done()
+        gone = submitted(updates, 2, stop={"ad": [1]})
+        assert gone.cancel()
+        gate.set()
+        assert submitted(updates, 2, stop={"ad": [2, 3]}).result() == Updated(2, applied=True)
+        assert dict(updates.facts.stopped) == {"ad": 2}
+
+
+def test_more_updates_than_may_wait_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ad_updates, "MOST_WAITING", 3)
+    updates = AdUpdates(tmp_path, UpdatesConfig(), nothing, nothing, nothing)
+    calls = [submitted(updates, number) for number in (1, 2, 3)]
+    with pytest.raises(ServiceError) as caught:
+        submitted(updates, 4)
+    assert caught.value.reason == "too_many_updates"
+    updates.start()
+    assert [call.result().sequence for call in calls] == [3, 3, 3]
+    updates.close(30.0)
+    with pytest.raises(ServiceError) as caught:
+        submitted(updates, 4)
+    assert caught.value.reason == "draining"
+
+
+def test_a_fault_of_the_thread_ends_the_server_and_leaves_no_caller_waiting(
+    tmp_path: Path,
+) -> None:
+    died = threading.Event()
+
+    def settle() -> None:
+        raise KeyError("marker-4711")
+
+    updates = AdUpdates(tmp_path, UpdatesConfig(), settle, nothing, died.set)
+    updates.start()
+    with pytest.raises(ServiceError) as caught:
+        submitted(updates, 1, stop={"ad": [7]}).result(30)
+    assert caught.value.reason == "internal"
+    assert died.wait(30)
+    with pytest.raises(ServiceError):
+        submitted(updates, 2)
+    updates.close(30.0)

@@ -1,0 +1,364 @@
+"""Updates of ads on a real server: what is stopped is not returned, whatever happens to it."""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from grace.index.storage import load_snapshot
+from grace.proto.retrieval_pb2 import UpdateAdsResponse
+from support.command import GRACE
+from support.faults import Faults
+from support.health import health, status
+from support.retrieve_calls import Caller, assert_counters_conserve, counted_calls, message
+from support.served import front_ends
+from support.server_process import ServerProcess
+from support.serving_files import ServingFiles
+from support.update_calls import Load, Updater, update
+
+pytestmark = pytest.mark.subprocess
+
+MANY = 1_000_003
+A_MOMENT = 0.3  # in which something would happen that must not
+
+
+@pytest.fixture
+def config(serving_files: ServingFiles, tmp_path: Path) -> Path:
+    return serving_files.write_config(f"{tmp_path.name}.yaml", state_dir=str(tmp_path / "state"))
+
+
+@contextmanager
+def serving(config: Path, **settings: Any) -> Iterator[tuple[ServerProcess, Updater, Caller]]:
+    with (
+        ServerProcess(config, **settings) as server,
+        Updater(server) as updater,
+        ExitStack() as end,
+    ):
+        caller = Caller(server.address)
+        end.callback(caller.close)
+        yield server, updater, caller
+
+
+@dataclass
+class Shared:
+    """A server that several tests use, without stops at the begin of each."""
+
+    server: ServerProcess
+    updater: Updater
+    caller: Caller
+    sequence: int = 0
+
+    def reset(self) -> int:
+        """Stop nothing; return the last sequence number."""
+        self.sequence = status(self.server).updates.sequence + 1
+        self.updater.apply(self.sequence, full=True)
+        return self.sequence
+
+    def results(self) -> dict[str, float]:
+        names = ("applied", "repeated", "refused", "failed")
+        metric = self.server.metric
+        return {name: metric("grace_updates_total", result=name) for name in names}
+
+
+@pytest.fixture(scope="module")
+def shared(
+    serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Shared]:
+    state = str(tmp_path_factory.mktemp("shared"))
+    config = serving_files.write_config("shared-updates.yaml", state_dir=state)
+    with serving(config) as (server, updater, caller):
+        yield Shared(server, updater, caller)
+
+
+def ads_of(caller: Caller, request: bytes) -> list[int]:
+    return list(caller.call(request).response.ad_ids)
+
+
+@pytest.fixture
+def request_(serving_files: ServingFiles) -> bytes:
+    """A request that gets several ads."""
+    return message(serving_files.requests[0], max_ads=10_000)
+
+
+def test_a_stopped_ad_is_returned_again_only_when_it_is_resumed(
+    shared: Shared, request_: bytes
+) -> None:
+    server, updater = shared.server, shared.updater
+    last, counted = shared.reset(), server.metric("grace_ads_filtered_total", by="stopped")
+    with counted_calls(server) as caller:
+        before = caller.call(request_).response
+        first, second, *others = before.ad_ids
+        reply = updater.apply(last + 1, stop={"ad": [first, second, 10**15], "campaign": [7]})
+        assert reply == UpdateAdsResponse(sequence=last + 1, applied=True, ads_stopped=2)
+        stopped = caller.call(request_).response
+        assert list(stopped.ad_ids) == others
+        counts = stopped.counts
+        assert (counts.ads_stopped, counts.ads_matched) == (2, before.counts.ads_matched - 2)
+        facts = status(server).updates
+        assert (facts.sequence, dict(facts.stopped)) == (last + 1, {"ad": 3, "campaign": 1})
+        assert (facts.ads_stopped, facts.awaits_full) == (2, False)
+        assert server.metric("grace_stopped_ads") == 2
+        updater.apply(last + 2, resume={"ad": [second]})
+        assert ads_of(caller, request_) == [second, *others]
+        updater.apply(last + 3, full=True)
+        assert ads_of(caller, request_) == list(before.ad_ids)
+    assert server.metric("grace_update_seq") == last + 3
+    assert server.metric("grace_stopped_ads") == 0
+    assert server.metric("grace_ads_filtered_total", by="stopped") - counted == 3
+
+
+def test_weights_order_ads_of_equal_scores(shared: Shared, request_: bytes) -> None:
+    last = shared.reset()
+    before = shared.caller.call(request_).response
+    tied = next(
+        [ad for ad, of in zip(before.ad_ids, before.scores, strict=True) if of == score]
+        for score in before.scores
+        if list(before.scores).count(score) > 2
+    )
+    heavy = tied[-1]
+    shared.updater.apply(last + 1, weights={heavy: 1e9, 10**15: 1.0})
+    after = shared.caller.call(request_).response
+    assert [ad for ad in after.ad_ids if ad in tied] == [heavy, *tied[:-1]]
+    assert sorted(after.ad_ids) == sorted(before.ad_ids)
+    assert status(shared.server).updates.weights == 2
+    shared.updater.apply(last + 2, unweight=[heavy])
+    assert ads_of(shared.caller, request_) == list(before.ad_ids)
+
+
+def test_gaps_are_refused_repeats_are_ignored_and_a_full_update_may_skip(shared: Shared) -> None:
+    last, updater, before = shared.reset(), shared.updater, shared.results()
+    updater.apply(last + 1, stop={"ad": [7]})
+    gap = updater.call(update(last + 5, stop={"ad": [8]}))
+    assert (gap.code, gap.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "update_gap")
+    expected = f"{last + 5} does not follow {last + 1}; expected {last + 2}"
+    assert gap.text == f"sequence: {expected}: send FULL, with all that is stopped"
+    again = updater.apply(last + 1, stop={"ad": [63]})
+    assert (again.sequence, again.applied) == (last + 1, False)
+    assert updater.apply(last + 63, full=True, stop={"ad": [9, 10]}).sequence == last + 63
+    faulty = updater.call(update(last + 64, weights={7: float("nan")}))
+    assert (faulty.code, faulty.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "invalid_field")
+    assert faulty.text.startswith("weights[0].weight: must be finite")
+    assert dict(status(shared.server).updates.stopped) == {"ad": 2}
+    results = {name: count - before[name] for name, count in shared.results().items()}
+    assert results == {"applied": 2, "repeated": 1, "refused": 2, "failed": 0}
+
+
+def test_updates_that_overtake_each_other_on_their_way_are_put_in_order(shared: Shared) -> None:
+    last = shared.reset()
+    numbers = list(range(last + 1, last + 64))
+    random.Random(7).shuffle(numbers)
+    calls = [shared.updater.start(update(number, stop={"ad": [number]})) for number in numbers]
+    outcomes = [call.outcome() for call in calls]
+    assert [outcome.text for outcome in outcomes if not outcome.ok] == []
+    assert status(shared.server).updates.sequence == last + 63
+
+
+def test_without_a_state_dir_updates_are_refused_with_the_remedy(
+    healthy_server: ServerProcess,
+) -> None:
+    with Updater(healthy_server) as updater:
+        refused = updater.call(update(1))
+    assert (refused.code, refused.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "no_state_dir")
+    assert "set state_dir, a local folder" in refused.text
+    assert not status(healthy_server).HasField("updates")
+
+
+def test_an_update_is_acknowledged_only_when_batches_of_the_older_state_are_answered(
+    config: Path, request_: bytes, faults: Faults
+) -> None:
+    with serving(config, faults=faults) as (server, updater, caller):
+        first = ads_of(caller, request_)[0]
+        faults.forget()
+        with faults.closed("post"):
+            waiting = caller.start(request_)
+            server.wait_until(lambda: bool(faults.batches("post")), "a batch is in post")
+            stop = updater.start(update(1, stop={"ad": [first]}))
+            server.wait_until(lambda: status(server).updates.sequence == 1, "it is published")
+            time.sleep(A_MOMENT)
+            assert not stop.done
+        assert stop.outcome().ok
+        assert waiting.outcome().ok
+        assert first not in ads_of(caller, request_)
+
+
+def test_an_update_is_acknowledged_only_when_the_replies_have_left_every_relay(
+    serving_files: ServingFiles, tmp_path: Path
+) -> None:
+    state = str(tmp_path / "state")
+    config = serving_files.write_config("upd.yaml", state_dir=state, listen={"front_ends": 2})
+    with serving(config) as (server, updater, _):
+        children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+        relay = int(children[-1])
+        os.kill(relay, signal.SIGSTOP)
+        try:
+            stop = updater.start(update(1, stop={"ad": [7]}))
+            server.wait_until(lambda: status(server).updates.sequence == 1, "it is published")
+            time.sleep(A_MOMENT)
+            assert not stop.done
+        finally:
+            os.kill(relay, signal.SIGCONT)
+        assert stop.outcome().ok
+
+
+@front_ends
+def test_under_load_no_reply_has_an_ad_whose_stop_was_acknowledged_before_the_call(
+    serving_files: ServingFiles, tmp_path: Path, front_ends: int
+) -> None:
+    config = serving_files.write_config(
+        f"{tmp_path.name}.yaml",
+        state_dir=str(tmp_path / "state"),
+        listen={"front_ends": front_ends},
+    )
+    requests = [message(each, max_ads=10_000) for each in serving_files.requests[:5]]
+    seconds = []
+    with serving(config) as (server, updater, caller):
+        ads = sorted({ad for each in requests for ad in ads_of(caller, each)})
+        with Load(server.address, requests) as load:
+            for sequence, ad in enumerate(ads[:63], start=1):
+                begin = time.perf_counter()
+                updater.apply(sequence, stop={"ad": [ad]})
+                seconds.append(time.perf_counter() - begin)
+                load.acknowledged.append(ad)
+            enough = len(load.seen) + 31
+            server.wait_until(lambda: len(load.seen) >= enough, "calls follow the last stop")
+        assert load.violations() == []
+        assert all(outcome.ok for _, outcome in load.seen)
+        assert_counters_conserve(server, len(load.seen) + caller.sent)
+    print(f"{len(load.seen)} calls; stops acknowledged in {max(seconds) * 1e3:.0f} ms at most")
+
+
+def test_stops_outlast_a_stop_of_the_server_and_a_kill_in_the_middle_of_updates(
+    config: Path, request_: bytes
+) -> None:
+    acknowledged, sequence, rng = list[int](), 0, random.Random(3)
+    for round_ in range(4):
+        with serving(config) as (server, updater, caller):
+            found = server.log("updates_read")[0]["sequence"]
+            assert len(acknowledged) <= found <= sequence
+            ads = ads_of(caller, request_)
+            assert not set(ads) & set(acknowledged)
+            if round_ == 3:
+                server.terminate()
+                assert server.wait() == 0
+                break
+            stops = [(found + 1 + place, ad) for place, ad in enumerate((*ads[:3], *range(11)))]
+            calls = [updater.start(update(number, stop={"ad": [ad]})) for number, ad in stops]
+            sequence = found + len(stops)
+            done = rng.randrange(3, len(stops))
+            acknowledged += [ad for _, ad in stops[:done] if calls.pop(0).outcome().ok]
+            server.kill()
+            acknowledged += [0] * (found + done - len(acknowledged))  # kept, not acknowledged
+    with serving(config) as (_, _, caller):
+        assert not set(ads_of(caller, request_)) & set(acknowledged)
+
+
+def test_a_million_stopped_ads_are_taken_and_kept(
+    config: Path, serving_files: ServingFiles, request_: bytes
+) -> None:
+    ads = load_snapshot(serving_files.snapshots).ads.ad_ids.tolist()
+    stopped = [*ads, *range(10**15, 10**15 + MANY - len(ads))]
+    with serving(config) as (_, updater, caller):
+        begin = time.perf_counter()
+        reply = updater.apply(1, full=True, stop={"ad": stopped})
+        full_seconds = time.perf_counter() - begin
+        assert reply.ads_stopped == len(ads)
+        assert ads_of(caller, request_) == []
+        begin = time.perf_counter()
+        assert updater.apply(2, resume={"ad": ads[:1]}).ads_stopped == len(ads) - 1
+        one_seconds = time.perf_counter() - begin
+    with serving(config) as (server, _, _):
+        facts = status(server).updates
+        assert (facts.sequence, dict(facts.stopped)) == (2, {"ad": MANY - 1})
+        assert facts.ads_stopped == len(ads) - 1
+    print(f"FULL of {MANY}: {full_seconds:.3f} s; one more: {one_seconds * 1e3:.1f} ms")
+
+
+def test_a_server_that_requires_a_full_update_is_not_ready_before_it(
+    serving_files: ServingFiles, tmp_path: Path, request_: bytes
+) -> None:
+    config = serving_files.write_config(
+        "full.yaml", state_dir=str(tmp_path / "state"), updates={"require_full": True}
+    )
+    with ServerProcess(config, ready=False) as server, Updater(server) as updater:
+        server.wait_log("awaits_full")
+        assert health(server) == "NOT_SERVING"
+        assert status(server).updates.awaits_full
+        caller = Caller(server.address)
+        assert caller.call(request_).reason == "not_ready"
+        refused = updater.call(update(1, stop={"ad": [7]}))
+        assert refused.reason == "update_gap"
+        assert "waits for a FULL one: send FULL" in refused.text
+        updater.apply(7, full=True, stop={"ad": [7]})
+        server.wait_ready()
+        assert health(server) == "SERVING"
+        assert not status(server).updates.awaits_full
+        assert caller.call(request_).ok
+        caller.close()
+    with serving(config) as (server, _, _):
+        assert not server.log("awaits_full")
+        assert status(server).updates.sequence == 7
+
+
+def test_a_server_that_awaits_a_full_update_ends_cleanly(
+    serving_files: ServingFiles, tmp_path: Path
+) -> None:
+    config = serving_files.write_config(
+        "awaits.yaml", state_dir=str(tmp_path / "state"), updates={"require_full": True}
+    )
+    with ServerProcess(config, ready=False) as server:
+        server.wait_log("awaits_full")
+        server.terminate()
+        assert server.wait() == 0
+
+
+def test_a_second_server_on_the_folder_and_a_damaged_log_are_refused_at_the_start(
+    config: Path, tmp_path: Path
+) -> None:
+    with serving(config) as (_, updater, _):
+        updater.apply(1, stop={"ad": [7]})
+        with ServerProcess(config, ready=False) as second:
+            assert second.wait() == 2
+            assert "another server uses it; give each server a state_dir" in second.lines[-1]
+    log = tmp_path / "state" / "ad_updates" / "log"
+    content = bytearray(log.read_bytes())
+    content[-5] ^= 1
+    log.write_bytes(content)
+    with ServerProcess(config, ready=False) as server:
+        assert server.wait() == 2
+        assert f"{log}: offset 8: damaged" in server.lines[-1]
+        assert "set updates.require_full, and send a FULL update" in server.lines[-1]
+    log.write_bytes(content[:-1])
+    with serving(config) as (server, _, _):
+        assert server.log("updates_read")[0]["cut"] > 0
+
+
+def test_updates_that_cannot_be_written_are_not_in_force(config: Path, request_: bytes) -> None:
+    """A limit of the size of files makes the log's write fail."""
+    limited = ["bash", "-c", 'ulimit -f 1; exec "$@"', "bash"]
+    command = [*limited, str(GRACE), "serve"]
+    with serving(config, command=command) as (server, updater, caller):
+        ads = ads_of(caller, request_)
+        full = updater.call(update(1, stop={"ad": [*ads, *range(999)]}))
+        assert (full.code, full.reason) == (grpc.StatusCode.UNAVAILABLE, "update_not_kept")
+        assert "cannot be written: File too large; free some space" in full.text
+        assert ads_of(caller, request_) == ads
+        updater.apply(1, stop={"ad": ads[:1]})
+        assert ads_of(caller, request_) == ads[1:]
+        assert server.metric("grace_updates_total", result="failed") == 1
+
+
+def test_bytes_that_are_no_update_are_refused(shared: Shared) -> None:
+    with grpc.insecure_channel(shared.server.admin) as channel:
+        method: Any = channel.unary_unary("/grace.v1.Admin/UpdateAds")
+        with pytest.raises(grpc.RpcError) as caught:
+            method(b"\xff\xff", timeout=30)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "grace.v1.UpdateAdsRequest" in str(caught.value.details())

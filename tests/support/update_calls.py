@@ -1,0 +1,106 @@
+"""UpdateAds calls to a real server, the updates that they send, and a load that must see them."""
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Self
+
+import grpc
+
+from grace.proto.retrieval_pb2 import (
+    AdWeight,
+    Ids,
+    RetrieveResponse,
+    UpdateAdsRequest,
+    UpdateAdsResponse,
+)
+from support.retrieve_calls import Call, Caller, Outcome
+from support.server_process import ServerProcess
+
+METHOD = "/grace.v1.Admin/UpdateAds"
+Levels = Mapping[str, Iterable[int]]
+
+
+def update(
+    sequence: int,
+    *,
+    full: bool = False,
+    stop: Levels | None = None,
+    resume: Levels | None = None,
+    weights: Mapping[int, float] | None = None,
+    unweight: Sequence[int] = (),
+) -> UpdateAdsRequest:
+    return UpdateAdsRequest(
+        sequence=sequence,
+        kind=UpdateAdsRequest.KIND_FULL if full else UpdateAdsRequest.KIND_DELTA,
+        stop={level: Ids(ids=list(ids)) for level, ids in (stop or {}).items()},
+        resume={level: Ids(ids=list(ids)) for level, ids in (resume or {}).items()},
+        weights=[AdWeight(ad_id=each, weight=weight) for each, weight in (weights or {}).items()],
+        unweight=unweight,
+    )
+
+
+class Updater:
+    """Sends updates; closes its connection at the end of a with block."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        self._channel = grpc.insecure_channel(
+            server.admin, options=(("grpc.use_local_subchannel_pool", 1),)
+        )
+        self._method: Any = self._channel.unary_unary(METHOD)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._channel.close()
+
+    def start(self, request: UpdateAdsRequest) -> Call:
+        return Call(self._method.future(request.SerializeToString(), timeout=60), None)
+
+    def call(self, request: UpdateAdsRequest) -> Outcome:
+        return self.start(request).outcome()
+
+    def apply(self, sequence: int, **what: Any) -> UpdateAdsResponse:
+        """Send an update that the server must take."""
+        outcome = self.call(update(sequence, **what))
+        assert outcome.ok, f"{outcome.code.name}: {outcome.text}"
+        return UpdateAdsResponse.FromString(outcome.reply)
+
+
+class Load:
+    """Callers on threads. Each reply is kept with the number of stops acknowledged at its call."""
+
+    def __init__(self, address: str, requests: list[bytes]) -> None:
+        self._address, self._requests = address, requests
+        self._end = threading.Event()
+        self._threads = [threading.Thread(target=self._call, args=(each,)) for each in range(5)]
+        self.acknowledged: list[int] = []  # ads, in the order of their stops
+        self.seen: list[tuple[int, Outcome]] = []
+        self.sent = 0
+
+    def __enter__(self) -> "Load":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _call(self, number: int) -> None:
+        caller, turn = Caller(self._address), number
+        while not self._end.is_set():
+            before, turn = len(self.acknowledged), turn + 1
+            outcome = caller.call(self._requests[turn % len(self._requests)])
+            self.seen.append((before, outcome))
+        caller.close()
+
+    def violations(self) -> list[tuple[int, int]]:
+        return [
+            (before, ad)
+            for before, outcome in self.seen
+            if outcome.ok
+            for ad in set(self.acknowledged[:before])
+            & set(RetrieveResponse.FromString(outcome.reply).ad_ids)
+        ]
