@@ -318,17 +318,6 @@ def test_arguments_that_do_not_fit_are_refused_with_both_shapes() -> None:
         ExactMatcher(snapshot, 0)
 
 
-def test_ordinals_of_ad_ids_equal_a_plain_look_up() -> None:
-    rng = np.random.default_rng(3)
-    for many in (1, 2, 63, 64, 65, 1111):
-        ids = rng.choice(2**40, many, replace=False).tolist()
-        snapshot = plain_snapshot(SCHEMA, (9,), [RawAd(ad_id, (ad_id % 9,)) for ad_id in ids])
-        plain = {ad_id: ordinal for ordinal, ad_id in enumerate(snapshot.ads.ad_ids.tolist())}
-        wanted = [*ids, -(2**63), -1, 0, min(ids) - 1, max(ids) + 1, 2**63 - 1, *ids[:7]]
-        assert snapshot.ads.ordinals(wanted).tolist() == [plain.get(each, -1) for each in wanted]
-        assert snapshot.ads.ordinals([]).tolist() == []
-
-
 def test_a_matcher_keeps_its_snapshot_alive() -> None:
     snapshot = plain_snapshot(SCHEMA, (9,), [RawAd(i, (i % 9,)) for i in range(63)])
     users = UserEncoder(SCHEMA, snapshot.set_values).encode([{}])

@@ -14,12 +14,15 @@ from hypothesis import strategies as st
 from grace.configs.errors import RequestError
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot
+from grace.index.targeting.schema import TargetingSchema
 from grace.index.updates.id_set import MOST_CHANGES, IdSet
 from grace.index.updates.live_ads import LiveAds
 from grace.index.updates.log import UpdateLog
 from grace.index.updates.state import GapError, UpdateState, touched_by
 from grace.index.updates.update import MOST_LEVELS, AdUpdate, read_update
 from grace.proto.retrieval_pb2 import UpdateAdsRequest
+from support.oracle import RawAd
+from support.plain_builder import plain_snapshot
 from support.plain_updates import (
     EntityCatalogue,
     PlainState,
@@ -249,3 +252,15 @@ def test_a_folder_belongs_to_one_log(tmp_path: Path) -> None:
         UpdateLog(tmp_path, lambda message: None)
     log.close()
     UpdateLog(tmp_path, lambda message: None).close()
+
+
+def test_ordinals_of_ad_ids_equal_a_plain_look_up() -> None:
+    rng = np.random.default_rng(3)
+    schema = TargetingSchema((), (), hash_seed=3)
+    for many in (1, 2, 63, 64, 65, 1111):
+        ids = rng.choice(2**40, many, replace=False).tolist()
+        snapshot = plain_snapshot(schema, (9,), [RawAd(ad_id, (ad_id % 9,)) for ad_id in ids])
+        plain = {ad_id: ordinal for ordinal, ad_id in enumerate(snapshot.ads.ad_ids.tolist())}
+        wanted = [*ids, -(2**63), -1, 0, min(ids) - 1, max(ids) + 1, 2**63 - 1, *ids[:7]]
+        assert snapshot.ads.ordinals(wanted).tolist() == [plain.get(each, -1) for each in wanted]
+        assert snapshot.ads.ordinals([]).tolist() == []

@@ -185,44 +185,6 @@ def test_max_ads_cuts_and_exclude_ads_leaves_out(
     assert not whole.HasField("sids")
 
 
-def test_entities_are_excluded_and_limited(
-    pair: ServingPair, catalogue: list[RawAd], serving_files: ServingFiles
-) -> None:
-    entities_of = {ad.ad_id: ad.entities for ad in catalogue}
-    request = changed(serving_files.requests[0], request_id="all", max_ads=1000)
-    whole = replies(pair, [request], 4)["all"]
-    campaign = next(
-        entities_of[ad]["campaign"] for ad in whole.ad_ids if "campaign" in entities_of[ad]
-    )
-    advertiser = entities_of[whole.ad_ids[0]]["advertiser"]
-    exclude = {"campaign": {"ids": [campaign, 2**62]}, "brand": {"ids": [7]}}
-    at_most = {"advertiser": 1, "shop": 3}
-    excluding = changed(request, request_id="excluding", exclude=exclude)
-    limiting = changed(request, request_id="limiting", at_most=at_most)
-    neither = changed(request, request_id="neither", at_most={"advertiser": 0})
-    got = replies(pair, [excluding, limiting, request, neither], 4)
-    assert got["all"] == whole
-    kept = [ad for ad in whole.ad_ids if entities_of[ad].get("campaign") != campaign]
-    assert list(got["excluding"].ad_ids) == kept
-    assert list(got["excluding"].ignored_names) == [*whole.ignored_names, "brand"]
-    counts = got["excluding"].counts
-    assert counts.ads_excluded == len(whole.ad_ids) - len(kept) > 0
-    assert counts.ads_matched == counts.ads_returned == len(kept)
-    best: dict[int, int] = {}
-    for ad in whole.ad_ids:
-        best.setdefault(entities_of[ad]["advertiser"], ad)
-    assert list(got["limiting"].ad_ids) == list(best.values())
-    assert list(got["limiting"].ignored_names) == [*whole.ignored_names, "shop"]
-    counts = got["limiting"].counts
-    assert counts.ads_limited == len(whole.ad_ids) - len(best) > 0
-    assert counts.ads_matched == len(whole.ad_ids)
-    assert not got["limiting"].truncated
-    assert list(got["neither"].ad_ids) == []
-    assert not got["neither"].truncated
-    assert whole.counts.ads_excluded == whole.counts.ads_limited == 0
-    assert advertiser in best
-
-
 def test_the_reply_names_what_answered(pair: ServingPair, serving_files: ServingFiles) -> None:
     request = changed(serving_files.requests[0], request_id="r", model=pair.checkpoint)
     got = replies(pair, [request], 1)["r"]

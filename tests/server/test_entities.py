@@ -1,0 +1,119 @@
+"""Entities of requests: through the stages, and beside stops on a real server."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from grace.proto.retrieval_pb2 import RetrieveResponse
+from grace.server.engine.serving_pair import ServingPair
+from support.oracle import RawAd, is_excluded, within_limits
+from support.retrieve_calls import Caller, message
+from support.server_process import ServerProcess
+from support.serving_files import ServingFiles
+from support.stage_cases import answer, load_cpu_pair, raw_ads, replies_of, request_batch
+from support.update_calls import Updater
+
+
+@pytest.fixture(scope="module")
+def pair(serving_files: ServingFiles) -> ServingPair:
+    torch.set_num_threads(1)
+    return load_cpu_pair(serving_files.snapshots, serving_files.checkpoint)
+
+
+@pytest.fixture(scope="module")
+def catalogue(serving_files: ServingFiles, pair: ServingPair) -> list[RawAd]:
+    return raw_ads(serving_files.folder / "catalogue" / "ads.parquet", pair.snapshot.schema)
+
+
+@pytest.fixture
+def server(serving_files: ServingFiles, tmp_path: Path) -> Iterator[ServerProcess]:
+    """A server that takes updates and has had none."""
+    config = serving_files.write_config("entities.yaml", state_dir=str(tmp_path / "state"))
+    with ServerProcess(config) as server:
+        yield server
+
+
+@pytest.fixture
+def updater(server: ServerProcess) -> Iterator[Updater]:
+    with Updater(server) as updater:
+        yield updater
+
+
+@pytest.fixture
+def caller(server: ServerProcess) -> Iterator[Caller]:
+    caller = Caller(server.address)
+    yield caller
+    caller.close()
+
+
+def test_entities_are_excluded_and_limited(
+    pair: ServingPair, catalogue: list[RawAd], serving_files: ServingFiles
+) -> None:
+    entities_of = {ad.ad_id: ad.entities for ad in catalogue}
+    request = serving_files.requests[0] | {"request_id": "all", "max_ads": 1000}
+    whole = replies_of(answer(request_batch(pair, [request], 4)))["all"]
+    campaign = next(
+        entities_of[ad]["campaign"] for ad in whole.ad_ids if "campaign" in entities_of[ad]
+    )
+    advertiser = entities_of[whole.ad_ids[0]]["advertiser"]
+    exclude = {"campaign": {"ids": [campaign, 2**62]}, "brand": {"ids": [7]}}
+    at_most = {"advertiser": 1, "shop": 3}
+    excluding = request | {"request_id": "excluding", "exclude": exclude}
+    limiting = request | {"request_id": "limiting", "at_most": at_most}
+    neither = request | {"request_id": "neither", "at_most": {"advertiser": 0}}
+    got = replies_of(answer(request_batch(pair, [excluding, limiting, request, neither], 4)))
+    assert got["all"] == whole
+    kept = [ad for ad in whole.ad_ids if entities_of[ad].get("campaign") != campaign]
+    assert list(got["excluding"].ad_ids) == kept
+    assert list(got["excluding"].ignored_names) == [*whole.ignored_names, "brand"]
+    counts = got["excluding"].counts
+    assert counts.ads_excluded == len(whole.ad_ids) - len(kept) > 0
+    assert counts.ads_matched == counts.ads_returned == len(kept)
+    best: dict[int, int] = {}
+    for ad in whole.ad_ids:
+        best.setdefault(entities_of[ad]["advertiser"], ad)
+    assert list(got["limiting"].ad_ids) == list(best.values())
+    assert list(got["limiting"].ignored_names) == [*whole.ignored_names, "shop"]
+    counts = got["limiting"].counts
+    assert counts.ads_limited == len(whole.ad_ids) - len(best) > 0
+    assert counts.ads_matched == len(whole.ad_ids)
+    assert not got["limiting"].truncated
+    assert list(got["neither"].ad_ids) == []
+    assert not got["neither"].truncated
+    assert whole.counts.ads_excluded == whole.counts.ads_limited == 0
+    assert advertiser in best
+
+
+@pytest.mark.subprocess
+def test_an_advertiser_is_stopped_while_requests_exclude_and_limit_entities(
+    updater: Updater, caller: Caller, catalogue: list[RawAd], serving_files: ServingFiles
+) -> None:
+    """The reply without stops gives the order of the ads."""
+    ads = {ad.ad_id: ad for ad in catalogue}
+
+    def reply(**fields: Any) -> RetrieveResponse:
+        request = message(serving_files.requests[0], max_ads=10_000, **fields)
+        return caller.call(request).response
+
+    before = [ads[ad_id] for ad_id in reply().ad_ids]
+    stop = {"advertiser": {before[0].entities["advertiser"]}}
+    left = [ad for ad in before if not is_excluded(ad, stop)]
+    exclude = {"campaign": {next(of for ad in left if (of := ad.entities.get("campaign")))}}
+    stopped = updater.apply(1, stop=stop).ads_stopped
+    assert stopped == sum(is_excluded(ad, stop) for ad in catalogue) > 0
+    assert list(reply().ad_ids) == [ad.ad_id for ad in left]
+
+    kept = [ad for ad in left if not is_excluded(ad, exclude)]
+    at_most = {"advertiser": 1}
+    limited = within_limits(kept, at_most, 10_000)
+    got = reply(exclude={"campaign": {"ids": [*exclude["campaign"]]}}, at_most=at_most)
+    assert list(got.ad_ids) == [kept[place].ad_id for place in limited.places]
+    assert got.counts.ads_stopped == len(before) - len(left) > 0
+    assert got.counts.ads_excluded == len(left) - len(kept) > 0
+    assert got.counts.ads_limited == limited.left_out > 0
+    assert got.counts.ads_matched == len(kept)
+    updater.apply(2, resume=stop)
+    assert list(reply().ad_ids) == [ad.ad_id for ad in before]
