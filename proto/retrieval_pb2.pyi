@@ -272,7 +272,7 @@ class LoadStatus(_message.Message):
     def __init__(self, current_version: _Optional[int] = ..., loading_version: _Optional[int] = ..., pinned_version: _Optional[int] = ..., pinned_until_above: _Optional[int] = ..., fault: _Optional[str] = ..., failed_version: _Optional[int] = ...) -> None: ...
 
 class UpdatesStatus(_message.Message):
-    __slots__ = ("sequence", "stopped", "ads_stopped", "weights", "awaits_full")
+    __slots__ = ("sequence", "stopped", "ads_stopped", "weights", "awaits_full", "source_fault")
     class StoppedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -285,12 +285,14 @@ class UpdatesStatus(_message.Message):
     ADS_STOPPED_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     AWAITS_FULL_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FAULT_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     stopped: _containers.ScalarMap[str, int]
     ads_stopped: int
     weights: int
     awaits_full: bool
-    def __init__(self, sequence: _Optional[int] = ..., stopped: _Optional[_Mapping[str, int]] = ..., ads_stopped: _Optional[int] = ..., weights: _Optional[int] = ..., awaits_full: bool = ...) -> None: ...
+    source_fault: str
+    def __init__(self, sequence: _Optional[int] = ..., stopped: _Optional[_Mapping[str, int]] = ..., ads_stopped: _Optional[int] = ..., weights: _Optional[int] = ..., awaits_full: bool = ..., source_fault: _Optional[str] = ...) -> None: ...
 
 class SnapshotStatus(_message.Message):
     __slots__ = ("version", "created_at", "sid_space", "mode", "sids", "ads", "attributes", "sets", "entities")

@@ -182,7 +182,7 @@ class Server:
         )
         settle, broken = self._replies_left, self._thread_died
         self._updates = Updates(config, self._metrics, settle, broken)
-        state.updates = self._updates.ads
+        state.updates, state.updates_file = self._updates.ads, self._updates.file
         admin, died = Admin(state, config), self._broken.set
         self._listeners = Listeners(config, self._front_end, admin, died, credentials)
 

@@ -8,6 +8,7 @@ from grace.server.engine.serving_pair import ServingPair
 from grace.server.messages import Priority
 from grace.server.scheduling.pipeline import Pipeline
 from grace.server.updates.ad_updates import AdUpdates
+from grace.server.updates.updates_file import UpdatesFile
 
 
 class Phase(IntEnum):
@@ -22,11 +23,12 @@ class Phase(IntEnum):
 class ServerState:
     """The server's state, which only the event loop changes.
 
-    pair        the snapshot and the model that it serves
-    pipeline    None until the server is ready
-    updates     the updates of ads; None without a folder for them
-    takes       whether it serves new calls, as it still does while it lingers before a drain
-    open_calls  Retrieve calls whose replies have not been sent completely
+    pair          the snapshot and the model that it serves
+    pipeline      None until the server is ready
+    updates       the updates of ads; None without a folder for them
+    updates_file  the file that they come from, if any
+    takes         whether it serves new calls, as it still does while it lingers before a drain
+    open_calls    Retrieve calls whose replies have not been sent completely
     """
 
     def __init__(self) -> None:
@@ -36,6 +38,7 @@ class ServerState:
         self.pair: ServingPair | None = None
         self.pipeline: Pipeline | None = None
         self.updates: AdUpdates | None = None
+        self.updates_file: UpdatesFile | None = None
         self._started = time.monotonic()
 
     @property
@@ -57,6 +60,11 @@ class ServerState:
     @property
     def update_sequence(self) -> int:
         return 0 if self.updates is None else self.updates.facts.sequence
+
+    @property
+    def updates_fault(self) -> str:
+        """Why the file of updates is not followed further; empty if it is, or there is none."""
+        return "" if self.updates_file is None else self.updates_file.fault
 
     @property
     def ads_stopped(self) -> int:

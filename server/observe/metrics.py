@@ -130,10 +130,6 @@ class Metrics:
         """Count updates of ads by what became of them."""
         self._updates[result].inc(count)
 
-    def updates_file_follows(self, follows: bool) -> None:
-        """Note whether the server follows its file of updates, or stopped at a faulty line."""
-        self._file_stopped.set(not follows)
-
     def credentials_loaded(self, setting: str, result: str) -> None:
         """Count a change of a setting's files: `ok` if they are in use, or else `failed`."""
         self._credentials.labels(setting, result).inc()
@@ -233,7 +229,7 @@ class Metrics:
         means = "Ads of the served snapshot that are stopped."
         gauge("grace_stopped_ads", means).set_function(lambda: state.ads_stopped)
         means = "1 while the server does not follow updates.file because of a faulty line."
-        self._file_stopped = gauge("grace_updates_file_stopped", means)
+        gauge("grace_updates_file_stopped", means).set_function(lambda: state.updates_fault != "")
         means = "Calls whose replies have not been sent completely."
         gauge("grace_open_calls", means).set_function(lambda: state.open_calls)
         means = "Requests that wait for a batch."

@@ -168,6 +168,7 @@ def _updates_status(state: ServerState) -> UpdatesStatus:
         ads_stopped=state.ads_stopped,
         weights=facts.weights,
         awaits_full=facts.awaits_full,
+        source_fault=state.updates_fault,
     )
 
 

@@ -17,7 +17,10 @@ _LOG = logging.getLogger(LOGGER)
 
 
 class Updates:
-    """`ads` is None without a `state_dir`; nothing here has an effect then."""
+    """`ads` is None without a `state_dir`; nothing here has an effect then.
+
+    file  the file that updates come from, if any
+    """
 
     def __init__(
         self,
@@ -27,15 +30,15 @@ class Updates:
         died: Callable[[], None],
     ) -> None:
         self.ads: AdUpdates | None = None
-        self._file: UpdatesFile | None = None
+        self.file: UpdatesFile | None = None
         if config.state_dir is None:
             return
         self.ads = AdUpdates(config.state_dir, config.updates, settle, metrics.updated, died)
         if (path := config.updates.file) is not None:
-            self._file = UpdatesFile(path, self.ads, metrics.updated, metrics.updates_file_follows)
+            self.file = UpdatesFile(path, self.ads, metrics.updated)
 
     def start(self) -> None:
-        for part in (self.ads, self._file):
+        for part in (self.ads, self.file):
             if part is not None:
                 part.start()
 
@@ -51,12 +54,12 @@ class Updates:
             if not self.ads.complete.done():
                 _LOG.warning("awaits_full", extra={"event": "awaits_full"})
             waits.append(self.ads.complete)
-        if self._file is not None:
-            waits.append(self._file.caught_up)
+        if self.file is not None:
+            waits.append(self.file.caught_up)
         await asyncio.gather(*map(asyncio.wrap_future, waits))
 
     def close(self, seconds: float) -> None:
         """Refuse updates from now on, and wait for those that are being carried out."""
-        for part in (self._file, self.ads):
+        for part in (self.file, self.ads):
             if part is not None:
                 part.close(seconds)

@@ -48,7 +48,7 @@ class UpdatesFile:
     """Follows the file on its own thread.
 
     count      called for each line that is no update
-    follows    called with whether the source goes on, or is stopped by a faulty line
+    fault      why the file is not followed further, with line and remedy; empty if it is
     caught_up  done once the file was read to its end, or could not be
     """
 
@@ -57,14 +57,14 @@ class UpdatesFile:
         path: Path,
         updates: AdUpdates,
         count: Callable[[UpdateResult, int], None],
-        follows: Callable[[bool], None],
     ) -> None:
-        self._path, self._updates, self._count, self._follows = path, updates, count, follows
+        self._path, self._updates, self._count = path, updates, count
+        self.fault = ""
         self.caught_up: Future[None] = Future()
         self._file: int | None = None
         self._read_bytes = self._lines = 0  # of this file
         self._rest = b""  # of a line that has no end yet
-        self._stopped = self._missed = False
+        self._missed = False
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="grace-upd-file", daemon=True)
 
@@ -155,14 +155,14 @@ class UpdatesFile:
                 self._count("refused", 1)
                 self._stop(f"line {self._lines}: {error}")
                 continue
-            if line.full or not (self._stopped and not updates):
+            if line.full or not (self.fault and not updates):
                 updates.append(line)
         self._apply(updates)
 
     def _apply(self, lines: list[_Line]) -> None:
         """Wait until the updates are in force, in their order, or one of them stops the source."""
         while lines and not self._closing.is_set():
-            if self._stopped and not lines[0].full:
+            if self.fault and not lines[0].full:
                 lines = lines[1:]
                 continue
             together = lines[:TOGETHER]
@@ -189,19 +189,17 @@ class UpdatesFile:
         return len(waits)
 
     def _stop(self, fault: str) -> None:
-        if not self._stopped:
-            fields = {"event": "updates_file_stopped", "path": str(self._path)}
-            fields["fault"] = one_line(f"{fault}; correct the file, or append a FULL update")
-            _LOG.error("updates_file_stopped", extra=fields)
-        self._stopped = True
-        self._follows(False)
+        if self.fault:
+            return
+        self.fault = one_line(f"{fault}; correct the file, or append a FULL update")
+        fields = {"event": "updates_file_stopped", "path": str(self._path), "fault": self.fault}
+        _LOG.error("updates_file_stopped", extra=fields)
 
     def _go_on(self) -> None:
-        if self._stopped:
+        if self.fault:
             fields = {"event": "updates_file_followed", "path": str(self._path)}
             _LOG.info("updates_file_followed", extra=fields)
-        self._stopped = False
-        self._follows(True)
+        self.fault = ""
 
 
 def _read_line(number: int, text: bytes) -> _Line:

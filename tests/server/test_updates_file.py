@@ -110,12 +110,14 @@ def stopped_at(server: ServerProcess, count: int, fault: str) -> None:
     assert fault in entry["fault"]
     assert "correct the file, or append a FULL update" in entry["fault"]
     assert server.metric("grace_updates_file_stopped") == 1
+    assert status(server).updates.source_fault == entry["fault"]
 
 
 def follows(server: ServerProcess) -> None:
     server.wait_until(
         lambda: server.metric("grace_updates_file_stopped") == 0, "it follows the file again"
     )
+    assert status(server).updates.source_fault == ""
 
 
 def test_a_faulty_line_stops_the_source_until_a_full_update_or_another_file(
