@@ -23,7 +23,6 @@ from grace.configs.serving import BatchingConfig
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import internal
 from grace.server.messages import (
-    STAGE_NAMES,
     AnsweredBatch,
     Failure,
     FeatureBatch,
@@ -177,7 +176,7 @@ class Pipeline:
     def beat(self) -> None:
         """Let a stage that hangs die. The server calls this once a second to count the time."""
         if (stage := self._watch.beat()) is not None:
-            self._die(stage, place_of(self._threads[STAGE_NAMES.index(stage)]))
+            self._die(stage, place_of(f"grace-{stage}"))
 
     def close(self) -> None:
         """Take no more requests. What was taken is finished."""

@@ -48,9 +48,10 @@ class StageWatch:
         return long[-1] if any(self._beats[stage][1] >= self._most for stage in long) else None
 
 
-def place_of(thread: threading.Thread) -> TimeoutError:
+def place_of(thread_name: str) -> TimeoutError:
     """Return an error with the traceback of where a thread is now, for the log."""
-    frame, trace = sys._current_frames().get(thread.ident or 0), None  # noqa: SLF001, documented
+    known = {thread.name: thread.ident or 0 for thread in threading.enumerate()}
+    frame, trace = sys._current_frames().get(known.get(thread_name, 0)), None  # noqa: SLF001
     while frame is not None:
         trace = TracebackType(trace, frame, frame.f_lasti, frame.f_lineno)
         frame = frame.f_back
