@@ -21,7 +21,7 @@ class Phase(IntEnum):
 class ServerState:
     """The server's state, which only the event loop changes.
 
-    pair        the snapshot and the model that it serves
+    pair        the snapshot and the model that it serves; None until the first is loaded
     pipeline    None until the server is ready
     takes       whether it serves new calls, as it still does while it lingers before a drain
     open_calls  Retrieve calls whose replies have not been sent completely
@@ -34,6 +34,11 @@ class ServerState:
         self.pair: ServingPair | None = None
         self.pipeline: Pipeline | None = None
         self._started = time.monotonic()
+
+    def served(self) -> ServingPair:
+        """Return the pair that the next batch is bound to, once there is one. Any thread may ask."""
+        assert self.pair is not None
+        return self.pair
 
     @property
     def uptime_seconds(self) -> float:

@@ -120,8 +120,11 @@ class Metrics:
         self._unread.inc()
 
     def loaded(self, result: str) -> None:
-        """A snapshot was loaded, `ok`, or could not be, `failed`."""
+        """Count a load of a snapshot or a checkpoint: `ok` if it serves now, or else `failed`."""
         self._loads.labels(result).inc()
+
+    def pinned(self, *, pinned: bool) -> None:
+        self._pinned.set(pinned)
 
     def credentials_loaded(self, setting: str, result: str) -> None:
         """Count a change of a setting's files: `ok` if they are in use, or else `failed`."""
@@ -156,7 +159,9 @@ class Metrics:
             "Generated ads filtered out, by the first test that they failed.",
             ["by"],
         )
-        self._loads = counter("grace_snapshot_load", "Snapshots loaded, by result.", ["result"])
+        self._loads = counter(
+            "grace_snapshot_load", "Loads of a snapshot or a checkpoint, by result.", ["result"]
+        )
         means = "Changes of certificate and token files; failed: the old content stays in use."
         self._credentials = counter("grace_credentials_load", means, ["setting", "result"])
         for setting in ("listen.tls", "admin.tls", "listen.token_file"):
@@ -211,8 +216,10 @@ class Metrics:
 
     def _make_gauges(self, state: ServerState, lag: LoopLag, device: torch.device) -> None:
         gauge = partial(Gauge, registry=self.registry)
-        self._version = gauge("grace_snapshot_version", "Version of the loaded snapshot.")
+        self._version = gauge("grace_snapshot_version", "Version of the served snapshot.")
         self._age = gauge("grace_snapshot_age_seconds", "Time since that snapshot was built.")
+        means = "1 while a rollback pins the server to a version."
+        self._pinned = gauge("grace_pinned", means)
         means = "Calls whose replies have not been sent completely."
         gauge("grace_open_calls", means).set_function(lambda: state.open_calls)
         means = "Requests that wait for a batch."
