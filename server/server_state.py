@@ -36,7 +36,7 @@ class ServerState:
         self._started = time.monotonic()
 
     def served(self) -> ServingPair:
-        """Return the pair that the next batch is bound to, once there is one. Any thread may ask."""
+        """Return the pair that the next batch is bound to. Any thread may ask."""
         assert self.pair is not None
         return self.pair
 

@@ -67,7 +67,7 @@ class PinFile:
 
 def _rendered(pin: Pin) -> bytes:
     fields: dict[str, object] = {"version": pin.version, "until_above": pin.until_above}
-    digest = xxhash.xxh3_64_hexdigest(json.dumps(fields))
+    digest = xxhash.xxh3_64_hexdigest(json.dumps(fields).encode())
     return json.dumps({**fields, "xxh3_64": digest}).encode() + b"\n"
 
 
