@@ -172,7 +172,8 @@ class Server:
         self._lag = LoopLag()
         self._metrics = Metrics(state, self._lag, device)
         self._credentials = credentials = WatchedCredentials(config, self._metrics)
-        self._loop.add_signal_handler(signal.SIGHUP, self._asked_to_look)
+        # Not by the loop, which at its end would let SIGHUP end the process.
+        signal.signal(signal.SIGHUP, self._asked_to_look)
         limits, generation, log_requests = config.limits, config.generation, config.logs.requests
         self._front_end = FrontEnd(
             state, limits, generation, self._metrics, log_requests, credentials.tokens
@@ -199,8 +200,6 @@ class Server:
             watches.append(asyncio.create_task(self._reloads.watch()))
             return await self._serve_and_end()
         finally:
-            # The loop's end would give SIGHUP its default action, which ends the process.
-            self._loop.remove_signal_handler(signal.SIGHUP)
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
             for watch in watches:
                 watch.cancel()
@@ -299,7 +298,10 @@ class Server:
             exit_now(_logged(FAILED))
         self._stop_asked.set()
 
-    def _asked_to_look(self) -> None:
+    def _asked_to_look(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        self._loop.call_soon_threadsafe(self._look)
+
+    def _look(self) -> None:
         self._loop.run_in_executor(None, self._credentials.look)
         self._reloads.look_now()
 

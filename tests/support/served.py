@@ -20,8 +20,8 @@ from grace.configs.serving import (
 from grace.proto.retrieval_pb2 import RetrieveResponse
 from grace.server.messages import Answer, PendingRequest
 from grace.server.observe.metrics import LoopLag, Metrics
-from grace.server.scheduling.pipeline import Pipeline
 from grace.server.reload.reloads import Reloads
+from grace.server.scheduling.pipeline import Pipeline
 from grace.server.server_state import Phase, ServerState
 from grace.server.stages.stages import STAGES
 from grace.server.transport.admin import Admin
