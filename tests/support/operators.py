@@ -55,7 +55,7 @@ class Operator:
 @contextmanager
 def operator_of(server: ServerProcess) -> Iterator[Operator]:
     with grpc.insecure_channel(server.admin) as channel:
-        yield Operator(AdminStub(channel))
+        yield Operator(AdminStub(channel))  # type: ignore[no-untyped-call]
 
 
 @contextmanager
