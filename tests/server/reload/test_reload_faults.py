@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from grace.index.storage import current_version
+from grace.proto.retrieval_pb2 import RetrieveResponse
 from support.command import plain_environment
 from support.forgery import Fields, forge_array, forge_manifest, read_array_file
 from support.live_snapshots import LiveRoot, assert_plain
@@ -107,13 +108,13 @@ class Service:
     server: ServerProcess
     live: LiveRoot
     operator: Operator
+    expected: Mapping[tuple[str, int], RetrieveResponse]
 
     def assert_serves(self, *versions: int) -> None:
-        expected = self.live.expected(1, 2)
         with counted_calls(self.server) as caller:
             for request in self.live.requests:
                 reply = caller.call(message(request)).response
-                assert_plain(reply, expected)
+                assert_plain(reply, self.expected)
                 assert reply.snapshot_version in versions
 
     def failures(self) -> float:
@@ -126,7 +127,7 @@ def module_service(
 ) -> Iterator[Service]:
     live = LiveRoot.write(tmp_path_factory.mktemp("faults"), serving_files)
     with ServerProcess(live.write_config("faults.yaml")) as server, operator_of(server) as operator:
-        yield Service(server, live, operator)
+        yield Service(server, live, operator, live.expected(1, 2))
 
 
 @pytest.fixture
@@ -213,13 +214,13 @@ def test_a_current_that_cannot_be_read_or_is_gone_changes_nothing(
 
 def test_a_version_that_vanishes_while_it_is_read_fails_or_serves_whole(service: Service) -> None:
     server, live = service.server, service.live
-    for number in range(12):
+    for number in range(5):
         vanishing = live.add(like=2)
         begun = len(server.log("loading"))
         ended = len(server.log("load_failed")) + len(server.log("swapped"))
         live.publish(vanishing)
         server.wait_log("loading", begun + 1)
-        sleep(number * 0.002)
+        sleep(number * 0.005)
         shutil.rmtree(live.folder(vanishing))
         server.wait_until(
             lambda ended=ended: (  # type: ignore[misc]

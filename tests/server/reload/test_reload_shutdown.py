@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from grace.proto.retrieval_pb2 import LoadRequest
 from support.faults import Faults
 from support.health import HealthWatch
 from support.live_snapshots import LiveRoot, assert_plain
@@ -18,13 +19,12 @@ pytestmark = pytest.mark.subprocess
 def call_until(stop: threading.Event, address: str, live: LiveRoot, seen: list[Outcome]) -> None:
     caller = Caller(address)
     while not stop.is_set():
-        for request in live.requests:
-            seen.append(caller.call(message(request)))
+        seen += [caller.call(message(request)) for request in live.requests]
     caller.close()
 
 
 def test_sigterm_abandons_a_load_and_loses_no_request(
-    serving_files: ServingFiles, faults: Faults, tmp_path: object
+    serving_files: ServingFiles, faults: Faults
 ) -> None:
     live = LiveRoot.write(faults.folder, serving_files)
     expected, seen = live.expected(1), list[Outcome]()
@@ -41,7 +41,7 @@ def test_sigterm_abandons_a_load_and_loses_no_request(
         client.start()
         live.publish(2)
         server.wait_until(lambda: operator.status().load.loading_version == 2, "it loads")
-        waiting = operator.stub.Load.future(_load_request(1), timeout=60)
+        waiting = operator.stub.Load.future(LoadRequest(snapshot_version=1), timeout=60)
         done = len(seen)
         server.wait_until(lambda: len(seen) > done + 10, "it serves meanwhile")
         server.terminate()
@@ -75,7 +75,7 @@ def test_sigterm_between_swaps_loses_no_request(
         with operator_of(server) as operator:
             for turn in range(5):
                 swaps += operator.load(2 - turn % 2).changed
-            under_way = operator.stub.Load.future(_load_request(1), timeout=60)
+            under_way = operator.stub.Load.future(LoadRequest(snapshot_version=1), timeout=60)
             server.terminate()
             client.join()
             under_way.exception()
@@ -85,9 +85,3 @@ def test_sigterm_between_swaps_loses_no_request(
         assert_plain(outcome.response, expected)
     assert logged_ends(server) == {"OK": len(seen)}
     assert len(server.log("swapped")) >= swaps
-
-
-def _load_request(version: int) -> object:
-    from grace.proto.retrieval_pb2 import LoadRequest
-
-    return LoadRequest(snapshot_version=version)
