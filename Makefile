@@ -119,7 +119,7 @@ test-package: $(TOOLS)  ## build wheel and sdist, install them next to other pro
 	$(BIN)/python -m pytest -m package --timeout 1800 tests/package $(PYTEST_ARGS)
 
 soak: native $(TOOLS) $(INSTALLED)-ray  ## run the tests that take minutes: the service, builds on a Ray cluster
-	$(BIN)/python -m pytest -m soak --timeout 3600 tests/server/soak \
+	$(BIN)/python -m pytest -m soak --timeout 3600 tests/server/soak tests/server/reload \
 	  tests/server/test_wire_readers.py tests/storage/test_mutated_manifests.py tests/cli/test_build_ray.py $(PYTEST_ARGS)
 
 # The interpreter is not sanitized. So LD_PRELOAD loads the sanitizer's run-time, and after it the C++
