@@ -163,7 +163,8 @@ def start_fault(error: GraceError | OSError, config: ServingConfig) -> str:
         return f"{place}{error.strerror or error}"
     text = str(error)
     if isinstance(error, SnapshotError):
-        return f"snapshots: {text}; build or publish another version"
+        remedy = "" if ";" in text else "; build or publish another version"
+        return f"snapshots: {text}{remedy}"
     if isinstance(error, CheckpointError):
         remedy = "" if ";" in text else "; name the folder of another checkpoint"
         return f"checkpoint: {text}{remedy}"

@@ -71,7 +71,7 @@ def require_memory(manifest: Manifest, device: torch.device) -> None:
     if device.type == "cuda" and not fault:
         fault = _shortage(f"memory of {device}", needed.device, _device_room(device, needed.device))
     if fault:
-        raise SnapshotError(MANIFEST, f"{fault}: publish a smaller version, or {_MORE}")
+        raise SnapshotError(MANIFEST, f"{fault}; publish a smaller version, or {_MORE}")
 
 
 def require_memory_of_weights(checkpoint: Path, device: torch.device) -> None:
@@ -83,7 +83,7 @@ def require_memory_of_weights(checkpoint: Path, device: torch.device) -> None:
         return  # the load reports it
     room = _device_room(device, stored) if device.type == "cuda" else _host_room()
     if fault := _shortage(f"memory of {device}", stored, room):
-        raise CheckpointError(str(weights), f"{fault}: load a smaller checkpoint, or {_MORE}")
+        raise CheckpointError(str(weights), f"{fault}; load a smaller checkpoint, or {_MORE}")
 
 
 def host_rooms(proc: Path = PROC, cgroups: Path = CGROUPS) -> list[Room]:

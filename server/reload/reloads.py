@@ -19,7 +19,7 @@ import torch
 
 from grace.configs.errors import ConfigError, GraceError
 from grace.configs.serving import ServingConfig
-from grace.index.storage import Published, published, root_of, versions
+from grace.index.storage import Published, published, root_of
 from grace.proto.retrieval_pb2 import LoadStatus
 from grace.server.daemon_thread import DaemonThread
 from grace.server.engine.serving_pair import ServingPair
@@ -34,15 +34,13 @@ from grace.server.errors import (
 from grace.server.messages import Retrieval
 from grace.server.observe.logs import LOGGER
 from grace.server.observe.metrics import Metrics
+from grace.server.reload.current import Current
 from grace.server.reload.decision import Pin, decide, pin_for
 from grace.server.reload.loading import Loader, LoadFault, Wanted
 from grace.server.reload.pin_file import PinFile
 from grace.server.server_state import Phase, ServerState
 from grace.server.stages.stages import Stages
 from grace.server.start_up import start_fault
-
-LOOK_SECONDS = 10.0
-"""How long an operator waits for a look at CURRENT, which may be on a folder that hangs."""
 
 MOST_CALLS = 8
 """Calls of operators at once: one that loads, and those that wait for their turn."""
@@ -94,17 +92,19 @@ class Reloads:
         self._loader = Loader(config, device, stages, requests, before_swap, self._stopped)
         self._pin_file = None if config.state_dir is None else PinFile(config.state_dir)
         self._pin = None if self._pin_file is None else self._pin_file.read()
-        self._looks = DaemonThread("grace-look")
+        self._current = Current(
+            config.snapshots,
+            lambda error: start_fault(error, config),
+            lambda fault: self._failed(0, LoadFault(fault)),
+        )
         self._loads = DaemonThread("grace-load")
         self._pin_writes = DaemonThread("grace-pin")
         self._closing = asyncio.Event()
         self._asked_to_look = asyncio.Event()
         self._turn = asyncio.Lock()
         self._calls = 0
-        self._seen: Published | None = None  # the last look that could be read
         self._acted_on: Published | None = None
         self._loading = 0
-        self._look_fault = ""
         self._load_fault, self._failed_version = "", 0
         self._follows: asyncio.Task[None] | None = None
         self._operations: set[asyncio.Task[Served]] = set()
@@ -115,14 +115,15 @@ class Reloads:
         return self._loads.busy
 
     def status(self) -> LoadStatus:
-        pin, seen = self._pin, None if self._look_fault else self._seen
+        pin, fault = self._pin, self._current.fault
+        seen = None if fault else self._current.seen
         return LoadStatus(
             current_version=0 if seen is None else seen.version or 0,
             loading_version=self._loading,
             pinned_version=0 if pin is None else pin.version,
             pinned_until_above=0 if pin is None else pin.until_above,
-            fault=self._look_fault or self._load_fault,
-            failed_version=0 if self._look_fault else self._failed_version,
+            fault=fault or self._load_fault,
+            failed_version=0 if fault else self._failed_version,
         )
 
     async def first(self, load: Callable[[int | None], ServingPair]) -> ServingPair:
@@ -142,8 +143,8 @@ class Reloads:
                     f"{pin.until_above}, or remove the file to follow CURRENT"
                 ) from None
 
-        self._seen, pair = await self._loads.run(loaded)
-        self._acted_on = self._seen
+        self._acted_on, pair = await self._loads.run(loaded)
+        self._current.seen = self._acted_on
         return pair
 
     async def watch(self) -> None:
@@ -155,7 +156,7 @@ class Reloads:
                 async with asyncio.timeout(self._config.watch_seconds or None):
                     await self._asked_to_look.wait()
             self._asked_to_look.clear()
-            await self._look()
+            await self._current.look()
             if self._due() and (self._follows is None or self._follows.done()):
                 self._follows = asyncio.create_task(self._follow_in_turn())
 
@@ -191,7 +192,7 @@ class Reloads:
     async def _load(self, version: int, checkpoint: Path | None) -> Served:
         async with self._operators_turn():
             if not version:
-                await self._look_for_an_operator()
+                await self._current.look_now()
                 await self._end_pin_if_due()
             pin, before = self._pin, self._state.served()
             if version and pin is not None and version != pin.version:
@@ -200,9 +201,9 @@ class Reloads:
                     "(grace admin unpin)"
                 )
             if not version:
-                assert self._seen is not None
-                self._acted_on = self._seen
-                version = pin.version if pin is not None else self._seen.version or 0
+                assert self._current.seen is not None
+                self._acted_on = self._current.seen
+                version = pin.version if pin is not None else self._current.seen.version or 0
                 if not version:
                     raise load_refused("nothing is published; name a version, or publish one")
             await self._serve(Wanted(version, checkpoint), "load")
@@ -218,7 +219,7 @@ class Reloads:
             before, pin = self._state.served(), self._pin
             if pin is None or version != pin.version:
                 version = await self._older(version, self._version)
-                new = pin_for(version, self._version, self._seen, pin)
+                new = pin_for(version, self._version, self._current.seen, pin)
                 await self._serve(Wanted(version), "rollback", new)
             return self._served_after(before)
 
@@ -227,7 +228,7 @@ class Reloads:
             before, pin = self._state.served(), self._pin
             if pin is not None:
                 await self._set_pin(None)
-            await self._look_for_an_operator()
+            await self._current.look_now()
             await self._follow(asked=True)
             return self._served_after(before, 0 if pin is None else pin.version)
 
@@ -257,33 +258,9 @@ class Reloads:
         if self._closing.is_set():
             raise draining()
 
-    async def _look(self) -> None:
-        """Look at CURRENT. Report a fault once, and that it has gone."""
-        fault = ""
-        try:
-            self._seen = await self._looks.run(lambda: published(self._config.snapshots))
-        except (GraceError, OSError) as error:
-            fault = start_fault(error, self._config)
-        if fault and fault != self._look_fault:
-            self._failed(0, LoadFault(fault))
-        self._look_fault = fault
-
-    async def _look_for_an_operator(self) -> None:
-        """Look, and raise the fault. A look under way may have begun too early: wait for both."""
-        try:
-            async with asyncio.timeout(LOOK_SECONDS):
-                await self._look()
-        except TimeoutError:
-            raise load_failed(
-                f"snapshots: {self._config.snapshots}: CURRENT could not be read within "
-                f"{LOOK_SECONDS:g} s; see whether the folder hangs"
-            ) from None
-        if self._look_fault:
-            raise load_failed(self._look_fault)
-
     def _due(self) -> bool:
         """Return whether CURRENT says what the server has not acted on."""
-        return not self._look_fault and self._seen != self._acted_on
+        return not self._current.fault and self._current.seen != self._acted_on
 
     async def _follow_in_turn(self) -> None:
         with suppress(ServiceError):  # the server ends
@@ -295,8 +272,8 @@ class Reloads:
 
     async def _follow(self, *, asked: bool = False) -> None:
         """Do what CURRENT says; if `asked`, even if that has failed before."""
-        assert self._seen is not None
-        seen = self._seen
+        assert self._current.seen is not None
+        seen = self._current.seen
         decision = decide(seen, None if asked else self._acted_on, self._pin, self._version)
         self._acted_on = seen
         await self._end_pin_if_due()
@@ -348,7 +325,7 @@ class Reloads:
 
     async def _end_pin_if_due(self) -> None:
         """Drop the pin if CURRENT has passed it. Its file may stay: a start would drop it, too."""
-        pin, seen = self._pin, self._seen
+        pin, seen = self._pin, self._current.seen
         if pin is not None and seen is not None and pin.ends(seen):
             with suppress(ServiceError):
                 await self._set_pin(None)
@@ -381,10 +358,7 @@ class Reloads:
     async def _older(self, version: int, served: int) -> int:
         """Return the version to roll back to; refuse one that is not below the served one."""
         root = root_of(self._config.snapshots)
-        try:
-            there = await self._before_end(self._looks.run(lambda: versions(root)))
-        except (GraceError, OSError) as error:
-            raise load_failed(start_fault(error, self._config)) from None
+        there = await self._before_end(asyncio.ensure_future(self._current.versions()))
         below = [each for each in there if each < served]
         if not version and below:
             return below[-1]
@@ -396,7 +370,7 @@ class Reloads:
             raise load_refused(f"{root}: {what} {served}, which is served; it has {has}")
         raise load_refused(
             f"snapshot_version: {version} is not below {served}, which is served; load it instead "
-            f"(grace admin load), or roll back to {has}"
+            "(grace admin load)"
         )
 
     async def _before_end(self, work: asyncio.Future[_Result]) -> _Result:
