@@ -13,7 +13,7 @@ from grace.configs.machine import available_cores
 from grace.configs.serving import LimitsConfig, PrecisionSetting
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
-from grace.index.storage.array_file import plain_memory
+from grace.index.storage.array_file import mapped_memory
 from grace.index.storage.reader import open_snapshot, read_snapshot
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import DecodeIndex, load_ops
@@ -103,7 +103,7 @@ def load_version(
     """Load a snapshot, verified, if there is enough memory for it."""
     with open_snapshot(snapshots, version) as opened:
         require_memory(opened.manifest, device)
-        return read_snapshot(opened, threads, plain_memory)
+        return read_snapshot(opened, threads, mapped_memory)
 
 
 def load_model(

@@ -38,6 +38,7 @@ from grace.server.reload.current import Current
 from grace.server.reload.decision import Pin, decide, pin_for
 from grace.server.reload.loading import Loader, LoadFault, Wanted
 from grace.server.reload.pin_file import PinFile
+from grace.server.reload.retired import Retired
 from grace.server.server_state import Phase, ServerState
 from grace.server.stages.stages import Stages
 from grace.server.start_up import start_fault
@@ -99,6 +100,7 @@ class Reloads:
         )
         self._loads = DaemonThread("grace-load")
         self._pin_writes = DaemonThread("grace-pin")
+        self._retired = Retired()
         self._closing = asyncio.Event()
         self._asked_to_look = asyncio.Event()
         self._turn = asyncio.Lock()
@@ -307,6 +309,7 @@ class Reloads:
 
     def _swap(self, pair: ServingPair, seconds: float) -> None:
         before = self._version
+        self._retired.add(self._state.served())
         self._state.pair = pair
         self._metrics.serves(pair.snapshot)
         self._metrics.loaded("ok")

@@ -16,6 +16,7 @@ from grace.model.checkpoints.init import write_random
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.messages import PendingRequest
 from grace.server.reload.loading import Loader, LoadFault, Wanted
+from grace.server.reload.retired import Retired
 from grace.server.scheduling.pipeline import Pipeline
 from grace.server.scheduling.streams import streams_for
 from grace.server.stages.stages import STAGES, Stages
@@ -144,6 +145,24 @@ def test_many_loads_hold_no_more_than_one(
         on_device.append(device_bytes(device))
     assert on_device[-1] == on_device[2]  # with the same version
     server.stop()
+
+
+@pytest.mark.usefixtures("no_collections")
+def test_a_retired_pair_is_freed_on_another_thread(
+    serving_files: ServingFiles, tmp_path: Path
+) -> None:
+    """The thread that ends its last batch must not wait for gigabytes to be given back."""
+    pair = first_pair(LiveRoot.write(tmp_path, serving_files), CPU)
+    freed: list[int] = []
+    for part in (pair.snapshot.ads.ad_ids, pair.matcher, pair.users, pair.index.csr_tokens):
+        weakref.finalize(part, lambda: freed.append(threading.get_ident()))
+    Retired().add(pair)
+    batch = [pair]
+    del pair, part
+    assert freed == []
+    batch.clear()
+    wait_until(lambda: len(freed) == 4)
+    assert threading.get_ident() not in freed
 
 
 def alive(kind: type) -> int:
