@@ -247,7 +247,8 @@ def test_an_array_that_does_not_fit_the_rest_is_not_written(tmp_path: Path) -> N
 def test_mapped_memory_holds_what_plain_memory_does(version: Path) -> None:
     for size in (0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 7):
         memory = mapped_memory(size)
-        assert (memory.shape, memory.dtype) == ((size,), np.uint8)
+        assert memory.shape == (size,)
+        assert memory.dtype == np.uint8
         memory[:] = 7
     loaded = load_snapshot(version, allocate=mapped_memory)
     for name, array in arrays_of(load_snapshot(version)).items():
