@@ -173,6 +173,7 @@ class Server:
         self._metrics = Metrics(state, self._lag, device)
         self._credentials = credentials = WatchedCredentials(config, self._metrics)
         # Not by the loop, which at its end would let SIGHUP end the process.
+        self._look_asked = False
         signal.signal(signal.SIGHUP, self._asked_to_look)
         limits, generation, log_requests = config.limits, config.generation, config.logs.requests
         self._front_end = FrontEnd(
@@ -299,9 +300,12 @@ class Server:
         self._stop_asked.set()
 
     def _asked_to_look(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        self._loop.call_soon_threadsafe(self._look)
+        if not self._look_asked:  # many signals at once are one
+            self._look_asked = True
+            self._loop.call_soon_threadsafe(self._look)
 
     def _look(self) -> None:
+        self._look_asked = False
         self._loop.run_in_executor(None, self._credentials.look)
         self._reloads.look_now()
 

@@ -4,6 +4,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from time import sleep
 
 import pytest
 import torch
@@ -247,6 +248,7 @@ def test_hangup_looks_at_once_and_never_ends_the_process(
         server.terminate()
         while server.running:
             server.signal(signal.SIGHUP)
+            sleep(0.001)
         assert server.wait() == 0
     live.publish(1)
 
