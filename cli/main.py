@@ -2,7 +2,7 @@
 
 The command `a-name` is the function `a_name` of cli/a_name.py, annotated for typer. Its docstring
 is its help and ends with an example. To add a command, write the file and add its name to COMMANDS;
-`grace --help` lists the commands in that order.
+`grace --help` lists the commands in that order. A file with an `app` has commands below its own.
 """
 
 import sys
@@ -13,6 +13,7 @@ from importlib.metadata import version
 from typing import Annotated, Any, get_type_hints
 
 import typer
+from typer.core import TyperGroup
 from typer.models import ParameterInfo
 
 from grace.configs.errors import GraceError, SnapshotError
@@ -29,6 +30,7 @@ COMMANDS = (
     "import-sids",
     "train",
     "serve",
+    "admin",
     "retrieve",
     "bench",
     "doctor",
@@ -36,8 +38,17 @@ COMMANDS = (
 
 INTERRUPTED = 130  # what a shell reports for a program ended by SIGINT
 
+
+class InOrder(TyperGroup):
+    """Typer would list commands that have commands of their own after all others."""
+
+    def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]  # noqa: ARG002
+        return list(COMMANDS)
+
+
 app = typer.Typer(
     name="grace",
+    cls=InOrder,
     help="Generative ads retrieval: catalogues, snapshots, models, and the server.",
     no_args_is_help=True,
     add_completion=False,
@@ -102,8 +113,13 @@ def leave_reading_to(command: Callable[..., None]) -> Callable[..., None]:
 
 for _command in COMMANDS:
     _name = _command.replace("-", "_")
-    _function = getattr(import_module(f"grace.cli.{_name}"), _name)
-    app.command(_command)(report_errors(leave_reading_to(_function)))
+    _module = import_module(f"grace.cli.{_name}")
+    if hasattr(_module, "app"):
+        for _below in _module.app.registered_commands:
+            _below.callback = report_errors(leave_reading_to(_below.callback))
+        app.add_typer(_module.app, name=_command)
+    else:
+        app.command(_command)(report_errors(leave_reading_to(getattr(_module, _name))))
 
 
 def run() -> None:

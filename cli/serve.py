@@ -38,7 +38,10 @@ def serve(
 
     Example: `grace serve --config serve.yaml --snapshots demo/snapshots --checkpoint model/demo`
     """
+    import signal
     from dataclasses import replace
+
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the start reads what it asks for anyway
 
     from grace.configs.serving import load_serving_config
     from grace.server.address_space import require_address_space

@@ -35,6 +35,7 @@ REFUSED = ("INVALID_ARGUMENT", "FAILED_PRECONDITION")
 """Statuses that refuse what the request says."""
 NO_SUCH_SERVICE = ("UNIMPLEMENTED", "NOT_FOUND")
 """Statuses of a call and of a health check that another service answers."""
+RETRIEVE_ELSEWHERE = "Retrieve; it may be a server's Admin address: use that of its section listen"
 LOOK_AGAIN_SECONDS = 0.05
 CHECK_SECONDS = 5.0
 MAX_PORT = 65535
@@ -49,7 +50,7 @@ class RetrievalClient:
         tls      None: plaintext
         token    for servers that require one; without TLS, it crosses the network in plaintext
         """
-        _require_host_and_port(address)
+        require_host_and_port(address)
         self.address = address
         self._access = access = Access(tls, token)
         self._metadata = access.metadata
@@ -81,7 +82,7 @@ class RetrievalClient:
                 request, timeout=timeout, metadata=self._metadata
             )
         except grpc.RpcError as error:
-            raise _call_error(self.address, self._access, error) from None
+            raise call_error(self.address, self._access, error) from None
         return reply
 
     def is_ready(self, timeout: float = CHECK_SECONDS) -> bool:
@@ -112,7 +113,7 @@ class RetrievalClient:
                 return handshake_fault(self.address, text, self._access) or remedy
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 return remedy
-            raise _call_error(self.address, self._access, error) from None
+            raise call_error(self.address, self._access, error) from None
         return None if status == health_pb2.HealthCheckResponse.SERVING else remedy
 
 
@@ -121,7 +122,7 @@ class AsyncRetrievalClient:
 
     def __init__(self, address: str, tls: Tls | None = None, token: str | None = None) -> None:
         """Connect with the first call, and again after a lost connection."""
-        _require_host_and_port(address)
+        require_host_and_port(address)
         self.address = address
         self._access = access = Access(tls, token)
         self._metadata = access.metadata
@@ -150,11 +151,14 @@ class AsyncRetrievalClient:
                 request, timeout=timeout, metadata=self._metadata
             )
         except grpc.aio.AioRpcError as error:
-            raise _call_error(self.address, self._access, error) from None
+            raise call_error(self.address, self._access, error) from None
         return reply
 
 
-def _call_error(address: str, access: Access, error: grpc.RpcError) -> CallError:
+def call_error(
+    address: str, access: Access, error: grpc.RpcError, other: str = RETRIEVE_ELSEWHERE
+) -> CallError:
+    """Return the error of a call; `other` says what may answer instead of the service."""
     code, text = error.code().name, " ".join((error.details() or "").split())
     trailers = dict(cast(Iterable[tuple[str, str]], error.trailing_metadata() or ()))
     reason = trailers.get("grace-reason", "")
@@ -169,14 +173,11 @@ def _call_error(address: str, access: Access, error: grpc.RpcError) -> CallError
     elif code == "DEADLINE_EXCEEDED":
         text = f"{address} did not answer in time; allow a longer timeout"
     elif code in NO_SUCH_SERVICE:
-        text = (
-            f"what answers at {address} does not serve Retrieve; it may be a server's "
-            "Admin address: use that of its section listen"
-        )
+        text = f"what answers at {address} does not serve {other}"
     return CallError(code, "", text)
 
 
-def _require_host_and_port(address: str) -> None:
+def require_host_and_port(address: str) -> None:
     found = _ADDRESS.fullmatch(address)
     if found is None or not (found["ipv6"] is None or _is_ipv6(found["ipv6"])):
         fault = "expected HOST:PORT, such as 127.0.0.1:50051 or [::1]:50051"

@@ -33,6 +33,9 @@ STATUS_OF: Mapping[str, StatusCode] = {
     "internal": StatusCode.INTERNAL,
     "not_finite": StatusCode.INTERNAL,
     "stage_died": StatusCode.INTERNAL,
+    "load_failed": StatusCode.FAILED_PRECONDITION,
+    "load_refused": StatusCode.FAILED_PRECONDITION,
+    "too_many_loads": StatusCode.RESOURCE_EXHAUSTED,
 }
 
 SHED_REASONS = frozenset({"queue_full", "displaced", "overloaded"})
@@ -145,6 +148,23 @@ def not_ready() -> ServiceError:
 
 def draining() -> ServiceError:
     return ServiceError("draining", "the server is shutting down; ask another one")
+
+
+def load_failed(fault: str) -> ServiceError:
+    """Return the failure of an operator's load; the old pair serves on."""
+    return ServiceError("load_failed", fault)
+
+
+def load_refused(text: str) -> ServiceError:
+    """Return the refusal of an operator's load, which has not begun."""
+    return ServiceError("load_refused", text)
+
+
+def too_many_loads(most: int) -> ServiceError:
+    text = (
+        f"{most} calls load or wait for their turn, and no more may; see GetStatus, and try again"
+    )
+    return ServiceError("too_many_loads", f"{text} later", retry_seconds=MAX_RETRY_SECONDS)
 
 
 def internal(reason: str = "internal") -> ServiceError:

@@ -14,14 +14,13 @@ import logging
 import os
 import signal
 import sys
-import threading
-from collections.abc import Awaitable, Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Awaitable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn, Self, TypeVar
+from typing import NoReturn, Self
 
 import prometheus_client
 import torch
@@ -29,6 +28,7 @@ import uvloop
 
 from grace.configs.errors import ConfigError, DeviceError, GraceError
 from grace.configs.serving import ServingConfig
+from grace.server.daemon_thread import DaemonThread
 from grace.server.engine.serving_pair import ServingPair, precision_of
 from grace.server.engine.warm_up import warm_up_requests
 from grace.server.messages import Retrieval
@@ -36,6 +36,7 @@ from grace.server.observe.logs import LOGGER, configure_logs, flush_logs
 from grace.server.observe.metrics import LoopLag, Metrics
 from grace.server.observe.thread_names import name_this_thread
 from grace.server.observe.timeline import Timeline
+from grace.server.reload.reloads import Reloads
 from grace.server.scheduling.pipeline import Pipeline
 from grace.server.scheduling.predictions import Predictions
 from grace.server.scheduling.streams import streams_for
@@ -73,7 +74,6 @@ JOIN_SECONDS = 5.0
 """The time that the pipeline's threads have to end, once nothing is under way."""
 
 _LOG = logging.getLogger(LOGGER)
-_Result = TypeVar("_Result")
 
 
 def serve(
@@ -137,7 +137,8 @@ class EarlySignals:
 
     def __exit__(self, *error: object) -> None:
         for number, before in self._before.items():
-            signal.signal(number, before)
+            if number != signal.SIGHUP:  # ignored to the end of the process
+                signal.signal(number, before)
 
     def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         self.seen = True
@@ -175,15 +176,21 @@ class Server:
         self._lag = LoopLag()
         self._metrics = Metrics(state, self._lag, device)
         self._credentials = credentials = WatchedCredentials(config, self._metrics)
-        self._loop.add_signal_handler(signal.SIGHUP, self._asked_to_look)
+        # Not by the loop, which at its end would let SIGHUP end the process.
+        self._look_asked = False
+        signal.signal(signal.SIGHUP, self._asked_to_look)
         limits, generation, log_requests = config.limits, config.generation, config.logs.requests
         self._front_end = FrontEnd(
             state, limits, generation, self._metrics, log_requests, credentials.tokens
         )
-        settle, broken = self._replies_left, self._thread_died
-        self._updates = Updates(config, self._metrics, settle, broken)
+        settle, died = self._replies_left, self._thread_died
+        self._updates = Updates(config, self._metrics, settle, died)
         state.updates, state.updates_file = self._updates.ads, self._updates.file
-        admin, died = Admin(state, config), self._broken.set
+        died, attach = self._broken.set, self._updates.attach
+        self._reloads = Reloads(
+            config, state, self._metrics, device, stages, requests, died, attach
+        )
+        admin = Admin(state, config, self._reloads)
         self._listeners = Listeners(config, self._front_end, admin, died, credentials)
 
     async def run(self) -> int:
@@ -202,8 +209,10 @@ class Server:
                 # The loading thread is in native code, which nothing interrupts.
                 exit_now(_logged(FAILED if self._broken.is_set() else STOPPED))
             await self._go_ready(pair)
+            watches.append(asyncio.create_task(self._reloads.watch()))
             return await self._serve_and_end()
         finally:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
             for watch in watches:
                 watch.cancel()
             await self._listeners.close()
@@ -211,12 +220,13 @@ class Server:
     async def _load(self) -> ServingPair | None:
         """Return None if the server was asked to stop, or broke, before it was ready."""
         given = (self._config, self._device, self._stages, self._predictions, self._requests)
-        loading = _in_thread(lambda: load_and_warm_up(*given))
+        first = self._reloads.first(lambda version: load_and_warm_up(*given, version))
+        loading = asyncio.ensure_future(first)
         if not await self._goes_on_until(loading):
             return None
         try:
             pair = loading.result()
-            await _in_thread(lambda: self._updates.attach(pair))
+            await DaemonThread("grace-aside").run(lambda: self._updates.attach(pair))
         except Exception:  # counted, and raised again
             self._metrics.loaded("failed")
             raise
@@ -240,7 +250,7 @@ class Server:
         self._metrics.serves(pair.snapshot)
         state.pipeline = Pipeline(
             stages=self._stages,
-            pair=lambda: pair,
+            pair=state.served,
             generation=config.generation,
             batching=config.batching,
             predictions=self._predictions,
@@ -262,17 +272,18 @@ class Server:
         pipeline = self._state.pipeline
         assert pipeline is not None
         await _first(self._stop_asked.wait(), self._broken.wait())
+        self._reloads.close()
         finished = not self._broken.is_set() and await self._drain()
         if self._broken.is_set():
             finished = False
             await self._fail()
-        await _in_thread(lambda: self._updates.close(JOIN_SECONDS))
+        await DaemonThread("grace-aside").run(lambda: self._updates.close(JOIN_SECONDS))
         pipeline.close()
-        joined = await _in_thread(lambda: pipeline.join(JOIN_SECONDS))
+        joined = await DaemonThread("grace-aside").run(lambda: pipeline.join(JOIN_SECONDS))
         self._write_timeline()
         await self._listeners.close()
         code = _logged(STOPPED if finished and joined else FAILED)
-        if not joined:
+        if not joined or self._reloads.busy:  # nothing interrupts native code
             exit_now(code)
         return code
 
@@ -313,8 +324,15 @@ class Server:
             exit_now(_logged(FAILED))
         self._stop_asked.set()
 
-    def _asked_to_look(self) -> None:
+    def _asked_to_look(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        if not self._look_asked:  # many signals at once are one
+            self._look_asked = True
+            self._loop.call_soon_threadsafe(self._look)
+
+    def _look(self) -> None:
+        self._look_asked = False
         self._loop.run_in_executor(None, self._credentials.look)
+        self._reloads.look_now()
 
     def _replies_left(self) -> None:
         """Wait, on the updates' thread, until every batch that post has matched is answered."""
@@ -347,19 +365,3 @@ async def _first(*events: Awaitable[object]) -> int:
     for wait in waits:
         wait.cancel()
     return first
-
-
-def _in_thread(work: Callable[[], _Result]) -> asyncio.Future[_Result]:
-    """Run work on a daemon thread: the process can end without it, unlike the loop's own pool."""
-    future: Future[_Result] = Future()
-    future.set_running_or_notify_cancel()  # cancelling the wait does not disturb the work
-
-    def run() -> None:
-        name_this_thread("grace-aside")
-        try:
-            future.set_result(work())
-        except BaseException as error:  # noqa: BLE001, it is raised where the future is awaited
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return asyncio.wrap_future(future)

@@ -23,7 +23,7 @@ class Phase(IntEnum):
 class ServerState:
     """The server's state, which only the event loop changes.
 
-    pair          the snapshot and the model that it serves
+    pair          the snapshot and the model that it serves; None until the first is loaded
     pipeline      None until the server is ready
     updates       the updates of ads; None without a folder for them
     updates_file  the file that they come from, if any
@@ -40,6 +40,11 @@ class ServerState:
         self.updates: AdUpdates | None = None
         self.updates_file: UpdatesFile | None = None
         self._started = time.monotonic()
+
+    def served(self) -> ServingPair:
+        """Return the pair that the next batch is bound to. Any thread may ask."""
+        assert self.pair is not None
+        return self.pair
 
     @property
     def uptime_seconds(self) -> float:

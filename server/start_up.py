@@ -110,8 +110,10 @@ def load_and_warm_up(
     stages: Stages,
     predictions: Predictions,
     requests: tuple[Retrieval, ...],
+    version: int | None,
 ) -> ServingPair:
-    """Load the pair that the configuration names and run `requests` through every stage."""
+    """Load a version, None for the current one, and the configuration's checkpoint, and run
+    `requests` through every stage."""
     # Kernels are launched on the thread's current device, which may be another GPU.
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         require_numbered_ids(config.limits, config.generation)
@@ -124,6 +126,7 @@ def load_and_warm_up(
                 precision_of(config.precision, device),
                 config.memo_bytes,
                 config.threads.post,
+                version,
             )
         except Exception as error:  # too little memory has no one type
             shortage = too_little_memory(error, config)
@@ -160,7 +163,8 @@ def start_fault(error: GraceError | OSError, config: ServingConfig) -> str:
         return f"{place}{error.strerror or error}"
     text = str(error)
     if isinstance(error, SnapshotError):
-        return f"snapshots: {text}; build or publish another version"
+        remedy = "" if ";" in text else "; build or publish another version"
+        return f"snapshots: {text}{remedy}"
     if isinstance(error, CheckpointError):
         remedy = "" if ";" in text else "; name the folder of another checkpoint"
         return f"checkpoint: {text}{remedy}"

@@ -5,15 +5,26 @@ docs/snapshot.md is the format. `write_snapshot` makes a version, `publish` make
 """
 
 from grace.index.storage.reader import VerifyReport, load_snapshot, verify_snapshot
-from grace.index.storage.versions import current_version, next_version, publish, versions
+from grace.index.storage.versions import (
+    Published,
+    current_version,
+    next_version,
+    publish,
+    published,
+    root_of,
+    versions,
+)
 from grace.index.storage.writer import write_snapshot
 
 __all__ = [
+    "Published",
     "VerifyReport",
     "current_version",
     "load_snapshot",
     "next_version",
     "publish",
+    "published",
+    "root_of",
     "verify_snapshot",
     "versions",
     "write_snapshot",

@@ -27,6 +27,7 @@ _PREFIX = len(_MAGIC) + 2  # and the header's length, uint16
 _MAX_HEADER = 4096
 _READ_CHUNK = 1 << 20  # digested while it is still in the core's cache
 _WRITE_CHUNK = 16 << 20
+_LEAST_MAPPED = 1 << 20
 BLOCK_BYTES = 1 << 24  # of a mapped array in memory
 
 
@@ -79,6 +80,14 @@ def _row_bytes(array: npt.NDArray[Any]) -> int:
 def plain_memory(size: int) -> npt.NDArray[np.uint8]:
     """Pages are faulted in by the preadv that fills them; MAP_POPULATE beforehand is slower."""
     return np.empty(size, np.uint8)
+
+
+def mapped_memory(size: int) -> npt.NDArray[np.uint8]:
+    """Unlike plain memory, it is given back without the interpreter lock. That takes a while."""
+    if size < _LEAST_MAPPED:
+        return plain_memory(size)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.frombuffer(memory, np.uint8)
 
 
 def write_array(

@@ -6,6 +6,7 @@ the old version or the new one.
 
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from grace.configs.errors import InputError, SnapshotError
@@ -26,6 +27,36 @@ from grace.index.storage.folder import (
 CURRENT = "CURRENT"
 _CURRENT_CONTENT = re.compile(rb"[0-9]{20}\n")
 _PUBLISH = "make it anew with `grace publish ROOT VERSION`"
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What CURRENT names.
+
+    version  None if nothing was published
+    mark     differs after every publish, also of the same version
+    """
+
+    version: int | None
+    mark: tuple[int, int] | None = None
+
+
+def root_of(path: Path) -> Path:
+    """Return the root that ROOT and ROOT/VERSION mean."""
+    path = path.absolute()
+    return path if version_of_name(path.name) is None else path.parent
+
+
+def published(path: Path) -> Published:
+    """Return what CURRENT of ROOT names now. ROOT/VERSION names its own version for ever."""
+    named = version_of_name(path.absolute().name)
+    if named is not None:
+        return Published(named)
+    with open_root(path) as folder:
+        try:
+            return _read_current(folder)
+        except SnapshotError as error:
+            raise error.within(path) from None
 
 
 def versions(root: Path) -> tuple[int, ...]:
@@ -51,11 +82,7 @@ def next_version(root: Path) -> int:
 
 def current_version(root: Path) -> int | None:
     """Return the version that readers should use, or None if nothing was published."""
-    with open_root(root) as folder:
-        try:
-            return _read_current(folder)
-        except SnapshotError as error:
-            raise error.within(root) from None
+    return published(root).version
 
 
 def publish(
@@ -119,23 +146,23 @@ def _some(there: tuple[int, ...]) -> str:
     return latest if len(there) <= 5 else f"..., {latest}"
 
 
-def _read_current(folder: int) -> int | None:
+def _read_current(folder: int) -> Published:
     try:
-        os.stat(CURRENT, dir_fd=folder, follow_symlinks=False)
+        status = os.stat(CURRENT, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
-        return None
+        return Published(None)
     content = read_small(CURRENT, folder, 4096)
     version = version_of_name(content[:-1].decode("latin-1"))
     if not _CURRENT_CONTENT.fullmatch(content) or version is None:
         shown = repr(content[:40])[1:]
         raise SnapshotError(CURRENT, f"expected 20 digits and a newline, got {shown}; {_PUBLISH}")
-    return version
+    return Published(version, (status.st_ino, status.st_mtime_ns))
 
 
 def _previous(folder: int) -> int | None:
     """An unreadable CURRENT must not stop the command that repairs it."""
     try:
-        return _read_current(folder)
+        return _read_current(folder).version
     except SnapshotError:
         return None
 

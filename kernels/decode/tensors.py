@@ -15,6 +15,7 @@ from grace.configs.errors import ConfigError
 from grace.index.snapshot import Snapshot
 from grace.index.users.user_rows import UserRows
 from grace.kernels.decode.needed_rows import NeededRows, needed_rows
+from grace.kernels.staged_copy import staged_copy
 
 MOST_SETS_ON_GPU = 8
 """The most targeting sets that admission on a GPU tests: kMostSets of native/cuda/admission.cuh."""
@@ -204,7 +205,7 @@ def _row_ids(rows: NeededRows, device: torch.device) -> tuple[Tensor, Tensor | N
 
 
 def _tensor(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:
-    return torch.from_numpy(array).to(device)
+    return staged_copy(array, device)
 
 
 def _words(array: npt.NDArray[np.uint64], device: torch.device) -> Tensor:

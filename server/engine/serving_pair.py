@@ -9,10 +9,12 @@ import torch
 
 from grace.configs.errors import ConfigError
 from grace.configs.generation import GenerationConfig
+from grace.configs.machine import available_cores
 from grace.configs.serving import LimitsConfig, PrecisionSetting
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
-from grace.index.storage import load_snapshot
+from grace.index.storage.array_file import mapped_memory
+from grace.index.storage.reader import open_snapshot, read_snapshot
 from grace.index.updates.live_ads import LiveAds
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import DecodeIndex, load_ops
@@ -23,6 +25,7 @@ from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.model.engine.feature_stage import FeatureStage, feature_stage_for
 from grace.model.engine.generation import Generation, generation_for
 from grace.model.engine.prefix_memo import PrefixMemo
+from grace.server.engine.memory import require_memory
 
 MOST_PLACES = 2**31 - 1
 """The limit of int32, which numbers the tokens of a batch's beam rows, and the ids of its bags."""
@@ -88,9 +91,32 @@ def load_pair(
     precision: Precision,
     memo_bytes: int,
     match_threads: int,
+    version: int | None = None,
 ) -> ServingPair:
-    """Load the current snapshot of a folder, verified, and a checkpoint of the same SID space."""
-    snapshot = load_snapshot(snapshots)
+    """Load a snapshot of a folder, the current one without a `version`, and a checkpoint."""
+    snapshot = load_version(snapshots, version, device, available_cores())
+    model = load_model(checkpoint, snapshot, generation, device, precision, memo_bytes)
+    return serving_pair(snapshot, model, match_threads)
+
+
+def load_version(
+    snapshots: Path, version: int | None, device: torch.device, threads: int
+) -> Snapshot:
+    """Load a snapshot, verified, if there is enough memory for it."""
+    with open_snapshot(snapshots, version) as opened:
+        require_memory(opened.manifest, device)
+        return read_snapshot(opened, threads, mapped_memory)
+
+
+def load_model(
+    checkpoint: Path,
+    snapshot: Snapshot,
+    generation: GenerationConfig,
+    device: torch.device,
+    precision: Precision,
+    memo_bytes: int,
+) -> ServingModel:
+    """Load and prepare a checkpoint of the snapshot's SID space."""
     # The features' tables, most of a large model, are rounded at once; the rest is folded first.
     loaded = load_checkpoint(checkpoint, device, features=PRECISIONS[precision])
     require_match(loaded.spec, snapshot, checkpoint)
@@ -101,7 +127,7 @@ def load_pair(
     del loaded
     if device.type == "cuda":
         torch.cuda.empty_cache()  # generation and features have copied the weights
-    return serving_pair(snapshot, model, match_threads)
+    return model
 
 
 def serving_pair(snapshot: Snapshot, model: ServingModel, match_threads: int) -> ServingPair:

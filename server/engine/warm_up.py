@@ -1,7 +1,7 @@
-"""Before readiness, every beam profile and batch size goes through all four stages.
+"""Before a pair serves, every beam profile and batch size goes through all four stages with it.
 
-So no request pays for what is slow once (memory, kernels, pages of the tables), and the times of
-the second pass plan the first requests.
+So no request pays for what is slow once (memory, kernels, pages of the tables). At the start, the
+times of a second pass plan the first requests.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,9 +26,6 @@ from grace.server.stages.stages import Stages
 
 Made = TypeVar("Made")
 Observe = Callable[[str, int, tuple[Span, ...]], None]
-
-ROUNDS = 2
-"""The first one pays for what is slow once; the last one is observed."""
 
 
 def warm_up_requests(
@@ -65,12 +62,19 @@ def warm_up(
     pair: ServingPair,
     generation: GenerationConfig,
     requests: Sequence[Retrieval],
-    observe: Observe,
+    observe: Observe | None,
+    after_batch: Callable[[float], None] = lambda _: None,
 ) -> None:
-    """Raise ConfigError if a request fails: the server would not be ready for it."""
+    """Raise ConfigError if a request fails: the server would not be ready for it.
+
+    observe      gets the times of each profile and bucket once they are warm; None: the pair warms
+                 up next to live batches, whose times say more
+    after_batch  gets the seconds of each batch
+    """
+    rounds = 1 if observe is None else 2  # the first one pays for what is slow once
     for name, profile in generation.profiles.items():
         for bucket in generation.batch_buckets:
-            for turn in range(ROUNDS):
+            for turn in range(rounds):
                 first = turn * bucket % len(requests)
                 now = perf_counter()
                 batch = RequestBatch(
@@ -91,7 +95,8 @@ def warm_up(
                         f"generation.profiles.{name}: a batch of {bucket} cannot be computed here: "
                         f"{str(error).splitlines()[0]}; give smaller beams or a smaller max_batch"
                     ) from None
-                if turn + 1 == ROUNDS:
+                after_batch(spans[-1].end - spans[0].begin)
+                if observe is not None and turn + 1 == rounds:
                     observe(name, bucket, spans)
 
 

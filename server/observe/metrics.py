@@ -123,12 +123,15 @@ class Metrics:
         self._unread.inc()
 
     def loaded(self, result: str) -> None:
-        """A snapshot was loaded, `ok`, or could not be, `failed`."""
+        """Count a load of a snapshot or a checkpoint: `ok` if it serves now, or else `failed`."""
         self._loads.labels(result).inc()
 
     def updated(self, result: UpdateResult, count: int = 1) -> None:
         """Count updates of ads by what became of them."""
         self._updates[result].inc(count)
+
+    def pinned(self, *, pinned: bool) -> None:
+        self._pinned.set(pinned)
 
     def credentials_loaded(self, setting: str, result: str) -> None:
         """Count a change of a setting's files: `ok` if they are in use, or else `failed`."""
@@ -164,7 +167,9 @@ class Metrics:
             "at_most.",
             ["by"],
         )
-        self._loads = counter("grace_snapshot_load", "Snapshots loaded, by result.", ["result"])
+        self._loads = counter(
+            "grace_snapshot_load", "Loads of a snapshot or a checkpoint, by result.", ["result"]
+        )
         means = "Updates of ads, by what became of them; repeated: it had been in force before."
         updates = counter("grace_updates", means, ["result"])
         self._updates = {result: updates.labels(result) for result in UPDATE_RESULTS}
@@ -222,7 +227,7 @@ class Metrics:
 
     def _make_gauges(self, state: ServerState, lag: LoopLag, device: torch.device) -> None:
         gauge = partial(Gauge, registry=self.registry)
-        self._version = gauge("grace_snapshot_version", "Version of the loaded snapshot.")
+        self._version = gauge("grace_snapshot_version", "Version of the served snapshot.")
         self._age = gauge("grace_snapshot_age_seconds", "Time since that snapshot was built.")
         means = "Sequence number of the last update of ads that is in force."
         gauge("grace_update_seq", means).set_function(lambda: state.update_sequence)
@@ -230,6 +235,8 @@ class Metrics:
         gauge("grace_stopped_ads", means).set_function(lambda: state.ads_stopped)
         means = "1 while the server does not follow updates.file because of a faulty line."
         gauge("grace_updates_file_stopped", means).set_function(lambda: state.updates_fault != "")
+        means = "1 while a rollback pins the server to a version."
+        self._pinned = gauge("grace_pinned", means)
         means = "Calls whose replies have not been sent completely."
         gauge("grace_open_calls", means).set_function(lambda: state.open_calls)
         means = "Requests that wait for a batch."

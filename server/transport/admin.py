@@ -38,8 +38,10 @@ from grace.server.errors import (
     malformed,
 )
 from grace.server.observe.logs import LOGGER, set_log_level
+from grace.server.reload.reloads import Reloads
 from grace.server.server_state import ServerState
 from grace.server.transport.listener.grpc_listener import Context, Method
+from grace.server.transport.load_calls import LoadCalls
 
 _LOG = logging.getLogger(LOGGER)
 _LOG_LEVELS = get_args(LogLevel)
@@ -52,23 +54,19 @@ _KINDS: dict[type[InputSpec], str] = {
 
 
 class Admin:
-    def __init__(self, state: ServerState, config: ServingConfig) -> None:
+    def __init__(self, state: ServerState, config: ServingConfig, reloads: Reloads) -> None:
         self._state = state
         self._config = config
+        self._reloads = reloads
 
     @property
     def methods(self) -> Mapping[str, Method]:
         return {
             "GetStatus": self._get_status,
             "SetLogLevel": self._set_log_level,
-            "Load": self._not_yet,
-            "Rollback": self._not_yet,
-            "Unpin": self._not_yet,
             "UpdateAds": self._update_ads,
+            **LoadCalls(self._reloads).methods,
         }
-
-    async def _not_yet(self, message: bytes, context: Context) -> bytes:  # noqa: ARG002
-        return await _fail(internal(), context)
 
     async def _get_status(self, message: bytes, context: Context) -> bytes:  # noqa: ARG002
         """Return the status; a request has no fields that could change it."""
@@ -136,6 +134,7 @@ class Admin:
             in_flight=state.in_flight,
             front_ends=config.listen.front_ends,
             updates=None if state.updates is None else _updates_status(state),
+            load=self._reloads.status(),
         )
 
 

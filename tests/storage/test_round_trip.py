@@ -22,6 +22,7 @@ from grace.index.storage import (
     versions,
     write_snapshot,
 )
+from grace.index.storage.array_file import mapped_memory
 from grace.index.storage.layout import arrays_of
 from support.forgery import make_version, small_snapshot
 from support.plain_builder import plain_snapshot
@@ -241,3 +242,14 @@ def test_an_array_that_does_not_fit_the_rest_is_not_written(tmp_path: Path) -> N
     ads = replace(snapshot.ads, ad_rule=snapshot.ads.ad_rule.astype(np.int64))
     with pytest.raises(SnapshotError, match=r"ad_rule\.npy: dtype must be <i4"):
         write_snapshot(replace(snapshot, ads=ads), tmp_path)
+
+
+def test_mapped_memory_holds_what_plain_memory_does(version: Path) -> None:
+    for size in (0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 7):
+        memory = mapped_memory(size)
+        assert memory.shape == (size,)
+        assert memory.dtype == np.uint8
+        memory[:] = 7
+    loaded = load_snapshot(version, allocate=mapped_memory)
+    for name, array in arrays_of(load_snapshot(version)).items():
+        np.testing.assert_array_equal(array, arrays_of(loaded)[name])

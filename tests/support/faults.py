@@ -1,6 +1,7 @@
 """Faults that a test switches on and off in a running server, by files in a shared folder.
 
 STAGE.closed   the stage waits while this file exists
+warm.closed    batches of a warm-up, which no call waits for, wait in the first stage
 STAGE.slow     the stage first waits for the file's number of seconds
 STAGE.raises   the stage raises an exception with the file's text
 STAGE.dies     the stage raises SystemExit with the file's text
@@ -37,6 +38,12 @@ class Faults:
     def closed(self, stage: StageName) -> Iterator[None]:
         """Inside, batches that reach the stage wait in it."""
         with self._switch(stage, "closed", ""):
+            yield
+
+    @contextmanager
+    def warm_up_closed(self) -> Iterator[None]:
+        """Inside, warm-ups wait in their next batch, and calls do not."""
+        with self._switch("warm", "closed", ""):
             yield
 
     @contextmanager
@@ -77,6 +84,9 @@ class Faults:
             file.write(json.dumps(entry) + "\n")
         while self._path(stage, "closed").exists():
             time.sleep(LOOK_AGAIN_SECONDS)
+        is_warm_up = all(each.completion is None for each in requests)
+        while stage == "input" and is_warm_up and self._path("warm", "closed").exists():
+            time.sleep(LOOK_AGAIN_SECONDS)
         if (text := self._text(stage, "slow")) is not None:
             time.sleep(float(text))
         if (text := self._text(stage, "raises")) is not None:
@@ -85,7 +95,7 @@ class Faults:
             raise SystemExit(text)
 
     @contextmanager
-    def _switch(self, stage: StageName, fault: str, text: str) -> Iterator[None]:
+    def _switch(self, stage: str, fault: str, text: str) -> Iterator[None]:
         path = self._path(stage, fault)
         unfinished = path.with_name(f"{path.name}.unfinished")
         unfinished.write_text(text, encoding="utf-8")
@@ -101,7 +111,7 @@ class Faults:
         except FileNotFoundError:
             return None
 
-    def _path(self, stage: StageName, fault: str) -> Path:
+    def _path(self, stage: str, fault: str) -> Path:
         return self.folder / f"{stage}.{fault}"
 
 

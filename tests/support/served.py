@@ -20,8 +20,10 @@ from grace.configs.serving import (
 from grace.proto.retrieval_pb2 import RetrieveResponse
 from grace.server.messages import Answer, PendingRequest
 from grace.server.observe.metrics import LoopLag, Metrics
+from grace.server.reload.reloads import Reloads
 from grace.server.scheduling.pipeline import Pipeline
 from grace.server.server_state import Phase, ServerState
+from grace.server.stages.stages import STAGES
 from grace.server.transport.admin import Admin
 from grace.server.transport.credentials.watched_credentials import WatchedCredentials
 from grace.server.transport.front_end import FrontEnd
@@ -107,7 +109,10 @@ class Service:
         self.pipeline.front_end = self.front_end
         self.state.pipeline = cast("Pipeline", self.pipeline)
         self.state.phase, self.state.takes = Phase.SERVING, True
-        admin, died = Admin(self.state, config), self.died.set
+        died = self.died.set
+        cpu = torch.device("cpu")
+        reloads = Reloads(config, self.state, self.metrics, cpu, STAGES, (), died)
+        admin = Admin(self.state, config, reloads)
         self.listeners = Listeners(
             config, self.front_end, admin, died, self.credentials, settle_seconds
         )

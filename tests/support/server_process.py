@@ -9,6 +9,7 @@ JSON, as `ServingFiles.write_config` has it.
 
 import fcntl
 import json
+import os
 import signal
 import struct
 import subprocess
@@ -64,9 +65,10 @@ class ServerProcess:
         self._reads.set()
 
     def __enter__(self) -> Self:
+        paths = str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH")
         self._process = subprocess.Popen(
             list(map(str, self._arguments)),
-            env=plain_environment(PYTHONPATH=str(Path(__file__).parent.parent)),
+            env=plain_environment(PYTHONPATH=os.pathsep.join(filter(None, paths))),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -1,0 +1,68 @@
+"""A client of a server's Admin service, for operators' programs.
+
+with AdminClient("127.0.0.1:50052") as client:
+    client.load(timeout=600.0)
+"""
+
+from typing import Self, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from grace.client.client import OPTIONS, call_error, require_host_and_port
+from grace.client.connection import Access, Tls
+from grace.proto import retrieval_pb2 as wire
+
+ELSEWHERE = "Admin; it may be a server's address for clients: use that of its section admin"
+_Reply = TypeVar("_Reply", bound=Message)
+
+
+class AdminClient:
+    """Each call raises a CallError if it fails. `timeout` is in seconds."""
+
+    def __init__(self, address: str, tls: Tls | None = None) -> None:
+        """Connect with the first call. `address` is HOST:PORT; without `tls`, in plaintext."""
+        require_host_and_port(address)
+        self.address = address
+        self._access = Access(tls)
+        self._channel = self._access.channel(address, OPTIONS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._channel.close()
+
+    def status(self, timeout: float) -> wire.GetStatusResponse:
+        return self._call("GetStatus", wire.GetStatusRequest(), wire.GetStatusResponse, timeout)
+
+    def load(self, version: int = 0, checkpoint: str = "", *, timeout: float) -> wire.LoadResponse:
+        """Serve a version, 0 for the one that CURRENT names, and a checkpoint, "" for the served.
+
+        The server finishes a load whose caller has given up.
+        """
+        request = wire.LoadRequest(snapshot_version=version, checkpoint=checkpoint)
+        return self._call("Load", request, wire.LoadResponse, timeout)
+
+    def roll_back(self, version: int = 0, *, timeout: float) -> wire.RollbackResponse:
+        """Serve an older version, 0 for the newest below the served one, and pin it."""
+        request = wire.RollbackRequest(snapshot_version=version)
+        return self._call("Rollback", request, wire.RollbackResponse, timeout)
+
+    def unpin(self, timeout: float) -> wire.UnpinResponse:
+        return self._call("Unpin", wire.UnpinRequest(), wire.UnpinResponse, timeout)
+
+    def update_ads(self, request: wire.UpdateAdsRequest, timeout: float) -> wire.UpdateAdsResponse:
+        return self._call("UpdateAds", request, wire.UpdateAdsResponse, timeout)
+
+    def _call(self, name: str, request: Message, kind: type[_Reply], timeout: float) -> _Reply:
+        method = self._channel.unary_unary(
+            f"/grace.v1.Admin/{name}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=kind.FromString,
+        )
+        try:
+            reply: _Reply = method(request, timeout=timeout)
+        except grpc.RpcError as error:
+            raise call_error(self.address, self._access, error, ELSEWHERE) from None
+        return reply

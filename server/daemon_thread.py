@@ -1,0 +1,56 @@
+"""A thread that works for the event loop, and that the process can end without."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import TypeVar
+
+from grace.server.observe.thread_names import name_this_thread
+
+_Result = TypeVar("_Result")
+
+
+class DaemonThread:
+    """Does one piece of work after the other. Belongs to the event loop.
+
+    Work that hangs, on a network folder for example, delays only the work after it. The end of the
+    process does not wait for it, unlike for the loop's own pool.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._latest: Future[None] | None = None
+
+    @property
+    def busy(self) -> bool:
+        return self._latest is not None and not self._latest.done()
+
+    def run(self, work: Callable[[], _Result]) -> asyncio.Future[_Result]:
+        """Queue the work. To cancel the wait does not disturb it."""
+        future: Future[_Result] = Future()
+        future.set_running_or_notify_cancel()
+        done = self._latest = Future()
+
+        def do() -> None:
+            try:
+                future.set_result(work())
+            except BaseException as error:  # noqa: BLE001, it is raised where the future is awaited
+                future.set_exception(error)
+            done.set_result(None)
+
+        self._work.put(do)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, daemon=True)
+            self._thread.start()
+        return asyncio.wrap_future(future)
+
+    def _serve(self) -> None:
+        name_this_thread(self._name)
+        while True:
+            do = self._work.get()
+            do()
+            del do  # it holds what it made

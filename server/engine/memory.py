@@ -1,0 +1,167 @@
+"""The memory that a snapshot needs, and how much more this process can have.
+
+A load compares the two before it allocates anything. The kernel would not refuse the memory later:
+it would kill the server.
+"""
+
+import os
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from grace.configs.errors import CheckpointError, SnapshotError
+from grace.index.storage.manifest import MANIFEST, Manifest
+from grace.model.checkpoints.checkpoint import WEIGHTS
+
+MARGIN_BYTES = 64 << 20
+"""What the first batches and the allocator take, at most, besides the arrays."""
+
+_VALUE_BYTES = 16  # of each set value, in the table that finds it
+_ID_BYTES = 4
+_UNLIMITED = 1 << 60  # cgroup v1 writes "no limit" as a huge number
+_MORE = "give the server more memory"
+
+PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """Bytes that a snapshot takes: of the host's memory at the peak of a load, and of the GPU's."""
+
+    host: int
+    device: int
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How much more memory there is, by one limit."""
+
+    limit: str
+    bytes: int
+
+
+def memory_needed(manifest: Manifest, device: torch.device) -> Needed:
+    """Return what a load takes: exactly, but for k-way matchers, whose unneeded rows go."""
+    entries = sum(manifest.counts.nodes_per_level[1:])
+    is_k_way = manifest.matchers.k_way is not None
+    arrays = tokens = tables = ids = kinds = 0
+    for entry in manifest.files:
+        arrays += entry.data_bytes
+        name = entry.file.partition(".")[0]
+        if name == "csr_tokens":
+            tokens = entry.data_bytes // 2 * _ID_BYTES  # widened to int32
+        elif name in ("bitmask_index", "bloom_index"):
+            ids += entry.data_bytes
+            kinds += 1
+        elif name in ("node_offsets", "bitmask_table", "bloom_table", "bloom_star"):
+            tables += entry.data_bytes
+    offsets = kinds * (entries + 1) * _ID_BYTES if is_k_way else 0
+    values = sum(manifest.counts.set_values.values()) * _VALUE_BYTES
+    host = arrays + tokens + values + (2 * ids + offsets if is_k_way else 0)
+    on_device = tokens + tables + ids + offsets if device.type == "cuda" else 0
+    return Needed(host + MARGIN_BYTES, on_device)
+
+
+def require_memory(manifest: Manifest, device: torch.device) -> None:
+    """Raise SnapshotError if the snapshot does not fit next to what is loaded now."""
+    needed = memory_needed(manifest, device)
+    fault = _shortage("memory", needed.host, _host_room())
+    if device.type == "cuda" and not fault:
+        fault = _shortage(f"memory of {device}", needed.device, _device_room(device, needed.device))
+    if fault:
+        raise SnapshotError(MANIFEST, f"{fault}; publish a smaller version, or {_MORE}")
+
+
+def require_memory_of_weights(checkpoint: Path, device: torch.device) -> None:
+    """Raise CheckpointError if not even the weights as they are stored fit."""
+    weights = checkpoint / WEIGHTS
+    try:
+        stored = weights.stat().st_size
+    except OSError:
+        return  # the load reports it
+    room = _device_room(device, stored) if device.type == "cuda" else _host_room()
+    if fault := _shortage(f"memory of {device}", stored, room):
+        raise CheckpointError(str(weights), f"{fault}; load a smaller checkpoint, or {_MORE}")
+
+
+def host_rooms(proc: Path = PROC, cgroups: Path = CGROUPS) -> list[Room]:
+    """Return the room by each limit of this process, at least by one."""
+    rooms = [Room("the machine's MemAvailable", _available(proc))]
+    rooms += _cgroup_rooms(proc, cgroups)
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY:
+        pages = int((proc / "self/statm").read_text().split()[0])
+        used = pages * os.sysconf("SC_PAGE_SIZE")
+        rooms.append(Room("the address space, RLIMIT_AS", max(0, limit - used)))
+    return rooms
+
+
+def _shortage(what: str, needed: int, room: Room) -> str:
+    """Return the fault if there is too little room, else nothing."""
+    if needed <= room.bytes:
+        return ""
+    return (
+        f"a load needs {needed / 1e9:.2f} GB of {what}, and there is room for "
+        f"{room.bytes / 1e9:.2f} GB ({room.limit})"
+    )
+
+
+def _host_room() -> Room:
+    return min(host_rooms(), key=lambda room: room.bytes)
+
+
+def _available(proc: Path) -> int:
+    for line in (proc / "meminfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemAvailable":
+            return int(value.split()[0]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+
+
+def _cgroup_rooms(proc: Path, cgroups: Path) -> list[Room]:
+    """Return the room in this process's control group and in those that it is part of."""
+    rooms: list[Room] = []
+    for line in _text(proc / "self/cgroup").splitlines():
+        number, controllers, path = line.split(":", 2)
+        if number == "0":
+            base, files = cgroups, ("memory.max", "memory.current", "")
+        elif "memory" in controllers.split(","):
+            base = cgroups / "memory"
+            files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+        else:
+            continue
+        group = base / path.lstrip("/")
+        # Inside a container, the path may be the host's; then the group is mounted as the base.
+        for folder in (group, *group.parents):
+            rooms += _group_room(folder, *files)
+            if folder == base:
+                break
+    return rooms
+
+
+def _group_room(folder: Path, limit_file: str, usage_file: str, prefix: str) -> list[Room]:
+    limit, usage = _text(folder / limit_file).strip(), _text(folder / usage_file).strip()
+    if not limit.isdigit() or not usage.isdigit() or int(limit) >= _UNLIMITED:
+        return []
+    stat = dict(line.split() for line in _text(folder / "memory.stat").splitlines())
+    # The kernel gives pages of files back before it kills anything.
+    files = sum(int(stat.get(f"{prefix}{kind}_file", 0)) for kind in ("active", "inactive"))
+    room = int(limit) - max(0, int(usage) - files)
+    return [Room(f"the control group's {limit_file}", max(0, room))]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _device_room(device: torch.device, needed: int) -> Room:
+    free, _ = torch.cuda.mem_get_info(device)
+    if needed > free:
+        torch.cuda.empty_cache()  # what earlier snapshots have left; this may delay live batches
+        free, _ = torch.cuda.mem_get_info(device)
+    return Room(f"free on {device}", free)

@@ -1,0 +1,1 @@
+"""Another snapshot or checkpoint while the server runs: when, whether it may, and how."""

@@ -1,0 +1,170 @@
+"""One load next to a pair that serves: on its own thread, and every failure of it ends here.
+
+Most of a load runs in C++ and torch without the interpreter lock. What does not is kept small, so
+that live requests hardly wait for it: few threads read, and warm-up batches have pauses.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from grace.configs.errors import CheckpointError, GraceError, SnapshotError
+from grace.configs.machine import available_cores
+from grace.configs.serving import ServingConfig
+from grace.index.snapshot import Snapshot
+from grace.index.storage import root_of
+from grace.model.checkpoints.checkpoint import MODEL_YAML, checkpoint_id, require_match
+from grace.model.definition.spec import load_spec
+from grace.model.engine.decode_weights import Precision
+from grace.server.engine.memory import require_memory_of_weights
+from grace.server.engine.serving_pair import (
+    ServingModel,
+    ServingPair,
+    load_model,
+    load_version,
+    serving_pair,
+)
+from grace.server.engine.warm_up import warm_up
+from grace.server.messages import Retrieval
+from grace.server.observe.logs import LOGGER
+from grace.server.stages.stages import Stages
+from grace.server.start_up import start_fault, too_little_memory
+
+CORES_PER_READER = 4
+"""A load next to live requests reads and checks with one thread for so many cores."""
+
+_LOG = logging.getLogger(LOGGER)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to serve. None keeps what is served."""
+
+    version: int | None = None
+    checkpoint: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFault:
+    """Why a load failed, in one line with file and remedy.
+
+    file             the file at fault, if it is one
+    device_is_broken after it, nothing that the GPU returns can be trusted
+    """
+
+    text: str
+    file: str | None = None
+    device_is_broken: bool = False
+
+
+class AbandonedError(Exception):
+    """The server ends, and no one waits for the load."""
+
+
+@dataclass(frozen=True, eq=False)
+class Loader:
+    """Makes the next pair from the served one.
+
+    before_swap  called with each new pair that is ready, on the loading thread, before it serves;
+                 an exception fails the load
+    stopped      set once the server ends: a load then stops at its next step
+    """
+
+    config: ServingConfig
+    device: torch.device
+    stages: Stages
+    requests: tuple[Retrieval, ...]
+    before_swap: Callable[[ServingPair], None]
+    stopped: threading.Event
+
+    def load(self, wanted: Wanted, served: ServingPair) -> ServingPair | LoadFault:
+        """Return a warm pair, or the served one if it is what is wanted."""
+        try:
+            # Kernels are launched on the thread's current device, which may be another GPU.
+            with torch.cuda.device(self.device) if self._on_gpu else nullcontext():
+                return self._loaded(wanted, served)
+        except Exception as error:  # noqa: BLE001, whatever fails, the old pair serves on
+            return self._fault_of(error, wanted)
+
+    def _loaded(self, wanted: Wanted, served: ServingPair) -> ServingPair:
+        snapshot, model = served.snapshot, served.model
+        is_other = wanted.version not in (None, snapshot.facts.version)
+        if is_other:
+            threads = max(1, available_cores() // CORES_PER_READER)
+            root = root_of(self.config.snapshots)
+            snapshot = load_version(root, wanted.version, self.device, threads)
+            self._go_on()
+        if wanted.checkpoint is None:
+            require_match(model.spec, snapshot, self.config.checkpoint)
+        elif checkpoint_id(wanted.checkpoint) != model.checkpoint:
+            model = self._model(wanted.checkpoint, snapshot, model.engine.precision)
+            self._go_on()
+        if is_other:
+            pair = serving_pair(snapshot, model, self.config.threads.post)
+        elif model is served.model:
+            return served
+        else:
+            pair = replace(served, model=model)
+        generation = self.config.generation
+        warm_up(self.stages, pair, generation, self.requests, None, self._pause)
+        self.before_swap(pair)
+        return pair
+
+    def _model(self, checkpoint: Path, snapshot: Snapshot, precision: Precision) -> ServingModel:
+        config = self.config
+        require_match(load_spec(checkpoint / MODEL_YAML), snapshot, checkpoint)
+        require_memory_of_weights(checkpoint, self.device)
+        return load_model(
+            *(checkpoint, snapshot, config.generation, self.device, precision, config.memo_bytes)
+        )
+
+    def _pause(self, seconds: float) -> None:
+        """Leave the engine to live requests for as long as a warm-up batch took."""
+        self._go_on()
+        self.stopped.wait(seconds)
+
+    def _go_on(self) -> None:
+        if self.stopped.is_set():
+            raise AbandonedError
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self.device.type == "cuda"
+
+    def _fault_of(self, error: Exception, wanted: Wanted) -> LoadFault:
+        """Word the fault. The error itself would keep the memory of what was being loaded."""
+        if isinstance(error, AbandonedError):
+            return LoadFault("abandoned: the server ends")
+        config = self.config
+        if wanted.checkpoint is not None:
+            config = replace(config, checkpoint=wanted.checkpoint)
+        shortage = too_little_memory(error, config)
+        known = shortage or error
+        if isinstance(known, GraceError | OSError):
+            text = start_fault(known, config)
+        else:
+            text = f"internal error ({type(error).__name__}); the server's log has its place"
+            _LOG.error("load broke", exc_info=error, extra={"event": "load_broke"})
+        file = None
+        if isinstance(error, SnapshotError):
+            file = str(error.file if error.folder is None else error.folder / error.file)
+        elif isinstance(error, CheckpointError):
+            file = error.file
+        elif isinstance(error, OSError) and error.filename:
+            file = str(error.filename)
+        return LoadFault(text, file, self._device_is_broken())
+
+    def _device_is_broken(self) -> bool:
+        """A GPU's error may be found late, and under any name: it stays, so ask once more."""
+        if not self._on_gpu:
+            return False
+        try:
+            torch.cuda.synchronize(self.device)
+        except RuntimeError:
+            return True
+        return False

@@ -1,0 +1,80 @@
+"""The pin of a rollback, in a file that outlasts restarts.
+
+It is a line of JSON with its digest, so that no damage can turn it into another version.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import xxhash
+
+from grace.configs.errors import ConfigError
+from grace.index.snapshot import MAX_VERSION
+from grace.server.reload.decision import Pin
+
+NAME = "pin.json"
+NEW = ".pin.new"
+_MOST_BYTES = 4096
+
+
+class PinFile:
+    """The pin in `state_dir`. Its methods may block: the folder is on a disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / NAME
+
+    def read(self) -> Pin | None:
+        """Return the pin, None without one. A damaged file is a ConfigError."""
+        try:
+            with self.path.open("rb") as file:
+                content = file.read(_MOST_BYTES)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._fault(f"cannot be read: {error.strerror or error}") from None
+        try:
+            fields = json.loads(content)
+            pin = Pin(fields["version"], fields["until_above"])
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise self._fault("is damaged") from None
+        if content != _rendered(pin) or not 1 <= pin.version <= pin.until_above <= MAX_VERSION:
+            raise self._fault("is damaged")
+        return pin
+
+    def write(self, pin: Pin | None) -> None:
+        """Replace the pin, down to the disk; None removes it. Raises OSError."""
+        folder = self.path.parent
+        if pin is None:
+            self.path.unlink(missing_ok=True)
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            new = folder / NEW
+            with new.open("wb") as file:
+                file.write(_rendered(pin))
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(self.path)
+        if folder.exists():
+            _sync(folder)
+
+    def _fault(self, fault: str) -> ConfigError:
+        return ConfigError(
+            f"state_dir: {self.path}: {fault}, and it says which version a rollback pinned; remove "
+            "the file to follow CURRENT, and roll back again if you need to"
+        )
+
+
+def _rendered(pin: Pin) -> bytes:
+    fields: dict[str, object] = {"version": pin.version, "until_above": pin.until_above}
+    digest = xxhash.xxh3_64_hexdigest(json.dumps(fields).encode())
+    return json.dumps({**fields, "xxh3_64": digest}).encode() + b"\n"
+
+
+def _sync(folder: Path) -> None:
+    """Sync the folder, so that the name survives a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,391 @@
+"""The server follows CURRENT and its operators: it loads, swaps, pins, and reports.
+
+One load runs at a time, on its own thread. The swap is one assignment on the event loop: the next
+batch is bound to the new pair, those under way keep the old one, and the last of them frees it.
+Whatever fails, the old pair serves on.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any, TypeVar
+
+import torch
+
+from grace.configs.errors import ConfigError, GraceError
+from grace.configs.serving import ServingConfig
+from grace.index.storage import Published, published, root_of
+from grace.proto.retrieval_pb2 import LoadStatus
+from grace.server.daemon_thread import DaemonThread
+from grace.server.engine.serving_pair import ServingPair
+from grace.server.errors import (
+    ServiceError,
+    draining,
+    load_failed,
+    load_refused,
+    not_ready,
+    too_many_loads,
+)
+from grace.server.messages import Retrieval
+from grace.server.observe.logs import LOGGER
+from grace.server.observe.metrics import Metrics
+from grace.server.reload.current import Current
+from grace.server.reload.decision import Pin, decide, pin_for
+from grace.server.reload.loading import Loader, LoadFault, Wanted
+from grace.server.reload.pin_file import PinFile
+from grace.server.reload.retired import Retired
+from grace.server.server_state import Phase, ServerState
+from grace.server.stages.stages import Stages
+from grace.server.start_up import start_fault
+
+MOST_CALLS = 8
+"""Calls of operators at once: one that loads, and those that wait for their turn."""
+
+_LOG = logging.getLogger(LOGGER)
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What serves after an operator's call, and what the call changed."""
+
+    version: int
+    checkpoint: str
+    changed: bool
+    previous_version: int
+    previous_pin: int = 0
+
+
+def serve_on(pair: ServingPair) -> None:
+    """Do nothing before a swap."""
+
+
+class Reloads:
+    """Belongs to the event loop. It reads and writes files on other threads."""
+
+    def __init__(
+        self,
+        config: ServingConfig,
+        state: ServerState,
+        metrics: Metrics,
+        device: torch.device,
+        stages: Stages,
+        requests: tuple[Retrieval, ...],
+        broken: Callable[[], None],
+        before_swap: Callable[[ServingPair], None] = serve_on,
+    ) -> None:
+        """Read the pin; a damaged one is a ConfigError.
+
+        requests     each new pair warms up with them
+        broken       called if a load has broken the GPU
+        before_swap  see Loader
+        """
+        self._config = config
+        self._state = state
+        self._metrics = metrics
+        self._broken = broken
+        self._stopped = threading.Event()
+        self._loader = Loader(config, device, stages, requests, before_swap, self._stopped)
+        self._pin_file = None if config.state_dir is None else PinFile(config.state_dir)
+        self._pin = None if self._pin_file is None else self._pin_file.read()
+        self._current = Current(
+            config.snapshots,
+            lambda error: start_fault(error, config),
+            lambda fault: self._failed(0, LoadFault(fault)),
+        )
+        self._loads = DaemonThread("grace-load")
+        self._pin_writes = DaemonThread("grace-pin")
+        self._retired = Retired()
+        self._closing = asyncio.Event()
+        self._asked_to_look = asyncio.Event()
+        self._turn = asyncio.Lock()
+        self._calls = 0
+        self._acted_on: Published | None = None
+        self._loading = 0
+        self._load_fault, self._failed_version = "", 0
+        self._follows: asyncio.Task[None] | None = None
+        self._operations: set[asyncio.Task[Served]] = set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a load runs, in native code that nothing interrupts."""
+        return self._loads.busy
+
+    def status(self) -> LoadStatus:
+        pin, fault = self._pin, self._current.fault
+        seen = None if fault else self._current.seen
+        return LoadStatus(
+            current_version=0 if seen is None else seen.version or 0,
+            loading_version=self._loading,
+            pinned_version=0 if pin is None else pin.version,
+            pinned_until_above=0 if pin is None else pin.until_above,
+            fault=fault or self._load_fault,
+            failed_version=0 if fault else self._failed_version,
+        )
+
+    async def first(self, load: Callable[[int | None], ServingPair]) -> ServingPair:
+        """Return the pair to start with: `load` gets its version, None for what CURRENT names."""
+
+        def loaded() -> tuple[Published, ServingPair]:
+            seen, pin = published(self._config.snapshots), self._pin
+            if pin is None or pin.ends(seen):
+                return seen, load(None)
+            try:
+                return seen, load(pin.version)
+            except GraceError as error:
+                assert self._pin_file is not None
+                raise ConfigError(
+                    f"state_dir: {self._pin_file.path} pins version {pin.version}, which cannot be "
+                    f"loaded ({start_fault(error, self._config)}); publish a version above "
+                    f"{pin.until_above}, or remove the file to follow CURRENT"
+                ) from None
+
+        self._acted_on, pair = await self._loads.run(loaded)
+        self._current.seen = self._acted_on
+        return pair
+
+    async def watch(self) -> None:
+        """Follow CURRENT until cancelled."""
+        await self._end_pin_if_due()
+        self._metrics.pinned(pinned=self._pin is not None)
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._config.watch_seconds or None):
+                    await self._asked_to_look.wait()
+            self._asked_to_look.clear()
+            await self._current.look()
+            if self._due() and (self._follows is None or self._follows.done()):
+                self._follows = asyncio.create_task(self._follow_in_turn())
+
+    def look_now(self) -> None:
+        """Let `watch` look at CURRENT at once."""
+        self._asked_to_look.set()
+
+    def close(self) -> None:
+        """Abandon the load under way, and refuse others. The caller ends `watch`."""
+        self._stopped.set()
+        self._closing.set()
+
+    async def load(self, version: int, checkpoint: Path | None) -> Served:
+        """Serve a version, 0 for what the server follows, and a checkpoint, None for the served."""
+        return await self._finished(self._load(version, checkpoint))
+
+    async def roll_back(self, version: int) -> Served:
+        """Serve an older version, 0 for the newest below the served one, and pin it."""
+        return await self._finished(self._roll_back(version))
+
+    async def unpin(self) -> Served:
+        """Remove the pin and follow CURRENT."""
+        return await self._finished(self._unpin())
+
+    async def _finished(self, operation: Coroutine[Any, Any, Served]) -> Served:
+        """Run an operator's call to its end, even if the caller gives it up."""
+        task = asyncio.create_task(operation)
+        self._operations.add(task)
+        task.add_done_callback(self._operations.discard)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(task)
+
+    async def _load(self, version: int, checkpoint: Path | None) -> Served:
+        async with self._operators_turn():
+            if not version:
+                await self._current.look_now()
+                await self._end_pin_if_due()
+            pin, before = self._pin, self._state.served()
+            if version and pin is not None and version != pin.version:
+                raise load_refused(
+                    f"snapshot_version: {version}: version {pin.version} is pinned; unpin first "
+                    "(grace admin unpin)"
+                )
+            if not version:
+                assert self._current.seen is not None
+                self._acted_on = self._current.seen
+                version = pin.version if pin is not None else self._current.seen.version or 0
+                if not version:
+                    raise load_refused("nothing is published; name a version, or publish one")
+            await self._serve(Wanted(version, checkpoint), "load")
+            return self._served_after(before)
+
+    async def _roll_back(self, version: int) -> Served:
+        if self._pin_file is None:
+            raise load_refused(
+                "state_dir: not set, so a rollback would not outlast a restart; set it, or publish "
+                "the older version (grace publish)"
+            )
+        async with self._operators_turn():
+            before, pin = self._state.served(), self._pin
+            if pin is None or version != pin.version:
+                version = await self._older(version, self._version)
+                new = pin_for(version, self._version, self._current.seen, pin)
+                await self._serve(Wanted(version), "rollback", new)
+            return self._served_after(before)
+
+    async def _unpin(self) -> Served:
+        async with self._operators_turn():
+            before, pin = self._state.served(), self._pin
+            if pin is not None:
+                await self._set_pin(None)
+            await self._current.look_now()
+            await self._follow(asked=True)
+            return self._served_after(before, 0 if pin is None else pin.version)
+
+    def _served_after(self, before: ServingPair, previous_pin: int = 0) -> Served:
+        pair = self._state.served()
+        previous = before.snapshot.facts.version
+        version = pair.snapshot.facts.version
+        return Served(version, pair.checkpoint, pair is not before, previous, previous_pin)
+
+    @asynccontextmanager
+    async def _operators_turn(self) -> AsyncIterator[None]:
+        """Wait until no other load runs. A caller that gives up loses its place."""
+        self._require_serving()
+        if self._calls >= MOST_CALLS:
+            raise too_many_loads(MOST_CALLS)
+        self._calls += 1
+        try:
+            async with self._turn:
+                self._require_serving()
+                yield
+        finally:
+            self._calls -= 1
+
+    def _require_serving(self) -> None:
+        if self._state.phase == Phase.STARTING:
+            raise not_ready()
+        if self._closing.is_set():
+            raise draining()
+
+    def _due(self) -> bool:
+        """Return whether CURRENT says what the server has not acted on."""
+        return not self._current.fault and self._current.seen != self._acted_on
+
+    async def _follow_in_turn(self) -> None:
+        with suppress(ServiceError):  # the server ends
+            while self._due():
+                async with self._turn:
+                    self._require_serving()
+                    with suppress(ServiceError):  # reported; the old pair serves on
+                        await self._follow()
+
+    async def _follow(self, *, asked: bool = False) -> None:
+        """Do what CURRENT says; if `asked`, even if that has failed before."""
+        assert self._current.seen is not None
+        seen = self._current.seen
+        decision = decide(seen, None if asked else self._acted_on, self._pin, self._version)
+        self._acted_on = seen
+        await self._end_pin_if_due()
+        if decision.load is not None:
+            await self._serve(Wanted(decision.load), "unpin" if asked else "current")
+        elif seen.version == self._version:
+            self._load_fault, self._failed_version = "", 0  # what had failed is wanted no more
+
+    async def _serve(self, wanted: Wanted, why: str, pin: Pin | None = None) -> None:
+        """Load and swap, and pin the version if a pin is given. Only in turn."""
+        served, begin, loader = self._state.served(), perf_counter(), self._loader
+        version = wanted.version or self._version
+        facts = {"snapshot_version": version, "why": why}
+        if wanted.checkpoint is not None:
+            facts["checkpoint"] = str(wanted.checkpoint)
+        _LOG.info("loading", extra={"event": "loading", **facts})
+        self._loading = version
+        try:
+            pair = await self._before_end(self._loads.run(lambda: loader.load(wanted, served)))
+            if isinstance(pair, LoadFault):
+                if pair.device_is_broken:
+                    self._broken()
+                raise self._failed(version, pair)
+            if pin is not None:
+                await self._set_pin(pin)
+        finally:
+            self._loading = 0
+        self._load_fault, self._failed_version = "", 0
+        if pair is not served:
+            self._swap(pair, perf_counter() - begin)
+
+    def _swap(self, pair: ServingPair, seconds: float) -> None:
+        before = self._version
+        self._retired.add(self._state.served())
+        self._state.pair = pair
+        self._metrics.serves(pair.snapshot)
+        self._metrics.loaded("ok")
+        facts = {"snapshot_version": pair.snapshot.facts.version, "checkpoint": pair.checkpoint}
+        facts |= {"previous_version": before, "seconds": round(seconds, 3)}
+        _LOG.info("swapped", extra={"event": "swapped", **facts})
+
+    def _failed(self, version: int, fault: LoadFault) -> ServiceError:
+        """Report a load that failed; 0: what CURRENT names cannot be read."""
+        if version:
+            self._load_fault, self._failed_version = fault.text, version
+        self._metrics.loaded("failed")
+        facts = {"snapshot_version": version, "file": fault.file, "fault": fault.text}
+        _LOG.error("load_failed", extra={"event": "load_failed", **facts})
+        return load_failed(fault.text)
+
+    async def _end_pin_if_due(self) -> None:
+        """Drop the pin if CURRENT has passed it. Its file may stay: a start would drop it, too."""
+        pin, seen = self._pin, self._current.seen
+        if pin is not None and seen is not None and pin.ends(seen):
+            with suppress(ServiceError):
+                await self._set_pin(None)
+            self._pinned(None)
+
+    async def _set_pin(self, pin: Pin | None) -> None:
+        file = self._pin_file
+        assert file is not None
+        if pin == self._pin:
+            return
+        try:
+            await self._before_end(self._pin_writes.run(lambda: file.write(pin)))
+        except OSError as error:
+            text = f"state_dir: {file.path}: {error.strerror or error}; free space, or correct it"
+            version = self._version if pin is None else pin.version
+            raise self._failed(version, LoadFault(text, str(file.path))) from None
+        self._pinned(pin)
+
+    def _pinned(self, pin: Pin | None) -> None:
+        if pin == self._pin:
+            return
+        event = "unpinned" if pin is None else "pinned"
+        about = pin or self._pin
+        assert about is not None
+        facts = {"snapshot_version": about.version, "until_above": about.until_above}
+        self._pin = pin
+        self._metrics.pinned(pinned=pin is not None)
+        _LOG.warning(event, extra={"event": event, **facts})
+
+    async def _older(self, version: int, served: int) -> int:
+        """Return the version to roll back to; refuse one that is not below the served one."""
+        root = root_of(self._config.snapshots)
+        there = await self._before_end(asyncio.ensure_future(self._current.versions()))
+        below = [each for each in there if each < served]
+        if not version and below:
+            return below[-1]
+        if version in below:
+            return version
+        has = ", ".join(map(str, below[-5:])) or "none"
+        if not version or version < served:
+            what = "no version below" if not version else f"no version {version} below"
+            raise load_refused(f"{root}: {what} {served}, which is served; it has {has}")
+        raise load_refused(
+            f"snapshot_version: {version} is not below {served}, which is served; load it instead "
+            "(grace admin load)"
+        )
+
+    async def _before_end(self, work: asyncio.Future[_Result]) -> _Result:
+        """Return the result of the work; raise `draining` if the server ends first."""
+        closing = asyncio.ensure_future(self._closing.wait())
+        try:
+            await asyncio.wait((work, closing), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            closing.cancel()
+        self._require_serving()
+        return work.result()
+
+    @property
+    def _version(self) -> int:
+        return self._state.served().snapshot.facts.version

@@ -1,0 +1,98 @@
+"""Looks at CURRENT: a folder that hangs holds up nothing, and a fault is reported once."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from grace.configs.errors import GraceError, InputError
+from grace.index.storage import Published, publish
+from grace.server.errors import ServiceError
+from grace.server.reload.current import Current
+from support.forgery import make_version
+from support.pipeline_cases import LONG
+
+
+def word(error: GraceError | OSError) -> str:
+    return f"worded: {error}"
+
+
+def test_a_look_that_hangs_is_reported_once_and_the_loop_runs_on(tmp_path: Path) -> None:
+    gate, begun, faults = threading.Event(), [], list[str]()
+
+    def read(path: Path) -> Published:
+        begun.append(path)
+        assert gate.wait(LONG)
+        return Published(7)
+
+    async def use() -> None:
+        current = Current(tmp_path, word, faults.append, read, look_seconds=0.05)
+        watch = asyncio.ensure_future(current.look())
+        while not current.fault:
+            await asyncio.sleep(0.01)
+        for _ in range(3):
+            with pytest.raises(ServiceError) as caught:
+                await current.look_now()
+            assert caught.value.reason == "load_failed"
+            assert caught.value.text == current.fault
+        (fault,) = faults
+        assert fault.startswith(f"snapshots: {tmp_path}: CURRENT could not be read within 0.05 s;")
+        gate.set()
+        await watch
+        assert (current.seen, current.fault) == (Published(7), "")
+        await current.look_now()
+        assert len(begun) == 2, "no look began while one hung"
+
+    asyncio.run(use())
+
+
+def test_a_fault_is_reported_once_and_again_after_it_has_gone(tmp_path: Path) -> None:
+    answers: list[Published | GraceError | OSError] = []
+    faults: list[str] = []
+
+    def read(_: Path) -> Published:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def use() -> None:
+        current = Current(tmp_path, word, faults.append, read)
+        fault, good = InputError("no root"), Published(3)
+        answers.extend([good, fault, fault, good, OSError(5, "Input/output error"), fault])
+        seen = []
+        for _ in range(6):
+            await current.look()
+            seen.append(bool(current.fault))
+            assert current.seen == good, "the last look that could be read stays"
+        assert seen == [False, True, True, False, True, True]
+        assert len(faults) == 3
+
+    asyncio.run(use())
+
+
+def test_it_reads_what_is_published_and_which_versions_there_are(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    for version in (1, 2):
+        make_version(root, version)
+
+    async def use() -> None:
+        current = Current(root, word, pytest.fail)
+        await current.look()
+        assert current.seen == Published(None)
+        marks = set()
+        for version in (1, 2, 2):
+            publish(root, version)
+            await current.look_now()
+            assert current.seen is not None
+            assert current.seen.version == version
+            marks.add(current.seen.mark)
+        assert len(marks) == 3, "a version that is published again is news"
+        assert await current.versions() == (1, 2)
+        fixed = Current(root / f"{1:020d}", word, pytest.fail)
+        await fixed.look()
+        assert fixed.seen == Published(1), "a path of one version never changes"
+        assert await fixed.versions() == (1, 2)
+
+    asyncio.run(use())

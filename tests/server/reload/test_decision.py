@@ -1,0 +1,67 @@
+"""Which version a server serves, by what CURRENT says, what was done about it, and the pin."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grace.index.storage import Published
+from grace.server.reload.decision import Decision, Pin, decide, pin_for
+
+NOW, LATER = (7, 1), (8, 2)  # marks of two publishes
+VERSIONS = st.integers(1, 9)
+SEEN = st.builds(Published, st.none() | VERSIONS, st.sampled_from([NOW, LATER]))
+PINS = st.builds(lambda version, more: Pin(version, version + more), VERSIONS, st.integers(0, 5))
+
+
+def test_a_server_follows_current_back_as_well_as_forth() -> None:
+    for version in (3, 11):
+        seen = Published(version, LATER)
+        assert decide(seen, Published(7, NOW), None, served=7) == Decision(load=version)
+    assert decide(Published(7, LATER), Published(7, NOW), None, served=7) == Decision()
+    assert decide(Published(None), Published(7, NOW), None, served=7) == Decision()
+
+
+def test_a_version_that_failed_waits_for_a_publish_or_for_being_asked() -> None:
+    failed = Published(9, NOW)
+    assert decide(failed, failed, None, served=7) == Decision()
+    assert decide(Published(9, LATER), failed, None, served=7) == Decision(load=9)
+    assert decide(failed, None, None, served=7) == Decision(load=9)
+
+
+def test_a_version_that_an_operator_has_loaded_stays_until_a_publish() -> None:
+    current = Published(9, NOW)
+    assert decide(current, current, None, served=5) == Decision()
+    assert decide(Published(9, LATER), current, None, served=5) == Decision(load=9)
+
+
+def test_a_pin_holds_until_current_exceeds_what_was_rolled_back_from() -> None:
+    pin = Pin(version=7, until_above=9)
+    for version in (3, 7, 8, 9):
+        assert decide(Published(version, LATER), None, pin, served=7) == Decision()
+    assert decide(Published(10, LATER), None, pin, served=7) == Decision(load=10, unpin=True)
+    assert decide(Published(9, LATER), None, pin, served=None) == Decision(load=7)
+
+
+@given(SEEN, st.none() | SEEN, st.none() | PINS, VERSIONS)
+def test_what_is_loaded_is_pinned_or_published_and_nothing_is_loaded_twice(
+    seen: Published, acted_on: Published | None, pin: Pin | None, served: int
+) -> None:
+    decision = decide(seen, acted_on, pin, served)
+    assert decision.load != served
+    if pin is not None and not decision.unpin:
+        assert decision.load in (None, pin.version)
+        assert seen.version is None or seen.version <= pin.until_above
+    else:
+        assert decision.load in (None, seen.version)
+    left = None if decision.unpin else pin
+    assert decide(seen, seen, left, decision.load or served) == Decision()
+
+
+@given(VERSIONS, VERSIONS, st.none() | SEEN, st.none() | PINS)
+def test_a_rollback_s_pin_does_not_end_by_what_current_names_already(
+    version: int, below: int, seen: Published | None, before: Pin | None
+) -> None:
+    pin = pin_for(version, version + below, seen, before)
+    assert pin.version == version
+    assert pin.until_above >= version + below
+    assert seen is None or not pin.ends(seen)
+    assert before is None or pin.until_above >= before.until_above

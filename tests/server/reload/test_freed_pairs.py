@@ -1,0 +1,241 @@
+"""A pair is freed with its last batch, and a failed load leaves nothing, without a collection."""
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from grace.configs.serving import ServingConfig, load_serving_config
+from grace.index.snapshot import Snapshot
+from grace.model.checkpoints.init import write_random
+from grace.server.engine.serving_pair import ServingPair
+from grace.server.messages import PendingRequest
+from grace.server.reload.loading import Loader, LoadFault, Wanted
+from grace.server.reload.retired import Retired
+from grace.server.scheduling.pipeline import Pipeline
+from grace.server.scheduling.streams import streams_for
+from grace.server.stages.stages import STAGES, Stages
+from support.fast_serving import captured_pairs
+from support.live_snapshots import LiveRoot
+from support.pipeline_cases import LONG, Recorder, make_pipeline, wait_until
+from support.serving_files import ServingFiles, model_spec
+from support.stage_cases import GENERATION, load_cpu_pair, retrieval_of
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
+devices = pytest.mark.parametrize(
+    "device", [CPU, pytest.param(GPU, marks=pytest.mark.gpu)], ids=["cpu", "gpu"]
+)
+
+
+def config_of(live: LiveRoot) -> ServingConfig:
+    return load_serving_config(live.write_config("freed.yaml"))
+
+
+def loader_of(live: LiveRoot, device: torch.device, stages: Stages = STAGES) -> Loader:
+    requests = tuple(map(retrieval_of, live.requests))
+    config = replace(config_of(live), memo_bytes=1 << 22)
+    return Loader(config, device, stages, requests, lambda _: None, threading.Event())
+
+
+def first_pair(live: LiveRoot, device: torch.device) -> ServingPair:
+    if device.type == "cuda":
+        return captured_pairs(live.files, "fp32").first
+    return load_cpu_pair(live.root, live.files.checkpoint)
+
+
+def loaded(loader: Loader, wanted: Wanted, served: ServingPair) -> ServingPair:
+    pair = loader.load(wanted, served)
+    assert isinstance(pair, ServingPair), pair
+    return pair
+
+
+class Server:
+    """A pipeline and the pair that it serves."""
+
+    def __init__(self, live: LiveRoot, device: torch.device, stages: Stages = STAGES) -> None:
+        self.pair = first_pair(live, device)
+        self._live = live
+        self.recorder = Recorder()
+        self.pipeline: Pipeline = make_pipeline(
+            stages,
+            self.recorder,
+            streams=streams_for(device),
+            pair=lambda: self.pair,
+            generation=GENERATION,
+        )
+        self.pipeline.start()
+
+    def submit(self) -> PendingRequest:
+        request = PendingRequest(retrieval_of(self._live.requests[0]), 0.0, float("inf"))
+        self.pipeline.submit(request)
+        return request
+
+    def serve(self) -> None:
+        self.recorder.wait_for(self.submit())
+
+    def forget(self) -> None:
+        self.recorder.ends.clear()
+        self.recorder.done.clear()
+
+    def stop(self) -> None:
+        self.pipeline.close()
+        assert self.pipeline.join(LONG)
+        assert self.recorder.deaths == 0
+
+
+def watched(pair: ServingPair) -> list[weakref.ref[object]]:
+    """The pair and its large parts."""
+    parts: list[object] = [pair, pair.snapshot.ads.ad_ids, pair.index.csr_tokens, pair.matcher]
+    return [weakref.ref(part) for part in [*parts, pair.users]]
+
+
+@devices
+@pytest.mark.usefixtures("no_collections")
+def test_an_old_pair_lives_as_long_as_its_last_batch(
+    serving_files: ServingFiles, tmp_path: Path, device: torch.device
+) -> None:
+    live = LiveRoot.write(tmp_path, serving_files)
+    gate, held = threading.Event(), threading.Event()
+    gate.set()
+
+    def generate(batch: object) -> object:
+        held.set()
+        assert gate.wait(LONG)
+        return STAGES.generate(batch)  # type: ignore[arg-type]
+
+    server = Server(live, device, replace(STAGES, generate=generate))  # type: ignore[arg-type]
+    loader = loader_of(live, device)
+    server.serve()
+    pair = loaded(loader, Wanted(2), server.pair)
+    gate.clear()
+    held.clear()
+    last = server.submit()
+    assert held.wait(LONG)
+    old, server.pair = watched(server.pair), pair
+    server.forget()
+    assert all(part() is not None for part in old)
+    gate.set()
+    server.recorder.wait_for(last)
+    server.forget()
+    wait_until(lambda: not any(part() is not None for part in old))
+    server.serve()
+    (answered, _) = server.recorder.done[-1]
+    assert answered.input.batch.pair.snapshot.facts.version == 2
+    server.stop()
+
+
+@devices
+@pytest.mark.usefixtures("no_collections")
+def test_many_loads_hold_no_more_than_one(
+    serving_files: ServingFiles, tmp_path: Path, device: torch.device
+) -> None:
+    live = LiveRoot.write(tmp_path, serving_files)
+    server, loader = Server(live, device), loader_of(live, device)
+    before, on_device = (alive(ServingPair), alive(Snapshot)), []
+    for turn in range(9):
+        server.pair = loaded(loader, Wanted(2 - turn % 2), server.pair)
+        server.serve()
+        server.forget()
+        wait_until(lambda: (alive(ServingPair), alive(Snapshot)) == before)
+        on_device.append(device_bytes(device))
+    assert on_device[-1] == on_device[2]  # with the same version
+    server.stop()
+
+
+@pytest.mark.usefixtures("no_collections")
+def test_a_retired_pair_is_freed_on_another_thread(
+    serving_files: ServingFiles, tmp_path: Path
+) -> None:
+    """The thread that ends its last batch must not wait for gigabytes to be given back."""
+    pair = first_pair(LiveRoot.write(tmp_path, serving_files), CPU)
+    freed: list[int] = []
+    for part in (pair.snapshot.ads.ad_ids, pair.matcher, pair.users, pair.index.csr_tokens):
+        weakref.finalize(part, lambda: freed.append(threading.get_ident()))
+    Retired().add(pair)
+    batch = [pair]
+    del pair, part
+    assert freed == []
+    batch.clear()
+    wait_until(lambda: len(freed) == 4)
+    assert threading.get_ident() not in freed
+
+
+def alive(kind: type) -> int:
+    return sum(type(each) is kind for each in gc.get_objects())
+
+
+def device_bytes(device: torch.device) -> int:
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+
+
+def break_a_file(live: LiveRoot) -> Wanted:
+    bad = live.add(like=2)
+    (live.folder(bad) / "ad_weight.npy").unlink()
+    return Wanted(bad)
+
+
+def break_the_space(live: LiveRoot) -> Wanted:
+    write_random(replace(model_spec(), sid_space="other-1"), live.root / "other", 1, torch.float32)
+    return Wanted(2, live.root / "other")
+
+
+@pytest.mark.parametrize("fault", [break_a_file, break_the_space])
+@pytest.mark.usefixtures("no_collections")
+def test_a_load_that_fails_leaves_nothing(
+    serving_files: ServingFiles, tmp_path: Path, fault: Callable[[LiveRoot], Wanted]
+) -> None:
+    live = LiveRoot.write(tmp_path, serving_files)
+    served, loader, wanted = first_pair(live, CPU), loader_of(live, CPU), fault(live)
+    before = alive(Snapshot), alive(ServingPair)
+    for _ in range(3):
+        assert isinstance(loader.load(wanted, served), LoadFault)
+    assert (alive(Snapshot), alive(ServingPair)) == before
+
+
+def test_whatever_a_stage_raises_ends_the_load_with_one_line(
+    serving_files: ServingFiles, tmp_path: Path
+) -> None:
+    live = LiveRoot.write(tmp_path, serving_files)
+
+    def fail(_: object) -> object:
+        raise ZeroDivisionError("of a secret")
+
+    stages = replace(STAGES, features=fail)  # type: ignore[arg-type]
+    found = loader_of(live, CPU, stages).load(Wanted(2), first_pair(live, CPU))
+    assert isinstance(found, LoadFault)
+    assert found.text == "internal error (ZeroDivisionError); the server's log has its place"
+    assert not found.device_is_broken
+
+
+def test_a_checkpoint_alone_keeps_the_snapshot_and_a_pair_that_is_served_is_kept(
+    serving_files: ServingFiles, tmp_path: Path
+) -> None:
+    live = LiveRoot.write(tmp_path, serving_files)
+    served, loader = first_pair(live, CPU), loader_of(live, CPU)
+    assert loader.load(Wanted(1, live.files.checkpoint), served) is served
+    write_random(model_spec(), tmp_path / "second", seed=7, dtype=torch.float32)
+    pair = loaded(loader, Wanted(None, tmp_path / "second"), served)
+    assert pair.snapshot is served.snapshot
+    assert pair.checkpoint != served.checkpoint
+
+
+def test_before_a_swap_the_pair_is_shown_and_may_be_refused(
+    serving_files: ServingFiles, tmp_path: Path
+) -> None:
+    live = LiveRoot.write(tmp_path, serving_files)
+    shown: list[ServingPair] = []
+    served = first_pair(live, CPU)
+    loader = replace(loader_of(live, CPU), before_swap=shown.append)
+    assert loader.load(Wanted(2), served) is shown[0]
+
+    def refuse(_: ServingPair) -> None:
+        raise MemoryError("no room for stops")
+
+    found = replace(loader, before_swap=refuse).load(Wanted(2), served)
+    assert isinstance(found, LoadFault)
+    assert "too little memory: no room for stops" in found.text

@@ -1,0 +1,116 @@
+"""A load compares what it needs with what there is, before it allocates anything."""
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from grace.index.matchers.modes import MatcherMode
+from grace.index.storage import load_snapshot
+from grace.index.storage.reader import open_snapshot
+from grace.kernels import DecodeIndex
+from grace.server.engine.memory import MARGIN_BYTES, host_rooms, memory_needed
+from support.command import plain_environment
+from support.forgery import make_version
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
+GIB = 1 << 30
+
+
+def test_the_needed_memory_is_what_a_load_takes(tmp_path: Path) -> None:
+    for version, mode in enumerate(MatcherMode, start=1):
+        make_version(tmp_path, version, mode)
+        snapshot = load_snapshot(tmp_path, version, threads=1)
+        with open_snapshot(tmp_path, version) as opened:
+            manifest = opened.manifest
+        index = DecodeIndex.of(snapshot, CPU)
+        tensors = [
+            *(index.node_offsets, index.csr_tokens, index.bitmask_index, index.bitmask_table),
+            index.bitmask_offsets,
+            *(x for b in index.blooms for x in (b.index, b.table, b.star, b.offsets)),
+        ]
+        on_device = sum(each.nbytes for each in tensors if each is not None)
+        needed = memory_needed(manifest, GPU)
+        exact = mode in (MatcherMode.CD, MatcherMode.UNION)
+        assert needed.device == on_device if exact else needed.device >= on_device
+        assert memory_needed(manifest, CPU).device == 0
+        arrays = sum(entry.data_bytes for entry in manifest.files)
+        assert needed.host >= arrays + index.csr_tokens.nbytes + MARGIN_BYTES
+
+
+def write(folder: Path, **files: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text)
+
+
+def rooms(proc: Path, cgroups: Path) -> dict[str, float]:
+    """GiB by limit, of the machine and its control groups."""
+    found = host_rooms(proc, cgroups)
+    return {room.limit: room.bytes / GIB for room in found if "RLIMIT" not in room.limit}
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    folder = tmp_path / "proc"
+    write(folder, meminfo=f"MemTotal: 99 kB\nMemAvailable:  {7 << 20} kB\nSwapFree: 1 kB\n")
+    write(folder / "self", statm="100 10 1 1 0 1 0\n")
+    return folder
+
+
+def test_without_control_groups_the_machine_is_the_limit(proc: Path, tmp_path: Path) -> None:
+    assert rooms(proc, tmp_path / "none") == {"the machine's MemAvailable": 7}
+
+
+def test_the_tightest_control_group_counts_and_its_page_cache_does_not(
+    proc: Path, tmp_path: Path
+) -> None:
+    write(proc / "self", cgroup="0::/outer/inner\n")
+    groups = tmp_path / "groups"
+    stat = f"anon {GIB}\nactive_file {GIB}\ninactive_file {GIB // 2}\n"
+    write(groups / "outer", memory__max=f"{4 * GIB}\n", memory__current=f"{3 * GIB}\n")
+    write(groups / "outer", memory__stat=stat)
+    write(groups / "outer" / "inner", memory__max="max\n", memory__current=f"{2 * GIB}\n")
+    assert rooms(proc, groups) == {
+        "the machine's MemAvailable": 7,
+        "the control group's memory.max": 2.5,
+    }
+
+
+def test_the_first_version_of_control_groups_counts_as_well(proc: Path, tmp_path: Path) -> None:
+    write(proc / "self", cgroup="4:memory:/mine\n2:cpu,cpuacct:/mine\n1:name=systemd:/\n")
+    mine = tmp_path / "groups" / "memory" / "mine"
+    limit, used = {"memory.limit_in_bytes": 3 * GIB}, {"memory.usage_in_bytes": 2 * GIB}
+    mine.mkdir(parents=True)
+    for name, value in {**limit, **used}.items():
+        (mine / name).write_text(f"{value}\n")
+    (mine / "memory.stat").write_text(f"active_file 1\ntotal_active_file {GIB // 2}\n")
+    unlimited = tmp_path / "groups" / "memory"
+    (unlimited / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    (unlimited / "memory.usage_in_bytes").write_text(f"{9 * GIB}\n")
+    assert rooms(proc, tmp_path / "groups")["the control group's memory.limit_in_bytes"] == 1.5
+
+
+@pytest.mark.subprocess
+def test_the_address_space_is_a_limit(tmp_path: Path) -> None:
+    code = (
+        "import resource\n"
+        "from grace.server.engine.memory import host_rooms\n"
+        f"resource.setrlimit(resource.RLIMIT_AS, ({64 * GIB}, {64 * GIB}))\n"
+        "print([r.bytes for r in host_rooms() if 'RLIMIT_AS' in r.limit])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=plain_environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
+        cwd=tmp_path,
+    )
+    (room,) = eval(done.stdout)
+    assert 0 < room < 64 * GIB
+    assert resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY

@@ -1,0 +1,96 @@
+"""The pin outlasts restarts and kills, and a damaged file is never taken for a pin."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from grace.configs.errors import ConfigError
+from grace.server.reload.decision import Pin
+from grace.server.reload.pin_file import NEW, PinFile
+from support.killed_writer import die_in_call
+
+PIN, OTHER = Pin(7, 12), Pin(18_446_744_073_709_551_614, 18_446_744_073_709_551_615)
+
+
+def test_a_pin_is_read_as_it_was_written(tmp_path: Path) -> None:
+    file = PinFile(tmp_path / "made" / "by the first pin")
+    assert file.read() is None
+    for pin in (PIN, OTHER, None, None, PIN):
+        file.write(pin)
+        assert PinFile(file.path.parent).read() == pin
+
+
+def test_any_damage_is_refused_with_file_and_remedy(tmp_path: Path) -> None:
+    file = PinFile(tmp_path)
+    file.write(PIN)
+    whole = file.path.read_bytes()
+    flipped = (
+        whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
+        for place in range(len(whole))
+    )
+    cut = (whole[:size] for size in range(len(whole)))
+    others = (b"[]", b"7", b"\xff", b'{"version": 7}', b"[" * 5000, whole * 2, whole + b" ")
+    for content in (*flipped, *cut, *others):
+        file.path.write_bytes(content)
+        with pytest.raises(ConfigError) as caught:
+            file.read()
+        assert str(caught.value).startswith(f"state_dir: {file.path}: is damaged, ")
+        assert "; remove the file to follow CURRENT" in str(caught.value)
+
+
+@pytest.mark.parametrize(("version", "until_above"), [(0, 3), (-1, 3), (7, 6), (1, 2**64)])
+def test_versions_that_cannot_be_are_damage(tmp_path: Path, version: int, until_above: int) -> None:
+    file = PinFile(tmp_path)
+    file.write(Pin(version, until_above))
+    with pytest.raises(ConfigError, match="is damaged"):
+        file.read()
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    file = PinFile(tmp_path)
+    file.path.mkdir()
+    with pytest.raises(ConfigError, match=r"pin\.json: cannot be read: Is a directory"):
+        file.read()
+
+
+@pytest.mark.subprocess
+@pytest.mark.parametrize(("before", "after"), [(None, PIN), (PIN, OTHER), (OTHER, None)])
+def test_a_server_killed_at_any_step_leaves_the_old_pin_or_the_new(
+    tmp_path: Path, before: Pin | None, after: Pin | None
+) -> None:
+    """Its first step is the same whether an earlier server left a half-written file or not."""
+    seen, number = [], 0
+    while True:
+        number += 1
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        file = PinFile(folder)
+        file.write(before)
+        (folder / NEW).write_bytes(b"half")
+        child = os.fork()
+        if child == 0:
+            die_in_call(number)
+            file.write(after)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if os.WIFEXITED(status):
+            assert os.WEXITSTATUS(status) == 0
+            break
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        seen.append(file.read())
+        file.write(PIN)
+        assert file.read() == PIN
+    assert file.read() == after
+    assert set(map(str, seen)) <= {str(before), str(after)}
+    assert seen[0] == before
+    assert len(seen) >= 2
+
+
+def test_the_file_is_readable_by_people(tmp_path: Path) -> None:
+    file = PinFile(tmp_path)
+    file.write(PIN)
+    fields = json.loads(file.path.read_text())
+    assert (fields["version"], fields["until_above"]) == (7, 12)
