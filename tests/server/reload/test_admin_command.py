@@ -2,27 +2,24 @@
 
 import json
 import re
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
 
-import grpc
 import pytest
 
-from grace.proto.retrieval_pb2 import (
-    GetStatusRequest,
-    GetStatusResponse,
-    UpdateAdsRequest,
-    UpdateAdsResponse,
-    UpdatesStatus,
-)
+from grace.client import AdminClient
+from grace.proto.retrieval_pb2 import UpdateAdsRequest
 from support.in_process import invoke_grace
 from support.live_snapshots import LiveRoot
+from support.retrieve_calls import Caller, answer_of, message
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
 
 pytestmark = pytest.mark.subprocess
+
+TIMEOUT = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -106,73 +103,50 @@ def test_the_address_of_clients_is_no_address_of_admin(server: ServerProcess) ->
     assert "does not serve Admin; it may be a server's address for clients" in done.stderr
 
 
-class Updates:
-    """Takes updates as the API says; `others` of them come right after a look at the status."""
-
-    def __init__(self, others: int) -> None:
-        self.sequence, self.others = 41, others
-        self.applied: list[UpdateAdsRequest] = []
-
-    def status(self, request: GetStatusRequest, context: Any) -> GetStatusResponse:  # noqa: ARG002
-        updates = UpdatesStatus(sequence=self.sequence)
-        if self.others:
-            self.others -= 1
-            self.sequence += 1
-        return GetStatusResponse(updates=updates)
-
-    def update(self, request: UpdateAdsRequest, context: Any) -> UpdateAdsResponse:
-        if request.sequence > self.sequence + 1:
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "a gap")
-        applied = request.sequence == self.sequence + 1
-        if applied:
-            self.sequence += 1
-            self.applied.append(request)
-        return UpdateAdsResponse(sequence=self.sequence, applied=applied, ads_stopped=1234)
-
-
 @contextmanager
-def served(updates: Updates) -> Iterator[str]:
-    pool = ThreadPoolExecutor(2)
-    server = grpc.server(pool)
-    methods: dict[str, Any] = {
-        "GetStatus": grpc.unary_unary_rpc_method_handler(
-            updates.status, GetStatusRequest.FromString, GetStatusResponse.SerializeToString
-        ),
-        "UpdateAds": grpc.unary_unary_rpc_method_handler(
-            updates.update, UpdateAdsRequest.FromString, UpdateAdsResponse.SerializeToString
-        ),
-    }
-    handler: Any = grpc.method_handlers_generic_handler("grace.v1.Admin", methods)
-    server.add_generic_rpc_handlers((handler,))
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield f"127.0.0.1:{port}"
-    server.stop(None).wait()
-    pool.shutdown()
+def others_update(server: ServerProcess) -> Iterator[None]:
+    """Send updates of another ad all the time, as a second sender does."""
+    ended = threading.Event()
+
+    def send() -> None:
+        with AdminClient(server.admin) as client:
+            while not ended.is_set():
+                update = UpdateAdsRequest(kind=UpdateAdsRequest.KIND_DELTA)
+                update.sequence = client.status(TIMEOUT).updates.sequence + 1
+                update.weights.add(ad_id=10**15, weight=1.0)
+                client.update_ads(update, TIMEOUT)
+                ended.wait(0.05)
+
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(send)
+        try:
+            yield
+        finally:
+            ended.set()
+            sending.result()
 
 
-def test_a_stop_and_a_resume_are_the_next_update_whoever_else_sends_some() -> None:
-    for others in (0, 3):
-        updates = Updates(others)
-        with served(updates) as address:
-            assert admin(address, "stop", "advertiser", 7, 9) == (
-                f"stopped; 1,234 ads are stopped in all (update {42 + others})\n"
-            )
-            reply = json.loads(admin(address, "resume", "ad", 5, "--json"))
-        assert reply["sequence"] == str(43 + others)
-        stop, resume = updates.applied
-        assert (stop.kind, resume.kind) == (UpdateAdsRequest.KIND_DELTA,) * 2
-        assert {level: list(ids.ids) for level, ids in stop.stop.items()} == {"advertiser": [7, 9]}
-        assert {level: list(ids.ids) for level, ids in resume.resume.items()} == {"ad": [5]}
-        assert not stop.resume
-        assert not resume.stop
-
-
-def test_a_stop_that_never_gets_its_turn_fails_in_one_line() -> None:
-    with served(Updates(others=1000)) as address:
-        done = invoke_grace("admin", "stop", "ad", "7", "--address", address)
-    assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr.startswith("error: ABORTED: other updates took the sequence number 10 times")
+def test_what_is_stopped_stays_stopped_across_loads_whoever_else_sends_updates(
+    server: ServerProcess, live: LiveRoot
+) -> None:
+    caller = Caller(server.address)
+    request = message(live.files.requests[0], max_ads=10_000)
+    live.publish(2)
+    admin(server, "load", 2)
+    chosen, *_ = answer_of(caller, request).ad_ids
+    with others_update(server):
+        text = admin(server, "stop", "ad", chosen, 10**14)
+        assert re.match(r"stopped; 1 ads are stopped in all \(update \d+\)$", text.strip())
+        assert chosen not in answer_of(caller, request).ad_ids
+        admin(server, "load", 1)
+        assert chosen not in answer_of(caller, request).ad_ids
+        assert "1 ads of this snapshot (ids: 2 ad" in shown(server)["stopped"]
+        reply = json.loads(admin(server, "resume", "ad", chosen, "--json"))
+        assert (reply["applied"], reply["ads_stopped"]) == (True, "0")
+        assert chosen in answer_of(caller, request).ad_ids
+    admin(server, "load", 2)
+    assert chosen in answer_of(caller, request).ad_ids
+    caller.close()
 
 
 def test_an_id_that_cannot_be_is_refused_before_any_call() -> None:
