@@ -17,6 +17,7 @@ from grace.cli.demo import BY_HAND
 from support.ghz_stand_in import installed_ghz
 from support.retrieve_calls import Counters
 from support.server_process import ServerProcess
+from support.serving_files import ServingFiles
 
 pytestmark = pytest.mark.subprocess
 
@@ -73,8 +74,11 @@ def run(line: str, server: ServerProcess, folder: Path) -> subprocess.CompletedP
     )
 
 
+UPDATES = [line for line in documented("grpcurl") if "UpdateAds" in line]
+
+
 @needs_grpcurl
-@pytest.mark.parametrize("line", documented("grpcurl"))
+@pytest.mark.parametrize("line", [x for x in documented("grpcurl") if x not in UPDATES])
 def test_every_documented_grpcurl_line_works(
     line: str, healthy_server: ServerProcess, folder: Path
 ) -> None:
@@ -85,12 +89,27 @@ def test_every_documented_grpcurl_line_works(
         assert (reply["request_id"], len(reply["ad_ids"])) == ("r1", 3)
     elif "GetStatus" in line:
         assert json.loads(done.stdout)["state"] == "STATE_SERVING"
+    elif "Load" in line:
+        assert json.loads(done.stdout)["snapshot_version"] == "1"
     elif "SetLogLevel" in line:  # other tests share the server
         before = json.loads(done.stdout)["previous"]
         done = run(line.replace('"warning"', f'"{before}"'), healthy_server, folder)
         assert json.loads(done.stdout)["previous"] == "warning"
     else:
         assert re.search("AdsRetrieval|SERVING", done.stdout)
+
+
+@needs_grpcurl
+def test_every_documented_update_of_ads_is_taken_as_the_next_one(
+    serving_files: ServingFiles, folder: Path
+) -> None:
+    config = serving_files.write_config("documented.yaml", state_dir=str(folder / "state"))
+    with ServerProcess(config) as server:
+        for number, line in enumerate(UPDATES, start=1):
+            next_one = re.sub(r'"sequence": "\d+"', f'"sequence": "{number}"', line)
+            done = run(next_one, server, folder)
+            assert (done.returncode, done.stderr) == (0, "")
+            assert json.loads(done.stdout)["applied"] is True
 
 
 @needs_grpcurl
