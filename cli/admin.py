@@ -1,4 +1,4 @@
-"""`grace admin`: what operators ask a running server, and tell it to do."""
+"""`grace admin`: status, loads, rollbacks and stops of a running server."""
 
 import json
 import math

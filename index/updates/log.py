@@ -232,6 +232,6 @@ def _locked(folder: Path) -> int:
     except BlockingIOError:
         os.close(lock)
         raise InputError(
-            f"{folder}: another server uses it; give each server a state_dir of its own"
+            f"{folder}: another server uses it; give each server a separate state_dir"
         ) from None
     return lock

@@ -94,7 +94,7 @@ template <typename Drop>
 int64_t drop_matches(std::vector<Match>& matches, Drop&& drop) {
   size_t kept = 0;
   for (size_t i = 0; i < matches.size(); ++i) {
-    matches[kept] = matches[i];  // without a branch: which are dropped is hard to foretell
+    matches[kept] = matches[i];  // no branch: a processor cannot predict which are dropped
     kept += drop(i) ? 0 : 1;
   }
   const size_t dropped = matches.size() - kept;

@@ -1,4 +1,4 @@
-"""What CURRENT says, read on a thread of its own: its folder may be on a network, and hang."""
+"""Read CURRENT on a separate thread: its folder may be on a network, and a read may hang."""
 
 import asyncio
 from collections.abc import Callable

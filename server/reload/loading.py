@@ -36,7 +36,7 @@ from grace.server.stages.stages import Stages
 from grace.server.start_up import start_fault, too_little_memory
 
 CORES_PER_READER = 4
-"""A load next to live requests reads and checks with one thread for so many cores."""
+"""The number of cores for each thread with which a load reads and checks next to live requests."""
 
 _LOG = logging.getLogger(LOGGER)
 

@@ -47,7 +47,7 @@ def submitted(updates: AdUpdates, sequence: int, **what: Any) -> "Future[Updated
 
 @pytest.fixture(scope="module")
 def pair(serving_files: ServingFiles) -> ServingPair:
-    """Ad n in (SID, ad id) order is of campaign n % 63; odd campaigns are of advertiser 5."""
+    """Ad n, in (SID, ad id) order, is in campaign n % 63; odd campaigns are advertiser 5's."""
     loaded = load_cpu_pair(serving_files.snapshots, serving_files.checkpoint)
     ordinals = np.arange(loaded.snapshot.ads.num_ads)
     campaigns = ordinals % 63
