@@ -248,7 +248,9 @@ def test_a_million_stopped_ads_are_shown_on_a_new_snapshot() -> None:
 
 def test_a_folder_belongs_to_one_log(tmp_path: Path) -> None:
     log = UpdateLog(tmp_path, lambda message: None)
-    with pytest.raises(Exception, match="another server uses it; give each server a separate state_dir"):
+    with pytest.raises(
+        Exception, match="another server uses it; give each server a separate state_dir"
+    ):
         UpdateLog(tmp_path, lambda message: None)
     log.close()
     UpdateLog(tmp_path, lambda message: None).close()

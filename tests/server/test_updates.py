@@ -326,7 +326,9 @@ def test_a_second_server_on_the_folder_and_a_damaged_log_are_refused_at_the_star
         updater.apply(1, stop={"ad": [7]})
         with ServerProcess(config, ready=False) as second:
             assert second.wait() == 2
-            assert "another server uses it; give each server a separate state_dir" in second.lines[-1]
+            assert (
+                "another server uses it; give each server a separate state_dir" in second.lines[-1]
+            )
     log = tmp_path / "state" / "ad_updates" / "log"
     content = bytearray(log.read_bytes())
     content[-5] ^= 1
