@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ _MAX_HEADER = 4096
 _READ_CHUNK = 1 << 20  # digested while it is still in the core's cache
 _WRITE_CHUNK = 16 << 20
 _LEAST_MAPPED = 1 << 20
+_FREED_AT_ONCE = 4 << 20
+_FREE_PAUSE_SECONDS = 0.0005
 BLOCK_BYTES = 1 << 24  # of a mapped array in memory
 
 
@@ -83,11 +86,24 @@ def plain_memory(size: int) -> npt.NDArray[np.uint8]:
 
 
 def mapped_memory(size: int) -> npt.NDArray[np.uint8]:
-    """Unlike plain memory, it is given back without the interpreter lock. That takes a while."""
+    """Allocate memory that the process gives back gently, next to work that must not wait."""
     if size < _LEAST_MAPPED:
         return plain_memory(size)
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory = _GentlyFreed(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return np.frombuffer(memory, np.uint8)
+
+
+class _GentlyFreed(mmap.mmap):
+    """Returns its pages in pieces, with pauses.
+
+    To unmap gigabytes at once takes a tenth of a second, during which the system lets no other
+    thread of the process fault a page in, or map one.
+    """
+
+    def __del__(self) -> None:
+        for begin in range(0, len(self), _FREED_AT_ONCE):
+            self.madvise(mmap.MADV_DONTNEED, begin, min(_FREED_AT_ONCE, len(self) - begin))
+            sleep(_FREE_PAUSE_SECONDS)
 
 
 def write_array(

@@ -64,16 +64,18 @@ def warm_up(
     requests: Sequence[Retrieval],
     observe: Observe | None,
     after_batch: Callable[[float], None] = lambda _: None,
+    buckets: Sequence[int] | None = None,
 ) -> None:
     """Raise ConfigError if a request fails: the server would not be ready for it.
 
     observe      gets the times of each profile and bucket once they are warm; None: the pair warms
                  up next to live batches, whose times say more
     after_batch  gets the seconds of each batch
+    buckets      the batch sizes to run; None: all of them
     """
     rounds = 1 if observe is None else 2  # the first one pays for what is slow once
     for name, profile in generation.profiles.items():
-        for bucket in generation.batch_buckets:
+        for bucket in buckets or generation.batch_buckets:
             for turn in range(rounds):
                 first = turn * bucket % len(requests)
                 now = perf_counter()

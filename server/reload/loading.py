@@ -111,7 +111,9 @@ class Loader:
         else:
             pair = replace(served, model=model)
         generation = self.config.generation
-        warm_up(self.stages, pair, generation, self.requests, None, self._pause)
+        # What is slow once belongs to the model. A snapshot alone needs to show that it works.
+        buckets = generation.batch_buckets[:1] if model is served.model else None
+        warm_up(self.stages, pair, generation, self.requests, None, self._pause, buckets)
         self.before_swap(pair)
         return pair
 

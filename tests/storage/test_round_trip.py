@@ -244,6 +244,20 @@ def test_an_array_that_does_not_fit_the_rest_is_not_written(tmp_path: Path) -> N
         write_snapshot(replace(snapshot, ads=ads), tmp_path)
 
 
+def test_mapped_memory_is_given_back() -> None:
+    size = 64 << 20
+    before = resident_bytes()
+    memory = mapped_memory(size)
+    memory[:] = 7
+    assert resident_bytes() - before > size // 2
+    del memory
+    assert resident_bytes() - before < size // 2
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def test_mapped_memory_holds_what_plain_memory_does(version: Path) -> None:
     for size in (0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 7):
         memory = mapped_memory(size)

@@ -5,6 +5,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from grace.configs.serving import ServingConfig, load_serving_config
 from grace.index.snapshot import Snapshot
 from grace.model.checkpoints.init import write_random
 from grace.server.engine.serving_pair import ServingPair
-from grace.server.messages import PendingRequest
+from grace.server.messages import InputBatch, PendingRequest, RequestBatch
 from grace.server.reload.loading import Loader, LoadFault, Wanted
 from grace.server.reload.retired import Retired
 from grace.server.scheduling.pipeline import Pipeline
@@ -195,6 +196,26 @@ def test_a_load_that_fails_leaves_nothing(
     for _ in range(3):
         assert isinstance(loader.load(wanted, served), LoadFault)
     assert (alive(Snapshot), alive(ServingPair)) == before
+
+
+def test_a_snapshot_warms_up_with_small_batches_and_a_checkpoint_with_all(
+    serving_files: ServingFiles, tmp_path: Path
+) -> None:
+    live, ran = LiveRoot.write(tmp_path, serving_files), []
+    other = tmp_path / "other"
+    write_random(model_spec(), other, seed=2, dtype=torch.float32)
+
+    def note(batch: RequestBatch) -> InputBatch:
+        ran.append((batch.profile_name, batch.bucket))
+        return STAGES.input(batch)
+
+    loader, served = loader_of(live, CPU, replace(STAGES, input=note)), first_pair(live, CPU)
+    generation = config_of(live).generation
+    served = loaded(loader, Wanted(2), served)
+    assert ran == [(name, 1) for name in generation.profiles]
+    ran.clear()
+    loaded(loader, Wanted(2, other), served)
+    assert ran == list(product(generation.profiles, generation.batch_buckets))
 
 
 def test_whatever_a_stage_raises_ends_the_load_with_one_line(
