@@ -159,9 +159,10 @@ def _reaches(capability: str, least: tuple[int, int]) -> bool:
 
 
 def _print(findings: list[Finding]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from grace.cli.tables import table_console
 
     table = Table("check", "", "found", box=None, pad_edge=False)
     styles = {"ok": "green", "note": "yellow", "fault": "bold red"}
@@ -169,4 +170,4 @@ def _print(findings: list[Finding]) -> None:
         remedy = f"\n{finding.remedy}" if finding.remedy else ""
         status = Text(finding.status, style=styles[finding.status])
         table.add_row(finding.name, status, Text(finding.found + remedy, overflow="fold"))
-    Console().print(table)
+    table_console().print(table)

@@ -35,9 +35,9 @@ def inspect(
 
 
 def print_summary(summary: "IndexSummary") -> None:
-    from rich.console import Console
+    from grace.cli.tables import table_console
 
-    console = Console()
+    console = table_console()
     for line in _lines(summary):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(_levels(summary))

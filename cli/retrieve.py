@@ -126,9 +126,9 @@ def stage_times(reply: "RetrieveResponse") -> str:
 
 
 def _print(reply: "RetrieveResponse", total_ms: float) -> None:
-    from rich.console import Console
+    from grace.cli.tables import table_console
 
-    console = Console()
+    console = table_console()
     if reply.ad_ids:
         console.print(_table(reply))
     counts = reply.counts

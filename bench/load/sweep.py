@@ -39,6 +39,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=positive_integer, default=10, help="of each rate")
     parser.add_argument("--connections", type=positive_integer, default=4)
     parser.add_argument(
+        "--processes", type=positive_integer, default=1, help="of our own client; default: 1"
+    )
+    parser.add_argument(
         "--timeout-ms", type=positive_integer, default=1000, help="deadline of every call"
     )
     options = parser.parse_args(arguments)
@@ -89,7 +92,15 @@ def _load(address: str, data: Path, rate: int, options: argparse.Namespace) -> P
             )
     else:
         load = OpenLoop(rate, options.seconds)
-        run_in_a_process(address, data, load, result, options.connections, options.timeout_ms)
+        run_in_a_process(
+            address,
+            data,
+            load,
+            result,
+            options.connections,
+            options.timeout_ms,
+            options.processes,
+        )
     return result
 
 
