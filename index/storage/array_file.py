@@ -83,7 +83,7 @@ def plain_memory(size: int) -> npt.NDArray[np.uint8]:
 
 
 def mapped_memory(size: int) -> npt.NDArray[np.uint8]:
-    """Unlike plain memory, it is given back without the interpreter lock. That takes a while."""
+    """Return memory that is freed without the interpreter lock: freeing gigabytes takes a while."""
     if size < _LEAST_MAPPED:
         return plain_memory(size)
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

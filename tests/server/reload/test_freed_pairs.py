@@ -208,7 +208,7 @@ def test_whatever_a_stage_raises_ends_the_load_with_one_line(
     stages = replace(STAGES, features=fail)  # type: ignore[arg-type]
     found = loader_of(live, CPU, stages).load(Wanted(2), first_pair(live, CPU))
     assert isinstance(found, LoadFault)
-    assert found.text == "internal error (ZeroDivisionError); the server's log has its place"
+    assert found.text == "internal error (ZeroDivisionError); see load_broke in the server's log"
     assert not found.device_is_broken
 
 

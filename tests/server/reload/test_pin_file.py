@@ -37,8 +37,8 @@ def test_any_damage_is_refused_with_file_and_remedy(tmp_path: Path) -> None:
         file.path.write_bytes(content)
         with pytest.raises(ConfigError) as caught:
             file.read()
-        assert str(caught.value).startswith(f"state_dir: {file.path}: is damaged, ")
-        assert "; remove the file to follow CURRENT" in str(caught.value)
+        assert str(caught.value).startswith(f"state_dir: {file.path}: is damaged; ")
+        assert "remove it to follow CURRENT" in str(caught.value)
 
 
 @pytest.mark.parametrize(("version", "until_above"), [(0, 3), (-1, 3), (7, 6), (1, 2**64)])
