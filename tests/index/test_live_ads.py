@@ -60,7 +60,7 @@ def assert_shows(live: LiveAds, catalogue: EntityCatalogue, plain: PlainState) -
 @settings(max_examples=40)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_what_a_snapshot_shows_equals_plain_sets_after_any_updates(seed: int) -> None:
-    """Updates come in groups; a later snapshot shows the whole state at once."""
+    """One snapshot shows groups of updates as they come, a later one the whole state at once."""
     rng = np.random.default_rng(seed)
     catalogues = [entity_catalogue(rng, 63, version=each) for each in (1, 2)]
     untouched = catalogues[0].snapshot.ads.ad_weight.copy()
@@ -215,7 +215,7 @@ def test_two_weights_of_one_ad_unknown_fields_and_other_bytes_are_refused() -> N
 
 
 def test_a_million_stopped_ads_are_shown_on_a_new_snapshot() -> None:
-    """Prints how long it takes; the state of a million ids takes single updates as well."""
+    """The state of a million ids also takes single updates. The test prints the times."""
     ads, stops = 3_000_017, 1_000_003
     rng = np.random.default_rng(7)
     ad_ids = rng.permutation(ads).astype(np.int64) * 3

@@ -1,4 +1,4 @@
-"""Updates of ads on a real server: what is stopped is not returned, whatever happens to it."""
+"""Updates of ads on a real server: no stopped ad is returned, whatever happens to the server."""
 
 import os
 import random
@@ -27,7 +27,7 @@ from support.update_calls import Load, Updater, update
 pytestmark = pytest.mark.subprocess
 
 MANY = 1_000_003
-A_MOMENT = 0.3  # in which something would happen that must not
+A_MOMENT = 0.3  # long enough for what must not happen
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def serving(config: Path, **settings: Any) -> Iterator[tuple[ServerProcess, Upda
 
 @dataclass
 class Shared:
-    """A server that several tests use, without stops at the begin of each."""
+    """A server that several tests share. Each test first resets its stops."""
 
     server: ServerProcess
     updater: Updater
@@ -343,7 +343,7 @@ def test_a_second_server_on_the_folder_and_a_damaged_log_are_refused_at_the_star
 
 
 def test_updates_that_cannot_be_written_are_not_in_force(config: Path, request_: bytes) -> None:
-    """A limit of the size of files makes the log's write fail."""
+    """A limit on the size of files makes the write of the log fail."""
     limited = ["bash", "-c", 'ulimit -f 1; exec "$@"', "bash"]
     command = [*limited, str(GRACE), "serve"]
     with serving(config, command=command) as (server, updater, caller):

@@ -79,7 +79,7 @@ def serves(server: ServerProcess, version: int) -> None:
     )
 
 
-def test_a_publish_reaches_a_running_server_forth_and_back(
+def test_a_published_version_reaches_a_running_server_whether_it_is_newer_or_older(
     server: tuple[ServerProcess, Client, Operator], live: LiveRoot
 ) -> None:
     process, client, operator = server
@@ -116,7 +116,7 @@ def test_load_serves_when_it_returns_and_says_what_it_changed(
     serves(server[0], 2)
 
 
-def test_a_rollback_pins_until_current_exceeds_what_it_left(
+def test_a_rollback_pins_until_current_exceeds_the_version_that_it_left(
     server: tuple[ServerProcess, Client, Operator], live: LiveRoot
 ) -> None:
     process, client, operator = server
@@ -128,7 +128,7 @@ def test_a_rollback_pins_until_current_exceeds_what_it_left(
     load = operator.status().load
     assert (load.pinned_version, load.pinned_until_above) == (1, 2)
     assert process.metric("grace_pinned") == 1
-    assert operator.roll_back(1).previous_version == 1  # once more, as a retry would
+    assert operator.roll_back(1).previous_version == 1  # once more, as a retry does
     live.publish(2)
     assert not operator.load().changed
     assert client.version() == 1
@@ -169,7 +169,7 @@ def test_a_rollback_to_a_version_that_is_not_older_is_refused(
     assert server[2].status().load.pinned_version == 0
 
 
-def test_a_version_that_is_not_there_fails_and_the_old_one_serves_on(
+def test_a_missing_version_fails_to_load_and_the_old_one_keeps_serving(
     server: tuple[ServerProcess, Client, Operator], live: LiveRoot
 ) -> None:
     _, client, operator = server
@@ -223,7 +223,7 @@ def test_a_checkpoint_of_another_sid_space_or_of_nothing_is_refused(
     assert client.version() == 1
 
 
-def test_hangup_looks_at_once_and_never_ends_the_process(
+def test_sighup_looks_at_once_and_never_ends_the_process(
     live: LiveRoot,
 ) -> None:
     config = live.write_config("hup.yaml", watch_seconds=0)
@@ -267,7 +267,7 @@ def test_a_pin_outlasts_a_restart_and_a_kill(live: LiveRoot, tmp_path: Path) -> 
     live.publish(1)
 
 
-def test_a_pinned_version_that_has_gone_and_a_damaged_pin_end_the_start(
+def test_a_pinned_version_that_was_deleted_and_a_damaged_pin_end_the_start(
     live: LiveRoot, tmp_path: Path
 ) -> None:
     file = PinFile(tmp_path)
