@@ -240,4 +240,6 @@ def _status_rows(found: "GetStatusResponse") -> Iterator[tuple[str, str]]:
         levels = ", ".join(f"{count:,} {level}" for level, count in updates.stopped.items())
         stopped = f"{updates.ads_stopped:,} ads of this snapshot"
         yield "stopped", f"{stopped} (ids: {levels or 'none'}; update {updates.sequence})"
+    if updates.source_fault:
+        yield "file", f"updates.file is not followed: {updates.source_fault}"
     yield "requests", f"{found.waiting} of {found.max_waiting} wait, {found.in_flight} in flight"

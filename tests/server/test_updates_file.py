@@ -11,6 +11,7 @@ from google.protobuf.json_format import MessageToDict
 
 from grace.proto.retrieval_pb2 import UpdateAdsRequest
 from support.health import status
+from support.in_process import invoke_grace
 from support.retrieve_calls import Caller, message
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
@@ -111,6 +112,8 @@ def stopped_at(server: ServerProcess, count: int, fault: str) -> None:
     assert "append a FULL update, or rename a corrected file over this one" in entry["fault"]
     assert server.metric("grace_updates_file_stopped") == 1
     assert status(server).updates.source_fault == entry["fault"]
+    shown = invoke_grace("admin", "status", "--address", server.admin).stdout
+    assert f"updates.file is not followed: {entry['fault']}" in shown
 
 
 def follows(server: ServerProcess) -> None:
