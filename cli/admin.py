@@ -2,8 +2,11 @@
 
 import json
 import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import wraps
+from inspect import Signature, signature
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -14,56 +17,90 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from grace.client import AdminClient
-    from grace.proto.retrieval_pb2 import GetStatusResponse, UpdateAdsResponse
+    from grace.proto.retrieval_pb2 import GetStatusResponse
 
 ATTEMPTS = 10
-"""Of an update whose number others take meanwhile."""
+"""How often `stop` and `resume` send an update while other senders take its sequence number."""
 
-Address: TypeAlias = Annotated[str, typer.Option(help="HOST:PORT of the server's section admin.")]
-Timeout: TypeAlias = Annotated[float, typer.Option(min=0.001, help="Seconds to wait.")]
 Level: TypeAlias = Annotated[
     str, typer.Argument(help="ad, or an entity of the targeting schema, such as advertiser.")
 ]
-AdIds: TypeAlias = Annotated[
-    list[int], typer.Argument(min=0, max=2**63 - 1, help="Ids of that level.")
+Ids: TypeAlias = Annotated[
+    list[int], typer.Argument(min=0, max=2**63 - 1, help="Ids of ads or of that entity.")
 ]
-LOCAL = "127.0.0.1:50052"
 QUICK, LONG = 10.0, 600.0
 
 app = typer.Typer(no_args_is_help=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call to a server. Its fields are the options that every command here has."""
+
+    address: Annotated[
+        str, typer.Option(help="HOST:PORT that the server's section admin listens on.")
+    ] = "127.0.0.1:50052"
+    tls_ca: TlsCa = None
+    tls_certificate: TlsCertificate = None
+    tls_key: TlsKey = None
+    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds to wait.")] = QUICK
+    as_json: AsJson = False
+
+    def client(self) -> "AdminClient":
+        from grace.client import AdminClient, access_of
+
+        if not math.isfinite(self.timeout):
+            raise InputError(f"--timeout: {self.timeout} is not finite; give a number of seconds")
+        access = access_of(self.tls_ca, self.tls_certificate, self.tls_key, None)
+        return AdminClient(self.address, access.tls)
+
+    def print(self, reply: "Message", text: str) -> None:
+        print(_json(reply) if self.as_json else text)
+
+
+def _command(timeout: float = QUICK) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a command that takes a `Call` first: typer sees the call's options after its own."""
+
+    def register(command: Callable[..., None]) -> Callable[..., None]:
+        shared = dict(signature(Call).parameters)
+        shared["timeout"] = shared["timeout"].replace(default=timeout)
+        _, *own = signature(command).parameters.values()
+        options = [*own, *shared.values()]
+
+        @wraps(command)
+        def run(**given: Any) -> None:
+            call = Call(**{name: given.pop(name) for name in shared})
+            command(call, **given)
+
+        run.__signature__ = Signature(options)  # type: ignore[attr-defined]
+        run.__annotations__ = {option.name: option.annotation for option in options}
+        return app.command()(run)
+
+    return register
+
+
 @app.callback()
 def admin() -> None:
-    """Ask a running server for its status, change what it serves, and stop ads.
+    """Show what a running server does, change what it serves, and stop ads.
 
     Example: `grace admin status`
     """
 
 
-@app.command()
-def status(
-    address: Address = LOCAL,
-    tls_ca: TlsCa = None,
-    tls_certificate: TlsCertificate = None,
-    tls_key: TlsKey = None,
-    timeout: Timeout = QUICK,
-    as_json: AsJson = False,
-) -> None:
-    """Show what the server serves, what is pinned, what fails, and what is stopped.
+@_command()
+def status(call: Call) -> None:
+    """Show what the server serves, what is pinned, what has failed, and what is stopped.
 
     Example: `grace admin status --address 127.0.0.1:50052`
     """
-    with _client(address, tls_ca, tls_certificate, tls_key, timeout) as client:
-        found = client.status(timeout)
-    if as_json:
-        _print_json(found)
-    else:
-        _print_status(found)
+    with call.client() as client:
+        found = client.status(call.timeout)
+    call.print(found, "\n".join(f"{name:<10}  {text}" for name, text in _status_rows(found)))
 
 
-@app.command()
+@_command(LONG)
 def load(
+    call: Call,
     version: Annotated[
         int,
         typer.Argument(
@@ -71,172 +108,106 @@ def load(
         ),
     ] = 0,
     checkpoint: Annotated[
-        str, typer.Option(help="Folder of a checkpoint on the server's machine, absolute.")
+        str,
+        typer.Option(help="Absolute path of a checkpoint's folder on the server's machine."),
     ] = "",
-    address: Address = LOCAL,
-    tls_ca: TlsCa = None,
-    tls_certificate: TlsCertificate = None,
-    tls_key: TlsKey = None,
-    timeout: Timeout = LONG,
-    as_json: AsJson = False,
 ) -> None:
     """Load a snapshot, a checkpoint, or both as one pair; return once the server serves it.
 
-    What is loaded stays until CURRENT changes. A checkpoint stays until the server restarts.
+    The server keeps this snapshot until the next publish, or until it restarts. It keeps this
+    checkpoint until it restarts.
 
     Example: `grace admin load 41 --checkpoint /models/new`
     """
-    with _client(address, tls_ca, tls_certificate, tls_key, timeout) as client:
-        reply = client.load(version, checkpoint, timeout=timeout)
-    if as_json:
-        _print_json(reply)
-    else:
-        change = "now serves" if reply.changed else "already served"
-        what = f"snapshot {reply.snapshot_version}, checkpoint {reply.checkpoint}"
-        print(f"{address} {change} {what}")
+    with call.client() as client:
+        reply = client.load(version, checkpoint, timeout=call.timeout)
+    change = "now serves" if reply.changed else "already served"
+    what = f"snapshot {reply.snapshot_version}, checkpoint {reply.checkpoint}"
+    call.print(reply, f"{call.address} {change} {what}")
 
 
-@app.command()
+@_command(LONG)
 def rollback(
+    call: Call,
     version: Annotated[
         int,
         typer.Argument(
             min=0, max=2**64 - 1, help="Version to serve; 0: the newest below the served one."
         ),
     ] = 0,
-    address: Address = LOCAL,
-    tls_ca: TlsCa = None,
-    tls_certificate: TlsCertificate = None,
-    tls_key: TlsKey = None,
-    timeout: Timeout = LONG,
-    as_json: AsJson = False,
 ) -> None:
-    """Serve an older snapshot, and pin it until CURRENT names a newer one than before.
+    """Serve an older snapshot, and pin it until a newer one is published.
 
-    The pin outlasts restarts; `grace admin unpin` removes it.
+    The pin ends once CURRENT names a version above both the one that was served and the one that
+    CURRENT named. It outlasts restarts. `grace admin unpin` removes it.
 
     Example: `grace admin rollback`
     """
-    with _client(address, tls_ca, tls_certificate, tls_key, timeout) as client:
-        reply = client.roll_back(version, timeout=timeout)
-    if as_json:
-        _print_json(reply)
-    else:
-        print(
-            f"{address} serves {reply.snapshot_version}, pinned; before: {reply.previous_version}"
-        )
+    with call.client() as client:
+        reply = client.roll_back(version, timeout=call.timeout)
+    before = f"before: {reply.previous_version}"
+    call.print(reply, f"{call.address} serves {reply.snapshot_version}, pinned; {before}")
 
 
-@app.command()
-def unpin(
-    address: Address = LOCAL,
-    tls_ca: TlsCa = None,
-    tls_certificate: TlsCertificate = None,
-    tls_key: TlsKey = None,
-    timeout: Timeout = LONG,
-    as_json: AsJson = False,
-) -> None:
+@_command(LONG)
+def unpin(call: Call) -> None:
     """Remove the pin of a rollback, and serve what CURRENT names.
 
     Example: `grace admin unpin`
     """
-    with _client(address, tls_ca, tls_certificate, tls_key, timeout) as client:
-        reply = client.unpin(timeout)
-    if as_json:
-        _print_json(reply)
-    else:
-        pin = f"was pinned to {reply.previous_pin}" if reply.previous_pin else "had no pin"
-        print(f"{address} serves {reply.snapshot_version}; it {pin}")
+    with call.client() as client:
+        reply = client.unpin(call.timeout)
+    pin = f"was pinned to {reply.previous_pin}" if reply.previous_pin else "had no pin"
+    call.print(reply, f"{call.address} serves {reply.snapshot_version}; it {pin}")
 
 
-@app.command()
-def stop(
-    level: Level,
-    ids: AdIds,
-    address: Address = LOCAL,
-    tls_ca: TlsCa = None,
-    tls_certificate: TlsCertificate = None,
-    tls_key: TlsKey = None,
-    timeout: Timeout = QUICK,
-    as_json: AsJson = False,
-) -> None:
-    """Stop ads: once this returns, no reply of the server has them.
+@_command()
+def stop(call: Call, level: Level, ids: Ids) -> None:
+    """Stop ads. Once this returns, the server returns none of them.
 
     Example: `grace admin stop advertiser 7 9`
     """
-    with _client(address, tls_ca, tls_certificate, tls_key, timeout) as client:
-        _print_update(_updated(client, "stop", level, ids, timeout), "stopped", as_json)
+    _update(call, "stop", level, ids, "stopped")
 
 
-@app.command()
-def resume(
-    level: Level,
-    ids: AdIds,
-    address: Address = LOCAL,
-    tls_ca: TlsCa = None,
-    tls_certificate: TlsCertificate = None,
-    tls_key: TlsKey = None,
-    timeout: Timeout = QUICK,
-    as_json: AsJson = False,
-) -> None:
+@_command()
+def resume(call: Call, level: Level, ids: Ids) -> None:
     """Resume ads that were stopped at this level. An ad stays stopped while any level stops it.
 
     Example: `grace admin resume advertiser 7`
     """
-    with _client(address, tls_ca, tls_certificate, tls_key, timeout) as client:
-        _print_update(_updated(client, "resume", level, ids, timeout), "resumed", as_json)
+    _update(call, "resume", level, ids, "resumed")
 
 
-def _client(
-    address: str, ca: TlsCa, certificate: TlsCertificate, key: TlsKey, timeout: float
-) -> "AdminClient":
-    from grace.client import AdminClient, access_of
+def _update(call: Call, change: str, level: str, ids: list[int], done: str) -> None:
+    """Send the next update. If another sender takes its number, send it with the next number."""
+    from grace.proto import retrieval_pb2 as wire
 
-    if not math.isfinite(timeout):
-        raise InputError("--timeout: give a number of seconds")
-    return AdminClient(address, access_of(ca, certificate, key, None).tls)
-
-
-def _updated(
-    client: "AdminClient", change: str, level: str, ids: list[int], timeout: float
-) -> "UpdateAdsResponse":
-    """Send the next update. If another takes its number, try the number after that one."""
-    from grace.proto.retrieval_pb2 import Ids, UpdateAdsRequest
-
-    for _ in range(ATTEMPTS):
-        sequence = client.status(timeout).updates.sequence + 1
-        request = UpdateAdsRequest(sequence=sequence, kind=UpdateAdsRequest.KIND_DELTA)
-        getattr(request, change)[level].CopyFrom(Ids(ids=ids))
-        reply = client.update_ads(request, timeout)
-        if reply.applied:
-            return reply
+    with call.client() as client:
+        for _ in range(ATTEMPTS):
+            sequence = client.status(call.timeout).updates.sequence + 1
+            update = wire.UpdateAdsRequest(sequence=sequence, kind=wire.UpdateAdsRequest.KIND_DELTA)
+            getattr(update, change)[level].ids[:] = ids
+            reply = client.update_ads(update, call.timeout)
+            if reply.applied:
+                now = f"stopped ads of the served snapshot: {reply.ads_stopped:,}"
+                call.print(reply, f"{done}; {now} (update {reply.sequence})")
+                return
     raise CallError(
         "ABORTED",
         "",
-        f"other updates took the sequence number {ATTEMPTS} times; send this one through what "
-        "sends them, or try again",
+        f"sequence: other senders took the number {ATTEMPTS} times; try again, or let one of them "
+        "send this update",
     )
 
 
-def _print_update(reply: "UpdateAdsResponse", done: str, as_json: bool) -> None:
-    if as_json:
-        _print_json(reply)
-    else:
-        print(f"{done}; {reply.ads_stopped:,} ads are stopped in all (update {reply.sequence})")
-
-
-def _print_json(message: "Message") -> None:
+def _json(message: "Message") -> str:
     from google.protobuf.json_format import MessageToDict
 
     fields = MessageToDict(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
-    print(json.dumps(fields, indent=2))
-
-
-def _print_status(found: "GetStatusResponse") -> None:
-    for name, text in _status_rows(found):
-        print(f"{name:<10}  {text}")
+    return json.dumps(fields, indent=2)
 
 
 def _status_rows(found: "GetStatusResponse") -> Iterator[tuple[str, str]]:
@@ -249,7 +220,12 @@ def _status_rows(found: "GetStatusResponse") -> Iterator[tuple[str, str]]:
         facts = f"{snapshot.created_at}, {snapshot.sid_space}, {counts}"
         yield "snapshot", f"{snapshot.version} ({facts})"
         yield "checkpoint", f"{model.checkpoint} ({model.encoder})"
-    yield "CURRENT", str(load.current_version) if load.current_version else "names no version"
+    yield (
+        "CURRENT",
+        str(load.current_version)
+        if load.current_version
+        else "names no version, or cannot be read",
+    )
     if load.pinned_version:
         until = f"until CURRENT exceeds {load.pinned_until_above}"
         yield "pinned", f"{load.pinned_version}, {until} (grace admin unpin)"
@@ -259,9 +235,11 @@ def _status_rows(found: "GetStatusResponse") -> Iterator[tuple[str, str]]:
         failed = f"{load.failed_version}: " if load.failed_version else ""
         yield "failing", f"{failed}{load.fault}"
     if updates.awaits_full:
-        yield "updates", "awaits a FULL update before it serves"
+        yield "updates", "the server waits for a FULL update before it serves"
     elif updates.sequence:
         levels = ", ".join(f"{count:,} {level}" for level, count in updates.stopped.items())
         stopped = f"{updates.ads_stopped:,} ads of this snapshot"
         yield "stopped", f"{stopped} (ids: {levels or 'none'}; update {updates.sequence})"
+    if updates.source_fault:
+        yield "file", f"updates.file is not followed: {updates.source_fault}"
     yield "requests", f"{found.waiting} of {found.max_waiting} wait, {found.in_flight} in flight"

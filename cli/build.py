@@ -48,13 +48,13 @@ def build(
     ] = None,
     updates_watermark: Annotated[
         int,
-        typer.Option(help="Number to store in the manifest for live updates, which are planned."),
+        typer.Option(help="Number of the last update of ads that the table has."),
     ] = 0,
     without: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Build without this entity of the schema: no ad belongs to one; repeatable.",
+            help="Build without the column of this entity: no ad belongs to one; repeatable.",
         ),
     ] = None,
     max_rejects: Annotated[

@@ -69,7 +69,7 @@ def _lines(summary: "IndexSummary") -> Iterator[str]:
     yield f"64-bit words of a matcher row: {words}"
     parts = ", ".join(f"{name.replace('_', ' ')} {_size(n)}" for name, n in summary.bytes.items())
     yield f"{_size(sum(summary.bytes.values()))} in memory: {parts}"
-    yield f"updates_watermark {summary.updates_watermark} (updates of ads that are in the table)"
+    yield f"updates_watermark {summary.updates_watermark} (the last update of ads in the table)"
 
 
 def _mode(summary: "IndexSummary") -> str:

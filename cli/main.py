@@ -2,7 +2,7 @@
 
 The command `a-name` is the function `a_name` of cli/a_name.py, annotated for typer. Its docstring
 is its help and ends with an example. To add a command, write the file and add its name to COMMANDS;
-`grace --help` lists the commands in that order. A file with an `app` has commands below its own.
+`grace --help` lists the commands in that order. A file with an `app` holds a group of commands.
 """
 
 import sys
@@ -40,7 +40,7 @@ INTERRUPTED = 130  # what a shell reports for a program ended by SIGINT
 
 
 class InOrder(TyperGroup):
-    """Typer would list commands that have commands of their own after all others."""
+    """Lists the commands in the order of COMMANDS. Typer would list groups after all others."""
 
     def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]  # noqa: ARG002
         return list(COMMANDS)

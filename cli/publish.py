@@ -17,7 +17,7 @@ def publish(
 ) -> None:
     """Verify a version, then make it the current one, forward or back.
 
-    Running servers follow it, but for those that a rollback has pinned (`grace admin status`).
+    Running servers follow it, except those that a rollback has pinned (`grace admin status`).
 
     Example: `grace publish snapshots 41`
     """

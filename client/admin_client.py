@@ -13,7 +13,9 @@ from grace.client.client import OPTIONS, call_error, require_host_and_port
 from grace.client.connection import Access, Tls
 from grace.proto import retrieval_pb2 as wire
 
-ELSEWHERE = "Admin; it may be a server's address for clients: use that of its section admin"
+ELSEWHERE = (
+    "Admin; it may be the address for clients: use the one that the section admin listens on"
+)
 _Reply = TypeVar("_Reply", bound=Message)
 
 
@@ -21,7 +23,7 @@ class AdminClient:
     """Each call raises a CallError if it fails. `timeout` is in seconds."""
 
     def __init__(self, address: str, tls: Tls | None = None) -> None:
-        """Connect with the first call. `address` is HOST:PORT; without `tls`, in plaintext."""
+        """Connect at the first call to `address`, HOST:PORT; without `tls`, in plaintext."""
         require_host_and_port(address)
         self.address = address
         self._access = Access(tls)
@@ -37,15 +39,16 @@ class AdminClient:
         return self._call("GetStatus", wire.GetStatusRequest(), wire.GetStatusResponse, timeout)
 
     def load(self, version: int = 0, checkpoint: str = "", *, timeout: float) -> wire.LoadResponse:
-        """Serve a version, 0 for the one that CURRENT names, and a checkpoint, "" for the served.
+        """Load a version and a checkpoint, and return once the server serves them.
 
-        The server finishes a load whose caller has given up.
+        Version 0 is the one that CURRENT names, and checkpoint "" the one that is served now. The
+        server finishes a load even if its caller gives up.
         """
         request = wire.LoadRequest(snapshot_version=version, checkpoint=checkpoint)
         return self._call("Load", request, wire.LoadResponse, timeout)
 
     def roll_back(self, version: int = 0, *, timeout: float) -> wire.RollbackResponse:
-        """Serve an older version, 0 for the newest below the served one, and pin it."""
+        """Serve an older version and pin it. Version 0 is the newest below the served one."""
         request = wire.RollbackRequest(snapshot_version=version)
         return self._call("Rollback", request, wire.RollbackResponse, timeout)
 

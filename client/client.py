@@ -35,7 +35,9 @@ REFUSED = ("INVALID_ARGUMENT", "FAILED_PRECONDITION")
 """Statuses that refuse what the request says."""
 NO_SUCH_SERVICE = ("UNIMPLEMENTED", "NOT_FOUND")
 """Statuses of a call and of a health check that another service answers."""
-RETRIEVE_ELSEWHERE = "Retrieve; it may be a server's Admin address: use that of its section listen"
+RETRIEVE_ELSEWHERE = (
+    "Retrieve; it may be the Admin address: use the one that the section listen listens on"
+)
 LOOK_AGAIN_SECONDS = 0.05
 CHECK_SECONDS = 5.0
 MAX_PORT = 65535
@@ -158,7 +160,7 @@ class AsyncRetrievalClient:
 def call_error(
     address: str, access: Access, error: grpc.RpcError, other: str = RETRIEVE_ELSEWHERE
 ) -> CallError:
-    """Return the error of a call; `other` says what may answer instead of the service."""
+    """Return the error of a call. `other` names the service, and what may answer instead of it."""
     code, text = error.code().name, " ".join((error.details() or "").split())
     trailers = dict(cast(Iterable[tuple[str, str]], error.trailing_metadata() or ()))
     reason = trailers.get("grace-reason", "")

@@ -197,10 +197,11 @@ class UpdatesConfig:
     """Stops and weights of ads, which take effect while the server runs."""
 
     require_full: Annotated[
-        bool, "a server without any update becomes ready only after a FULL one"
+        bool, "a server that has no updates yet becomes ready only after a FULL one"
     ] = False
     file: Annotated[
-        Path | None, "file of updates, one JSON UpdateAdsRequest a line, which the server follows"
+        Path | None,
+        "JSON lines, each an UpdateAdsRequest, that the server follows; it then refuses UpdateAds",
     ] = None
 
 
@@ -224,11 +225,13 @@ class ServingConfig:
     ] = None
     state_dir: Annotated[
         Path | None,
-        "local folder for what outlasts a restart: ad updates and a rollback's pin; without it, "
-        "the server refuses both",
+        "local folder, of this server alone, for what must outlast a restart: updates of ads and a "
+        "rollback's pin; without it, the server refuses both",
     ] = None
     watch_seconds: Annotated[
-        float, "seconds between two looks at CURRENT; 0: only `grace admin load` and SIGHUP look"
+        float,
+        "seconds between two looks at CURRENT; 0: the server looks only when `grace admin load`, "
+        "`grace admin unpin` or SIGHUP asks it to",
     ] = 1.0
     updates: UpdatesConfig = field(default_factory=UpdatesConfig)
     listen: ListenConfig = field(default_factory=ListenConfig)
@@ -243,7 +246,10 @@ class ServingConfig:
         _require_within(self, 0, MAX_MEMO_BYTES, "memo_bytes")
         _require_within(self, 0, MAX_SECONDS, "watch_seconds")
         if self.state_dir is None and (self.updates.require_full or self.updates.file is not None):
-            raise ConfigError("updates: needs state_dir, a local folder that keeps ad updates")
+            given = "file" if self.updates.file is not None else "require_full"
+            raise ConfigError(
+                f"updates.{given}: needs a folder that keeps updates; set state_dir, or remove it"
+            )
 
 
 def load_serving_config(

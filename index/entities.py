@@ -1,4 +1,4 @@
-"""Entities: campaigns, advertisers and the like, to which ads belong."""
+"""Entities are what ads belong to: campaigns, advertisers and the like."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ NO_ENTITY = -1
 
 @dataclass(frozen=True, slots=True)
 class Entities:
-    """The entities of one kind. A *place* numbers them, in ascending order of id.
+    """The entities of one kind. Their *places* number them in ascending order of id.
 
     ids      int64 [entities]       ascending, at least one ad each
     of_ad    int32 [ads]            the place of each ordinal's entity, or NO_ENTITY
@@ -29,7 +29,7 @@ class Entities:
         return len(self.ids)
 
     def places(self, ids: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Return the places of ids, -1 for those that this snapshot does not have.   [n] -> [n]"""
+        """Return the place of each id, or -1 if the snapshot does not have it.   [n] -> [n]"""
         wanted = np.asarray(ids, np.int64)
         if not len(self.ids):
             return np.full(wanted.shape, -1, np.int64)
@@ -42,9 +42,9 @@ class Entities:
 
 
 def group_ads(name: str, ids: npt.NDArray[np.int64], none: npt.NDArray[np.bool_]) -> Entities:
-    """Group the ads by entity; `ids` are given by ordinal, and the ads of `none` have no entity.
+    """Group the ads by entity. `ids` and `none` are by ordinal; ads in `none` have no entity.
 
-    The builder's `group_by_entity` does the same on all cores.
+    This is the plain definition. The builder's `group_by_entity` does the same on all cores.
     """
     distinct, places = np.unique(ids[~none], return_inverse=True)
     of_ad = np.full(len(ids), NO_ENTITY, np.int32)

@@ -1,4 +1,4 @@
-"""Copy large arrays to a GPU next to work that must not wait."""
+"""Copy large arrays to a GPU without delaying other work on it."""
 
 from typing import Any
 
@@ -10,9 +10,10 @@ PIECE_BYTES = 4 << 20
 
 
 def staged_copy(array: npt.NDArray[Any], device: torch.device) -> Tensor:
-    """Copy an array to a device, to a GPU in pieces through two pinned buffers.
+    """Copy an array to a device. A GPU gets it in pieces, through two pinned buffers in turn.
 
-    A whole copy from ordinary memory takes longer, and holds up all other streams of the GPU.
+    Copying the whole array at once takes longer, because its memory is pageable, and blocks all
+    other streams of the GPU.
     """
     source = torch.from_numpy(array)
     if device.type != "cuda" or array.nbytes <= PIECE_BYTES:
@@ -24,7 +25,7 @@ def staged_copy(array: npt.NDArray[Any], device: torch.device) -> Tensor:
     for number, begin in enumerate(range(0, len(given), PIECE_BYTES)):
         piece = given[begin : begin + PIECE_BYTES]
         buffer, done = buffers[number % 2], copied[number % 2]
-        done.synchronize()  # the copy before the last one, which has read this buffer
+        done.synchronize()  # until the last copy that used this buffer has read it
         staged = buffer[: len(piece)].copy_(piece)
         taken[begin : begin + PIECE_BYTES].copy_(staged, non_blocking=True)
         done.record()

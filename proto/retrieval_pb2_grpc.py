@@ -165,31 +165,31 @@ class AdminServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Load(self, request, context):
-        """Loads a snapshot, a checkpoint, or both as one pair, and serves it once it is warm. Without
-        either, looks at CURRENT now. The reply comes when the new pair serves.
+        """Loads a snapshot, a checkpoint, or both as one pair, and replies once the server serves it.
+        Without a version, looks at CURRENT now.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Rollback(self, request, context):
-        """Serves an older snapshot, and keeps it until CURRENT names a version above the one that was
-        rolled back from, or until Unpin. The pin outlasts restarts.
+        """Serves an older snapshot and pins it, until Unpin, or until CURRENT names a version above both
+        the one that was served and the one that CURRENT named. The pin outlasts restarts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Unpin(self, request, context):
-        """Removes the pin, and looks at CURRENT.
+        """Removes the pin, and serves what CURRENT names.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateAds(self, request, context):
-        """Stops and resumes ads and changes their weights. After the reply, no Retrieve returns an ad that
-        is stopped.
+        """Stops and resumes ads and changes their weights. After the reply, no Retrieve returns a stopped
+        ad.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,4 +1,4 @@
-"""A thread that works for the event loop, and that the process can end without."""
+"""A thread that works for the event loop. The process can end while it hangs."""
 
 import asyncio
 import threading
@@ -13,10 +13,10 @@ _Result = TypeVar("_Result")
 
 
 class DaemonThread:
-    """Does one piece of work after the other. Belongs to the event loop.
+    """Runs one piece of work after the other. It belongs to the event loop.
 
-    Work that hangs, on a network folder for example, delays only the work after it. The end of the
-    process does not wait for it, unlike for the loop's own pool.
+    Work that hangs, on a network folder for example, delays only the work after it. The process
+    does not wait for it at its end, while it would wait for the loop's own pool.
     """
 
     def __init__(self, name: str) -> None:
@@ -30,7 +30,7 @@ class DaemonThread:
         return self._latest is not None and not self._latest.done()
 
     def run(self, work: Callable[[], _Result]) -> asyncio.Future[_Result]:
-        """Queue the work. To cancel the wait does not disturb it."""
+        """Queue the work, and return its future. Cancelling the future does not stop the work."""
         future: Future[_Result] = Future()
         future.set_running_or_notify_cancel()
         done = self._latest = Future()
@@ -53,4 +53,4 @@ class DaemonThread:
         while True:
             do = self._work.get()
             do()
-            del do  # it holds what it made
+            del do  # or it would keep its result alive

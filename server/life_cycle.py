@@ -176,7 +176,7 @@ class Server:
         self._lag = LoopLag()
         self._metrics = Metrics(state, self._lag, device)
         self._credentials = credentials = WatchedCredentials(config, self._metrics)
-        # Not by the loop, which at its end would let SIGHUP end the process.
+        # The loop must not own this handler: at its end, it would let SIGHUP end the process.
         self._look_asked = False
         signal.signal(signal.SIGHUP, self._asked_to_look)
         limits, generation, log_requests = config.limits, config.generation, config.logs.requests
@@ -235,7 +235,7 @@ class Server:
         return pair
 
     async def _goes_on_until(self, work: Awaitable[object]) -> bool:
-        """Wait for it; return False if the server was asked to stop, or broke, before."""
+        """Wait for the work. Return False if the server is asked to stop, or breaks, before."""
         if await _first(work, self._stop_asked.wait(), self._broken.wait()) == 0:
             return True
         if self._broken.is_set():
@@ -335,14 +335,14 @@ class Server:
         self._reloads.look_now()
 
     def _replies_left(self) -> None:
-        """Wait, on the updates' thread, until every batch that post has matched is answered."""
+        """Wait until every batch that post has matched is answered; not on the event loop."""
         if self._state.pipeline is not None:
             self._state.pipeline.wait_answered()
             left = self._listeners.replies_left()
             asyncio.run_coroutine_threadsafe(left, self._loop).result()
 
     def _thread_died(self) -> None:
-        """Called from one of the pipeline's threads, or that of the updates."""
+        """End the server. A thread of the pipeline or of the updates calls this."""
         self._loop.call_soon_threadsafe(self._broken.set)
 
 

@@ -68,7 +68,7 @@ class ServerState:
 
     @property
     def updates_fault(self) -> str:
-        """Why the file of updates is not followed further; empty if it is, or there is none."""
+        """Why the server does not follow `updates.file`; empty if it does, or there is none."""
         return "" if self.updates_file is None else self.updates_file.fault
 
     @property

@@ -164,8 +164,8 @@ class ExactMatcher:
         at_most       per request the most ads to return of each entity, by the same names
         weights       float32 [ads]   instead of the snapshot's
 
-        Another thread may change elements of `stopped` and `weights` meanwhile: each is used as it
-        was or as it is.
+        Another thread may change elements of `stopped` and `weights` meanwhile: each one counts
+        with its old or its new value.
         """
         requests, snapshot = len(users), self._snapshot
         first_leaves = np.ascontiguousarray(leaf_offsets, np.int64)

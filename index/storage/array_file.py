@@ -86,7 +86,7 @@ def plain_memory(size: int) -> npt.NDArray[np.uint8]:
 
 
 def mapped_memory(size: int) -> npt.NDArray[np.uint8]:
-    """Allocate memory that the process gives back gently, next to work that must not wait."""
+    """Return memory that is freed in pieces, next to work that must not wait."""
     if size < _LEAST_MAPPED:
         return plain_memory(size)
     memory = _GentlyFreed(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -34,7 +34,7 @@ class Published:
     """What CURRENT names.
 
     version  None if nothing was published
-    mark     differs after every publish, also of the same version
+    mark     differs after every publish, even one of the same version
     """
 
     version: int | None
@@ -42,7 +42,7 @@ class Published:
 
 
 def root_of(path: Path) -> Path:
-    """Return the root that ROOT and ROOT/VERSION mean."""
+    """Return the snapshot root of a path, which is ROOT or ROOT/VERSION."""
     path = path.absolute()
     return path if version_of_name(path.name) is None else path.parent
 

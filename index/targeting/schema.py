@@ -22,7 +22,7 @@ RESERVED_VALUE = "*"
 EXCLUDE_SUFFIX = "_exclude"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 AD_LEVEL = "ad"
-"""Stands next to the entities' names where single ads are meant, so that no entity has it."""
+"""The level of single ads, next to the names of entities. So no entity may have this name."""
 
 MAX_ENTITIES = 8
 _ADS_COLUMNS = frozenset({"ad_id", "sid", "ad_weight"})

@@ -1,4 +1,4 @@
-"""A set of 64-bit ids that may be large and changes a little at a time."""
+"""A set of 64-bit ids, which may be large and usually changes by a few ids."""
 
 import numpy as np
 import numpy.typing as npt
@@ -6,11 +6,11 @@ import numpy.typing as npt
 Array = npt.NDArray[np.int64]
 
 MOST_CHANGES = 1024
-"""Changes that wait to be merged into the array, which takes time proportional to its size."""
+"""The most changes that wait to be merged into the array. A merge takes time in its size."""
 
 
 class IdSet:
-    """A sorted array, and the latest changes to it. Not thread-safe."""
+    """A set as a sorted array and the latest changes to it. It is not thread-safe."""
 
     def __init__(self, ids: Array | None = None) -> None:
         self._ids = np.empty(0, np.int64) if ids is None else distinct(ids)
@@ -31,7 +31,7 @@ class IdSet:
         return found
 
     def change(self, ids: Array, *, present: bool) -> None:
-        """Add ids, or remove them. They must be distinct."""
+        """Add ids if `present`, or else remove them. They must be distinct."""
         news = ids[self.contains(ids) != present]
         self._size += len(news) if present else -len(news)
         if len(self._changes) + len(news) > MOST_CHANGES:
@@ -41,6 +41,7 @@ class IdSet:
             self._changes.update(dict.fromkeys(news.tolist(), present))
 
     def sorted_ids(self) -> Array:
+        """Return all ids, ascending."""
         merged = self._ids
         for present in (False, True):
             ids = [each for each, is_in in self._changes.items() if is_in is present]
@@ -65,7 +66,7 @@ def _among(ascending: Array, ids: Array) -> npt.NDArray[np.bool_]:
 
 
 def _changed(ascending: Array, ids: Array, *, present: bool) -> Array:
-    """Return the array with these ids, or without them."""
+    """Return the array with these ids added if `present`, or else removed."""
     if not len(ids):
         return ascending
     others = ascending[~_among(np.sort(ids), ascending)]

@@ -1,9 +1,9 @@
-"""The state of updates on one snapshot: what matching reads of stopped ads and live weights.
+"""The stopped ads and live weights of one snapshot, as matching reads them.
 
 Matching takes a `LiveView` once per batch. Its arrays change in place while threads match. This is
-safe because each change is a store of one aligned word, which C++ reads once (`read_live`): a
-matcher sees every ad as it was or as it is. A caller that must know that no matcher uses the older
-state any more waits for the batches that had begun before.
+safe because each change stores one aligned word, which C++ reads once (`read_live`): a matcher sees
+each ad in its old or its new state. A caller that must be sure that no matcher still uses the old
+state waits for the batches that began before the change.
 """
 
 from collections.abc import Mapping
@@ -23,9 +23,10 @@ _NONE = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class LiveView:
-    """
-    stopped  uint64 [ceil(ads / 64)]   a bit per ordinal; None: none is stopped
-    weights  float32 [ads]             instead of the snapshot's; None: those of the snapshot
+    """What one batch matches with.
+
+    stopped  uint64 [ceil(ads / 64)]   bit i: ordinal i is stopped; None: no ad is
+    weights  float32 [ads]             replace those of the snapshot; None: the snapshot's count
     """
 
     stopped: npt.NDArray[np.uint64] | None = None
@@ -33,9 +34,10 @@ class LiveView:
 
 
 class LiveAds:
-    """One thread at a time may change it; any thread may read `view` and `ads_stopped`.
+    """The view of a snapshot, kept up to date.
 
-    The snapshot stays as it is: the first live weight makes a copy of its weights.
+    One thread at a time may change it. Any thread may read `view` and `ads_stopped`. The snapshot
+    itself never changes: the first live weight makes a copy of its weights.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -52,7 +54,7 @@ class LiveAds:
         self.ads_stopped = len(ordinals)
 
     def refresh(self, state: UpdateState, touched: Touched) -> None:
-        """Show the state, which differs from the last one only in what was touched."""
+        """Show the state, which differs from the one shown only in what was touched."""
         if touched.everything:
             self.rebuild(state)
             return

@@ -1,4 +1,4 @@
-"""The durable log of updates: a folder with one file, which one server at a time may use.
+"""The durable log of updates: one file in a folder that one server at a time may use.
 
     log = MAGIC, frames
     frame = header, payload, END          the updates of one group, written and synced together
@@ -6,9 +6,9 @@
     payload = each update's size, uint32, and its bytes, a grace.v1.UpdateAdsRequest
 
 An update is acknowledged only after its frame is on the disk. A killed writer leaves at most one
-frame that is shorter than its header says, or whose end the disk has not written and is zero: the
-next start cuts it off. Anything else that does not fit is damage. The log then is refused, since to
-go on would lose stops silently. `rewrite` replaces all frames by the state, one FULL update.
+incomplete frame: it is shorter than its header says, or its end is zeros that the disk never
+replaced. The next start cuts that frame off. Any other mismatch is damage: the start refuses the
+log, because going on would lose stops silently.
 """
 
 import fcntl
@@ -30,29 +30,29 @@ _HEADER, _CHECK, _SIZE = struct.Struct("<4sQQ"), struct.Struct("<Q"), struct.Str
 _HEADER_BYTES = _HEADER.size + _CHECK.size
 
 REWRITE_BYTES = 4 << 20
-"""A log is rewritten once it has grown by this, and by its size after the last time."""
+"""A log is rewritten once it has grown by this plus its size after the last rewrite."""
 
 _REMEDY = (
-    "restore the file from a backup; or move it away, set updates.require_full, and send a FULL "
-    "update, because the server must not start without its stops"
+    "restore the file from a backup; or move it away, set updates.require_full, start the server, "
+    "and send a FULL update, so that it does not serve without its stops"
 )
 _RESTART = "check the disk, then restart the server"
 
 
 class NotKeptError(GraceError):
-    """Updates could not be written. They are not in force."""
+    """The log could not write updates. They are not in force."""
 
 
 class UpdateLog:
-    """Not thread-safe.
+    """The open log. It is not thread-safe.
 
-    cut  bytes of an unfinished frame that the start has cut off
+    cut  the size of an incomplete frame that was cut off, in bytes
     """
 
     def __init__(self, folder: Path, replay: Callable[[bytes], None]) -> None:
         """Lock the folder, and call `replay` with each update of its log in turn.
 
-        Raise InputError for a log that is damaged, does not replay, or is another server's.
+        Raise InputError if the log is damaged, does not replay, or belongs to another server.
         """
         self._path = folder / FILE
         self._broken = ""
@@ -83,7 +83,7 @@ class UpdateLog:
         return self._size > 2 * self._rewritten_size + REWRITE_BYTES
 
     def append(self, messages: Sequence[bytes]) -> None:
-        """Write updates as one frame, down to the disk; raise NotKeptError if that fails."""
+        """Write updates as one frame and sync it; raise NotKeptError if that fails."""
         if self._broken:
             raise NotKeptError(self._broken)
         frame = _frame(messages)
@@ -96,30 +96,30 @@ class UpdateLog:
         try:
             os.fsync(self._file)
         except OSError as error:
-            # What the disk has is not known any more: only a new start can read it.
+            # From now on, only a new start can find out what the disk has.
             self._broken = f"{self._path}: cannot be synced: {error.strerror}; {_RESTART}"
             raise NotKeptError(self._broken) from None
         self._size += len(frame)
 
     def rewrite(self, message: bytes) -> None:
-        """Replace all frames by one update, which makes the same state.
+        """Replace all frames by one update that makes the same state.
 
-        Raise NotKeptError if that fails; the log then is as it was.
+        Raise NotKeptError if that fails. The updates then stay in the log.
         """
         try:
             write_new(NEW_FILE, self._folder, [MAGIC, _frame([message])])
         except OSError as error:
             with suppress(OSError):
                 os.unlink(NEW_FILE, dir_fd=self._folder)
-            self._rewritten_size = self._size // 2  # try again when it has grown as much
+            self._rewritten_size = self._size // 2  # try again after more growth
             fault = f"{self._path}: cannot be rewritten: {error.strerror}"
-            raise NotKeptError(f"{fault}; free some space: it grows until then") from None
+            raise NotKeptError(f"{fault}; free some space, because it grows until then") from None
         try:
             self._put_in_place()
             before, self._file = self._file, self._opened()
             os.close(before)
             self._size = self._rewritten_size = os.fstat(self._file).st_size
-        except OSError as error:  # which of the two files has the name is not known any more
+        except OSError as error:  # either of the two files may have the name now
             self._broken = f"{self._path}: cannot be replaced: {error.strerror}; {_RESTART}"
             raise NotKeptError(self._broken) from None
 
@@ -133,19 +133,19 @@ class UpdateLog:
 
     def _put_in_place(self) -> None:
         os.replace(NEW_FILE, FILE, src_dir_fd=self._folder, dst_dir_fd=self._folder)
-        os.fsync(self._folder)  # the name survives a power cut
+        os.fsync(self._folder)  # so that the name survives a power cut
 
     def _cut_back(self) -> None:
-        """Remove what a failed write has left: frames that follow would be lost behind it."""
+        """Remove what a failed write has left, or a start could not read the frames after it."""
         try:
             os.ftruncate(self._file, self._size)
         except OSError as error:
             self._broken = f"{self._path}: cannot be cut: {error.strerror}; {_RESTART}"
 
     def _replay(self, content: bytes, replay: Callable[[bytes], None]) -> int:
-        """Return where the last complete frame ends."""
+        """Replay every complete frame, and return where the last one ends."""
         if not content.startswith(MAGIC):
-            raise InputError(f"{self._path}: offset 0: is no log of ad updates; {_REMEDY}")
+            raise InputError(f"{self._path}: offset 0: not a log of ad updates; {_REMEDY}")
         end = len(MAGIC)
         try:
             for frame_end, messages in _frames(content):
@@ -183,7 +183,7 @@ def _frames(content: bytes) -> Iterator[tuple[int, list[bytes]]]:
         (check,) = _CHECK.unpack(content[begin + _HEADER.size : payload_begin])
         if mark != _MARK or check != xxhash.xxh3_64_intdigest(header):
             if not any(content[payload_begin - 1 :]):
-                return  # the disk has not written all of it
+                return  # the disk never wrote all of it
             raise _DamageError(begin, "the header of a group of updates")
         end = payload_begin + size + len(_END)
         if end > len(content):
@@ -216,7 +216,7 @@ def _write(file: int, content: bytes) -> None:
 
 def _make_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for parent in (folder.parent, folder.parent.parent):  # the names survive a power cut
+    for parent in (folder.parent, folder.parent.parent):  # so that the names survive a power cut
         opened = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(opened)
@@ -232,6 +232,6 @@ def _locked(folder: Path) -> int:
     except BlockingIOError:
         os.close(lock)
         raise InputError(
-            f"{folder}: another server uses it; give each server a separate state_dir"
+            f"state_dir: {folder}: another server uses it; give each server a separate state_dir"
         ) from None
     return lock

@@ -1,6 +1,6 @@
-"""The state that updates make: which ids are stopped at which level, and the live weights.
+"""The state that updates make: the ids that are stopped at each level, and the live weights.
 
-It belongs to no snapshot. An id that no snapshot knows stays: a later one may have it.
+The state belongs to no snapshot. It keeps ids that no snapshot knows, because a later one may.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from grace.index.updates.id_set import IdSet, distinct
 from grace.index.updates.update import AdUpdate, Ids, full_message
 
 MOST_STATE_IDS = 16_000_000
-"""The most stopped ids and weights of all levels."""
+"""The most stopped ids and weights that the state may hold, all levels together."""
 
 
 class GapError(GraceError):
@@ -21,23 +21,28 @@ class GapError(GraceError):
 
     def __init__(self, given: int, last: int, *, awaits_full: bool = False) -> None:
         if awaits_full:
-            text = f"{given} is a DELTA, but the server has no update and waits for a FULL one"
+            text = f"{given} is a DELTA, but the server has no updates yet and waits for a FULL one"
         else:
             text = f"{given} does not follow {last}; expected {last + 1}"
-        super().__init__(f"sequence: {text}: send FULL, with all that is stopped")
+        super().__init__(f"sequence: {text}: send a FULL update with the whole state")
 
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """What updates have named. `everything`: one of them was FULL."""
+    """The ids that some updates named.
+
+    everything  one of the updates was FULL, so that any id may have changed
+    stops       ids that were stopped or resumed, by level
+    weights     ads whose weight was set or removed
+    """
 
     everything: bool
-    stops: Mapping[str, Ids] = field(default_factory=dict)  # stopped or resumed, by level
-    weights: Ids = field(default_factory=lambda: np.empty(0, np.int64))  # weighed or unweighed
+    stops: Mapping[str, Ids] = field(default_factory=dict)
+    weights: Ids = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 class UpdateState:
-    """Not thread-safe."""
+    """The state after the update `sequence`. It is not thread-safe."""
 
     def __init__(self) -> None:
         self.sequence = 0
@@ -48,11 +53,11 @@ class UpdateState:
         return sum(map(len, self.stopped.values())) + len(self.weights)
 
     def require_next(self, update: AdUpdate, *, awaits_full: bool = False) -> None:
-        """Raise GapError unless the update is in force already or may be applied now."""
+        """Raise GapError unless the update is in force already or may come next."""
         require_after(self.sequence, update, awaits_full=awaits_full)
 
     def apply(self, update: AdUpdate) -> bool:
-        """Return whether the update changed the state, rather than having been in force before."""
+        """Apply an update. Return False if its number was in force before, so nothing changes."""
         if update.sequence <= self.sequence:
             return False
         self.require_next(update)
@@ -80,7 +85,7 @@ class UpdateState:
 
 
 def require_after(last: int, update: AdUpdate, *, awaits_full: bool = False) -> None:
-    """Raise GapError unless the update may follow number `last`, or is not above it."""
+    """Raise GapError if the update is a DELTA that leaves a gap after number `last`."""
     if update.full or update.sequence <= last:
         return
     if update.sequence != last + 1 or awaits_full:
@@ -88,6 +93,7 @@ def require_after(last: int, update: AdUpdate, *, awaits_full: bool = False) -> 
 
 
 def touched_by(updates: Iterable[AdUpdate]) -> Touched:
+    """Return all ids that the updates name."""
     updates = list(updates)
     if any(update.full for update in updates):
         return Touched(everything=True)
@@ -106,11 +112,16 @@ def touched_by(updates: Iterable[AdUpdate]) -> Touched:
 
 
 def require_room(size: int, update: AdUpdate) -> int:
-    """Return the most ids that a state of `size` ids has after the update; raise RequestError if
-    that is too many."""
+    """Return the most ids that a state of `size` ids can have after the update.
+
+    Raise RequestError if that is too many.
+    """
     adds = sum(map(len, update.stop.values())) + len(update.weights)
     after = adds if update.full else size + adds
     if adds and after > MOST_STATE_IDS:
-        fault = f"{after} stopped ids and weights, at most {MOST_STATE_IDS}: stop entities instead"
+        fault = (
+            f"up to {after} stopped ids and weights after this update, at most {MOST_STATE_IDS}: "
+            "stop entities rather than their ads"
+        )
         raise RequestError("stop", fault)
     return after

@@ -1,6 +1,6 @@
-"""One update of ads: what it stops, resumes and weighs, as read from a grace.v1.UpdateAdsRequest.
+"""One update of ads, as read from a grace.v1.UpdateAdsRequest: stops, resumes and weights.
 
-A *level* is what an id names: "ad", or an entity such as "campaign".
+A *level* says what an id stands for: "ad", or an entity such as "campaign".
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,18 +22,18 @@ from grace.proto.retrieval_pb2 import Ids as IdsMessage
 AD_LEVEL = "ad"
 MOST_LEVELS = 64
 MOST_IDS = 4_000_000
-"""The most ids of an update: those that it stops, resumes, weighs and unweighs, together."""
+"""The most ids of one update: in stop, resume, weights and unweight together."""
 MOST_BYTES = 64 << 20
 
 Ids: TypeAlias = npt.NDArray[np.int64]
-"""Ascending, each once."""
+"""Distinct ids, ascending."""
 
 _NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AdUpdate:
-    """`full`: it replaces the whole state, and so resumes and unweighs nothing by name."""
+    """One update. If it is `full`, it replaces the whole state, and has no resume or unweight."""
 
     sequence: int
     full: bool
@@ -44,17 +44,19 @@ class AdUpdate:
 
 
 def read_update(message: bytes) -> AdUpdate:
-    """Raise DecodeError if the bytes are no UpdateAdsRequest, RequestError for a faulty field."""
+    """Read an UpdateAdsRequest. Raise DecodeError for other bytes, RequestError for a bad field."""
     request = UpdateAdsRequest.FromString(message)
     _require_known_fields(request)
     if request.sequence == 0:
-        raise RequestError("sequence", "must be at least 1; number updates 1, 2, 3, ...")
+        raise RequestError("sequence", "must be at least 1, got 0; number updates 1, 2, 3, ...")
     if request.kind not in (UpdateAdsRequest.KIND_DELTA, UpdateAdsRequest.KIND_FULL):
-        raise RequestError("kind", f"{request.kind} is no kind; send KIND_DELTA or KIND_FULL")
+        raise RequestError("kind", f"{request.kind} is not a kind; send KIND_DELTA or KIND_FULL")
     full = request.kind == UpdateAdsRequest.KIND_FULL
     if full and (request.resume or request.unweight):
         name = "resume" if request.resume else "unweight"
-        raise RequestError(name, "a FULL update replaces the whole state; leave it out")
+        raise RequestError(
+            name, "a FULL update replaces the whole state and must not have it; leave it out"
+        )
     _require_bounds(request)
     update = AdUpdate(
         sequence=request.sequence,
@@ -84,7 +86,7 @@ def _levels(name: str, given: Mapping[str, IdsMessage]) -> dict[str, Ids]:
         if not is_name(level):
             raise RequestError(
                 f"{name}[{level[:80]!r}]",
-                f"no level; send {AD_LEVEL!r}, or the name of an entity of the targeting schema",
+                f"not a level; send {AD_LEVEL!r}, or the name of an entity of the targeting schema",
                 f"{name}.*",
             )
         _require_known_fields(message)
@@ -97,11 +99,15 @@ def _weights(given: Iterable[AdWeight]) -> dict[int, float]:
     for place, each in enumerate(given):
         _require_known_fields(each)
         if not isfinite(each.weight):
-            raise RequestError(f"weights[{place}].weight", "must be finite", "weights.weight")
+            raise RequestError(
+                f"weights[{place}].weight",
+                f"must be finite, got {each.weight}; send another weight",
+                "weights.weight",
+            )
         if each.ad_id in weights:
             raise RequestError(
                 f"weights[{place}].ad_id",
-                f"ad {each.ad_id} has two weights; send one",
+                f"ad {each.ad_id} has two weights; send only one",
                 "weights.ad_id",
             )
         weights[each.ad_id] = each.weight
@@ -111,7 +117,8 @@ def _weights(given: Iterable[AdWeight]) -> dict[int, float]:
 def _require_bounds(request: UpdateAdsRequest) -> None:
     levels = {**request.stop, **request.resume}
     if len(levels) > MOST_LEVELS:
-        raise RequestError("stop", f"{len(levels)} levels, at most {MOST_LEVELS}; send fewer")
+        fault = f"{len(levels)} levels in stop and resume, at most {MOST_LEVELS}; send fewer"
+        raise RequestError("stop", fault)
     ids = sum(len(each.ids) for of in (request.stop, request.resume) for each in of.values())
     ids += len(request.weights) + len(request.unweight)
     if ids > MOST_IDS:
@@ -123,16 +130,16 @@ def _require_no_contradiction(update: AdUpdate) -> None:
     for level in update.stop.keys() & update.resume.keys():
         both = np.intersect1d(update.stop[level], update.resume[level])
         if len(both):
-            fault = f"{both[0]} is in stop as well; send two updates"
+            fault = f"{both[0]} is in stop, too; send it in one of them"
             raise RequestError(f"resume[{level!r}]", fault, "resume.*")
     for ad_id in update.unweight.tolist():
         if ad_id in update.weights:
-            raise RequestError("unweight", f"{ad_id} is in weights as well; send two updates")
+            raise RequestError("unweight", f"{ad_id} is in weights, too; send it in one of them")
 
 
 def _require_known_fields(message: Message) -> None:
-    """Refuse what a newer client may mean by them: an update is in force as a whole, or not."""
+    """Refuse unknown fields: the server would otherwise carry out only a part of the update."""
     unknown = UnknownFieldSet(message)
     if len(unknown):
         field = f"field {unknown[0].field_number}"
-        raise RequestError(field, "unknown; upgrade the server, or send it without")
+        raise RequestError(field, "unknown to this server; upgrade the server, or leave it out")

@@ -1,7 +1,7 @@
-"""The memory that a snapshot needs, and how much more this process can have.
+"""The memory that a snapshot needs, and the memory that this process can still get.
 
-A load compares the two before it allocates anything. The kernel would not refuse the memory later:
-it would kill the server.
+A load compares the two before it allocates anything. Later the kernel would not refuse the memory,
+but kill the server.
 """
 
 import os
@@ -16,9 +16,9 @@ from grace.index.storage.manifest import MANIFEST, Manifest
 from grace.model.checkpoints.checkpoint import WEIGHTS
 
 MARGIN_BYTES = 64 << 20
-"""What the first batches and the allocator take, at most, besides the arrays."""
+"""The most that the first batches and the allocator take in addition to the arrays."""
 
-_VALUE_BYTES = 16  # of each set value, in the table that finds it
+_VALUE_BYTES = 16  # for each set value, in the hash table that finds it
 _ID_BYTES = 4
 _UNLIMITED = 1 << 60  # cgroup v1 writes "no limit" as a huge number
 _MORE = "give the server more memory"
@@ -28,7 +28,7 @@ PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """Bytes that a snapshot takes: of the host's memory at the peak of a load, and of the GPU's."""
+    """The bytes that a load takes at its peak, of the machine's memory and of the GPU's."""
 
     host: int
     device: int
@@ -36,14 +36,14 @@ class Needed:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How much more memory there is, by one limit."""
+    """The bytes that one limit still allows."""
 
     limit: str
     bytes: int
 
 
 def memory_needed(manifest: Manifest, device: torch.device) -> Needed:
-    """Return what a load takes: exactly, but for k-way matchers, whose unneeded rows go."""
+    """Return what a load takes. For k-way matchers, a load drops rows and takes less than that."""
     entries = sum(manifest.counts.nodes_per_level[1:])
     is_k_way = manifest.matchers.k_way is not None
     arrays = tokens = tables = ids = kinds = 0
@@ -65,7 +65,7 @@ def memory_needed(manifest: Manifest, device: torch.device) -> Needed:
 
 
 def require_memory(manifest: Manifest, device: torch.device) -> None:
-    """Raise SnapshotError if the snapshot does not fit next to what is loaded now."""
+    """Raise SnapshotError if the snapshot does not fit in addition to what is loaded now."""
     needed = memory_needed(manifest, device)
     fault = _shortage("memory", needed.host, _host_room())
     if device.type == "cuda" and not fault:
@@ -75,19 +75,20 @@ def require_memory(manifest: Manifest, device: torch.device) -> None:
 
 
 def require_memory_of_weights(checkpoint: Path, device: torch.device) -> None:
-    """Raise CheckpointError if not even the weights as they are stored fit."""
+    """Raise CheckpointError if the stored weights alone do not fit."""
     weights = checkpoint / WEIGHTS
     try:
         stored = weights.stat().st_size
     except OSError:
         return  # the load reports it
     room = _device_room(device, stored) if device.type == "cuda" else _host_room()
-    if fault := _shortage(f"memory of {device}", stored, room):
+    what = f"memory of {device}" if device.type == "cuda" else "memory"
+    if fault := _shortage(what, stored, room):
         raise CheckpointError(str(weights), f"{fault}; load a smaller checkpoint, or {_MORE}")
 
 
 def host_rooms(proc: Path = PROC, cgroups: Path = CGROUPS) -> list[Room]:
-    """Return the room by each limit of this process, at least by one."""
+    """Return the room that each limit leaves to this process. At least one limit applies."""
     rooms = [Room("the machine's MemAvailable", _available(proc))]
     rooms += _cgroup_rooms(proc, cgroups)
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
@@ -99,12 +100,12 @@ def host_rooms(proc: Path = PROC, cgroups: Path = CGROUPS) -> list[Room]:
 
 
 def _shortage(what: str, needed: int, room: Room) -> str:
-    """Return the fault if there is too little room, else nothing."""
+    """Return the fault if there is too little room, or else an empty text."""
     if needed <= room.bytes:
         return ""
     return (
         f"a load needs {needed / 1e9:.2f} GB of {what}, and there is room for "
-        f"{room.bytes / 1e9:.2f} GB ({room.limit})"
+        f"{room.bytes / 1e9:.2f} GB (limit: {room.limit})"
     )
 
 
@@ -121,7 +122,7 @@ def _available(proc: Path) -> int:
 
 
 def _cgroup_rooms(proc: Path, cgroups: Path) -> list[Room]:
-    """Return the room in this process's control group and in those that it is part of."""
+    """Return the room in this process's control group and in the groups that contain it."""
     rooms: list[Room] = []
     for line in _text(proc / "self/cgroup").splitlines():
         number, controllers, path = line.split(":", 2)
@@ -133,7 +134,7 @@ def _cgroup_rooms(proc: Path, cgroups: Path) -> list[Room]:
         else:
             continue
         group = base / path.lstrip("/")
-        # Inside a container, the path may be the host's; then the group is mounted as the base.
+        # In a container, the path may be the host's. Then the group itself is mounted at `base`.
         for folder in (group, *group.parents):
             rooms += _group_room(folder, *files)
             if folder == base:
@@ -146,7 +147,7 @@ def _group_room(folder: Path, limit_file: str, usage_file: str, prefix: str) -> 
     if not limit.isdigit() or not usage.isdigit() or int(limit) >= _UNLIMITED:
         return []
     stat = dict(line.split() for line in _text(folder / "memory.stat").splitlines())
-    # The kernel gives pages of files back before it kills anything.
+    # The kernel frees the page cache before it kills a process.
     files = sum(int(stat.get(f"{prefix}{kind}_file", 0)) for kind in ("active", "inactive"))
     room = int(limit) - max(0, int(usage) - files)
     return [Room(f"the control group's {limit_file}", max(0, room))]
@@ -162,6 +163,6 @@ def _text(path: Path) -> str:
 def _device_room(device: torch.device, needed: int) -> Room:
     free, _ = torch.cuda.mem_get_info(device)
     if needed > free:
-        torch.cuda.empty_cache()  # what earlier snapshots have left; this may delay live batches
+        torch.cuda.empty_cache()  # earlier snapshots leave memory there; may delay live batches
         free, _ = torch.cuda.mem_get_info(device)
-    return Room(f"free on {device}", free)
+    return Room(f"the free memory of {device}", free)

@@ -123,11 +123,11 @@ class Metrics:
         self._unread.inc()
 
     def loaded(self, result: str) -> None:
-        """Count a load of a snapshot or a checkpoint: `ok` if it serves now, or else `failed`."""
+        """Count a load of a snapshot or a checkpoint: `ok` if it serves now, `failed` if not."""
         self._loads.labels(result).inc()
 
     def updated(self, result: UpdateResult, count: int = 1) -> None:
-        """Count updates of ads by what became of them."""
+        """Count updates of ads by their result."""
         self._updates[result].inc(count)
 
     def pinned(self, *, pinned: bool) -> None:
@@ -163,14 +163,14 @@ class Metrics:
         self._returned = counter("grace_ads_returned", "Ads in replies.")
         self._filter = counter(
             "grace_ads_filtered",
-            "Generated ads filtered out, by the first test that they failed, and matched ads over "
-            "at_most.",
+            "Generated ads left out, by the first test that they failed; limited: matched ads that "
+            "at_most left out.",
             ["by"],
         )
         self._loads = counter(
             "grace_snapshot_load", "Loads of a snapshot or a checkpoint, by result.", ["result"]
         )
-        means = "Updates of ads, by what became of them; repeated: it had been in force before."
+        means = "Updates of ads, by result; repeated: the number was in force before."
         updates = counter("grace_updates", means, ["result"])
         self._updates = {result: updates.labels(result) for result in UPDATE_RESULTS}
         means = "Changes of certificate and token files; failed: the old content stays in use."
@@ -233,7 +233,7 @@ class Metrics:
         gauge("grace_update_seq", means).set_function(lambda: state.update_sequence)
         means = "Ads of the served snapshot that are stopped."
         gauge("grace_stopped_ads", means).set_function(lambda: state.ads_stopped)
-        means = "1 while the server does not follow updates.file because of a faulty line."
+        means = "1 while a fault keeps the server from following updates.file."
         gauge("grace_updates_file_stopped", means).set_function(lambda: state.updates_fault != "")
         means = "1 while a rollback pins the server to a version."
         self._pinned = gauge("grace_pinned", means)

@@ -1,1 +1,1 @@
-"""Another snapshot or checkpoint while the server runs: when, whether it may, and how."""
+"""Live snapshots: a running server loads another snapshot or checkpoint, and swaps."""

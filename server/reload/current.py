@@ -1,4 +1,4 @@
-"""Read CURRENT on a separate thread: its folder may be on a network, and a read may hang."""
+"""Looks at CURRENT, on a separate thread: its folder may be on a network, where a read may hang."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,10 +11,10 @@ from grace.server.errors import load_failed
 
 
 class Current:
-    """Belongs to the event loop, which it never holds up.
+    """What CURRENT names. It belongs to the event loop, and never blocks it.
 
-    seen   the last look that could be read
-    fault  why the latest look failed, or that it hangs; empty if it did not
+    seen   the result of the last look that succeeded
+    fault  why the latest look failed or hangs; empty if it succeeded
     """
 
     def __init__(
@@ -26,9 +26,9 @@ class Current:
         look_seconds: float = 10.0,
     ) -> None:
         """
-        word          makes one line of an error
-        failed        gets a new fault
-        look_seconds  after these, a look hangs
+        word          words an error in one line
+        failed        called with each new fault
+        look_seconds  a look that takes longer counts as hanging
         """
         self.seen: Published | None = None
         self.fault = ""
@@ -40,13 +40,13 @@ class Current:
         self._thread = DaemonThread("grace-look")
 
     async def look(self) -> None:
-        """Read CURRENT, however long it takes. Report a fault once."""
+        """Read CURRENT, however long that takes. Report a fault once, not at every look."""
         look = self._thread.run(lambda: self._read(self._snapshots))
         await asyncio.wait((look,), timeout=self._look_seconds)
         if not look.done():
             self._note(
                 f"snapshots: {self._snapshots}: CURRENT could not be read within "
-                f"{self._look_seconds:g} s; see whether the folder hangs"
+                f"{self._look_seconds:g} s; check whether its file system hangs"
             )
         try:
             self.seen, fault = await look, ""
@@ -55,16 +55,16 @@ class Current:
         self._note(fault)
 
     async def look_now(self) -> None:
-        """Look, and raise `load_failed` if that fails or hangs."""
+        """Look, and raise `load_failed` if the look fails or hangs."""
         if not self._thread.busy or not self.fault:
             look = asyncio.ensure_future(self.look())
-            # A look under way may have begun too early, so this one waits for two.
+            # A look may be under way that began before this call; the new one queues after it.
             await asyncio.wait((look,), timeout=2 * self._look_seconds)
         if self.fault:
             raise load_failed(self.fault)
 
     async def versions(self) -> tuple[int, ...]:
-        """Return the versions that are there; raise `load_failed` if that cannot be seen."""
+        """Return the versions in the root; raise `load_failed` if it cannot be read."""
         try:
             return await self._thread.run(lambda: versions(root_of(self._snapshots)))
         except (GraceError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Which version a server should serve: rules without files, threads or clocks."""
+"""The rules that decide which version a server serves, without files, threads or clocks."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from grace.index.storage import Published
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A rollback's decision to serve a version.
+    """The version that a rollback keeps a server at.
 
     until_above  the pin ends once CURRENT names a version above this one
     """
@@ -23,8 +23,8 @@ class Pin:
 class Decision:
     """What to do after a look at CURRENT.
 
-    load   the version to load; None: the served one stays
-    unpin  the pin has ended
+    load   the version to load; None: keep the served one
+    unpin  whether the pin has ended
     """
 
     load: int | None = None
@@ -34,14 +34,16 @@ class Decision:
 def decide(
     seen: Published, acted_on: Published | None, pin: Pin | None, served: int | None
 ) -> Decision:
-    """Return what to do now that CURRENT says `seen`.
+    """Return what to do after a look at CURRENT.
 
-    acted_on  what CURRENT said when the server last followed it, whether the load succeeded or
-              failed; None: follow it in any case
-    served    None if nothing is served yet
+    seen      what CURRENT names now
+    acted_on  what CURRENT named when the server last acted on it, whether the load succeeded or
+              failed; None: act on it in any case
+    pin       the pin of a rollback, if there is one
+    served    the served version; None if nothing is served yet
 
-    So a version that failed is tried again only after a publish, and a version that an operator
-    has loaded stays until the next one. CURRENT may go back as well as forth.
+    So the server tries a version that failed again only after a publish. A version that an operator
+    has loaded stays until the next publish. CURRENT may name an older version, too.
     """
     unpin = pin is not None and pin.ends(seen)
     if pin is not None and not unpin:
@@ -52,6 +54,9 @@ def decide(
 
 
 def pin_for(version: int, served: int, seen: Published | None, before: Pin | None) -> Pin:
-    """Return the pin of a rollback from the served version to this one."""
+    """Return the pin of a rollback from version `served` to `version`.
+
+    The pin outlasts whatever CURRENT names already, and never ends earlier than the pin before it.
+    """
     named = 0 if seen is None else seen.version or 0
     return Pin(version, max(served, named, 0 if before is None else before.until_above))

@@ -1,7 +1,7 @@
-"""One load next to a pair that serves: on its own thread, and every failure of it ends here.
+"""A load, on its own thread, while another pair serves. Every failure of a load ends here.
 
-Most of a load runs in C++ and torch without the interpreter lock. What does not is kept small, so
-that live requests hardly wait for it: few threads read, and warm-up batches have pauses.
+A load should not delay live requests. Most of it runs in C++ and torch without the interpreter
+lock. Only a few threads read files, and a pause follows each warm-up batch.
 """
 
 import logging
@@ -36,14 +36,14 @@ from grace.server.stages.stages import Stages
 from grace.server.start_up import start_fault, too_little_memory
 
 CORES_PER_READER = 4
-"""The number of cores for each thread with which a load reads and checks next to live requests."""
+"""A load reads and verifies with one thread for this many cores. Requests have the others."""
 
 _LOG = logging.getLogger(LOGGER)
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to serve. None keeps what is served."""
+    """The version and checkpoint to serve. None keeps the served one."""
 
     version: int | None = None
     checkpoint: Path | None = None
@@ -51,10 +51,11 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class LoadFault:
-    """Why a load failed, in one line with file and remedy.
+    """Why a load failed.
 
-    file             the file at fault, if it is one
-    device_is_broken after it, nothing that the GPU returns can be trusted
+    text              one line with file and remedy
+    file              the file at fault, if there is one
+    device_is_broken  whether the load broke the GPU, so that its results cannot be trusted any more
     """
 
     text: str
@@ -63,16 +64,17 @@ class LoadFault:
 
 
 class AbandonedError(Exception):
-    """The server ends, and no one waits for the load."""
+    """The server shuts down, so no caller waits for the load any more."""
 
 
 @dataclass(frozen=True, eq=False)
 class Loader:
     """Makes the next pair from the served one.
 
-    before_swap  called with each new pair that is ready, on the loading thread, before it serves;
-                 an exception fails the load
-    stopped      set once the server ends: a load then stops at its next step
+    requests     each new pair warms up with them
+    before_swap  called with each new pair that is warm, on the load's thread, before it serves; an
+                 exception fails the load
+    stopped      set when the server shuts down: a load then stops at its next step
     """
 
     config: ServingConfig
@@ -83,12 +85,12 @@ class Loader:
     stopped: threading.Event
 
     def load(self, wanted: Wanted, served: ServingPair) -> ServingPair | LoadFault:
-        """Return a warm pair, or the served one if it is what is wanted."""
+        """Return a warm pair, or the served one if that is what is wanted."""
         try:
             # Kernels are launched on the thread's current device, which may be another GPU.
             with torch.cuda.device(self.device) if self._on_gpu else nullcontext():
                 return self._loaded(wanted, served)
-        except Exception as error:  # noqa: BLE001, whatever fails, the old pair serves on
+        except Exception as error:  # noqa: BLE001, whatever fails, the old pair keeps serving
             return self._fault_of(error, wanted)
 
     def _loaded(self, wanted: Wanted, served: ServingPair) -> ServingPair:
@@ -126,7 +128,7 @@ class Loader:
         )
 
     def _pause(self, seconds: float) -> None:
-        """Leave the engine to live requests for as long as a warm-up batch took."""
+        """Leave the engine to live requests for `seconds`, as long as a warm-up batch took."""
         self._go_on()
         self.stopped.wait(seconds)
 
@@ -139,9 +141,9 @@ class Loader:
         return self.device.type == "cuda"
 
     def _fault_of(self, error: Exception, wanted: Wanted) -> LoadFault:
-        """Word the fault. The error itself would keep the memory of what was being loaded."""
+        """Return the fault without the error, whose traceback would keep the load's memory."""
         if isinstance(error, AbandonedError):
-            return LoadFault("abandoned: the server ends")
+            return LoadFault("abandoned: the server is shutting down; ask another one")
         config = self.config
         if wanted.checkpoint is not None:
             config = replace(config, checkpoint=wanted.checkpoint)
@@ -150,8 +152,8 @@ class Loader:
         if isinstance(known, GraceError | OSError):
             text = start_fault(known, config)
         else:
-            text = f"internal error ({type(error).__name__}); the server's log has its place"
-            _LOG.error("load broke", exc_info=error, extra={"event": "load_broke"})
+            text = f"internal error ({type(error).__name__}); see load_broke in the server's log"
+            _LOG.error("load_broke", exc_info=error, extra={"event": "load_broke"})
         file = None
         if isinstance(error, SnapshotError):
             file = str(error.file if error.folder is None else error.folder / error.file)
@@ -162,7 +164,7 @@ class Loader:
         return LoadFault(text, file, self._device_is_broken())
 
     def _device_is_broken(self) -> bool:
-        """A GPU's error may be found late, and under any name: it stays, so ask once more."""
+        """Return whether the GPU is broken: errors may show late, but then every call fails."""
         if not self._on_gpu:
             return False
         try:

@@ -1,6 +1,6 @@
 """The pin of a rollback, in a file that outlasts restarts.
 
-It is a line of JSON with its digest, so that no damage can turn it into another version.
+The file is one line of JSON with its digest, so that a damaged file is never read as another pin.
 """
 
 import json
@@ -19,13 +19,13 @@ _MOST_BYTES = 4096
 
 
 class PinFile:
-    """The pin in `state_dir`. Its methods may block: the folder is on a disk."""
+    """The pin in `state_dir`. Its methods read and write the disk, so they may block."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / NAME
 
     def read(self) -> Pin | None:
-        """Return the pin, None without one. A damaged file is a ConfigError."""
+        """Return the pin, or None if there is none. Raise ConfigError for a damaged file."""
         try:
             with self.path.open("rb") as file:
                 content = file.read(_MOST_BYTES)
@@ -43,7 +43,7 @@ class PinFile:
         return pin
 
     def write(self, pin: Pin | None) -> None:
-        """Replace the pin, down to the disk; None removes it. Raises OSError."""
+        """Replace the pin, or remove it if None is given, and sync the disk. May raise OSError."""
         folder = self.path.parent
         if pin is None:
             self.path.unlink(missing_ok=True)
@@ -60,8 +60,8 @@ class PinFile:
 
     def _fault(self, fault: str) -> ConfigError:
         return ConfigError(
-            f"state_dir: {self.path}: {fault}, and it says which version a rollback pinned; remove "
-            "the file to follow CURRENT, and roll back again if you need to"
+            f"state_dir: {self.path}: {fault}; this file names the version that a rollback pinned: "
+            "remove it to follow CURRENT, then roll back again if necessary"
         )
 
 

@@ -1,8 +1,8 @@
-"""The server follows CURRENT and its operators: it loads, swaps, pins, and reports.
+"""Live snapshots: the server follows CURRENT and its operators. It loads, swaps, pins and reports.
 
-One load runs at a time, on its own thread. The swap is one assignment on the event loop: the next
-batch is bound to the new pair, those under way keep the old one, and the last of them frees it.
-Whatever fails, the old pair serves on.
+One load runs at a time, on its own thread. The swap is one assignment on the event loop. The next
+batch uses the new pair. Batches under way keep the old one, and the last of them frees it. Whatever
+fails, the old pair keeps serving.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ from grace.server.stages.stages import Stages
 from grace.server.start_up import start_fault
 
 MOST_CALLS = 8
-"""Calls of operators at once: one that loads, and those that wait for their turn."""
+"""The most operators' calls at once: one that loads, and others that wait for their turn."""
 
 _LOG = logging.getLogger(LOGGER)
 _Result = TypeVar("_Result")
@@ -52,7 +52,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What serves after an operator's call, and what the call changed."""
+    """What the server serves after an operator's call, and what the call changed."""
 
     version: int
     checkpoint: str
@@ -66,7 +66,7 @@ def serve_on(pair: ServingPair) -> None:
 
 
 class Reloads:
-    """Belongs to the event loop. It reads and writes files on other threads."""
+    """Loads and swaps pairs. It belongs to the event loop, and uses files on other threads."""
 
     def __init__(
         self,
@@ -79,11 +79,11 @@ class Reloads:
         broken: Callable[[], None],
         before_swap: Callable[[ServingPair], None] = serve_on,
     ) -> None:
-        """Read the pin; a damaged one is a ConfigError.
+        """Read the pin. Raise ConfigError if its file is damaged.
 
         requests     each new pair warms up with them
         broken       called if a load has broken the GPU
-        before_swap  see Loader
+        before_swap  as in Loader
         """
         self._config = config
         self._state = state
@@ -113,7 +113,7 @@ class Reloads:
 
     @property
     def busy(self) -> bool:
-        """Whether a load runs, in native code that nothing interrupts."""
+        """Whether a load runs. It may be in native code, which nothing interrupts."""
         return self._loads.busy
 
     def status(self) -> LoadStatus:
@@ -129,7 +129,10 @@ class Reloads:
         )
 
     async def first(self, load: Callable[[int | None], ServingPair]) -> ServingPair:
-        """Return the pair to start with: `load` gets its version, None for what CURRENT names."""
+        """Return the pair to start with: the pinned version, or the one that CURRENT names.
+
+        load  loads a version, or the one that CURRENT names for None
+        """
 
         def loaded() -> tuple[Published, ServingPair]:
             seen, pin = published(self._config.snapshots), self._pin
@@ -167,16 +170,20 @@ class Reloads:
         self._asked_to_look.set()
 
     def close(self) -> None:
-        """Abandon the load under way, and refuse others. The caller ends `watch`."""
+        """Abandon the load under way, and refuse later ones. The caller cancels `watch`."""
         self._stopped.set()
         self._closing.set()
 
     async def load(self, version: int, checkpoint: Path | None) -> Served:
-        """Serve a version, 0 for what the server follows, and a checkpoint, None for the served."""
+        """Load a version and a checkpoint, and return once the server serves them.
+
+        Version 0 is the pinned one or else the one that CURRENT names. Checkpoint None is the one
+        that is served now.
+        """
         return await self._finished(self._load(version, checkpoint))
 
     async def roll_back(self, version: int) -> Served:
-        """Serve an older version, 0 for the newest below the served one, and pin it."""
+        """Serve an older version and pin it. Version 0 is the newest below the served one."""
         return await self._finished(self._roll_back(version))
 
     async def unpin(self) -> Served:
@@ -184,7 +191,7 @@ class Reloads:
         return await self._finished(self._unpin())
 
     async def _finished(self, operation: Coroutine[Any, Any, Served]) -> Served:
-        """Run an operator's call to its end, even if the caller gives it up."""
+        """Run an operator's call to its end, even if the caller gives up."""
         task = asyncio.create_task(operation)
         self._operations.add(task)
         task.add_done_callback(self._operations.discard)
@@ -199,23 +206,25 @@ class Reloads:
             pin, before = self._pin, self._state.served()
             if version and pin is not None and version != pin.version:
                 raise load_refused(
-                    f"snapshot_version: {version}: version {pin.version} is pinned; unpin first "
-                    "(grace admin unpin)"
+                    f"snapshot_version: {version}: a rollback has pinned version {pin.version}; "
+                    "unpin first (grace admin unpin)"
                 )
             if not version:
                 assert self._current.seen is not None
                 self._acted_on = self._current.seen
                 version = pin.version if pin is not None else self._current.seen.version or 0
                 if not version:
-                    raise load_refused("nothing is published; name a version, or publish one")
+                    raise load_refused(
+                        "snapshot_version: 0: CURRENT names no version; publish one, or name one"
+                    )
             await self._serve(Wanted(version, checkpoint), "load")
             return self._served_after(before)
 
     async def _roll_back(self, version: int) -> Served:
         if self._pin_file is None:
             raise load_refused(
-                "state_dir: not set, so a rollback would not outlast a restart; set it, or publish "
-                "the older version (grace publish)"
+                "state_dir: not set, so a rollback would not outlast a restart; set it and restart "
+                "the server, or publish the older version (grace publish)"
             )
         async with self._operators_turn():
             before, pin = self._state.served(), self._pin
@@ -242,7 +251,7 @@ class Reloads:
 
     @asynccontextmanager
     async def _operators_turn(self) -> AsyncIterator[None]:
-        """Wait until no other load runs. A caller that gives up loses its place."""
+        """Wait until no other load runs, and keep later ones waiting meanwhile."""
         self._require_serving()
         if self._calls >= MOST_CALLS:
             raise too_many_loads(MOST_CALLS)
@@ -261,19 +270,19 @@ class Reloads:
             raise draining()
 
     def _due(self) -> bool:
-        """Return whether CURRENT says what the server has not acted on."""
+        """Return whether the server has yet to act on what CURRENT names."""
         return not self._current.fault and self._current.seen != self._acted_on
 
     async def _follow_in_turn(self) -> None:
-        with suppress(ServiceError):  # the server ends
+        with suppress(ServiceError):  # the server shuts down
             while self._due():
                 async with self._turn:
                     self._require_serving()
-                    with suppress(ServiceError):  # reported; the old pair serves on
+                    with suppress(ServiceError):  # it is reported, and the old pair keeps serving
                         await self._follow()
 
     async def _follow(self, *, asked: bool = False) -> None:
-        """Do what CURRENT says; if `asked`, even if that has failed before."""
+        """Serve what CURRENT names; if an operator `asked`, even if that has failed before."""
         assert self._current.seen is not None
         seen = self._current.seen
         decision = decide(seen, None if asked else self._acted_on, self._pin, self._version)
@@ -282,10 +291,10 @@ class Reloads:
         if decision.load is not None:
             await self._serve(Wanted(decision.load), "unpin" if asked else "current")
         elif seen.version == self._version:
-            self._load_fault, self._failed_version = "", 0  # what had failed is wanted no more
+            self._load_fault, self._failed_version = "", 0  # no one wants what had failed
 
     async def _serve(self, wanted: Wanted, why: str, pin: Pin | None = None) -> None:
-        """Load and swap, and pin the version if a pin is given. Only in turn."""
+        """Load and swap, and store the pin if one is given. The caller holds the turn."""
         served, begin, loader = self._state.served(), perf_counter(), self._loader
         version = wanted.version or self._version
         facts = {"snapshot_version": version, "why": why}
@@ -318,7 +327,7 @@ class Reloads:
         _LOG.info("swapped", extra={"event": "swapped", **facts})
 
     def _failed(self, version: int, fault: LoadFault) -> ServiceError:
-        """Report a load that failed; 0: what CURRENT names cannot be read."""
+        """Report a load that failed, and return its error. Version 0: CURRENT cannot be read."""
         if version:
             self._load_fault, self._failed_version = fault.text, version
         self._metrics.loaded("failed")
@@ -327,7 +336,7 @@ class Reloads:
         return load_failed(fault.text)
 
     async def _end_pin_if_due(self) -> None:
-        """Drop the pin if CURRENT has passed it. Its file may stay: a start would drop it, too."""
+        """Drop the pin if CURRENT is above it. Its file may stay: a start would drop it, too."""
         pin, seen = self._pin, self._current.seen
         if pin is not None and seen is not None and pin.ends(seen):
             with suppress(ServiceError):
@@ -342,7 +351,8 @@ class Reloads:
         try:
             await self._before_end(self._pin_writes.run(lambda: file.write(pin)))
         except OSError as error:
-            text = f"state_dir: {file.path}: {error.strerror or error}; free space, or correct it"
+            fault = f"cannot be written: {error.strerror or error}"
+            text = f"state_dir: {file.path}: {fault}; free some space, or correct the folder"
             version = self._version if pin is None else pin.version
             raise self._failed(version, LoadFault(text, str(file.path))) from None
         self._pinned(pin)
@@ -359,7 +369,7 @@ class Reloads:
         _LOG.warning(event, extra={"event": event, **facts})
 
     async def _older(self, version: int, served: int) -> int:
-        """Return the version to roll back to; refuse one that is not below the served one."""
+        """Return the version to roll back to. Refuse one that is not below the served one."""
         root = root_of(self._config.snapshots)
         there = await self._before_end(asyncio.ensure_future(self._current.versions()))
         below = [each for each in there if each < served]
@@ -367,17 +377,14 @@ class Reloads:
             return below[-1]
         if version in below:
             return version
-        has = ", ".join(map(str, below[-5:])) or "none"
-        if not version or version < served:
-            what = "no version below" if not version else f"no version {version} below"
-            raise load_refused(f"{root}: {what} {served}, which is served; it has {has}")
+        has = ", ".join(map(str, below[-5:])) or "no version"
         raise load_refused(
-            f"snapshot_version: {version} is not below {served}, which is served; load it instead "
-            "(grace admin load)"
+            f"snapshot_version: {version}: {served} is served, and {root} has {has} below it; name "
+            "an older version that is there, or load another one (grace admin load)"
         )
 
     async def _before_end(self, work: asyncio.Future[_Result]) -> _Result:
-        """Return the result of the work; raise `draining` if the server ends first."""
+        """Return the result of the work; raise `draining` if the server shuts down first."""
         closing = asyncio.ensure_future(self._closing.wait())
         try:
             await asyncio.wait((work, closing), return_when=asyncio.FIRST_COMPLETED)

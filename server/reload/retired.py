@@ -1,7 +1,7 @@
-"""Frees the memory of pairs that serve no more, on its own thread.
+"""Frees the memory of old pairs on its own thread.
 
-To give gigabytes back to the system takes longer than a batch. The thread that ends the last batch
-of a pair must not wait for that.
+Returning gigabytes to the system takes longer than a batch. The thread that ends the last batch of
+a pair must not wait for that.
 """
 
 import threading
@@ -13,12 +13,14 @@ from grace.server.observe.thread_names import name_this_thread
 
 
 class Retired:
+    """The pairs that the server has swapped out."""
+
     def __init__(self) -> None:
         self._parts: SimpleQueue[object] = SimpleQueue()
         threading.Thread(target=self._free, daemon=True).start()
 
     def add(self, pair: ServingPair) -> None:
-        """Free the pair's parts once no one else holds the pair: its last batch has ended."""
+        """Free the pair's parts once nothing else holds the pair, so its last batch has ended."""
         parts = (pair.snapshot, pair.index, pair.users, pair.matcher, pair.model)
         weakref.finalize(pair, self._parts.put, parts).atexit = False
 

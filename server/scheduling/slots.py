@@ -1,4 +1,4 @@
-"""What the pipeline's threads wait at: the slot in front of a stage, and the turns of a stage."""
+"""Where the pipeline's threads wait: the slot in front of a stage, and the turns of a stage."""
 
 import threading
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ class Slot(Generic[Item]):
                 self._changed.notify_all()
 
     def take(self) -> Item | None:
-        """Wait for one. None once the slot is closed and empty."""
+        """Wait for a batch and return it, or None once the slot is closed and empty."""
         with self._changed:
             self._changed.wait_for(lambda: self._item is not None or self._closed)
             item, self._item = self._item, None
@@ -33,20 +33,20 @@ class Slot(Generic[Item]):
             return item
 
     def close(self) -> None:
-        """Called by the stage that puts: nothing follows."""
+        """Take no more batches. The stage that puts calls this after its last one."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def abandon(self) -> None:
-        """Drop what is in the slot, and all that follow."""
+        """Drop the batch in the slot, and all later ones."""
         with self._changed:
             self._item = None
             self.close()
 
 
 class Turns:
-    """The pieces of work that one thread does in turn, for threads that wait for an end."""
+    """Counts the pieces of work of one thread, so that others can wait until one has ended."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -54,7 +54,7 @@ class Turns:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Inside, the thread does a piece of work."""
+        """Enclose a piece of work."""
         with self._changed:
             self._begun += 1
         try:
@@ -65,7 +65,7 @@ class Turns:
                 self._changed.notify_all()
 
     def wait(self) -> None:
-        """Wait until all work that has begun has ended. Later work is not waited for."""
+        """Wait until all work that has begun has ended, but not for later work."""
         with self._changed:
             begun = self._begun
             self._changed.wait_for(lambda: self._ended >= begun)

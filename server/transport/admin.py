@@ -98,10 +98,15 @@ class Admin:
         state, followed = self._state, self._config.updates.file
         try:
             if state.updates is None:
-                text = "the server keeps no updates: set state_dir, a local folder, and restart it"
+                text = (
+                    "state_dir: not set, so updates cannot be kept; set it to a local folder and "
+                )
+                text += "restart the server"
                 raise ServiceError("no_state_dir", text)
             if followed is not None:
-                text = f"the server follows {followed} (updates.file): append the update there"
+                text = (
+                    f"updates.file: the server follows {followed}; append the update to that file"
+                )
                 raise ServiceError("updates_from_file", text)
             updated = await asyncio.wrap_future(state.updates.submit(message))
         except ServiceError as error:

@@ -1,4 +1,4 @@
-"""Admin's calls that change which snapshot and checkpoint are served."""
+"""The calls of Admin that change the served snapshot and checkpoint."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +21,7 @@ _Request = TypeVar("_Request", bound=Message)
 
 
 class LoadCalls:
-    """Each call returns once the pair that it asks for serves."""
+    """Load, Rollback and Unpin. Each returns once the server serves what the reply names."""
 
     def __init__(self, reloads: Reloads) -> None:
         self._reloads = reloads
@@ -72,5 +72,6 @@ def _folder(given: str) -> Path | None:
     if not given:
         return None
     if not given.startswith("/") or "\0" in given:
-        raise invalid_field("checkpoint", "give the absolute path of a folder on the server")
+        fault = "not an absolute path; give that of a folder on the server's machine"
+        raise invalid_field("checkpoint", fault)
     return Path(given)

@@ -1,1 +1,1 @@
-"""Updates of ads while the server runs: from their callers, through the log, to what is served."""
+"""Updates of ads while the server runs: from callers or a file, through the log, to the replies."""

@@ -1,13 +1,13 @@
-"""Updates of ads, from callers to what is served.
+"""Applies updates of ads, one group after another.
 
 One thread takes all updates that wait as a group, and carries the group out in these steps:
 
-    log       one write and one fsync for the group; what fails here is not in force
-    publish   the state changes, and with it the view of every attached snapshot
-    settle    wait until every batch that was matched under an older view has been answered
-    reply     the callers' futures
+    log       write and sync the whole group at once; an update that fails here is not in force
+    publish   change the state, and the view of every attached snapshot
+    settle    wait until every batch that was matched under an older view is answered
+    reply     complete the callers' futures
 
-So a stopped ad is in no reply after its update's, and a stop outlasts the process.
+So no reply that follows an update's has an ad that it stopped, and a stop outlasts the process.
 """
 
 import logging
@@ -43,29 +43,33 @@ UpdateResult: TypeAlias = Literal["applied", "repeated", "refused", "failed"]
 UPDATE_RESULTS: tuple[UpdateResult, ...] = get_args(UpdateResult)
 
 FOLDER = "ad_updates"
-"""In the folder `state_dir`."""
+"""The folder of the log, in `state_dir`."""
 
 MOST_WAITING, MOST_WAITING_BYTES = 4096, 256 << 20
 
 PATIENCE_SECONDS = 1.0
-"""How long a DELTA waits for those before it: calls of one client may overtake each other."""
+"""How long a DELTA waits for missing earlier ones: calls of one client may overtake each other."""
 
 _LOG = logging.getLogger(LOGGER)
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateFacts:
-    """The state in numbers, for GetStatus and the metrics."""
+    """The numbers of the state that GetStatus and the metrics report."""
 
     sequence: int
-    stopped: Mapping[str, int]  # ids by level
+    stopped: Mapping[str, int]  # number of ids by level
     weights: int
     awaits_full: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Updated:
-    """`sequence` is the last update in force; `applied`: this update was not in force before."""
+    """The reply to an update.
+
+    sequence  number of the last update in force
+    applied   whether this update changed the state; False: its number was in force before
+    """
 
     sequence: int
     applied: bool
@@ -73,7 +77,7 @@ class Updated:
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """`update` is None until the thread has read the message."""
+    """An update whose caller waits. `update` is None until the thread has read the message."""
 
     message: bytes
     arrived: float
@@ -87,12 +91,14 @@ class _Waiting:
 
 
 class AdUpdates:
-    """Any thread may submit and attach.
+    """The state of updates, its log, and the snapshots that show it.
 
-    settle    called from the thread here: returns once all batches that post works on are answered
-    count     called with what became of some updates
-    died      called if the thread ends by a fault
-    complete  done once the server need not wait for a FULL update
+    Any thread may call `submit` and `attach`.
+
+    settle    the updates' thread calls it to wait until all batches that post works on are answered
+    count     called with a result and the number of updates that ended with it
+    died      called if a fault ends the thread
+    complete  a future that is done once the server need not wait for a FULL update
     """
 
     def __init__(
@@ -103,11 +109,11 @@ class AdUpdates:
         count: Callable[[UpdateResult, int], None],
         died: Callable[[], None],
     ) -> None:
-        """Read the log; raise InputError if it is damaged, or another server's."""
+        """Read the log. Raise InputError if it is damaged, or if another server uses it."""
         self._settle, self._count, self._died = settle, count, died
         self._state = UpdateState()
         self._log = UpdateLog(state_dir / FOLDER, self._replay)
-        self._publishing = threading.Lock()  # the state, and which snapshots show it
+        self._publishing = threading.Lock()  # guards the state, and the set of attached snapshots
         self._attached: weakref.WeakSet[LiveAds] = weakref.WeakSet()
         self._awaits_full = config.require_full and self._state.sequence == 0
         self.complete: Future[None] = Future()
@@ -136,9 +142,9 @@ class AdUpdates:
             self._log.close()
 
     def attach(self, pair: ServingPair) -> None:
-        """From now on, the pair shows the state; call this before the pair serves.
+        """Show the state on a pair from now on. Call this before the pair serves.
 
-        There is no counterpart: a pair shows every update until its last batch has let go of it.
+        Nothing detaches a pair: it shows every update until its last batch has released it.
         """
         with self._publishing:
             pair.live.rebuild(self._state)
@@ -149,15 +155,17 @@ class AdUpdates:
             _LOG.warning("updates_behind", extra={"event": "updates_behind", **facts})
 
     def submit(self, message: bytes) -> "Future[Updated]":
-        """Take the bytes of an UpdateAdsRequest. The future is done once no reply can show an older
-        state, or it has a ServiceError."""
+        """Take the bytes of an UpdateAdsRequest, and return a future of its result.
+
+        The future is done once no later reply can show an older state, or fails with ServiceError.
+        """
         waiting = _Waiting(message, perf_counter())
         with self._changed:
             if self._closed:
                 raise draining()
             size = self._waiting_bytes + len(message)
             if len(self._waiting) == MOST_WAITING or (self._waiting and size > MOST_WAITING_BYTES):
-                text = f"{len(self._waiting)} updates wait, and no more may; send it again later"
+                text = f"{len(self._waiting)} updates wait, and no more may; send this one later"
                 raise ServiceError("too_many_updates", text, retry_seconds=PATIENCE_SECONDS)
             self._waiting.append(waiting)
             self._waiting_bytes = size
@@ -185,7 +193,7 @@ class AdUpdates:
                 self._fail(waiting, failure, "failed")
 
     def _take(self) -> list[_Waiting]:
-        """Wait for updates, or for an early one whose patience is at an end; none: it is closed."""
+        """Wait for updates, or until an early one has waited for too long. None: it is closed."""
         with self._changed:
             seconds = None
             if self._early:
@@ -218,7 +226,7 @@ class AdUpdates:
             self._rewrite_if_large()
 
     def _read(self, waiting: _Waiting) -> bool:
-        """Return whether the update could be read, and its caller still waits."""
+        """Read the update. If it is faulty, refuse it and return False."""
         if waiting.update is not None:
             return True
         try:
@@ -231,8 +239,10 @@ class AdUpdates:
         return waiting.update is not None
 
     def _sorted_out(self, ordered: list[_Waiting]) -> tuple[list[_Waiting], list[_Waiting]]:
-        """Return the updates that follow the state, and those that are in force; keep or refuse the
-        others."""
+        """Return the updates that follow the state, and those that are in force already.
+
+        Refuse the others, or keep those that came too early for a while.
+        """
         news: list[_Waiting] = []
         repeated: list[_Waiting] = []
         last, size, awaits_full = self._state.sequence, len(self._state), self._awaits_full

@@ -1,4 +1,4 @@
-"""What a server has for updates of ads, by its configuration: the state, and a file to follow."""
+"""The parts of a server that update ads: the state, and the file that it follows, if any."""
 
 import asyncio
 import logging
@@ -17,9 +17,10 @@ _LOG = logging.getLogger(LOGGER)
 
 
 class Updates:
-    """`ads` is None without a `state_dir`; nothing here has an effect then.
+    """Holds these parts. Without a `state_dir` it holds none, and its methods do nothing.
 
-    file  the file that updates come from, if any
+    ads   the state of updates; None without a `state_dir`
+    file  the follower of `updates.file`; None without that setting
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Updates:
             self.ads.attach(pair)
 
     async def complete(self) -> None:
-        """Wait until the stops are there without which the server must not be ready."""
+        """Wait for the updates without which the server must not be ready."""
         waits: list[Future[Any]] = []
         if self.ads is not None:
             if not self.ads.complete.done():

@@ -1,8 +1,8 @@
 """Follow a file of updates: JSON lines, each an UpdateAdsRequest, for pipelines that write to disk.
 
-The file may grow, and another may take its name. A last line without its newline waits for it.
-A faulty line stops the source: to skip it could skip a stop. It goes on with the next FULL update,
-which replaces the whole state, or with another file.
+The file may grow, and another file may take its name. A last line without a newline waits for its
+newline. At a faulty line the server stops following, because it could miss a stop if it skipped
+the line. It goes on at the next FULL update, which replaces the whole state, or with another file.
 """
 
 import logging
@@ -27,9 +27,10 @@ from grace.server.updates.ad_updates import AdUpdates, Updated, UpdateResult
 LOOK_SECONDS, RETRY_SECONDS = 0.1, 1.0
 READ_BYTES = 1 << 20
 MOST_LINE_BYTES = 4 * MOST_BYTES  # JSON takes more bytes than the message
-TOGETHER = 1024  # updates that may wait for their group at once
+TOGETHER = 1024  # updates that are submitted at once
 
 _RETRIED = ("update_not_kept", "too_many_updates")
+_REMEDY = "append a FULL update, or rename a corrected file over this one"
 _LOG = logging.getLogger(LOGGER)
 
 
@@ -47,9 +48,9 @@ class _LineError(Exception):
 class UpdatesFile:
     """Follows the file on its own thread.
 
-    count      called for each line that is no update
-    fault      why the file is not followed further, with line and remedy; empty if it is
-    caught_up  done once the file was read to its end, or could not be
+    count      called for each line that is not an update
+    fault      why the server stopped following, with line and remedy; empty while it follows
+    caught_up  a future that is done once the server has read the file to its end, or cannot
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class UpdatesFile:
         self.caught_up: Future[None] = Future()
         self._file: int | None = None
         self._read_bytes = self._lines = 0  # of this file
-        self._rest = b""  # of a line that has no end yet
+        self._rest = b""  # the begin of a line whose newline has not come
         self._missed = False
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="grace-upd-file", daemon=True)
@@ -82,22 +83,23 @@ class UpdatesFile:
             try:
                 self._look()
             except OSError as error:
-                self._stop(f"cannot be read: {error.strerror}")
+                remedy = "correct its path or its rights, and the server follows it again"
+                self._stop(f"cannot be read: {error.strerror}", remedy)
             except Exception as error:  # noqa: BLE001, the old state stays in force
                 fields = {"event": "updates_file_failed", "path": str(self._path)}
                 _LOG.error("updates_file_failed", exc_info=error, extra=fields)
-                self._stop("the server failed on it")
+                self._stop("internal error: see updates_file_failed in the server's log")
             if not self.caught_up.done():
                 self.caught_up.set_result(None)
             self._closing.wait(LOOK_SECONDS)
 
     def _look(self) -> None:
-        """Read to the end; if another file has the name now, begin that one."""
+        """Read to the end. If another file has the name now, begin that one."""
         if self._file is None and not self._open():
             return
         self._read_on()
         if self._was_replaced():
-            self._read_on()  # what came before the file lost its name
+            self._read_on()  # lines that were written before the file lost its name
             self._forget()
             if self._open():
                 self._read_on()
@@ -118,7 +120,7 @@ class UpdatesFile:
     def _was_replaced(self) -> bool:
         assert self._file is not None
         here = os.fstat(self._file)
-        if here.st_size < self._read_bytes:  # it was cut
+        if here.st_size < self._read_bytes:  # it was truncated
             return True
         with suppress(FileNotFoundError):  # between two names: the old file may still grow
             named = self._path.stat()
@@ -137,7 +139,8 @@ class UpdatesFile:
             self._read_bytes += len(chunk)
             *lines, self._rest = (self._rest + chunk).split(b"\n")
             if len(self._rest) > MOST_LINE_BYTES:
-                self._stop(f"line {self._lines + len(lines) + 1} is longer than {MOST_LINE_BYTES}")
+                line = self._lines + len(lines) + 1
+                self._stop(f"line {line}: longer than {MOST_LINE_BYTES} bytes, the most")
                 self._rest = b""
             self._take(lines)
 
@@ -160,7 +163,7 @@ class UpdatesFile:
         self._apply(updates)
 
     def _apply(self, lines: list[_Line]) -> None:
-        """Wait until the updates are in force, in their order, or one of them stops the source."""
+        """Wait until the updates are in force, in order, or until one of them has a fault."""
         while lines and not self._closing.is_set():
             if self.fault and not lines[0].full:
                 lines = lines[1:]
@@ -172,9 +175,9 @@ class UpdatesFile:
                 self._closing.wait(RETRY_SECONDS)
 
     def _applied(self, lines: list[_Line]) -> int:
-        """Submit updates; return how many need not be submitted again."""
+        """Submit updates. Return how many of them need no second try."""
         waits: list[Future[Updated]] = []
-        with suppress(ServiceError):  # no more may wait
+        with suppress(ServiceError):  # too many updates wait
             waits.extend(self._updates.submit(line.message) for line in lines)
         for place, (line, wait) in enumerate(zip(lines, waits, strict=False)):
             try:
@@ -188,10 +191,10 @@ class UpdatesFile:
                     self._go_on()
         return len(waits)
 
-    def _stop(self, fault: str) -> None:
+    def _stop(self, fault: str, remedy: str = _REMEDY) -> None:
         if self.fault:
             return
-        self.fault = one_line(f"{fault}; correct the file, or append a FULL update")
+        self.fault = one_line(f"{fault}; {remedy}")
         fields = {"event": "updates_file_stopped", "path": str(self._path), "fault": self.fault}
         _LOG.error("updates_file_stopped", extra=fields)
 

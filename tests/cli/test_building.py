@@ -200,8 +200,8 @@ def test_the_sizing_table_adds_up_to_the_bytes_of_a_snapshot(
     values = [text for interned in snapshot.set_values for text in interned.strings]
     expected = {
         "ad": 20 * snapshot.ads.num_ads,
-        "ad, and kind of entity": 4 * snapshot.ads.num_ads * len(kinds),
-        "ad with an entity, and kind": sum(4 * len(kind.ads) for kind in kinds),
+        "ad, for each kind of entity": 4 * snapshot.ads.num_ads * len(kinds),
+        "ad that has an entity, for each kind": sum(4 * len(kind.ads) for kind in kinds),
         "entity": sum(16 * len(kind) for kind in kinds),
         "SID": 8 * leaves,
         "inner node": 4 * (nodes - leaves),

@@ -60,7 +60,7 @@ def assert_shows(live: LiveAds, catalogue: EntityCatalogue, plain: PlainState) -
 @settings(max_examples=40)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_what_a_snapshot_shows_equals_plain_sets_after_any_updates(seed: int) -> None:
-    """Updates come in groups; a later snapshot shows the whole state at once."""
+    """One snapshot shows groups of updates as they come, a later one the whole state at once."""
     rng = np.random.default_rng(seed)
     catalogues = [entity_catalogue(rng, 63, version=each) for each in (1, 2)]
     untouched = catalogues[0].snapshot.ads.ad_weight.copy()
@@ -163,7 +163,7 @@ def test_old_numbers_change_nothing_and_a_gap_is_refused_with_the_number_expecte
     assert state.apply(read(update(1, stop={"ad": [7]})))
     assert not state.apply(read(update(1, resume={"ad": [7]})))
     assert len(state) == 1
-    with pytest.raises(GapError, match="3 does not follow 1; expected 2: send FULL"):
+    with pytest.raises(GapError, match="3 does not follow 1; expected 2: send a FULL update"):
         state.apply(read(update(3, resume={"ad": [7]})))
     assert (state.sequence, len(state)) == (1, 1)
     assert state.apply(read(update(63, full=True, stop={"ad": [9], "campaign": [1]})))
@@ -178,17 +178,20 @@ def test_old_numbers_change_nothing_and_a_gap_is_refused_with_the_number_expecte
     ("request_", "fault"),
     [
         (update(0), "sequence: must be at least 1"),
-        (UpdateAdsRequest(sequence=1), "kind: 0 is no kind"),
-        (UpdateAdsRequest(sequence=1, kind=7), "kind: 7 is no kind"),  # type: ignore[arg-type]
+        (UpdateAdsRequest(sequence=1), "kind: 0 is not a kind"),
+        (UpdateAdsRequest(sequence=1, kind=7), "kind: 7 is not a kind"),  # type: ignore[arg-type]
         (update(1, full=True, resume={"ad": [1]}), "resume: a FULL update replaces"),
         (update(1, full=True, unweight=[1]), "unweight: a FULL update replaces"),
-        (update(1, stop={"Campaign": [1]}), r"stop\['Campaign'\]: no level"),
-        (update(1, resume={"": [1]}), r"resume\[''\]: no level"),
-        (update(1, stop={f"e{i}": [1] for i in range(MOST_LEVELS + 1)}), "65 levels, at most 64"),
+        (update(1, stop={"Campaign": [1]}), r"stop\['Campaign'\]: not a level"),
+        (update(1, resume={"": [1]}), r"resume\[''\]: not a level"),
+        (
+            update(1, stop={f"e{i}": [1] for i in range(MOST_LEVELS + 1)}),
+            "65 levels in stop and resume, at most 64",
+        ),
         (update(1, weights={7: float("nan")}), r"weights\[0\].weight: must be finite"),
         (update(1, weights={7: float("inf")}), r"weights\[0\].weight: must be finite"),
-        (update(1, stop={"ad": [3, 5]}, resume={"ad": [5]}), "5 is in stop as well"),
-        (update(1, weights={7: 1.0}, unweight=[7]), "7 is in weights as well"),
+        (update(1, stop={"ad": [3, 5]}, resume={"ad": [5]}), "5 is in stop, too"),
+        (update(1, weights={7: 1.0}, unweight=[7]), "7 is in weights, too"),
     ],
 )
 def test_a_faulty_update_is_refused_with_its_field(request_: UpdateAdsRequest, fault: str) -> None:
@@ -199,10 +202,10 @@ def test_a_faulty_update_is_refused_with_its_field(request_: UpdateAdsRequest, f
 def test_two_weights_of_one_ad_unknown_fields_and_other_bytes_are_refused() -> None:
     two = update(1, weights={7: 1.0})
     two.weights.add(ad_id=7, weight=2.0)
-    with pytest.raises(RequestError, match="ad 7 has two weights"):
+    with pytest.raises(RequestError, match="ad 7 has two weights; send only one"):
         read(two)
     known = update(1, stop={"ad": [7]}).SerializeToString()
-    with pytest.raises(RequestError, match="field 63: unknown; upgrade the server"):
+    with pytest.raises(RequestError, match="field 63: unknown to this server; upgrade the server"):
         read_update(known + b"\xf8\x03\x01")
     nested = b"\x1a\x09\x0a\x02ad\x12\x03\xf8\x03\x01"  # stop["ad"] with a field 63
     with pytest.raises(RequestError, match="field 63: unknown"):
@@ -212,7 +215,7 @@ def test_two_weights_of_one_ad_unknown_fields_and_other_bytes_are_refused() -> N
 
 
 def test_a_million_stopped_ads_are_shown_on_a_new_snapshot() -> None:
-    """Prints how long it takes; the state of a million ids takes single updates as well."""
+    """The state of a million ids also takes single updates. The test prints the times."""
     ads, stops = 3_000_017, 1_000_003
     rng = np.random.default_rng(7)
     ad_ids = rng.permutation(ads).astype(np.int64) * 3

@@ -45,7 +45,7 @@ def test_a_call_to_the_admin_address_says_that_it_may_be_that(
             lambda: client.retrieve(RetrieveRequest(), timeout=30.0),
             lambda: client.wait_ready(30.0),
         ):
-            with pytest.raises(CallError, match="it may be a server's Admin address") as refused:
+            with pytest.raises(CallError, match="it may be the Admin address") as refused:
                 call()
             assert refused.value.exit_code == 1
 

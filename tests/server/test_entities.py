@@ -1,4 +1,4 @@
-"""Entities of requests: through the stages, and beside stops on a real server."""
+"""Entities of requests: through the stages, and together with stops on a real server."""
 
 from collections.abc import Iterator
 from pathlib import Path

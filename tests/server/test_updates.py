@@ -1,4 +1,4 @@
-"""Updates of ads on a real server: what is stopped is not returned, whatever happens to it."""
+"""Updates of ads on a real server: no stopped ad is returned, whatever happens to the server."""
 
 import os
 import random
@@ -27,7 +27,7 @@ from support.update_calls import Load, Updater, update
 pytestmark = pytest.mark.subprocess
 
 MANY = 1_000_003
-A_MOMENT = 0.3  # in which something would happen that must not
+A_MOMENT = 0.3  # long enough for what must not happen
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def serving(config: Path, **settings: Any) -> Iterator[tuple[ServerProcess, Upda
 
 @dataclass
 class Shared:
-    """A server that several tests use, without stops at the begin of each."""
+    """A server that several tests share. Each test first resets its stops."""
 
     server: ServerProcess
     updater: Updater
@@ -139,7 +139,7 @@ def test_gaps_are_refused_repeats_are_ignored_and_a_full_update_may_skip(shared:
     gap = updater.call(update(last + 5, stop={"ad": [8]}))
     assert (gap.code, gap.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "update_gap")
     expected = f"{last + 5} does not follow {last + 1}; expected {last + 2}"
-    assert gap.text == f"sequence: {expected}: send FULL, with all that is stopped"
+    assert gap.text == f"sequence: {expected}: send a FULL update with the whole state"
     again = updater.apply(last + 1, stop={"ad": [63]})
     assert (again.sequence, again.applied) == (last + 1, False)
     assert updater.apply(last + 63, full=True, stop={"ad": [9, 10]}).sequence == last + 63
@@ -167,7 +167,7 @@ def test_without_a_state_dir_updates_are_refused_with_the_remedy(
     with Updater(healthy_server) as updater:
         refused = updater.call(update(1))
     assert (refused.code, refused.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "no_state_dir")
-    assert "set state_dir, a local folder" in refused.text
+    assert refused.text.startswith("state_dir: not set, so updates cannot be kept; set it to a")
     assert not status(healthy_server).HasField("updates")
 
 
@@ -295,7 +295,7 @@ def test_a_server_that_requires_a_full_update_is_not_ready_before_it(
         assert caller.call(request_).reason == "not_ready"
         refused = updater.call(update(1, stop={"ad": [7]}))
         assert refused.reason == "update_gap"
-        assert "waits for a FULL one: send FULL" in refused.text
+        assert "waits for a FULL one: send a FULL update" in refused.text
         updater.apply(7, full=True, stop={"ad": [7]})
         server.wait_ready()
         assert health(server) == "SERVING"
@@ -336,14 +336,14 @@ def test_a_second_server_on_the_folder_and_a_damaged_log_are_refused_at_the_star
     with ServerProcess(config, ready=False) as server:
         assert server.wait() == 2
         assert f"{log}: offset 8: damaged" in server.lines[-1]
-        assert "set updates.require_full, and send a FULL update" in server.lines[-1]
+        assert "set updates.require_full, start the server, and send a FULL" in server.lines[-1]
     log.write_bytes(content[:-1])
     with serving(config) as (server, _, _):
         assert server.log("updates_read")[0]["cut"] > 0
 
 
 def test_updates_that_cannot_be_written_are_not_in_force(config: Path, request_: bytes) -> None:
-    """A limit of the size of files makes the log's write fail."""
+    """A limit on the size of files makes the write of the log fail."""
     limited = ["bash", "-c", 'ulimit -f 1; exec "$@"', "bash"]
     command = [*limited, str(GRACE), "serve"]
     with serving(config, command=command) as (server, updater, caller):

@@ -11,6 +11,7 @@ from google.protobuf.json_format import MessageToDict
 
 from grace.proto.retrieval_pb2 import UpdateAdsRequest
 from support.health import status
+from support.in_process import invoke_grace
 from support.retrieve_calls import Caller, message
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
@@ -108,9 +109,11 @@ def test_a_file_that_grows_and_is_rotated_is_followed_line_by_line(
 def stopped_at(server: ServerProcess, count: int, fault: str) -> None:
     entry = server.wait_log("updates_file_stopped", count)[-1]
     assert fault in entry["fault"]
-    assert "correct the file, or append a FULL update" in entry["fault"]
+    assert "append a FULL update, or rename a corrected file over this one" in entry["fault"]
     assert server.metric("grace_updates_file_stopped") == 1
     assert status(server).updates.source_fault == entry["fault"]
+    shown = invoke_grace("admin", "status", "--address", server.admin).stdout
+    assert f"updates.file is not followed: {entry['fault']}" in shown
 
 
 def follows(server: ServerProcess) -> None:
@@ -157,6 +160,6 @@ def test_a_missing_file_is_waited_for_and_calls_are_refused(config: Path, source
             refused = updater.call(update(8))
         assert refused.code is grpc.StatusCode.FAILED_PRECONDITION
         assert refused.reason == "updates_from_file"
-        assert f"the server follows {source.file} (updates.file): append" in refused.text
+        assert f"updates.file: the server follows {source.file}; append" in refused.text
         server.terminate()
         assert server.wait() == 0

@@ -1,4 +1,4 @@
-"""`grace admin` against a real server, and its updates among those of others."""
+"""`grace admin` against a real server, also while another sender updates ads."""
 
 import json
 import re
@@ -43,7 +43,7 @@ def admin(server: ServerProcess | str, *arguments: str | int) -> str:
 
 
 def shown(server: ServerProcess) -> dict[str, str]:
-    """The lines of the status by their first word."""
+    """Return the lines of the status by their first word."""
     lines = admin(server, "status").splitlines()
     return {name: " ".join(text) for name, *text in map(str.split, lines)}
 
@@ -83,9 +83,13 @@ def test_an_operator_sees_and_changes_what_is_served(server: ServerProcess, live
     ("arguments", "code", "error"),
     [
         (("load", "4711"), 2, "FAILED_PRECONDITION (load_failed): snapshots: "),
-        (("load", "--checkpoint", "here"), 2, "INVALID_ARGUMENT (invalid_field): checkpoint: give"),
+        (("load", "--checkpoint", "here"), 2, "INVALID_ARGUMENT (invalid_field): checkpoint: not"),
         (("rollback", "4711"), 2, "FAILED_PRECONDITION (load_refused): snapshot_version: 4711"),
-        (("status", "--timeout", "inf"), 2, "--timeout: give a number of seconds"),
+        (
+            ("status", "--timeout", "inf"),
+            2,
+            "--timeout: inf is not finite; give a number of seconds",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(
@@ -97,10 +101,10 @@ def test_a_mistake_is_one_line(
     assert done.stderr.count("\n") == 1
 
 
-def test_the_address_of_clients_is_no_address_of_admin(server: ServerProcess) -> None:
+def test_the_address_for_clients_is_refused_by_name(server: ServerProcess) -> None:
     done = invoke_grace("admin", "status", "--address", server.address)
     assert done.exit_code == 1
-    assert "does not serve Admin; it may be a server's address for clients" in done.stderr
+    assert "does not serve Admin; it may be the address for clients" in done.stderr
 
 
 @contextmanager
@@ -126,7 +130,7 @@ def others_update(server: ServerProcess) -> Iterator[None]:
             sending.result()
 
 
-def test_what_is_stopped_stays_stopped_across_loads_whoever_else_sends_updates(
+def test_a_stop_holds_across_loads_while_another_sender_updates_ads(
     server: ServerProcess, live: LiveRoot
 ) -> None:
     caller = Caller(server.address)
@@ -136,7 +140,9 @@ def test_what_is_stopped_stays_stopped_across_loads_whoever_else_sends_updates(
     chosen, *_ = answer_of(caller, request).ad_ids
     with others_update(server):
         text = admin(server, "stop", "ad", chosen, 10**14)
-        assert re.match(r"stopped; 1 ads are stopped in all \(update \d+\)$", text.strip())
+        assert re.match(
+            r"stopped; stopped ads of the served snapshot: 1 \(update \d+\)$", text.strip()
+        )
         assert chosen not in answer_of(caller, request).ad_ids
         admin(server, "load", 1)
         assert chosen not in answer_of(caller, request).ad_ids
@@ -149,6 +155,6 @@ def test_what_is_stopped_stays_stopped_across_loads_whoever_else_sends_updates(
     caller.close()
 
 
-def test_an_id_that_cannot_be_is_refused_before_any_call() -> None:
+def test_an_impossible_id_is_refused_before_any_call() -> None:
     for bad in ("-1", str(2**63), "x"):
         assert invoke_grace("admin", "stop", "ad", "--", bad).exit_code == 2

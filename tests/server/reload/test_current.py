@@ -1,4 +1,4 @@
-"""Looks at CURRENT: a folder that hangs holds up nothing, and a fault is reported once."""
+"""Looks at CURRENT: a folder that hangs blocks nothing else, and a fault is reported once."""
 
 import asyncio
 import threading
@@ -65,7 +65,7 @@ def test_a_fault_is_reported_once_and_again_after_it_has_gone(tmp_path: Path) ->
         for _ in range(6):
             await current.look()
             seen.append(bool(current.fault))
-            assert current.seen == good, "the last look that could be read stays"
+            assert current.seen == good, "the result of the last look that succeeded stays"
         assert seen == [False, True, True, False, True, True]
         assert len(faults) == 3
 
@@ -88,7 +88,7 @@ def test_it_reads_what_is_published_and_which_versions_there_are(tmp_path: Path)
             assert current.seen is not None
             assert current.seen.version == version
             marks.add(current.seen.mark)
-        assert len(marks) == 3, "a version that is published again is news"
+        assert len(marks) == 3, "publishing a version again changes the mark"
         assert await current.versions() == (1, 2)
         fixed = Current(root / f"{1:020d}", word, pytest.fail)
         await fixed.look()

@@ -1,4 +1,4 @@
-"""Which version a server serves, by what CURRENT says, what was done about it, and the pin."""
+"""Which version a server serves, given CURRENT, what the server last acted on, and the pin."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +12,7 @@ SEEN = st.builds(Published, st.none() | VERSIONS, st.sampled_from([NOW, LATER]))
 PINS = st.builds(lambda version, more: Pin(version, version + more), VERSIONS, st.integers(0, 5))
 
 
-def test_a_server_follows_current_back_as_well_as_forth() -> None:
+def test_a_server_follows_current_to_newer_and_to_older_versions() -> None:
     for version in (3, 11):
         seen = Published(version, LATER)
         assert decide(seen, Published(7, NOW), None, served=7) == Decision(load=version)
@@ -20,7 +20,7 @@ def test_a_server_follows_current_back_as_well_as_forth() -> None:
     assert decide(Published(None), Published(7, NOW), None, served=7) == Decision()
 
 
-def test_a_version_that_failed_waits_for_a_publish_or_for_being_asked() -> None:
+def test_a_version_that_failed_is_tried_again_after_a_publish_or_on_request() -> None:
     failed = Published(9, NOW)
     assert decide(failed, failed, None, served=7) == Decision()
     assert decide(Published(9, LATER), failed, None, served=7) == Decision(load=9)
@@ -33,7 +33,7 @@ def test_a_version_that_an_operator_has_loaded_stays_until_a_publish() -> None:
     assert decide(Published(9, LATER), current, None, served=5) == Decision(load=9)
 
 
-def test_a_pin_holds_until_current_exceeds_what_was_rolled_back_from() -> None:
+def test_a_pin_holds_until_current_exceeds_the_version_that_was_rolled_back_from() -> None:
     pin = Pin(version=7, until_above=9)
     for version in (3, 7, 8, 9):
         assert decide(Published(version, LATER), None, pin, served=7) == Decision()
@@ -57,7 +57,7 @@ def test_what_is_loaded_is_pinned_or_published_and_nothing_is_loaded_twice(
 
 
 @given(VERSIONS, VERSIONS, st.none() | SEEN, st.none() | PINS)
-def test_a_rollback_s_pin_does_not_end_by_what_current_names_already(
+def test_what_current_names_already_does_not_end_a_new_pin(
     version: int, below: int, seen: Published | None, before: Pin | None
 ) -> None:
     pin = pin_for(version, version + below, seen, before)

@@ -1,4 +1,7 @@
-"""A pair is freed with its last batch, and a failed load leaves nothing, without a collection."""
+"""A pair is freed with its last batch, and a failed load leaves nothing in memory.
+
+Neither needs the garbage collector.
+"""
 
 import gc
 import threading
@@ -90,7 +93,7 @@ class Server:
 
 
 def watched(pair: ServingPair) -> list[weakref.ref[object]]:
-    """The pair and its large parts."""
+    """Return references to the pair and its large parts."""
     parts: list[object] = [pair, pair.snapshot.ads.ad_ids, pair.index.csr_tokens, pair.matcher]
     return [weakref.ref(part) for part in [*parts, pair.users]]
 
@@ -152,7 +155,7 @@ def test_many_loads_hold_no_more_than_one(
 def test_a_retired_pair_is_freed_on_another_thread(
     serving_files: ServingFiles, tmp_path: Path
 ) -> None:
-    """The thread that ends its last batch must not wait for gigabytes to be given back."""
+    """The thread that ends the pair's last batch must not wait until gigabytes are freed."""
     pair = first_pair(LiveRoot.write(tmp_path, serving_files), CPU)
     freed: list[int] = []
     for part in (pair.snapshot.ads.ad_ids, pair.matcher, pair.users, pair.index.csr_tokens):
@@ -229,11 +232,11 @@ def test_whatever_a_stage_raises_ends_the_load_with_one_line(
     stages = replace(STAGES, features=fail)  # type: ignore[arg-type]
     found = loader_of(live, CPU, stages).load(Wanted(2), first_pair(live, CPU))
     assert isinstance(found, LoadFault)
-    assert found.text == "internal error (ZeroDivisionError); the server's log has its place"
+    assert found.text == "internal error (ZeroDivisionError); see load_broke in the server's log"
     assert not found.device_is_broken
 
 
-def test_a_checkpoint_alone_keeps_the_snapshot_and_a_pair_that_is_served_is_kept(
+def test_loading_a_checkpoint_keeps_the_snapshot_and_loading_the_served_pair_keeps_it(
     serving_files: ServingFiles, tmp_path: Path
 ) -> None:
     live = LiveRoot.write(tmp_path, serving_files)
@@ -245,7 +248,7 @@ def test_a_checkpoint_alone_keeps_the_snapshot_and_a_pair_that_is_served_is_kept
     assert pair.checkpoint != served.checkpoint
 
 
-def test_before_a_swap_the_pair_is_shown_and_may_be_refused(
+def test_before_swap_gets_the_new_pair_and_may_refuse_it(
     serving_files: ServingFiles, tmp_path: Path
 ) -> None:
     live = LiveRoot.write(tmp_path, serving_files)

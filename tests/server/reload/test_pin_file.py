@@ -1,4 +1,4 @@
-"""The pin outlasts restarts and kills, and a damaged file is never taken for a pin."""
+"""The pin outlasts restarts and kills, and a damaged file is never read as a pin."""
 
 import json
 import os
@@ -37,19 +37,19 @@ def test_any_damage_is_refused_with_file_and_remedy(tmp_path: Path) -> None:
         file.path.write_bytes(content)
         with pytest.raises(ConfigError) as caught:
             file.read()
-        assert str(caught.value).startswith(f"state_dir: {file.path}: is damaged, ")
-        assert "; remove the file to follow CURRENT" in str(caught.value)
+        assert str(caught.value).startswith(f"state_dir: {file.path}: is damaged; ")
+        assert "remove it to follow CURRENT" in str(caught.value)
 
 
 @pytest.mark.parametrize(("version", "until_above"), [(0, 3), (-1, 3), (7, 6), (1, 2**64)])
-def test_versions_that_cannot_be_are_damage(tmp_path: Path, version: int, until_above: int) -> None:
+def test_impossible_versions_are_damage(tmp_path: Path, version: int, until_above: int) -> None:
     file = PinFile(tmp_path)
     file.write(Pin(version, until_above))
     with pytest.raises(ConfigError, match="is damaged"):
         file.read()
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_a_folder_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
     file = PinFile(tmp_path)
     file.path.mkdir()
     with pytest.raises(ConfigError, match=r"pin\.json: cannot be read: Is a directory"):
@@ -61,7 +61,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 def test_a_server_killed_at_any_step_leaves_the_old_pin_or_the_new(
     tmp_path: Path, before: Pin | None, after: Pin | None
 ) -> None:
-    """Its first step is the same whether an earlier server left a half-written file or not."""
+    """A half-written file of an earlier server makes no difference."""
     seen, number = [], 0
     while True:
         number += 1

@@ -1,5 +1,5 @@
-"""A published version that cannot serve: the old one serves on, and everything says which file and
-why. test_damage.py and its neighbours have every damage of every file.
+"""A published version that cannot serve: the old one keeps serving, and the file and the cause are
+reported everywhere. tests/storage covers every damage of every file.
 """
 
 import shutil
@@ -77,7 +77,7 @@ def grow(version: Path) -> None:
     forge_manifest(version, change)
 
 
-# What is wrong, the file that the log names, and pieces of the fault.
+# By fault: how to cause it, the file that the log names, and pieces of the fault's text.
 FAULTS: Mapping[str, tuple[Callable[[Path], None], str, tuple[str, ...]]] = {
     "damaged": (flip, "ad_ids.npy", ("damaged: its digest is", "; build or publish another")),
     "missing": (remove, "ad_rule.npy", ("missing", "; build or publish another version")),
@@ -103,7 +103,7 @@ FAULTS: Mapping[str, tuple[Callable[[Path], None], str, tuple[str, ...]]] = {
 
 @dataclass
 class Service:
-    """A server that follows a root; its calls are all of the test's."""
+    """A server that follows a root, and that only these tests call."""
 
     server: ServerProcess
     live: LiveRoot
@@ -132,7 +132,7 @@ def module_service(
 
 @pytest.fixture
 def service(module_service: Service) -> Iterator[Service]:
-    """It serves version 1, which CURRENT names."""
+    """A server that serves version 1, which CURRENT names."""
     yield module_service
     module_service.live.publish(1)
     module_service.operator.load()
@@ -164,13 +164,13 @@ def test_a_version_that_cannot_serve_is_reported_everywhere_and_the_old_one_serv
     assert (status.load.fault, status.load.failed_version) == (entry["fault"], bad)
     assert (status.snapshot.version, status.load.current_version) == (1, bad)
     service.assert_serves(1)
-    sleep(0.5)  # some looks, none of which tries again
+    sleep(0.5)  # time for some looks, none of which tries again
     assert service.failures() == before + 1
     with refused() as found:
-        service.operator.load()  # asked to try again, it says the same
+        service.operator.load()  # tried again on request, it fails in the same words
     assert found[0].reason == "load_failed"
-    said = found[0].text.partition(" room for ")[0]  # which is measured anew
-    assert said == entry["fault"].partition(" room for ")[0]
+    text = found[0].text.partition(" room for ")[0]  # the room is measured anew
+    assert text == entry["fault"].partition(" room for ")[0]
     assert service.failures() == before + 2
     shutil.rmtree(folder, ignore_errors=True)
 
