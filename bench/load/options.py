@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -24,6 +25,8 @@ def run_command(main: Callable[[Sequence[str]], int | None]) -> None:
 
     SIGTERM ends the command as Ctrl-C does: it stops its server and removes its folders.
     """
+    # gRPC reports connections that servers close; the commands report what calls see of that.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         sys.exit(main(sys.argv[1:]))
