@@ -23,8 +23,15 @@ from hyperframe.frame import (
 METHOD = "/grace.v1.AdsRetrieval/Retrieve"  # without torch, which other modules import
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADER_BYTES = 9
+FRAME_BYTES = 16_384  # HTTP/2's default limits of a frame's content, and of unconfirmed content
+WINDOW_BYTES = 65_535
 EMPTY_MESSAGE = bytes(5)
 NO_HEADERS: Mapping[str, bytes] = MappingProxyType({})
+
+
+def _frame_contents(content: bytes) -> list[bytes]:
+    """Return the content in pieces that fit into a frame; a piece even if it is empty."""
+    return [content[at : at + FRAME_BYTES] for at in range(0, len(content) or 1, FRAME_BYTES)]
 
 
 @dataclass
@@ -90,7 +97,9 @@ class RawHttp2:
             }
             data = self._encoder.encode(list(fields.items()))
             frames.append(HeadersFrame(self._last, data, flags=["END_HEADERS"]))
-            frames.append(DataFrame(self._last, sent, flags=["END_STREAM"] if ends else []))
+            *rest, last = _frame_contents(sent)
+            frames += [DataFrame(self._last, part) for part in rest]
+            frames.append(DataFrame(self._last, last, flags=["END_STREAM"] if ends else []))
             if reset:
                 frames.append(RstStreamFrame(self._last, error_code=8))
         self.send(*frames)
