@@ -46,6 +46,17 @@ class AdUpdate:
 def read_update(message: bytes) -> AdUpdate:
     """Raise DecodeError if the bytes are no UpdateAdsRequest, RequestError for a faulty field."""
     request = UpdateAdsRequest.FromString(message)
+    _require_bounds(request)
+    return _read(request)
+
+
+def read_kept(message: bytes) -> AdUpdate:
+    """Return an update of the log. It may hold the whole state, which exceeds an update's bounds;
+    otherwise as `read_update`."""
+    return _read(UpdateAdsRequest.FromString(message))
+
+
+def _read(request: UpdateAdsRequest) -> AdUpdate:
     _require_known_fields(request)
     if request.sequence == 0:
         raise RequestError("sequence", "must be at least 1; number updates 1, 2, 3, ...")
@@ -55,7 +66,6 @@ def read_update(message: bytes) -> AdUpdate:
     if full and (request.resume or request.unweight):
         name = "resume" if request.resume else "unweight"
         raise RequestError(name, "a FULL update replaces the whole state; leave it out")
-    _require_bounds(request)
     update = AdUpdate(
         sequence=request.sequence,
         full=full,

@@ -33,7 +33,7 @@ from grace.index.updates.state import (
     require_room,
     touched_by,
 )
-from grace.index.updates.update import AdUpdate, read_update
+from grace.index.updates.update import AdUpdate, read_kept, read_update
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError, draining, internal, invalid_field, malformed
 from grace.server.observe.logs import LOGGER
@@ -165,7 +165,7 @@ class AdUpdates:
         return waiting.done
 
     def _replay(self, message: bytes) -> None:
-        self._state.apply(read_update(message))
+        self._state.apply(read_kept(message))
 
     def _run(self) -> None:
         name_this_thread("grace-updates")
