@@ -75,7 +75,9 @@ class UpdateLog:
             undo.callback(os.close, self._file)
             if self.cut:
                 os.ftruncate(self._file, self._size)
-                os.fsync(self._file)
+            # What a killed writer wrote and did not sync is in force from now on.
+            os.fsync(self._file)
+            os.fsync(self._folder)
             undo.pop_all()
 
     @property

@@ -58,6 +58,22 @@ def test_a_last_group_whose_end_the_disk_has_not_written_is_cut(tmp_path: Path) 
     assert found_in(tmp_path, content + bytes(4096)) == (UPDATES, 4096)
 
 
+def test_a_start_syncs_what_a_killed_writer_has_only_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The start takes such updates as in force, so a power cut must not lose them any more."""
+    written(tmp_path)
+    synced, real_sync = set[str](), os.fsync
+
+    def sync(file: int) -> None:
+        real_sync(file)
+        synced.add(str(Path(f"/proc/self/fd/{file}").readlink()))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    UpdateLog(tmp_path, lambda message: None).close()
+    assert synced >= {str(tmp_path / FILE), str(tmp_path)}
+
+
 def test_every_damaged_byte_is_refused_with_file_offset_and_remedy(tmp_path: Path) -> None:
     content, ends = written(tmp_path)
     for place in range(len(content)):
