@@ -233,7 +233,7 @@ class Metrics:
         gauge("grace_update_seq", means).set_function(lambda: state.update_sequence)
         means = "Ads of the served snapshot that are stopped."
         gauge("grace_stopped_ads", means).set_function(lambda: state.ads_stopped)
-        means = "1 while the server does not follow updates.file because of a faulty line."
+        means = "1 while updates.file is not followed: a line is faulty, or it cannot be read."
         gauge("grace_updates_file_stopped", means).set_function(lambda: state.updates_fault != "")
         means = "1 while a rollback pins the server to a version."
         self._pinned = gauge("grace_pinned", means)

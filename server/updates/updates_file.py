@@ -2,7 +2,8 @@
 
 The file may grow, and another may take its name. A last line without its newline waits for it.
 A faulty line stops the source: to skip it could skip a stop. It goes on with the next FULL update,
-which replaces the whole state, or with another file.
+which replaces the whole state, or with another file. A file that cannot be read is opened again
+until it can be.
 """
 
 import logging
@@ -48,7 +49,7 @@ class UpdatesFile:
     """Follows the file on its own thread.
 
     count      called for each line that is no update
-    fault      why the file is not followed further, with line and remedy; empty if it is
+    fault      why the file is not followed further, with its remedy; empty if it is
     caught_up  done once the file was read to its end, or could not be
     """
 
@@ -59,14 +60,18 @@ class UpdatesFile:
         count: Callable[[UpdateResult, int], None],
     ) -> None:
         self._path, self._updates, self._count = path, updates, count
-        self.fault = ""
         self.caught_up: Future[None] = Future()
+        self._line_fault = self._read_fault = ""
         self._file: int | None = None
         self._read_bytes = self._lines = 0  # of this file
-        self._rest = b""  # of a line that has no end yet
+        self._rest: list[bytes] = []  # of a line that has no end yet
         self._missed = False
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="grace-upd-file", daemon=True)
+
+    @property
+    def fault(self) -> str:
+        return self._line_fault or self._read_fault
 
     def start(self) -> None:
         self._thread.start()
@@ -81,8 +86,9 @@ class UpdatesFile:
         while not self._closing.is_set():
             try:
                 self._look()
+                self._read_fault = ""
             except OSError as error:
-                self._stop(f"cannot be read: {error.strerror}")
+                self._unreadable(error)
             except Exception as error:  # noqa: BLE001, the old state stays in force
                 fields = {"event": "updates_file_failed", "path": str(self._path)}
                 _LOG.error("updates_file_failed", exc_info=error, extra=fields)
@@ -128,17 +134,21 @@ class UpdatesFile:
     def _forget(self) -> None:
         assert self._file is not None
         os.close(self._file)
-        self._file, self._rest = None, b""
+        self._file, self._rest = None, []
         self._read_bytes = self._lines = 0
 
     def _read_on(self) -> None:
         assert self._file is not None
         while not self._closing.is_set() and (chunk := os.read(self._file, READ_BYTES)):
             self._read_bytes += len(chunk)
-            *lines, self._rest = (self._rest + chunk).split(b"\n")
-            if len(self._rest) > MOST_LINE_BYTES:
+            *lines, rest = chunk.split(b"\n")
+            if lines:
+                lines[0] = b"".join((*self._rest, lines[0]))
+                self._rest = []
+            self._rest.append(rest)
+            if sum(map(len, self._rest)) > MOST_LINE_BYTES:
                 self._stop(f"line {self._lines + len(lines) + 1} is longer than {MOST_LINE_BYTES}")
-                self._rest = b""
+                self._rest = []
             self._take(lines)
 
     def _take(self, lines: list[bytes]) -> None:
@@ -155,14 +165,14 @@ class UpdatesFile:
                 self._count("refused", 1)
                 self._stop(f"line {self._lines}: {error}")
                 continue
-            if line.full or not (self.fault and not updates):
+            if line.full or not (self._line_fault and not updates):
                 updates.append(line)
         self._apply(updates)
 
     def _apply(self, lines: list[_Line]) -> None:
         """Wait until the updates are in force, in their order, or one of them stops the source."""
         while lines and not self._closing.is_set():
-            if self.fault and not lines[0].full:
+            if self._line_fault and not lines[0].full:
                 lines = lines[1:]
                 continue
             together = lines[:TOGETHER]
@@ -189,17 +199,29 @@ class UpdatesFile:
         return len(waits)
 
     def _stop(self, fault: str) -> None:
-        if self.fault:
-            return
-        self.fault = one_line(f"{fault}; correct the file, or append a FULL update")
-        fields = {"event": "updates_file_stopped", "path": str(self._path), "fault": self.fault}
+        if not self._line_fault:
+            self._line_fault = one_line(f"{fault}; correct the file, or append a FULL update")
+            self._log_stop(self._line_fault)
+
+    def _unreadable(self, error: OSError) -> None:
+        """Report it once, and begin the file again: numbers that are in force have no effect."""
+        if not self._read_fault:
+            fault = f"cannot be read: {error.strerror}; make it a file that can be read"
+            self._read_fault = one_line(fault)
+            self._log_stop(self._read_fault)
+        if self._file is not None:
+            self._forget()
+        self._closing.wait(RETRY_SECONDS)
+
+    def _log_stop(self, fault: str) -> None:
+        fields = {"event": "updates_file_stopped", "path": str(self._path), "fault": fault}
         _LOG.error("updates_file_stopped", extra=fields)
 
     def _go_on(self) -> None:
-        if self.fault:
+        if self._line_fault:
             fields = {"event": "updates_file_followed", "path": str(self._path)}
             _LOG.info("updates_file_followed", extra=fields)
-        self.fault = ""
+        self._line_fault = ""
 
 
 def _read_line(number: int, text: bytes) -> _Line:

@@ -146,6 +146,22 @@ def test_a_faulty_line_stops_the_source_until_a_full_update_or_another_file(
     assert server.metric("grace_updates_total", result="refused") >= 3
 
 
+def test_what_cannot_be_read_is_reported_until_it_can_be(
+    server: ServerProcess, source: Source
+) -> None:
+    source.file.unlink()
+    source.file.mkdir()
+    entry = server.wait_log("updates_file_stopped")[0]
+    assert entry["fault"] == "cannot be read: Is a directory; make it a file that can be read"
+    assert status(server).updates.source_fault == entry["fault"]
+    assert server.metric("grace_updates_file_stopped") == 1
+    source.file.rmdir()
+    source.append(update(2, stop={"ad": [2]}))
+    reaches(server, 2, ad=1)
+    follows(server)
+    assert len(server.log("updates_file_stopped")) == 1
+
+
 def test_a_missing_file_is_waited_for_and_calls_are_refused(config: Path, source: Source) -> None:
     with ServerProcess(config, ready=False) as server:
         server.wait_log("updates_file_missing")
