@@ -22,7 +22,7 @@ from typing import Literal, TypeAlias, get_args
 
 from google.protobuf.message import DecodeError
 
-from grace.configs.errors import GraceError, RequestError
+from grace.configs.errors import ConfigError, GraceError, RequestError
 from grace.configs.serving import UpdatesConfig
 from grace.index.updates.live_ads import LiveAds
 from grace.index.updates.log import NotKeptError, UpdateLog
@@ -103,10 +103,16 @@ class AdUpdates:
         count: Callable[[UpdateResult, int], None],
         died: Callable[[], None],
     ) -> None:
-        """Read the log; raise InputError if it is damaged, or another server's."""
+        """Read the log; raise InputError if it is damaged, or another server's, and ConfigError if
+        there can be none."""
         self._settle, self._count, self._died = settle, count, died
         self._state = UpdateState()
-        self._log = UpdateLog(state_dir / FOLDER, self._replay)
+        folder = state_dir / FOLDER
+        try:
+            self._log = UpdateLog(folder, self._replay)
+        except OSError as error:
+            fault = f"{error.strerror}; name a local folder that the server may write to"
+            raise ConfigError(f"state_dir: {folder}: {fault}") from None
         self._publishing = threading.Lock()  # the state, and which snapshots show it
         self._attached: weakref.WeakSet[LiveAds] = weakref.WeakSet()
         self._awaits_full = config.require_full and self._state.sequence == 0
