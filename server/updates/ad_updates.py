@@ -118,10 +118,10 @@ class AdUpdates:
         self._awaits_full = config.require_full and self._state.sequence == 0
         self.complete: Future[None] = Future()
         self.facts = self._note_facts()
-        self._changed = threading.Condition()  # guards the four that follow
+        self._changed = threading.Condition()  # guards the five that follow
         self._waiting: list[_Waiting] = []
-        self._waiting_bytes = 0
         self._early: list[_Waiting] = []
+        self._held = self._held_bytes = 0  # of both, and of the group that is being carried out
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="grace-updates", daemon=True)
         facts = {"sequence": self.facts.sequence, "stopped": self.facts.stopped}
@@ -161,12 +161,12 @@ class AdUpdates:
         with self._changed:
             if self._closed:
                 raise draining()
-            size = self._waiting_bytes + len(message)
-            if len(self._waiting) == MOST_WAITING or (self._waiting and size > MOST_WAITING_BYTES):
-                text = f"{len(self._waiting)} updates wait, and no more may; send it again later"
+            held, size = self._held, self._held_bytes + len(message)
+            if held >= MOST_WAITING or (held and size > MOST_WAITING_BYTES):
+                text = f"{held} updates wait, and no more may; send it again later"
                 raise ServiceError("too_many_updates", text, retry_seconds=PATIENCE_SECONDS)
             self._waiting.append(waiting)
-            self._waiting_bytes = size
+            self._held, self._held_bytes = held + 1, size
             self._changed.notify_all()
         return waiting.done
 
@@ -193,6 +193,8 @@ class AdUpdates:
     def _take(self) -> list[_Waiting]:
         """Wait for updates, or for an early one whose patience is at an end; none: it is closed."""
         with self._changed:
+            held = [*self._early, *self._waiting]
+            self._held, self._held_bytes = len(held), sum(len(each.message) for each in held)
             seconds = None
             if self._early:
                 oldest = min(each.arrived for each in self._early)
@@ -201,7 +203,7 @@ class AdUpdates:
             if self._closed:
                 return []
             group = [*self._early, *self._waiting]
-            self._early, self._waiting, self._waiting_bytes = [], [], 0
+            self._early, self._waiting = [], []
             return group
 
     def _carry_out(self, group: list[_Waiting]) -> None:

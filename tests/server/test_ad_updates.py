@@ -250,6 +250,19 @@ def test_more_updates_than_may_wait_are_refused(
     assert caught.value.reason == "draining"
 
 
+def test_updates_that_wait_for_earlier_ones_count_among_those_that_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ad_updates, "MOST_WAITING", 63)
+    monkeypatch.setattr(ad_updates, "PATIENCE_SECONDS", 1e9)
+    with running(tmp_path) as updates:
+        calls = [submitted(updates, number) for number in range(2, 65)]
+        with pytest.raises(ServiceError) as caught:
+            submitted(updates, 1)
+        assert caught.value.reason == "too_many_updates"
+        assert not any(call.done() for call in calls)
+
+
 def test_a_fault_of_the_thread_ends_the_server_and_leaves_no_caller_waiting(
     tmp_path: Path,
 ) -> None:
