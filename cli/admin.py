@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
@@ -204,7 +204,10 @@ def _updated(
     from grace.proto.retrieval_pb2 import Ids, UpdateAdsRequest
 
     for _ in range(ATTEMPTS):
-        sequence = client.status(timeout).updates.sequence + 1
+        found = client.status(timeout)
+        if change == "stop" and found.HasField("snapshot"):
+            _require_level(level, found.snapshot.entities)
+        sequence = found.updates.sequence + 1
         request = UpdateAdsRequest(sequence=sequence, kind=UpdateAdsRequest.KIND_DELTA)
         getattr(request, change)[level].CopyFrom(Ids(ids=ids))
         reply = client.update_ads(request, timeout)
@@ -216,6 +219,15 @@ def _updated(
         f"other updates took the sequence number {ATTEMPTS} times; send this one through what "
         "sends them, or try again",
     )
+
+
+def _require_level(level: str, entities: Iterable[str]) -> None:
+    """Refuse a level that the served snapshot does not know: the server would keep the stop for a
+    later one, while the operator believes that the ads are stopped."""
+    known = ("ad", *entities)
+    if level not in known:
+        fault = f"{level!r} is no level of the served snapshot; nothing was stopped"
+        raise InputError(f"level: {fault}; give one of {', '.join(known)}")
 
 
 def _print_update(reply: "UpdateAdsResponse", done: str, as_json: bool) -> None:

@@ -86,6 +86,11 @@ def test_an_operator_sees_and_changes_what_is_served(server: ServerProcess, live
         (("load", "--checkpoint", "here"), 2, "INVALID_ARGUMENT (invalid_field): checkpoint: give"),
         (("rollback", "4711"), 2, "FAILED_PRECONDITION (load_refused): snapshot_version: 4711"),
         (("status", "--timeout", "inf"), 2, "--timeout: give a number of seconds"),
+        (
+            ("stop", "advertisr", "7"),
+            2,
+            "level: 'advertisr' is no level of the served snapshot; no",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(
