@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -139,6 +140,24 @@ def test_a_write_that_fails_leaves_the_log_as_it_was(tmp_path: Path) -> None:
     log.close()
     assert found_in(tmp_path, (tmp_path / FILE).read_bytes()) == ([b"one", b"two"], 0)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "log"]
+
+
+@pytest.mark.parametrize("by", ["nothing", "another file", "the folder's end"])
+def test_a_log_that_is_taken_away_takes_no_more_updates(tmp_path: Path, by: str) -> None:
+    """The next start would not find them."""
+    folder = tmp_path / "updates"
+    log = UpdateLog(folder, lambda message: None)
+    log.append([b"one"])
+    if by == "the folder's end":
+        shutil.rmtree(folder)
+    else:
+        (folder / FILE).rename(tmp_path / "elsewhere")
+    if by == "another file":
+        shutil.copy(tmp_path / "elsewhere", folder / FILE)
+    for _ in range(2):
+        with pytest.raises(NotKeptError, match="was removed or replaced while the server ran; "):
+            log.append([b"two"])
+    log.close()
 
 
 @pytest.mark.subprocess
