@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import wraps
 from inspect import Signature, signature
@@ -185,7 +185,10 @@ def _update(call: Call, change: str, level: str, ids: list[int], done: str) -> N
 
     with call.client() as client:
         for _ in range(ATTEMPTS):
-            sequence = client.status(call.timeout).updates.sequence + 1
+            found = client.status(call.timeout)
+            if change == "stop" and found.HasField("snapshot"):
+                _require_level(level, found.snapshot.entities)
+            sequence = found.updates.sequence + 1
             update = wire.UpdateAdsRequest(sequence=sequence, kind=wire.UpdateAdsRequest.KIND_DELTA)
             getattr(update, change)[level].ids[:] = ids
             reply = client.update_ads(update, call.timeout)
@@ -199,6 +202,18 @@ def _update(call: Call, change: str, level: str, ids: list[int], done: str) -> N
         f"sequence: other senders took the number {ATTEMPTS} times; try again, or let one of them "
         "send this update",
     )
+
+
+def _require_level(level: str, entities: Iterable[str]) -> None:
+    """Refuse a level that the served snapshot does not know.
+
+    The server would keep the stop for a later snapshot, and the operator would believe that the ads
+    are stopped now.
+    """
+    known = ("ad", *entities)
+    if level not in known:
+        fault = f"{level!r} is not a level of the served snapshot, and nothing was stopped"
+        raise InputError(f"level: {fault}; give one of {', '.join(known)}")
 
 
 def _json(message: "Message") -> str:

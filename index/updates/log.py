@@ -75,7 +75,9 @@ class UpdateLog:
             undo.callback(os.close, self._file)
             if self.cut:
                 os.ftruncate(self._file, self._size)
-                os.fsync(self._file)
+            # What a killed writer wrote and did not sync is in force from now on.
+            os.fsync(self._file)
+            os.fsync(self._folder)
             undo.pop_all()
 
     @property
@@ -84,6 +86,9 @@ class UpdateLog:
 
     def append(self, messages: Sequence[bytes]) -> None:
         """Write updates as one frame and sync it; raise NotKeptError if that fails."""
+        if not self._broken and not self._in_place():
+            fault = f"{self._path}: was removed or replaced while the server ran"
+            self._broken = f"{fault}; set updates.require_full, restart it, and send a FULL update"
         if self._broken:
             raise NotKeptError(self._broken)
         frame = _frame(messages)
@@ -134,6 +139,14 @@ class UpdateLog:
     def _put_in_place(self) -> None:
         os.replace(NEW_FILE, FILE, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         os.fsync(self._folder)  # so that the name survives a power cut
+
+    def _in_place(self) -> bool:
+        """Return whether the next start will find the file that is open here."""
+        try:
+            named = os.stat(FILE, dir_fd=self._folder)
+        except OSError:
+            return False
+        return os.path.samestat(named, os.fstat(self._file))
 
     def _cut_back(self) -> None:
         """Remove what a failed write has left, or a start could not read the frames after it."""

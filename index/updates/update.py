@@ -46,6 +46,17 @@ class AdUpdate:
 def read_update(message: bytes) -> AdUpdate:
     """Read an UpdateAdsRequest. Raise DecodeError for other bytes, RequestError for a bad field."""
     request = UpdateAdsRequest.FromString(message)
+    _require_bounds(request)
+    return _read(request)
+
+
+def read_kept(message: bytes) -> AdUpdate:
+    """Return an update of the log. It may hold the whole state, which exceeds an update's bounds;
+    otherwise as `read_update`."""
+    return _read(UpdateAdsRequest.FromString(message))
+
+
+def _read(request: UpdateAdsRequest) -> AdUpdate:
     _require_known_fields(request)
     if request.sequence == 0:
         raise RequestError("sequence", "must be at least 1, got 0; number updates 1, 2, 3, ...")
@@ -57,7 +68,6 @@ def read_update(message: bytes) -> AdUpdate:
         raise RequestError(
             name, "a FULL update replaces the whole state and must not have it; leave it out"
         )
-    _require_bounds(request)
     update = AdUpdate(
         sequence=request.sequence,
         full=full,

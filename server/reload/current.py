@@ -1,6 +1,7 @@
 """Looks at CURRENT, on a separate thread: its folder may be on a network, where a read may hang."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,9 @@ from grace.configs.errors import GraceError
 from grace.index.storage import Published, published, root_of, versions
 from grace.server.daemon_thread import DaemonThread
 from grace.server.errors import load_failed
+from grace.server.observe.logs import LOGGER
+
+_LOG = logging.getLogger(LOGGER)
 
 
 class Current:
@@ -52,6 +56,10 @@ class Current:
             self.seen, fault = await look, ""
         except (GraceError, OSError) as error:
             fault = self._word(error)
+        except Exception as error:  # noqa: BLE001, the next look may work
+            fault = f"internal error ({type(error).__name__}); the server's log has its place"
+            if fault != self.fault:
+                _LOG.error("look broke", exc_info=error, extra={"event": "look_broke"})
         self._note(fault)
 
     async def look_now(self) -> None:

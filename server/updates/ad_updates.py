@@ -22,7 +22,7 @@ from typing import Literal, TypeAlias, get_args
 
 from google.protobuf.message import DecodeError
 
-from grace.configs.errors import GraceError, RequestError
+from grace.configs.errors import ConfigError, GraceError, RequestError
 from grace.configs.serving import UpdatesConfig
 from grace.index.updates.live_ads import LiveAds
 from grace.index.updates.log import NotKeptError, UpdateLog
@@ -33,7 +33,7 @@ from grace.index.updates.state import (
     require_room,
     touched_by,
 )
-from grace.index.updates.update import AdUpdate, read_update
+from grace.index.updates.update import AdUpdate, read_kept, read_update
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError, draining, internal, invalid_field, malformed
 from grace.server.observe.logs import LOGGER
@@ -109,19 +109,28 @@ class AdUpdates:
         count: Callable[[UpdateResult, int], None],
         died: Callable[[], None],
     ) -> None:
-        """Read the log. Raise InputError if it is damaged, or if another server uses it."""
+        """Read the log.
+
+        Raise InputError if the log is damaged, or if another server uses it, and ConfigError if the
+        folder cannot have one.
+        """
         self._settle, self._count, self._died = settle, count, died
         self._state = UpdateState()
-        self._log = UpdateLog(state_dir / FOLDER, self._replay)
+        folder = state_dir / FOLDER
+        try:
+            self._log = UpdateLog(folder, self._replay)
+        except OSError as error:
+            fault = f"{error.strerror}; name a local folder that the server may write to"
+            raise ConfigError(f"state_dir: {folder}: {fault}") from None
         self._publishing = threading.Lock()  # guards the state, and the set of attached snapshots
         self._attached: weakref.WeakSet[LiveAds] = weakref.WeakSet()
         self._awaits_full = config.require_full and self._state.sequence == 0
         self.complete: Future[None] = Future()
         self.facts = self._note_facts()
-        self._changed = threading.Condition()  # guards the four that follow
+        self._changed = threading.Condition()  # guards the five that follow
         self._waiting: list[_Waiting] = []
-        self._waiting_bytes = 0
         self._early: list[_Waiting] = []
+        self._held = self._held_bytes = 0  # of both, and of the group that is being carried out
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="grace-updates", daemon=True)
         facts = {"sequence": self.facts.sequence, "stopped": self.facts.stopped}
@@ -163,17 +172,17 @@ class AdUpdates:
         with self._changed:
             if self._closed:
                 raise draining()
-            size = self._waiting_bytes + len(message)
-            if len(self._waiting) == MOST_WAITING or (self._waiting and size > MOST_WAITING_BYTES):
-                text = f"{len(self._waiting)} updates wait, and no more may; send this one later"
+            held, size = self._held, self._held_bytes + len(message)
+            if held >= MOST_WAITING or (held and size > MOST_WAITING_BYTES):
+                text = f"{held} updates wait, and no more may; send this one later"
                 raise ServiceError("too_many_updates", text, retry_seconds=PATIENCE_SECONDS)
             self._waiting.append(waiting)
-            self._waiting_bytes = size
+            self._held, self._held_bytes = held + 1, size
             self._changed.notify_all()
         return waiting.done
 
     def _replay(self, message: bytes) -> None:
-        self._state.apply(read_update(message))
+        self._state.apply(read_kept(message))
 
     def _run(self) -> None:
         name_this_thread("grace-updates")
@@ -195,6 +204,8 @@ class AdUpdates:
     def _take(self) -> list[_Waiting]:
         """Wait for updates, or until an early one has waited for too long. None: it is closed."""
         with self._changed:
+            held = [*self._early, *self._waiting]
+            self._held, self._held_bytes = len(held), sum(len(each.message) for each in held)
             seconds = None
             if self._early:
                 oldest = min(each.arrived for each in self._early)
@@ -203,7 +214,7 @@ class AdUpdates:
             if self._closed:
                 return []
             group = [*self._early, *self._waiting]
-            self._early, self._waiting, self._waiting_bytes = [], [], 0
+            self._early, self._waiting = [], []
             return group
 
     def _carry_out(self, group: list[_Waiting]) -> None:

@@ -3,8 +3,10 @@
 The file may grow, and another file may take its name. A last line without a newline waits for its
 newline. At a faulty line the server stops following, because it could miss a stop if it skipped
 the line. It goes on at the next FULL update, which replaces the whole state, or with another file.
+If the file cannot be read, the server opens it again until it can.
 """
 
+import json
 import logging
 import os
 import threading
@@ -13,8 +15,9 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from google.protobuf.json_format import Parse, ParseError
+from google.protobuf.json_format import Parse, ParseDict, ParseError
 
 from grace.configs.errors import RequestError, one_line
 from grace.index.updates.update import MOST_BYTES, read_update
@@ -49,7 +52,7 @@ class UpdatesFile:
     """Follows the file on its own thread.
 
     count      called for each line that is not an update
-    fault      why the server stopped following, with line and remedy; empty while it follows
+    fault      why the server does not follow the file, with the remedy; empty while it does
     caught_up  a future that is done once the server has read the file to its end, or cannot
     """
 
@@ -60,14 +63,18 @@ class UpdatesFile:
         count: Callable[[UpdateResult, int], None],
     ) -> None:
         self._path, self._updates, self._count = path, updates, count
-        self.fault = ""
         self.caught_up: Future[None] = Future()
+        self._line_fault = self._read_fault = ""
         self._file: int | None = None
         self._read_bytes = self._lines = 0  # of this file
-        self._rest = b""  # the begin of a line whose newline has not come
+        self._rest: list[bytes] = []  # the begin of a line whose newline has not come
         self._missed = False
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="grace-upd-file", daemon=True)
+
+    @property
+    def fault(self) -> str:
+        return self._line_fault or self._read_fault
 
     def start(self) -> None:
         self._thread.start()
@@ -82,9 +89,9 @@ class UpdatesFile:
         while not self._closing.is_set():
             try:
                 self._look()
+                self._read_fault = ""
             except OSError as error:
-                remedy = "correct its path or its rights, and the server follows it again"
-                self._stop(f"cannot be read: {error.strerror}", remedy)
+                self._unreadable(error)
             except Exception as error:  # noqa: BLE001, the old state stays in force
                 fields = {"event": "updates_file_failed", "path": str(self._path)}
                 _LOG.error("updates_file_failed", exc_info=error, extra=fields)
@@ -130,18 +137,22 @@ class UpdatesFile:
     def _forget(self) -> None:
         assert self._file is not None
         os.close(self._file)
-        self._file, self._rest = None, b""
+        self._file, self._rest = None, []
         self._read_bytes = self._lines = 0
 
     def _read_on(self) -> None:
         assert self._file is not None
         while not self._closing.is_set() and (chunk := os.read(self._file, READ_BYTES)):
             self._read_bytes += len(chunk)
-            *lines, self._rest = (self._rest + chunk).split(b"\n")
-            if len(self._rest) > MOST_LINE_BYTES:
+            *lines, rest = chunk.split(b"\n")
+            if lines:
+                lines[0] = b"".join((*self._rest, lines[0]))
+                self._rest = []
+            self._rest.append(rest)
+            if sum(map(len, self._rest)) > MOST_LINE_BYTES:
                 line = self._lines + len(lines) + 1
                 self._stop(f"line {line}: longer than {MOST_LINE_BYTES} bytes, the most")
-                self._rest = b""
+                self._rest = []
             self._take(lines)
 
     def _take(self, lines: list[bytes]) -> None:
@@ -158,14 +169,14 @@ class UpdatesFile:
                 self._count("refused", 1)
                 self._stop(f"line {self._lines}: {error}")
                 continue
-            if line.full or not (self.fault and not updates):
+            if line.full or not (self._line_fault and not updates):
                 updates.append(line)
         self._apply(updates)
 
     def _apply(self, lines: list[_Line]) -> None:
         """Wait until the updates are in force, in order, or until one of them has a fault."""
         while lines and not self._closing.is_set():
-            if self.fault and not lines[0].full:
+            if self._line_fault and not lines[0].full:
                 lines = lines[1:]
                 continue
             together = lines[:TOGETHER]
@@ -191,23 +202,35 @@ class UpdatesFile:
                     self._go_on()
         return len(waits)
 
-    def _stop(self, fault: str, remedy: str = _REMEDY) -> None:
-        if self.fault:
-            return
-        self.fault = one_line(f"{fault}; {remedy}")
-        fields = {"event": "updates_file_stopped", "path": str(self._path), "fault": self.fault}
+    def _stop(self, fault: str) -> None:
+        if not self._line_fault:
+            self._line_fault = one_line(f"{fault}; {_REMEDY}")
+            self._log_stop(self._line_fault)
+
+    def _unreadable(self, error: OSError) -> None:
+        """Report it once, and begin the file again: numbers that are in force have no effect."""
+        if not self._read_fault:
+            remedy = "correct its path or its rights, and the server follows it again"
+            self._read_fault = one_line(f"cannot be read: {error.strerror}; {remedy}")
+            self._log_stop(self._read_fault)
+        if self._file is not None:
+            self._forget()
+        self._closing.wait(RETRY_SECONDS)
+
+    def _log_stop(self, fault: str) -> None:
+        fields = {"event": "updates_file_stopped", "path": str(self._path), "fault": fault}
         _LOG.error("updates_file_stopped", extra=fields)
 
     def _go_on(self) -> None:
-        if self.fault:
+        if self._line_fault:
             fields = {"event": "updates_file_followed", "path": str(self._path)}
             _LOG.info("updates_file_followed", extra=fields)
-        self.fault = ""
+        self._line_fault = ""
 
 
 def _read_line(number: int, text: bytes) -> _Line:
     try:
-        message = Parse(text.decode(), UpdateAdsRequest()).SerializeToString()
+        message = _parsed(text.decode()).SerializeToString()
         update = read_update(message)
     except UnicodeDecodeError:
         raise _LineError("not UTF-8 text") from None
@@ -216,3 +239,45 @@ def _read_line(number: int, text: bytes) -> _Line:
     except RequestError as error:
         raise _LineError(str(error)) from None
     return _Line(number, message, update.full)
+
+
+def _parsed(text: str) -> UpdateAdsRequest:
+    try:
+        return _parsed_fast(text)
+    except (ParseError, ValueError, RecursionError):
+        return Parse(text, UpdateAdsRequest())  # which words the fault, if it is one
+
+
+def _parsed_fast(text: str) -> UpdateAdsRequest:
+    """Parse as protobuf's parser does, which takes ten seconds for a line of a million ids.
+
+    Later stops wait for that. Raise an exception for a faulty line, and for unusual ones.
+    """
+    lists: list[list[int]] = []
+
+    def with_places(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        """Replace each list of ids by its place in `lists`."""
+        fields = dict(pairs)
+        if len(fields) < len(pairs):
+            raise ValueError("a key stands twice in an object")
+        if isinstance(ids := fields.get("ids"), list):
+            lists.append(_integers(ids))
+            fields["ids"] = [len(lists) - 1]
+        return fields
+
+    fields = json.loads(text, object_pairs_hook=with_places)
+    if not isinstance(fields, dict):
+        raise ValueError("no object")
+    request = ParseDict(fields, UpdateAdsRequest())
+    for level in (*request.stop.values(), *request.resume.values()):
+        if level.ids:
+            (place,) = level.ids
+            level.ids[:] = lists[place]
+    return request
+
+
+def _integers(ids: list[Any]) -> list[int]:
+    texts = [each for each in ids if type(each) is str]
+    if any(" " in text for text in texts) or not set(map(type, ids)) <= {int, str}:
+        raise ValueError("other ids")
+    return list(map(int, ids))

@@ -19,7 +19,7 @@ from grace.index.updates.id_set import MOST_CHANGES, IdSet
 from grace.index.updates.live_ads import LiveAds
 from grace.index.updates.log import UpdateLog
 from grace.index.updates.state import GapError, UpdateState, touched_by
-from grace.index.updates.update import MOST_LEVELS, AdUpdate, read_update
+from grace.index.updates.update import MOST_LEVELS, AdUpdate, read_kept, read_update
 from grace.proto.retrieval_pb2 import UpdateAdsRequest
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
@@ -83,7 +83,7 @@ def test_what_a_snapshot_shows_equals_plain_sets_after_any_updates(seed: int) ->
     } == plain.stopped
     assert np.array_equal(catalogues[0].snapshot.ads.ad_weight, untouched)
     copied = UpdateState()
-    copied.apply(read_update(state.full_message()))
+    copied.apply(read_kept(state.full_message()))
     second.rebuild(copied)
     assert (copied.sequence, len(copied)) == (state.sequence, len(state))
     assert_shows(second, catalogues[1], plain)
@@ -118,7 +118,7 @@ def test_a_restart_finds_the_state_of_every_kept_update(
 
 def replaying(state: UpdateState) -> Callable[[bytes], None]:
     def replay(message: bytes) -> None:
-        state.apply(read_update(message))
+        state.apply(read_kept(message))
 
     return replay
 

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +57,22 @@ def test_a_last_group_whose_end_the_disk_has_not_written_is_cut(tmp_path: Path) 
         zeros = content[:size] + bytes(len(content) - size)
         assert found_in(tmp_path, zeros) == (UPDATES[:-1], len(content) - ends[-2])
     assert found_in(tmp_path, content + bytes(4096)) == (UPDATES, 4096)
+
+
+def test_a_start_syncs_what_a_killed_writer_has_only_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The start takes such updates as in force, so a power cut must not lose them any more."""
+    written(tmp_path)
+    synced, real_sync = set[str](), os.fsync
+
+    def sync(file: int) -> None:
+        real_sync(file)
+        synced.add(str(Path(f"/proc/self/fd/{file}").readlink()))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    UpdateLog(tmp_path, lambda message: None).close()
+    assert synced >= {str(tmp_path / FILE), str(tmp_path)}
 
 
 def test_every_damaged_byte_is_refused_with_file_offset_and_remedy(tmp_path: Path) -> None:
@@ -123,6 +140,24 @@ def test_a_write_that_fails_leaves_the_log_as_it_was(tmp_path: Path) -> None:
     log.close()
     assert found_in(tmp_path, (tmp_path / FILE).read_bytes()) == ([b"one", b"two"], 0)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "log"]
+
+
+@pytest.mark.parametrize("by", ["nothing", "another file", "the folder's end"])
+def test_a_log_that_is_taken_away_takes_no_more_updates(tmp_path: Path, by: str) -> None:
+    """The next start would not find them."""
+    folder = tmp_path / "updates"
+    log = UpdateLog(folder, lambda message: None)
+    log.append([b"one"])
+    if by == "the folder's end":
+        shutil.rmtree(folder)
+    else:
+        (folder / FILE).rename(tmp_path / "elsewhere")
+    if by == "another file":
+        shutil.copy(tmp_path / "elsewhere", folder / FILE)
+    for _ in range(2):
+        with pytest.raises(NotKeptError, match="was removed or replaced while the server ran; "):
+            log.append([b"two"])
+    log.close()
 
 
 @pytest.mark.subprocess

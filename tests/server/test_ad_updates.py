@@ -18,13 +18,14 @@ from grace.index.entities import group_ads
 from grace.index.matching.exact import ExactMatcher
 from grace.index.updates import log
 from grace.index.updates.live_ads import LiveAds
+from grace.index.updates.update import MOST_IDS, MOST_LEVELS
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError
 from grace.server.updates import ad_updates
 from grace.server.updates.ad_updates import AdUpdates, Updated
 from support.serving_files import ServingFiles
 from support.stage_cases import answer, load_cpu_pair, replies_of, request_batch
-from support.update_calls import update
+from support.update_calls import Levels, update
 
 
 def nothing(*given: object) -> None:
@@ -164,6 +165,26 @@ def test_a_log_that_has_grown_is_rewritten_while_updates_come(
         assert (facts.sequence, facts.stopped) == (333, {"ad": 111})  # of three, the second stays
 
 
+@pytest.mark.parametrize(
+    "stops",
+    [
+        [{"another": [7]}, {f"e{number}": [7] for number in range(MOST_LEVELS)}],
+        [{"campaign": [7]}, {"ad": range(MOST_IDS)}],
+    ],
+    ids=["levels", "ids"],
+)
+def test_a_rewritten_log_may_hold_more_than_one_update_may(
+    stops: list[Levels], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "REWRITE_BYTES", 0)
+    with running(tmp_path) as updates:
+        for sequence, stop in enumerate(stops, start=1):
+            submitted(updates, sequence, stop=stop).result()
+        facts = updates.facts
+    with running(tmp_path) as updates:
+        assert updates.facts == facts
+
+
 def test_a_snapshot_that_has_later_updates_than_the_server_is_reported(
     pair: ServingPair, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -227,6 +248,19 @@ def test_more_updates_than_may_wait_are_refused(
     with pytest.raises(ServiceError) as caught:
         submitted(updates, 4)
     assert caught.value.reason == "draining"
+
+
+def test_updates_that_wait_for_earlier_ones_count_among_those_that_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ad_updates, "MOST_WAITING", 63)
+    monkeypatch.setattr(ad_updates, "PATIENCE_SECONDS", 1e9)
+    with running(tmp_path) as updates:
+        calls = [submitted(updates, number) for number in range(2, 65)]
+        with pytest.raises(ServiceError) as caught:
+            submitted(updates, 1)
+        assert caught.value.reason == "too_many_updates"
+        assert not any(call.done() for call in calls)
 
 
 def test_a_fault_of_the_thread_ends_the_server_and_leaves_no_caller_waiting(

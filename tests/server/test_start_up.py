@@ -85,6 +85,10 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
         ("warm_up: ", "nowhere.jsonl", "cannot be read"),
     ),
     "bad-warm-up": ({"warm_up": "{}/bad.jsonl"}, ("warm_up: ", "bad.jsonl: line 2", "no_such_f")),
+    "no-state": (
+        {"state_dir": "{}/bad.jsonl"},
+        ("no-state.yaml: state_dir: ", "bad.jsonl/ad_updates: Not a directory; name a local fold"),
+    ),
     "taken": ({"listen": {"port": "PORT"}}, ("listen: 127.0.0.1:", TAKEN, "listen.port", "--port")),
     "taken-relays": (
         {"listen": {"port": "PORT", "front_ends": 2}},

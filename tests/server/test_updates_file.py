@@ -146,7 +146,30 @@ def test_a_faulty_line_stops_the_source_until_a_full_update_or_another_file(
     source.append(update(9, resume={"ad": [2]}))
     reaches(server, 9, ad=6)
     follows(server)
+    ids = '[111, "112", 113.0, "114.0"]'  # protobuf's JSON has them all
+    source.append(f'{{"sequence": 10, "kind": "KIND_DELTA", "stop": {{"ad": {{"ids": {ids}}}}}}}\n')
+    reaches(server, 10, ad=10)
+    twice = '"ad": {"ids": [1]}, "ad": {"ids": [5]}'
+    source.append(f'{{"sequence": 11, "kind": "KIND_DELTA", "stop": {{{twice}}}}}\n')
+    stopped_at(server, 4, "line 3: not an UpdateAdsRequest: Failed to load JSON")
+    reaches(server, 10, ad=10)
     assert server.metric("grace_updates_total", result="refused") >= 3
+
+
+def test_what_cannot_be_read_is_reported_until_it_can_be(
+    server: ServerProcess, source: Source
+) -> None:
+    source.file.unlink()
+    source.file.mkdir()
+    entry = server.wait_log("updates_file_stopped")[0]
+    assert entry["fault"] == "cannot be read: Is a directory; make it a file that can be read"
+    assert status(server).updates.source_fault == entry["fault"]
+    assert server.metric("grace_updates_file_stopped") == 1
+    source.file.rmdir()
+    source.append(update(2, stop={"ad": [2]}))
+    reaches(server, 2, ad=1)
+    follows(server)
+    assert len(server.log("updates_file_stopped")) == 1
 
 
 def test_a_missing_file_is_waited_for_and_calls_are_refused(config: Path, source: Source) -> None:

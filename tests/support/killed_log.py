@@ -17,7 +17,7 @@ from pathlib import Path
 
 from grace.index.updates.log import UpdateLog
 from grace.index.updates.state import UpdateState
-from grace.index.updates.update import read_update
+from grace.index.updates.update import read_kept
 from support.killed_writer import die_in_call
 from support.update_calls import update
 
@@ -27,7 +27,7 @@ OF_A_GROUP = 2
 
 def opened(folder: Path) -> tuple[UpdateLog, UpdateState]:
     state = UpdateState()
-    return UpdateLog(folder, lambda message: require(state.apply(read_update(message)))), state
+    return UpdateLog(folder, lambda message: require(state.apply(read_kept(message)))), state
 
 
 def require(applied: bool) -> None:
@@ -41,7 +41,7 @@ def append_groups(folder: Path, acknowledge: int) -> None:
         updates = [update(n, stop={"ad": [n]}) for n in range(first, first + OF_A_GROUP)]
         log.append([each.SerializeToString() for each in updates])
         for each in updates:
-            state.apply(read_update(each.SerializeToString()))
+            state.apply(read_kept(each.SerializeToString()))
         real_write(acknowledge, bytes([state.sequence]))
         if state.sequence >= 2 * OF_A_GROUP:
             log.rewrite(state.full_message())

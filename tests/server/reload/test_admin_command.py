@@ -90,6 +90,11 @@ def test_an_operator_sees_and_changes_what_is_served(server: ServerProcess, live
             2,
             "--timeout: inf is not finite; give a number of seconds",
         ),
+        (
+            ("stop", "advertisr", "7"),
+            2,
+            "level: 'advertisr' is not a level of the served snapshot, and nothing was",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(

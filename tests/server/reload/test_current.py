@@ -72,6 +72,26 @@ def test_a_fault_is_reported_once_and_again_after_it_has_gone(tmp_path: Path) ->
     asyncio.run(use())
 
 
+def test_a_look_that_breaks_is_a_fault_and_the_next_one_follows(tmp_path: Path) -> None:
+    """An exception here would end the task that follows CURRENT, and nobody would see it."""
+    broken, faults = [True], list[str]()
+
+    def read(_: Path) -> Published:
+        if broken.pop():
+            raise MemoryError("of a secret")
+        return Published(3)
+
+    async def use() -> None:
+        current = Current(tmp_path, word, faults.append, read)
+        await current.look()
+        assert faults == ["internal error (MemoryError); the server's log has its place"]
+        broken.append(False)
+        await current.look_now()
+        assert (current.seen, current.fault) == (Published(3), "")
+
+    asyncio.run(use())
+
+
 def test_it_reads_what_is_published_and_which_versions_there_are(tmp_path: Path) -> None:
     root = tmp_path / "root"
     for version in (1, 2):
