@@ -236,10 +236,10 @@ class Reloads:
 
     async def _unpin(self) -> Served:
         async with self._operators_turn():
+            await self._current.look_now()
             before, pin = self._state.served(), self._pin
             if pin is not None:
                 await self._set_pin(None)
-            await self._current.look_now()
             await self._follow(asked=True)
             return self._served_after(before, 0 if pin is None else pin.version)
 

@@ -151,6 +151,12 @@ def test_unpin_follows_current_again(
     live.publish(2)
     operator.load()
     operator.roll_back(1)
+    (live.root / "CURRENT").write_text("junk")
+    with refused() as found:
+        operator.unpin()
+    assert found[0].reason == "load_failed"
+    assert operator.status().load.pinned_version == 1  # a call that fails changes nothing
+    live.publish(2)
     reply = operator.unpin()
     assert (reply.snapshot_version, reply.previous_pin) == (2, 1)
     assert client.version() == 2
