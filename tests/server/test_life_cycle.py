@@ -89,7 +89,7 @@ def test_a_server_is_ready_once_it_is_warm_and_says_so_everywhere(
 def test_status_names_what_serves(healthy_server: ServerProcess) -> None:
     shown = status(healthy_server)
     assert shown.state == GetStatusResponse.STATE_SERVING
-    assert (shown.device, shown.default_profile, shown.max_batch) == ("cpu", "full", 16)
+    assert (shown.device, shown.default_profile, shown.max_batch) == ("cpu", "full", 4)
     assert (shown.waiting, shown.max_waiting, shown.front_ends) == (0, 256, 2)
     assert shown.uptime_seconds > 0
     assert shown.server_version[0].isdigit()
