@@ -3,8 +3,8 @@
     process = forked([GRACE, "serve", "--config", config], environment)
 
 A script runs from its first line to the end of its interpreter, in a process that has the
-arguments, the environment, the folder, stdin and stderr that it is given, and no other file. Tests
-whose subject is the start of a command start the command itself.
+arguments, the environment, the folder and the standard files that it is given, and no other file.
+Tests whose subject is the start of a command start the command itself.
 """
 
 import atexit
@@ -86,11 +86,13 @@ class ForkServer:
                 pass_fds=[answers.fileno()],
             )
 
-    def fork(self, command: Sequence[str], environment: Mapping[str, str], stdin: int) -> Forked:
+    def fork(
+        self, command: Sequence[str], environment: Mapping[str, str], stdin: int, stdout: int
+    ) -> Forked:
         ours, stderr = os.pipe()
         order = {"command": command, "environment": environment, "folder": str(Path.cwd())}
         try:
-            return Forked(self, self.ask(order, [stdin, stderr]), ours)
+            return Forked(self, self.ask(order, [stdin, stdout, stderr]), ours)
         finally:
             os.close(stderr)
 
@@ -113,19 +115,21 @@ def fork_server() -> ForkServer:
 
 
 def forked(
-    command: Sequence[str], environment: Mapping[str, str], stdin: int | None = None
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    stdin: int | None = None,
+    stdout: int | None = None,
 ) -> Forked:
-    """Run a Python script with arguments. Its stdout is /dev/null, and so is stdin by default."""
-    if stdin is not None:
-        return fork_server().fork(command, environment, stdin)
-    with Path(os.devnull).open() as nothing:
-        return fork_server().fork(command, environment, nothing.fileno())
+    """Run a Python script with arguments. By default, stdin and stdout are /dev/null."""
+    with Path(os.devnull).open("r+b", buffering=0) as nothing:
+        files = (nothing.fileno() if file is None else file for file in (stdin, stdout))
+        return fork_server().fork(command, environment, *files)
 
 
 def take_orders(orders: socket.socket) -> Mapping[str, Any] | None:
     """Return each order in the process that is forked for it; at last, return None in this one."""
     while True:
-        message, files, _, _ = socket.recv_fds(orders, MESSAGE_BYTES, 2)
+        message, files, _, _ = socket.recv_fds(orders, MESSAGE_BYTES, 3)
         if not message:
             return None
         order: Mapping[str, Any] = json.loads(message)
@@ -135,7 +139,7 @@ def take_orders(orders: socket.socket) -> Mapping[str, Any] | None:
         else:
             answer = os.fork()
             if answer == 0:
-                for file, standard in zip(files, (0, 2), strict=True):
+                for standard, file in enumerate(files):
                     os.dup2(file, standard)
             for file in files:
                 os.close(file)
