@@ -26,7 +26,7 @@ def third_party(files: Iterable[Path]) -> set[str]:
     """Return the distributions that these files import."""
     modules: set[str] = set()
     for file in files:
-        for node in layout.statements(file):
+        for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Import):
                 modules.update(alias.name.partition(".")[0] for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

@@ -51,7 +51,7 @@ def boundless_functions(root: Path) -> list[str]:
     """Find bodies too long for a screen. A long signature may list a command's options."""
     faults = []
     for file in _python_files(root):
-        for function in statements(file):
+        for function in _nodes(file):
             if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             first, last = function.body[0], function.body[-1]
@@ -91,20 +91,6 @@ def machine_paths(root: Path, files: list[Path]) -> list[str]:
     return faults
 
 
-@cache
-def statements(file: Path) -> list[ast.stmt]:
-    """Return the statements of a file, also those within others."""
-    nodes: list[ast.stmt] = []
-    found: list[ast.AST] = [ast.parse(file.read_text(), str(file))]
-    while found:
-        inner = [
-            node for node in ast.iter_child_nodes(found.pop()) if not isinstance(node, ast.expr)
-        ]
-        nodes += (node for node in inner if isinstance(node, ast.stmt))
-        found += inner
-    return nodes
-
-
 def packages_on_disk(root: Path) -> list[str]:
     """Every folder with Python files below a top-level package, as a dotted name."""
     tops = [entry.parent for entry in root.glob("*/__init__.py") if entry.parent.name in LAYERS]
@@ -131,9 +117,23 @@ def _python_files(root: Path) -> list[Path]:
 def _product_imports(root: Path) -> Iterator[tuple[Path, ast.Import | ast.ImportFrom]]:
     for file in _python_files(root):
         if file.relative_to(root).parts[0] in LAYERS:
-            for node in statements(file):
+            for node in _nodes(file):
                 if isinstance(node, ast.Import | ast.ImportFrom):
                     yield file, node
+
+
+@cache
+def _nodes(file: Path) -> list[ast.stmt]:
+    """Return the statements of a file, also those within others."""
+    nodes: list[ast.stmt] = []
+    found: list[ast.AST] = [ast.parse(file.read_text(), str(file))]
+    while found:
+        inner = [
+            node for node in ast.iter_child_nodes(found.pop()) if not isinstance(node, ast.expr)
+        ]
+        nodes += (node for node in inner if isinstance(node, ast.stmt))
+        found += inner
+    return nodes
 
 
 def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:
