@@ -1,13 +1,15 @@
 """`grace demo` shows the whole path through a real server, and its claims hold."""
 
+import fcntl
 import os
 import re
-import subprocess
+import signal
 from pathlib import Path
 
 import pytest
 
 from support.command import GRACE, plain_environment, run_grace
+from support.forked import forked
 from support.in_process import invoke_grace
 
 pytestmark = pytest.mark.subprocess
@@ -73,21 +75,21 @@ def test_without_a_folder_a_terminated_demo_leaves_neither_files_nor_its_server(
     tmp_path: Path,
 ) -> None:
     """The signal comes when the demo's server is ready."""
-    with subprocess.Popen(
-        [GRACE, "demo", "--users", "64"],
-        env=plain_environment(TMPDIR=str(tmp_path)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        pipesize=4096,  # much less than it has to say: unread, it cannot end before the signal
-    ) as process:
-        try:
-            assert process.stdout is not None
-            server = next(filter(None, map(server_in, process.stdout)))
-            process.terminate()
-            _, error = process.communicate(timeout=60)
-        finally:
-            process.kill()
-    assert (process.returncode, error) == (130, "interrupted\n")
+    output, theirs = os.pipe()
+    # Much less than it has to say: unread, it cannot end before the signal.
+    fcntl.fcntl(output, fcntl.F_SETPIPE_SZ, 4096)
+    command = [str(GRACE), "demo", "--users", "64"]
+    process = forked(command, plain_environment(TMPDIR=str(tmp_path)), stdout=theirs)
+    os.close(theirs)
+    try:
+        with os.fdopen(output) as shown, process.stderr as errors:
+            server = next(filter(None, map(server_in, shown)))
+            assert list(tmp_path.iterdir()), "its files are here"
+            process.send_signal(signal.SIGTERM)
+            error = errors.read()
+        assert process.wait(60) == 130
+    finally:
+        process.kill()
+    assert error == "interrupted\n"
     assert not is_running(server)
     assert list(tmp_path.iterdir()) == []

@@ -233,6 +233,6 @@ def test_doctor_says_which_gpus_there_are_and_which_are_too_old(
 def test_a_closed_pipe_is_not_a_traceback() -> None:
     grace = Path(sys.executable).with_name("grace")
     done = subprocess.run(
-        f"{grace} doctor | true", shell=True, capture_output=True, text=True, check=False
+        f"{grace} --help | true", shell=True, capture_output=True, text=True, check=False
     )
     assert "Traceback" not in done.stderr

@@ -12,7 +12,7 @@ from support.many_starts import ManyStarts
 from support.occupied import FAULTY_PLACES
 from support.pipeline_cases import Clock, Recorder
 from support.scripted_stages import Script, Start, pipelines
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, server_script
 from support.serving_files import ServingFiles, write_serving_files
 
 
@@ -26,7 +26,7 @@ def serving_files(tmp_path_factory: pytest.TempPathFactory) -> ServingFiles:
 def healthy_server(serving_files: ServingFiles) -> Iterator[ServerProcess]:
     """A ready `grace serve` with gRPC in two relays, which several tests share."""
     config = serving_files.write_config("healthy.yaml", listen={"front_ends": 2})
-    with ServerProcess(config) as server:
+    with ServerProcess(config, command=server_script()) as server:
         yield server
 
 

@@ -136,7 +136,7 @@ def expected_replies(
 def assert_answers_of_alternating_snapshots(
     plain: TwoPairs, quick: TwoPairs, serving_files: ServingFiles, device: torch.device
 ) -> None:
-    count, turns = (41, 3) if device.type == "cuda" else (19, 1)
+    count, turns = (41, 3) if device.type == "cuda" else (11, 1)
     expected = expected_replies(plain, serving_files, count)
     asked = [
         whole(request, f"r{number}", list(GENERATION.profiles)[number % 2])

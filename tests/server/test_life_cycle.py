@@ -2,6 +2,7 @@
 test_fault_shutdown.py its end.
 """
 
+import sys
 from contextlib import ExitStack
 from typing import Any
 
@@ -15,7 +16,7 @@ from grace.proto.retrieval_pb2 import GetStatusResponse, SetLogLevelRequest, Set
 from support.faults import Faults
 from support.health import HealthWatch, health, status
 from support.retrieve_calls import Caller, message
-from support.server_process import PATIENCE_SECONDS, ServerProcess
+from support.server_process import PATIENCE_SECONDS, ServerProcess, server_script
 from support.serving_files import ServingFiles
 
 pytestmark = pytest.mark.subprocess
@@ -51,8 +52,9 @@ def test_a_server_is_ready_once_it_is_warm_and_says_so_everywhere(
     listen = {"reflection": False, "front_ends": 2}
     config = serving_files.write_config("readiness.yaml", listen=listen)
     request = message(serving_files.requests[0])
+    command = (sys.executable, *server_script(faults))
     with (
-        ServerProcess(config, faults=faults, ready=False) as server,
+        ServerProcess(config, faults=faults, ready=False, command=command) as server,
         ExitStack() as stack,
     ):
         caller = Caller(server.address)
@@ -87,7 +89,7 @@ def test_a_server_is_ready_once_it_is_warm_and_says_so_everywhere(
 def test_status_names_what_serves(healthy_server: ServerProcess) -> None:
     shown = status(healthy_server)
     assert shown.state == GetStatusResponse.STATE_SERVING
-    assert (shown.device, shown.default_profile, shown.max_batch) == ("cpu", "full", 16)
+    assert (shown.device, shown.default_profile, shown.max_batch) == ("cpu", "full", 4)
     assert (shown.waiting, shown.max_waiting, shown.front_ends) == (0, 256, 2)
     assert shown.uptime_seconds > 0
     assert shown.server_version[0].isdigit()

@@ -31,7 +31,8 @@ from grace.server.start_up import (
     too_little_memory,
 )
 from support.certificates import Authority
-from support.command import GRACE, plain_environment, run_python
+from support.command import GRACE, plain_environment
+from support.forked import forked
 from support.in_process import invoke_grace
 from support.many_starts import ManyStarts, Started
 from support.pipeline_cases import GENERATION
@@ -219,11 +220,14 @@ def test_only_a_fault_of_what_is_loaded_comes_after_the_ports_are_bound(
 
 
 def test_a_signal_before_anything_listens_stops_a_server_as_at_any_time(
-    serving_files: ServingFiles,
+    serving_files: ServingFiles, tmp_path: Path
 ) -> None:
-    done = run_python(STOPPED.format(config=serving_files.write_config("good.yaml")))
-    assert done.returncode == 0
-    events = [json.loads(line)["event"] for line in done.stderr.splitlines()]
+    script = tmp_path / "stopped.py"
+    script.write_text(STOPPED.format(config=serving_files.write_config("good.yaml")))
+    process = forked([str(script)], plain_environment())
+    with process.stderr as log:
+        events = [json.loads(line)["event"] for line in log]
+    assert process.wait() == 0
     assert events == ["listening", "draining", "stopped"]
 
 

@@ -2,6 +2,7 @@
 
 import os
 import random
+import resource
 import signal
 import time
 from collections.abc import Iterator
@@ -15,7 +16,6 @@ import pytest
 
 from grace.index.storage import load_snapshot
 from grace.proto.retrieval_pb2 import UpdateAdsResponse
-from support.command import GRACE
 from support.faults import Faults
 from support.health import health, status
 from support.retrieve_calls import Caller, assert_counters_conserve, counted_calls, message
@@ -27,6 +27,7 @@ from support.update_calls import Load, Updater, update
 pytestmark = pytest.mark.subprocess
 
 MANY = 1_000_003
+KILOBYTE = 1 << 10
 A_MOMENT = 0.3  # long enough for what must not happen
 
 
@@ -344,9 +345,8 @@ def test_a_second_server_on_the_folder_and_a_damaged_log_are_refused_at_the_star
 
 def test_updates_that_cannot_be_written_are_not_in_force(config: Path, request_: bytes) -> None:
     """A limit on the size of files makes the write of the log fail."""
-    limited = ["bash", "-c", 'ulimit -f 1; exec "$@"', "bash"]
-    command = [*limited, str(GRACE), "serve"]
-    with serving(config, command=command) as (server, updater, caller):
+    with serving(config) as (server, updater, caller):
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (KILOBYTE, KILOBYTE))
         ads = ads_of(caller, request_)
         full = updater.call(update(1, stop={"ad": [*ads, *range(999)]}))
         assert (full.code, full.reason) == (grpc.StatusCode.UNAVAILABLE, "update_not_kept")

@@ -10,13 +10,13 @@ start ended.
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
 from support.command import plain_environment
+from support.forked import forked
 
 END = "many_starts_end"
 
@@ -39,28 +39,23 @@ class Started:
 
 class ManyStarts:
     def __enter__(self) -> Self:
-        self._process = subprocess.Popen(
-            [sys.executable, __file__],
-            env=plain_environment(PYTHONPATH=os.pathsep.join(sys.path)),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-        )
+        theirs, ours = os.pipe()
+        self._orders = os.fdopen(ours, "w", encoding="utf-8")
+        self._process = forked([__file__], plain_environment(), theirs)
+        os.close(theirs)
         return self
 
     def __exit__(self, *error: object) -> None:
         self._process.kill()
-        self._process.communicate()
+        self._process.wait()
+        self._process.stderr.close()
+        self._orders.close()
 
     def start(self, *arguments: object, ready: Callable[[str], None] | None = None) -> Started:
         """Run `grace serve` to its end. If it gets ready, call `ready` with its address, then stop
         it with SIGTERM."""
-        assert self._process.stdin is not None
-        assert self._process.stderr is not None
-        self._process.stdin.write(json.dumps(list(map(str, arguments))) + "\n")
-        self._process.stdin.flush()
+        self._orders.write(json.dumps(list(map(str, arguments))) + "\n")
+        self._orders.flush()
         lines: list[str] = []
         log: dict[str, Any] = {}
         for line in self._process.stderr:

@@ -1,7 +1,8 @@
 """A real server in another process, with all that a test sees of it from outside.
 
-    with ServerProcess(files.write_config()) as server:              grace serve
+    with ServerProcess(files.write_config()) as server:              grace serve, in a fork
     with ServerProcess(config, faults=Faults(tmp_path)) as server:   the same, with faults
+    with ServerProcess(config, command=server_script()) as server:   grace serve, with its imports
 
 Inside, the server is ready (unless `ready=False`). Leaving kills it, if it still runs. Logs must be
 JSON, as `ServingFiles.write_config` has it.
@@ -13,7 +14,6 @@ import os
 import signal
 import struct
 import subprocess
-import sys
 import termios
 import threading
 import time
@@ -27,6 +27,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from support.command import GRACE, plain_environment
 from support.faults import Faults
+from support.forked import TESTS, Forked, forked
 
 PATIENCE_SECONDS = 60.0
 """How long to wait for an event that must come; a busy machine may take long."""
@@ -53,28 +54,20 @@ class ServerProcess:
         *arguments: str | Path,
         faults: Faults | None = None,
         ready: bool = True,
-        command: Sequence[str] = (),
+        command: Sequence[str | Path] = (),
     ) -> None:
-        """Start `grace serve --config CONFIG`, or another `command`, with further `arguments`."""
+        """Run `grace serve --config CONFIG` with further `arguments`, or another `command`."""
         self.config = config
         self._faults = faults
-        self._arguments = (*(command or _command(faults)), "--config", config, *arguments)
+        self._command = command
+        self._arguments = ("--config", config, *arguments)
         self._ready = ready
         self._lines: list[str] = []
         self._reads = threading.Event()
         self._reads.set()
 
     def __enter__(self) -> Self:
-        paths = str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH")
-        self._process = subprocess.Popen(
-            list(map(str, self._arguments)),
-            env=plain_environment(PYTHONPATH=os.pathsep.join(filter(None, paths))),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-        )
+        self._process = self._started()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         if self._ready:
@@ -196,6 +189,23 @@ class ServerProcess:
     def _listening(self) -> dict[str, Any]:
         return self.wait_log("listening")[0]
 
+    def _started(self) -> Forked | subprocess.Popen[str]:
+        paths = str(TESTS), os.environ.get("PYTHONPATH")
+        environment = plain_environment(PYTHONPATH=os.pathsep.join(filter(None, paths)))
+        program = self._command or server_script(self._faults)
+        command = [str(part) for part in (*program, *self._arguments)]
+        if not self._command:
+            return forked(command, environment)
+        return subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+        )
+
     def _read(self) -> None:
         assert self._process.stderr is not None
         with self._process.stderr as stream:
@@ -204,10 +214,11 @@ class ServerProcess:
                 self._lines.append(line)
 
 
-def _command(faults: Faults | None) -> Sequence[str | Path]:
+def server_script(faults: Faults | None = None) -> Sequence[str | Path]:
+    """Return the Python script that is the server, and its first arguments."""
     if faults is None:
         return (GRACE, "serve")
-    return (sys.executable, FAULTY_SERVER, "--faults", faults.folder)
+    return (FAULTY_SERVER, "--faults", faults.folder)
 
 
 def _unread_bytes(pipe: int) -> int:

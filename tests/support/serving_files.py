@@ -28,8 +28,10 @@ class ServingFiles:
     def write_config(self, name: str = "serve.yaml", **sections: Mapping[str, Any] | Any) -> Path:
         """A configuration on free ports; `sections` are merged over it, section by section."""
         logs = {"requests": True, **sections.pop("logs", {})}
-        files = self.tiny_server_files
-        return files.write_config(name, logs=logs, **{"warm_up": None, **sections})
+        # Every start and every load computes each size of a batch up to this one.
+        generation = {"max_batch": 4, **sections.pop("generation", {})}
+        given = {"logs": logs, "generation": generation, "warm_up": None, **sections}
+        return self.tiny_server_files.write_config(name, **given)
 
 
 def write_serving_files(folder: Path) -> ServingFiles:

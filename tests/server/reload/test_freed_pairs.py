@@ -141,7 +141,7 @@ def test_many_loads_hold_no_more_than_one(
     live = LiveRoot.write(tmp_path, serving_files)
     server, loader = Server(live, device), loader_of(live, device)
     before, on_device = (alive(ServingPair), alive(Snapshot)), []
-    for turn in range(9):
+    for turn in range(5):
         server.pair = loaded(loader, Wanted(2 - turn % 2), server.pair)
         server.serve()
         server.forget()

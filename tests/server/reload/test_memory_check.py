@@ -1,8 +1,7 @@
 """A load compares what it needs with what there is, before it allocates anything."""
 
+import json
 import resource
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from grace.kernels import DecodeIndex
 from grace.server.engine.memory import MARGIN_BYTES, host_rooms, memory_needed
 from support.command import plain_environment
 from support.forgery import make_version
+from support.forked import forked
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 GIB = 1 << 30
@@ -96,21 +96,17 @@ def test_the_first_version_of_control_groups_counts_as_well(proc: Path, tmp_path
 
 @pytest.mark.subprocess
 def test_the_address_space_is_a_limit(tmp_path: Path) -> None:
-    code = (
-        "import resource\n"
+    script = tmp_path / "rooms.py"
+    script.write_text(
+        "import resource, sys\n"
         "from grace.server.engine.memory import host_rooms\n"
         f"resource.setrlimit(resource.RLIMIT_AS, ({64 * GIB}, {64 * GIB}))\n"
-        "print([r.bytes for r in host_rooms() if 'RLIMIT_AS' in r.limit])\n"
+        "rooms = [r.bytes for r in host_rooms() if 'RLIMIT_AS' in r.limit]\n"
+        "print(rooms, file=sys.stderr)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=plain_environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=100,
-        cwd=tmp_path,
-    )
-    (room,) = eval(done.stdout)
+    process = forked([str(script)], plain_environment())
+    with process.stderr as printed:
+        (room,) = json.loads(printed.read())
+    assert process.wait() == 0
     assert 0 < room < 64 * GIB
     assert resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
