@@ -201,7 +201,8 @@ def build_program(source: Path, out: Path, *, sanitize: bool = False, root: Path
     program = out / source.stem
     objects = map(str, sorted((out / CPU.objects).glob("*.o")))
     include = f"-I{root / 'include'}"
-    _run_into(program, [*find_compiler(), *record.flags, include, str(source), *objects])
+    flags = (*record.flags, "-O1", include)  # the work is in the objects
+    _run_into(program, [*find_compiler(), *flags, str(source), *objects])
     return program
 
 
@@ -238,8 +239,9 @@ def _compile_all(
         objects.append(made)
         if not made.is_file():
             jobs[made] = command
+    long_first = sorted(jobs, key=lambda made: Path(jobs[made][-1]).stat().st_size, reverse=True)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for _ in pool.map(_run_into, jobs, jobs.values()):
+        for _ in pool.map(_run_into, long_first, map(jobs.__getitem__, long_first)):
             pass
     for old in set(directory.iterdir()) - set(objects):
         old.unlink()

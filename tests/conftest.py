@@ -1,14 +1,21 @@
 """Fixtures and settings of every test. Helpers with a name of their own live in tests/support."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 # Sums this small only wait for a second thread, which spins. Torch and NumPy read this when
-# they are imported, also in processes that tests start. Tests of several threads set their own.
+# they are imported, also in processes that tests start. Tests of several threads set their own,
+# which sleep while they wait.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# Hundreds of processes import the project. Without bytecode on the disk each compiles it again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # The same examples on every machine and every run; `explore` looks for new ones. Hypothesis shrinks
 # a failure but does not explain it, which takes minutes for a long example.

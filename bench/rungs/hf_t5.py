@@ -37,7 +37,7 @@ def hf_decoder(
 ) -> HfModel:
     """Return a model of random weights, whose encoder never runs."""
     torch.manual_seed(seed)
-    config = T5Config(  # type: ignore[call-arg]
+    config = T5Config(
         vocab_size=_SPECIAL + sum(vocab_sizes),
         d_model=spec.d_model,
         d_kv=spec.d_head,
@@ -64,7 +64,7 @@ def hf_generate(
     allowed: AllowedTokens | None,
 ) -> Tensor:
     """states [B, T_ctx, d_model] -> int64 [B * beams, 1 + sid_length], best first per request"""
-    options = GenerationConfig(  # type: ignore[no-untyped-call]
+    options = GenerationConfig(
         num_beams=beams,
         num_return_sequences=beams,
         min_new_tokens=sid_length,

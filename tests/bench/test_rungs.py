@@ -1,8 +1,6 @@
 """The rungs below the engine compute what the plain beam search does; other systems, valid SIDs."""
 
-import os
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +23,6 @@ from grace.configs.generation import BeamProfile
 from grace.index.matchers.modes import MatcherMode
 from grace.index.trie import NO_NODE
 from grace.model.definition.inputs import UserContext
-from support.command import run_python
 from support.decode_cases import DecodeCase, branching_case, decode_case
 from support.rung_cases import expected_sids, rung_case
 
@@ -82,47 +79,6 @@ def test_dead_beams_without_constraints_have_no_number() -> None:
     dead = replace(expected, scores=torch.full_like(expected.scores, -torch.inf))
     places = tuple(torch.full((3, 11), NO_NODE, dtype=torch.int32) for _ in range(3))
     assert (TracedResult(dead, places).numbered(7).nodes == NO_NODE).all()
-
-
-INTERPRETED = """
-import torch
-from grace.bench.gpu.search import TracedResult, unconstrained_result
-from grace.bench.rungs.attention import attend_sdpa
-from grace.bench.rungs.coalesced_triton import Tile, attend_coalesced, attend_fused
-from support.rung_cases import dense_inputs
-
-for dtype, tolerance, step, rows, heads, d_head, tile, biased in (
-    (torch.float32, 1e-5, 0, 5, 3, 8, 16, True),
-    (torch.float32, 1e-5, 1, 17, 2, 16, 16, False),
-    (torch.float32, 1e-5, 2, 33, 1, 20, 32, True),
-    (torch.float16, 2e-3, 3, 31, 2, 16, 16, True),
-    (torch.float16, 2e-3, 2, 17, 1, 20, 32, False),
-):
-    for attend in (attend_coalesced, attend_fused):
-        qkv, cache, bias = dense_inputs(step, rows, 4, heads, d_head, step, dtype)
-        _, plain, _ = dense_inputs(step, rows, 4, heads, d_head, step, dtype)
-        own = bias if biased else None
-        got = attend(qkv, cache, step, own, 0.4, Tile(tile, 4))
-        expected = attend_sdpa(
-            qkv.float(),
-            type(plain)(plain.keys.float(), plain.values.float()),
-            step, None if own is None else own.float(), 0.4,
-        )
-        torch.testing.assert_close(got.float(), expected, rtol=tolerance, atol=tolerance)
-        written = qkv[:, 1], qkv[:, 2]
-        for part, new in zip((cache.keys, cache.values), written):
-            assert torch.equal(part[step, :rows], new)
-            assert part[step, rows:].isnan().all()
-print("agree")
-"""
-
-
-@pytest.mark.subprocess
-def test_coalesced_and_fused_attention_agree_with_the_plain_one(repository: Path) -> None:
-    pytest.importorskip("triton")
-    path = os.pathsep.join([str(repository / "src"), str(repository / "tests")])
-    done = run_python(INTERPRETED, env={"TRITON_INTERPRET": "1", "PYTHONPATH": path})
-    assert done.stdout == "agree\n", done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from grace.configs.errors import ConfigError
 from grace.configs.sections import load_section
+from support.strategies import examples
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,7 @@ TEXTS = st.text(max_size=9)
 DECODERS = st.builds(Decoder, st.integers(), st.integers(), st.floats(-9, 9))
 
 
+@examples(30)
 @given(
     st.builds(
         Model,

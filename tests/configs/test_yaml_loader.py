@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from grace.configs.errors import ConfigError
 from grace.configs.yaml_loader import MAX_BYTES, MAX_DEPTH, parse_yaml, read_yaml
+from support.strategies import examples
 
 
 def read(text: str) -> Any:
@@ -159,6 +160,7 @@ trees = st.recursive(
 )
 
 
+@examples(35)
 @given(st.dictionaries(texts, trees, min_size=1, max_size=3))
 def test_any_plain_values_survive_a_round_trip(values: dict[str, Any]) -> None:
     assert read(json.dumps(values, ensure_ascii=True)) == values

@@ -30,11 +30,11 @@ def assert_built_as_defined(folder: Path, case: Case, mode: MatcherMode, **chang
 
 
 @modes
-@pytest.mark.parametrize("seed", range(5), ids=lambda seed: f"seed={seed}")
+@pytest.mark.parametrize("seed", range(2), ids=lambda seed: f"seed={seed}")
 def test_the_build_equals_the_plain_builder_array_by_array(
     tmp_path: Path, seed: int, mode: MatcherMode
 ) -> None:
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng([seed, *mode.encode()])
     case = random_case(rng, num_ads=int(rng.integers(1, 111)))
     shuffled = [case.ads[i] for i in rng.permutation(len(case.ads))]
     batch_rows = int(rng.integers(1, 63))
@@ -43,7 +43,7 @@ def test_the_build_equals_the_plain_builder_array_by_array(
     )
 
 
-@modes
+@pytest.mark.parametrize("mode", [MatcherMode.UNION, MatcherMode.DYNAMIC])
 @pytest.mark.parametrize(
     ("sizes", "num_sets"),
     [((), 3), ((1,), 0), ((63,), 1), ((64,), 2), ((65,), 3), ((250,), 1), ((63, 65, 1, 250), 2)],
@@ -53,7 +53,7 @@ def test_attribute_sizes_around_word_borders_build_the_plain_rows(
     tmp_path: Path, sizes: tuple[int, ...], num_sets: int, mode: MatcherMode
 ) -> None:
     rng = np.random.default_rng(sum(sizes) + num_sets)
-    case = random_case(rng, num_ads=111, schema=random_schema(rng, sizes, num_sets))
+    case = random_case(rng, num_ads=63, schema=random_schema(rng, sizes, num_sets))
     assert_built_as_defined(tmp_path, case, mode)
 
 
@@ -62,7 +62,7 @@ def test_order_row_groups_and_threads_do_not_change_a_byte(
     tmp_path: Path, mode: MatcherMode
 ) -> None:
     rng = np.random.default_rng(11)
-    case = random_case(rng, num_ads=333, schema=random_schema(rng, (3, 64, 65), num_sets=2))
+    case = random_case(rng, num_ads=222, schema=random_schema(rng, (3, 64, 65), num_sets=2))
     chosen: dict[str, Any] = {"mode": mode, "k_way": plain_k_way(mode, len(case.vocab_sizes))}
     first = arrays_in(build(build_spec(tmp_path / "a", case, **chosen), silent).path)
     for row_group, batch_rows, threads in ((7, 1000, 1), (1000, 13, 2), (63, 111, 5)):

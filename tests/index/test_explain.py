@@ -2,16 +2,16 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from grace.index.matching.explain import Reason, explain
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from support.oracle import RawAd, eligible
 from support.plain_builder import plain_snapshot
-from support.strategies import Case, cases
+from support.strategies import Case, cases, examples
 
 
-@settings(max_examples=50)
+@examples(20)
 @given(cases())
 def test_all_reasons_pass_exactly_when_the_ad_is_eligible(case: Case) -> None:
     snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads)

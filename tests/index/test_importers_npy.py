@@ -16,6 +16,7 @@ from grace.configs.errors import InputError
 from grace.index.importers import ImportSpec
 from grace.index.importers.items import BATCH_ITEMS
 from support.imports import imported, run_import
+from support.strategies import examples
 
 
 def spec_of(folder: Path, codes: Any, **changes: Any) -> ImportSpec:
@@ -168,6 +169,7 @@ def test_a_header_that_is_no_numpy_header_is_refused(
         run_import(spec)
 
 
+@examples(35)
 @given(at=st.integers(0, 150), byte=st.integers(0, 255))
 def test_a_changed_byte_is_refused_or_imports_numbers(
     tmp_path_factory: pytest.TempPathFactory, at: int, byte: int

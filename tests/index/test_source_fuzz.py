@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from grace.configs.errors import InputError
@@ -26,6 +26,7 @@ from support.arrays import assert_same_arrays
 from support.builds import silent, write_schema
 from support.oracle import RawAd, Rule
 from support.plain_builder import plain_snapshot
+from support.strategies import examples
 
 SCHEMA = TargetingSchema(
     (
@@ -292,7 +293,7 @@ def check_in(folder: Path, files: list[TableFile], batch_rows: int) -> None:
         assert column in faults[place], f"{place}: {column}, expected one of {faults[place]}"
 
 
-@settings(max_examples=40)
+@examples(14)
 @given(
     files=st.booleans().flatmap(table_files),
     batch_rows=st.sampled_from([1, 2, 1000]),
@@ -348,7 +349,7 @@ def test_a_column_of_another_type_is_refused_by_name(
     assert "ads.parquet" in str(caught.value)
 
 
-@settings(max_examples=60)
+@examples(20)
 @given(
     changes=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=4),
     kept=st.one_of(st.just(1.0), st.floats(0, 1)),

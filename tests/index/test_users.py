@@ -19,6 +19,7 @@ from grace.index.users.values import InternedValues
 from grace.proto.retrieval_pb2 import RetrieveRequest, Values
 from support.plain_requests import plain_user
 from support.plain_users import plain_rows
+from support.strategies import examples
 from support.wire_users import random_user_wire, random_value
 
 SCHEMA = TargetingSchema(
@@ -122,6 +123,7 @@ def random_encoder(random: Random) -> UserEncoder:
     return UserEncoder(schema, tuple(InternedValues.of(values) for _ in schema.sets))
 
 
+@examples(35)
 @given(st.integers(0, 2**32))
 def test_a_batch_is_read_as_the_plain_encoder_reads_each_user(seed: int) -> None:
     """A user with a fault has the row of an empty one, and the others are as without it."""

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -30,7 +30,7 @@ from support.decode_cases import (
 )
 from support.oracle import eligible_prefixes
 from support.plain_partitions import rows_of_entry
-from support.strategies import Case, cases, random_schema
+from support.strategies import Case, cases, examples, random_schema
 
 modes = pytest.mark.parametrize("mode", list(MatcherMode), ids=lambda mode: mode.value)
 bodies = pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def all_internal_nodes(made: DecodeCase) -> Tensor:
     return nodes.repeat(len(made.rows), 1)
 
 
-@settings(max_examples=100)
+@examples(35)
 @given(case=cases(most_ads=25, most_users=5), mode=st.sampled_from(MatcherMode))
 def test_children_are_admitted_as_on_plain_integers(case: Case, mode: MatcherMode) -> None:
     made = decode_case(case, mode)
@@ -96,7 +96,7 @@ def test_children_are_admitted_as_on_plain_integers(case: Case, mode: MatcherMod
         assert {got.offsets.dtype, got.tokens.dtype, got.nodes.dtype} == {torch.int32}
 
 
-@settings(max_examples=100)
+@examples(35)
 @given(case=cases(most_ads=40, most_users=3), mode=st.sampled_from(MatcherMode))
 def test_no_child_above_an_eligible_ad_is_lost(case: Case, mode: MatcherMode) -> None:
     made = decode_case(case, mode)

@@ -15,6 +15,7 @@ from grace.index.trie import SidTrie
 from grace.kernels.decode.needed_rows import NeededRows, needed_rows
 from support.decode_cases import branching_case, decode_case
 from support.plain_partitions import rows_of_entry
+from support.strategies import examples
 
 
 def flat_trie(entries: int) -> SidTrie:
@@ -62,6 +63,7 @@ def plain(ids: list[int], table: list[int], star: list[int]) -> list[int]:
     return kept
 
 
+@examples(35)
 @given(data=st.data())
 def test_a_row_is_needed_if_no_other_of_its_entry_contains_it(data: st.DataObject) -> None:
     table = data.draw(st.lists(st.integers(0, 63), min_size=1, max_size=11))
@@ -76,6 +78,7 @@ def test_a_row_is_needed_if_no_other_of_its_entry_contains_it(data: st.DataObjec
     assert ids_of(needed_rows(matchers, trie, flags)) == expected
 
 
+@examples(35)
 @given(data=st.data(), width=st.integers(1, 7))
 def test_all_rows_of_entries_of_one_width_are_looked_at(data: st.DataObject, width: int) -> None:
     table = data.draw(st.lists(st.integers(0, 63), min_size=1, max_size=11))

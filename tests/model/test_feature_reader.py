@@ -31,6 +31,7 @@ from support.plain_inputs import (
 )
 from support.plain_lookups import LookupEncoder
 from support.plain_requests import plain_features
+from support.strategies import examples
 from support.wire_cases import field, random_spec, random_wire
 
 
@@ -139,7 +140,7 @@ def test_the_inputs_of_a_batch_are_those_of_its_requests(spec: ModelSpec) -> Non
     assert all(map(torch.equal, *tensors))
 
 
-@settings(max_examples=60)
+@examples(30)
 @given(st.integers(0, 2**32))
 def test_a_batch_is_read_as_the_plain_way_reads_each_request(seed: int) -> None:
     """A request with a fault has the row of an empty one, and the others are as without it."""

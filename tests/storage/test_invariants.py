@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from grace.configs.errors import SnapshotError
 from grace.index.invariants import check_invariants
@@ -19,7 +19,7 @@ from grace.index.users.values import InternedValues
 from support.forgery import SCHEMA, some
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
-from support.strategies import Case, cases, random_case
+from support.strategies import Case, cases, examples, random_case
 
 ADS = (
     RawAd(
@@ -47,7 +47,7 @@ def built(*ads: RawAd, mode: MatcherMode = MatcherMode.UNION) -> Snapshot:
 
 @pytest.mark.parametrize("mode", list(MatcherMode))
 @given(case=cases())
-@settings(max_examples=25)
+@examples(11)
 def test_every_plainly_built_snapshot_passes(case: Case, mode: MatcherMode) -> None:
     snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads, mode)
     check_structure(snapshot, threads=1)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from grace.configs.errors import MOST_OF_A_FAULT, SnapshotError
@@ -19,6 +19,7 @@ from support.forgery import (
     read_fields,
     write_fields,
 )
+from support.strategies import examples
 
 Change = Callable[[Fields], Any]
 
@@ -326,7 +327,7 @@ def places(value: Any, path: str = "") -> list[str]:
 
 
 @given(data=st.data())
-@settings(max_examples=200)
+@examples(70)
 def test_any_value_at_any_place_is_refused_in_words_or_true(
     intact_of: dict[MatcherMode, Path],
     data: st.DataObject,

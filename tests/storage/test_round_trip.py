@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from grace.configs.errors import InputError, SnapshotError
 from grace.index.matchers.modes import MatcherMode
@@ -26,7 +26,7 @@ from grace.index.storage.array_file import mapped_memory
 from grace.index.storage.layout import arrays_of
 from support.forgery import make_version, small_snapshot
 from support.plain_builder import plain_snapshot
-from support.strategies import Case, cases
+from support.strategies import Case, cases, examples
 
 
 def assert_same(found: Snapshot, expected: Snapshot) -> None:
@@ -47,7 +47,7 @@ def assert_same(found: Snapshot, expected: Snapshot) -> None:
 
 @pytest.mark.parametrize("mode", list(MatcherMode))
 @given(case=cases(most_ads=25))
-@settings(max_examples=15)
+@examples(7)
 def test_what_is_written_is_what_is_loaded(
     case: Case, mode: MatcherMode, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -81,26 +81,26 @@ def full_rows(requests: int, beams: int, columns: int, candidates: int) -> Candi
 def crowded_selection(
     rng: np.random.Generator, kind: str, k: int, ordered: bool
 ) -> tuple[Any, ...]:
-    """Two requests of 111 beams with 160 candidates each; rows differ by their scores only.
+    """Requests of 111 beams with 160 candidates each; rows differ by their scores only.
 
-    equal  all totals are one and the same
-    few    totals have three values
-    row    one row, then another, has all that is best
-    far    no two totals are near each other
+    equal  all totals of a request are one and the same
+    few    totals of a request have three values
+    row    one row, then another, has all that is best, of two requests
+    far    no two totals are near each other, of two requests
     """
-    beams, columns = 111, 163
+    beams, columns, requests = 111, 163, 2 if kind in ("row", "far") else 1
     one_row = {
         "equal": np.zeros(columns),
         "few": rng.integers(3, size=columns),
         "row": rng.permutation(columns) / 16,
         "far": rng.permutation(columns) / 16,
     }[kind]
-    logits = np.tile(one_row.astype(np.float32), (2 * beams, 1))
-    scores = np.stack([_scores(rng, kind, beams) for _ in range(2)])
+    logits = np.tile(one_row.astype(np.float32), (requests * beams, 1))
+    scores = np.stack([_scores(rng, kind, beams) for _ in range(requests)])
     return (
         torch.from_numpy(logits),
         torch.from_numpy(scores.astype(np.float32)),
-        full_rows(2, beams, columns, _FULL),
+        full_rows(requests, beams, columns, _FULL),
         k,
         ordered,
     )

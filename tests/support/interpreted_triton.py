@@ -6,12 +6,43 @@ A process chooses the interpreter before it imports Triton, so this runs in its 
 """
 
 import json
+from collections.abc import Iterator
 
 import torch
 
+from grace.bench.rungs.attention import DenseCache, attend_sdpa
+from grace.bench.rungs.coalesced_triton import Tile, attend_coalesced, attend_fused
 from support.encoder_cases import INTERFORMER, T5
 from support.encoder_op_cases import encoder_calls, encoder_difference
+from support.rung_cases import dense_inputs
 from support.triton_agreement import calls, difference
+
+
+def dense_differences() -> Iterator[str | None]:
+    """Yield how each attention of the rungs in Triton differs from the plain one, or None."""
+    for dtype, step, rows, heads, d_head, tile, biased in (
+        (torch.float32, 0, 5, 3, 8, 16, True),
+        (torch.float32, 1, 17, 2, 16, 16, False),
+        (torch.float32, 2, 33, 1, 20, 32, True),
+        (torch.float16, 3, 31, 2, 16, 16, True),
+        (torch.float16, 2, 17, 1, 20, 32, False),
+    ):
+        for attend in (attend_coalesced, attend_fused):
+            qkv, cache, bias = dense_inputs(step, rows, 4, heads, d_head, step, dtype)
+            plain = DenseCache(
+                *(x.to(torch.float32, copy=True) for x in (cache.keys, cache.values))
+            )
+            got = attend(qkv, cache, step, bias if biased else None, 0.4, Tile(tile, 4))
+            own = bias.float() if biased else None
+            expected = attend_sdpa(qkv.float(), plain, step, own, 0.4)
+            tolerance = 1e-5 if dtype is torch.float32 else 2e-3
+            close = torch.allclose(got.float(), expected, rtol=tolerance, atol=tolerance)
+            written = all(
+                torch.equal(part[step, :rows], qkv[:, new]) and part[step, rows:].isnan().all()
+                for new, part in ((1, cache.keys), (2, cache.values))
+            )
+            name = f"{attend.__name__}-step={step}-rows={rows}"
+            yield None if close and written else f"{name}: close {close}, written {written}"
 
 
 def main() -> None:
@@ -22,9 +53,12 @@ def main() -> None:
     }
     # The interpreter multiplies bfloat16 matrices wrongly, so float16 replaces it.
     low = [call for call in calls((torch.float16,)) if "bfloat16" in call.name or call.blocked]
-    full = [call for call in calls((torch.float32,)) if not call.blocked]
-    of_encoders = (*encoder_calls((torch.float32,)), *encoder_calls((torch.float16,), most=2))
+    full = [
+        call for call in calls((torch.float32,)) if "bfloat16" not in call.name and not call.blocked
+    ]
+    of_encoders = (*encoder_calls((torch.float32,)), *encoder_calls((torch.float16,), most=1))
     found = [[difference(call, "cpu") for call in group] for group in ((*full, *low), of_encoders)]
+    found.append(list(dense_differences()))
     print(
         json.dumps(
             {

@@ -18,8 +18,8 @@ from pathlib import Path
 from grace.index.updates.log import UpdateLog
 from grace.index.updates.state import UpdateState
 from grace.index.updates.update import read_kept
+from grace.proto.retrieval_pb2 import Ids, UpdateAdsRequest
 from support.killed_writer import die_in_call
-from support.update_calls import update
 
 GROUPS = 4
 OF_A_GROUP = 2
@@ -30,6 +30,13 @@ def opened(folder: Path) -> tuple[UpdateLog, UpdateState]:
     return UpdateLog(folder, lambda message: require(state.apply(read_kept(message)))), state
 
 
+def stop(number: int) -> bytes:
+    """Return the update of that number, which stops the ad of that id."""
+    stopped = {"ad": Ids(ids=[number])}
+    kind = UpdateAdsRequest.KIND_DELTA
+    return UpdateAdsRequest(sequence=number, kind=kind, stop=stopped).SerializeToString()
+
+
 def require(applied: bool) -> None:
     assert applied, "an update is in the log twice"
 
@@ -38,10 +45,10 @@ def append_groups(folder: Path, acknowledge: int) -> None:
     log, state = opened(folder)
     for _ in range(GROUPS):
         first = state.sequence + 1
-        updates = [update(n, stop={"ad": [n]}) for n in range(first, first + OF_A_GROUP)]
-        log.append([each.SerializeToString() for each in updates])
+        updates = [stop(number) for number in range(first, first + OF_A_GROUP)]
+        log.append(updates)
         for each in updates:
-            state.apply(read_kept(each.SerializeToString()))
+            state.apply(read_kept(each))
         real_write(acknowledge, bytes([state.sequence]))
         if state.sequence >= 2 * OF_A_GROUP:
             log.rewrite(state.full_message())
@@ -72,7 +79,7 @@ def check(folder: Path, acknowledged: int) -> int:
     assert found % OF_A_GROUP == 0, found  # a group is there as a whole, or not at all
     ids = state.stopped["ad"].sorted_ids().tolist() if found else []
     assert ids == list(range(1, found + 1)), ids
-    log.append([update(found + 1, stop={"ad": [found + 1]}).SerializeToString()])
+    log.append([stop(found + 1)])
     log.close()
     log, state = opened(folder)
     assert state.sequence == found + 1

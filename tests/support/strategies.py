@@ -8,12 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from grace.index.matchers.modes import KWay
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from grace.index.users.user_rows import UserAttributes
 from support.oracle import RawAd, Rule
+
+
+def examples(count: int) -> settings:
+    """Let Hypothesis draw `count` examples, or three times as many with the profile `explore`."""
+    return settings(max_examples=count if settings().derandomize else 3 * count)
+
 
 ATTRIBUTE_SIZES = (1, 63, 64, 65, 250)
 ENTITY_IDS = (0, 3, 7, 63, 111, 2**31 + 5, 2**63 - 1)
