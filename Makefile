@@ -28,7 +28,7 @@ CPP_FILES = $(shell find native/src native/cuda native/include native/tests -nam
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(TOOLS)  ## make .venv with the project in it, editable, and the tools for check and test
+setup: $(TOOLS) $(PROTO_TOOLS)/.installed  ## make .venv with the project in it, editable, and the tools for check and test
 
 # Each target installs only what it needs: the project, or an extra of pyproject.toml on top of it.
 list_names = import re, sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \

@@ -193,8 +193,9 @@ def _update(call: Call, change: str, level: str, ids: list[int], done: str) -> N
             getattr(update, change)[level].ids[:] = ids
             reply = client.update_ads(update, call.timeout)
             if reply.applied:
-                now = f"stopped ads of the served snapshot: {reply.ads_stopped:,}"
-                call.print(reply, f"{done}; {now} (update {reply.sequence})")
+                now = f"{reply.ads_stopped:,}, before {found.updates.ads_stopped:,}"
+                text = f"{done}; stopped ads of the served snapshot: {now}"
+                call.print(reply, f"{text} (update {reply.sequence})")
                 return
     raise CallError(
         "ABORTED",
@@ -255,6 +256,8 @@ def _status_rows(found: "GetStatusResponse") -> Iterator[tuple[str, str]]:
         levels = ", ".join(f"{count:,} {level}" for level, count in updates.stopped.items())
         stopped = f"{updates.ads_stopped:,} ads of this snapshot"
         yield "stopped", f"{stopped} (ids: {levels or 'none'}; update {updates.sequence})"
+        if updates.weights:
+            yield "weights", f"of {updates.weights:,} ads are live"
     if updates.source_fault:
         yield "file", f"updates.file is not followed: {updates.source_fault}"
     yield "requests", f"{found.waiting} of {found.max_waiting} wait, {found.in_flight} in flight"

@@ -9,6 +9,7 @@ catalogue to look SIDs up in, and the path ends with the SIDs in the host's memo
 from collections.abc import Sequence
 from copy import deepcopy
 from itertools import cycle
+from pathlib import Path
 from statistics import mean
 from time import perf_counter
 
@@ -101,6 +102,7 @@ class Surroundings:
         model = ServingModel(
             spec=spec,
             checkpoint="measured",
+            folder=Path("measured"),
             device=self.work.device,
             features=self.stage,
             generation=generation,

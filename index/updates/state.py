@@ -22,9 +22,10 @@ class GapError(GraceError):
     def __init__(self, given: int, last: int, *, awaits_full: bool = False) -> None:
         if awaits_full:
             text = f"{given} is a DELTA, but the server has no updates yet and waits for a FULL one"
+            remedy = "send"
         else:
-            text = f"{given} does not follow {last}; expected {last + 1}"
-        super().__init__(f"sequence: {text}: send a FULL update with the whole state")
+            text, remedy = f"{given} does not follow {last}", f"send {last + 1}, or"
+        super().__init__(f"sequence: {text}; {remedy} a FULL update with all stops and weights")
 
 
 @dataclass(frozen=True, slots=True)

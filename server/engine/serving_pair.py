@@ -56,6 +56,7 @@ class ServingModel:
 
     spec: ModelSpec
     checkpoint: str  # its id
+    folder: Path  # where it was loaded from
     device: torch.device
     features: FeatureStage
     generation: Generation
@@ -123,7 +124,7 @@ def load_model(
     generation.require_steps(loaded.spec.sid_length)
     generation.require_vocabulary(loaded.spec.vocab_sizes)
     require_numbered_places(generation, loaded.spec.vocab_sizes, device)
-    model = serving_model(loaded, checkpoint_id(checkpoint), precision, memo_bytes, generation)
+    model = serving_model(loaded, checkpoint, precision, memo_bytes, generation)
     del loaded
     if device.type == "cuda":
         torch.cuda.empty_cache()  # generation and features have copied the weights
@@ -143,7 +144,7 @@ def serving_pair(snapshot: Snapshot, model: ServingModel, match_threads: int) ->
 
 def serving_model(
     model: Model,
-    checkpoint: str,
+    checkpoint: Path,
     precision: Precision,
     memo_bytes: int,
     generation: GenerationConfig,
@@ -157,7 +158,8 @@ def serving_model(
     seconds = perf_counter() - begin
     return ServingModel(
         spec=model.spec,
-        checkpoint=checkpoint,
+        checkpoint=checkpoint_id(checkpoint),
+        folder=checkpoint,
         device=device,
         features=feature_stage_for(model, PRECISIONS[precision]),
         generation=made,

@@ -8,8 +8,9 @@ from pathlib import Path
 from grace.configs.errors import GraceError
 from grace.index.storage import Published, published, root_of, versions
 from grace.server.daemon_thread import DaemonThread
-from grace.server.errors import load_failed
+from grace.server.errors import load_failed, load_refused
 from grace.server.observe.logs import LOGGER
+from grace.server.reload.decision import Pin
 
 _LOG = logging.getLogger(LOGGER)
 
@@ -42,12 +43,14 @@ class Current:
         self._read = read
         self._look_seconds = look_seconds
         self._thread = DaemonThread("grace-look")
+        self._hangs = False
 
     async def look(self) -> None:
         """Read CURRENT, however long that takes. Report a fault once, not at every look."""
         look = self._thread.run(lambda: self._read(self._snapshots))
         await asyncio.wait((look,), timeout=self._look_seconds)
         if not look.done():
+            self._hangs = True
             self._note(
                 f"snapshots: {self._snapshots}: CURRENT could not be read within "
                 f"{self._look_seconds:g} s; check whether its file system hangs"
@@ -60,11 +63,12 @@ class Current:
             fault = f"internal error ({type(error).__name__}); the server's log has its place"
             if fault != self.fault:
                 _LOG.error("look broke", exc_info=error, extra={"event": "look_broke"})
+        self._hangs = False
         self._note(fault)
 
     async def look_now(self) -> None:
         """Look, and raise `load_failed` if the look fails or hangs."""
-        if not self._thread.busy or not self.fault:
+        if not self._hangs:
             look = asyncio.ensure_future(self.look())
             # A look may be under way that began before this call; the new one queues after it.
             await asyncio.wait((look,), timeout=2 * self._look_seconds)
@@ -77,6 +81,27 @@ class Current:
             return await self._thread.run(lambda: versions(root_of(self._snapshots)))
         except (GraceError, OSError) as error:
             raise load_failed(self._word(error)) from None
+
+    async def older(self, version: int, served: int, pin: Pin | None) -> int:
+        """Return the version to roll back to; 0 asks for the newest below the served one.
+
+        Raise `load_refused` if it is not an older one. While a pin holds, the version may also be
+        between the pinned one and what the rollback left.
+        """
+        there = await self.versions()
+        what, below = f"{served} is served", [each for each in there if each < served]
+        if not version and below:
+            return below[-1]
+        if version and pin is not None and pin.until_above > served:
+            what = f"a rollback left {pin.until_above}"
+            below = [each for each in there if each < pin.until_above]
+        if version in below:
+            return version
+        has = ", ".join(map(str, below[-5:])) or "no version"
+        raise load_refused(
+            f"snapshot_version: {version}: {what}, and {root_of(self._snapshots)} has {has} below "
+            "it; name an older version that is there, or load another one (grace admin load)"
+        )
 
     def _note(self, fault: str) -> None:
         if fault and fault != self.fault:

@@ -102,7 +102,7 @@ class Loader:
             snapshot = load_version(root, wanted.version, self.device, threads)
             self._go_on()
         if wanted.checkpoint is None:
-            require_match(model.spec, snapshot, self.config.checkpoint)
+            require_match(model.spec, snapshot, model.folder)
         elif checkpoint_id(wanted.checkpoint) != model.checkpoint:
             model = self._model(wanted.checkpoint, snapshot, model.engine.precision)
             self._go_on()

@@ -19,7 +19,7 @@ import torch
 
 from grace.configs.errors import ConfigError, GraceError
 from grace.configs.serving import ServingConfig
-from grace.index.storage import Published, published, root_of
+from grace.index.storage import Published, published
 from grace.proto.retrieval_pb2 import LoadStatus
 from grace.server.daemon_thread import DaemonThread
 from grace.server.engine.serving_pair import ServingPair
@@ -37,8 +37,8 @@ from grace.server.observe.metrics import Metrics
 from grace.server.reload.current import Current
 from grace.server.reload.decision import Pin, decide, pin_for
 from grace.server.reload.loading import Loader, LoadFault, Wanted
-from grace.server.reload.pin_file import PinFile
 from grace.server.reload.retired import Retired
+from grace.server.reload.stored_pin import StoredPin
 from grace.server.server_state import Phase, ServerState
 from grace.server.stages.stages import Stages
 from grace.server.start_up import start_fault
@@ -91,15 +91,13 @@ class Reloads:
         self._broken = broken
         self._stopped = threading.Event()
         self._loader = Loader(config, device, stages, requests, before_swap, self._stopped)
-        self._pin_file = None if config.state_dir is None else PinFile(config.state_dir)
-        self._pin = None if self._pin_file is None else self._pin_file.read()
+        self._stored_pin = StoredPin(config.state_dir, metrics)
         self._current = Current(
             config.snapshots,
             lambda error: start_fault(error, config),
             lambda fault: self._failed(0, LoadFault(fault)),
         )
         self._loads = DaemonThread("grace-load")
-        self._pin_writes = DaemonThread("grace-pin")
         self._retired = Retired()
         self._closing = asyncio.Event()
         self._asked_to_look = asyncio.Event()
@@ -134,28 +132,36 @@ class Reloads:
         load  loads a version, or the one that CURRENT names for None
         """
 
-        def loaded() -> tuple[Published, ServingPair]:
-            seen, pin = published(self._config.snapshots), self._pin
+        def loaded() -> tuple[Published, ServingPair, str]:
+            seen, pin, fault = published(self._config.snapshots), self._pin, ""
             if pin is None or pin.ends(seen):
-                return seen, load(None)
+                try:
+                    return seen, load(None), ""
+                except GraceError as error:
+                    if pin is None:
+                        raise
+                    fault = start_fault(error, self._config)
             try:
-                return seen, load(pin.version)
+                return seen, load(pin.version), fault
             except GraceError as error:
-                assert self._pin_file is not None
+                file = self._stored_pin.file
+                assert file is not None
                 raise ConfigError(
-                    f"state_dir: {self._pin_file.path} pins version {pin.version}, which cannot be "
+                    f"state_dir: {file.path} pins version {pin.version}, which cannot be "
                     f"loaded ({start_fault(error, self._config)}); publish a version above "
                     f"{pin.until_above}, or remove the file to follow CURRENT"
                 ) from None
 
-        self._acted_on, pair = await self._loads.run(loaded)
-        self._current.seen = self._acted_on
+        seen, pair, fault = await self._loads.run(loaded)
+        self._acted_on = self._current.seen = seen
+        if fault:
+            self._failed(seen.version or 0, LoadFault(fault))
         return pair
 
     async def watch(self) -> None:
         """Follow CURRENT until cancelled."""
-        await self._end_pin_if_due()
-        self._metrics.pinned(pinned=self._pin is not None)
+        await self._end_pin_if_passed()
+        self._stored_pin.report("pinned", self._pin)
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._config.watch_seconds or None):
@@ -202,26 +208,28 @@ class Reloads:
         async with self._operators_turn():
             if not version:
                 await self._current.look_now()
-                await self._end_pin_if_due()
-            pin, before = self._pin, self._state.served()
+            pin, before, seen = self._pin, self._state.served(), self._current.seen
+            if pin is not None and seen is not None and pin.ends(seen):
+                pin = None  # it holds only until the version that CURRENT names can be served
             if version and pin is not None and version != pin.version:
                 raise load_refused(
                     f"snapshot_version: {version}: a rollback has pinned version {pin.version}; "
                     "unpin first (grace admin unpin)"
                 )
             if not version:
-                assert self._current.seen is not None
-                self._acted_on = self._current.seen
-                version = pin.version if pin is not None else self._current.seen.version or 0
+                assert seen is not None
+                self._acted_on = seen
+                version = pin.version if pin is not None else seen.version or 0
                 if not version:
                     raise load_refused(
                         "snapshot_version: 0: CURRENT names no version; publish one, or name one"
                     )
             await self._serve(Wanted(version, checkpoint), "load")
+            await self._end_pin_if_passed()
             return self._served_after(before)
 
     async def _roll_back(self, version: int) -> Served:
-        if self._pin_file is None:
+        if self._stored_pin.file is None:
             raise load_refused(
                 "state_dir: not set, so a rollback would not outlast a restart; set it and restart "
                 "the server, or publish the older version (grace publish)"
@@ -229,7 +237,8 @@ class Reloads:
         async with self._operators_turn():
             before, pin = self._state.served(), self._pin
             if pin is None or version != pin.version:
-                version = await self._older(version, self._version)
+                older = self._current.older(version, self._version, pin)
+                version = await self._before_end(asyncio.ensure_future(older))
                 new = pin_for(version, self._version, self._current.seen, pin)
                 await self._serve(Wanted(version), "rollback", new)
             return self._served_after(before)
@@ -287,11 +296,11 @@ class Reloads:
         seen = self._current.seen
         decision = decide(seen, None if asked else self._acted_on, self._pin, self._version)
         self._acted_on = seen
-        await self._end_pin_if_due()
         if decision.load is not None:
             await self._serve(Wanted(decision.load), "unpin" if asked else "current")
         elif seen.version == self._version:
-            self._load_fault, self._failed_version = "", 0  # no one wants what had failed
+            self._forget_fault()
+        await self._end_pin_if_passed()
 
     async def _serve(self, wanted: Wanted, why: str, pin: Pin | None = None) -> None:
         """Load and swap, and store the pin if one is given. The caller holds the turn."""
@@ -312,9 +321,15 @@ class Reloads:
                 await self._set_pin(pin)
         finally:
             self._loading = 0
-        self._load_fault, self._failed_version = "", 0
+        seen = self._current.seen
+        if seen is None or self._failed_version != seen.version or seen.version == version:
+            self._forget_fault()
         if pair is not served:
             self._swap(pair, perf_counter() - begin)
+
+    def _forget_fault(self) -> None:
+        """Report no fault any more: nothing that the server should serve has failed."""
+        self._load_fault, self._failed_version = "", 0
 
     def _swap(self, pair: ServingPair, seconds: float) -> None:
         before = self._version
@@ -335,53 +350,28 @@ class Reloads:
         _LOG.error("load_failed", extra={"event": "load_failed", **facts})
         return load_failed(fault.text)
 
-    async def _end_pin_if_due(self) -> None:
-        """Drop the pin if CURRENT is above it. Its file may stay: a start would drop it, too."""
+    async def _end_pin_if_passed(self) -> None:
+        """Drop the pin once the server serves what CURRENT names above it. Its file may stay."""
         pin, seen = self._pin, self._current.seen
-        if pin is not None and seen is not None and pin.ends(seen):
+        passed = pin is not None and seen is not None and pin.ends(seen)
+        if passed and seen is not None and seen.version == self._version:
             with suppress(ServiceError):
                 await self._set_pin(None)
-            self._pinned(None)
+            self._stored_pin.change(None)
 
     async def _set_pin(self, pin: Pin | None) -> None:
-        file = self._pin_file
-        assert file is not None
         if pin == self._pin:
             return
         try:
-            await self._before_end(self._pin_writes.run(lambda: file.write(pin)))
+            await self._before_end(self._stored_pin.write(pin))
         except OSError as error:
+            file = self._stored_pin.file
+            assert file is not None
             fault = f"cannot be written: {error.strerror or error}"
             text = f"state_dir: {file.path}: {fault}; free some space, or correct the folder"
             version = self._version if pin is None else pin.version
             raise self._failed(version, LoadFault(text, str(file.path))) from None
-        self._pinned(pin)
-
-    def _pinned(self, pin: Pin | None) -> None:
-        if pin == self._pin:
-            return
-        event = "unpinned" if pin is None else "pinned"
-        about = pin or self._pin
-        assert about is not None
-        facts = {"snapshot_version": about.version, "until_above": about.until_above}
-        self._pin = pin
-        self._metrics.pinned(pinned=pin is not None)
-        _LOG.warning(event, extra={"event": event, **facts})
-
-    async def _older(self, version: int, served: int) -> int:
-        """Return the version to roll back to. Refuse one that is not below the served one."""
-        root = root_of(self._config.snapshots)
-        there = await self._before_end(asyncio.ensure_future(self._current.versions()))
-        below = [each for each in there if each < served]
-        if not version and below:
-            return below[-1]
-        if version in below:
-            return version
-        has = ", ".join(map(str, below[-5:])) or "no version"
-        raise load_refused(
-            f"snapshot_version: {version}: {served} is served, and {root} has {has} below it; name "
-            "an older version that is there, or load another one (grace admin load)"
-        )
+        self._stored_pin.change(pin)
 
     async def _before_end(self, work: asyncio.Future[_Result]) -> _Result:
         """Return the result of the work; raise `draining` if the server shuts down first."""
@@ -392,6 +382,10 @@ class Reloads:
             closing.cancel()
         self._require_serving()
         return work.result()
+
+    @property
+    def _pin(self) -> Pin | None:
+        return self._stored_pin.pin
 
     @property
     def _version(self) -> int:

@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from google.protobuf.json_format import Parse, ParseDict, ParseError
@@ -68,7 +69,7 @@ class UpdatesFile:
         self._file: int | None = None
         self._read_bytes = self._lines = 0  # of this file
         self._rest: list[bytes] = []  # the begin of a line whose newline has not come
-        self._missed = False
+        self._missing_since: float | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="grace-upd-file", daemon=True)
 
@@ -114,25 +115,31 @@ class UpdatesFile:
     def _open(self) -> bool:
         try:
             self._file = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except FileNotFoundError:
-            if not self._missed:
-                fields = {"event": "updates_file_missing", "path": str(self._path)}
-                _LOG.warning("updates_file_missing", extra=fields)
-            self._missed = True
+        except FileNotFoundError as error:
+            self._wait_for_the_name(error)
             return False
-        self._missed = False
+        self._missing_since = None
         self._go_on()
         return True
+
+    def _wait_for_the_name(self, error: FileNotFoundError) -> None:
+        """Raise the error after a while: during a rotation no file may have the name."""
+        self._missing_since = self._missing_since or monotonic()
+        if monotonic() >= self._missing_since + RETRY_SECONDS:
+            raise error
 
     def _was_replaced(self) -> bool:
         assert self._file is not None
         here = os.fstat(self._file)
         if here.st_size < self._read_bytes:  # it was truncated
             return True
-        with suppress(FileNotFoundError):  # between two names: the old file may still grow
+        try:
             named = self._path.stat()
-            return (named.st_dev, named.st_ino) != (here.st_dev, here.st_ino)
-        return False
+        except FileNotFoundError as error:
+            self._wait_for_the_name(error)
+            return False
+        self._missing_since = None
+        return (named.st_dev, named.st_ino) != (here.st_dev, here.st_ino)
 
     def _forget(self) -> None:
         assert self._file is not None
@@ -204,7 +211,7 @@ class UpdatesFile:
 
     def _stop(self, fault: str) -> None:
         if not self._line_fault:
-            self._line_fault = one_line(f"{fault}; {_REMEDY}")
+            self._line_fault = one_line(f"{fault.rstrip('.')}; {_REMEDY}")
             self._log_stop(self._line_fault)
 
     def _unreadable(self, error: OSError) -> None:
@@ -213,7 +220,8 @@ class UpdatesFile:
             remedy = "correct its path or its rights, and the server follows it again"
             self._read_fault = one_line(f"cannot be read: {error.strerror}; {remedy}")
             self._log_stop(self._read_fault)
-        if self._file is not None:
+        is_missing = isinstance(error, FileNotFoundError)  # the old file may still grow
+        if self._file is not None and not is_missing:
             self._forget()
         self._closing.wait(RETRY_SECONDS)
 

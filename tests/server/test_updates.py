@@ -139,8 +139,8 @@ def test_gaps_are_refused_repeats_are_ignored_and_a_full_update_may_skip(shared:
     updater.apply(last + 1, stop={"ad": [7]})
     gap = updater.call(update(last + 5, stop={"ad": [8]}))
     assert (gap.code, gap.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "update_gap")
-    expected = f"{last + 5} does not follow {last + 1}; expected {last + 2}"
-    assert gap.text == f"sequence: {expected}: send a FULL update with the whole state"
+    expected = f"{last + 5} does not follow {last + 1}; send {last + 2}, or"
+    assert gap.text == f"sequence: {expected} a FULL update with all stops and weights"
     again = updater.apply(last + 1, stop={"ad": [63]})
     assert (again.sequence, again.applied) == (last + 1, False)
     assert updater.apply(last + 63, full=True, stop={"ad": [9, 10]}).sequence == last + 63
@@ -296,7 +296,7 @@ def test_a_server_that_requires_a_full_update_is_not_ready_before_it(
         assert caller.call(request_).reason == "not_ready"
         refused = updater.call(update(1, stop={"ad": [7]}))
         assert refused.reason == "update_gap"
-        assert "waits for a FULL one: send a FULL update" in refused.text
+        assert "waits for a FULL one; send a FULL update" in refused.text
         updater.apply(7, full=True, stop={"ad": [7]})
         server.wait_ready()
         assert health(server) == "SERVING"

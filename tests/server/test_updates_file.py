@@ -134,7 +134,7 @@ def test_a_faulty_line_stops_the_source_until_a_full_update_or_another_file(
     reaches(server, 5, ad=4)
     follows(server)
     source.append(update(7, stop={"ad": [7]}), update(8, stop={"ad": [8]}))
-    stopped_at(server, 2, "line 7: sequence: 7 does not follow 5; expected 6")
+    stopped_at(server, 2, "line 7: sequence: 7 does not follow 5; send 6, or")
     reaches(server, 5, ad=4)
     source.replace(*(update(n, stop={"ad": [n]}) for n in (5, 6, 7, 8)))
     reaches(server, 8, ad=7)
@@ -162,7 +162,10 @@ def test_what_cannot_be_read_is_reported_until_it_can_be(
     source.file.unlink()
     source.file.mkdir()
     entry = server.wait_log("updates_file_stopped")[0]
-    assert entry["fault"] == "cannot be read: Is a directory; make it a file that can be read"
+    assert entry["fault"] == (
+        "cannot be read: Is a directory; correct its path or its rights, and the server follows it "
+        "again"
+    )
     assert status(server).updates.source_fault == entry["fault"]
     assert server.metric("grace_updates_file_stopped") == 1
     source.file.rmdir()
@@ -174,11 +177,15 @@ def test_what_cannot_be_read_is_reported_until_it_can_be(
 
 def test_a_missing_file_is_waited_for_and_calls_are_refused(config: Path, source: Source) -> None:
     with ServerProcess(config, ready=False) as server:
-        server.wait_log("updates_file_missing")
         server.wait_log("awaits_full")
+        assert "No such file" in server.wait_log("updates_file_stopped")[0]["fault"]
+        assert server.metric("grace_updates_file_stopped") == 1
         source.append(update(7, full=True, stop={"ad": [1]}))
         server.wait_ready()
         reaches(server, 7, ad=1)
+        assert server.metric("grace_updates_file_stopped") == 0
+        source.file.unlink()
+        server.wait_until(lambda: server.metric("grace_updates_file_stopped") == 1, "a fault")
         with Updater(server) as updater:
             refused = updater.call(update(8))
         assert refused.code is grpc.StatusCode.FAILED_PRECONDITION

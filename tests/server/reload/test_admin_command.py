@@ -71,7 +71,7 @@ def test_an_operator_sees_and_changes_what_is_served(server: ServerProcess, live
     live.publish(2)
     assert json.loads(admin(server, "unpin", "--json")) == {
         "snapshot_version": "2",
-        "previous_pin": "0",  # CURRENT had exceeded the pin
+        "previous_pin": "1",  # CURRENT had exceeded the pin, but with a version that cannot serve
     }
     admin(server, "rollback", 1)
     assert admin(server, "unpin").strip() == f"{server.admin} serves 2; it was pinned to 1"
@@ -146,7 +146,8 @@ def test_a_stop_holds_across_loads_while_another_sender_updates_ads(
     with others_update(server):
         text = admin(server, "stop", "ad", chosen, 10**14)
         assert re.match(
-            r"stopped; stopped ads of the served snapshot: 1 \(update \d+\)$", text.strip()
+            r"stopped; stopped ads of the served snapshot: 1, before 0 \(update \d+\)$",
+            text.strip(),
         )
         assert chosen not in answer_of(caller, request).ad_ids
         admin(server, "load", 1)

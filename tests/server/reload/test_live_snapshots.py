@@ -129,6 +129,13 @@ def test_a_rollback_pins_until_current_exceeds_the_version_that_it_left(
     assert (load.pinned_version, load.pinned_until_above) == (1, 2)
     assert process.metric("grace_pinned") == 1
     assert operator.roll_back(1).previous_version == 1  # once more, as a retry does
+    bad = live.add(like=2)
+    (live.folder(bad) / "ad_weight.npy").unlink()
+    live.publish(bad)
+    process.wait_until(lambda: operator.status().load.failed_version == bad, "the load fails")
+    assert operator.status().load.pinned_version == 1  # until a newer version serves
+    assert operator.load(1).snapshot_version == 1
+    assert operator.status().load.failed_version == bad  # CURRENT still names it
     live.publish(2)
     assert not operator.load().changed
     assert client.version() == 1
@@ -141,6 +148,24 @@ def test_a_rollback_pins_until_current_exceeds_the_version_that_it_left(
     serves(process, newer)
     assert operator.status().load.pinned_version == 0
     process.wait_until(lambda: process.metric("grace_pinned") == 0, "the pin has ended")
+
+
+def test_a_rollback_that_went_too_far_is_corrected_by_another(
+    server: tuple[ServerProcess, Client, Operator], live: LiveRoot
+) -> None:
+    _, client, operator = server
+    newest = live.add(like=2)
+    live.publish(newest)
+    operator.load()
+    operator.roll_back(1)
+    reply = operator.roll_back(2)
+    assert (reply.snapshot_version, reply.previous_version) == (2, 1)
+    assert client.version() == 2
+    load = operator.status().load
+    assert (load.pinned_version, load.pinned_until_above) == (2, newest)
+    with refused() as found:
+        operator.roll_back(newest)
+    assert found[0].text.startswith(f"snapshot_version: {newest}: a rollback left {newest}, and ")
 
 
 def test_unpin_follows_current_again(
@@ -263,9 +288,17 @@ def test_a_pin_outlasts_a_restart_and_a_kill(live: LiveRoot, tmp_path: Path) -> 
     with ServerProcess(config) as server, operator_of(server) as operator:
         assert operator.status().snapshot.version == operator.status().load.pinned_version == 1
         server.wait_until(lambda: server.metric("grace_pinned") == 1, "the pin is reported")
-        newer = live.add(like=2)
+        assert server.log("pinned")[0]["snapshot_version"] == 1
+        newer, bad = live.add(like=2), live.add(like=2)
+        (live.folder(bad) / "ad_weight.npy").unlink()
         server.terminate()
         assert server.wait() == 0
+    live.publish(bad)
+    with ServerProcess(config) as server, operator_of(server) as operator:
+        load = operator.status().load
+        assert operator.status().snapshot.version == load.pinned_version == 1
+        assert load.failed_version == bad
+        assert "ad_weight.npy" in load.fault
     live.publish(newer)
     with ServerProcess(config) as server, operator_of(server) as operator:
         assert operator.status().snapshot.version == newer
