@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
-from hyperframe.frame import DataFrame, PingFrame, RstStreamFrame
+from hyperframe.frame import DataFrame, GoAwayFrame, PingFrame, RstStreamFrame
 
 from grace.configs.serving import LimitsConfig
 from support.raw_http2 import RawHttp2
@@ -44,6 +44,7 @@ def test_a_call_that_ends_without_a_whole_request_is_reset_at_once(
             client.call(5, sent=sent)
             # grpc.aio refers to a process's first and latest call for longer.
             await asyncio.to_thread(client.read_until, RstStreamFrame, 3)
+            assert not client.seen[GoAwayFrame], "the connection's end would reset calls, too"
         assert await retrieve(b"")
 
     served(use, reply_seconds=3600.0, front_ends=front_ends)

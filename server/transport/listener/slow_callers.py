@@ -62,7 +62,7 @@ class UnsentRequests:
             oldest = next(iter(self._early or self._late))
             _end(oldest, self._forget(oldest))
         self._late[task] = _CREATOR.get()
-        task.add_done_callback(self._forget)
+        task.add_done_callback(self._ended)
         if not self._sweeps:
             self._sweep_later()
 
@@ -72,6 +72,10 @@ class UnsentRequests:
         assert task is not None
         self._forget(task)
         return message
+
+    def _ended(self, task: _Task) -> None:
+        """End the rest of a call that has ended without a whole request; gRPC would keep it."""
+        _end(task, self._forget(task))
 
     def _forget(self, task: _Task) -> _Creator:
         return self._late.pop(task, None) or self._early.pop(task, None)
