@@ -28,6 +28,7 @@ from support.serving_files import ServingFiles
 pytestmark = [pytest.mark.subprocess, pytest.mark.soak]
 
 ENGINE = (*FIXED_SERVER, "--batch-ms", "40")
+GENERATION = {"max_batch": 16}  # with 40 ms a batch, 400 requests a second
 CALLS_PER_SECOND = 40
 DEADLINE_SECONDS = 5.0
 SECONDS = float(os.environ.get("ABUSE_SECONDS", "15"))
@@ -66,6 +67,7 @@ def test_a_good_client_keeps_its_answers_while_a_hostile_one_attacks(
 ) -> None:
     config = serving_files.write_config(
         f"abuse-{kind}-{front_ends}.yaml",
+        generation=GENERATION,
         listen={"front_ends": front_ends, "reply_seconds": 2.0},
         logs={"requests": False},
     )
@@ -89,7 +91,9 @@ def test_a_server_that_is_out_of_descriptors_answers_its_clients(
     serving_files: ServingFiles,
 ) -> None:
     limits = {"connections": 300}
-    config = serving_files.write_config("descriptors.yaml", limits=limits, logs={"requests": False})
+    config = serving_files.write_config(
+        "descriptors.yaml", generation=GENERATION, limits=limits, logs={"requests": False}
+    )
     shots = read_shots(serving_files.warm_up, DEADLINE_SECONDS)
     with ServerProcess(config, command=ENGINE) as server:
         _, usual = good_calls(server.address, shots)
