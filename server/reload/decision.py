@@ -9,7 +9,7 @@ from grace.index.storage import Published
 class Pin:
     """The version that a rollback keeps a server at.
 
-    until_above  the pin ends once CURRENT names a version above this one
+    until_above  the pin ends once the server serves a version from CURRENT above this one
     """
 
     version: int
@@ -19,22 +19,10 @@ class Pin:
         return seen.version is not None and seen.version > self.until_above
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What to do after a look at CURRENT.
-
-    load   the version to load; None: keep the served one
-    unpin  whether the pin has ended
-    """
-
-    load: int | None = None
-    unpin: bool = False
-
-
 def decide(
     seen: Published, acted_on: Published | None, pin: Pin | None, served: int | None
-) -> Decision:
-    """Return what to do after a look at CURRENT.
+) -> int | None:
+    """Return the version to load after a look at CURRENT; None: keep the served one.
 
     seen      what CURRENT names now
     acted_on  what CURRENT named when the server last acted on it, whether the load succeeded or
@@ -45,12 +33,9 @@ def decide(
     So the server tries a version that failed again only after a publish. A version that an operator
     has loaded stays until the next publish. CURRENT may name an older version, too.
     """
-    unpin = pin is not None and pin.ends(seen)
-    if pin is not None and not unpin:
-        return Decision(load=None if pin.version == served else pin.version)
-    if seen.version in (None, served) or (seen == acted_on and not unpin):
-        return Decision(unpin=unpin)
-    return Decision(load=seen.version, unpin=unpin)
+    if pin is not None and not pin.ends(seen):
+        return None if pin.version == served else pin.version
+    return None if seen.version == served or seen == acted_on else seen.version
 
 
 def pin_for(version: int, served: int, seen: Published | None, before: Pin | None) -> Pin:

@@ -294,10 +294,10 @@ class Reloads:
         """Serve what CURRENT names; if an operator `asked`, even if that has failed before."""
         assert self._current.seen is not None
         seen = self._current.seen
-        decision = decide(seen, None if asked else self._acted_on, self._pin, self._version)
+        version = decide(seen, None if asked else self._acted_on, self._pin, self._version)
         self._acted_on = seen
-        if decision.load is not None:
-            await self._serve(Wanted(decision.load), "unpin" if asked else "current")
+        if version is not None:
+            await self._serve(Wanted(version), "unpin" if asked else "current")
         elif seen.version == self._version:
             self._forget_fault()
         await self._end_pin_if_passed()
