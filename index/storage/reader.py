@@ -75,13 +75,16 @@ def open_snapshot(path: str | os.PathLike[str], version: int | None) -> Iterator
             raise error.within(inside) from None
 
 
-def read_snapshot(opened: OpenVersion, threads: int, allocate: Allocate) -> Snapshot:
+def read_snapshot(
+    opened: OpenVersion, threads: int, allocate: Allocate, readers: int | None = None
+) -> Snapshot:
+    """Read the files with `readers` threads, by default as many as check them."""
     entries = require_expected(opened.manifest)
     for entry in entries.values():
         check_size(entry, opened.folder)
     _require_memory(entries.values())
     try:
-        arrays = _read_all(list(entries.values()), opened.folder, threads, allocate)
+        arrays = _read_all(list(entries.values()), opened.folder, readers or threads, allocate)
     except MemoryError:
         raise _too_large(entries.values(), "this process may not have that much") from None
     snapshot = snapshot_of(opened.manifest, arrays)

@@ -101,12 +101,16 @@ def load_pair(
 
 
 def load_version(
-    snapshots: Path, version: int | None, device: torch.device, threads: int
+    snapshots: Path,
+    version: int | None,
+    device: torch.device,
+    threads: int,
+    readers: int | None = None,
 ) -> Snapshot:
     """Load a snapshot, verified, if there is enough memory for it."""
     with open_snapshot(snapshots, version) as opened:
         require_memory(opened.manifest, device)
-        return read_snapshot(opened, threads, mapped_memory)
+        return read_snapshot(opened, threads, mapped_memory, readers)
 
 
 def load_model(

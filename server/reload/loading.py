@@ -1,7 +1,7 @@
 """A load, on its own thread, while another pair serves. Every failure of a load ends here.
 
 A load should not delay live requests. Most of it runs in C++ and torch without the interpreter
-lock. Only a few threads read files, and a pause follows each warm-up batch.
+lock. One thread reads the files, a few check the arrays, and a pause follows each warm-up batch.
 """
 
 import logging
@@ -35,8 +35,11 @@ from grace.server.observe.logs import LOGGER
 from grace.server.stages.stages import Stages
 from grace.server.start_up import start_fault, too_little_memory
 
-CORES_PER_READER = 4
-"""A load reads and verifies with one thread for this many cores. Requests have the others."""
+CORES_PER_THREAD = 4
+"""A load checks the arrays with one thread for this many cores. Requests have the others."""
+
+READERS = 1
+"""Threads that read files. Each needs the interpreter after every chunk, and delays the server."""
 
 _LOG = logging.getLogger(LOGGER)
 
@@ -97,9 +100,9 @@ class Loader:
         snapshot, model = served.snapshot, served.model
         is_other = wanted.version not in (None, snapshot.facts.version)
         if is_other:
-            threads = max(1, available_cores() // CORES_PER_READER)
+            threads = max(1, available_cores() // CORES_PER_THREAD)
             root = root_of(self.config.snapshots)
-            snapshot = load_version(root, wanted.version, self.device, threads)
+            snapshot = load_version(root, wanted.version, self.device, threads, READERS)
             self._go_on()
         if wanted.checkpoint is None:
             require_match(model.spec, snapshot, model.folder)
