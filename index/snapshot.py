@@ -6,6 +6,7 @@ from datetime import datetime
 
 from grace.configs.errors import InputError
 from grace.index.entities import Entities
+from grace.index.matchers.exact_lists import ExactLists
 from grace.index.matchers.modes import MatcherMode
 from grace.index.matchers.node_matchers import Matchers
 from grace.index.matching.ads import SidToAds
@@ -76,8 +77,9 @@ class Snapshot:
     schema: TargetingSchema
     trie: SidTrie
     mode: MatcherMode
-    matchers: Matchers | None  # None in mode `cd`
+    matchers: Matchers | None  # None in modes `cd` and `exact`
     ads: SidToAds
     rules: TargetingRules
     set_values: tuple[InternedValues, ...]  # in the schema's order of sets
     entities: tuple[Entities, ...] = ()  # in the schema's order of entities
+    exact: ExactLists | None = None  # in mode `exact`

@@ -1,4 +1,4 @@
-"""The four ways to match nodes of the trie while decoding, and how k-way makes partitions."""
+"""The ways to match nodes of the trie while decoding, and how k-way makes partitions."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,6 +10,7 @@ MAX_PARTITIONS = 1024  # of one node
 
 
 class MatcherMode(StrEnum):
+    EXACT = "exact"  # a node is admitted if and only if an ad below it is eligible and not stopped
     CD = "cd"  # none: every valid token is admitted
     UNION = "union"  # a node's row is the OR of all rows below it
     STATIC = "static"  # k-way, as many partitions as the node's level says

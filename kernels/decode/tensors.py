@@ -107,18 +107,36 @@ class DecodeIndex:
 
 @dataclass(frozen=True, slots=True)
 class QueryTensors:
-    """One set's Bloom queries of B requests.   offsets int32 [B + 1], hashes int64 [...]"""
+    """What B requests ask about one set.
+
+    offsets        int32 [B + 1]
+    hashes         int64 [...]     Bloom queries, one per distinct value of a request
+    value_offsets  int32 [B + 1]
+    values         int32 [...]     ids of the values that some rule names, ascending per request
+    """
 
     offsets: Tensor
     hashes: Tensor
+    value_offsets: Tensor
+    values: Tensor
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return the tensors in the order of the constructor's arguments."""
+        return (self.offsets, self.hashes, self.value_offsets, self.values)
 
 
 @dataclass(frozen=True, slots=True)
 class UserTensors:
-    """The user rows of B requests.   bitmask int64 [B, words]"""
+    """The user rows of B requests.
+
+    bitmask   int64 [B, words]
+    eligible  int16 [ceil(B / 16), nodes]   mode `exact`: bit b % 16 of [b // 16, node] says whether
+                                            an ad below the node is eligible for request b
+    """
 
     bitmask: Tensor
     sets: tuple[QueryTensors, ...]
+    eligible: Tensor | None = None
 
     @staticmethod
     def of(users: UserRows, device: torch.device) -> "UserTensors":
@@ -129,6 +147,8 @@ class UserTensors:
                 QueryTensors(
                     on_device(torch.from_numpy(s.offsets), device),
                     on_device(torch.from_numpy(s.hashes.view(np.int64)), device),
+                    on_device(torch.from_numpy(s.value_offsets), device),
+                    on_device(torch.from_numpy(s.value_ids), device),
                 )
                 for s in users.sets
             ),

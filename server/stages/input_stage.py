@@ -90,13 +90,11 @@ def _on_device(
     """In one copy, without waiting for it: what runs later on the same stream sees it."""
     if device.type == "cpu":
         return users, inputs
-    queries = [tensor for each in users.sets for tensor in (each.offsets, each.hashes)]
+    queries = [tensor for each in users.sets for tensor in each.tensors()]
     there = copied_together((users.bitmask, *queries, *inputs.tensors()), device)
-    sets = range(1, 1 + len(queries), 2)
-    return (
-        UserTensors(there[0], tuple(QueryTensors(there[i], there[i + 1]) for i in sets)),
-        FeatureLookups(*there[1 + len(queries) :]),
-    )
+    inputs_begin = 1 + len(queries)
+    sets = tuple(QueryTensors(*there[i : i + 4]) for i in range(1, inputs_begin, 4))
+    return UserTensors(there[0], sets), FeatureLookups(*there[inputs_begin:])
 
 
 def _wrong_pair(retrieval: Retrieval, pair: ServingPair) -> ServiceError | None:
