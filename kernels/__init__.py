@@ -13,10 +13,8 @@ from grace.kernels.decode.tensors import (
     BloomTensors,
     Candidates,
     DecodeIndex,
-    QueryTensors,
-    UserTensors,
-    on_device,
 )
+from grace.kernels.decode.users import QueryTensors, UserTensors, on_device
 from grace.kernels.load import admission_slot, load_encoder_ops, load_ops
 
 __all__ = [

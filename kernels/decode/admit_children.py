@@ -13,13 +13,8 @@ from torch import Tensor
 
 from grace.index.trie import NO_NODE
 from grace.kernels.checks import address, require_tensor
-from grace.kernels.decode.tensors import (
-    BloomTensors,
-    Candidates,
-    DecodeIndex,
-    QueryTensors,
-    UserTensors,
-)
+from grace.kernels.decode.tensors import BloomTensors, Candidates, DecodeIndex
+from grace.kernels.decode.users import QueryTensors, UserTensors
 
 AdmitChildren: TypeAlias = Callable[[Tensor, UserTensors, DecodeIndex], Candidates]
 

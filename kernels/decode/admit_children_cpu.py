@@ -19,7 +19,8 @@ from grace.kernels.decode.admit_children import (
     row_addresses,
     set_addresses,
 )
-from grace.kernels.decode.tensors import Candidates, DecodeIndex, UserTensors
+from grace.kernels.decode.tensors import Candidates, DecodeIndex
+from grace.kernels.decode.users import UserTensors
 
 _CPU = torch.device("cpu")
 _CHILDREN_PER_THREAD = 16384  # testing fewer takes less time than starting a thread

@@ -23,8 +23,8 @@ from grace.kernels.decode.tensors import (
     BloomTensors,
     Candidates,
     DecodeIndex,
-    UserTensors,
 )
+from grace.kernels.decode.users import UserTensors
 from grace.native.loader import declare, load_cuda_library
 
 _MOST_TABLED_BITS = 1024

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from grace.configs.errors import ConfigError
 from grace.index.snapshot import Snapshot
-from grace.index.users.user_rows import UserRows
 from grace.kernels.decode.needed_rows import NeededRows, needed_rows
+from grace.kernels.eligibility.tensors import ExactTensors
 from grace.kernels.staged_copy import staged_copy
 
 MOST_SETS_ON_GPU = 8
@@ -106,56 +106,6 @@ class DecodeIndex:
 
 
 @dataclass(frozen=True, slots=True)
-class QueryTensors:
-    """What B requests ask about one set.
-
-    offsets        int32 [B + 1]
-    hashes         int64 [...]     Bloom queries, one per distinct value of a request
-    value_offsets  int32 [B + 1]
-    values         int32 [...]     ids of the values that some rule names, ascending per request
-    """
-
-    offsets: Tensor
-    hashes: Tensor
-    value_offsets: Tensor
-    values: Tensor
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Return the tensors in the order of the constructor's arguments."""
-        return (self.offsets, self.hashes, self.value_offsets, self.values)
-
-
-@dataclass(frozen=True, slots=True)
-class UserTensors:
-    """The user rows of B requests.
-
-    bitmask   int64 [B, words]
-    eligible  int16 [ceil(B / 16), nodes]   mode `exact`: bit b % 16 of [b // 16, node] says whether
-                                            an ad below the node is eligible for request b
-    """
-
-    bitmask: Tensor
-    sets: tuple[QueryTensors, ...]
-    eligible: Tensor | None = None
-
-    @staticmethod
-    def of(users: UserRows, device: torch.device) -> "UserTensors":
-        """Copy without waiting: work queued later on the same stream sees the copies."""
-        return UserTensors(
-            on_device(torch.from_numpy(users.bitmask.view(np.int64)), device),
-            tuple(
-                QueryTensors(
-                    on_device(torch.from_numpy(s.offsets), device),
-                    on_device(torch.from_numpy(s.hashes.view(np.int64)), device),
-                    on_device(torch.from_numpy(s.value_offsets), device),
-                    on_device(torch.from_numpy(s.value_ids), device),
-                )
-                for s in users.sets
-            ),
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Candidates:
     """The admitted children of all beam rows, row by row, tokens ascending within a row.
 
@@ -200,13 +150,6 @@ class Beams:
     nodes: Tensor
     scores: Tensor
     corrupt: Tensor
-
-
-def on_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copy a small tensor from the CPU's memory without waiting for the device."""
-    if device.type == "cuda":
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor if tensor.device == device else tensor.to(device)
 
 
 def _require_few_sets(snapshot: Snapshot, device: torch.device) -> None:

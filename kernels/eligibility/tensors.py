@@ -1,0 +1,60 @@
+"""The lists of mode `exact` on one device: rows, rules and leaves, as kernels read them.
+
+Requests work in groups of 16: request b is bit b % 16 of an int16 mask in group b // 16. The mask
+of a row, rule, leaf or node says which of the 16 requests pass it.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from grace.kernels.decode.users import UserTensors
+
+
+class Predicate(Protocol):
+    """One kind of test that a rule makes of a user. A rule passes if all predicates' rows pass.
+
+    ids  int32 [rules]   each rule's row; it may be a strided view
+    """
+
+    @property
+    def ids(self) -> Tensor: ...
+
+    def passes(self, users: UserTensors) -> Tensor:
+        """Return the mask of each distinct row: int16 [ceil(B / 16), rows]. Plain torch."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetPostings:
+    """The set rules of one set that name each value, and what kinds of lists each set rule has.
+
+    include_offsets  int64 [values + 1]   value v is included by include_rules[offsets[v]] ..
+    include_rules    int32 [...]
+    exclude_offsets  int64 [values + 1]
+    exclude_rules    int32 [...]
+    kinds            uint8 [set rules]    has an include list | has an exclude list << 1
+    """
+
+    include_offsets: Tensor
+    include_rules: Tensor
+    exclude_offsets: Tensor
+    exclude_rules: Tensor
+    kinds: Tensor
+    missing_passes_exclude: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ExactTensors:
+    """
+    leaf_offsets  int32 [leaves + 1]   the distinct rules of leaf i: leaf_offsets[i] .. [i + 1]
+    leaf_rules    int32 [...]          `num_rules`, the rule that nobody passes, where all ads of
+                                       this leaf and rule are stopped
+    level_starts  the first node of each level of the trie, and at the end the number of nodes
+    """
+
+    predicates: tuple[Predicate, ...]
+    leaf_offsets: Tensor
+    leaf_rules: Tensor
+    num_rules: int
+    level_starts: tuple[int, ...]
