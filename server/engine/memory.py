@@ -14,7 +14,7 @@ import torch
 from grace.configs.errors import CheckpointError, SnapshotError
 from grace.index.matchers.modes import MatcherMode
 from grace.index.storage.manifest import MANIFEST, Counts, Manifest
-from grace.kernels import REQUESTS_OF_A_MASK
+from grace.kernels import REQUESTS_PER_MASK
 from grace.model.checkpoints.checkpoint import WEIGHTS
 
 MARGIN_BYTES = 64 << 20
@@ -96,7 +96,7 @@ def mask_bytes(counts: Counts, max_batch: int) -> int:
     """Return the memory of the masks of all batches in flight, and of what they are made from."""
     rows = counts.rule_bitmasks + sum(counts.set_rules.values())
     masks = BATCHES_IN_FLIGHT * sum(counts.nodes_per_level) + rows + counts.rules
-    return masks * _MASK_BYTES * -(-max_batch // REQUESTS_OF_A_MASK)
+    return masks * _MASK_BYTES * -(-max_batch // REQUESTS_PER_MASK)
 
 
 def require_memory(manifest: Manifest, device: torch.device, max_batch: int) -> None:
