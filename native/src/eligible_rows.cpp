@@ -1,8 +1,8 @@
 // The masks of bitmask rows and set rules, which kernels/eligibility/attributes.py and sets.py
 // define. Bit i of a group's mask is its request i, and a group has up to 16 requests.
 #include <algorithm>
+#include <array>
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
 #include "grace/abi.h"
@@ -38,41 +38,44 @@ constexpr int64_t kSetRulesPerTask = 65536;  // both masks of a task fit the L2 
 constexpr uint8_t kHasInclude = 1;
 constexpr uint8_t kHasExclude = 2;
 
-// The distinct user rows of a group, without the words in which no user has a bit.
-struct DistinctUsers {
-  DistinctUsers(const uint64_t* users, int64_t requests, int32_t words) {
-    for (int32_t w = 0; w < words; ++w) {
+// Answers for each byte of a bitmask row at once: which users of a group have no bit in this byte
+// that the row lacks. Bytes in which no user has a bit pass everyone, and are left out.
+class UserBytes {
+ public:
+  UserBytes(const uint64_t* users, int64_t requests, int32_t words)
+      : all_(grace::mask_of(requests)) {
+    for (int32_t byte = 0; byte < words * 8; ++byte) {
       uint64_t any = 0;
-      for (int64_t b = 0; b < requests; ++b) any |= users[b * words + w];
-      if (any != 0) kept_words.push_back(w);
-    }
-    for (int64_t b = 0; b < requests; ++b) {
-      std::vector<uint64_t> row;
-      for (const int32_t w : kept_words) row.push_back(users[b * words + w]);
-      const auto place = std::find(rows.begin(), rows.end(), row) - rows.begin();
-      if (static_cast<size_t>(place) == rows.size()) {
-        rows.push_back(row);
-        masks.push_back(0);
+      for (int64_t b = 0; b < requests; ++b) any |= byte_of(users + b * words, byte);
+      if (any == 0) continue;
+      bytes_.push_back(byte);
+      std::array<uint16_t, 256>& passing = passing_.emplace_back();
+      for (uint64_t row = 0; row < 256; ++row) {
+        uint16_t mask = 0;
+        for (int64_t b = 0; b < requests; ++b) {
+          const uint64_t user = byte_of(users + b * words, byte);
+          if (grace::contains_all(&row, &user, 1)) mask |= static_cast<uint16_t>(1U << b);
+        }
+        passing[row] = mask;
       }
-      masks[place] |= static_cast<uint16_t>(1U << b);
     }
   }
 
-  std::vector<int32_t> kept_words;
-  std::vector<std::vector<uint64_t>> rows;
-  std::vector<uint16_t> masks;  // the requests that have each row
-};
-
-uint16_t users_passing(const uint64_t* row, const DistinctUsers& users, uint64_t* kept) {
-  const auto words = static_cast<int32_t>(users.kept_words.size());
-  for (int32_t w = 0; w < words; ++w) kept[w] = row[users.kept_words[w]];
-  uint16_t passing = 0;
-  for (size_t u = 0; u < users.rows.size(); ++u) {
-    const bool passes = grace::contains_all(kept, users.rows[u].data(), words);
-    passing |= passes ? users.masks[u] : uint16_t{0};
+  uint16_t users_passing(const uint64_t* row) const {
+    uint16_t mask = all_;
+    for (size_t i = 0; i < bytes_.size(); ++i) mask &= passing_[i][byte_of(row, bytes_[i])];
+    return mask;
   }
-  return passing;
-}
+
+ private:
+  static uint64_t byte_of(const uint64_t* row, int32_t byte) {
+    return (row[byte / 8] >> (byte % 8 * 8)) & 255;
+  }
+
+  uint16_t all_;
+  std::vector<int32_t> bytes_;
+  std::vector<std::array<uint16_t, 256>> passing_;
+};
 
 // Adds a request to the masks of the rules in [range.begin, range.end) that a posting list has.
 void walk(const int64_t* offsets, const int32_t* rules, int32_t value, grace::Range range,
@@ -119,12 +122,11 @@ GRACE_API int32_t grace_attribute_rows(int32_t threads, int64_t requests, const 
   return grace::guarded([&] {
     for (int64_t first = 0; first < requests; first += kRequestsPerMask) {
       const int64_t count = std::min(requests - first, kRequestsPerMask);
-      const DistinctUsers group(users + first * words, count, words);
+      const UserBytes group(users + first * words, count, words);
       uint16_t* found = masks + first / kRequestsPerMask * rows;
       grace::parallel_ranges(rows, kBitmaskRowsPerTask, threads, [&](grace::Range range) {
-        std::vector<uint64_t> kept(words);
         for (int64_t r = range.begin; r < range.end; ++r) {
-          found[r] = users_passing(table + r * words, group, kept.data());
+          found[r] = group.users_passing(table + r * words);
         }
       });
     }
