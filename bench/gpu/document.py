@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from grace.bench.gpu.published import (
@@ -72,22 +73,35 @@ def _of(rows: Sequence[Row], *measures: str) -> list[Row]:
 
 def _ladder_tables(rows: Sequence[Row]) -> str:
     published = [{**row, "paper": LADDER[row["rung"]]} for row in rows]
+
+    def ratio(row: Row) -> str:
+        paper = row["paper"].decoder
+        return "" if paper is None else f"{paper[0] / row['decoder_p50_ms']:.1f}x"
+
+    def goal(row: Row) -> str:
+        own = row["paper"].goal
+        return "" if own is None else own if isinstance(own, str) else f"{own:g}"
+
     return "P50/P99 in ms, batch 16.\n\n" + table_of(
         published,
         ("rung", "{rung}"),
         ("increment", "{paper.increment}"),
         ("type", "{precision}"),
-        ("paper: decoder", "{paper.decoder[0]:ms}/{paper.decoder[1]:ms}"),
+        ("paper: decoder", lambda x: _quantiles(x["paper"].decoder)),
         ("decoder", "**{decoder_p50_ms:fine}/{decoder_p99_ms:ms}**"),
-        ("ratio", lambda x: f"{x['paper'].decoder[0] / x['decoder_p50_ms']:.1f}x"),
-        ("goal", "{paper.goal:g}"),
-        ("paper: full", "{paper.full[0]:ms}/{paper.full[1]:ms}"),
+        ("ratio", ratio),
+        ("goal", goal),
+        ("paper: full", lambda x: _quantiles(x["paper"].full)),
         ("full", "{full_p50_ms:ms}/{full_p99_ms:ms}"),
         ("paper: MFU", "{paper.mfu:.1%}"),
         ("MFU", "{mfu:.1%}"),
         ("MHz / W", POWER),
         ("SIDs of fp32", "{overlap_with_fp32:.1%}"),
     )
+
+
+def _quantiles(published: tuple[float, float] | None) -> str:
+    return "" if published is None else "/".join(map(ms, published))
 
 
 def _attention_tables(rows: Sequence[Row]) -> str:
@@ -217,27 +231,60 @@ def _steps_table(rows: Sequence[Row]) -> str:
 
 def _serve_tables(rows: Sequence[Row]) -> str:
     stages = ("queue", "input", "features", "generate", "post", "overhead")
+    rows = [{"mode": "union", **row} for row in rows]  # the only mode of older results
     served = table_of(
-        rows,
+        _of(rows, "idle", "load", "saturation"),
         ("load", "{measure}"),
+        ("mode", "{mode}"),
         ("type", "{precision}"),
         ("offered/s", lambda x: "" if x["measure"] == "saturation" else f"{x['rps']:g}"),
         ("answered/s", lambda x: f"{x.get('answered_rps', x['rps']):g}"),
         ("P50", "**{p50_ms:ms}**"),
         ("P99", "**{p99_ms:ms}**"),
-        ("errors", "{errors}"),
+        ("errors", _errors),
         *((name, f"{{stages_p50_ms[{name}]:ms}}") for name in stages),
         ("late P99", "{client_late_p99_ms:ms}"),
         ("valid", lambda x: "yes" if x["valid"] else "no"),
         ("generate busy", lambda x: f"{x['generate_busy']:.1%}" if "generate_busy" in x else ""),
     )
     parts = ["Times in ms; the stages' are P50.\n", served]
+    if swaps := _of(rows, "swap"):
+        parts += ["**While live loads run** back to back\n", _swap_table(swaps)]
     for row in _of(rows, "saturation"):
         if row["cpu"]:
             threads = [[name, f"{share:.0%}"] for name, share in row["cpu"].items()]
             parts.append("**A core's time at saturation**, by the server's process and thread\n")
-            parts.append(markdown_table(("thread", row["precision"]), threads))
+            parts.append(markdown_table(("thread", f"{row['mode']}, {row['precision']}"), threads))
     return "\n".join(parts)
+
+
+def _swap_table(rows: Sequence[Row]) -> str:
+    def seconds(row: Row) -> str:
+        took = row["live_load_s"]
+        return f"{median(took):.1f}, {max(took):.1f}" if took else ""
+
+    return table_of(
+        rows,
+        ("mode", "{mode}"),
+        ("type", "{precision}"),
+        ("offered/s", "{rps:g}"),
+        ("alone: P50", "{alone_p50_ms:ms}"),
+        ("P99", "{alone_p99_ms:ms}"),
+        ("errors", lambda x: x["alone_errors"] + x["alone_withdrawn"]),
+        ("with loads: P50", "**{p50_ms:ms}**"),
+        ("P99", "**{p99_ms:ms}**"),
+        ("errors", _errors),
+        ("P99 with / alone", lambda x: f"{x['p99_ms'] / x['alone_p99_ms']:.2f}x"),
+        ("loads", lambda x: len(x["live_load_s"])),
+        ("seconds of a load: median, most", seconds),
+        ("failed loads", lambda x: "; ".join(x["live_load_faults"]) or "0"),
+        ("valid", lambda x: "yes" if x["valid"] and x["alone_valid"] else "no"),
+    )
+
+
+def _errors(row: Row) -> int:
+    """Calls that failed, and those without a reply long after the load."""
+    return int(row["errors"] + row.get("withdrawn", 0))
 
 
 def _overlap_tables(rows: Sequence[Row]) -> str:

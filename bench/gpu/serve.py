@@ -72,6 +72,7 @@ _WINDOW_SECONDS = 0.2
 _POST_THREADS = 8
 _MEMORY_FOLDER = Path("/dev/shm")
 _FILES_BYTES = 16 << 30
+_ALONE = ("p50_ms", "p99_ms", "errors", "withdrawn", "valid")
 _VERSIONS = (FIRST_VERSION, FIRST_VERSION + 1)
 
 
@@ -172,7 +173,7 @@ def _swaps(
             yield {
                 "measure": "swap",
                 **row,
-                **{f"alone_{name}": alone[name] for name in ("p50_ms", "p99_ms", "errors", "valid")},
+                **{f"alone_{name}": alone[name] for name in _ALONE},
                 "live_load_s": swapped,
                 "live_load_faults": faults,
             }
