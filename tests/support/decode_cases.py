@@ -1,7 +1,7 @@
 """Catalogues, users and beams for tests of the decode operations, and what equal results are."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 
 import numpy as np
@@ -9,12 +9,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from grace.index.matchers.exact_lists import exact_lists_reference
 from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import NO_NODE, SidTrie
 from grace.index.users.user_rows import UserEncoder, UserRows
-from grace.kernels import Beams, Candidates, DecodeIndex, UserTensors
+from grace.kernels import REFERENCE, Beams, Candidates, DecodeIndex, UserTensors, with_eligible
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
 from support.strategies import Case, random_ads, random_schema, random_users
@@ -34,11 +35,20 @@ class DecodeCase:
 
 
 def decode_case(case: Case, mode: MatcherMode = MatcherMode.UNION) -> DecodeCase:
-    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads, mode, k_way=case.k_way)
+    """Return the case in a matcher mode; in mode `exact` the users have their eligible nodes."""
+    snapshot = case_snapshot(case, mode)
     rows = UserEncoder(case.schema, snapshot.set_values).encode(case.users)
-    return DecodeCase(
-        case, snapshot, rows, UserTensors.of(rows, CPU), DecodeIndex.of(snapshot, CPU)
-    )
+    index = DecodeIndex.of(snapshot, CPU)
+    users = with_eligible(UserTensors.of(rows, CPU), index, REFERENCE)
+    return DecodeCase(case, snapshot, rows, users, index)
+
+
+def case_snapshot(case: Case, mode: MatcherMode) -> Snapshot:
+    if mode is not MatcherMode.EXACT:
+        return plain_snapshot(case.schema, case.vocab_sizes, case.ads, mode, k_way=case.k_way)
+    made = plain_snapshot(case.schema, case.vocab_sizes, case.ads, MatcherMode.CD)
+    num_values = tuple(map(len, made.set_values))
+    return replace(made, mode=mode, exact=exact_lists_reference(made.ads, made.rules, num_values))
 
 
 def branching_case(
