@@ -87,6 +87,10 @@ def read_result(path: Path) -> dict[str, Any]:
     return result
 
 
+def rows_of(rows: Sequence[Row], *measures: str) -> list[Row]:
+    return [row for row in rows if row["measure"] in measures]
+
+
 def _require_place(out: Path) -> None:
     if out.is_dir():
         raise InputError(f"--out {out}: is a folder; name a file")

@@ -10,7 +10,6 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from grace.bench.gpu.published import (
@@ -21,8 +20,9 @@ from grace.bench.gpu.published import (
     SELF_ATTENTION_MS,
     SELF_ATTENTION_NAMES,
 )
+from grace.bench.gpu.serve_tables import serve_tables
 from grace.bench.markdown import POWER, Cell, markdown_table, ms, p99, table_of
-from grace.bench.result_file import Row, read_result
+from grace.bench.result_file import Row, read_result, rows_of
 from grace.configs.marked_text import rewrite
 
 NAME = "performance"
@@ -67,10 +67,6 @@ def _shown(file: Path) -> str:
     return "/".join(file.parts[-4:]) if in_repository else file.name
 
 
-def _of(rows: Sequence[Row], *measures: str) -> list[Row]:
-    return [row for row in rows if row["measure"] in measures]
-
-
 def _ladder_tables(rows: Sequence[Row]) -> str:
     published = [{**row, "paper": LADDER[row["rung"]]} for row in rows]
 
@@ -107,14 +103,14 @@ def _quantiles(published: tuple[float, float] | None) -> str:
 def _attention_tables(rows: Sequence[Row]) -> str:
     parts = [
         f"Copy bandwidth, read and written: {row['gb_per_s']:,.0f} GB/s.\n"
-        for row in _of(rows, "copy")
+        for row in rows_of(rows, "copy")
     ]
     for measure, heading, tables in (
         ("cross", "**Cross-attention**, ms\n", _cross_table),
         ("self", "**Self-attention**, ms\n", _self_table),
         ("counters", "**Nsight Compute**, t = 3\n", _counters_table),
     ):
-        if own := _of(rows, measure):
+        if own := rows_of(rows, measure):
             parts += [heading, tables(own)]
     return "\n".join(parts)
 
@@ -188,12 +184,12 @@ def _counters_table(rows: Sequence[Row]) -> str:
 def _gtm_tables(rows: Sequence[Row]) -> str:
     parts = []
     for measure, heading in (("admission", "Admission"), ("selection", "Selection")):
-        if own := _of(rows, measure):
+        if own := rows_of(rows, measure):
             heading = f"**{heading}**, {own[0]['sids']:,} SIDs, P50 in ms\n"
             parts += [heading, _steps_table(own)]
-    if _of(rows, "admission"):
+    if rows_of(rows, "admission"):
         parts.append(f"The paper's admission in mode `union` (D3 - D1): {ADMISSION_MS:g} ms.\n")
-    if sizes := _of(rows, "decoder"):
+    if sizes := rows_of(rows, "decoder"):
         first = sizes[0]["decoder_p50_ms"]
         parts.append("**Decoder against SIDs** (D3), ms\n")
         parts.append(
@@ -229,68 +225,10 @@ def _steps_table(rows: Sequence[Row]) -> str:
     return markdown_table(columns, body)
 
 
-def _serve_tables(rows: Sequence[Row]) -> str:
-    stages = ("queue", "input", "features", "generate", "post", "overhead")
-    rows = [{"mode": "union", **row} for row in rows]  # the only mode of older results
-    served = table_of(
-        _of(rows, "idle", "load", "saturation"),
-        ("load", "{measure}"),
-        ("mode", "{mode}"),
-        ("type", "{precision}"),
-        ("offered/s", lambda x: "" if x["measure"] == "saturation" else f"{x['rps']:g}"),
-        ("answered/s", lambda x: f"{x.get('answered_rps', x['rps']):g}"),
-        ("P50", "**{p50_ms:ms}**"),
-        ("P99", "**{p99_ms:ms}**"),
-        ("errors", _errors),
-        *((name, f"{{stages_p50_ms[{name}]:ms}}") for name in stages),
-        ("late P99", "{client_late_p99_ms:ms}"),
-        ("valid", lambda x: "yes" if x["valid"] else "no"),
-        ("generate busy", lambda x: f"{x['generate_busy']:.1%}" if "generate_busy" in x else ""),
-    )
-    parts = ["Times in ms; the stages' are P50.\n", served]
-    if swaps := _of(rows, "swap"):
-        parts += ["**While live loads run** back to back\n", _swap_table(swaps)]
-    for row in _of(rows, "saturation"):
-        if row["cpu"]:
-            threads = [[name, f"{share:.0%}"] for name, share in row["cpu"].items()]
-            parts.append("**A core's time at saturation**, by the server's process and thread\n")
-            parts.append(markdown_table(("thread", f"{row['mode']}, {row['precision']}"), threads))
-    return "\n".join(parts)
-
-
-def _swap_table(rows: Sequence[Row]) -> str:
-    def seconds(row: Row) -> str:
-        took = row["live_load_s"]
-        return f"{median(took):.1f}, {max(took):.1f}" if took else ""
-
-    return table_of(
-        rows,
-        ("mode", "{mode}"),
-        ("type", "{precision}"),
-        ("offered/s", "{rps:g}"),
-        ("alone: P50", "{alone_p50_ms:ms}"),
-        ("P99", "{alone_p99_ms:ms}"),
-        ("errors", lambda x: x["alone_errors"] + x["alone_withdrawn"]),
-        ("with loads: P50", "**{p50_ms:ms}**"),
-        ("P99", "**{p99_ms:ms}**"),
-        ("errors", _errors),
-        ("P99 with / alone", lambda x: f"{x['p99_ms'] / x['alone_p99_ms']:.2f}x"),
-        ("loads", lambda x: len(x["live_load_s"])),
-        ("seconds of a load: median, most", seconds),
-        ("failed loads", lambda x: "; ".join(x["live_load_faults"]) or "0"),
-        ("valid", lambda x: "yes" if x["valid"] and x["alone_valid"] else "no"),
-    )
-
-
-def _errors(row: Row) -> int:
-    """Calls that failed, and those without a reply long after the load."""
-    return int(row["errors"] + row.get("withdrawn", 0))
-
-
 def _overlap_tables(rows: Sequence[Row]) -> str:
     parts = []
     names = {"model": "recall", "popularity": "popularity_recall", "random": "random_recall"}
-    for row in _of(rows, "learning"):
+    for row in rows_of(rows, "learning"):
         parts.append(
             f"The trained model: {row['weights']:,} weights, {row['steps']:,} steps of "
             f"{row['batch']:,} over {row['events']:,} events in {row['train_seconds']:g} s; "
@@ -302,7 +240,7 @@ def _overlap_tables(rows: Sequence[Row]) -> str:
         body = [[name, *(f"{x:.2%}" for x in row[key].values())] for name, key in names.items()]
         parts.append(markdown_table(("", *(f"k = {k}" for k in row["recall"])), body))
     overlaps = table_of(
-        _of(rows, "overlap"),
+        rows_of(rows, "overlap"),
         ("model", "{variant}"),
         ("type", "{precision}"),
         ("SIDs", "{sids:,}"),
@@ -322,9 +260,11 @@ def _budget_tables(rows: Sequence[Row]) -> str:
     parts = [
         f"*At sustained rates*: {row['copy_gb_per_s']:,.0f} GB/s of a copy and "
         f"{row['product_tflops']:.0f} TFLOP/s of a large product ({row['precision']}).\n"
-        for row in _of(rows, "rates")
+        for row in rows_of(rows, "rates")
     ]
-    own = sorted(_of(rows, "product", "operation", "other"), key=lambda row: -row["measured_ms"])
+    own = sorted(
+        rows_of(rows, "product", "operation", "other"), key=lambda row: -row["measured_ms"]
+    )
     total: Row = {"kernel": "all", "precision": "", "calls": 0, "gflop": 0, "mb": 0}
     total |= {name: sum(row[name] for row in own) for name in ("floor_ms", "measured_ms")}
 
@@ -344,7 +284,7 @@ def _budget_tables(rows: Sequence[Row]) -> str:
             ("share", lambda x: f"{x['share']:.1%}" if "share" in x else ""),
         )
     )
-    whole = [row for row in _of(rows, "whole") if row["joules"] is not None]
+    whole = [row for row in rows_of(rows, "whole") if row["joules"] is not None]
     if whole:
         parts.append("**Energy of a batch**, all of its steps as one graph\n")
         parts.append(
@@ -371,7 +311,7 @@ def _comparison_tables(rows: Sequence[Row]) -> str:
         ("generate", "A batch of 16, generated, by beams", "beams"),
         ("step", "One step: from logits to its beams, by the catalogue alone", "step"),
     ):
-        if own := _of(rows, measure):
+        if own := rows_of(rows, measure):
             seconds = " or ".join(dict.fromkeys(f"{row['seconds']:g}" for row in own))
             columns = list(dict.fromkeys(row[column] for row in own))
             names = list(dict.fromkeys(row["variant"] for row in own))
@@ -393,7 +333,7 @@ _SECTIONS: Mapping[str, tuple[str, Callable[[Sequence[Row]], str]]] = {
     "ladder": ("Decoder and whole path", _ladder_tables),
     "attention": ("Attention kernels", _attention_tables),
     "gtm": ("Admission and selection", _gtm_tables),
-    "serve": ("The service", _serve_tables),
+    "serve": ("The service", serve_tables),
     "overlap": ("Fidelity of half precision", _overlap_tables),
     "budget": ("Budget of the decode loop", _budget_tables),
     "others": ("Side by side", _comparison_tables),
