@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class PublishedRung(NamedTuple):
-    """One rung's P50 and P99 in ms, on a GH200 with batch 16; None where the paper has no such rung.
+    """One rung's P50 and P99 in ms, on a GH200 with batch 16; None: the paper has no such rung.
 
     goal  for the decoder's P50 here
     """

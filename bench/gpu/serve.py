@@ -7,10 +7,10 @@ saturation  a closed loop: how busy `generate` is, by the GPU's clock, when ther
 swap        a rate twice: alone, and while live loads run back to back; they alternate between two
             versions of the catalogue's size
 
-One server for each matcher mode, with the same requests and checkpoint, runs the first three in this
-order; another one runs swap. Several processes make the calls: one would be the limit. `cpu` is each
-thread's share of a core, for the threads of all the server's processes. Parts are named
-measure:mode.
+Each matcher mode has a server for the first three, in this order, and another one for swap; they
+have the same requests and checkpoint. Several processes make the calls: one would be the limit.
+`cpu` is each thread's share of a core, for the threads of all the server's processes. Parts are
+named measure:mode.
 """
 
 import hashlib
