@@ -126,7 +126,8 @@ def test_loads_have_their_mode_and_older_ones_are_of_union(results: Path) -> Non
     replace_rows(file, old, {**old, "mode": "exact", "errors": 3, "withdrawn": 4})
     made = performance_document(results)
     shown = [line.split(" | ") for line in made.splitlines() if line.startswith("| load |")]
-    assert [(cells[1], cells[7]) for cells in shown] == [("union", "0"), ("exact", "7")]
+    errors = [(cells[1], cells[7]) for cells in shown if cells[1] != "mode"]
+    assert errors == [("union", "0"), ("exact", "7")]
 
 
 def test_loads_with_and_without_live_loads_are_in_one_row(results: Path) -> None:
