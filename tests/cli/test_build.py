@@ -128,7 +128,7 @@ def test_k_way_matchers_are_built_verified_and_inspected(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--matchers", "magic"), "'magic'; choose from cd, union, static, dynamic"),
+        (("--matchers", "magic"), "'magic'; choose from exact, cd, union, static, dynamic"),
         (("--matchers", "static"), "matchers static: pass --k"),
         (("--matchers", "static", "--k", "4,2"), "--k 4,2: the SID length is 4"),
         (("--matchers", "static", "--k", "4,2,many,1"), "expected numbers such as"),
