@@ -4,13 +4,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given
 from torch import Tensor
 
 from grace.configs.errors import NativeError
+from grace.index.matchers.live_rules import changed_pairs
 from grace.index.matchers.modes import MatcherMode
 from grace.kernels import REFERENCE, DecodeIndex, Ops, UserTensors, load_ops, with_eligible
 from grace.kernels.eligibility.attributes import attribute_rows_reference
@@ -66,23 +66,12 @@ def nodes_of(eligible: Tensor, requests: int) -> list[set[int]]:
     return found[:requests]
 
 
-def pairs_of(made: DecodeCase, stopped: Collection[RawAd]) -> tuple[npt.NDArray[np.int64], Tensor]:
-    """Return the pairs of leaf and rule of which all ads are stopped, and all rules now."""
+def stop(made: DecodeCase, stopped: Collection[RawAd]) -> None:
+    """Make these ads of the snapshot, and no others, the stopped ones of its index."""
     ads, lists = made.snapshot.ads, made.snapshot.exact
     assert lists is not None
-    ids = {ad.ad_id for ad in stopped}
-    live = [
-        {
-            int(ads.ad_rule[ordinal])
-            for ordinal in range(ads.ad_offsets[leaf], ads.ad_offsets[leaf + 1])
-            if int(ads.ad_ids[ordinal]) not in ids
-        }
-        for leaf in range(made.snapshot.trie.num_leaves)
-    ]
-    leaves = np.repeat(np.arange(len(live)), np.diff(lists.leaf_offsets))
-    rules = lists.leaf_rules.tolist()
-    dead = [rule not in live[leaf] for leaf, rule in zip(leaves, rules, strict=True)]
-    return np.flatnonzero(dead), torch.from_numpy(lists.leaf_rules.copy())
+    words = ads.bitmap([ad.ad_id for ad in stopped])
+    made.index.write_pairs(*changed_pairs(ads, lists, words, np.arange(ads.num_ads)))
 
 
 @examples(35)
@@ -110,16 +99,11 @@ def test_any_number_of_requests_and_sets(ops: Ops, requests: int, num_sets: int)
 def test_stopped_ads_make_no_node_eligible_until_they_run_again(case: Case) -> None:
     made = decode_case(case, MatcherMode.EXACT)
     stopped = [ad for ad in case.ads if ad.ad_id % 3]
-    positions, rules = pairs_of(made, stopped)
-    dead = np.full(len(positions), made.snapshot.rules.num_rules, np.int32)
-    made.index.write_pairs(positions, dead)
-    for ops in (REFERENCE, NATIVE):
-        eligible = ops.eligible_nodes(made.users, made.index)
-        assert nodes_of(eligible, len(case.users)) == expected_nodes(made, stopped)
-    made.index.write_pairs(positions, rules.numpy()[positions])
-    for ops in (REFERENCE, NATIVE):
-        eligible = ops.eligible_nodes(made.users, made.index)
-        assert nodes_of(eligible, len(case.users)) == expected_nodes(made)
+    for now in (stopped, []):
+        stop(made, now)
+        for ops in (REFERENCE, NATIVE):
+            eligible = ops.eligible_nodes(made.users, made.index)
+            assert nodes_of(eligible, len(case.users)) == expected_nodes(made, now)
 
 
 def test_stops_of_one_index_change_neither_the_snapshot_nor_another_index() -> None:
@@ -128,9 +112,7 @@ def test_stops_of_one_index_change_neither_the_snapshot_nor_another_index() -> N
     assert lists is not None
     assert other.exact is not None
     before = lists.leaf_rules.copy()
-    num_pairs = len(before)
-    dead = np.full(num_pairs, made.snapshot.rules.num_rules, np.int32)
-    made.index.write_pairs(np.arange(num_pairs), dead)
+    stop(made, made.case.ads)
     assert not REFERENCE.eligible_nodes(made.users, made.index).any()
     assert np.array_equal(lists.leaf_rules, before)
     assert np.array_equal(other.exact.leaf_rules.numpy(), before)
