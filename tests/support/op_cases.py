@@ -281,6 +281,18 @@ def _crowded(kind: str, k: int, ordered: bool) -> OpCase:
     return OpCase(name, lambda rng: hard_inputs.crowded_selection(rng, kind, k, ordered))
 
 
+def _eligibility(name: str, make: Callable[[np.random.Generator], Case]) -> OpCase:
+    """Every seventh pair of leaf and rule has stopped ads only."""
+
+    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+        made = decode_case(make(rng), MatcherMode.EXACT)
+        assert made.index.exact is not None
+        made.index.exact.leaf_rules[::7] = made.index.exact.num_rules
+        return replace(made.users, eligible=None), made.index
+
+    return OpCase(name, arguments)
+
+
 def _rearrangement(rows: int, length: int, step: int, requests: int, k: int) -> OpCase:
     def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
         table = rng.integers(1000, size=(rows, length), dtype=np.int32)
@@ -329,6 +341,29 @@ CASES: Mapping[str, tuple[OpCase, ...]] = {
         _activation("relu", 3, 1111, torch.float32),
         _activation("gated_gelu", 3, 1402, torch.float32),
     ),
+    "eligible_nodes": (
+        *(
+            _eligibility(
+                f"requests={count}", lambda rng, count=count: branching_case(rng, 63, count)
+            )
+            for count in (*range(1, 17), 17, 40)
+        ),
+        _eligibility(
+            "no-sets", lambda rng: branching_case(rng, 63, 3, random_schema(rng, (65,), 0))
+        ),
+        _eligibility(
+            "3-sets", lambda rng: branching_case(rng, 111, 7, random_schema(rng, (1, 63), 3))
+        ),
+        _eligibility(
+            "no-attributes", lambda rng: branching_case(rng, 63, 3, random_schema(rng, (), 2))
+        ),
+        _eligibility("no-rules", lambda rng: branching_case(rng, 63, 3, random_schema(rng, (), 0))),
+        _eligibility("many-words", hard_inputs.many_words_case),
+        _eligibility("many-locations", hard_inputs.many_locations_case),
+        _eligibility("empty-users", lambda rng: _with_users(rng, None)),
+        _eligibility("full-leaf", hard_inputs.full_leaf_case),
+        _eligibility("full-vocabulary", lambda rng: every_sid_case(rng, (37, 111), 17)),
+    ),
     "admit_children": (
         _admission("odd-sizes", lambda rng: branching_case(rng, 111, 7)),
         _admission("no-sets", lambda rng: branching_case(rng, 63, 3, random_schema(rng, (65,), 0))),
@@ -339,6 +374,8 @@ CASES: Mapping[str, tuple[OpCase, ...]] = {
             "no-attributes", lambda rng: branching_case(rng, 63, 3, random_schema(rng, (), 2))
         ),
         _admission("cd", lambda rng: branching_case(rng, 63, 3), MatcherMode.CD),
+        _admission("exact", lambda rng: branching_case(rng, 63, 17), MatcherMode.EXACT),
+        _admission("exact-40", lambda rng: branching_case(rng, 111, 40), MatcherMode.EXACT),
         _admission("static", lambda rng: branching_case(rng, 63, 3), MatcherMode.STATIC),
         _admission("dynamic", lambda rng: branching_case(rng, 63, 3), MatcherMode.DYNAMIC),
         _admission("few-alive", lambda rng: branching_case(rng, 63, 5), dead=0.95),
