@@ -8,12 +8,13 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
 from grace.cli.options import AsJson
-from grace.configs.errors import NativeError
+from grace.configs.errors import GraceError, NativeError
 from grace.configs.machine import available_cores
 
 if TYPE_CHECKING:
@@ -40,13 +41,25 @@ class Finding:
 
 
 def doctor(
+    snapshots: Annotated[
+        Path | None,
+        typer.Option(help="Folder of versions: also load the current one and time its masks."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="Where to load it: cpu or cuda:0.")] = "cpu",
+    max_batch: Annotated[
+        int, typer.Option(min=1, max=1024, help="generation.max_batch of the server.")
+    ] = 16,
     as_json: AsJson = False,
 ) -> None:
     """Check this machine: packages, native library, GPU. Exit code 1 if a command cannot work.
 
-    Example: `grace doctor --json`
+    With --snapshots, also check that the current version fits, and what eligibility costs here.
+
+    Example: `grace doctor --snapshots demo/snapshots`
     """
     findings = list(examine())
+    if snapshots is not None:
+        findings.append(_snapshot(snapshots, device, max_batch))
     broken = any(finding.status == "fault" for finding in findings)
     if as_json:
         rows = [asdict(finding) for finding in findings]
@@ -127,6 +140,34 @@ def _tool(name: str, find: Callable[[], Sequence[str]], without: str) -> Finding
         return Finding(name, "ok", shutil.which(find()[0]) or "")
     except NativeError as error:
         return Finding(name, "note", without, str(error))
+
+
+def _snapshot(root: Path, device_name: str, max_batch: int) -> Finding:
+    """Load the current version as a server does."""
+    from grace.index.users.user_rows import UserEncoder
+    from grace.kernels import DecodeIndex, load_ops
+    from grace.server.engine.eligibility import eligibility_facts
+    from grace.server.engine.serving_pair import load_version
+    from grace.server.start_up import require_device
+
+    try:
+        device = require_device(device_name)
+        snapshot = load_version(root, None, device, max_batch, available_cores())
+        index, ops = DecodeIndex.of(snapshot, device), load_ops(device)
+        users = UserEncoder(snapshot.schema, snapshot.set_values)
+        facts = eligibility_facts(snapshot, index, users, ops, max_batch)
+    except GraceError as error:
+        return Finding("snapshot", "fault", str(error))
+    found = f"version {snapshot.facts.version}, mode {snapshot.mode.value}"
+    if snapshot.exact is None:
+        return Finding("snapshot", "note", found, "mode exact wastes no beam: build with it")
+    lists, masks = facts.eligibility_list_bytes / 1e6, facts.eligibility_mask_bytes / 1e6
+    return Finding(
+        "snapshot",
+        "ok",
+        f"{found}: {lists:,.1f} MB of lists, {masks:,.1f} MB of masks, which take "
+        f"{facts.eligibility_ms:,.2f} ms for a batch of {max_batch} on {device}",
+    )
 
 
 def _gpu() -> Finding:

@@ -295,7 +295,7 @@ class UpdatesStatus(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., stopped: _Optional[_Mapping[str, int]] = ..., ads_stopped: _Optional[int] = ..., weights: _Optional[int] = ..., awaits_full: bool = ..., source_fault: _Optional[str] = ...) -> None: ...
 
 class SnapshotStatus(_message.Message):
-    __slots__ = ("version", "created_at", "sid_space", "mode", "sids", "ads", "attributes", "sets", "entities")
+    __slots__ = ("version", "created_at", "sid_space", "mode", "sids", "ads", "attributes", "sets", "entities", "eligibility_list_bytes", "eligibility_mask_bytes", "eligibility_ms")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
     SID_SPACE_FIELD_NUMBER: _ClassVar[int]
@@ -305,6 +305,9 @@ class SnapshotStatus(_message.Message):
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     SETS_FIELD_NUMBER: _ClassVar[int]
     ENTITIES_FIELD_NUMBER: _ClassVar[int]
+    ELIGIBILITY_LIST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ELIGIBILITY_MASK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ELIGIBILITY_MS_FIELD_NUMBER: _ClassVar[int]
     version: int
     created_at: str
     sid_space: str
@@ -314,7 +317,10 @@ class SnapshotStatus(_message.Message):
     attributes: _containers.RepeatedScalarFieldContainer[str]
     sets: _containers.RepeatedScalarFieldContainer[str]
     entities: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[int] = ..., created_at: _Optional[str] = ..., sid_space: _Optional[str] = ..., mode: _Optional[str] = ..., sids: _Optional[int] = ..., ads: _Optional[int] = ..., attributes: _Optional[_Iterable[str]] = ..., sets: _Optional[_Iterable[str]] = ..., entities: _Optional[_Iterable[str]] = ...) -> None: ...
+    eligibility_list_bytes: int
+    eligibility_mask_bytes: int
+    eligibility_ms: float
+    def __init__(self, version: _Optional[int] = ..., created_at: _Optional[str] = ..., sid_space: _Optional[str] = ..., mode: _Optional[str] = ..., sids: _Optional[int] = ..., ads: _Optional[int] = ..., attributes: _Optional[_Iterable[str]] = ..., sets: _Optional[_Iterable[str]] = ..., entities: _Optional[_Iterable[str]] = ..., eligibility_list_bytes: _Optional[int] = ..., eligibility_mask_bytes: _Optional[int] = ..., eligibility_ms: _Optional[float] = ...) -> None: ...
 
 class ModelStatus(_message.Message):
     __slots__ = ("checkpoint", "encoder", "vocab_sizes", "inputs")

@@ -166,8 +166,11 @@ class InputBatch:
 
 @dataclass(frozen=True, slots=True)
 class FeatureBatch:
+    """`users` are the input's; in mode `exact` they also say which nodes are eligible."""
+
     input: InputBatch
     features: FeatureTensors  # [bucket]
+    users: UserTensors  # [bucket]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,21 +4,29 @@ Matching takes a `LiveView` once per batch. Its arrays change in place while thr
 safe because each change stores one aligned word, which C++ reads once (`read_live`): a matcher sees
 each ad in its old or its new state. A caller that must be sure that no matcher still uses the old
 state waits for the batches that began before the change.
+
+In mode `exact` decoding sees the stops, too: before each batch, whoever decodes asks for the changed
+pairs of a leaf and a rule (`pass_pairs`).
 """
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
 
 from grace.index.entities import Entities
+from grace.index.matchers.live_rules import changed_pairs
 from grace.index.snapshot import Snapshot
 from grace.index.updates.id_set import distinct
 from grace.index.updates.state import Touched, UpdateState
 from grace.index.updates.update import AD_LEVEL, Ids
 
 _NONE = np.empty(0, np.int64)
+Ids32 = npt.NDArray[np.int32]
+Words = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +52,34 @@ class LiveAds:
         self._snapshot = snapshot
         self.view = LiveView()
         self.ads_stopped = 0
+        self._pairs: deque[tuple[npt.NDArray[np.int64], Ids32]] = deque()
+        self._passing = Lock()
+
+    def pass_pairs(self, write: Callable[[npt.NDArray[np.int64], Ids32], None]) -> None:
+        """Call `write` with what has changed in `leaf_rules` since the last call, if anything has.
+
+        Any thread may call it. Positions are distinct, and `write` must have written when it ends.
+        """
+        with self._passing:
+            taken = []
+            while self._pairs:
+                taken.append(self._pairs.popleft())
+            if not taken:
+                return
+            positions = np.concatenate([each[0] for each in reversed(taken)])
+            rules = np.concatenate([each[1] for each in reversed(taken)])
+            _, last = np.unique(positions, return_index=True)
+            write(positions[last], rules[last])
 
     def rebuild(self, state: UpdateState) -> None:
         """Show the whole state."""
         stops = {level: ids.sorted_ids() for level, ids in state.stopped.items()}
         ordinals, ads = self._ordinals(stops), self._snapshot.ads
+        before = self.view.stopped
         stopped = ads.bitmap_of(ordinals) if len(ordinals) else None
         self.view = LiveView(stopped, self._weights(state))
         self.ads_stopped = len(ordinals)
+        self._note_pairs(_differing(before, stopped))
 
     def refresh(self, state: UpdateState, touched: Touched) -> None:
         """Show the state, which differs from the one shown only in what was touched."""
@@ -76,6 +104,14 @@ class LiveAds:
         np.bitwise_and.at(words, at[~stopped], ~bits[~stopped])
         self.view = LiveView(words, self.view.weights)
         self.ads_stopped += int(stopped.sum()) - int(before.sum())
+        self._note_pairs(ordinals[stopped != before])
+
+    def _note_pairs(self, ordinals: npt.NDArray[np.int64]) -> None:
+        lists = self._snapshot.exact
+        if lists is not None and len(ordinals):
+            self._pairs.append(
+                changed_pairs(self._snapshot.ads, lists, self.view.stopped, ordinals)
+            )
 
     def _write_weights(self, state: UpdateState, ad_ids: Ids) -> None:
         weights, ads = self.view.weights, self._snapshot.ads
@@ -120,6 +156,20 @@ class LiveAds:
                 ids = entities.ids[places[has]]
                 stopped[has] |= state.stopped[entities.name].contains(ids)
         return stopped
+
+
+def _differing(one: Words | None, other: Words | None) -> npt.NDArray[np.int64]:
+    """Return the ordinals whose bits differ, ascending. None has no bit."""
+    if one is None or other is None:
+        words = other if one is None else one
+        if words is None:
+            return _NONE
+    else:
+        words = one ^ other
+    at = np.flatnonzero(words)
+    bits = np.unpackbits(words[at].view(np.uint8).reshape(-1, 8), axis=1, bitorder="little")
+    rows, places = bits.nonzero()
+    return at[rows] * 64 + places
 
 
 def _ads_of(entities: Entities, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -12,26 +12,43 @@ from pathlib import Path
 import torch
 
 from grace.configs.errors import CheckpointError, SnapshotError
-from grace.index.storage.manifest import MANIFEST, Manifest
+from grace.index.matchers.modes import MatcherMode
+from grace.index.storage.manifest import MANIFEST, Counts, Manifest
+from grace.kernels import REQUESTS_PER_MASK
 from grace.model.checkpoints.checkpoint import WEIGHTS
 
 MARGIN_BYTES = 64 << 20
 """The most that the first batches and the allocator take in addition to the arrays."""
 
+BATCHES_IN_FLIGHT = 3
+"""The most batches whose masks of eligible nodes are in memory: one generates, one is prepared, and
+one is about to be freed."""
+
 _VALUE_BYTES = 16  # for each set value, in the hash table that finds it
 _ID_BYTES = 4
+_MASK_BYTES = 2  # for each node and 16 requests
 _UNLIMITED = 1 << 60  # cgroup v1 writes "no limit" as a huge number
 _MORE = "give the server more memory"
-
+_READ_WHEN_EXACT = frozenset(
+    (
+        *("rule_bitmask", "rule_bitmask_table", "rule_sets", "leaf_rule_offsets", "leaf_rules"),
+        *("include_posting_offsets", "include_postings"),
+        *("exclude_posting_offsets", "exclude_postings"),
+    )
+)
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """The bytes that a load takes at its peak, of the machine's memory and of the GPU's."""
+    """The bytes that a load takes at its peak, of the machine's memory and of the GPU's.
+
+    masks  how many of either are masks of eligible nodes
+    """
 
     host: int
     device: int
+    masks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +59,12 @@ class Room:
     bytes: int
 
 
-def memory_needed(manifest: Manifest, device: torch.device) -> Needed:
+def memory_needed(manifest: Manifest, device: torch.device, max_batch: int) -> Needed:
     """Return what a load takes. For k-way matchers, a load drops rows and takes less than that."""
     entries = sum(manifest.counts.nodes_per_level[1:])
     is_k_way = manifest.matchers.k_way is not None
-    arrays = tokens = tables = ids = kinds = 0
+    is_exact = manifest.matchers.mode == MatcherMode.EXACT
+    arrays = tokens = tables = ids = kinds = pairs = 0
     for entry in manifest.files:
         arrays += entry.data_bytes
         name = entry.file.partition(".")[0]
@@ -57,19 +75,42 @@ def memory_needed(manifest: Manifest, device: torch.device) -> Needed:
             kinds += 1
         elif name in ("node_offsets", "bitmask_table", "bloom_table", "bloom_star"):
             tables += entry.data_bytes
+        elif is_exact and is_read_when_exact(entry.file):
+            tables += entry.data_bytes
+            pairs += entry.data_bytes if name == "leaf_rules" else 0
     offsets = kinds * (entries + 1) * _ID_BYTES if is_k_way else 0
     values = sum(manifest.counts.set_values.values()) * _VALUE_BYTES
     host = arrays + tokens + values + (2 * ids + offsets if is_k_way else 0)
-    on_device = tokens + tables + ids + offsets if device.type == "cuda" else 0
-    return Needed(host + MARGIN_BYTES, on_device)
+    masks = mask_bytes(manifest.counts, max_batch) if is_exact else 0
+    if device.type == "cuda":
+        return Needed(host + MARGIN_BYTES, tokens + tables + ids + offsets + masks, masks)
+    return Needed(host + pairs + masks + MARGIN_BYTES, 0, masks)
 
 
-def require_memory(manifest: Manifest, device: torch.device) -> None:
+def is_read_when_exact(file: str) -> bool:
+    """Return whether mode `exact` reads this array while decoding, in addition to the trie."""
+    return file.partition(".")[0] in _READ_WHEN_EXACT
+
+
+def mask_bytes(counts: Counts, max_batch: int) -> int:
+    """Return the memory of the masks of all batches in flight, and of what they are made from."""
+    rows = counts.rule_bitmasks + sum(counts.set_rules.values())
+    masks = BATCHES_IN_FLIGHT * sum(counts.nodes_per_level) + rows + counts.rules
+    return masks * _MASK_BYTES * -(-max_batch // REQUESTS_PER_MASK)
+
+
+def require_memory(manifest: Manifest, device: torch.device, max_batch: int) -> None:
     """Raise SnapshotError if the snapshot does not fit in addition to what is loaded now."""
-    needed = memory_needed(manifest, device)
+    needed = memory_needed(manifest, device, max_batch)
     fault = _shortage("memory", needed.host, _host_room())
     if device.type == "cuda" and not fault:
         fault = _shortage(f"memory of {device}", needed.device, _device_room(device, needed.device))
+    if fault and needed.masks:
+        raise SnapshotError(
+            MANIFEST,
+            f"{fault}; {needed.masks / 1e9:.2f} GB of it are masks of eligible nodes for "
+            f"generation.max_batch {max_batch}: lower it, build with --matchers union, or {_MORE}",
+        )
     if fault:
         raise SnapshotError(MANIFEST, f"{fault}; publish a smaller version, or {_MORE}")
 

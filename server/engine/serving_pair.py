@@ -17,7 +17,7 @@ from grace.index.storage.array_file import mapped_memory
 from grace.index.storage.reader import open_snapshot, read_snapshot
 from grace.index.updates.live_ads import LiveAds
 from grace.index.users.user_rows import UserEncoder
-from grace.kernels import DecodeIndex, load_ops
+from grace.kernels import DecodeIndex, Ops, UserTensors, load_ops, with_eligible
 from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint, require_match
 from grace.model.definition.model import Model
 from grace.model.definition.spec import ModelSpec
@@ -25,6 +25,7 @@ from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.model.engine.feature_stage import FeatureStage, feature_stage_for
 from grace.model.engine.generation import Generation, generation_for
 from grace.model.engine.prefix_memo import PrefixMemo
+from grace.server.engine.eligibility import EligibilityFacts, eligibility_facts
 from grace.server.engine.memory import require_memory
 
 MOST_PLACES = 2**31 - 1
@@ -59,6 +60,7 @@ class ServingModel:
     folder: Path  # where it was loaded from
     device: torch.device
     features: FeatureStage
+    ops: Ops
     generation: Generation
     engine: EngineFacts
 
@@ -73,6 +75,7 @@ class ServingPair:
     users: UserEncoder
     matcher: ExactMatcher
     live: LiveAds
+    eligibility: EligibilityFacts
 
     @property
     def checkpoint(self) -> str:
@@ -82,6 +85,11 @@ class ServingPair:
     @property
     def device(self) -> torch.device:
         return self.model.device
+
+    def with_eligible(self, users: UserTensors) -> UserTensors:
+        """Return the users with what decoding tests in mode `exact`, after all stops so far."""
+        self.live.pass_pairs(self.index.write_pairs)
+        return with_eligible(users, self.index, self.model.ops)
 
 
 def load_pair(
@@ -95,21 +103,22 @@ def load_pair(
     version: int | None = None,
 ) -> ServingPair:
     """Load a snapshot of a folder, the current one without a `version`, and a checkpoint."""
-    snapshot = load_version(snapshots, version, device, available_cores())
+    snapshot = load_version(snapshots, version, device, generation.max_batch, available_cores())
     model = load_model(checkpoint, snapshot, generation, device, precision, memo_bytes)
-    return serving_pair(snapshot, model, match_threads)
+    return serving_pair(snapshot, model, match_threads, generation.max_batch)
 
 
 def load_version(
     snapshots: Path,
     version: int | None,
     device: torch.device,
+    max_batch: int,
     threads: int,
     readers: int | None = None,
 ) -> Snapshot:
     """Load a snapshot, verified, if there is enough memory for it."""
     with open_snapshot(snapshots, version) as opened:
-        require_memory(opened.manifest, device)
+        require_memory(opened.manifest, device, max_batch)
         return read_snapshot(opened, threads, mapped_memory, readers)
 
 
@@ -135,14 +144,19 @@ def load_model(
     return model
 
 
-def serving_pair(snapshot: Snapshot, model: ServingModel, match_threads: int) -> ServingPair:
+def serving_pair(
+    snapshot: Snapshot, model: ServingModel, match_threads: int, max_batch: int
+) -> ServingPair:
+    index = DecodeIndex.of(snapshot, model.device)
+    users = UserEncoder(snapshot.schema, snapshot.set_values)
     return ServingPair(
         snapshot=snapshot,
         model=model,
-        index=DecodeIndex.of(snapshot, model.device),
-        users=UserEncoder(snapshot.schema, snapshot.set_values),
+        index=index,
+        users=users,
         matcher=ExactMatcher(snapshot, match_threads),
         live=LiveAds(snapshot),
+        eligibility=eligibility_facts(snapshot, index, users, model.ops, max_batch),
     )
 
 
@@ -155,8 +169,9 @@ def serving_model(
 ) -> ServingModel:
     """Prepare a checkpoint. On a GPU the result copies everything, so `model` can be dropped."""
     device = model.decoder.start.device
+    ops = load_ops(device)
     begin = perf_counter()
-    made = generation_for(model, load_ops(device), precision, memo_bytes, generation)
+    made = generation_for(model, ops, precision, memo_bytes, generation)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     seconds = perf_counter() - begin
@@ -166,6 +181,7 @@ def serving_model(
         folder=checkpoint,
         device=device,
         features=feature_stage_for(model, PRECISIONS[precision]),
+        ops=ops,
         generation=made,
         engine=engine_facts(made, model.spec, precision, generation, seconds),
     )

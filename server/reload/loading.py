@@ -101,8 +101,10 @@ class Loader:
         is_other = wanted.version not in (None, snapshot.facts.version)
         if is_other:
             threads = max(1, available_cores() // CORES_PER_THREAD)
-            root = root_of(self.config.snapshots)
-            snapshot = load_version(root, wanted.version, self.device, threads, READERS)
+            root, max_batch = root_of(self.config.snapshots), self.config.generation.max_batch
+            snapshot = load_version(
+                root, wanted.version, self.device, max_batch, threads, READERS
+            )
             self._go_on()
         if wanted.checkpoint is None:
             require_match(model.spec, snapshot, model.folder)
@@ -110,7 +112,8 @@ class Loader:
             model = self._model(wanted.checkpoint, snapshot, model.engine.precision)
             self._go_on()
         if is_other:
-            pair = serving_pair(snapshot, model, self.config.threads.post)
+            threads, max_batch = self.config.threads.post, self.config.generation.max_batch
+            pair = serving_pair(snapshot, model, threads, max_batch)
         elif model is served.model:
             return served
         else:

@@ -37,13 +37,15 @@ class Stages:
 
 
 def compute_features(batch: InputBatch) -> FeatureBatch:
-    return FeatureBatch(batch, batch.batch.pair.model.features.compute(batch.inputs))
+    pair = batch.batch.pair
+    users = pair.with_eligible(batch.users)
+    return FeatureBatch(batch, pair.model.features.compute(batch.inputs), users)
 
 
 def generate_sids(batch: FeatureBatch) -> GeneratedBatch:
     bound = batch.input.batch
     generated = bound.pair.model.generation.generate(
-        batch.features, batch.input.users, bound.pair.index, bound.profile
+        batch.features, batch.users, bound.pair.index, bound.profile
     )
     return GeneratedBatch(
         batch.input,

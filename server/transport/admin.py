@@ -160,6 +160,7 @@ def _snapshot_status(pair: ServingPair) -> SnapshotStatus:
         attributes=[attribute.name for attribute in schema.attributes],
         sets=[target_set.name for target_set in schema.sets],
         entities=schema.entities,
+        **asdict(pair.eligibility),
     )
 
 
