@@ -8,7 +8,6 @@ from torch's allocator, so batches may overlap.
 import ctypes
 from collections.abc import Sequence
 from ctypes import c_int32, c_int64, c_void_p
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ from grace.kernels.eligibility.attributes import AttributePredicate, check_attri
 from grace.kernels.eligibility.eligible_nodes import require_eligibility
 from grace.kernels.eligibility.masks import REQUESTS_PER_MASK, masks_of
 from grace.kernels.eligibility.sets import SetPredicate
-from grace.kernels.eligibility.tensors import Predicate, SetPostings
+from grace.kernels.eligibility.tensors import ExactTensors, Predicate, SetPostings
 from grace.native.loader import declare, load_cuda_library
 
 _MOST_PREDICATES = 8  # of one launch: kMostPredicates of native/cuda/eligible_nodes.cu
@@ -71,9 +70,7 @@ def eligible_nodes_on_gpu(users: UserTensors, index: DecodeIndex) -> Tensor:
     requests = len(users.bitmask)
     rows = [(rows_on_gpu(each, users), each.ids) for each in exact.predicates]
     rules = rule_masks_cuda(rows, requests, exact.num_rules, exact.leaf_rules.device)
-    return node_masks_cuda(
-        rules, exact.leaf_offsets, exact.leaf_rules, index.node_offsets, exact.level_starts
-    )
+    return node_masks_cuda(rules, exact, index.node_offsets)
 
 
 def rows_on_gpu(predicate: Predicate, users: UserTensors) -> Tensor:
@@ -160,45 +157,59 @@ def rule_masks_cuda(
 
 
 def node_masks_cuda(
-    rules: Tensor,
-    leaf_offsets: Tensor,
-    leaf_rules: Tensor,
-    node_offsets: Tensor,
-    level_starts: Sequence[int],
-    lanes: int | None = None,
+    rules: Tensor, exact: ExactTensors, node_offsets: Tensor, lanes: int | None = None
 ) -> Tensor:
-    """Return the masks of all nodes, from those of the rules.
+    """Return the masks of all nodes from those of the rules.
 
     lanes  the lanes that share a range: 1, 8 or 32. None: the quickest for the ranges of a level
 
     int16 [G, rules + 1] -> int16 [G, nodes]
     """
-    (groups, rule_stride), num_nodes, device = rules.shape, level_starts[-1], rules.device
-    eligible = torch.empty(groups, num_nodes, dtype=torch.int16, device=device)
-    mask_bytes, offset_bytes = eligible.element_size(), node_offsets.element_size()
-    masks, stream = eligible.data_ptr(), current_stream(device)
-    leaves, first_leaf = len(leaf_offsets) - 1, level_starts[-2]
-    _any_of_ranges(
-        *(stream, address("leaf_offsets", leaf_offsets, device, torch.int32), leaves),
-        address("leaf_rules", leaf_rules, device, torch.int32),
-        *(address("rule masks", rules, device, torch.int16), rule_stride),
-        *(
-            masks + mask_bytes * first_leaf,
-            num_nodes,
-            groups,
-            lanes or _lanes(len(leaf_rules) / leaves),
-        ),
-    )
-    offsets = address("node_offsets", node_offsets, device, torch.int32)
-    levels = list(pairwise(level_starts))
-    for (first, end), (_, last) in reversed(list(pairwise(levels))):
-        # Child entry j leads to node j + 1.
-        _any_of_ranges(
-            *(stream, offsets + offset_bytes * first, end - first),
-            *(0, masks + mask_bytes, num_nodes, masks + mask_bytes * first, num_nodes),
-            *(groups, lanes or _lanes((last - end) / (end - first))),
-        )
+    nodes, device = exact.level_starts[-1], rules.device
+    eligible = torch.empty(len(rules), nodes, dtype=torch.int16, device=device)
+    write_leaves(eligible, rules, exact, lanes)
+    for level in reversed(range(len(exact.level_starts) - 2)):
+        write_level(eligible, level, exact.level_starts, node_offsets, lanes)
     return eligible
+
+
+def write_leaves(
+    eligible: Tensor, rules: Tensor, exact: ExactTensors, lanes: int | None = None
+) -> None:
+    """Write the masks of the leaves, each the OR of the leaf's rules."""
+    groups, nodes = eligible.shape
+    device, leaves = eligible.device, len(exact.leaf_offsets) - 1
+    _any_of_ranges(
+        current_stream(device),
+        *(address("leaf_offsets", exact.leaf_offsets, device, torch.int32), leaves),
+        address("leaf_rules", exact.leaf_rules, device, torch.int32),
+        *(address("rule masks", rules, device, torch.int16), rules.shape[1]),
+        *(_mask_address(eligible, exact.level_starts[-2]), nodes),
+        *(groups, lanes or _lanes(len(exact.leaf_rules) / leaves)),
+    )
+
+
+def write_level(
+    eligible: Tensor,
+    level: int,
+    level_starts: Sequence[int],
+    node_offsets: Tensor,
+    lanes: int | None = None,
+) -> None:
+    """Write the masks of a level's nodes, each the OR of the node's children."""
+    groups, nodes = eligible.shape
+    device, (first, end, last) = eligible.device, level_starts[level : level + 3]
+    offsets = address("node_offsets", node_offsets, device, torch.int32)
+    _any_of_ranges(
+        *(current_stream(device), offsets + node_offsets.element_size() * first, end - first),
+        # Child entry j leads to node j + 1.
+        *(0, _mask_address(eligible, 1), nodes, _mask_address(eligible, first), nodes),
+        *(groups, lanes or _lanes((last - end) / (end - first))),
+    )
+
+
+def _mask_address(eligible: Tensor, node: int) -> int:
+    return eligible.data_ptr() + eligible.element_size() * node
 
 
 def _lanes(mean_members: float) -> int:

@@ -29,6 +29,8 @@ def _predicates(
 ) -> tuple[Predicate, ...]:
     rules = snapshot.rules
     table = staged_copy(rules.bitmask_table.view(np.int64), device)
+    if device.type == "cuda":
+        table = table.t().contiguous().t()  # by word: a GPU reads only words that some user has
     attributes = AttributePredicate(staged_copy(rules.bitmask, device), table)
     return (attributes, *_set_predicates(snapshot, rules, lists, device))
 

@@ -19,6 +19,7 @@ from grace.kernels.eligibility.on_gpu import (
     set_rows_cuda,
 )
 from grace.kernels.eligibility.sets import set_rows_reference
+from grace.kernels.eligibility.tensors import SetPostings
 from support.decode_cases import assert_same_candidates
 from support.emulated_cuda import emulated_cuda
 from support.exact_indexes import (
@@ -74,13 +75,8 @@ def test_set_rules_of_users_without_values_and_of_sets_without_lists() -> None:
     empty = torch.zeros(0, dtype=torch.int32)
     nobody = replace(random_queries(rng, 7, 5), values=empty, value_offsets=empty.new_zeros(8))
     assert torch.equal(set_rows_cuda(postings, nobody), set_rows_reference(postings, nobody))
-    lists = {"include_rules": empty, "exclude_rules": empty}
-    no_lists = replace(
-        postings,
-        **lists,
-        **{f"{side}_offsets": torch.zeros(6, dtype=torch.int64) for side in ("include", "exclude")},
-        kinds=torch.zeros(33, dtype=torch.uint8),
-    )
+    offsets, kinds = torch.zeros(6, dtype=torch.int64), torch.zeros(33, dtype=torch.uint8)
+    no_lists = SetPostings(offsets, empty, offsets, empty, kinds, False)
     queries = random_queries(rng, 7, 5)
     assert torch.equal(set_rows_cuda(no_lists, queries), set_rows_reference(no_lists, queries))
 
@@ -112,9 +108,8 @@ def test_any_lanes_are_right_for_short_and_long_ranges(lanes: int) -> None:
     assert exact is not None
     rows = [(rows_on_gpu(each, users), each.ids) for each in exact.predicates]
     rules = rule_masks_cuda(rows, 5, exact.num_rules, exact.leaf_rules.device)
-    lists = (exact.leaf_offsets, exact.leaf_rules, index.node_offsets, exact.level_starts)
     expected = REFERENCE.eligible_nodes(users, index)
-    assert torch.equal(node_masks_cuda(rules, *lists, lanes), expected)
+    assert torch.equal(node_masks_cuda(rules, exact, index.node_offsets, lanes), expected)
 
 
 def test_stopping_ads_makes_their_leaves_and_all_nodes_above_ineligible() -> None:
