@@ -18,7 +18,8 @@ Row: TypeAlias = dict[str, Any]
 
 _ROOT = Path(__file__).resolve().parent.parent
 _KEYS = (
-    "measure", "rung", "precision", "kernel", "variant", "mode", "step", "sids", "beams", "rps",
+    "measure", "rung", "precision", "kernel", "variant", "mode", "step", "sids", "values", "beams",
+    "rps",
 )  # fmt: skip
 """The fields that identify a row of `grace bench`; all others were measured."""
 

@@ -189,6 +189,9 @@ def _gtm_tables(rows: Sequence[Row]) -> str:
             parts += [heading, _steps_table(own)]
     if rows_of(rows, "admission"):
         parts.append(f"The paper's admission in mode `union` (D3 - D1): {ADMISSION_MS:g} ms.\n")
+    if masks := rows_of(rows, "masks"):
+        heading = "**Eligible nodes** of a batch in mode `exact`, before decoding, P50 in ms\n"
+        parts += [heading, _masks_table(masks)]
     if sizes := rows_of(rows, "decoder"):
         first = sizes[0]["decoder_p50_ms"]
         parts.append("**Decoder against SIDs** (D3), ms\n")
@@ -207,6 +210,22 @@ def _gtm_tables(rows: Sequence[Row]) -> str:
             )
         )
     return "\n".join(parts)
+
+
+def _masks_table(rows: Sequence[Row]) -> str:
+    """A row per size and number of set values, a column per step."""
+    steps = [step for step in dict.fromkeys(row["step"] for row in rows) if step != "all"]
+    sizes: dict[tuple[int, int], dict[str, Row]] = {}
+    for row in rows:
+        sizes.setdefault((row["sids"], row["values"]), {})[row["step"]] = row
+    body = []
+    for (sids, values), own in sizes.items():
+        times = [ms(own[step]["p50_ms"]) if step in own else "" for step in steps]
+        whole = f"**{ms(own['all']['p50_ms'])}**" if "all" in own else ""
+        nodes = f"{next(iter(own.values()))['nodes']:,}"
+        body.append([f"{sids:,}", nodes, f"{values:,}", whole, *times])
+    columns = ("SIDs", "nodes", "set values of a request", "whole", *steps)
+    return markdown_table(columns, body)
 
 
 def _steps_table(rows: Sequence[Row]) -> str:

@@ -72,14 +72,14 @@ def test_shared_blocks_are_read_once_and_a_dense_cache_whole(attention_rows: lis
 
 @pytest.fixture(scope="module")
 def gtm_rows() -> list[Row]:
-    parts = ("admission:bitmask", "admission:union", "admission:exact", "selection:free", "decoder")
-    return list(gtm.measure(tiny("gtm", *parts, sids=(1_000, 1_111))))
+    steps = ("admission:bitmask", "admission:union", "admission:exact", "selection:free")
+    return list(gtm.measure(tiny("gtm", *steps, "decoder", "masks:64", sids=(1_000, 1_111))))
 
 
 def test_gtm_rows_have_every_step_and_their_sum(gtm_rows: list[Row]) -> None:
     steps: dict[tuple[str, str], list[Row]] = {}
     for row in gtm_rows:
-        if row["measure"] != "decoder":
+        if "mode" in row and row["measure"] != "decoder":
             steps.setdefault((row["measure"], row["mode"]), []).append(row)
     assert len(steps) == 4
     for own in steps.values():
@@ -99,6 +99,14 @@ def test_the_decoder_is_timed_over_catalogues_of_several_sizes(gtm_rows: list[Ro
         assert 0 < row["admission_p50_ms"] <= row["admission_p99_of_means_ms"]
         assert row["admitted"] > 3 * 11
         assert row["decoder_runs"] >= 4  # turns
+
+
+def test_eligible_nodes_are_timed_over_catalogues_of_several_sizes(gtm_rows: list[Row]) -> None:
+    rows = [row for row in gtm_rows if row["measure"] == "masks"]
+    assert [(row["sids"], row["values"], row["step"]) for row in rows] == [
+        (1_000, 64, "all"), (1_111, 64, "all"),
+    ]  # fmt: skip
+    assert all(row["p50_ms"] > 0 and row["nodes"] > row["sids"] for row in rows)
 
 
 def test_ladder_rows_generate_the_sids_of_the_plain_loop() -> None:

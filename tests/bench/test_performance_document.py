@@ -119,6 +119,16 @@ def test_a_rung_that_the_paper_does_not_have_is_shown_without_its_numbers(result
     assert f"| D4 | D1 + exact eligibility | {cells}" in made
 
 
+def test_eligible_nodes_have_a_row_per_size_and_a_column_per_step(results: Path) -> None:
+    row = {"measure": "masks", "sids": 30_000_000, "values": 64, "nodes": 41_300_000}
+    times = {"all": 0.545, "rules": 0.068, "leaves": 0.228}
+    steps = [{**row, "step": step, "p50_ms": time} for step, time in times.items()]
+    replace_rows(results / "gtm.json", *steps, {**steps[0], "values": 1_000, "p50_ms": 0.9})
+    made = performance_document(results)
+    assert "| 30,000,000 | 41,300,000 | 64 | **0.545** | 0.068 | 0.228 |\n" in made
+    assert "| 30,000,000 | 41,300,000 | 1,000 | **0.900** |  |  |\n" in made
+
+
 def test_loads_have_their_mode_and_older_ones_are_of_union(results: Path) -> None:
     file = results / "serve.json"
     (old,) = [row for row in json.loads(file.read_text())["rows"] if row.get("rps") == 1200.0]
