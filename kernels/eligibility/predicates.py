@@ -19,7 +19,7 @@ def exact_tensors(snapshot: Snapshot, lists: ExactLists, device: torch.device) -
         predicates=_predicates(snapshot, lists, device),
         leaf_offsets=staged_copy(lists.leaf_offsets, device),
         leaf_rules=leaf_rules.clone() if device.type == "cpu" else leaf_rules,
-        num_rules=snapshot.rules.num_rules,
+        num_rules=lists.num_rules,
         level_starts=snapshot.trie.level_starts,
     )
 

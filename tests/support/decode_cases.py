@@ -1,7 +1,7 @@
 """Catalogues, users and beams for tests of the decode operations, and what equal results are."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise, product
 
 import numpy as np
@@ -9,7 +9,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from grace.index.matchers.exact_lists import exact_lists_reference
 from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import TargetingSchema
@@ -36,19 +35,11 @@ class DecodeCase:
 
 def decode_case(case: Case, mode: MatcherMode = MatcherMode.UNION) -> DecodeCase:
     """Return the case in a matcher mode; in mode `exact` the users have their eligible nodes."""
-    snapshot = case_snapshot(case, mode)
+    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads, mode, k_way=case.k_way)
     rows = UserEncoder(case.schema, snapshot.set_values).encode(case.users)
     index = DecodeIndex.of(snapshot, CPU)
     users = with_eligible(UserTensors.of(rows, CPU), index, REFERENCE)
     return DecodeCase(case, snapshot, rows, users, index)
-
-
-def case_snapshot(case: Case, mode: MatcherMode) -> Snapshot:
-    if mode is not MatcherMode.EXACT:
-        return plain_snapshot(case.schema, case.vocab_sizes, case.ads, mode, k_way=case.k_way)
-    made = plain_snapshot(case.schema, case.vocab_sizes, case.ads, MatcherMode.CD)
-    num_values = tuple(map(len, made.set_values))
-    return replace(made, mode=mode, exact=exact_lists_reference(made.ads, made.rules, num_values))
 
 
 def branching_case(
