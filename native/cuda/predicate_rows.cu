@@ -22,14 +22,14 @@ constexpr int kMostBlocks = 1024;
 constexpr uint8_t kHasInclude = 1, kHasExclude = 2;
 
 // The distinct bits of one word that users of a group have, and the requests that have them.
-struct Asked {
+struct alignas(16) Asked {
   uint64_t bits;
   uint32_t requests;
   uint32_t distinct;  // in a word's first entry: its number of entries
 };
 
 // Part of the posting list of a value that a request has.
-struct Run {
+struct alignas(16) Run {
   int64_t begin;
   int32_t count;
   int32_t request;
@@ -229,7 +229,7 @@ GRACE_API int32_t grace_cuda_attribute_rows(void* stream, const uint64_t* table,
                                             const uint64_t* users, int64_t requests, void* asked,
                                             uint16_t* masks) {
   return grace::guarded([&] {
-    static_assert(sizeof(Asked) == 16, "kernels/eligibility/row_masks_cuda.py has this size");
+    static_assert(sizeof(Asked) == 16, "kernels/eligibility/on_gpu.py has this size");
     const Table of{table, rows, words, row_stride, word_stride};
     Asked* const room = static_cast<Asked*>(asked);
     grace::LaunchShape shape{};
@@ -254,7 +254,7 @@ GRACE_API int32_t grace_cuda_set_rows(void* stream, const int32_t* offsets,
                                       const int32_t* exclude_rules, int64_t exclude_room,
                                       void* runs, int32_t* counts, uint16_t* masks) {
   return grace::guarded([&] {
-    static_assert(sizeof(Run) == 16, "kernels/eligibility/row_masks_cuda.py has this size");
+    static_assert(sizeof(Run) == 16, "kernels/eligibility/on_gpu.py has this size");
     const SetQueries queries{offsets, value_offsets, values, requests};
     grace::LaunchShape shape{};
     shape.threads = kBlock;

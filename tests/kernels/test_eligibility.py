@@ -205,6 +205,7 @@ def test_users_get_their_eligible_nodes_in_mode_exact_only() -> None:
         users = replace(made.users, eligible=None)
         got = with_eligible(users, made.index, NATIVE)
         if mode is MatcherMode.EXACT:
+            assert got.eligible is not None
             assert torch.equal(got.eligible, NATIVE.eligible_nodes(users, made.index))
         else:
             assert got is users
