@@ -167,7 +167,7 @@ def _swaps(
             load = OpenLoop(rate, min(_SWAP_SECONDS, 2 * options.seconds))
             alone = _load(server, files, load, many)
             before = len(server.events("swapped"))
-            with _live_loads(server.admin_address) as faults:
+            with live_loads(server.admin_address, _VERSIONS) as faults:
                 row = _load(server, files, load, many)
             swapped = [event["seconds"] for event in server.events("swapped")[before:]]
             yield {
@@ -180,10 +180,10 @@ def _swaps(
 
 
 @contextmanager
-def _live_loads(address: str) -> Iterator[list[str]]:
-    """Load one version after the other inside `with`, up to the first load that fails.
+def live_loads(address: str, versions: Sequence[int]) -> Iterator[list[str]]:
+    """Load one version after the other inside `with`, the last first, until a load fails.
 
-    Yield the faults, which are complete after the block: then the last load has ended.
+    Yield the faults, at most one. It is known after the block: then the last load has ended.
     """
     faults: list[str] = []
     stop = threading.Event()
@@ -191,7 +191,7 @@ def _live_loads(address: str) -> Iterator[list[str]]:
     def load_by_turns() -> None:
         try:
             with AdminClient(address) as client:
-                for version in cycle(reversed(_VERSIONS)):
+                for version in cycle(reversed(versions)):
                     client.load(version, timeout=_LOAD_SECONDS)
                     if stop.is_set():
                         return

@@ -268,6 +268,13 @@ def test_a_server_is_loaded_from_other_processes(tmp_path: Path) -> None:
     assert len(list(kept.glob("checkpoint-*/model.safetensors"))) == 1
 
 
+def test_a_live_load_that_fails_is_reported() -> None:
+    with serve.live_loads("127.0.0.1:1", (1, 2)) as faults:  # nothing listens there
+        pass
+    (fault,) = faults
+    assert "127.0.0.1:1" in fault
+
+
 def test_saturation_is_measured_in_the_middle_of_the_trace(tmp_path: Path) -> None:
     """Batches of 10 ms every 20 ms; at the ends there are none."""
     spans = [(number * 20_000.0, stage) for number in range(100) for stage in ("generate", "post")]
