@@ -238,9 +238,7 @@ def _status_rows(found: "GetStatusResponse") -> Iterator[tuple[str, str]]:
         yield "checkpoint", f"{model.checkpoint} ({model.encoder})"
     yield (
         "CURRENT",
-        str(load.current_version)
-        if load.current_version
-        else "names no version, or cannot be read",
+        str(load.current_version) if load.current_version else "missing, or cannot be read",
     )
     if load.pinned_version:
         until = f"until CURRENT exceeds {load.pinned_until_above}"

@@ -98,10 +98,8 @@ class Admin:
         state, followed = self._state, self._config.updates.file
         try:
             if state.updates is None:
-                text = (
-                    "state_dir: not set, so updates cannot be kept; set it to a local folder and "
-                )
-                text += "restart the server"
+                text = "state_dir: not set, so updates cannot be kept; restart the server with "
+                text += "--state-dir FOLDER, which names a local folder"
                 raise ServiceError("no_state_dir", text)
             if followed is not None:
                 text = (

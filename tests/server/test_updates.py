@@ -168,7 +168,7 @@ def test_without_a_state_dir_updates_are_refused_with_the_remedy(
     with Updater(healthy_server) as updater:
         refused = updater.call(update(1))
     assert (refused.code, refused.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "no_state_dir")
-    assert refused.text.startswith("state_dir: not set, so updates cannot be kept; set it to a")
+    assert refused.text.startswith("state_dir: not set, so updates cannot be kept; restart")
     assert not status(healthy_server).HasField("updates")
 
 

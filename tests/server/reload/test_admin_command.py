@@ -82,7 +82,7 @@ def test_an_operator_sees_and_changes_what_is_served(server: ServerProcess, live
 @pytest.mark.parametrize(
     ("arguments", "code", "error"),
     [
-        (("load", "4711"), 2, "FAILED_PRECONDITION (load_failed): snapshots: "),
+        (("load", "4711"), 2, "FAILED_PRECONDITION (load_refused): snapshot_version: 4711: "),
         (("load", "--checkpoint", "here"), 2, "INVALID_ARGUMENT (invalid_field): checkpoint: not"),
         (("rollback", "4711"), 2, "FAILED_PRECONDITION (load_refused): snapshot_version: 4711"),
         (
