@@ -30,6 +30,7 @@ from grace.index.updates.state import (
     GapError,
     UpdateState,
     require_after,
+    require_numbers_left,
     require_room,
     touched_by,
 )
@@ -262,6 +263,7 @@ class AdUpdates:
             assert each.update is not None
             try:
                 require_after(last, each.update, awaits_full=awaits_full)
+                require_numbers_left(last, each.update)
                 if each.sequence > last:
                     size = require_room(size, each.update)
             except GapError as error:

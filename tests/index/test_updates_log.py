@@ -87,6 +87,12 @@ def test_every_damaged_byte_is_refused_with_file_offset_and_remedy(tmp_path: Pat
         assert "restore the file from a backup; or move it away" in text
 
 
+def test_a_pipe_in_place_of_the_log_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / FILE)
+    with pytest.raises(InputError, match=r"/log: not a regular file; restore the file"):
+        UpdateLog(tmp_path, lambda message: None)
+
+
 def test_updates_that_do_not_replay_are_refused(tmp_path: Path) -> None:
     _, ends = written(tmp_path)
 
