@@ -295,7 +295,7 @@ class UpdatesStatus(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., stopped: _Optional[_Mapping[str, int]] = ..., ads_stopped: _Optional[int] = ..., weights: _Optional[int] = ..., awaits_full: bool = ..., source_fault: _Optional[str] = ...) -> None: ...
 
 class SnapshotStatus(_message.Message):
-    __slots__ = ("version", "created_at", "sid_space", "mode", "sids", "ads", "attributes", "sets", "entities")
+    __slots__ = ("version", "created_at", "sid_space", "mode", "sids", "ads", "attributes", "sets", "entities", "updates_watermark")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
     SID_SPACE_FIELD_NUMBER: _ClassVar[int]
@@ -305,6 +305,7 @@ class SnapshotStatus(_message.Message):
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     SETS_FIELD_NUMBER: _ClassVar[int]
     ENTITIES_FIELD_NUMBER: _ClassVar[int]
+    UPDATES_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     version: int
     created_at: str
     sid_space: str
@@ -314,7 +315,8 @@ class SnapshotStatus(_message.Message):
     attributes: _containers.RepeatedScalarFieldContainer[str]
     sets: _containers.RepeatedScalarFieldContainer[str]
     entities: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[int] = ..., created_at: _Optional[str] = ..., sid_space: _Optional[str] = ..., mode: _Optional[str] = ..., sids: _Optional[int] = ..., ads: _Optional[int] = ..., attributes: _Optional[_Iterable[str]] = ..., sets: _Optional[_Iterable[str]] = ..., entities: _Optional[_Iterable[str]] = ...) -> None: ...
+    updates_watermark: int
+    def __init__(self, version: _Optional[int] = ..., created_at: _Optional[str] = ..., sid_space: _Optional[str] = ..., mode: _Optional[str] = ..., sids: _Optional[int] = ..., ads: _Optional[int] = ..., attributes: _Optional[_Iterable[str]] = ..., sets: _Optional[_Iterable[str]] = ..., entities: _Optional[_Iterable[str]] = ..., updates_watermark: _Optional[int] = ...) -> None: ...
 
 class ModelStatus(_message.Message):
     __slots__ = ("checkpoint", "encoder", "vocab_sizes", "inputs")

@@ -158,6 +158,7 @@ def _snapshot_status(pair: ServingPair) -> SnapshotStatus:
         attributes=[attribute.name for attribute in schema.attributes],
         sets=[target_set.name for target_set in schema.sets],
         entities=schema.entities,
+        updates_watermark=facts.updates_watermark,
     )
 
 
