@@ -180,6 +180,23 @@ def resume(call: Call, ids: Ids) -> None:
     _update(call, "resume", _ids_by_level(ids), "resumed")
 
 
+@_command()
+def stops(call: Call) -> None:
+    """List the ids that are stopped at each level, also those that the snapshot does not know.
+
+    Example: `grace admin stops`
+    """
+    with call.client() as client:
+        levels = sorted(client.status(call.timeout).updates.stopped)
+        found = {level: list(client.stops(level, call.timeout)) for level in levels}
+    if call.as_json:
+        print(json.dumps(found))
+        return
+    for level, ids in found.items():
+        for stopped in ids:
+            print(level, stopped)
+
+
 def _ids_by_level(given: list[str]) -> dict[str, list[int]]:
     """Read `advertiser 7 9` as `advertiser=7,9`."""
     level, *ids = given

@@ -476,3 +476,19 @@ class UpdateAdsResponse(_message.Message):
     applied: bool
     ads_stopped: int
     def __init__(self, sequence: _Optional[int] = ..., applied: bool = ..., ads_stopped: _Optional[int] = ...) -> None: ...
+
+class GetStopsRequest(_message.Message):
+    __slots__ = ("level", "after")
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    level: str
+    after: int
+    def __init__(self, level: _Optional[str] = ..., after: _Optional[int] = ...) -> None: ...
+
+class GetStopsResponse(_message.Message):
+    __slots__ = ("ids", "sequence")
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    ids: _containers.RepeatedScalarFieldContainer[int]
+    sequence: int
+    def __init__(self, ids: _Optional[_Iterable[int]] = ..., sequence: _Optional[int] = ...) -> None: ...

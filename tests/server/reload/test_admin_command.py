@@ -180,6 +180,11 @@ def test_ids_may_be_given_one_by_one_or_as_lists(
     now = stopped_ids(server)
     assert now["ad"] == before.get("ad", 0) + 3
     assert now.get("campaign", 0) == before.get("campaign", 0) + campaigns
+    listed = admin(server, "stops").splitlines()
+    assert [f"ad {each}" for each in (5, 7, 9)] == [each for each in listed if len(each) == 4]
+    assert ("campaign 10000001" in listed) == bool(campaigns)
+    as_json = json.loads(admin(server, "stops", "--json"))
+    assert {level: len(each) for level, each in as_json.items()} == now
     admin(server, "resume", *ids)
     assert stopped_ids(server) == before
 
