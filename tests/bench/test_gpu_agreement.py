@@ -52,6 +52,7 @@ def worst_first(logits: Tensor, *arguments: Any, **named: Any) -> Beams:
         (gtm, "decoder", "the decoder over 1,111 SIDs, batch 1 in fp32"),
         (gtm, "admission:union", "admission"),
         (gtm, "selection:union", "selection"),
+        (gtm, "masks:64", "eligible nodes, batch 1"),
         (attention, "cross", "cross-attention, flash: differs"),
     ],
 )
