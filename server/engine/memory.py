@@ -14,7 +14,7 @@ import torch
 from grace.configs.errors import CheckpointError, SnapshotError
 from grace.index.matchers.modes import MatcherMode
 from grace.index.storage.manifest import MANIFEST, Counts, Manifest
-from grace.kernels import REQUESTS_PER_MASK
+from grace.kernels.eligibility.masks import REQUESTS_PER_MASK
 from grace.model.checkpoints.checkpoint import WEIGHTS
 
 MARGIN_BYTES = 64 << 20

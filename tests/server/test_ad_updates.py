@@ -197,6 +197,23 @@ def test_a_snapshot_that_has_later_updates_than_the_server_is_reported(
     assert [(each["watermark"], each["sequence"]) for each in behind] == [(9, 0)]
 
 
+def test_a_full_update_leaves_numbers_for_later_ones(tmp_path: Path) -> None:
+    """A mistyped number must not end all updates. What the log has is in force all the same."""
+    far = 2**63 - 1
+    with running(tmp_path) as updates:
+        for sequence in (2**64 - 1, 2**63 + 2**32):
+            refused = submitted(updates, sequence, full=True).exception()
+            assert isinstance(refused, ServiceError)
+            assert refused.reason == "invalid_field"
+            fault = f"sequence: {sequence} leaves too few numbers for later updates, at most {far}"
+            assert refused.text.startswith(fault)
+        for sequence, full in ((far, True), (far + 1, False), (far + 2**32, True)):
+            result = submitted(updates, sequence, full=full, stop={"ad": [7]}).result()
+            assert result == Updated(sequence, applied=True)
+    with running(tmp_path) as updates:
+        assert updates.facts.sequence == far + 2**32
+
+
 def test_updates_that_wait_are_written_together(tmp_path: Path) -> None:
     gate, settled = threading.Event(), []
 

@@ -14,6 +14,8 @@ from typing import Any
 import grpc
 import pytest
 
+from grace.client import AdminClient
+from grace.configs.errors import CallError
 from grace.index.storage import load_snapshot
 from grace.proto.retrieval_pb2 import UpdateAdsResponse
 from support.faults import Faults
@@ -168,8 +170,11 @@ def test_without_a_state_dir_updates_are_refused_with_the_remedy(
     with Updater(healthy_server) as updater:
         refused = updater.call(update(1))
     assert (refused.code, refused.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "no_state_dir")
-    assert refused.text.startswith("state_dir: not set, so updates cannot be kept; set it to a")
+    assert refused.text.startswith("state_dir: not set, so updates cannot be kept; restart")
     assert not status(healthy_server).HasField("updates")
+    with AdminClient(healthy_server.admin) as client, pytest.raises(CallError) as caught:
+        next(client.stops("ad", 60.0))
+    assert "(no_state_dir): state_dir: not set" in str(caught.value)
 
 
 def test_an_update_is_acknowledged_only_when_batches_of_the_older_state_are_answered(
@@ -279,6 +284,9 @@ def test_a_million_stopped_ads_are_taken_and_kept(
         facts = status(server).updates
         assert (facts.sequence, dict(facts.stopped)) == (2, {"ad": MANY - 1})
         assert facts.ads_stopped == len(ads) - 1
+        with AdminClient(server.admin) as client:
+            assert list(client.stops("ad", 60.0)) == sorted(stopped[1:])
+            assert list(client.stops("campaign", 60.0)) == []
     print(f"FULL of {MANY}: {full_seconds:.3f} s; one more: {one_seconds * 1e3:.1f} ms")
 
 

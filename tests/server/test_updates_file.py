@@ -1,6 +1,7 @@
 """A server that follows a file of updates, which a pipeline writes."""
 
 import json
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -156,19 +157,20 @@ def test_a_faulty_line_stops_the_source_until_a_full_update_or_another_file(
     assert server.metric("grace_updates_total", result="refused") >= 3
 
 
+@pytest.mark.parametrize("kind", ["folder", "pipe"])
 def test_what_cannot_be_read_is_reported_until_it_can_be(
-    server: ServerProcess, source: Source
+    server: ServerProcess, source: Source, kind: str
 ) -> None:
     source.file.unlink()
-    source.file.mkdir()
+    source.file.mkdir() if kind == "folder" else os.mkfifo(source.file)
     entry = server.wait_log("updates_file_stopped")[0]
     assert entry["fault"] == (
-        "cannot be read: Is a directory; correct its path or its rights, and the server follows it "
-        "again"
+        "cannot be read: not a regular file; correct its path or its rights, and the server "
+        "follows it again"
     )
     assert status(server).updates.source_fault == entry["fault"]
     assert server.metric("grace_updates_file_stopped") == 1
-    source.file.rmdir()
+    source.file.rmdir() if kind == "folder" else source.file.unlink()
     source.append(update(2, stop={"ad": [2]}))
     reaches(server, 2, ad=1)
     follows(server)
