@@ -28,11 +28,12 @@ def serve_tables(rows: Sequence[Row]) -> str:
     parts = ["Times in ms; the stages' are P50.\n", served]
     if swaps := rows_of(rows, "swap"):
         parts += ["**While live loads run** back to back\n", _swap_table(swaps)]
-    for row in rows_of(rows, "saturation"):
-        if row["cpu"]:
-            threads = [[name, f"{share:.0%}"] for name, share in row["cpu"].items()]
-            parts.append("**A core's time at saturation**, by the server's process and thread\n")
-            parts.append(markdown_table(("thread", f"{row['mode']}, {row['precision']}"), threads))
+    saturated = [row for row in rows_of(rows, "saturation") if row["cpu"]]
+    if saturated:
+        parts.append("**A core's time at saturation**, by the server's process and thread\n")
+    for row in saturated:
+        threads = [[name, f"{share:.0%}"] for name, share in row["cpu"].items()]
+        parts.append(markdown_table(("thread", f"{row['mode']}, {row['precision']}"), threads))
     return "\n".join(parts)
 
 
