@@ -1,0 +1,189 @@
+// The lists of mode `exact`: the distinct rules of each leaf, the set rules that name each value,
+// and which rules of which leaves live while ads are stopped. No result depends on `threads`.
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "grace/abi.h"
+#include "grace/parallel.h"
+
+namespace {
+
+using grace::chunk_of;
+using grace::parallel_tasks;
+
+constexpr int64_t kChunksPerThread = 8;
+constexpr int64_t kLeavesPerChunk = 1 << 12;
+
+struct Leaves {
+  int64_t count;
+  const int64_t* ad_offsets;
+  const int32_t* ad_rule;
+  const int32_t* rule_offsets;
+  const int32_t* rules;
+  const uint64_t* stopped;  // a bit per ad, or null: no ad is
+
+  bool is_stopped(int64_t ad) const {
+    return stopped != nullptr && ((stopped[ad >> 6] >> (ad & 63)) & 1) != 0;
+  }
+
+  // Returns the leaf of an ad that is in leaf `from` or after it: doubling steps, then halves.
+  int64_t leaf_of(int64_t ad, int64_t from) const {
+    int64_t step = 1;
+    while (from + step < count && ad_offsets[from + step] <= ad) {
+      from += step;
+      step *= 2;
+    }
+    const int64_t* end = ad_offsets + std::min(from + step, count);
+    return std::upper_bound(ad_offsets + from, end, ad) - ad_offsets - 1;
+  }
+
+  // Returns where `rules` holds the rule of an ad of a leaf.
+  int64_t pair_of(int64_t leaf, int64_t ad) const {
+    const int32_t* end = rules + rule_offsets[leaf + 1];
+    const int32_t* found = std::lower_bound(rules + rule_offsets[leaf], end, ad_rule[ad]);
+    grace::require(found != end && *found == ad_rule[ad], "live_pairs: a leaf lacks a rule");
+    return found - rules;
+  }
+
+  bool lives(int64_t leaf, int64_t pair) const {
+    for (int64_t ad = ad_offsets[leaf]; ad < ad_offsets[leaf + 1]; ++ad) {
+      if (ad_rule[ad] == rules[pair] && !is_stopped(ad)) return true;
+    }
+    return false;
+  }
+};
+
+constexpr uint8_t kLives = 1;
+constexpr uint8_t kWanted = 2;
+
+// Writes into `states` kLives and kWanted of all pairs of a leaf, by one look at all its ads.
+void find_states(const Leaves& all, int64_t leaf, const int64_t* wanted, const int64_t* wanted_end,
+                 std::vector<uint8_t>& states) {
+  const int64_t first = all.rule_offsets[leaf];
+  states.assign(all.rule_offsets[leaf + 1] - first, 0);
+  for (int64_t ad = all.ad_offsets[leaf]; ad < all.ad_offsets[leaf + 1]; ++ad) {
+    if (!all.is_stopped(ad)) states[all.pair_of(leaf, ad) - first] |= kLives;
+  }
+  for (; wanted < wanted_end; ++wanted) states[all.pair_of(leaf, *wanted) - first] |= kWanted;
+}
+
+}  // namespace
+
+// Writes the distinct rules of each leaf, ascending, and how many there are in all.
+//   ad_offsets [leaves + 1], ad_rule [ads]      the ads of leaf i: ad_offsets[i] .. [i + 1]
+//   rule_offsets [leaves + 1], rules [ads]      of `rules`, the first `total` numbers are used
+GRACE_API int32_t grace_leaf_rules(int64_t leaves, const int64_t* ad_offsets,
+                                   const int32_t* ad_rule, int32_t threads, int32_t* rule_offsets,
+                                   int32_t* rules, int64_t* total) {
+  return grace::guarded([&] {
+    const int64_t wanted = std::max(threads, 1) * kChunksPerThread;
+    const int64_t chunks = std::max<int64_t>(1, std::min(wanted, leaves / kLeavesPerChunk));
+    // Each chunk puts its rules where its ads begin; no leaf has more rules than ads.
+    std::vector<int64_t> sizes(chunks);
+    parallel_tasks(chunks, threads, [&](int64_t c) {
+      const auto [begin, end] = chunk_of(leaves, chunks, c);
+      int32_t* at = rules + ad_offsets[begin];
+      for (int64_t leaf = begin; leaf < end; ++leaf) {
+        const int64_t ads = ad_offsets[leaf + 1] - ad_offsets[leaf];
+        std::copy_n(ad_rule + ad_offsets[leaf], ads, at);
+        std::sort(at, at + ads);
+        int32_t* last = std::unique(at, at + ads);
+        rule_offsets[leaf + 1] = static_cast<int32_t>(last - at);
+        at = last;
+      }
+      sizes[c] = at - (rules + ad_offsets[begin]);
+    });
+    rule_offsets[0] = 0;
+    for (int64_t leaf = 0; leaf < leaves; ++leaf) rule_offsets[leaf + 1] += rule_offsets[leaf];
+    *total = 0;
+    for (int64_t c = 0; c < chunks; ++c) {
+      const int32_t* from = rules + ad_offsets[chunk_of(leaves, chunks, c).begin];
+      std::memmove(rules + *total, from, sizes[c] * sizeof(int32_t));
+      *total += sizes[c];
+    }
+  });
+}
+
+// Turns the values of set rules around: writes the rules that name each value, ascending.
+//   offsets [rules + 1], values [...]           the values of rule i, all in [0, num_values)
+//   posting_offsets [num_values + 1], postings [as many as values]
+GRACE_API int32_t grace_postings(int64_t rules, const int64_t* offsets, const int32_t* values,
+                                 int64_t num_values, int32_t threads, int64_t* posting_offsets,
+                                 int32_t* postings) {
+  return grace::guarded([&] {
+    const int64_t entries = offsets[rules];
+    // Every chunk counts all values: no more chunks than keep the counts below the entries' size.
+    const int64_t affordable = entries / std::max<int64_t>(num_values, 1);
+    const int64_t chunks = std::clamp<int64_t>(affordable, 1, std::max(threads, 1));
+    std::vector<std::vector<int64_t>> next(chunks);
+    parallel_tasks(chunks, threads, [&](int64_t c) {
+      next[c].assign(num_values, 0);
+      const auto [begin, end] = chunk_of(rules, chunks, c);
+      for (int64_t i = offsets[begin]; i < offsets[end]; ++i) {
+        grace::require(values[i] >= 0 && values[i] < num_values, "postings: a value out of range");
+        ++next[c][values[i]];
+      }
+    });
+    int64_t at = 0;
+    for (int64_t value = 0; value < num_values; ++value) {
+      posting_offsets[value] = at;
+      for (int64_t c = 0; c < chunks; ++c) {
+        const int64_t size = next[c][value];
+        next[c][value] = at;
+        at += size;
+      }
+    }
+    posting_offsets[num_values] = at;
+    parallel_tasks(chunks, threads, [&](int64_t c) {
+      const auto [begin, end] = chunk_of(rules, chunks, c);
+      for (int64_t rule = begin; rule < end; ++rule) {
+        for (int64_t i = offsets[rule]; i < offsets[rule + 1]; ++i) {
+          postings[next[c][values[i]]++] = static_cast<int32_t>(rule);
+        }
+      }
+    });
+  });
+}
+
+// For each pair of leaf and rule of some ads: writes its place in `rules`, ascending, and its rule,
+// or num_rules if all its ads are stopped.
+//   stopped    a bit per ad, or null: no ad is
+//   ordinals   [count], the ads, ascending
+//   positions, live [count]: the first `written` are used
+GRACE_API int32_t grace_live_pairs(int64_t leaves, int64_t ads, const int64_t* ad_offsets,
+                                   const int32_t* ad_rule, const int32_t* rule_offsets,
+                                   const int32_t* rules, int32_t num_rules, const uint64_t* stopped,
+                                   int64_t count, const int64_t* ordinals, int64_t* positions,
+                                   int32_t* live, int64_t* written) {
+  return grace::guarded([&] {
+    const Leaves all{leaves, ad_offsets, ad_rule, rule_offsets, rules, stopped};
+    std::vector<uint8_t> states;
+    int64_t out = 0;
+    const auto write = [&](int64_t pair, bool lives) {
+      positions[out] = pair;
+      live[out++] = lives ? rules[pair] : num_rules;
+    };
+    int64_t leaf = 0;
+    int64_t next = 0;
+    for (int64_t i = 0; i < count; i = next) {
+      grace::require(ordinals[i] >= 0 && ordinals[i] < ads, "live_pairs: an ordinal out of range");
+      leaf = all.leaf_of(ordinals[i], leaf);
+      for (next = i + 1; next < count && ordinals[next] < ad_offsets[leaf + 1]; ++next) {
+        grace::require(ordinals[next] >= ordinals[next - 1], "live_pairs: ordinals must ascend");
+      }
+      if (next == i + 1) {
+        const int64_t pair = all.pair_of(leaf, ordinals[i]);
+        write(pair, all.lives(leaf, pair));
+        continue;
+      }
+      find_states(all, leaf, ordinals + i, ordinals + next, states);
+      for (size_t k = 0; k < states.size(); ++k) {
+        if ((states[k] & kWanted) == 0) continue;
+        write(rule_offsets[leaf] + static_cast<int64_t>(k), (states[k] & kLives) != 0);
+      }
+    }
+    *written = out;
+  });
+}
