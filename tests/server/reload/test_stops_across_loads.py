@@ -19,7 +19,7 @@ from support.operators import Operator, operator_of
 from support.retrieve_calls import Caller, message
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles, model_spec
-from support.update_calls import Load, Updater
+from support.update_calls import Load, Updater, assert_only_missing
 
 pytestmark = pytest.mark.subprocess
 
@@ -49,7 +49,7 @@ def assert_only_stops_are_missing(
         reply = caller.call(message(request)).response
         assert reply.snapshot_version == version
         plain = expected[reply.request_id, version].ad_ids
-        assert list(reply.ad_ids) == [ad for ad in plain if ad not in stopped]
+        assert_only_missing(reply.ad_ids, plain, stopped)
     caller.close()
 
 
