@@ -18,15 +18,15 @@ from grace.index.entities import group_ads
 from grace.index.matching.exact import ExactMatcher
 from grace.index.updates import log
 from grace.index.updates.live_ads import LiveAds
-from grace.kernels import DecodeIndex
 from grace.index.updates.update import MOST_IDS, MOST_LEVELS
+from grace.kernels import DecodeIndex
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError
 from grace.server.updates import ad_updates
 from grace.server.updates.ad_updates import AdUpdates, Updated
 from support.serving_files import ServingFiles
 from support.stage_cases import answer, load_cpu_pair, replies_of, request_batch
-from support.update_calls import Levels, update
+from support.update_calls import Levels, assert_only_missing, update
 
 
 def nothing(*given: object) -> None:
