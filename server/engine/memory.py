@@ -109,7 +109,8 @@ def require_memory(manifest: Manifest, device: torch.device, max_batch: int) -> 
         raise SnapshotError(
             MANIFEST,
             f"{fault}; {needed.masks / 1e9:.2f} GB of it are masks of eligible nodes for "
-            f"generation.max_batch {max_batch}: lower it, publish a smaller version, build with --matchers union, or {_MORE}",
+            f"generation.max_batch {max_batch}: lower it, publish a smaller version, build with "
+            f"--matchers union, or {_MORE}",
         )
     if fault:
         raise SnapshotError(MANIFEST, f"{fault}; publish a smaller version, or {_MORE}")
