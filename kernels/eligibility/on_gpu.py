@@ -25,8 +25,8 @@ from grace.native.loader import declare, load_cuda_library
 _MOST_PREDICATES = 8  # of one launch: kMostPredicates of native/cuda/eligible_nodes.cu
 _RUN = 512  # the most postings of a run: kRun of native/cuda/predicate_rows.cu
 _WORDS = 2  # the 64-bit words of a run, and of what a word's users ask
-# (least members of an average range, lanes that share a range)
-_LANES = ((64, 32), (8, 8), (0, 1))
+_TILE = 512  # the members that a warp reads together: kTile of native/cuda/eligible_nodes.cu
+_MOST_RANGES = 128  # of a warp
 
 
 class _RowsOfRules(ctypes.Structure):
@@ -157,24 +157,24 @@ def rule_masks_cuda(
 
 
 def node_masks_cuda(
-    rules: Tensor, exact: ExactTensors, node_offsets: Tensor, lanes: int | None = None
+    rules: Tensor, exact: ExactTensors, node_offsets: Tensor, of_warp: int | None = None
 ) -> Tensor:
     """Return the masks of all nodes from those of the rules.
 
-    lanes  the lanes that share a range: 1, 8 or 32. None: the quickest for the ranges of a level
+    of_warp  the ranges of a warp, 1 .. 128. None: about a tile of members, for each level
 
     int16 [G, rules + 1] -> int16 [G, nodes]
     """
     nodes, device = exact.level_starts[-1], rules.device
     eligible = torch.empty(len(rules), nodes, dtype=torch.int16, device=device)
-    write_leaves(eligible, rules, exact, lanes)
+    write_leaves(eligible, rules, exact, of_warp)
     for level in reversed(range(len(exact.level_starts) - 2)):
-        write_level(eligible, level, exact.level_starts, node_offsets, lanes)
+        write_level(eligible, level, exact.level_starts, node_offsets, of_warp)
     return eligible
 
 
 def write_leaves(
-    eligible: Tensor, rules: Tensor, exact: ExactTensors, lanes: int | None = None
+    eligible: Tensor, rules: Tensor, exact: ExactTensors, of_warp: int | None = None
 ) -> None:
     """Write the masks of the leaves, each the OR of the leaf's rules."""
     groups, nodes = eligible.shape
@@ -185,7 +185,7 @@ def write_leaves(
         address("leaf_rules", exact.leaf_rules, device, torch.int32),
         *(address("rule masks", rules, device, torch.int16), rules.shape[1]),
         *(_mask_address(eligible, exact.level_starts[-2]), nodes),
-        *(groups, lanes or _lanes(len(exact.leaf_rules) / leaves)),
+        *(groups, of_warp or _ranges_of_warp(len(exact.leaf_rules) / leaves)),
     )
 
 
@@ -194,7 +194,7 @@ def write_level(
     level: int,
     level_starts: Sequence[int],
     node_offsets: Tensor,
-    lanes: int | None = None,
+    of_warp: int | None = None,
 ) -> None:
     """Write the masks of a level's nodes, each the OR of the node's children."""
     groups, nodes = eligible.shape
@@ -204,7 +204,7 @@ def write_level(
         *(current_stream(device), offsets + node_offsets.element_size() * first, end - first),
         # Child entry j leads to node j + 1.
         *(0, _mask_address(eligible, 1), nodes, _mask_address(eligible, first), nodes),
-        *(groups, lanes or _lanes((last - end) / (end - first))),
+        *(groups, of_warp or _ranges_of_warp((last - end) / (end - first))),
     )
 
 
@@ -212,8 +212,8 @@ def _mask_address(eligible: Tensor, node: int) -> int:
     return eligible.data_ptr() + eligible.element_size() * node
 
 
-def _lanes(mean_members: float) -> int:
-    return next(lanes for least, lanes in _LANES if mean_members >= least)
+def _ranges_of_warp(mean_members: float) -> int:
+    return max(1, min(_MOST_RANGES, int(_TILE / mean_members)))
 
 
 def _words(pairs: int, device: torch.device) -> Tensor:

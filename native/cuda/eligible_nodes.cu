@@ -19,6 +19,9 @@ constexpr int kGroup = 16;   // requests of a mask
 constexpr int kBlock = 256;  // threads of a block
 constexpr int kRules = 4;    // rules of a thread, in flight at once
 constexpr int kRangesOfLane = 4;
+constexpr int kTile = 512;    // members of a tile
+constexpr int kAtOnce = 8;    // members of a lane, in flight at once
+constexpr int kShort = 8;     // most members of a tile that one lane joins
 constexpr int kMostPredicates = 8;
 
 struct RowsOfRules {
@@ -81,6 +84,7 @@ __global__ void __launch_bounds__(kBlock)
 struct Ranges {
   const int32_t* offsets;
   int64_t count;
+  int32_t of_warp;  // the ranges of a warp
   const int32_t* ids;
   const uint16_t* masks;  // of group 0
   int64_t mask_stride;    // from group to group
@@ -88,110 +92,88 @@ struct Ranges {
   int64_t any_stride;
 };
 
-// Reads the masks of members first, first + apart, .. before `end`, of several ranges at once.
-template <bool kIds, int kRanges, int kEach>
-__device__ void add_members(const Ranges& of, const uint16_t* masks, uint32_t place, uint32_t apart,
-                            const uint32_t (&begin)[kRanges], const uint32_t (&end)[kRanges],
-                            uint32_t (&any)[kRanges]) {
-  uint32_t members[kRanges][kEach];
+// Writes the masks of the members first .. first + size into a tile.
+template <bool kIds>
+__device__ void fill_tile(const Ranges& of, const uint16_t* masks, int32_t first, int32_t size,
+                          uint16_t* tile) {
+  const int32_t lane = threadIdx.x % kWarp;
+#pragma unroll 1
+  for (int32_t begin = lane; begin - lane < size; begin += kAtOnce * kWarp) {
+    int32_t members[kAtOnce];
 #pragma unroll
-  for (int u = 0; u < kRanges; ++u) {
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const uint32_t member = begin[u] + place + i * apart;
-      members[u][i] = kIds && member < end[u] ? __ldcs(of.ids + member) : member;
+    for (int u = 0; u < kAtOnce; ++u) {
+      const int32_t place = begin + u * kWarp;
+      members[u] = place < size ? first + place : -1;
+      if (kIds && place < size) members[u] = __ldcs(of.ids + members[u]);
     }
-  }
-  uint32_t held[kRanges][kEach];
+    uint16_t held[kAtOnce];
 #pragma unroll
-  for (int u = 0; u < kRanges; ++u) {
+    for (int u = 0; u < kAtOnce; ++u) held[u] = members[u] >= 0 ? masks[members[u]] : 0;
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const bool there = begin[u] + place + i * apart < end[u];
-      held[u][i] = there ? masks[members[u][i]] : 0;
-    }
-  }
-#pragma unroll
-  for (int u = 0; u < kRanges; ++u) {
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) any[u] |= held[u][i];
+    for (int u = 0; u < kAtOnce; ++u) tile[begin + u * kWarp] = held[u];
   }
 }
 
-// kLanes lanes share a range, and have several ranges at once if kLanes is 1.
-template <int kLanes, bool kIds>
+// Returns the OR of the masks from .. until of a tile. Long parts, all lanes of a warp share.
+__device__ uint32_t any_in_tile(const uint16_t* tile, int32_t from, int32_t until) {
+  const int32_t lane = threadIdx.x % kWarp;
+  const bool is_long = until - from > kShort;
+  uint32_t any = 0;
+#pragma unroll 1
+  for (int32_t at = from; at < until && !is_long; ++at) any |= tile[at];
+#pragma unroll 1
+  for (uint32_t left = __ballot_sync(kAllLanes, is_long); left != 0; left &= left - 1) {
+    const int32_t owner = __ffs(static_cast<int>(left)) - 1;
+    const int32_t end = __shfl_sync(kAllLanes, until, owner);
+    uint32_t found = 0;
+#pragma unroll 1
+    for (int32_t at = __shfl_sync(kAllLanes, from, owner) + lane; at < end; at += kWarp) {
+      found |= tile[at];
+    }
+    found = __reduce_or_sync(kAllLanes, found);
+    if (lane == owner) any = found;
+  }
+  return any;
+}
+
+// A warp has several ranges, whose members follow each other. It reads them tile by tile.
+template <bool kIds>
 __global__ void __launch_bounds__(kBlock) any_of_ranges(Ranges of) {
-  constexpr int kRanges = kLanes == 1 ? kRangesOfLane : 1;
-  constexpr int kEach = kIds ? 2 : 4;       // members of a lane in a round
-  constexpr int kRounds = kIds ? 4 : 8;     // before the warp shares what is left
-  constexpr int kTogether = 4;              // members of a lane when the warp shares a range
-  constexpr int kStride = kBlock / kLanes;  // between the ranges of a lane
-  const uint32_t lane = threadIdx.x % kWarp, place = lane % kLanes;
+  GRACE_BLOCK_MEMORY(memory);
+  const int32_t lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  uint16_t* tile = reinterpret_cast<uint16_t*>(memory) + warp * kTile;
   const uint16_t* masks = of.masks + blockIdx.y * of.mask_stride;
-  const int64_t first = int64_t{blockIdx.x} * (kStride * kRanges) + threadIdx.x / kLanes;
-  uint32_t begin[kRanges], end[kRanges], any[kRanges];
+  const int64_t first = (int64_t{blockIdx.x} * (kBlock / kWarp) + warp) * of.of_warp;
+  if (first >= of.count) return;
+  const int32_t own = static_cast<int32_t>(min(int64_t{of.of_warp}, of.count - first));
+  const int32_t* offsets = of.offsets + first;
+  const int32_t last = __ldcs(offsets + own);
+  int32_t begin[kRangesOfLane], end[kRangesOfLane];
+  uint32_t any[kRangesOfLane];
 #pragma unroll
-  for (int u = 0; u < kRanges; ++u) {
-    const int64_t range = first + u * kStride;
-    begin[u] = range < of.count ? __ldcs(of.offsets + range) : 0;
-    end[u] = range < of.count ? __ldcs(of.offsets + range + 1) : 0;
+  for (int u = 0; u < kRangesOfLane; ++u) {
+    const int32_t range = lane + u * kWarp;
+    begin[u] = range < own ? __ldcs(offsets + range) : last;
+    end[u] = range < own ? __ldcs(offsets + range + 1) : last;
     any[u] = 0;
   }
+  int32_t at = __shfl_sync(kAllLanes, begin[0], 0);
 #pragma unroll 1
-  for (int round = 0; round < kRounds; ++round) {
-    add_members<kIds, kRanges, kEach>(of, masks, place, kLanes, begin, end, any);
-    bool more = false;
+  for (; at < last; at += kTile) {
+    const int32_t size = min(last - at, kTile);
+    fill_tile<kIds>(of, masks, at, size, tile);
+    __syncwarp();
 #pragma unroll
-    for (int u = 0; u < kRanges; ++u) {
-      begin[u] = min(begin[u] + kEach * kLanes, end[u]);
-      more = more || begin[u] < end[u];
+    for (int u = 0; u < kRangesOfLane; ++u) {
+      any[u] |= any_in_tile(tile, max(begin[u] - at, 0), min(end[u] - at, size));
     }
-    if (!__any_sync(kAllLanes, more)) break;
+    __syncwarp();
   }
+  uint16_t* out = of.any + blockIdx.y * of.any_stride + first;
 #pragma unroll
-  for (int u = 0; u < kRanges; ++u) {
-    uint32_t owners = __ballot_sync(kAllLanes, place == 0 && begin[u] < end[u]);
-#pragma unroll 1
-    for (; owners != 0; owners &= owners - 1) {
-      const int owner = __ffs(static_cast<int>(owners)) - 1;
-      uint32_t its_begin[1] = {__shfl_sync(kAllLanes, begin[u], owner)};
-      const uint32_t its_end[1] = {__shfl_sync(kAllLanes, end[u], owner)};
-      uint32_t found[1] = {0};
-#pragma unroll 1
-      for (; its_begin[0] < its_end[0]; its_begin[0] += kTogether * kWarp) {
-        add_members<kIds, 1, kTogether>(of, masks, lane, kWarp, its_begin, its_end, found);
-      }
-      found[0] = __reduce_or_sync(kAllLanes, found[0]);
-      if (static_cast<int>(lane) == owner) any[u] |= found[0];
-    }
-  }
-  uint16_t* out = of.any + blockIdx.y * of.any_stride;
-#pragma unroll
-  for (int u = 0; u < kRanges; ++u) {
-#pragma unroll
-    for (int apart = kLanes / 2; apart > 0; apart /= 2) {
-      any[u] |= __shfl_xor_sync(kAllLanes, any[u], apart);
-    }
-    const int64_t range = first + u * kStride;
-    if (place == 0 && range < of.count) out[range] = static_cast<uint16_t>(any[u]);
-  }
-}
-
-template <int kLanes, bool kIds>
-void launch_ranges(void* stream, const Ranges& of, unsigned groups) {
-  constexpr int64_t per_block = kBlock / kLanes * (kLanes == 1 ? kRangesOfLane : 1);
-  grace::LaunchShape shape{};
-  shape.threads = kBlock;
-  shape.blocks = dim3(static_cast<unsigned>((of.count + per_block - 1) / per_block), groups);
-  grace::launch("any_of_ranges", stream, shape, any_of_ranges<kLanes, kIds>, of);
-}
-
-template <int kLanes>
-void launch_lanes(void* stream, const Ranges& of, unsigned groups) {
-  if (of.ids != nullptr) {
-    launch_ranges<kLanes, true>(stream, of, groups);
-  } else {
-    launch_ranges<kLanes, false>(stream, of, groups);
+  for (int u = 0; u < kRangesOfLane; ++u) {
+    const int32_t range = lane + u * kWarp;
+    if (range < own) out[range] = static_cast<uint16_t>(any[u]);
   }
 }
 
@@ -215,21 +197,26 @@ GRACE_API int32_t grace_cuda_rule_masks(void* stream, int64_t bytes, const Predi
 }
 
 // Writes any[groups, count], the OR of each range's masks. Distances between groups are in masks.
-//   ids    null if the members themselves number the masks
-//   lanes  the lanes that share a short range: 1, 8 or 32. Any value is right for any range.
+//   ids      null if the members themselves number the masks
+//   of_warp  the ranges of a warp: 1 .. 128. Any value is right for any ranges.
 GRACE_API int32_t grace_cuda_any_of_ranges(void* stream, const int32_t* offsets, int64_t count,
                                            const int32_t* ids, const uint16_t* masks,
                                            int64_t mask_stride, uint16_t* any, int64_t any_stride,
-                                           int64_t groups, int32_t lanes) {
+                                           int64_t groups, int32_t of_warp) {
   return grace::guarded([&] {
-    const Ranges of{offsets, count, ids, masks, mask_stride, any, any_stride};
-    if (lanes == 1) {
-      launch_lanes<1>(stream, of, static_cast<unsigned>(groups));
-    } else if (lanes == 8) {
-      launch_lanes<8>(stream, of, static_cast<unsigned>(groups));
+    grace::require(of_warp >= 1 && of_warp <= kRangesOfLane * kWarp,
+                   "any_of_ranges: a warp has 1 to 128 ranges");
+    const Ranges of{offsets, count, of_warp, ids, masks, mask_stride, any, any_stride};
+    const int64_t of_block = int64_t{of_warp} * (kBlock / kWarp);
+    grace::LaunchShape shape{};
+    shape.threads = kBlock;
+    shape.block_memory = kBlock / kWarp * kTile * sizeof(uint16_t);
+    shape.blocks = dim3(static_cast<unsigned>((count + of_block - 1) / of_block),
+                        static_cast<unsigned>(groups));
+    if (ids != nullptr) {
+      grace::launch("any_of_ranges", stream, shape, any_of_ranges<true>, of);
     } else {
-      grace::require(lanes == kWarp, "any_of_ranges: lanes must be 1, 8 or 32");
-      launch_lanes<kWarp>(stream, of, static_cast<unsigned>(groups));
+      grace::launch("any_of_ranges", stream, shape, any_of_ranges<false>, of);
     }
   });
 }

@@ -107,17 +107,17 @@ def test_nodes_of_catalogues_equal_the_reference(case: OpCase) -> None:
     assert torch.equal(eligible_nodes_on_gpu(users, index), expected)
 
 
-@pytest.mark.parametrize("lanes", [1, 8, 32])
-def test_any_lanes_are_right_for_short_and_long_ranges(lanes: int) -> None:
-    """The lanes follow from averages, while single ranges differ much."""
-    rng = np.random.default_rng(lanes)
+@pytest.mark.parametrize("of_warp", [1, 7, 32, 128])
+def test_any_ranges_of_a_warp_are_right_for_short_and_long_ranges(of_warp: int) -> None:
+    """Their number follows from averages, while single ranges differ much."""
+    rng = np.random.default_rng(of_warp)
     index = random_exact_index(rng, (3.0, 17.0, 5.0), 1, 1)
     users, exact = random_exact_users(rng, 5, 1, 1), index.exact
     assert exact is not None
     rows = [(rows_on_gpu(each, users), each.ids) for each in exact.predicates]
     rules = rule_masks_cuda(rows, 5, exact.num_rules, exact.leaf_rules.device)
     expected = REFERENCE.eligible_nodes(users, index)
-    assert torch.equal(node_masks_cuda(rules, exact, index.node_offsets, lanes), expected)
+    assert torch.equal(node_masks_cuda(rules, exact, index.node_offsets, of_warp), expected)
 
 
 def test_stopping_ads_makes_their_leaves_and_all_nodes_above_ineligible() -> None:
