@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from grace.index.entities import Entities
+from grace.index.entities import NO_ENTITY, Entities
 from grace.index.snapshot import Snapshot
 from grace.index.updates.id_set import distinct
 from grace.index.updates.state import Touched, UpdateState
@@ -120,6 +120,16 @@ class LiveAds:
                 ids = entities.ids[places[has]]
                 stopped[has] |= state.stopped[entities.name].contains(ids)
         return stopped
+
+
+def levels_of(snapshot: Snapshot, ordinal: int) -> dict[str, int]:
+    """Return the ids by which updates stop an ad, and requests exclude it: by level."""
+    levels = {AD_LEVEL: int(snapshot.ads.ad_ids[ordinal])}
+    for entities in snapshot.entities:
+        place = int(entities.of_ad[ordinal])
+        if place != NO_ENTITY:
+            levels[entities.name] = int(entities.ids[place])
+    return levels
 
 
 def _ads_of(entities: Entities, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
