@@ -58,6 +58,9 @@ class AdminClient:
     def update_ads(self, request: wire.UpdateAdsRequest, timeout: float) -> wire.UpdateAdsResponse:
         return self._call("UpdateAds", request, wire.UpdateAdsResponse, timeout)
 
+    def explain(self, request: wire.ExplainRequest, timeout: float) -> wire.ExplainResponse:
+        return self._call("Explain", request, wire.ExplainResponse, timeout)
+
     def _call(self, name: str, request: Message, kind: type[_Reply], timeout: float) -> _Reply:
         method = self._channel.unary_unary(
             f"/grace.v1.Admin/{name}",

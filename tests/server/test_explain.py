@@ -2,8 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +11,10 @@ import torch
 from grace.configs.serving import UpdatesConfig
 from grace.index.matchers.modes import MatcherMode
 from grace.proto import retrieval_pb2 as wire
-from grace.server.errors import ServiceError
 from grace.server.stages.explanation import explain_ad
 from grace.server.stages.stages import STAGES
 from grace.server.updates.ad_updates import AdUpdates
-from support.explained import SCHEMA, Outcome, PlainRequest, Scene
+from support.explained import Outcome, PlainRequest, Scene
 from support.oracle import RawAd
 from support.stage_cases import answer, replies_of
 from support.update_calls import update
