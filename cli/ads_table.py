@@ -44,7 +44,7 @@ def known_ads(table: Path, ad_ids: Sequence[int], user: "UserAttributes") -> Map
             raise InputError(f"{file}: {fault}") from None
         for row in rows.to_pylist():
             found[row["ad_id"]] = KnownAd(
-                str(row[title]) if title else "", tuple(_reasons(row, rules, user))
+                str(row[title] or "") if title else "", tuple(_reasons(row, rules, user))
             )
     return found
 

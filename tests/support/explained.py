@@ -10,18 +10,17 @@ import numpy as np
 import torch
 
 from grace.configs.generation import BeamProfile, GenerationConfig
-from grace.configs.serving import LimitsConfig
 from grace.index.matchers.admission import admitted_entries
 from grace.index.matchers.modes import MatcherMode
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.checkpoints.init import write_random
 from grace.model.definition.model import Model
+from grace.model.definition.spec import parse_spec
 from grace.model.engine.feature_reader import read_inputs
 from grace.proto import retrieval_pb2 as wire
 from grace.server.engine.serving_pair import ServingPair, load_pair
-from grace.server.messages import PendingRequest, RequestBatch
-from grace.server.stages.requests import read_request
+from grace.server.messages import PendingRequest, RequestBatch, Retrieval
 from support.builds import build_spec, built
 from support.models import prefix_scores
 from support.oracle import (
@@ -34,7 +33,6 @@ from support.oracle import (
     within_limits,
 )
 from support.plain_builder import PLAIN_SID_SPACE
-from support.serving_files import model_spec
 from support.stage_cases import message_of
 from support.strategies import Case, random_ads, random_users
 
@@ -52,6 +50,25 @@ SCHEMA = TargetingSchema(
     ("campaign", "advertiser"),
 )
 VOCAB_SIZES = (7, 6, 5)
+MODEL = {
+    "sid_space": PLAIN_SID_SPACE,
+    "vocab_sizes": [*VOCAB_SIZES],
+    "inputs": {"clicks": {"kind": "sequence", "max_length": 5}},
+    "encoder": {
+        "t5": {
+            "layers": 1,
+            "d_model": 16,
+            "heads": 2,
+            "d_head": 8,
+            "d_ff": 24,
+            "history": "clicks",
+            "num_tokens": 19,
+            "token_offsets": [1, 8, 14],
+            "eos_token": 0,
+        }
+    },
+    "decoder": {"layers": 1, "d_model": 16, "heads": 2, "d_head": 8, "d_ff": 24},
+}
 GENERATION = GenerationConfig(
     max_batch=4,
     profiles={"full": BeamProfile((1, 7, 42), 210), "narrow": BeamProfile((1, 3, 6), 9)},
@@ -74,9 +91,8 @@ class Scene:
         case = Case(SCHEMA, VOCAB_SIZES, tuple(ads), tuple(random_users(rng, SCHEMA, users)))
         spec = build_spec(folder, case, mode=mode)
         built(spec)
-        model = replace(model_spec(), sid_space=PLAIN_SID_SPACE, vocab_sizes=VOCAB_SIZES)
         checkpoint = folder / "checkpoint"
-        write_random(model, checkpoint, seed, torch.float32)
+        write_random(parse_spec(MODEL, "model"), checkpoint, seed, torch.float32)
         pair = load_pair(
             *(spec.root, checkpoint, GENERATION, torch.device("cpu"), "fp32"),
             memo_bytes=0,
@@ -99,10 +115,7 @@ class Scene:
         return {
             "request_id": f"r{number}",
             "user": {name: {"values": list(values)} for name, values in user.items()},
-            "features": {
-                "dense": {"hour": {"values": [float(rng.integers(24))]}},
-                "sequences": {"clicks": {"sids": clicks}},
-            },
+            "features": {"sequences": {"clicks": {"sids": clicks}}},
             "max_ads": int(rng.choice([3, 11, 1000])),
             "profile": str(rng.choice([*GENERATION.profiles])),
             "exclude_ads": rng.choice(ids, 30, replace=False).tolist(),
@@ -111,8 +124,7 @@ class Scene:
             "include_sids": True,
         }
 
-    def batch(self, request: Mapping[str, Any]) -> RequestBatch:
-        retrieval = read_request(message_of(request), LimitsConfig(), GENERATION)
+    def batch(self, retrieval: Retrieval) -> RequestBatch:
         return RequestBatch(
             pair=self.pair,
             profile_name=retrieval.profile,
