@@ -215,11 +215,11 @@ class _Explained:
         if step.score is None:
             fault = f"does not admit its prefix {prefix}, although the user may see the ad"
             return f"{fault}: a fault of the server; run grace verify, and report it"
-        place = f"{prefix} has score {step.score:.6g} and is number {step.rank}"
-        kept = "no beam"
+        place = f"score {step.score:.6g}, number {step.rank} of {step.candidates} candidates"
+        kept = "no beam was kept"
         if step.lowest_score is not None:
-            kept = f"{step.beams} beams down to score {step.lowest_score:.6g}"
-        return f"did not keep its prefix: {place} of {step.candidates}; kept were {kept}"
+            kept = f"{step.beams} beams were kept, down to score {step.lowest_score:.6g}"
+        return f"dropped its prefix {prefix}: {place}; {kept}"
 
 
 def _level_ids(levels: Mapping[str, int]) -> list[wire.LevelId]:
