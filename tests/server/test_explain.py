@@ -12,12 +12,13 @@ import torch
 
 from grace.configs.serving import LimitsConfig, UpdatesConfig
 from grace.index.matchers.modes import MatcherMode
+from grace.index.updates.live_ads import LiveView
 from grace.kernels import load_ops
 from grace.model.engine.feature_stage import FastStage
 from grace.model.engine.generation import FastGeneration
 from grace.proto import retrieval_pb2 as wire
 from grace.server.errors import ServiceError
-from grace.server.messages import Retrieval
+from grace.server.messages import GeneratedBatch, Retrieval
 from grace.server.stages.explanation import explain_ad
 from grace.server.stages.requests import read_request
 from grace.server.stages.stages import STAGES
@@ -272,7 +273,10 @@ def test_the_fast_engine_explains_like_the_definition(explainer: Explainer) -> N
         features=FastStage(model, torch.float32),
         generation=FastGeneration(model, load_ops(torch.device("cpu")), "fp32", 1 << 22),
     )
-    scene = replace(explainer.scene, pair=replace(pair, model=fast))
+    check_engine(replace(explainer.scene, pair=replace(pair, model=fast)))
+
+
+def check_engine(scene: Scene) -> None:
     rng = np.random.default_rng(9)
     for number in range(9):
         request = scene.request(rng, number)
@@ -282,3 +286,23 @@ def test_the_fast_engine_explains_like_the_definition(explainer: Explainer) -> N
             stops = plain.named(ad, scene.stopped)
             explained = explain_ad(ad.ad_id, batch, STAGES, partial(always, stops), nothing)
             plain.assert_explained(ad, explained)
+
+
+@pytest.mark.gpu
+def test_a_gpu_explains_like_the_definition_and_then_generates_as_before(
+    tmp_path: Path,
+) -> None:
+    scene = Scene.make(tmp_path, MatcherMode.UNION, USERS, device=torch.device("cuda:0"))
+    scene.pair.live.view = LiveView(scene.pair.snapshot.ads.bitmap(scene.stopped_ads))
+
+    def generated() -> GeneratedBatch:
+        batch = scene.batch(read(scene.request(np.random.default_rng(1), 1)))
+        found = STAGES.generate(STAGES.features(STAGES.input(batch)))
+        torch.cuda.synchronize()
+        return found
+
+    before = generated()
+    check_engine(scene)
+    after = generated()
+    assert torch.equal(before.leaves, after.leaves)
+    assert torch.equal(before.scores, after.scores)

@@ -37,6 +37,7 @@ from support.stage_cases import message_of
 from support.strategies import Case, random_ads, random_users
 
 Outcome = wire.ExplainResponse.Outcome
+CPU = torch.device("cpu")
 Levels = Mapping[str, set[int]]
 TOLERANCE = 2e-5  # float32 sums in another order
 
@@ -85,7 +86,13 @@ class Scene:
     stopped: Levels
 
     @staticmethod
-    def make(folder: Path, mode: MatcherMode, users: int, seed: int = 5) -> "Scene":
+    def make(
+        folder: Path,
+        mode: MatcherMode,
+        users: int,
+        seed: int = 5,
+        device: torch.device = CPU,
+    ) -> "Scene":
         rng = np.random.default_rng(seed)
         ads = [_less_selective(rng, ad) for ad in random_ads(rng, SCHEMA, VOCAB_SIZES, 333)]
         case = Case(SCHEMA, VOCAB_SIZES, tuple(ads), tuple(random_users(rng, SCHEMA, users)))
@@ -94,8 +101,8 @@ class Scene:
         checkpoint = folder / "checkpoint"
         write_random(parse_spec(MODEL, "model"), checkpoint, seed, torch.float32)
         pair = load_pair(
-            *(spec.root, checkpoint, GENERATION, torch.device("cpu"), "fp32"),
-            memo_bytes=0,
+            *(spec.root, checkpoint, GENERATION, device, "fp32"),
+            memo_bytes=1 << 22,
             match_threads=1,
         )
         stopped = {
@@ -104,6 +111,15 @@ class Scene:
             "advertiser": {111},
         }
         return Scene(pair, load_checkpoint(checkpoint), case, stopped)
+
+    @property
+    def stopped_ads(self) -> list[int]:
+        """The ads that are stopped at any level."""
+        return [
+            ad.ad_id
+            for ad in self.case.ads
+            if ad.ad_id in self.stopped["ad"] or is_excluded(ad, self.stopped)
+        ]
 
     def request(self, rng: np.random.Generator, number: int) -> dict[str, Any]:
         """Return a request of a user with limits that often cut."""
