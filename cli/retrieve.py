@@ -191,8 +191,10 @@ def _known_ads(reply: "RetrieveResponse", known: Mapping[int, KnownAd]) -> Itera
         facts = f"p = {math.exp(score):.3g}"
         facts += f", SID {_sid(reply, place)}" if reply.sids.sid_of_ad else ""
         ad = known.get(ad_id)
-        lines = ad_lines(place + 1, ad.title if ad else "", ad_id, facts, ad.reasons if ad else ())
-        yield from lines if ad else (*lines[:1], "       it is not in the table of --ads")
+        if ad is None:
+            yield ad_lines(place + 1, "not in the table of --ads", ad_id, facts, ())[0]
+        else:
+            yield from ad_lines(place + 1, ad.title, ad_id, facts, ad.reasons)
 
 
 def _table(reply: "RetrieveResponse") -> "Table":
