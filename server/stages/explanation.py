@@ -80,6 +80,9 @@ class _Explained:
         offsets = self._snapshot.ads.ad_offsets
         self._leaf = int(np.searchsorted(offsets, ordinal, side="right")) - 1
         reply.sid[:] = self._snapshot.trie.sids(np.array([self._leaf]))[0].tolist()
+        given = wire.RetrieveRequest.FromString(self._retrieval.message).user
+        self._user = {name: list(values.values) for name, values in given.items()}
+        self._reasons = explain(self._snapshot, ordinal, self._user)
 
     def search(self, stages: Stages, require_wanted: Callable[[], None]) -> None:
         self._add_rules()
@@ -104,20 +107,18 @@ class _Explained:
         self._conclude(trace.steps)
 
     def _add_rules(self) -> None:
-        given = wire.RetrieveRequest.FromString(self._retrieval.message).user
-        user = {name: list(values.values) for name, values in given.items()}
-        self._reasons: tuple[Reason, ...] = explain(self._snapshot, self._ordinal, user)
         for reason in self._reasons:
             self._reply.rules.add(
                 name=reason.name,
                 passes=reason.passes,
                 allows=reason.rule,
-                user=user.get(reason.name, ()),
+                user=self._user.get(reason.name, ()),
                 deciding=reason.deciding,
             )
 
     def _add_excluded(self) -> None:
-        excluded = {AD_LEVEL: self._retrieval.exclude_ads, **self._retrieval.exclude}
+        # An entity cannot be named like the level of ads; a request may name it so.
+        excluded = {**self._retrieval.exclude, AD_LEVEL: self._retrieval.exclude_ads}
         named = {
             level: given
             for level, given in self._levels.items()
@@ -161,7 +162,6 @@ class _Explained:
                 reply.limited_by.level = entities.name
                 reply.limited_by.id = self._levels[entities.name]
                 return
-        raise RuntimeError("matching left an ad out for a limit that it does not have")
 
     def _matched(self, leaves: Leaves, retrieval: Retrieval) -> npt.NDArray[np.int64]:
         """Return the ads that the request would get if `max_ads` did not cut them, best first."""
@@ -204,11 +204,12 @@ class _Explained:
             place = f"number {reply.rank} of {min(reply.ranked_ads, retrieval.max_ads)} ads"
             reply.text = f"it is returned: {place}, with score {reply.score:.6g}"
         else:
+            # Or an update of better ads came between two matches, which is as rare.
             raise RuntimeError("matching left out an ad that nothing keeps out")
 
     def _rule(self, reason: Reason) -> str:
-        (user,) = (list(rule.user) for rule in self._reply.rules if rule.name == reason.name)
-        return str(replace(reason, deciding=reason.deciding or tuple(user) or ("no value",)))
+        user = reason.deciding or tuple(self._user.get(reason.name, ())) or ("no value",)
+        return str(replace(reason, deciding=user))
 
     def _lost(self, step: TracedStep) -> str:
         prefix = " ".join(str(each.token) for each in self._reply.steps)

@@ -135,7 +135,7 @@ class Scene:
             "max_ads": int(rng.choice([3, 11, 1000])),
             "profile": str(rng.choice([*GENERATION.profiles])),
             "exclude_ads": rng.choice(ids, 30, replace=False).tolist(),
-            "exclude": {"campaign": {"ids": campaigns}},
+            "exclude": {"campaign": {"ids": campaigns}, "ad": {"ids": ids[:99]}},  # no entity
             "at_most": limits,
             "include_sids": True,
         }
@@ -172,8 +172,8 @@ class PlainRequest:
         self._scene, self.request = scene, request
         self.user = {name: given["values"] for name, given in request["user"].items()}
         self.exclude = {
-            "ad": set(request["exclude_ads"]),
             **{name: set(given["ids"]) for name, given in request["exclude"].items()},
+            "ad": set(request["exclude_ads"]),
         }
 
     @cached_property
