@@ -11,7 +11,7 @@ import torch
 
 from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.index.matchers.admission import admitted_entries
-from grace.index.matchers.modes import MatcherMode
+from grace.index.matchers.modes import MatcherMode, StaticKWay
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.checkpoints.init import write_random
@@ -96,7 +96,8 @@ class Scene:
         rng = np.random.default_rng(seed)
         ads = [_less_selective(rng, ad) for ad in random_ads(rng, SCHEMA, VOCAB_SIZES, 333)]
         case = Case(SCHEMA, VOCAB_SIZES, tuple(ads), tuple(random_users(rng, SCHEMA, users)))
-        spec = build_spec(folder, case, mode=mode)
+        k_way = StaticKWay((4, 3, 2)) if mode is MatcherMode.STATIC else None
+        spec = build_spec(folder, case, mode=mode, k_way=k_way)
         built(spec)
         checkpoint = folder / "checkpoint"
         write_random(parse_spec(MODEL, "model"), checkpoint, seed, torch.float32)
