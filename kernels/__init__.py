@@ -6,7 +6,7 @@ and return. X.py defines an operation; X_cpu.py, X_cuda.py and X_triton.py are i
 """
 
 from grace.kernels.decode.admit_children import AdmissionSlot, ReferenceSlot
-from grace.kernels.decode.ops import REFERENCE, Ops
+from grace.kernels.decode.ops import REFERENCE, Ops, with_eligible
 from grace.kernels.decode.tensors import (
     NO_BLOCK,
     Beams,
@@ -33,4 +33,5 @@ __all__ = [
     "load_encoder_ops",
     "load_ops",
     "on_device",
+    "with_eligible",
 ]

@@ -15,6 +15,8 @@ from grace.index.trie import NO_NODE
 from grace.kernels.checks import address, require_tensor
 from grace.kernels.decode.tensors import BloomTensors, Candidates, DecodeIndex
 from grace.kernels.decode.users import QueryTensors, UserTensors
+from grace.kernels.eligibility.masks import has_bit, masks_of
+from grace.kernels.eligibility.tensors import ExactTensors
 
 AdmitChildren: TypeAlias = Callable[[Tensor, UserTensors, DecodeIndex], Candidates]
 
@@ -36,7 +38,8 @@ def admit_children_reference(nodes: Tensor, users: UserTensors, index: DecodeInd
     Child entry j leads to node j + 1. It is admitted if its bitmask row contains the user's, and
     for each set its Bloom row contains the reserved element or one of the user's values. In the
     k-way modes an entry has several rows of each kind, and passes a kind if any of them passes. In
-    mode `cd` there are no matchers: every child is admitted. A beam at NO_NODE has no children.
+    mode `exact` it is admitted if its node is in `users.eligible`. In mode `cd` there are no
+    matchers: every child is admitted. A beam at NO_NODE has no children.
 
     It works request by request: the children of one request's beams bound its memory.
     """
@@ -106,7 +109,9 @@ def check_admission_shapes(nodes: Tensor, users: UserTensors, index: DecodeIndex
 
 
 def check_users(users: UserTensors, index: DecodeIndex) -> None:
-    """Check that the users are encoded for the snapshot's matchers."""
+    """Check that the users are encoded for the snapshot's matchers, or their nodes known."""
+    if index.exact is not None:
+        _require_eligible(users, index.exact)
     if index.bitmask_table is None:
         return
     requests, words = len(users.bitmask), index.bitmask_table.shape[1]
@@ -118,6 +123,16 @@ def check_users(users: UserTensors, index: DecodeIndex) -> None:
         )
     for queries in users.sets:
         require_tensor("offsets of queries", queries.offsets, torch.int32, borders=requests + 1)
+
+
+def _require_eligible(users: UserTensors, exact: ExactTensors) -> None:
+    if users.eligible is None:
+        raise ValueError(
+            "users.eligible: missing, and admission in mode exact reads it: "
+            "pass the users through with_eligible first"
+        )
+    groups, nodes = masks_of(len(users.bitmask)), exact.level_starts[-1]
+    require_tensor("users.eligible", users.eligible, torch.int16, groups=groups, nodes=nodes)
 
 
 def row_addresses(
@@ -163,7 +178,10 @@ def _children(nodes: Tensor, index: DecodeIndex) -> tuple[Tensor, Tensor]:
 
 
 def _passes(entries: Tensor, users: UserTensors, request: int, index: DecodeIndex) -> Tensor:
-    """Test one user against the matchers of each child entry.   int64 [n] -> bool [n]"""
+    """Test one user at the node of each child entry.   int64 [n] -> bool [n]"""
+    if index.exact is not None:
+        assert users.eligible is not None  # checked at the border
+        return has_bit(users.eligible, request)[entries + 1]
     if index.bitmask_index is None or index.bitmask_table is None:
         return torch.ones_like(entries, dtype=torch.bool)
     user = users.bitmask[request]

@@ -5,7 +5,7 @@ agreement test walks the table's fields: a new operation without a case there fa
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from torch import Tensor
@@ -15,7 +15,9 @@ from grace.kernels.decode.cross_attention import cross_attention_reference
 from grace.kernels.decode.row_factors import activate_reference, row_factors_reference
 from grace.kernels.decode.select_beams import select_beams_reference
 from grace.kernels.decode.self_attention import rearrange_reference, self_attention_reference
-from grace.kernels.decode.tensors import Beams, Candidates
+from grace.kernels.decode.tensors import Beams, Candidates, DecodeIndex
+from grace.kernels.decode.users import UserTensors
+from grace.kernels.eligibility.eligible_nodes import eligible_nodes_reference
 
 
 class SelfAttention(Protocol):
@@ -63,6 +65,7 @@ class Ops:
     cross_attention: CrossAttention
     row_factors: Callable[[Tensor, float], Tensor]  # (x, eps)
     activate: Callable[[Tensor, Tensor, str], Tensor]  # (hidden, row_scale, ffn)
+    eligible_nodes: Callable[[UserTensors, DecodeIndex], Tensor]
     admit_children: AdmitChildren
     select_beams: SelectBeams
     rearrange: Callable[[Tensor, Tensor, int], Tensor]  # (table, parents, step)
@@ -73,7 +76,15 @@ REFERENCE = Ops(
     cross_attention=cross_attention_reference,
     row_factors=row_factors_reference,
     activate=activate_reference,
+    eligible_nodes=eligible_nodes_reference,
     admit_children=admit_children_reference,
     select_beams=select_beams_reference,
     rearrange=rearrange_reference,
 )
+
+
+def with_eligible(users: UserTensors, index: DecodeIndex, ops: Ops) -> UserTensors:
+    """Return users whom admission can serve: in mode `exact` it reads the masks of all nodes."""
+    if index.exact is None:
+        return users
+    return replace(users, eligible=ops.eligible_nodes(users, index))

@@ -14,6 +14,8 @@ from torch import Tensor
 from grace.configs.errors import ConfigError
 from grace.index.snapshot import Snapshot
 from grace.kernels.decode.needed_rows import NeededRows, needed_rows
+from grace.kernels.decode.users import on_device
+from grace.kernels.eligibility.predicates import exact_tensors
 from grace.kernels.eligibility.tensors import ExactTensors
 from grace.kernels.staged_copy import staged_copy
 
@@ -62,6 +64,7 @@ class DecodeIndex:
     bitmask_table: Tensor | None
     blooms: tuple[BloomTensors, ...]
     bitmask_offsets: Tensor | None = None  # int32 [child entries + 1], like a set's offsets
+    exact: ExactTensors | None = None  # in mode `exact`
 
     @staticmethod
     def of(snapshot: Snapshot, device: torch.device) -> "DecodeIndex":
@@ -78,6 +81,8 @@ class DecodeIndex:
             bitmask_table=None,
             blooms=(),
         )
+        if snapshot.exact is not None:
+            return replace(index, exact=exact_tensors(snapshot, snapshot.exact, device))
         if matchers is None:
             return index
         bitmask_index, bitmask_offsets = _row_ids(needed_rows(matchers.bitmask, trie), device)
@@ -101,8 +106,34 @@ class DecodeIndex:
     def without_matchers(self) -> "DecodeIndex":
         """Return the same catalogue in mode `cd`: every valid token is admitted."""
         return replace(
-            self, bitmask_index=None, bitmask_table=None, blooms=(), bitmask_offsets=None
+            self,
+            bitmask_index=None,
+            bitmask_table=None,
+            blooms=(),
+            bitmask_offsets=None,
+            exact=None,
         )
+
+    def write_pairs(
+        self, positions: npt.NDArray[np.int64], rules: npt.NDArray[np.int32]
+    ) -> None:
+        """Set the rules of some pairs of leaf and rule, in the order of the current stream.
+
+        index/matchers/live_rules.py says which pairs change when ads are stopped or resumed.
+        """
+        if self.exact is None:
+            raise ValueError("index: only mode exact has pairs to write: use such a snapshot")
+        leaf_rules = self.exact.leaf_rules
+        if positions.size == 0:
+            return
+        if positions.min() < 0 or positions.max() >= len(leaf_rules):
+            raise ValueError(
+                f"positions: {positions.min()} to {positions.max()}, the snapshot has pairs 0 to "
+                f"{len(leaf_rules) - 1}: take them from the snapshot of this index"
+            )
+        device = leaf_rules.device
+        at = on_device(torch.from_numpy(positions), device)
+        leaf_rules[at] = on_device(torch.from_numpy(rules), device)
 
 
 @dataclass(frozen=True, slots=True)

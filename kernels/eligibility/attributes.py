@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from grace.kernels.checks import require_tensor
 from grace.kernels.decode.users import UserTensors
 from grace.kernels.eligibility.masks import pack_masks
 
@@ -25,5 +26,12 @@ class AttributePredicate:
 
 def attribute_rows_reference(table: Tensor, bitmask: Tensor) -> Tensor:
     """Return the mask of each row.   int64 [rows, words], int64 [B, words] -> int16 [G, rows]"""
+    check_attributes(table, bitmask)
     passes = [((table & user) == user).all(dim=1) for user in bitmask]
     return pack_masks(torch.stack(passes))
+
+
+def check_attributes(table: Tensor, bitmask: Tensor) -> None:
+    """Check that users' rows are as wide as the rules', in every body."""
+    requests, words = len(bitmask), table.shape[1]
+    require_tensor("users.bitmask", bitmask, torch.int64, requests=requests, words=words)

@@ -6,11 +6,15 @@ from torch import Tensor
 REQUESTS_PER_MASK = 16
 
 
+def masks_of(requests: int) -> int:
+    """Return the number of masks that hold so many requests."""
+    return -(-requests // REQUESTS_PER_MASK)
+
+
 def pack_masks(passes: Tensor) -> Tensor:
     """Pack bool [B, n] into int16 [ceil(B / 16), n]: request b is bit b % 16 of row b // 16."""
     requests, rows = passes.shape
-    groups = -(-requests // REQUESTS_PER_MASK)
-    packed = torch.zeros(groups, rows, dtype=torch.int16, device=passes.device)
+    packed = torch.zeros(masks_of(requests), rows, dtype=torch.int16, device=passes.device)
     for request in range(requests):
         # The last bit is the sign of an int16, which has no literal 1 << 15.
         bit = torch.tensor(1 << request % REQUESTS_PER_MASK).to(torch.int16).to(passes.device)

@@ -29,36 +29,51 @@ class SetPredicate:
     postings: SetPostings
 
     def passes(self, users: UserTensors) -> Tensor:
-        return set_rows_reference(self.postings, users.sets[self.place])
+        return set_rows_reference(self.postings, self.queries(users))
+
+    def queries(self, users: UserTensors) -> QueryTensors:
+        """Return what the users ask about this set."""
+        if self.place >= len(users.sets):
+            raise ValueError(
+                f"users.sets: there are {len(users.sets)}, and the snapshot has at least "
+                f"{self.place + 1}: encode users with the snapshot's schema"
+            )
+        return users.sets[self.place]
 
 
 def set_rows_reference(postings: SetPostings, queries: QueryTensors) -> Tensor:
     """Return the mask of each set rule.   int16 [ceil(B / 16), set rules]
 
-    A rule without an include list includes every user. A user with no value of the set fails an
-    exclude list, unless the schema says `missing_passes_exclude`.
+    A user passes a rule who has one of its included values, and none of its excluded ones. One who
+    has no value of the set fails an exclude list, unless the schema says `missing_passes_exclude`.
     """
-    no_include = postings.kinds & HAS_INCLUDE == 0
-    no_exclude = postings.kinds & HAS_EXCLUDE == 0
     passes = []
     for request in range(len(queries.offsets) - 1):
         begin, end = queries.value_offsets[request : request + 2].tolist()
         values = queries.values[begin:end].tolist()
-        included = no_include | _named(
-            postings.include_offsets, postings.include_rules, values, no_include
-        )
-        allowed = ~_named(postings.exclude_offsets, postings.exclude_rules, values, no_include)
         has_value = bool(queries.offsets[request + 1] > queries.offsets[request])
-        if not has_value and not postings.missing_passes_exclude:
-            allowed = no_exclude
-        passes.append(included & allowed)
+        passes.append(_includes(postings, values) & _allows(postings, values, has_value))
     return pack_masks(torch.stack(passes))
 
 
-def _named(offsets: Tensor, rules: Tensor, values: list[int], like: Tensor) -> Tensor:
-    """Return whether a set rule names one of the values.   bool [set rules]"""
-    named = torch.zeros_like(like)
+def _includes(postings: SetPostings, values: list[int]) -> Tensor:
+    """Return whether the include list of each set rule passes.   bool [set rules]"""
+    includes = postings.kinds & HAS_INCLUDE == 0
     for value in values:
-        begin, end = offsets[value : value + 2].tolist()
-        named[rules[begin:end].long()] = True
-    return named
+        includes[_posting(postings.include_offsets, postings.include_rules, value)] = True
+    return includes
+
+
+def _allows(postings: SetPostings, values: list[int], has_value: bool) -> Tensor:
+    """Return whether the exclude list of each set rule passes.   bool [set rules]"""
+    if not has_value and not postings.missing_passes_exclude:
+        return postings.kinds & HAS_EXCLUDE == 0
+    allows = torch.ones_like(postings.kinds, dtype=torch.bool)
+    for value in values:
+        allows[_posting(postings.exclude_offsets, postings.exclude_rules, value)] = False
+    return allows
+
+
+def _posting(offsets: Tensor, rules: Tensor, value: int) -> Tensor:
+    begin, end = offsets[value : value + 2].tolist()
+    return rules[begin:end].long()
