@@ -20,7 +20,10 @@ def build(
     targeting: Annotated[Path, typer.Option(help="The targeting schema, YAML.")],
     root: Annotated[Path, typer.Option(help="Snapshot root; versions are folders in it.")],
     matchers: Annotated[
-        str, typer.Option(help="What decoding tests at each node: cd, union, static or dynamic.")
+        str,
+        typer.Option(
+            help="What decoding tests at each node: exact, cd (nothing), union, static or dynamic."
+        ),
     ] = "union",
     k: Annotated[
         str | None,

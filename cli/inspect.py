@@ -12,7 +12,7 @@ from grace.cli.options import AsJson
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from grace.index.summary import IndexSummary
+    from grace.index.summary import ExactSummary, IndexSummary
 
 
 def inspect(
@@ -20,7 +20,7 @@ def inspect(
     version: Annotated[int | None, typer.Option(help="Another version of ROOT.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a snapshot's index summary: counts per level, ads per SID, matcher storage, fill.
+    """Print a snapshot's index summary: counts per level, ads per SID, matchers or posting lists.
 
     Example: `grace inspect snapshots`
     """
@@ -43,6 +43,8 @@ def print_summary(summary: "IndexSummary") -> None:
     console.print(_levels(summary))
     if summary.matchers:
         console.print(_matchers(summary))
+    if summary.exact is not None and summary.exact.postings:
+        console.print(_postings(summary.exact))
     if summary.mode == "static":
         console.print("Mean fill counts the empty partitions that fixed widths leave, as 0.")
 
@@ -64,6 +66,13 @@ def _lines(summary: "IndexSummary") -> Iterator[str]:
         yield (
             f"{entities.name}: {entities.distinct:,} distinct, ads of each p50/p99/max "
             f"{per_entity}; {entities.ads_without:,} ads without one"
+        )
+    if summary.exact is not None:
+        exact = summary.exact
+        rules_per_sid = "/".join(map(str, exact.rules_per_sid.values()))
+        yield (
+            f"{exact.leaf_rules:,} pairs of SID and distinct rule, per SID p50/p90/p99/max "
+            f"{rules_per_sid}; {_size(exact.leaf_rule_bytes)}"
         )
     words = ", ".join(f"{kind} {n}" for kind, n in summary.matcher_words.items())
     yield f"64-bit words of a matcher row: {words}"
@@ -109,13 +118,27 @@ def _matchers(summary: "IndexSummary") -> "Table":
     return table
 
 
+def _postings(exact: "ExactSummary") -> "Table":
+    headings = ("set", "values", "include entries", "exclude entries", "bytes")
+    table = _table("Posting lists: the set rules that name a value", *headings)
+    for of_set in exact.postings:
+        table.add_row(
+            of_set.name,
+            f"{of_set.values:,}",
+            f"{of_set.include_entries:,}",
+            f"{of_set.exclude_entries:,}",
+            _size(of_set.bytes),
+        )
+    return table
+
+
 def _table(title: str, *headings: str) -> "Table":
     from rich import box
     from rich.table import Table
 
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     for heading in headings:
-        table.add_column(heading, justify="left" if heading == "kind" else "right")
+        table.add_column(heading, justify="left" if heading in ("kind", "set") else "right")
     return table
 
 

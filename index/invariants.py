@@ -2,7 +2,8 @@
 
 `grace.index.storage` checks that arrays are safe to use. This checks that they say the right thing,
 computed again from the rules of the ads: matcher rows are the OR of what is below them, nothing is
-stored twice or unused, ids are given by first use, and each entity lists the ads that name it.
+stored twice or unused, ids are given by first use, each entity lists the ads that name it, and the
+lists of mode `exact` are those that follow from the rules.
 
 K-way partitions of a node join to the OR of what is below it, and one of them contains the row of
 each SID below: so k-way admits no more than mode `union`, and loses no eligible ad.
@@ -17,6 +18,11 @@ import numpy.typing as npt
 from grace.configs.errors import SnapshotError
 from grace.index.entities import NO_ENTITY, Entities, group_ads
 from grace.index.matchers.bloom import bloom_positions, star_hash, value_hash
+from grace.index.matchers.exact_lists import (
+    ExactLists,
+    leaf_rules_reference,
+    postings_reference,
+)
 from grace.index.matchers.modes import MatcherMode
 from grace.index.matchers.node_matchers import NodeMatchers
 from grace.index.snapshot import Snapshot
@@ -40,6 +46,8 @@ def check_invariants(snapshot: Snapshot) -> None:
             raise SnapshotError(f"value_utf8.{target_set.name}.npy", fault)
     for entities in snapshot.entities:
         _check_entities(entities)
+    if snapshot.exact is not None:
+        _check_exact_lists(snapshot, snapshot.exact)
     if snapshot.matchers is None:
         return
     rules = snapshot.rules
@@ -152,6 +160,60 @@ def _check_entities(entities: Entities) -> None:
         at = int(wrong[0])
         fault = f"entry {at} names ad {entities.ads[at]}, expected {expected[at]}, of that entity"
         raise SnapshotError(f"entity_ads.{name}.npy", fault)
+
+
+def _check_exact_lists(snapshot: Snapshot, lists: ExactLists) -> None:
+    """The lists are those that follow from the rules of the ads."""
+    ads, num_rules = snapshot.ads, snapshot.rules.num_rules
+    for begin, end, ad_offsets in _blocks(ads.ad_offsets):
+        members = ads.ad_rule[ad_offsets[0] : ad_offsets[-1]]
+        expected = leaf_rules_reference(ad_offsets - ad_offsets[0], members, num_rules)
+        at = lists.leaf_offsets[begin : end + 1]
+        held = (at - at[0], lists.leaf_rules[at[0] : at[-1]])
+        _require_lists("leaf_rule_offsets", "leaf_rules", "leaf", held, expected, begin)
+    for target_set, of_set, postings in zip(
+        snapshot.schema.sets, snapshot.rules.sets, lists.postings, strict=True
+    ):
+        num_values = len(postings.include_offsets) - 1
+        found = postings_reference(of_set, num_values)
+        for kind, held, expected in (
+            (
+                "include",
+                (postings.include_offsets, postings.include_rules),
+                (found.include_offsets, found.include_rules),
+            ),
+            (
+                "exclude",
+                (postings.exclude_offsets, postings.exclude_rules),
+                (found.exclude_offsets, found.exclude_rules),
+            ),
+        ):
+            name = target_set.name
+            files = f"{kind}_posting_offsets.{name}", f"{kind}_postings.{name}"
+            _require_lists(*files, "value", held, expected)
+
+
+def _require_lists(
+    offsets_file: str,
+    file: str,
+    group: str,
+    held: tuple[Array, Array],
+    expected: tuple[Array, Array],
+    first: int = 0,
+) -> None:
+    """Each of some groups, the first of which is `first`, has the expected rules."""
+    wrong = np.flatnonzero(np.diff(held[0]) != np.diff(expected[0]))
+    if len(wrong):
+        at = int(wrong[0])
+        counts = (int(offsets[at + 1] - offsets[at]) for offsets in (held[0], expected[0]))
+        fault = "{} {} has {} rules, expected {}".format(group, first + at, *counts)
+        raise SnapshotError(f"{offsets_file}.npy", fault)
+    wrong = np.flatnonzero(held[1] != expected[1])
+    if len(wrong):
+        at = int(wrong[0])
+        place = first + int(np.searchsorted(held[0], at, side="right")) - 1
+        fault = f"{group} {place} has rule {held[1][at]}, expected {expected[1][at]}"
+        raise SnapshotError(f"{file}.npy", fault)
 
 
 def _set_rule_rows(

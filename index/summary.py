@@ -7,10 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.index.entities import Entities
+from grace.index.matchers.exact_lists import ExactLists
 from grace.index.matchers.modes import FILL_UNIT, DynamicKWay, KWay, StaticKWay
 from grace.index.matchers.node_matchers import NodeMatchers
 from grace.index.snapshot import Snapshot
 from grace.index.storage.layout import arrays_of, counts_of
+from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import SidTrie
 
 _BLOCK = 1 << 22
@@ -50,6 +52,27 @@ class EntitySummary:
 
 
 @dataclass(frozen=True, slots=True)
+class PostingSummary:
+    """The posting lists of one set: a list per value, for includes and for excludes."""
+
+    name: str
+    values: int
+    include_entries: int
+    exclude_entries: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExactSummary:
+    """What mode `exact` has in place of matchers."""
+
+    rules_per_sid: dict[str, int]  # distinct: p50, p90, p99, max
+    leaf_rules: int  # pairs of SID and distinct rule
+    leaf_rule_bytes: int
+    postings: tuple[PostingSummary, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class IndexSummary:
     version: int
     created_at: str
@@ -65,6 +88,7 @@ class IndexSummary:
     levels: tuple[LevelSummary, ...]
     matcher_words: dict[str, int]
     matchers: tuple[MatcherSummary, ...]
+    exact: ExactSummary | None  # in mode `exact`
     rules: int
     rule_bitmask_rows: int
     set_rules: dict[str, int]
@@ -98,6 +122,7 @@ def summarize(snapshot: Snapshot) -> IndexSummary:
         levels=tuple(_level(trie, position) for position in range(trie.sid_length)),
         matcher_words={"bitmask": schema.words} | {s.name: s.words for s in schema.sets},
         matchers=_matchers(snapshot),
+        exact=None if snapshot.exact is None else _exact(snapshot.schema, snapshot.exact),
         rules=counts.rules,
         rule_bitmask_rows=counts.rule_bitmasks,
         set_rules=counts.set_rules,
@@ -107,7 +132,7 @@ def summarize(snapshot: Snapshot) -> IndexSummary:
     )
 
 
-def _percentiles(counts: npt.NDArray[np.int64], *percents: int) -> dict[str, int]:
+def _percentiles(counts: npt.NDArray[np.integer[Any]], *percents: int) -> dict[str, int]:
     found = np.percentile(counts, percents, method="inverted_cdf")
     named = {f"p{percent}": int(size) for percent, size in zip(percents, found, strict=True)}
     return named | {"max": int(counts.max())}
@@ -132,6 +157,27 @@ def _k_way(k_way: KWay | None) -> dict[str, Any] | None:
         fill_target = k_way.fill_target_millionths / FILL_UNIT
         return {"fill_target": fill_target, "k_max": k_way.k_max}
     return None
+
+
+def _exact(schema: TargetingSchema, lists: ExactLists) -> ExactSummary:
+    return ExactSummary(
+        rules_per_sid=_percentiles(np.diff(lists.leaf_offsets), 50, 90, 99),
+        leaf_rules=len(lists.leaf_rules),
+        leaf_rule_bytes=lists.leaf_offsets.nbytes + lists.leaf_rules.nbytes,
+        postings=tuple(
+            PostingSummary(
+                name=target_set.name,
+                values=len(of_set.include_offsets) - 1,
+                include_entries=len(of_set.include_rules),
+                exclude_entries=len(of_set.exclude_rules),
+                bytes=of_set.include_offsets.nbytes
+                + of_set.include_rules.nbytes
+                + of_set.exclude_offsets.nbytes
+                + of_set.exclude_rules.nbytes,
+            )
+            for target_set, of_set in zip(schema.sets, lists.postings, strict=True)
+        ),
+    )
 
 
 def _matchers(snapshot: Snapshot) -> tuple[MatcherSummary, ...]:
@@ -177,6 +223,7 @@ def _sum_of(numbers: npt.NDArray[np.int64], places: npt.NDArray[np.int32]) -> in
 
 _READERS = {
     **dict.fromkeys(("node", "csr", "bitmask", "bloom"), "trie_and_matchers"),
+    **dict.fromkeys(("leaf", "include", "exclude"), "trie_and_matchers"),
     **dict.fromkeys(("ad", "entity"), "sid_to_ads"),
     **dict.fromkeys(("rule", "set", "value"), "exact_targeting"),
 }

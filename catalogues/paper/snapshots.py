@@ -71,8 +71,10 @@ def snapshot_of(
 ) -> Snapshot:
     """Return the snapshot in a matcher mode; `arranged` is the same for every mode."""
     k_way, schema = checked_k_way(mode, k_way, SID_LENGTH), catalogue.schema
-    matchers = None
-    if k_way is not None:
+    matchers, exact = None, None
+    if mode is MatcherMode.EXACT:
+        exact = arranged.exact_lists(threads)
+    elif k_way is not None:
         matchers = k_way_matchers(arranged, schema, k_way, threads, lambda done: None)
     elif mode is MatcherMode.UNION:
         matchers = union_matchers(arranged, schema, threads, lambda done: None)
@@ -86,6 +88,7 @@ def snapshot_of(
         arranged.rules,
         arranged.set_values,
         arranged.entities,
+        exact,
     )
 
 

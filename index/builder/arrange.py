@@ -16,6 +16,7 @@ from grace.index.builder.sorting import (
     order_by_sid,
 )
 from grace.index.entities import Entities
+from grace.index.matchers.exact_lists import ExactLists, exact_lists
 from grace.index.matchers.modes import MatcherMode
 from grace.index.matchers.node_matchers import Matchers
 from grace.index.matching.ads import SidToAds
@@ -45,16 +46,21 @@ class Arranged:
     set_values: tuple[InternedValues, ...]
     entities: tuple[Entities, ...]
 
+    def exact_lists(self, threads: int) -> ExactLists:
+        num_values = tuple(map(len, self.set_values))
+        return exact_lists(self.ads, self.rules, num_values, threads)
+
     def snapshot(
         self,
         facts: SnapshotFacts,
         schema: TargetingSchema,
         mode: MatcherMode,
         matchers: Matchers | None,
+        exact: ExactLists | None = None,
     ) -> Snapshot:
         return Snapshot(
             *(facts, schema, self.trie, mode, matchers, self.ads, self.rules, self.set_values),
-            self.entities,
+            *(self.entities, exact),
         )
 
 

@@ -13,7 +13,7 @@ from grace.index.builder.kway import checked_k_way, k_way_matchers
 from grace.index.builder.report import Advance, BuildReport, Progress, Steps, peak_memory
 from grace.index.builder.source import AdsSource, open_ads
 from grace.index.builder.unions import union_matchers
-from grace.index.matchers.modes import KWay, MatcherMode
+from grace.index.matchers.modes import MATCHERLESS_MODES, KWay, MatcherMode
 from grace.index.matchers.node_matchers import Matchers
 from grace.index.rejects import RejectLog, ad_rejects
 from grace.index.snapshot import MAX_VERSION, Snapshot, SnapshotFacts, require_sids
@@ -58,11 +58,15 @@ def build(spec: BuildSpec, progress: Progress, on_wait: OnWait | None = None) ->
         arranged = arrange(collected, schema, plan.vocab_sizes, spec.threads)
         del collected
         advance(1)
-    matchers = None
-    if spec.mode is not MatcherMode.CD:
+    matchers, exact = None, None
+    if spec.mode is MatcherMode.EXACT:
+        with steps.run("list rules", 1) as advance:
+            exact = arranged.exact_lists(spec.threads)
+            advance(1)
+    elif spec.mode is not MatcherMode.CD:
         with steps.run("join matchers", 1 + len(schema.sets)) as advance:
             matchers = matchers_of(arranged, schema, spec, advance)
-    return plan.finish(arranged.snapshot(plan.final_facts(), schema, spec.mode, matchers))
+    return plan.finish(arranged.snapshot(plan.final_facts(), schema, spec.mode, matchers, exact))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +149,7 @@ def matchers_of(
     arranged: Arranged, schema: TargetingSchema, spec: BuildSpec, advance: Advance
 ) -> Matchers | None:
     """`advance` is called with how many of the 1 + sets matcher kinds are done."""
-    if spec.mode is MatcherMode.CD:
+    if spec.mode in MATCHERLESS_MODES:
         return None
     k_way = checked_k_way(spec.mode, spec.k_way, arranged.trie.sid_length)
     if k_way is None:

@@ -6,6 +6,7 @@ from ctypes import c_int32, c_int64, c_uint32, c_void_p
 import numpy as np
 import numpy.typing as npt
 
+from grace.index.matchers.eligible_nodes import eligible_nodes
 from grace.index.matchers.matcher_ids import MatcherIds
 from grace.index.matchers.node_matchers import NodeMatchers
 from grace.index.snapshot import Snapshot
@@ -51,6 +52,10 @@ def admitted_entries(
     run = range(snapshot.trie.num_entries) if entries is None else entries
     if run.step != 1 or run.start < 0 or run.stop > snapshot.trie.num_entries:
         raise ValueError(f"entries must be a run within 0..{snapshot.trie.num_entries}, got {run}")
+    if snapshot.exact is not None:
+        return eligible_nodes(snapshot, snapshot.exact, users, request)[
+            run.start + 1 : run.stop + 1
+        ]
     if snapshot.matchers is None:
         return np.ones(len(run), np.bool_)
     bitmask = snapshot.matchers.bitmask

@@ -4,6 +4,7 @@ Eligibility goes from the distinct parts of rules to rules, from rules to leaves
 to the root. These lists are the edges of that graph which the rules themselves do not have.
 """
 
+from ctypes import c_int32, c_int64
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,21 @@ import numpy.typing as npt
 
 from grace.index.matching.ads import SidToAds
 from grace.index.targeting.rules import SetRules, TargetingRules
+from grace.native.loader import array_in, array_out, declare
+
+_leaf_rules = declare(
+    "grace_leaf_rules",
+    *(c_int64, array_in(np.int64), array_in(np.int32), c_int32),
+    *(array_out(np.int32), array_out(np.int32), array_out(np.int64)),
+)
+_postings = declare(
+    "grace_postings",
+    *(c_int64, array_in(np.int64), array_in(np.int32), c_int64, c_int32),
+    *(array_out(np.int64), array_out(np.int32)),
+)
+
+Offsets = npt.NDArray[np.int64]
+Ids = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +39,10 @@ class Postings:
     exclude_rules    int32 [...]
     """
 
-    include_offsets: npt.NDArray[np.int64]
-    include_rules: npt.NDArray[np.int32]
-    exclude_offsets: npt.NDArray[np.int64]
-    exclude_rules: npt.NDArray[np.int32]
+    include_offsets: Offsets
+    include_rules: Ids
+    exclude_offsets: Offsets
+    exclude_rules: Ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,34 +52,71 @@ class ExactLists:
     leaf_rules    int32 [...]          ascending within a leaf
     """
 
-    leaf_offsets: npt.NDArray[np.int32]
-    leaf_rules: npt.NDArray[np.int32]
+    leaf_offsets: Ids
+    leaf_rules: Ids
     postings: tuple[Postings, ...]  # in the schema's order of sets
+    num_rules: int  # of the snapshot; as an id, it is the rule that nobody passes
+
+
+def exact_lists(
+    ads: SidToAds, rules: TargetingRules, num_values: tuple[int, ...], threads: int
+) -> ExactLists:
+    """Return the lists that `exact_lists_reference` defines."""
+    return ExactLists(
+        *leaf_rules(ads.ad_offsets, ads.ad_rule, threads),
+        tuple(postings(of, n, threads) for of, n in zip(rules.sets, num_values, strict=True)),
+        rules.num_rules,
+    )
+
+
+def leaf_rules(ad_offsets: Offsets, ad_rule: Ids, threads: int) -> tuple[Ids, Ids]:
+    """Return `leaf_offsets` and `leaf_rules` of leaves whose ads are ad_offsets[i] .. [i + 1]."""
+    offsets, rules = np.empty(len(ad_offsets), np.int32), np.empty(len(ad_rule), np.int32)
+    total = np.zeros(1, np.int64)
+    _leaf_rules(len(ad_offsets) - 1, ad_offsets, ad_rule, threads, offsets, rules, total)
+    return offsets, rules[: total[0]].copy()
+
+
+def postings(rules: SetRules, num_values: int, threads: int) -> Postings:
+    return Postings(
+        *_by_value(rules.include_offsets, rules.include_values, num_values, threads),
+        *_by_value(rules.exclude_offsets, rules.exclude_values, num_values, threads),
+    )
+
+
+def _by_value(offsets: Offsets, values: Ids, num_values: int, threads: int) -> tuple[Offsets, Ids]:
+    by_value, rules = np.empty(num_values + 1, np.int64), np.empty(len(values), np.int32)
+    _postings(len(offsets) - 1, offsets, values, num_values, threads, by_value, rules)
+    return by_value, rules
 
 
 def exact_lists_reference(
     ads: SidToAds, rules: TargetingRules, num_values: tuple[int, ...]
 ) -> ExactLists:
     """`num_values` is the number of interned values of each set."""
-    leaves = np.repeat(np.arange(len(ads.ad_offsets) - 1), np.diff(ads.ad_offsets))
-    pairs = np.unique(leaves * rules.num_rules + ads.ad_rule)
-    counts = np.bincount(pairs // rules.num_rules, minlength=len(ads.ad_offsets) - 1)
     return ExactLists(
-        np.concatenate([[0], np.cumsum(counts)]).astype(np.int32),
-        (pairs % rules.num_rules).astype(np.int32),
-        tuple(_postings(of, count) for of, count in zip(rules.sets, num_values, strict=True)),
+        *leaf_rules_reference(ads.ad_offsets, ads.ad_rule, rules.num_rules),
+        tuple(postings_reference(of, n) for of, n in zip(rules.sets, num_values, strict=True)),
+        rules.num_rules,
     )
 
 
-def _postings(rules: SetRules, num_values: int) -> Postings:
-    include = _rules_by_value(rules.include_offsets, rules.include_values, num_values)
-    exclude = _rules_by_value(rules.exclude_offsets, rules.exclude_values, num_values)
+def leaf_rules_reference(ad_offsets: Offsets, ad_rule: Ids, num_rules: int) -> tuple[Ids, Ids]:
+    num_leaves = len(ad_offsets) - 1
+    leaves = np.repeat(np.arange(num_leaves), np.diff(ad_offsets))
+    pairs = np.unique(leaves * num_rules + ad_rule)
+    counts = np.bincount(pairs // num_rules, minlength=num_leaves)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    return offsets, (pairs % num_rules).astype(np.int32)
+
+
+def postings_reference(rules: SetRules, num_values: int) -> Postings:
+    include = _by_value_reference(rules.include_offsets, rules.include_values, num_values)
+    exclude = _by_value_reference(rules.exclude_offsets, rules.exclude_values, num_values)
     return Postings(*include, *exclude)
 
 
-def _rules_by_value(
-    offsets: npt.NDArray[np.int64], values: npt.NDArray[np.int32], num_values: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+def _by_value_reference(offsets: Offsets, values: Ids, num_values: int) -> tuple[Offsets, Ids]:
     set_rules = np.repeat(np.arange(len(offsets) - 1, dtype=np.int32), np.diff(offsets))
     counts = np.bincount(values, minlength=num_values)
     order = np.argsort(values, kind="stable")

@@ -17,6 +17,10 @@ class MatcherMode(StrEnum):
     DYNAMIC = "dynamic"  # k-way, as many partitions as the node needs to be selective
 
 
+MATCHERLESS_MODES = (MatcherMode.EXACT, MatcherMode.CD)
+"""The modes whose nodes have no rows."""
+
+
 @dataclass(frozen=True, slots=True)
 class StaticKWay:
     widths: tuple[int, ...]  # partitions of a node of level 1 .. sid_length

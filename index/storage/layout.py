@@ -8,7 +8,8 @@ import numpy.typing as npt
 
 from grace.configs.errors import SnapshotError
 from grace.index.entities import Entities
-from grace.index.matchers.modes import DynamicKWay, MatcherMode, StaticKWay
+from grace.index.matchers.exact_lists import ExactLists, Postings
+from grace.index.matchers.modes import MATCHERLESS_MODES, DynamicKWay, MatcherMode, StaticKWay
 from grace.index.matchers.node_matchers import BloomMatchers, Matchers, NodeMatchers
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts
@@ -27,7 +28,8 @@ def expected_arrays(manifest: Manifest) -> dict[str, ArrayShape]:
     """File name -> what the manifest's counts say that the file holds, in the order of writing."""
     counts, matchers, words = manifest.counts, manifest.matchers, manifest.schema.words
     nodes, leaves = sum(counts.nodes_per_level), counts.nodes_per_level[-1]
-    has_matchers = matchers.mode != MatcherMode.CD
+    has_matchers = matchers.mode not in MATCHERLESS_MODES
+    is_exact = matchers.mode == MatcherMode.EXACT
     arrays: dict[str, ArrayShape] = {
         "node_offsets": ("<i4", (nodes - leaves + 1,)),
         "csr_tokens": ("<u2", (nodes - 1,)),
@@ -42,6 +44,9 @@ def expected_arrays(manifest: Manifest) -> dict[str, ArrayShape]:
     if has_matchers:
         rows = sum(matchers.bitmask_level_rows)
         arrays |= _expected_matchers(manifest, "bitmask", "", rows, words)
+    if is_exact:
+        arrays["leaf_rule_offsets"] = ("<i4", (leaves + 1,))
+        arrays["leaf_rules"] = ("<i4", (None,))
     if manifest.schema.sets:
         arrays["rule_sets"] = ("<i4", (counts.rules, len(manifest.schema.sets)))
     for target_set in manifest.schema.sets:
@@ -55,6 +60,11 @@ def expected_arrays(manifest: Manifest) -> dict[str, ArrayShape]:
             rows = sum(matchers.bloom_level_rows[name])
             arrays |= _expected_matchers(manifest, "bloom", f".{name}", rows, target_set.words)
             arrays[f"bloom_star.{name}"] = ("|u1", (rows,))
+        if is_exact:
+            for kind in ("include", "exclude"):
+                offsets = ("<i8", (counts.set_values[name] + 1,))
+                arrays[f"{kind}_posting_offsets.{name}"] = offsets
+                arrays[f"{kind}_postings.{name}"] = ("<i4", (None,))
     for name in manifest.schema.entities:
         entities = counts.entities[name]
         arrays[f"entity_ids.{name}"] = ("<i8", (entities,))
@@ -146,12 +156,15 @@ def arrays_of(snapshot: Snapshot) -> dict[str, Array]:
 
 
 def _arrays(snapshot: Snapshot) -> Iterator[tuple[str, Array | None]]:
-    trie, ads, rules, matchers = snapshot.trie, snapshot.ads, snapshot.rules, snapshot.matchers
+    trie, ads, rules = snapshot.trie, snapshot.ads, snapshot.rules
+    matchers, exact = snapshot.matchers, snapshot.exact
     yield from (("node_offsets", trie.node_offsets), ("csr_tokens", trie.csr_tokens))
     yield from ((field, getattr(ads, field)) for field in _AD_FIELDS)
     yield from (("rule_bitmask", rules.bitmask), ("rule_bitmask_table", rules.bitmask_table))
     if matchers is not None:
         yield from _matcher_arrays(matchers.bitmask, "bitmask", "")
+    if exact is not None:
+        yield from (("leaf_rule_offsets", exact.leaf_offsets), ("leaf_rules", exact.leaf_rules))
     yield "rule_sets", rules.set_rules if rules.sets else None
     for s, target_set in enumerate(snapshot.schema.sets):
         name, of_set, values = target_set.name, rules.sets[s], snapshot.set_values[s]
@@ -160,6 +173,11 @@ def _arrays(snapshot: Snapshot) -> Iterator[tuple[str, Array | None]]:
         if matchers is not None:
             yield from _matcher_arrays(matchers.blooms[s].rows, "bloom", f".{name}")
             yield f"bloom_star.{name}", matchers.blooms[s].star
+        if exact is not None:
+            yield from (
+                (f"{file}.{name}", getattr(exact.postings[s], field))
+                for field, file in _POSTING_FILES.items()
+            )
     for kind in snapshot.entities:
         yield from (
             (f"entity_{field}.{kind.name}", getattr(kind, field)) for field in _ENTITY_FIELDS
@@ -168,6 +186,12 @@ def _arrays(snapshot: Snapshot) -> Iterator[tuple[str, Array | None]]:
 
 _AD_FIELDS = ("ad_offsets", "ad_ids", "ad_rule", "ad_weight", "ad_lookup")
 _SET_FIELDS = ("include_offsets", "include_values", "exclude_offsets", "exclude_values")
+_POSTING_FILES = {
+    "include_offsets": "include_posting_offsets",
+    "include_rules": "include_postings",
+    "exclude_offsets": "exclude_posting_offsets",
+    "exclude_rules": "exclude_postings",
+}
 _ENTITY_FIELDS = ("ids", "of_ad", "offsets", "ads")
 
 
@@ -215,12 +239,28 @@ def snapshot_of(manifest: Manifest, files: Mapping[str, Array]) -> Snapshot:
             Entities(n, *(arrays[f"entity_{f}.{n}"] for f in _ENTITY_FIELDS))
             for n in manifest.schema.entities
         ),
+        exact=_exact_lists(manifest, arrays),
+    )
+
+
+def _exact_lists(manifest: Manifest, arrays: Mapping[str, Array]) -> ExactLists | None:
+    if manifest.matchers.mode != MatcherMode.EXACT:
+        return None
+    postings = (
+        Postings(*(arrays[f"{file}.{name}"] for file in _POSTING_FILES.values()))
+        for name in manifest.set_names
+    )
+    return ExactLists(
+        arrays["leaf_rule_offsets"],
+        arrays["leaf_rules"],
+        tuple(postings),
+        manifest.counts.rules,
     )
 
 
 def _matchers(manifest: Manifest, arrays: Mapping[str, Array]) -> Matchers | None:
     rows = manifest.matchers
-    if rows.mode == MatcherMode.CD:
+    if rows.mode in MATCHERLESS_MODES:
         return None
 
     def node_matchers(kind: str, suffix: str, level_rows: tuple[int, ...]) -> NodeMatchers:

@@ -11,7 +11,13 @@ import xxhash
 
 from grace.configs.errors import ConfigError, SnapshotError
 from grace.configs.sections import load_section
-from grace.index.matchers.modes import DynamicKWay, KWay, MatcherMode, StaticKWay
+from grace.index.matchers.modes import (
+    MATCHERLESS_MODES,
+    DynamicKWay,
+    KWay,
+    MatcherMode,
+    StaticKWay,
+)
 from grace.index.snapshot import (
     MAX_ID,
     MAX_SID_LENGTH,
@@ -208,7 +214,7 @@ def _check_counts(manifest: Manifest) -> None:
 
 def _check_matchers(manifest: Manifest) -> None:
     matchers = manifest.matchers
-    levels = 0 if matchers.mode == MatcherMode.CD else len(manifest.vocab_sizes)
+    levels = 0 if matchers.mode in MATCHERLESS_MODES else len(manifest.vocab_sizes)
     _check_keys(
         "matchers.bloom_level_rows",
         matchers.bloom_level_rows,

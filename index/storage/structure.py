@@ -16,6 +16,7 @@ import numpy.typing as npt
 from grace.configs.errors import SnapshotError
 from grace.index.entities import NO_ENTITY, Entities
 from grace.index.matchers.bloom import star_hash
+from grace.index.matchers.exact_lists import ExactLists
 from grace.index.matchers.modes import DynamicKWay
 from grace.index.matchers.node_matchers import BloomMatchers, NodeMatchers
 from grace.index.matching.ads import SidToAds
@@ -76,6 +77,7 @@ def _groups(
 find_in_offsets_i32 = _offsets("i32", np.int32)
 find_in_offsets_i64 = _offsets("i64", np.int64)
 find_in_node_tokens = _groups("i32_u16", np.int32, np.uint16)
+find_in_leaf_rules = _groups("i32_i32", np.int32, np.int32)
 find_in_rule_values = _groups("i64_i32", np.int64, np.int32)
 find_in_leaf_ads = _groups("i64_i64", np.int64, np.int64)
 # Takes ids, count, stride, begin, end, threads.
@@ -113,6 +115,8 @@ def check_structure(snapshot: Snapshot, threads: int) -> None:
         _check_values(target_set.name, values, threads)
     for entities in snapshot.entities:
         _check_entities(entities, snapshot.ads.num_ads, threads)
+    if snapshot.exact is not None:
+        _check_exact_lists(snapshot, snapshot.exact, threads)
     if snapshot.matchers is None:
         return
     bitmask = snapshot.matchers.bitmask
@@ -225,15 +229,10 @@ def _check_lists(
 ) -> None:
     file = f"{kind}_offsets.{name}.npy"
     _check_offsets(file, offsets, len(values), "set rule", "value", False, threads)
-    fault, at = find_in_rule_values(
+    found = find_in_rule_values(
         offsets, len(offsets) - 1, values, len(values), len(interned) - 1, threads
     )
-    file = f"{kind}_values.{name}.npy"
-    if fault is Kind.OUT_OF_RANGE:
-        there = len(interned)
-        raise SnapshotError(file, f"entry {at} is value {values[at]}, but there are {there} values")
-    if fault is not Kind.NONE:
-        raise SnapshotError(file, _not_ascending("entry", "value", values, at))
+    _refuse_member(f"{kind}_values.{name}.npy", found, values, "value", len(interned))
 
 
 def _check_values(name: str, values: InternedValues, threads: int) -> None:
@@ -272,6 +271,41 @@ def _check_entities(entities: Entities, num_ads: int, threads: int) -> None:
         raise SnapshotError(file, f"entry {at} names ad {ads[at]}, but there are {num_ads} ads")
     if kind is not Kind.NONE:
         raise SnapshotError(file, _not_ascending("entry", "ad", ads, at))
+
+
+def _check_exact_lists(snapshot: Snapshot, lists: ExactLists, threads: int) -> None:
+    offsets, rules, limit = lists.leaf_offsets, lists.leaf_rules, snapshot.rules.num_rules
+    _check_offsets("leaf_rule_offsets.npy", offsets, len(rules), "leaf", "rule", True, threads)
+    found = find_in_leaf_rules(offsets, len(offsets) - 1, rules, len(rules), limit - 1, threads)
+    _refuse_member("leaf_rules.npy", found, rules, "rule", limit)
+    for target_set, set_rules, postings in zip(
+        snapshot.schema.sets, snapshot.rules.sets, lists.postings, strict=True
+    ):
+        limit = set_rules.num_rules
+        for kind, offsets, rules in (
+            ("include", postings.include_offsets, postings.include_rules),
+            ("exclude", postings.exclude_offsets, postings.exclude_rules),
+        ):
+            file = f"{kind}_posting_offsets.{target_set.name}.npy"
+            _check_offsets(file, offsets, len(rules), "value", "set rule", False, threads)
+            found = find_in_rule_values(
+                offsets, len(offsets) - 1, rules, len(rules), limit - 1, threads
+            )
+            file = f"{kind}_postings.{target_set.name}.npy"
+            _refuse_member(file, found, rules, "set rule", limit)
+
+
+def _refuse_member(
+    file: str, found: tuple[Kind, int], members: Array, thing: str, limit: int
+) -> None:
+    """Raise SnapshotError for the first fault that a check of groups found."""
+    kind, at = found
+    if kind is Kind.OUT_OF_RANGE:
+        raise SnapshotError(
+            file, f"entry {at} is {thing} {members[at]}, but there are {limit} {thing}s"
+        )
+    if kind is not Kind.NONE:
+        raise SnapshotError(file, _not_ascending("entry", thing, members, at))
 
 
 def _check_partitions(file: str, snapshot: Snapshot, rows: NodeMatchers, threads: int) -> None:

@@ -111,7 +111,14 @@ GRACE_API int32_t grace_check_groups_i32_u16(const int32_t* offsets, int64_t gro
   return guarded([&] { check_groups(offsets, groups, values, count, greatest, threads, fault); });
 }
 
-// Value ids of set rules.
+// Rules of leaves.
+GRACE_API int32_t grace_check_groups_i32_i32(const int32_t* offsets, int64_t groups,
+                                             const int32_t* values, int64_t count, int64_t greatest,
+                                             int32_t threads, int64_t* fault) {
+  return guarded([&] { check_groups(offsets, groups, values, count, greatest, threads, fault); });
+}
+
+// Value ids of set rules, and set rules of values.
 GRACE_API int32_t grace_check_groups_i64_i32(const int64_t* offsets, int64_t groups,
                                              const int32_t* values, int64_t count, int64_t greatest,
                                              int32_t threads, int64_t* fault) {

@@ -15,6 +15,8 @@ int32_t grace_check_offsets_i32(const int32_t*, int64_t, int64_t, int32_t, int32
 int32_t grace_check_offsets_i64(const int64_t*, int64_t, int64_t, int32_t, int32_t, int64_t*);
 int32_t grace_check_groups_i32_u16(const int32_t*, int64_t, const uint16_t*, int64_t, int64_t,
                                    int32_t, int64_t*);
+int32_t grace_check_groups_i32_i32(const int32_t*, int64_t, const int32_t*, int64_t, int64_t,
+                                   int32_t, int64_t*);
 int32_t grace_check_groups_i64_i32(const int64_t*, int64_t, const int32_t*, int64_t, int64_t,
                                    int32_t, int64_t*);
 int32_t grace_check_groups_i64_i64(const int64_t*, int64_t, const int64_t*, int64_t, int64_t,
@@ -265,6 +267,7 @@ int main(int argc, char** argv) {
     fuzz_offsets<int32_t>(random, longest, grace_check_offsets_i32);
     fuzz_offsets<int64_t>(random, longest, grace_check_offsets_i64);
     fuzz_groups<int32_t, uint16_t>(random, longest, grace_check_groups_i32_u16);
+    fuzz_groups<int32_t, int32_t>(random, longest, grace_check_groups_i32_i32);
     fuzz_groups<int64_t, int32_t>(random, longest, grace_check_groups_i64_i32);
     fuzz_groups<int64_t, int64_t>(random, longest, grace_check_groups_i64_i64);
     fuzz_ids(random, longest);

@@ -11,7 +11,14 @@ import numpy.typing as npt
 
 from grace.index.entities import Entities
 from grace.index.matchers.bloom import bloom_positions, star_hash, value_hash
-from grace.index.matchers.modes import DynamicKWay, KWay, MatcherMode, StaticKWay
+from grace.index.matchers.exact_lists import exact_lists_reference
+from grace.index.matchers.modes import (
+    MATCHERLESS_MODES,
+    DynamicKWay,
+    KWay,
+    MatcherMode,
+    StaticKWay,
+)
 from grace.index.matchers.node_matchers import BloomMatchers, Matchers, NodeMatchers
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts
@@ -49,18 +56,23 @@ def plain_snapshot(
     levels = _levels(ordered, len(vocab_sizes))
     set_values = tuple(_interned(ordered, target_set) for target_set in schema.sets)
     plain_rules = [_plain_rule(schema, set_values, ad) for ad in ordered]
+    sid_to_ads, rules = _sid_to_ads(ordered, levels[-1], plain_rules), _rules(schema, plain_rules)
+    num_values = tuple(map(len, set_values))
     return Snapshot(
         facts=SnapshotFacts(version, PLAIN_CREATED_AT, PLAIN_SID_SPACE, 0, 0),
         schema=schema,
         trie=_trie(levels, tuple(vocab_sizes)),
         mode=mode,
         matchers=None
-        if mode is MatcherMode.CD
+        if mode in MATCHERLESS_MODES
         else _matchers(schema, levels, ordered, k_way or plain_k_way(mode, len(vocab_sizes))),
-        ads=_sid_to_ads(ordered, levels[-1], plain_rules),
-        rules=_rules(schema, plain_rules),
+        ads=sid_to_ads,
+        rules=rules,
         set_values=set_values,
         entities=tuple(_entities(name, ordered) for name in schema.entities),
+        exact=exact_lists_reference(sid_to_ads, rules, num_values)
+        if mode is MatcherMode.EXACT
+        else None,
     )
 
 

@@ -12,18 +12,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from grace.index.builder.build import BuildSpec
 from grace.index.builder.report import Advance
 from grace.index.builder.sharding.copies import SpanTable, number_spans
 from grace.index.builder.sharding.join_entities import join_entities
 from grace.index.builder.sharding.join_rules import join_rules
 from grace.index.builder.sharding.output_folder import OutputFolder
 from grace.index.matchers.bloom import star_rows
+from grace.index.matchers.exact_lists import ExactLists, leaf_rules, postings
+from grace.index.matchers.modes import MatcherMode
 from grace.index.matchers.node_matchers import BloomMatchers, Matchers, NodeMatchers
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts, require_ids
 from grace.index.storage.array_file import blocks, digest_file, map_array, read_rows
 from grace.index.storage.layout import require_expected, snapshot_of
 from grace.index.storage.reader import open_snapshot
+from grace.index.targeting.rules import TargetingRules
 from grace.index.trie import SidTrie
 
 LOOKUP_ADS = 1 << 23
@@ -44,11 +48,16 @@ def open_shard(root: Path) -> Snapshot:
 
 
 def merge_shards(
-    shards: Sequence[Snapshot], facts: SnapshotFacts, scratch: Path, advance: Advance
+    shards: Sequence[Snapshot],
+    spec: BuildSpec,
+    facts: SnapshotFacts,
+    scratch: Path,
+    advance: Advance,
 ) -> Snapshot:
     """Merge shards given in the order of their first tokens, into maps of files in `scratch`.
 
-    `advance` is called with how many of the 2 + matcher kinds steps are done.
+    `advance` is called with how many of the steps are done: 2, and one per matcher kind or, in mode
+    `exact`, one for its lists.
     """
     first = shards[0]
     if any(_kind(shard) != _kind(first) for shard in shards):
@@ -62,11 +71,37 @@ def merge_shards(
         ads = _join_ads([shard.ads for shard in shards], joined.new_of, out)
         entities = join_entities([shard.entities for shard in shards], out)
         advance(2)
-        matchers = _join_matchers(shards, out, advance)
+        matchers, exact = _join_matchers(shards, out, advance), None
+        if spec.mode is MatcherMode.EXACT:
+            num_values = tuple(map(len, joined.set_values))
+            exact = _exact_lists(ads, joined.rules, num_values, spec.threads, out)
+            advance(3)
     return Snapshot(
-        *(facts, first.schema, trie, first.mode, matchers, ads, joined.rules, joined.set_values),
-        entities,
+        *(facts, first.schema, trie, spec.mode, matchers, ads, joined.rules, joined.set_values),
+        *(entities, exact),
     )
+
+
+def _exact_lists(
+    ads: SidToAds,
+    rules: TargetingRules,
+    num_values: tuple[int, ...],
+    threads: int,
+    out: OutputFolder,
+) -> ExactLists:
+    """Return the lists of the merged ads, whose leaves are read in blocks."""
+    offsets, listed = out.array("leaf_rule_offsets", "<i4"), out.array("leaf_rules", "<i4")
+    offsets.append([0])
+    first_ad = 0
+    for ends in blocks(ads.ad_offsets, 1):
+        ad_offsets = np.append(first_ad, ends)
+        of_ads = read_rows(ads.ad_rule, first_ad, int(ends[-1]))
+        block_offsets, block_rules = leaf_rules(ad_offsets - first_ad, of_ads, threads)
+        offsets.append(block_offsets[1:] + np.int32(listed.rows))
+        listed.append(block_rules)
+        first_ad = int(ends[-1])
+    lists = tuple(postings(of, n, threads) for of, n in zip(rules.sets, num_values, strict=True))
+    return ExactLists(offsets.finish(), listed.finish(), lists, rules.num_rules)
 
 
 def _kind(shard: Snapshot) -> tuple[object, ...]:

@@ -15,6 +15,7 @@ from grace.index.builder.report import peak_memory
 from grace.index.builder.sharding.join_rules import join_rules
 from grace.index.builder.sharding.output_folder import OutputFolder
 from grace.index.builder.sharding.runs import Run, TaskInputs, load_ads
+from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import SnapshotFacts
 from grace.index.storage.writer import write_unsynced
 
@@ -63,8 +64,10 @@ def build_shard(task: ShardTask) -> BuiltShard:
         return BuiltShard(None, (), peak_memory())
     arranged = arrange(collected, inputs.schema, inputs.vocab_sizes, spec.threads)
     del collected
+    # The lists of mode `exact` follow from the merged rules: a shard does without.
+    mode = MatcherMode.CD if spec.mode is MatcherMode.EXACT else spec.mode
     matchers = matchers_of(arranged, inputs.schema, spec, lambda done: None)
-    write_unsynced(arranged.snapshot(task.facts, inputs.schema, spec.mode, matchers), root)
+    write_unsynced(arranged.snapshot(task.facts, inputs.schema, mode, matchers), root)
     return BuiltShard(root, arranged.trie.level_counts, peak_memory())
 
 

@@ -190,10 +190,11 @@ class _ShardedBuild:
 
     def _merge(self, roots: Sequence[Path], facts: SnapshotFacts) -> Snapshot:
         plan = self.plan
-        kinds = 0 if plan.spec.mode is MatcherMode.CD else 1 + len(plan.schema.sets)
+        matcher_kinds = 1 + len(plan.schema.sets)
+        after = {MatcherMode.CD: 0, MatcherMode.EXACT: 1}.get(plan.spec.mode, matcher_kinds)
         with (
-            plan.steps.run("merge shards", 2 + kinds) as advance,
+            plan.steps.run("merge shards", 2 + after) as advance,
             scratch_faults("merging the shards", self.inputs.scratch),
         ):
             shards = [open_shard(root) for root in roots]
-            return merge_shards(shards, facts, self.inputs.scratch, advance)
+            return merge_shards(shards, plan.spec, facts, self.inputs.scratch, advance)
