@@ -24,6 +24,7 @@ from grace.index.matchers.modes import MatcherMode
 GRACE = Path(sys.executable).with_name("grace")
 LOADS = 3
 OPTIONS: dict[MatcherMode, tuple[str, ...]] = {
+    MatcherMode.EXACT: (),
     MatcherMode.CD: (),
     MatcherMode.UNION: (),
     MatcherMode.STATIC: ("--k", "64,64,32,8"),
@@ -32,7 +33,7 @@ OPTIONS: dict[MatcherMode, tuple[str, ...]] = {
 """The matchers' options to `grace build`: the paper's."""
 
 _SIDS = (1_000_000, 3_000_000, 10_000_000, 30_000_000)
-_MATCHERS = (MatcherMode.UNION, MatcherMode.STATIC, MatcherMode.DYNAMIC)
+_MATCHERS = (MatcherMode.EXACT, MatcherMode.UNION, MatcherMode.STATIC, MatcherMode.DYNAMIC)
 _LOAD = """
 import sys, time
 from pathlib import Path

@@ -74,8 +74,9 @@ def _lines(summary: "IndexSummary") -> Iterator[str]:
             f"{exact.leaf_rules:,} pairs of SID and distinct rule, per SID p50/p90/p99/max "
             f"{rules_per_sid}; {_size(exact.leaf_rule_bytes)}"
         )
-    words = ", ".join(f"{kind} {n}" for kind, n in summary.matcher_words.items())
-    yield f"64-bit words of a matcher row: {words}"
+    else:
+        words = ", ".join(f"{kind} {n}" for kind, n in summary.matcher_words.items())
+        yield f"64-bit words of a matcher row: {words}"
     parts = ", ".join(f"{name.replace('_', ' ')} {_size(n)}" for name, n in summary.bytes.items())
     yield f"{_size(sum(summary.bytes.values()))} in memory: {parts}"
     yield f"updates_watermark {summary.updates_watermark} (the last update of ads in the table)"

@@ -174,23 +174,15 @@ def _check_exact_lists(snapshot: Snapshot, lists: ExactLists) -> None:
     for target_set, of_set, postings in zip(
         snapshot.schema.sets, snapshot.rules.sets, lists.postings, strict=True
     ):
-        num_values = len(postings.include_offsets) - 1
-        found = postings_reference(of_set, num_values)
-        for kind, held, expected in (
-            (
-                "include",
-                (postings.include_offsets, postings.include_rules),
-                (found.include_offsets, found.include_rules),
-            ),
-            (
-                "exclude",
-                (postings.exclude_offsets, postings.exclude_rules),
-                (found.exclude_offsets, found.exclude_rules),
-            ),
-        ):
+        reference = postings_reference(of_set, len(postings.include_offsets) - 1)
+        for kind in ("include", "exclude"):
             name = target_set.name
             files = f"{kind}_posting_offsets.{name}", f"{kind}_postings.{name}"
-            _require_lists(*files, "value", held, expected)
+            wanted, found = (
+                (getattr(lists, f"{kind}_offsets"), getattr(lists, f"{kind}_rules"))
+                for lists in (reference, postings)
+            )
+            _require_lists(*files, "value", found, wanted)
 
 
 def _require_lists(

@@ -14,6 +14,7 @@ from grace.kernels.decode.admit_children_cpu import admit_children_cpu
 from grace.kernels.decode.admit_children_cuda import CudaSlot, admit_children_cuda
 from grace.kernels.decode.ops import REFERENCE, Ops
 from grace.kernels.decode.select_beams_cuda import prepare_selection
+from grace.kernels.eligibility.on_cpu import eligible_nodes_on_cpu
 from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
 from grace.native.nvcc import LEAST_CAPABILITY
 
@@ -21,7 +22,9 @@ from grace.native.nvcc import LEAST_CAPABILITY
 def load_ops(device: torch.device) -> Ops:
     """Return the decoder's fastest operations on a device, ready to run there."""
     if device.type == "cpu":
-        return replace(REFERENCE, admit_children=admit_children_cpu)
+        return replace(
+            REFERENCE, eligible_nodes=eligible_nodes_on_cpu, admit_children=admit_children_cpu
+        )
     if device.type != "cuda":
         raise DeviceError(
             f"device {device}: this version has no {device.type.upper()} operations; use device cpu"

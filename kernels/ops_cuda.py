@@ -9,6 +9,7 @@ from grace.kernels.decode.ops import Ops
 from grace.kernels.decode.row_factors_triton import activate_triton, row_factors_triton
 from grace.kernels.decode.select_beams_cuda import select_beams_cuda
 from grace.kernels.decode.self_attention_triton import rearrange_triton, self_attention_triton
+from grace.kernels.eligibility.on_gpu import eligible_nodes_on_gpu
 from grace.kernels.encoder.encoder_attention_triton import encoder_attention_triton
 from grace.kernels.encoder.encoder_ops import EncoderOps
 from grace.kernels.encoder.norm_and_gates_triton import (
@@ -33,6 +34,7 @@ CUDA_DECODER = Ops(
     cross_attention=cross_attention_triton,
     row_factors=row_factors_triton,
     activate=activate_triton,
+    eligible_nodes=eligible_nodes_on_gpu,
     admit_children=admit_children_cuda,
     select_beams=select_beams_cuda,
     rearrange=rearrange_triton,

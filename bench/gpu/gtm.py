@@ -3,6 +3,7 @@
 admission   by matcher mode and step: `bitmask` is `union` without its sets
 selection   by mode and step; `free` is without constraints
 decoder     the whole decode loop in mode `union` against the number of SIDs, and its admission
+masks       mode `exact`: node_masks.py
 
 A timed run of a step asks for four batches of users in turn, so that none finds its rows in the
 cache. Weights and users are the same over every catalogue size. All decoders are recorded first and
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from grace.bench.gpu.catalogue import Catalogue
 from grace.bench.gpu.measure import by_turns, require_close, require_equal, sustained
+from grace.bench.gpu.node_masks import node_masks
 from grace.bench.gpu.search import (
     DecoderBatch,
     DecoderGraph,
@@ -70,9 +72,14 @@ class _Batch:
 
 @torch.inference_mode()
 def measure(work: Workload) -> Iterator[Row]:
-    engine = work.random_engine(work.options.precisions[0])
     parts = work.options.parts()
-    steps = [part for part in parts if part != "decoder"]
+    masks = [part for part in parts if part.startswith("masks")]
+    if masks:
+        yield from node_masks(work, [int(part.removeprefix("masks:")) for part in masks])
+    if len(masks) == len(parts):
+        return
+    engine = work.random_engine(work.options.precisions[0])
+    steps = [part for part in parts if part != "decoder" and part not in masks]
     if steps:
         yield from _steps(work, engine, steps)
     if "decoder" in parts:

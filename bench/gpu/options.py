@@ -46,6 +46,7 @@ TABLES: Mapping[str, Table] = {
         (
             "admission:cd", "admission:bitmask", "admission:union", "admission:static",
             "admission:dynamic", "selection:free", "selection:union", "decoder",
+            "masks:64", "masks:1000",
         ),
         sids="many",
         precisions="one",

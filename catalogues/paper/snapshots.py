@@ -108,12 +108,14 @@ def rule_table(
         return table.take(), rule_of_key
 
 
-def decode_snapshot(catalogue: PaperCatalogue, threads: int) -> Snapshot:
-    """Return a snapshot in mode `union` for decoding alone: its leaves have no ads."""
+def decode_snapshot(
+    catalogue: PaperCatalogue, threads: int, mode: MatcherMode = MatcherMode.UNION
+) -> Snapshot:
+    """Return a snapshot for decoding alone, in mode `union` or `exact`: its leaves have no ads."""
     trie = _trie(catalogue, threads)
     rules, rule_of = _rules(catalogue, threads)
     arranged = Arranged(trie, _ads(catalogue.tree.ads, rule_of), *rules, ())
-    snapshot = snapshot_of(catalogue, arranged, MatcherMode.UNION, threads)
+    snapshot = snapshot_of(catalogue, arranged, mode, threads)
     no_ads = _ads(np.zeros(trie.num_leaves + 1, np.int64), np.zeros(0, np.int32))
     schema = replace(catalogue.schema, entities=())
     return replace(snapshot, schema=schema, ads=no_ads)

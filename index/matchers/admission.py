@@ -34,7 +34,7 @@ native_admit_children = declare(
     *(c_int32, c_int64, c_int64, array_in(np.int32, 2)),
     *(c_int64, array_in(np.int32), array_in(np.int32)),
     *(c_void_p, array_in(np.uint64, 2), c_int32, array_in(np.uint64, 2)),
-    *(c_void_p, c_int32),
+    *(c_void_p, c_int32, c_void_p, c_int64),
     *(array_out(np.int32), c_int64, array_out(np.int32), array_out(np.int32)),
 )
 
@@ -80,7 +80,7 @@ def admitted_entries(
         *(1, np.array([run.start, run.stop], np.int32), no_tokens),
         ctypes.byref(MatcherIds.of(bitmask.index, bitmask.offsets, levels)),
         *(bitmask.table, snapshot.schema.words, users.bitmask[request : request + 1]),
-        *((SetMatcher * len(sets))(*sets), len(sets)),
+        *((SetMatcher * len(sets))(*sets), len(sets), None, 0),
         *(found, len(run), np.empty(len(run), np.int32), children),
     )
     admitted = np.zeros(len(run), np.bool_)

@@ -11,7 +11,10 @@ Bools = npt.NDArray[np.bool_]
 
 
 def eligible_nodes(snapshot: Snapshot, lists: ExactLists, users: UserRows, request: int) -> Bools:
-    """Return True for each node below which an ad is eligible, stopped or not.   bool [nodes]"""
+    """Return True for each node below which an ad is eligible.   bool [nodes]
+
+    `lists` are the snapshot's, or a copy with `num_rules` for rules of which all ads are stopped.
+    """
     trie, rules = snapshot.trie, snapshot.rules
     mine = users.bitmask[request]
     passes = ((rules.bitmask_table & mine) == mine).all(axis=1)[rules.bitmask]
@@ -22,6 +25,7 @@ def eligible_nodes(snapshot: Snapshot, lists: ExactLists, users: UserRows, reque
             rules.sets[s].num_rules, postings, queries, request, target_set.missing_passes_exclude
         )
         passes &= set_passes[rules.set_rules[:, s]]
+    passes = np.append(passes, False)  # nobody passes the rule of stopped ads
     nodes = np.empty(trie.num_nodes, np.bool_)
     nodes[trie.first_leaf :] = np.logical_or.reduceat(
         passes[lists.leaf_rules], lists.leaf_offsets[:-1]

@@ -282,17 +282,16 @@ def _check_exact_lists(snapshot: Snapshot, lists: ExactLists, threads: int) -> N
         snapshot.schema.sets, snapshot.rules.sets, lists.postings, strict=True
     ):
         limit = set_rules.num_rules
-        for kind, offsets, rules in (
-            ("include", postings.include_offsets, postings.include_rules),
-            ("exclude", postings.exclude_offsets, postings.exclude_rules),
-        ):
+        for kind in ("include", "exclude"):
+            by_value: Array = getattr(postings, f"{kind}_offsets")
+            named: Array = getattr(postings, f"{kind}_rules")
             file = f"{kind}_posting_offsets.{target_set.name}.npy"
-            _check_offsets(file, offsets, len(rules), "value", "set rule", False, threads)
+            _check_offsets(file, by_value, len(named), "value", "set rule", False, threads)
             found = find_in_rule_values(
-                offsets, len(offsets) - 1, rules, len(rules), limit - 1, threads
+                by_value, len(by_value) - 1, named, len(named), limit - 1, threads
             )
             file = f"{kind}_postings.{target_set.name}.npy"
-            _refuse_member(file, found, rules, "set rule", limit)
+            _refuse_member(file, found, named, "set rule", limit)
 
 
 def _refuse_member(

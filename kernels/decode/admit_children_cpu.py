@@ -13,6 +13,7 @@ from torch import Tensor
 
 from grace.index.matchers.admission import SetMatcher, native_admit_children
 from grace.index.matchers.matcher_ids import MatcherIds
+from grace.kernels.checks import address
 from grace.kernels.decode.admit_children import (
     check_admission,
     fan_outs,
@@ -36,7 +37,7 @@ def admit_children_cpu(nodes: Tensor, users: UserTensors, index: DecodeIndex) ->
     tokens = torch.empty(room, dtype=torch.int32)
     children = torch.empty(room, dtype=torch.int32)
     ids, table, words = _bitmasks(index)
-    # In mode `cd` the snapshot has no matchers, whatever sets the users have.
+    # In modes `cd` and `exact` the snapshot has no matchers, whatever sets the users have.
     sets = [
         SetMatcher(
             matcher=MatcherIds(*row_addresses("bloom", bloom.index, bloom.offsets, _CPU)),
@@ -49,6 +50,7 @@ def admit_children_cpu(nodes: Tensor, users: UserTensors, index: DecodeIndex) ->
         *(len(index.node_offsets) - 1, index.node_offsets.numpy(), index.csr_tokens.numpy()),
         *(ctypes.byref(ids), table, words, _words(users.bitmask)),
         *((SetMatcher * len(sets))(*sets), len(sets)),
+        *(_eligible(users, index), 0 if index.exact is None else index.exact.level_starts[-1]),
         *(offsets.numpy(), room, tokens.numpy(), children.numpy()),
     )
     admitted = int(offsets[-1])
@@ -61,6 +63,13 @@ def _bitmasks(index: DecodeIndex) -> tuple[MatcherIds, npt.NDArray[np.uint64], i
         return MatcherIds(), np.empty((0, 0), np.uint64), 0
     ids = MatcherIds(*row_addresses("bitmask", index.bitmask_index, index.bitmask_offsets, _CPU))
     return ids, _words(index.bitmask_table), index.bitmask_table.shape[1]
+
+
+def _eligible(users: UserTensors, index: DecodeIndex) -> int | None:
+    """Return the address of the masks of all nodes in mode `exact`, else None."""
+    if index.exact is None:
+        return None
+    return address("users.eligible", users.eligible, _CPU, torch.int16)
 
 
 def _words(tensor: Tensor) -> npt.NDArray[np.uint64]:

@@ -62,6 +62,8 @@ class _Admission(ctypes.Structure):
         ("users", c_void_p),
         ("user_words", c_void_p),
         ("words", c_int64),
+        ("eligible", c_void_p),
+        ("eligible_stride", c_int64),
         ("requests", c_int64),
         ("num_sets", c_int64),
         ("sets", _Set * MOST_SETS_ON_GPU),
@@ -159,6 +161,9 @@ class CudaSlot:
             internal_nodes=len(index.node_offsets) - 1,
             requests=requests,
         )
+        if index.exact is not None and users.eligible is not None:
+            admission.eligible = address("users.eligible", users.eligible, device, torch.int16)
+            admission.eligible_stride = users.eligible.shape[1]
         if index.bitmask_index is None or index.bitmask_table is None:
             return admission
         words = index.bitmask_table.shape[1]

@@ -114,9 +114,7 @@ class DecodeIndex:
             exact=None,
         )
 
-    def write_pairs(
-        self, positions: npt.NDArray[np.int64], rules: npt.NDArray[np.int32]
-    ) -> None:
+    def write_pairs(self, positions: npt.NDArray[np.int64], rules: npt.NDArray[np.int32]) -> None:
         """Set the rules of some pairs of leaf and rule, in the order of the current stream.
 
         index/matchers/live_rules.py says which pairs change when ads are stopped or resumed.

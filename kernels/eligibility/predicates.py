@@ -19,7 +19,7 @@ def exact_tensors(snapshot: Snapshot, lists: ExactLists, device: torch.device) -
         predicates=_predicates(snapshot, lists, device),
         leaf_offsets=staged_copy(lists.leaf_offsets, device),
         leaf_rules=leaf_rules.clone() if device.type == "cpu" else leaf_rules,
-        num_rules=snapshot.rules.num_rules,
+        num_rules=lists.num_rules,
         level_starts=snapshot.trie.level_starts,
     )
 
@@ -29,6 +29,8 @@ def _predicates(
 ) -> tuple[Predicate, ...]:
     rules = snapshot.rules
     table = staged_copy(rules.bitmask_table.view(np.int64), device)
+    if device.type == "cuda":
+        table = table.t().contiguous().t()  # by word: a GPU reads only words that some user has
     attributes = AttributePredicate(staged_copy(rules.bitmask, device), table)
     return (attributes, *_set_predicates(snapshot, rules, lists, device))
 

@@ -36,7 +36,9 @@ struct Admission {
   const uint64_t* users;          // [requests, words]
   int32_t*
       user_words;  // [requests, 1 + words]: the number of words with bits of the user, and which
-  int64_t words;   // 0 without bitmask matchers, as in mode `cd`
+  int64_t words;   // 0 without bitmask matchers, as in modes `cd` and `exact`
+  const uint16_t* eligible;  // mode `exact`: [requests / 16 rounded up, eligible_stride], by node
+  int64_t eligible_stride;
   int64_t requests;
   int64_t num_sets;
   AdmissionSet sets[kMostSets];

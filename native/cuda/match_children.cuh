@@ -312,6 +312,23 @@ __device__ uint32_t test_set(const AdmissionSet& set, const BeamRow& beam, uint3
   return passes & ~(fails & ~held);
 }
 
+// Reads a bit per child: entry j leads to node j + 1.
+template <int kStride>
+__device__ uint32_t test_eligible(const Admission& at, const BeamRow& beam, uint32_t first,
+                                  uint32_t passes) {
+  const uint16_t* masks =
+      in_device_memory(at.eligible) + (beam.request >> 4) * at.eligible_stride + 1;
+  uint32_t held[kInFlight];
+#pragma unroll
+  for (int u = 0; u < kInFlight; ++u) {
+    held[u] = (passes >> u & 1) != 0 ? masks[first + u * kStride] : 0;
+  }
+  passes = 0;
+#pragma unroll
+  for (int u = 0; u < kInFlight; ++u) passes |= (held[u] >> (beam.request & 15) & 1) << u;
+  return passes;
+}
+
 template <int kStride>
 __device__ uint32_t test_children(const Admission& at, const BeamRow& beam, uint32_t first,
                                   Waiting& waiting) {
@@ -320,6 +337,7 @@ __device__ uint32_t test_children(const Admission& at, const BeamRow& beam, uint
   for (int u = 0; u < kInFlight; ++u) {
     if (first + u * kStride < beam.end) passes |= 1u << u;
   }
+  if (at.eligible != nullptr) return test_eligible<kStride>(at, beam, first, passes);
   if (at.words > 0) passes = test_bitmasks<kStride>(at, beam, first, waiting, passes);
 #pragma unroll 1
   for (int64_t s = 0; s < at.num_sets; ++s) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "grace/abi.h"
+#include "grace/masks.h"
 #include "grace/match.h"
 #include "grace/parallel.h"
 
@@ -32,9 +33,16 @@ struct Index {
   int32_t words;  // 0 without bitmask matchers
   const GraceSetMatcher* sets;
   int32_t num_sets;
+  const uint16_t* eligible;  // the masks of all nodes, [groups, num_nodes], in mode `exact`
+  int64_t num_nodes;
 };
 
 bool admits(const Index& index, int64_t entry, const uint64_t* user, int64_t request) {
+  if (index.eligible != nullptr) {
+    const int64_t group = request / grace::kRequestsPerMask;
+    const uint16_t mask = index.eligible[group * index.num_nodes + entry + 1];
+    return ((mask >> (request % grace::kRequestsPerMask)) & 1) != 0;
+  }
   if (index.words > 0 &&
       !grace::entry_contains_all(*index.bitmask, index.bitmask_table, entry, user, index.words)) {
     return false;
@@ -69,6 +77,7 @@ std::vector<int64_t> full_offsets(const int32_t* nodes, int64_t rows, const int3
 
 // Rows are requests * beams, request-major.
 //   users     uint64 [requests, words]; words is 0 without bitmask matchers, as in mode `cd`
+//   eligible  uint16 [ceil(requests / 16), num_nodes] in mode `exact`, which has no matchers
 //   offsets   int32 [rows + 1], filled
 //   tokens    int32 [room], like children: the first offsets[rows] are the answer, the rest is work
 //             space; room is at least the number of children of all rows
@@ -78,10 +87,12 @@ GRACE_API int32_t grace_admit_children(int32_t threads, int64_t requests, int64_
                                        const GraceMatcherIds* bitmask,
                                        const uint64_t* bitmask_table, int32_t words,
                                        const uint64_t* users, const GraceSetMatcher* sets,
-                                       int32_t num_sets, int32_t* offsets, int64_t room,
+                                       int32_t num_sets, const uint16_t* eligible,
+                                       int64_t num_nodes, int32_t* offsets, int64_t room,
                                        int32_t* tokens, int32_t* children) {
   return grace::guarded([&] {
-    const Index index{node_offsets, csr_tokens, bitmask, bitmask_table, words, sets, num_sets};
+    const Index index{node_offsets, csr_tokens, bitmask,  bitmask_table, words,
+                      sets,         num_sets,   eligible, num_nodes};
     const int64_t rows = requests * beams;
     const std::vector<int64_t> starts = full_offsets(nodes, rows, node_offsets, internal_nodes);
     grace::require(starts[rows] <= room, "admit_children: less room than children");

@@ -1,5 +1,5 @@
-// The lists of mode `exact`: the distinct rules of each leaf, the set rules that name each value, and
-// which rules of which leaves live while ads are stopped. Results do not depend on `threads`.
+// The lists of mode `exact`: the distinct rules of each leaf, the set rules that name each value,
+// and which rules of which leaves live while ads are stopped. No result depends on `threads`.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -16,36 +16,58 @@ using grace::parallel_tasks;
 constexpr int64_t kChunksPerThread = 8;
 constexpr int64_t kLeavesPerChunk = 1 << 12;
 
-bool is_stopped(const uint64_t* stopped, int64_t ordinal) {
-  return stopped != nullptr && ((stopped[ordinal >> 6] >> (ordinal & 63)) & 1) != 0;
-}
-
-// Returns the leaf of an ordinal that is in leaf `from` or after it: doubling steps, then halves.
-int64_t leaf_of(const int64_t* ad_offsets, int64_t leaves, int64_t from, int64_t ordinal) {
-  int64_t step = 1;
-  while (from + step < leaves && ad_offsets[from + step] <= ordinal) {
-    from += step;
-    step *= 2;
-  }
-  const int64_t* end = ad_offsets + std::min(from + step, leaves);
-  return std::upper_bound(ad_offsets + from, end, ordinal) - ad_offsets - 1;
-}
-
 struct Leaves {
   int64_t count;
   const int64_t* ad_offsets;
   const int32_t* ad_rule;
   const int32_t* rule_offsets;
   const int32_t* rules;
+  const uint64_t* stopped;  // a bit per ad, or null: no ad is
+
+  bool is_stopped(int64_t ad) const {
+    return stopped != nullptr && ((stopped[ad >> 6] >> (ad & 63)) & 1) != 0;
+  }
+
+  // Returns the leaf of an ad that is in leaf `from` or after it: doubling steps, then halves.
+  int64_t leaf_of(int64_t ad, int64_t from) const {
+    int64_t step = 1;
+    while (from + step < count && ad_offsets[from + step] <= ad) {
+      from += step;
+      step *= 2;
+    }
+    const int64_t* end = ad_offsets + std::min(from + step, count);
+    return std::upper_bound(ad_offsets + from, end, ad) - ad_offsets - 1;
+  }
 
   // Returns where `rules` holds the rule of an ad of a leaf.
-  int64_t pair_of(int64_t leaf, int64_t ordinal) const {
+  int64_t pair_of(int64_t leaf, int64_t ad) const {
     const int32_t* end = rules + rule_offsets[leaf + 1];
-    const int32_t* found = std::lower_bound(rules + rule_offsets[leaf], end, ad_rule[ordinal]);
-    grace::require(found != end && *found == ad_rule[ordinal], "live_pairs: a leaf lacks a rule");
+    const int32_t* found = std::lower_bound(rules + rule_offsets[leaf], end, ad_rule[ad]);
+    grace::require(found != end && *found == ad_rule[ad], "live_pairs: a leaf lacks a rule");
     return found - rules;
   }
+
+  bool lives(int64_t leaf, int64_t pair) const {
+    for (int64_t ad = ad_offsets[leaf]; ad < ad_offsets[leaf + 1]; ++ad) {
+      if (ad_rule[ad] == rules[pair] && !is_stopped(ad)) return true;
+    }
+    return false;
+  }
 };
+
+constexpr uint8_t kLives = 1;
+constexpr uint8_t kWanted = 2;
+
+// Writes into `states` kLives and kWanted of all pairs of a leaf, by one look at all its ads.
+void find_states(const Leaves& all, int64_t leaf, const int64_t* wanted, const int64_t* wanted_end,
+                 std::vector<uint8_t>& states) {
+  const int64_t first = all.rule_offsets[leaf];
+  states.assign(all.rule_offsets[leaf + 1] - first, 0);
+  for (int64_t ad = all.ad_offsets[leaf]; ad < all.ad_offsets[leaf + 1]; ++ad) {
+    if (!all.is_stopped(ad)) states[all.pair_of(leaf, ad) - first] |= kLives;
+  }
+  for (; wanted < wanted_end; ++wanted) states[all.pair_of(leaf, *wanted) - first] |= kWanted;
+}
 
 }  // namespace
 
@@ -125,56 +147,42 @@ GRACE_API int32_t grace_postings(int64_t rules, const int64_t* offsets, const in
   });
 }
 
-// For each pair of leaf and rule of some ads: writes its place in `rules`, ascending, and its rule, or
-// num_rules if all its ads are stopped.
+// For each pair of leaf and rule of some ads: writes its place in `rules`, ascending, and its rule,
+// or num_rules if all its ads are stopped.
 //   stopped    a bit per ad, or null: no ad is
 //   ordinals   [count], the ads, ascending
 //   positions, live [count]: the first `written` are used
 GRACE_API int32_t grace_live_pairs(int64_t leaves, int64_t ads, const int64_t* ad_offsets,
                                    const int32_t* ad_rule, const int32_t* rule_offsets,
-                                   const int32_t* rules, int32_t num_rules,
-                                   const uint64_t* stopped, int64_t count, const int64_t* ordinals,
-                                   int64_t* positions, int32_t* live, int64_t* written) {
+                                   const int32_t* rules, int32_t num_rules, const uint64_t* stopped,
+                                   int64_t count, const int64_t* ordinals, int64_t* positions,
+                                   int32_t* live, int64_t* written) {
   return grace::guarded([&] {
-    const Leaves all{leaves, ad_offsets, ad_rule, rule_offsets, rules};
-    std::vector<uint8_t> lives;  // of a leaf with several of these ads: by pair
+    const Leaves all{leaves, ad_offsets, ad_rule, rule_offsets, rules, stopped};
+    std::vector<uint8_t> states;
     int64_t out = 0;
+    const auto write = [&](int64_t pair, bool lives) {
+      positions[out] = pair;
+      live[out++] = lives ? rules[pair] : num_rules;
+    };
     int64_t leaf = 0;
-    for (int64_t i = 0; i < count;) {
+    int64_t next = 0;
+    for (int64_t i = 0; i < count; i = next) {
       grace::require(ordinals[i] >= 0 && ordinals[i] < ads, "live_pairs: an ordinal out of range");
-      leaf = leaf_of(ad_offsets, all.count, leaf, ordinals[i]);
-      const int64_t end = ad_offsets[leaf + 1];
-      int64_t next = i + 1;
-      while (next < count && ordinals[next] < end) {
+      leaf = all.leaf_of(ordinals[i], leaf);
+      for (next = i + 1; next < count && ordinals[next] < ad_offsets[leaf + 1]; ++next) {
         grace::require(ordinals[next] >= ordinals[next - 1], "live_pairs: ordinals must ascend");
-        ++next;
       }
-      const int64_t first_pair = rule_offsets[leaf];
-      lives.assign(rule_offsets[leaf + 1] - first_pair, 0);
       if (next == i + 1) {
         const int64_t pair = all.pair_of(leaf, ordinals[i]);
-        bool lives_on = false;
-        for (int64_t ad = ad_offsets[leaf]; ad < end && !lives_on; ++ad) {
-          lives_on = ad_rule[ad] == rules[pair] && !is_stopped(stopped, ad);
-        }
-        positions[out] = pair;
-        live[out++] = lives_on ? rules[pair] : num_rules;
-      } else {
-        constexpr uint8_t kLives = 1;
-        constexpr uint8_t kWanted = 2;
-        for (int64_t ad = ad_offsets[leaf]; ad < end; ++ad) {
-          if (!is_stopped(stopped, ad)) lives[all.pair_of(leaf, ad) - first_pair] |= kLives;
-        }
-        for (int64_t k = i; k < next; ++k) {
-          lives[all.pair_of(leaf, ordinals[k]) - first_pair] |= kWanted;
-        }
-        for (int64_t pair = 0; pair < static_cast<int64_t>(lives.size()); ++pair) {
-          if ((lives[pair] & kWanted) == 0) continue;
-          positions[out] = first_pair + pair;
-          live[out++] = (lives[pair] & kLives) != 0 ? rules[first_pair + pair] : num_rules;
-        }
+        write(pair, all.lives(leaf, pair));
+        continue;
       }
-      i = next;
+      find_states(all, leaf, ordinals + i, ordinals + next, states);
+      for (size_t k = 0; k < states.size(); ++k) {
+        if ((states[k] & kWanted) == 0) continue;
+        write(rule_offsets[leaf] + static_cast<int64_t>(k), (states[k] & kLives) != 0);
+      }
     }
     *written = out;
   });

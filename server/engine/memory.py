@@ -109,7 +109,7 @@ def require_memory(manifest: Manifest, device: torch.device, max_batch: int) -> 
         raise SnapshotError(
             MANIFEST,
             f"{fault}; {needed.masks / 1e9:.2f} GB of it are masks of eligible nodes for "
-            f"generation.max_batch {max_batch}: lower it, build with --mode union, or {_MORE}",
+            f"generation.max_batch {max_batch}: lower it, build with --matchers union, or {_MORE}",
         )
     if fault:
         raise SnapshotError(MANIFEST, f"{fault}; publish a smaller version, or {_MORE}")

@@ -112,13 +112,14 @@ def test_the_schema_fills_seven_words_without_padding(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mode", "k_way"),
     [
+        (MatcherMode.EXACT, None),
         (MatcherMode.CD, None),
         (MatcherMode.UNION, None),
         (MatcherMode.STATIC, StaticKWay((63, 17, 5, 3))),
         (MatcherMode.DYNAMIC, DynamicKWay(fill_target_millionths=111_000, k_max=16)),
         (MatcherMode.DYNAMIC, None),
     ],
-    ids=["cd", "union", "static", "dynamic", "dynamic by default"],
+    ids=["exact", "cd", "union", "static", "dynamic", "dynamic by default"],
 )
 def test_files_and_arrays_make_the_same_snapshot(
     tmp_path: Path, mode: MatcherMode, k_way: KWay | None

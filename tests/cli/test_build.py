@@ -125,10 +125,26 @@ def test_k_way_matchers_are_built_verified_and_inspected(
         assert "matchers: dynamic, fill target 0.1, k max 8" in words
 
 
+def test_mode_exact_is_built_verified_and_inspected(catalogue: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    code, out, err = build(catalogue, root, "--matchers", "exact")
+    assert (code, err) == (0, ""), out
+    shown = invoke_grace("verify", root, "--deep")
+    assert shown.exit_code == 0, shown.stderr
+    summary = json.loads(invoke_grace("inspect", root, "--json").stdout)
+    assert (summary["mode"], summary["matchers"]) == ("exact", [])
+    assert [each["name"] for each in summary["exact"]["postings"]] == ["location", "audience"]
+    words = invoke_grace("inspect", root).stdout
+    pairs = f"{summary['exact']['leaf_rules']:,} pairs of SID and distinct rule"
+    for text in ("matchers: exact", pairs, "Posting lists", "include entries"):
+        assert text in words
+    assert "matcher row" not in words
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--matchers", "magic"), "'magic'; choose from cd, union, static, dynamic"),
+        (("--matchers", "magic"), "'magic'; choose from exact, cd, union, static, dynamic"),
         (("--matchers", "static"), "matchers static: pass --k"),
         (("--matchers", "static", "--k", "4,2"), "--k 4,2: the SID length is 4"),
         (("--matchers", "static", "--k", "4,2,many,1"), "expected numbers such as"),

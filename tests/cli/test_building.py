@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from grace.index.matching.ads import SidToAds
+from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot
 from support.command import GRACE, plain_environment
 from support.in_process import invoke_grace
@@ -58,11 +60,12 @@ def run(
     return done.returncode, done.stderr
 
 
-def build(ads: Path, root: Path, times: int = 1) -> None:
+def build(ads: Path, root: Path, times: int = 1, matchers: str = "union") -> None:
     """Publish versions as earlier hours did, without the script."""
     for _ in range(times):
         inputs = ("--ads", ads, "--targeting", ads.with_name("targeting.yaml"))
-        assert invoke_grace("build", *inputs, "--root", root).exit_code == 0
+        done = invoke_grace("build", *inputs, "--root", root, "--matchers", matchers)
+        assert done.exit_code == 0
 
 
 def versions(root: Path) -> list[int]:
@@ -187,16 +190,16 @@ def test_every_import_of_the_document_runs(
     assert ads == [[7, 8], [7, 8], [0], [5, 6]]
 
 
-def test_the_sizing_table_adds_up_to_the_bytes_of_a_snapshot(
-    document: str, catalogue: Path, tmp_path: Path
+@pytest.mark.parametrize("mode", ["exact", "union"])
+def test_the_sizing_tables_add_up_to_the_bytes_of_a_snapshot(
+    document: str, catalogue: Path, tmp_path: Path, mode: str
 ) -> None:
-    build(catalogue / "ads.parquet", tmp_path)
+    build(catalogue / "ads.parquet", tmp_path, matchers=mode)
     snapshot = load_snapshot(tmp_path)
-    assert snapshot.matchers is not None
     kinds = snapshot.entities
     nodes, leaves = sum(snapshot.trie.level_counts), snapshot.trie.num_leaves
     rules, sets = snapshot.rules, snapshot.schema.sets
-    blooms, words = snapshot.matchers.blooms, 8 * snapshot.schema.words
+    words = 8 * snapshot.schema.words
     values = [text for interned in snapshot.set_values for text in interned.strings]
     expected = {
         "ad": 20 * snapshot.ads.num_ads,
@@ -205,13 +208,7 @@ def test_the_sizing_table_adds_up_to_the_bytes_of_a_snapshot(
         "entity": sum(16 * len(kind) for kind in kinds),
         "SID": 8 * leaves,
         "inner node": 4 * (nodes - leaves),
-        "node but the root": 6 * (nodes - 1),
-        "node but the root, and set": 4 * (nodes - 1) * len(sets),
-        "bitmask matcher row": words * len(snapshot.matchers.bitmask.table),
-        "Bloom matcher row": sum(
-            (8 * target_set.words + 1) * len(bloom.rows.table)
-            for target_set, bloom in zip(sets, blooms, strict=True)
-        ),
+        "node but the root": 2 * (nodes - 1),
         "rule": 4 * rules.num_rules,
         "rule and set": 4 * rules.num_rules * len(sets),
         "distinct bitmask of rules": words * len(rules.bitmask_table),
@@ -222,8 +219,40 @@ def test_the_sizing_table_adds_up_to_the_bytes_of_a_snapshot(
         "value": 8 * len(values),
         "byte of a value": sum(len(text.encode()) for text in values),
     }
+    in_value_rules = expected["value in a set rule"]
+    own = {
+        "exact": {
+            "SID, for its rules": 4 * leaves,
+            "pair of SID and distinct rule": 4 * distinct_pairs(snapshot.ads),
+            "value, for its set rules": 16 * len(values),
+            "value in a set rule, for its set rules": in_value_rules,
+        },
+        "union": {
+            "node but the root, for attributes": 4 * (nodes - 1),
+            "node but the root, and set": 4 * (nodes - 1) * len(sets),
+            **matcher_row_bytes(snapshot),
+        },
+    }
     shown = re.findall(r"^\| ([\w ,]+) \| (\d+)( [WB][ +\d]*)? \| `", document, re.MULTILINE)
-    assert [per for per, *_ in shown] == list(expected)
+    assert [per for per, *_ in shown] == [*expected, *own["exact"], *own["union"]]
+    expected |= own[mode]
     ends = 8 * (1 + 2 * len(sets) + len(sets) + len(kinds)) + 4  # the last of each array of offsets
+    if mode == "exact":
+        ends += 4 + 16 * len(sets)
     arrays = [np.load(file) for file in (tmp_path / f"{1:020d}").glob("*.npy")]
     assert sum(array.nbytes for array in arrays) == sum(expected.values()) + ends
+
+
+def distinct_pairs(ads: SidToAds) -> int:
+    leaves = np.repeat(np.arange(len(ads.ad_offsets) - 1), np.diff(ads.ad_offsets))
+    return len(set(zip(leaves.tolist(), ads.ad_rule.tolist(), strict=True)))
+
+
+def matcher_row_bytes(snapshot: Snapshot) -> dict[str, int]:
+    if snapshot.matchers is None:
+        return {"bitmask matcher row": 0, "Bloom matcher row": 0}
+    blooms = zip(snapshot.schema.sets, snapshot.matchers.blooms, strict=True)
+    return {
+        "bitmask matcher row": snapshot.matchers.bitmask.table.nbytes,
+        "Bloom matcher row": sum((8 * s.words + 1) * len(bloom.rows.table) for s, bloom in blooms),
+    }

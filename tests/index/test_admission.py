@@ -6,7 +6,7 @@ from hypothesis import given
 
 from grace.index.matchers.admission import admitted_entries
 from grace.index.matchers.bloom import bloom_positions, star_hash
-from grace.index.matchers.modes import MatcherMode
+from grace.index.matchers.modes import MATCHERLESS_MODES, MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import Attribute, TargetingSchema
 from grace.index.trie import NO_NODE
@@ -19,6 +19,12 @@ from support.strategies import Case, cases, examples, random_case, random_schema
 matching_modes = pytest.mark.parametrize(
     "mode",
     [mode for mode in MatcherMode if mode is not MatcherMode.CD],
+    ids=lambda mode: mode.value,
+)
+
+row_modes = pytest.mark.parametrize(
+    "mode",
+    [mode for mode in MatcherMode if mode not in MATCHERLESS_MODES],
     ids=lambda mode: mode.value,
 )
 
@@ -45,6 +51,17 @@ def assert_admitted_is_a_superset_of_eligible(case: Case, mode: MatcherMode) -> 
 @given(case=cases())
 def test_every_node_above_an_eligible_ad_is_admitted(mode: MatcherMode, case: Case) -> None:
     assert_admitted_is_a_superset_of_eligible(case, mode)
+
+
+@examples(60)
+@given(case=cases())
+def test_mode_exact_admits_the_nodes_above_an_eligible_ad_and_no_others(case: Case) -> None:
+    snapshot, rows = snapshot_and_rows(case, MatcherMode.EXACT)
+    for request, user in enumerate(case.users):
+        prefixes = eligible_prefixes(case.schema, case.ads, user) - {()}
+        expected = np.zeros(snapshot.trie.num_entries, np.bool_)
+        expected[[snapshot.trie.walk(prefix) - 1 for prefix in prefixes]] = True
+        np.testing.assert_array_equal(admitted_entries(snapshot, rows, request), expected)
 
 
 def test_partitions_refuse_nodes_that_their_union_admits() -> None:
@@ -105,7 +122,7 @@ def as_integer(words: np.ndarray) -> int:
     return int.from_bytes(words.tobytes(), "little")
 
 
-@matching_modes
+@row_modes
 @examples(15)
 @given(case=cases(most_ads=25))
 def test_native_admission_equals_the_test_on_plain_integers(mode: MatcherMode, case: Case) -> None:

@@ -74,11 +74,12 @@ def wide_case(seed: int, num_ads: int) -> Case:
     return Case(schema, vocab_sizes, tuple(random_ads(rng, schema, vocab_sizes, num_ads)), ())
 
 
+@pytest.mark.parametrize("mode", [MatcherMode.EXACT, MatcherMode.UNION])
 def test_comparing_tables_in_many_parts_and_ids_in_many_ranges_gives_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: MatcherMode
 ) -> None:
     case = with_many_entities(wide_case(seed=3, num_ads=333))
-    spec = spec_of(tmp_path, case, (case.ads,))
+    spec = replace(spec_of(tmp_path, case, (case.ads,)), mode=mode)
     whole = build(spec, silent)
     monkeypatch.setattr("grace.index.builder.sharding.runs.SAMPLE_STEP", 7)
     monkeypatch.setattr("grace.index.builder.sharding.runs.RANGE_IDS", 63)

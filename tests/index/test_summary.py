@@ -7,8 +7,8 @@ import pytest
 
 from grace.index.matchers.modes import DynamicKWay, MatcherMode
 from grace.index.summary import summarize
-from grace.index.targeting.schema import Attribute, TargetingSchema
-from support.oracle import RawAd
+from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
+from support.oracle import RawAd, Rule
 from support.plain_builder import plain_snapshot
 from support.strategies import random_case, random_schema
 
@@ -95,4 +95,23 @@ def test_mode_cd_has_no_matchers_in_its_summary() -> None:
     case = random_case(np.random.default_rng(3), 20)
     snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads, MatcherMode.CD)
     summary = summarize(snapshot)
-    assert (summary.mode, summary.matchers) == ("cd", ())
+    assert (summary.mode, summary.matchers, summary.exact) == ("cd", (), None)
+
+
+def test_mode_exact_counts_the_distinct_rules_of_sids_and_the_posting_lists() -> None:
+    schema = TargetingSchema((), (TargetSet("s", 64, 2, 64), TargetSet("t", 64, 2, 64)), 0)
+    rules: list[dict[str, Rule]] = [
+        {"s": (frozenset("ab"), frozenset("c"))},
+        {"s": (frozenset("b"), None)},
+        {},
+    ]
+    ads = [RawAd(i, (0,), rules=rules[i % 3]) for i in range(7)]
+    ads += [RawAd(10 + i, (1 + i,), rules=rules[2]) for i in range(9)]
+    exact = summarize(plain_snapshot(schema, (10,), ads, MatcherMode.EXACT)).exact
+    assert exact is not None
+    assert exact.rules_per_sid == {"p50": 1, "p90": 1, "p99": 3, "max": 3}
+    assert (exact.leaf_rules, exact.leaf_rule_bytes) == (9 + 3, 4 * (9 + 3) + 4 * 11)
+    s, t = exact.postings
+    assert (s.name, s.values, s.include_entries, s.exclude_entries) == ("s", 3, 3, 1)
+    assert s.bytes == 2 * 8 * 4 + 4 * 4
+    assert (t.name, t.values, t.include_entries, t.exclude_entries) == ("t", 0, 0, 0)

@@ -42,9 +42,17 @@ def as_integer(words: npt.NDArray[np.uint64]) -> int:
     return int.from_bytes(words.tobytes(), "little")
 
 
+def eligible_of(made: DecodeCase, request: int) -> set[int]:
+    """Return the nodes above an ad that the user may see."""
+    case, user = made.case, made.case.users[request]
+    return {made.snapshot.trie.walk(p) for p in eligible_prefixes(case.schema, case.ads, user)}
+
+
 def passes(made: DecodeCase, request: int, entry: int) -> bool:
     """The tests of one child entry on Python integers."""
     schema, matchers = made.snapshot.schema, made.snapshot.matchers
+    if made.snapshot.mode is MatcherMode.EXACT:
+        return entry + 1 in eligible_of(made, request)
     if matchers is None:
         return True
     user, trie = as_integer(made.rows.bitmask[request]), made.snapshot.trie
@@ -171,3 +179,20 @@ def test_what_does_not_fit_is_refused(
     users = replace(made.users, **{name: x for name, x in change.items() if name != "nodes"})
     with pytest.raises(ValueError, match=message):
         admit(nodes, users, made.index)
+
+
+@bodies
+@pytest.mark.parametrize(
+    ("eligible", "message"),
+    [
+        (None, r"users\.eligible: missing, .* pass the users through with_eligible first"),
+        (torch.zeros(1, 9).short(), r"users\.eligible must be \[groups, nodes\] = \[2, \d+\]"),
+    ],
+)
+def test_mode_exact_needs_the_eligible_nodes_of_its_users(
+    admit: AdmitChildren, eligible: Tensor | None, message: str
+) -> None:
+    made = decode_case(branching_case(np.random.default_rng(6), 33, 17), MatcherMode.EXACT)
+    nodes = torch.zeros(17, 3, dtype=torch.int32)
+    with pytest.raises(ValueError, match=message):
+        admit(nodes, replace(made.users, eligible=eligible), made.index)

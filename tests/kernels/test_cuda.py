@@ -5,10 +5,7 @@ test_agreement.py does the same on a GPU, and test_cuda_on_gpu.py tests what nee
 
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,17 +17,6 @@ from grace.index.matchers.modes import MatcherMode
 from grace.kernels import REFERENCE
 from grace.kernels.decode.admit_children_cuda import CudaSlot, admit_children_cuda
 from grace.kernels.decode.select_beams_cuda import select_beams_cuda
-from grace.native import loader
-from grace.native.build import (
-    BUILD_DIR,
-    CPU,
-    CUDA,
-    ROOT,
-    Target,
-    build,
-    find_compiler,
-    source_digest,
-)
 from support.decode_cases import (
     assert_same_beams,
     assert_same_candidates,
@@ -39,54 +25,9 @@ from support.decode_cases import (
     every_sid_case,
     random_nodes,
 )
+from support.emulated_cuda import EMULATED, PORTABLE, emulated_cuda
 from support.hard_inputs import full_rows
 from support.op_cases import CASES, OpCase, mapped, selection_inputs
-
-# The CUDA kernels compiled for the host; native/tests/emulated lists what this cannot test.
-# Without contraction of a * b + c: the kernels name the products that must be rounded.
-_FLAGS = (
-    *("-std=c++17", "-O1", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off"),
-    *("-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"),
-    *(f"-I{ROOT / 'tests' / 'emulated'}", "-xc++"),
-)
-EMULATED = replace(
-    CUDA,
-    name="libgrace_cuda_emulated",
-    headers=(*CUDA.headers, "tests/emulated/*.h"),
-    flags=_FLAGS,
-    find_compiler=find_compiler,
-    link_flags=("-xnone",),
-)
-PORTABLE = replace(
-    EMULATED,
-    sources=("cuda/select_beams.cu", "src/abi.cpp"),
-    flags=(*_FLAGS, "-D__CUDA_ARCH__=800"),
-)
-"""The portable code of the selection: every GPU except Hopper runs it."""
-
-
-@cache
-def compiled(target: Target) -> tuple[Path, str | None]:
-    """Return the library and the digest of its sources."""
-    folder = "emulated" if target is EMULATED else "emulated_portable"
-    return build(BUILD_DIR / folder, target=target), source_digest(target=target)
-
-
-@contextmanager
-def emulated_cuda(target: Target = EMULATED) -> Iterator[None]:
-    """Within it, the operations of the GPU work on tensors of the CPU."""
-    library, digest = compiled(target)
-
-    def digest_of(asked: Target = CPU) -> str | None:
-        return digest if asked is CUDA else source_digest(target=asked)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GRACE_CUDA_LIBRARY", str(library))
-        patch.setattr(loader, "source_digest", lambda target=CPU: digest_of(target))
-        loader.load_cuda_library.cache_clear()
-        yield
-    loader.load_cuda_library.cache_clear()
-
 
 pytestmark = pytest.mark.subprocess  # the first of them runs the compiler
 

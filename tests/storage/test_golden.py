@@ -1,9 +1,10 @@
 """Snapshots of each format version, kept for ever: every later GRACE loads them and means the same.
 
 `golden/v1` is a root with version 7 (matchers `union`, one set, current), 8 (matchers `cd`, no
-sets), 9 (matchers `static`), 10 (matchers `dynamic`, both with the set) and 11 (as 7, with two
-entities, to one of which no ad belongs). What they hold is said here in plain Python. Never write
-them again: a change of the format is a new format version with another golden root.
+sets), 9 (matchers `static`), 10 (matchers `dynamic`, both with the set), 11 (as 7, with two
+entities, to one of which no ad belongs) and 12 (matchers `exact`, with the set). What they hold is
+said here in plain Python. Never write them again: a change of the format is a new format version
+with another golden root.
 """
 
 from dataclasses import replace
@@ -25,7 +26,7 @@ from support.oracle import RawAd, Rule
 from support.plain_builder import plain_snapshot
 
 GOLDEN = Path(__file__).parent / "golden" / "v1"
-VERSIONS = (7, 8, 9, 10, 11)
+VERSIONS = (7, 8, 9, 10, 11, 12)
 
 SCHEMA = TargetingSchema(
     attributes=(
@@ -96,6 +97,22 @@ def test_its_entities_are_read() -> None:
     assert load_snapshot(GOLDEN, 7).entities == ()
 
 
+def test_its_exact_lists_are_read() -> None:
+    lists = load_snapshot(GOLDEN, 12).exact
+    assert lists is not None
+    assert (lists.leaf_offsets.tolist(), lists.leaf_rules.tolist()) == (
+        [0, 1, 2, 3, 5],
+        [0, 1, 2, 3, 4],
+    )
+    (location,) = lists.postings
+    assert (location.include_offsets.tolist(), location.include_rules.tolist()) == (
+        [0, 1, 2],
+        [1, 1],
+    )
+    assert (location.exclude_offsets.tolist(), location.exclude_rules.tolist()) == ([0, 1, 1], [2])
+    assert load_snapshot(GOLDEN, 8).exact is None
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_same_catalogue_is_still_written_as_the_same_bytes(
     version: int, tmp_path: Path
@@ -115,6 +132,7 @@ def write_golden(root: Path, version: int) -> Path:
         9: (MatcherMode.STATIC, STATIC),
         10: (MatcherMode.DYNAMIC, DYNAMIC),
         11: (MatcherMode.UNION, None),
+        12: (MatcherMode.EXACT, None),
     }[version]
     schema, ads = SCHEMA, raw_ads()
     if version == 8:

@@ -10,12 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grace.configs.errors import SnapshotError
+from grace.index.matchers.eligible_nodes import eligible_nodes
+from grace.index.matchers.exact_lists import ExactLists
 from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot, verify_snapshot
 from grace.index.storage.layout import arrays_of, expected_arrays, snapshot_of
 from grace.index.storage.manifest import parse_manifest
 from grace.index.storage.structure import check_structure
+from grace.index.users.user_rows import UserEncoder
 from support.forgery import (
     forge_array,
     forge_bytes,
@@ -47,7 +50,8 @@ def clear_row(array: Array) -> None:
     array[0] = 0
 
 
-UNION, STATIC, DYNAMIC = MatcherMode.UNION, MatcherMode.STATIC, MatcherMode.DYNAMIC
+EXACT, UNION = MatcherMode.EXACT, MatcherMode.UNION
+STATIC, DYNAMIC = MatcherMode.STATIC, MatcherMode.DYNAMIC
 # The small catalogue: nodes per level 1, 2, 4, 6; 8 ads in 7 rules; attributes of 8 bits.
 # In the k-way modes: static ids 3, 4 and 2 per entry; 13 dynamic bitmask ids.
 UNION_FAULTS: list[tuple[str, Callable[[Array], None], str]] = [
@@ -102,6 +106,22 @@ UNION_FAULTS: list[tuple[str, Callable[[Array], None], str]] = [
     ("entity_ads.advertiser", put(0, -1), "entry 0 names ad -1, but there are 8 ads"),
     ("entity_ads.campaign", put(1, 0), "entry 1 has ad 0, not above the one before it, 0"),
 ]
+EXACT_FAULTS: list[tuple[str, Callable[[Array], None], str]] = [
+    ("leaf_rule_offsets", put(0, 1), "offset 0 is 1, expected 0"),
+    ("leaf_rule_offsets", put(1, 0), "leaf 0 has no rule: offsets 0 and 1 are both 0"),
+    ("leaf_rule_offsets", put(2, 99), "offset 3 is 4, below the one before it, 99"),
+    ("leaf_rule_offsets", put(-1, 8), "the last offset is 8, but there are 7 rule entries"),
+    ("leaf_rules", put(0, -1), "entry 0 is rule -1, but there are 7 rules"),
+    ("leaf_rules", put(6, 7), "entry 6 is rule 7, but there are 7 rules"),
+    ("leaf_rules", put(1, 0), "entry 1 has rule 0, not above the one before it, 0"),
+    ("include_posting_offsets.location", put(0, -1), "offset 0 is -1, expected 0"),
+    ("include_posting_offsets.location", put(1, 2**40), "below the one before it, 1099511627776"),
+    ("include_posting_offsets.audience", put(-1, 9), "the last offset is 9, but there are 3 set"),
+    ("include_postings.location", put(0, 4), "entry 0 is set rule 4, but there are 4 set rules"),
+    ("include_postings.location", put(2, 0), "entry 2 has set rule 0, not above the one before"),
+    ("exclude_posting_offsets.audience", put(-1, 0), "is 0, below the one before it, 1"),
+    ("exclude_postings.audience", put(0, -1), "entry 0 is set rule -1, but there are 3 set rules"),
+]
 STATIC_FAULTS: list[tuple[str, Callable[[Array], None], str]] = [
     ("bitmask_index", put(5, 3), "entry 5 has row 3, but level 1 has rows 0 to 2"),
     ("bitmask_index", put(6, 0), "entry 6 has row 0, but level 2 has rows 3 to 6"),
@@ -120,6 +140,7 @@ DYNAMIC_FAULTS: list[tuple[str, Callable[[Array], None], str]] = [
     ("bloom_offsets.audience", put(3, 2), "entry 2 has no partition: offsets 2 and 3"),
 ]
 FAULTS = [
+    *((EXACT, *fault) for fault in EXACT_FAULTS),
     *((UNION, *fault) for fault in UNION_FAULTS),
     *((STATIC, *fault) for fault in STATIC_FAULTS),
     *((DYNAMIC, *fault) for fault in DYNAMIC_FAULTS),
@@ -275,6 +296,9 @@ def use(snapshot: Snapshot) -> None:
         np.testing.assert_array_equal(entities.places(of_ads), entities.of_ad[entities.of_ad >= 0])
         for place in range(len(entities)):
             assert len(ads.ad_ids[entities.ads_of(place)]) > 0
+    if snapshot.exact is not None:
+        use_lists(snapshot, snapshot.exact)
+        return
     assert snapshot.matchers is not None
     for rows in (snapshot.matchers.bitmask, *(bloom.rows for bloom in snapshot.matchers.blooms)):
         rows.table[rows.index]
@@ -283,7 +307,14 @@ def use(snapshot: Snapshot) -> None:
             assert 0 <= begin < end <= len(rows.index)
 
 
-@pytest.mark.parametrize("mode", [UNION, STATIC, DYNAMIC], ids=lambda mode: mode.value)
+def use_lists(snapshot: Snapshot, lists: ExactLists) -> None:
+    users = [{}, {"country": ["NO"], "location": ["no/oslo", "us/tx"], "audience": ["runners"]}]
+    rows = UserEncoder(snapshot.schema, snapshot.set_values).encode(users)
+    for request in range(2):
+        assert len(eligible_nodes(snapshot, lists, rows, request)) == snapshot.trie.num_nodes
+
+
+@pytest.mark.parametrize("mode", [EXACT, UNION, STATIC, DYNAMIC], ids=lambda mode: mode.value)
 @given(data=st.data())
 @examples(20)
 def test_corrupt_arrays_are_refused_or_safe_to_use(

@@ -88,6 +88,22 @@ def with_bloom(snapshot: Snapshot, **changes: Callable[[Array], Array]) -> Snaps
     return replace(snapshot, matchers=replace(snapshot.matchers, blooms=blooms))
 
 
+def with_lists(snapshot: Snapshot, **changes: Callable[[Array], Array]) -> Snapshot:
+    assert snapshot.exact is not None
+    arrays: dict[str, Any] = {
+        n: change(getattr(snapshot.exact, n)) for n, change in changes.items()
+    }
+    return replace(snapshot, exact=replace(snapshot.exact, **arrays))
+
+
+def with_postings(snapshot: Snapshot, **changes: Callable[[Array], Array]) -> Snapshot:
+    assert snapshot.exact is not None
+    first, *others = snapshot.exact.postings
+    arrays: dict[str, Any] = {n: change(getattr(first, n)) for n, change in changes.items()}
+    postings = (replace(first, **arrays), *others)
+    return replace(snapshot, exact=replace(snapshot.exact, postings=postings))
+
+
 def changed(at: Any, new: Callable[[Array], Any]) -> Callable[[Array], Array]:
     def change(array: Array) -> Array:
         array = array.copy()
@@ -120,7 +136,8 @@ def with_reserved_value(snapshot: Snapshot) -> Snapshot:
 
 
 # Leaves are nodes 3 to 6; bitmasks: NO, PT, all; location rules: {a, b}, -{c}, none.
-UNION, STATIC, DYNAMIC = MatcherMode.UNION, MatcherMode.STATIC, MatcherMode.DYNAMIC
+EXACT, UNION = MatcherMode.EXACT, MatcherMode.UNION
+STATIC, DYNAMIC = MatcherMode.STATIC, MatcherMode.DYNAMIC
 # Static: 3 and 4 ids per entry. Location rows of level 1: {a, b}, {*}, zeros; of (0,): 0, 1, 2.
 UNION_FAULTS: list[tuple[Callable[[Snapshot], Snapshot], str]] = [
     (lambda s: with_ad_rule(s, 0, 1), "ad_rule.npy: the first rule is 1, expected 0"),
@@ -196,12 +213,35 @@ STATIC_FAULTS: list[tuple[Callable[[Snapshot], Snapshot], str]] = [
     (lambda s: with_bitmask(s, table=flip(-1, 0)), "which is not the OR of the rows below"),
     (lambda s: with_bloom(s, index=put(7, 3)), "entry 2 has one SID, but several partitions"),
 ]
+EXACT_FAULTS: list[tuple[Callable[[Snapshot], Snapshot], str]] = [
+    (
+        lambda s: with_lists(s, leaf_offsets=put(1, 2)),
+        "leaf_rule_offsets.npy: leaf 0 has 2 rules, expected 1",
+    ),
+    (
+        lambda s: with_lists(s, leaf_rules=put(2, 3)),
+        "leaf_rules.npy: leaf 1 has rule 3, expected 2",
+    ),
+    (
+        lambda s: with_postings(s, include_offsets=put(1, 0)),
+        "include_posting_offsets.location.npy: value 0 has 0 rules, expected 1",
+    ),
+    (
+        lambda s: with_postings(s, include_rules=put(1, 2)),
+        "include_postings.location.npy: value 1 has rule 2, expected 0",
+    ),
+    (
+        lambda s: with_postings(s, exclude_rules=put(0, 2)),
+        "exclude_postings.location.npy: value 2 has rule 2, expected 1",
+    ),
+]
 DYNAMIC_FAULTS: list[tuple[Callable[[Snapshot], Snapshot], str]] = [
     (lambda s: with_bitmask(s, table=flip(0, 0)), "entry 0 has partitions that are not"),
     (lambda s: with_bloom(s, table=flip(-1, 9)), "which is not the OR of the rows below"),
 ]
 FAULTS = [
     *((UNION, *fault) for fault in UNION_FAULTS),
+    *((EXACT, *fault) for fault in EXACT_FAULTS),
     *((STATIC, *fault) for fault in STATIC_FAULTS),
     *((DYNAMIC, *fault) for fault in DYNAMIC_FAULTS),
 ]
@@ -252,6 +292,14 @@ def test_dynamic_partitions_without_a_sid_are_named(
     check_structure(broken, threads=1)
     with pytest.raises(SnapshotError, match=rf"entry {last} has a partition without a SID"):
         check_invariants(broken)
+
+
+def test_blocks_do_not_change_the_verdict_on_exact_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    for block in (1, 2, 3):
+        monkeypatch.setattr("grace.index.invariants.BLOCK", block)
+        check_invariants(built(mode=EXACT))
+        with pytest.raises(SnapshotError, match="leaf 1 has rule 3, expected 2"):
+            check_invariants(with_lists(built(mode=EXACT), leaf_rules=put(2, 3)))
 
 
 def test_a_schema_without_attributes_has_partitions_without_a_bit() -> None:

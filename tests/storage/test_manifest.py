@@ -58,7 +58,8 @@ def drop(name: str) -> Change:
     return lambda fields: fields.pop(name)
 
 
-UNION, STATIC, DYNAMIC = MatcherMode.UNION, MatcherMode.STATIC, MatcherMode.DYNAMIC
+EXACT, UNION = MatcherMode.EXACT, MatcherMode.UNION
+STATIC, DYNAMIC = MatcherMode.STATIC, MatcherMode.DYNAMIC
 GONE = object()
 UNION_FAULTS: list[tuple[str, object, str]] = [
     ("format", "zip", "format must be 'grace-snapshot', got 'zip'"),
@@ -154,6 +155,11 @@ STATIC_FAULTS: list[tuple[str, object, str]] = [
     ("matchers.bitmask_level_rows.0", 7, "must be 1 to 6, got 7"),
     ("matchers.bitmask_level_rows", [1], "expected 3 numbers, got 1"),
 ]
+EXACT_FAULTS: list[tuple[str, object, str]] = [
+    ("matchers.bitmask_level_rows", [1, 1, 1], "expected 0 numbers, got 3"),
+    ("matchers.bloom_level_rows", {"location": []}, "expected the sets [], got ['location']"),
+    ("matchers.static", {"widths": [1, 1, 1]}, "matchers.static: not a key of mode exact"),
+]
 DYNAMIC_FAULTS: list[tuple[str, object, str]] = [
     ("matchers.dynamic.k_max", 6, "k_max: must be a power of two"),
     ("matchers.dynamic.k_max", 0, "k_max: must be a power of two"),
@@ -166,6 +172,7 @@ DYNAMIC_FAULTS: list[tuple[str, object, str]] = [
     ("matchers.bitmask_level_rows.0", 17, "must be 1 to 16, got 17"),
 ]
 FAULTS = [
+    *((EXACT, *fault) for fault in EXACT_FAULTS),
     *((UNION, *fault) for fault in UNION_FAULTS),
     *((STATIC, *fault) for fault in STATIC_FAULTS),
     *((DYNAMIC, *fault) for fault in DYNAMIC_FAULTS),

@@ -14,6 +14,7 @@ from grace.index.storage.structure import (
     find_in_ascending_ids,
     find_in_ids,
     find_in_leaf_ads,
+    find_in_leaf_rules,
     find_in_lookup,
     find_in_node_tokens,
     find_in_offsets_i32,
@@ -104,6 +105,7 @@ def test_offsets_cut_all_members_into_groups(
     ("find", "offsets_dtype", "dtype"),
     [
         (find_in_node_tokens, np.int32, np.uint16),
+        (find_in_leaf_rules, np.int32, np.int32),
         (find_in_rule_values, np.int64, np.int32),
         (find_in_leaf_ads, np.int64, np.int64),
     ],

@@ -14,7 +14,7 @@ from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import NO_NODE, SidTrie
 from grace.index.users.user_rows import UserEncoder, UserRows
-from grace.kernels import Beams, Candidates, DecodeIndex, UserTensors
+from grace.kernels import REFERENCE, Beams, Candidates, DecodeIndex, UserTensors, with_eligible
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
 from support.strategies import Case, random_ads, random_schema, random_users
@@ -34,11 +34,12 @@ class DecodeCase:
 
 
 def decode_case(case: Case, mode: MatcherMode = MatcherMode.UNION) -> DecodeCase:
+    """Return the case in a matcher mode; in mode `exact` the users have their eligible nodes."""
     snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads, mode, k_way=case.k_way)
     rows = UserEncoder(case.schema, snapshot.set_values).encode(case.users)
-    return DecodeCase(
-        case, snapshot, rows, UserTensors.of(rows, CPU), DecodeIndex.of(snapshot, CPU)
-    )
+    index = DecodeIndex.of(snapshot, CPU)
+    users = with_eligible(UserTensors.of(rows, CPU), index, REFERENCE)
+    return DecodeCase(case, snapshot, rows, users, index)
 
 
 def branching_case(

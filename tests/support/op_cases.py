@@ -12,13 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grace.index.matchers.modes import MatcherMode
-from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from grace.index.trie import NO_NODE
 from grace.kernels import NO_BLOCK, Candidates
 from support import hard_inputs
-from support.decode_cases import branching_case, decode_case, every_sid_case, random_nodes
-from support.strategies import Case, random_schema
+from support.admission_cases import ADMISSION, ELIGIBILITY
 
 
 @dataclass(frozen=True)
@@ -146,32 +143,6 @@ def _activation(ffn: str, rows: int, wide: int, dtype: torch.dtype) -> OpCase:
     return OpCase(f"{ffn}-{str(dtype).removeprefix('torch.')}", arguments)
 
 
-def _admission(
-    name: str,
-    make_case: Callable[[np.random.Generator], Case],
-    mode: MatcherMode = MatcherMode.UNION,
-    dead: float = 0.3,
-) -> OpCase:
-    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
-        made = decode_case(make_case(rng), mode)
-        nodes = random_nodes(rng, made.snapshot.trie, len(made.rows), 31, dead)
-        return nodes, made.users, made.index
-
-    return OpCase(name, arguments)
-
-
-def _with_users(rng: np.random.Generator, locations: int | None) -> Case:
-    """Return a case with two users: one with a country and `locations` locations, one without."""
-    schema = TargetingSchema(
-        (Attribute("country", ("US", "NO", "JP")),), (TargetSet("s0", 256, 4, 64),), 7
-    )
-    case = branching_case(rng, 111, 0, schema)
-    values = [f"s0/é{i}" for i in range(20)] + [f"s0/new{i}" for i in range(44)]
-    picked = [str(value) for value in rng.choice(values, size=locations or 0, replace=False)]
-    some = {} if locations is None else {"country": ["NO"], "s0": picked}
-    return replace(case, users=(some, {}))
-
-
 def selection_inputs(
     rng: np.random.Generator,
     requests: int,
@@ -290,11 +261,6 @@ def _rearrangement(rows: int, length: int, step: int, requests: int, k: int) -> 
     return OpCase(f"step={step}-rows={rows}-k={k}", arguments)
 
 
-def _no_beam_alive(rng: np.random.Generator) -> tuple[Any, ...]:
-    made = decode_case(branching_case(rng, 63, 3))
-    return torch.full((3, 31), NO_NODE, dtype=torch.int32), made.users, made.index
-
-
 CASES: Mapping[str, tuple[OpCase, ...]] = {
     "self_attention": (
         *(_self_attention(t, 4, 3, 8, 63, False, torch.float32) for t in range(4)),
@@ -329,33 +295,8 @@ CASES: Mapping[str, tuple[OpCase, ...]] = {
         _activation("relu", 3, 1111, torch.float32),
         _activation("gated_gelu", 3, 1402, torch.float32),
     ),
-    "admit_children": (
-        _admission("odd-sizes", lambda rng: branching_case(rng, 111, 7)),
-        _admission("no-sets", lambda rng: branching_case(rng, 63, 3, random_schema(rng, (65,), 0))),
-        _admission(
-            "3-sets", lambda rng: branching_case(rng, 63, 7, random_schema(rng, (1, 63), 3))
-        ),
-        _admission(
-            "no-attributes", lambda rng: branching_case(rng, 63, 3, random_schema(rng, (), 2))
-        ),
-        _admission("cd", lambda rng: branching_case(rng, 63, 3), MatcherMode.CD),
-        _admission("static", lambda rng: branching_case(rng, 63, 3), MatcherMode.STATIC),
-        _admission("dynamic", lambda rng: branching_case(rng, 63, 3), MatcherMode.DYNAMIC),
-        _admission("few-alive", lambda rng: branching_case(rng, 63, 5), dead=0.95),
-        OpCase("none-alive", _no_beam_alive),
-        _admission("empty-users", lambda rng: _with_users(rng, None)),
-        _admission("1-location", lambda rng: _with_users(rng, 1)),
-        _admission("64-locations", lambda rng: _with_users(rng, 64)),
-        _admission("many-locations", hard_inputs.many_locations_case),
-        _admission("many-locations-static", hard_inputs.many_locations_case, MatcherMode.STATIC),
-        _admission("partitions-static", hard_inputs.static_case, MatcherMode.STATIC),
-        _admission("partitions-dynamic", hard_inputs.dynamic_case, MatcherMode.DYNAMIC),
-        _admission("many-words", hard_inputs.many_words_case),
-        _admission("many-words-dynamic", hard_inputs.many_words_case, MatcherMode.DYNAMIC),
-        _admission("fan-out-512", lambda rng: every_sid_case(rng, (3, 512), 3)),
-        _admission("full-vocabulary", lambda rng: every_sid_case(rng, (37, 111), 7)),
-        _admission("full-vocabulary-cd", lambda rng: every_sid_case(rng, (63,), 3), MatcherMode.CD),
-    ),
+    "eligible_nodes": tuple(OpCase(*case) for case in ELIGIBILITY.items()),
+    "admit_children": tuple(OpCase(*case) for case in ADMISSION.items()),
     "select_beams": (
         OpCase("kept-in-order", lambda rng: selection_inputs(rng, 5, 11, 63, 60, 37, False)),
         OpCase("ordered", lambda rng: selection_inputs(rng, 5, 11, 63, 60, 37, True)),

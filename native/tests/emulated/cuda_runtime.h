@@ -273,6 +273,12 @@ inline uint32_t __reduce_max_sync(uint32_t, uint32_t value) {
   const uint64_t* values = emulated::exchange(value);
   return static_cast<uint32_t>(*std::max_element(values, values + 32));
 }
+inline uint32_t __reduce_or_sync(uint32_t, uint32_t value) {
+  const uint64_t* values = emulated::exchange(value);
+  uint64_t any = 0;
+  for (unsigned i = 0; i < 32; ++i) any |= values[i];
+  return static_cast<uint32_t>(any);
+}
 
 template <typename T>
 T atomicAdd(T* at, T more) {
@@ -282,11 +288,29 @@ T atomicAdd(T* at, T more) {
 }
 
 template <typename T>
+T atomicOr(T* at, T bits) {
+  const T before = *at;
+  *at = before | bits;
+  return before;
+}
+template <typename T>
+T atomicAnd(T* at, T bits) {
+  const T before = *at;
+  *at = before & bits;
+  return before;
+}
+
+template <typename T>
+T __ldcs(const T* at) {
+  return *at;
+}
+template <typename T>
 bool __isGlobal(const T*) {
   return true;
 }
 inline void __builtin_assume(bool) {}
 inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }
+inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline int __clz(int bits) { return bits == 0 ? 32 : __builtin_clz(static_cast<unsigned>(bits)); }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }

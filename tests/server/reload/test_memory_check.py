@@ -33,10 +33,10 @@ def test_the_needed_memory_is_what_a_load_takes(tmp_path: Path) -> None:
             *(x for b in index.blooms for x in (b.index, b.table, b.star, b.offsets)),
         ]
         on_device = sum(each.nbytes for each in tensors if each is not None)
-        needed = memory_needed(manifest, GPU)
+        needed = memory_needed(manifest, GPU, max_batch=16)
         exact = mode in (MatcherMode.CD, MatcherMode.UNION)
         assert needed.device == on_device if exact else needed.device >= on_device
-        assert memory_needed(manifest, CPU).device == 0
+        assert memory_needed(manifest, CPU, max_batch=16).device == 0
         arrays = sum(entry.data_bytes for entry in manifest.files)
         assert needed.host >= arrays + index.csr_tokens.nbytes + MARGIN_BYTES
 

@@ -1,0 +1,196 @@
+"""The lists of mode `exact` and the live rules of leaves, against their plain definitions."""
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grace.configs.errors import NativeError
+from grace.index.matchers.eligible_nodes import eligible_nodes
+from grace.index.matchers.exact_lists import (
+    ExactLists,
+    exact_lists,
+    exact_lists_reference,
+    postings,
+    postings_reference,
+)
+from grace.index.matchers.live_rules import changed_pairs
+from grace.index.matchers.modes import MatcherMode
+from grace.index.matching.ads import SidToAds
+from grace.index.snapshot import Snapshot
+from grace.index.targeting.rules import SetRules, TargetingRules
+from grace.index.users.user_rows import UserEncoder
+from support.oracle import eligible_prefixes
+from support.plain_builder import plain_snapshot
+from support.strategies import Case, cases, examples
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def random_ads(rng: np.random.Generator, sizes: npt.ArrayLike, num_rules: int) -> SidToAds:
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    count = int(offsets[-1])
+    ids = np.arange(count)
+    rules = rng.integers(num_rules, size=count).astype(np.int32)
+    return SidToAds(offsets, ids, rules, np.zeros(count, np.float32), ids.astype(np.int32))
+
+
+def random_lists(
+    rng: np.random.Generator, rules: int, values: int, most: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """Up to `most` of the values for each rule; many rules have none."""
+    sizes = np.minimum(rng.integers(-most, most + 1, size=rules).clip(0), values)
+    lists = [np.sort(rng.choice(values, size=n, replace=False)) for n in sizes]
+    joined = np.concatenate([np.zeros(0, np.int64), *lists])
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64), joined.astype(np.int32)
+
+
+def random_rules(
+    rng: np.random.Generator, num_rules: int, num_values: tuple[int, ...]
+) -> TargetingRules:
+    sets = tuple(
+        SetRules(*random_lists(rng, num_rules, n, 7), *random_lists(rng, num_rules, n, 3))
+        for n in num_values
+    )
+    no_set_rules = np.zeros((num_rules, len(sets)), np.int32)
+    return TargetingRules(
+        np.zeros(num_rules, np.int32), np.zeros((1, 1), np.uint64), no_set_rules, sets
+    )
+
+
+def assert_same(one: ExactLists, other: ExactLists) -> None:
+    assert one.num_rules == other.num_rules
+    assert_equal(one.leaf_offsets, other.leaf_offsets)
+    assert_equal(one.leaf_rules, other.leaf_rules)
+    for ours, theirs in zip(one.postings, other.postings, strict=True):
+        for field in ("include_offsets", "include_rules", "exclude_offsets", "exclude_rules"):
+            assert_equal(getattr(ours, field), getattr(theirs, field))
+
+
+def assert_equal(one: npt.NDArray[np.generic], other: npt.NDArray[np.generic]) -> None:
+    assert one.dtype == other.dtype
+    np.testing.assert_array_equal(one, other)
+
+
+@examples(60)
+@given(
+    seed=seeds,
+    leaves=st.integers(1, 99),
+    num_rules=st.integers(1, 40),
+    num_values=st.lists(st.sampled_from([0, 1, 3, 65, 999]), max_size=3).map(tuple),
+    threads=st.sampled_from([1, 2, 5]),
+)
+def test_native_lists_equal_the_reference(
+    seed: int, leaves: int, num_rules: int, num_values: tuple[int, ...], threads: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    ads = random_ads(rng, rng.integers(1, 9, leaves), num_rules)
+    rules = random_rules(rng, num_rules, num_values)
+    expected = exact_lists_reference(ads, rules, num_values)
+    assert_same(exact_lists(ads, rules, num_values, threads), expected)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_many_leaves_and_large_ones_are_joined_from_chunks(threads: int) -> None:
+    rng = np.random.default_rng(threads)
+    sizes = np.where(rng.random(99_999) < 0.001, 4096, rng.integers(1, 4, 99_999))
+    ads, rules = random_ads(rng, sizes, 777), random_rules(rng, 30_001, (7,))
+    assert_same(exact_lists(ads, rules, (7,), threads), exact_lists_reference(ads, rules, (7,)))
+
+
+def test_a_value_out_of_range_is_an_error() -> None:
+    rules = SetRules(
+        np.array([0, 1], np.int64),
+        np.array([3], np.int32),
+        np.zeros(2, np.int64),
+        np.zeros(0, "i4"),
+    )
+    assert postings_reference(rules, 4).include_rules.tolist() == [0]
+    with pytest.raises(NativeError, match="a value out of range"):
+        postings(rules, 3, 1)
+
+
+def plain_pairs(
+    ads: SidToAds, lists: ExactLists, stopped: set[int], ordinals: list[int]
+) -> dict[int, int]:
+    """Position -> what `leaf_rules` must hold, by looking at every ad."""
+    found = {}
+    for leaf in range(len(ads.ad_offsets) - 1):
+        below = range(*ads.ad_offsets[leaf : leaf + 2].tolist())
+        changed = {int(ads.ad_rule[ad]) for ad in below if ad in ordinals}
+        alive = {int(ads.ad_rule[ad]) for ad in below if ad not in stopped}
+        for position in range(*lists.leaf_offsets[leaf : leaf + 2].tolist()):
+            rule = int(lists.leaf_rules[position])
+            if rule in changed:
+                found[position] = rule if rule in alive else lists.num_rules
+    return found
+
+
+@examples(60)
+@given(
+    seed=seeds,
+    leaves=st.integers(1, 30),
+    num_rules=st.integers(1, 7),
+    stopped_share=st.sampled_from([0.0, 0.3, 0.9, 1.0]),
+    changed_share=st.sampled_from([0.0, 0.1, 0.6, 1.0]),
+)
+def test_changed_pairs_are_those_of_a_look_at_every_ad(
+    seed: int, leaves: int, num_rules: int, stopped_share: float, changed_share: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    ads = random_ads(rng, rng.integers(1, 9, leaves), num_rules)
+    lists = exact_lists(ads, random_rules(rng, num_rules, ()), (), 1)
+    stopped = np.flatnonzero(rng.random(ads.num_ads) < stopped_share)
+    changed = np.flatnonzero(rng.random(ads.num_ads) < changed_share)
+    changed = rng.permutation(np.concatenate([changed, changed[:3]]))
+    bitmap = ads.bitmap_of(stopped) if len(stopped) else None
+    positions, rules = changed_pairs(ads, lists, bitmap, changed)
+    assert (np.diff(positions) > 0).all()
+    expected = plain_pairs(ads, lists, set(stopped.tolist()), changed.tolist())
+    assert dict(zip(positions.tolist(), rules.tolist(), strict=True)) == expected
+
+
+def test_changed_pairs_refuses_what_is_not_of_this_snapshot() -> None:
+    rng = np.random.default_rng(0)
+    ads = random_ads(rng, [3, 2], 4)
+    lists = exact_lists(ads, random_rules(rng, 4, ()), (), 1)
+    for ordinal in (-1, 5):
+        with pytest.raises(NativeError, match="an ordinal out of range"):
+            changed_pairs(ads, lists, None, np.array([ordinal]))
+    with pytest.raises(ValueError, match=r"stopped must be contiguous uint64 \[1\]"):
+        changed_pairs(ads, lists, np.zeros(2, np.uint64), np.array([0]))
+
+
+def with_stops(snapshot: Snapshot, stops: list[list[int]]) -> tuple[ExactLists, set[int]]:
+    """Toggle these ordinals, change after change; return the lists and the ads left stopped."""
+    assert snapshot.exact is not None
+    lists = replace(snapshot.exact, leaf_rules=snapshot.exact.leaf_rules.copy())
+    stopped: set[int] = set()
+    for ordinals in stops:
+        stopped ^= set(ordinals)
+        bitmap = snapshot.ads.bitmap_of(np.array(sorted(stopped), np.int64))
+        changed = np.array(ordinals, np.int64)
+        positions, rules = changed_pairs(snapshot.ads, snapshot.exact, bitmap, changed)
+        lists.leaf_rules[positions] = rules
+    return lists, {int(snapshot.ads.ad_ids[ordinal]) for ordinal in stopped}
+
+
+@examples(60)
+@given(case=cases(), seed=seeds)
+def test_no_node_is_eligible_by_stopped_ads_alone(case: Case, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads, MatcherMode.EXACT)
+    stops = [
+        np.flatnonzero(rng.random(len(case.ads)) < rng.random()).tolist()
+        for _ in range(rng.integers(1, 4))
+    ]
+    lists, stopped = with_stops(snapshot, stops)
+    live = [ad for ad in case.ads if ad.ad_id not in stopped]
+    rows = UserEncoder(case.schema, snapshot.set_values).encode(case.users)
+    for request, user in enumerate(case.users):
+        nodes = eligible_nodes(snapshot, lists, rows, request)
+        prefixes = eligible_prefixes(case.schema, live, user)
+        assert set(np.flatnonzero(nodes).tolist()) == {snapshot.trie.walk(p) for p in prefixes}
