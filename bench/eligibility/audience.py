@@ -6,6 +6,7 @@ they may see. Their regions are rarer, and some have more locations.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -51,6 +52,12 @@ class Person(NamedTuple):
     attributes: UserAttributes
     share: float
     in_sweep: bool
+
+
+def with_many_locations(catalogue: PaperCatalogue) -> PaperCatalogue:
+    """Allow the users of the sweep: a limit of requests, which changes no array of a snapshot."""
+    sets = tuple(replace(each, max_request_values=MOST_LOCATIONS) for each in catalogue.schema.sets)
+    return replace(catalogue, schema=replace(catalogue.schema, sets=sets))
 
 
 def make_audience(

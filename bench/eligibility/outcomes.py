@@ -105,7 +105,9 @@ def bucket_rows(outcome: Outcome) -> list[Row]:
     rows = []
     for bucket, least, below in BUCKETS:
         of = (outcome.generated >= least) & (outcome.generated < below)
-        rows.append({"bucket": bucket, "users_pct": _percent(of.sum(), len(of)), **_means(outcome, of)})
+        rows.append(
+            {"bucket": bucket, "users_pct": _percent(of.sum(), len(of)), **_means(outcome, of)}
+        )
     return rows
 
 

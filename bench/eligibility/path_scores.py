@@ -71,7 +71,7 @@ def normals(start: int, keys: Tensor) -> Tensor:
 
 def _shifted(bits: Tensor, by: int) -> Tensor:
     """Shift right without the sign, as if the words had none."""
-    return bits >> by & (1 << 64 - by) - 1
+    return (bits >> by).bitwise_and_((1 << 64 - by) - 1)
 
 
 def _signed(word: int) -> int:

@@ -48,7 +48,7 @@ def best_possible(path_scores: Tensor, eligible: Tensor, first_leaf: int) -> Fou
     """
     leaves = []
     for request in range(len(path_scores)):
-        places = has_bit(eligible, request)[first_leaf:].nonzero()[:, 0]
+        places = has_bit(eligible[:, first_leaf:], request).nonzero()[:, 0]
         leaves.append((places + first_leaf).int())
     nodes, scores = _best(leaves, path_scores, NUM_SIDS)
     return Found((nodes,), scores)
@@ -57,7 +57,7 @@ def best_possible(path_scores: Tensor, eligible: Tensor, first_leaf: int) -> Fou
 def leads_to_ads(nodes: Tensor, eligible: Tensor) -> Tensor:
     """Return whether each beam is alive and has an eligible ad below.   [B, M] -> bool [B, M]"""
     useful = [
-        has_bit(eligible, request)[own.clamp(min=0).long()] for request, own in enumerate(nodes)
+        has_bit(eligible[:, own.clamp(min=0).long()], request) for request, own in enumerate(nodes)
     ]
     return torch.stack(useful) & (nodes != NO_NODE)
 

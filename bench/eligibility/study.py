@@ -15,11 +15,11 @@ import torch
 
 from grace.bench.eligibility.audience import (
     AT_ONCE,
-    MOST_LOCATIONS,
     POPULATION_RANGES,
     SWEEP_RANGES,
     Person,
     make_audience,
+    with_many_locations,
 )
 from grace.bench.eligibility.outcomes import Outcome, best_of, bucket_rows, outcome_of, range_rows
 from grace.bench.eligibility.path_scores import PathScores
@@ -71,7 +71,7 @@ def measure(work: Workload) -> Iterator[Row]:
     torch.set_grad_enabled(False)
     begin, threads = time.perf_counter(), available_cores()
     spec = PaperSpec(work.sids, SEED)
-    catalogue = _for_many_locations(make_paper_catalogue(spec, threads))
+    catalogue = with_many_locations(make_paper_catalogue(spec, threads))
     arranged = arranged_ads(catalogue, threads)
     made = time.perf_counter() - begin
     sides: dict[str, _Side] = {}
@@ -136,12 +136,6 @@ def _answer(side: _Side, users: UserRows, scores: torch.Tensor, ops: Ops) -> Non
         way.outcomes.append(
             outcome_of(found, users, side.matcher, eligible, best, first_leaf, num_ads)
         )
-
-
-def _for_many_locations(catalogue: PaperCatalogue) -> PaperCatalogue:
-    """Allow the users of the sweep: a limit of requests, which changes no array."""
-    sets = tuple(replace(each, max_request_values=MOST_LOCATIONS) for each in catalogue.schema.sets)
-    return replace(catalogue, schema=replace(catalogue.schema, sets=sets))
 
 
 def _with_shuffled_rules(arranged: Arranged) -> Arranged:

@@ -98,7 +98,12 @@ class BenchOptions:
         if self.table not in TABLES:
             raise InputError(f"{self.table!r} is no table; choose from {', '.join(TABLES)}")
         table = TABLES[self.table]
-        numbers = {"--seconds": (self.seconds,), "--sids": self.sids, "--rate": self.rates, "--users": self.users}
+        numbers = {
+            "--seconds": (self.seconds,),
+            "--sids": self.sids,
+            "--rate": self.rates,
+            "--users": self.users,
+        }
         for option, given in numbers.items():
             for number in given:
                 if not 0 < number < math.inf:

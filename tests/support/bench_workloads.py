@@ -23,8 +23,9 @@ def tiny(
     cache: Path | None = None,
 ) -> Workload:
     sids = () if TABLES[table].sids == "none" else sids
+    precisions = () if TABLES[table].precisions == "none" else ("fp32",)
     options = BenchOptions(
-        table, CPU, tiny=True, seconds=seconds, only=only, precisions=("fp32",), sids=sids,
+        table, CPU, tiny=True, seconds=seconds, only=only, precisions=precisions, sids=sids,
         out=out, cache=cache, commit="abc",
     )  # fmt: skip
     return workload_of(options)
