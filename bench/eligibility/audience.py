@@ -26,11 +26,13 @@ from grace.index.matching.exact import ExactMatcher
 from grace.index.users.user_rows import UserAttributes, UserEncoder
 
 POPULATION_RANGES = ((0.0, 2.0), (2.0, 10.0), (10.0, 100.0))
-SWEEP_RANGES = ((0.1, 0.3), (0.3, 1.0), (1.0, 3.0), (3.0, 10.0), (10.0, 30.0), (30.0, 100.0))
+SWEEP_RANGES = (
+    (0.1, 0.3), (0.3, 1.0), (1.0, 3.0), (3.0, 10.0), (10.0, 30.0), (30.0, 60.0), (60.0, 100.0),
+)  # fmt: skip
 """Ranges of the eligible share of all ads, in percent."""
 
-MOST_LOCATIONS = 8192
-"""The most locations of a user of the sweep: a quarter of all that ads name."""
+MOST_LOCATIONS = 16384
+"""The most locations of a user of the sweep: half of all that ads name."""
 
 AT_ONCE = 16
 

@@ -1,7 +1,8 @@
 """What each user gets from a way to decode, counted after exact matching, and rows of means."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -167,7 +168,7 @@ def _with_ads(reply: MatchedAds, offsets: Counts) -> Bools:
 
 def _require_agreement(matched: Bools, useful: Counts, offsets: Counts) -> None:
     """Compare the masks of eligible nodes with exact matching, which knows nothing of them."""
-    for request, (begin, end) in enumerate(zip(offsets, offsets[1:], strict=False)):
+    for request, (begin, end) in enumerate(pairwise(offsets)):
         found = int(matched[begin:end].sum())
         if found != useful[request]:
             raise DeviceError(
@@ -176,20 +177,20 @@ def _require_agreement(matched: Bools, useful: Counts, offsets: Counts) -> None:
             )
 
 
-def _mass(offsets: Counts, scores: npt.NDArray[np.floating]) -> Shares:
+def _mass(offsets: Counts, scores: npt.NDArray[np.floating[Any]]) -> Shares:
     """Return the sum of the probabilities of each request's SIDs."""
     return np.array([np.exp(own.astype(np.float64)).sum() for own in _of_each(offsets, scores)])
 
 
-def _of_each(offsets: Counts, values: npt.NDArray) -> list[npt.NDArray]:  # type: ignore[type-arg]
-    return [values[begin:end] for begin, end in zip(offsets, offsets[1:], strict=False)]
+def _of_each(offsets: Counts, values: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
+    return [values[begin:end] for begin, end in pairwise(offsets)]
 
 
 def _per_step(alive: Sequence[Tensor]) -> Counts:
     return np.stack([each.sum(dim=1).cpu().numpy() for each in alive], axis=1)
 
 
-def _mean(values: npt.NDArray[np.number], digits: int = 1) -> float | None:
+def _mean(values: npt.NDArray[np.number[Any]], digits: int = 1) -> float | None:
     known = values[~np.isnan(values)]
     return round(float(known.mean()), digits) if len(known) else None
 

@@ -1,6 +1,7 @@
 """The beam search of every way to decode, over known scores, and the best search there could be."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -33,9 +34,7 @@ def search(
     for keep in (*BEAMS[1:], NUM_SIDS):
         candidates = admit_children(nodes, users, index).packed()
         borders = candidates.offsets[:: nodes.shape[1]].tolist()  # a request has that many rows
-        children = [
-            candidates.nodes[begin:end] for begin, end in zip(borders, borders[1:], strict=False)
-        ]
+        children = [candidates.nodes[begin:end] for begin, end in pairwise(borders)]
         nodes, scores = _best(children, path_scores, keep)
         steps.append(nodes)
     return Found(tuple(steps), scores)
