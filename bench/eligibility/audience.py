@@ -93,14 +93,15 @@ def _sweep(
 ) -> list[Person]:
     rng = np.random.default_rng(_SWEEP_SEED)
     found: dict[tuple[float, float], list[Person]] = {each: [] for each in SWEEP_RANGES}
-    for first in range(0, _CANDIDATES * wanted, AT_ONCE):
+    for _ in range(0, _CANDIDATES * wanted, AT_ONCE):
         candidates = [_candidate(rng, catalogue) for _ in range(AT_ONCE)]
         shares = eligible_shares(candidates, encoder, matcher, sids)
-        for place, (user, share) in enumerate(zip(candidates, shares, strict=True)):
-            person = Person(_FIRST_OF_SWEEP + first + place, user, share, in_sweep=True)
+        for user, share in zip(candidates, shares, strict=True):
             for (least, below), own in found.items():
                 if least <= share < below and len(own) < wanted:
-                    own.append(person)
+                    # The same tastes in each range, so that ranges differ in eligibility alone.
+                    number = _FIRST_OF_SWEEP + len(own)
+                    own.append(Person(number, user, share, in_sweep=True))
         if all(len(own) == wanted for own in found.values()):
             break
     return [person for own in found.values() for person in own]
