@@ -107,7 +107,7 @@ def test_the_conclusions_on_exact_targeting_follow_from_the_study() -> None:
         ):
             assert own["wasted_sids_pct"] == 0
             assert own["score_mass_pct"] >= union["score_mass_pct"] > cd["score_mass_pct"]
-            assert own["eligible_ads"] > 0.95 * union["eligible_ads"] > cd["eligible_ads"]
+            assert own["eligible_ads"] > union["eligible_ads"] > cd["eligible_ads"]
             if own["to_pct"] <= 1:
                 assert cd["wasted_sids_pct"] > 95
                 assert cd["top_ads_pct"] < 50
@@ -116,9 +116,9 @@ def test_the_conclusions_on_exact_targeting_follow_from_the_study() -> None:
             assert own["eligible_ads"] == pytest.approx(union["eligible_ads"], rel=0.05)
     for own, union in zip(sweep("paper", "exact"), sweep("paper", "union"), strict=True):
         assert own["eligible_ads"] < 1.5 * union["eligible_ads"]
-    narrow = zip(sweep("shuffled", "exact")[:3], sweep("shuffled", "union")[:3], strict=True)
-    for own, union in narrow:
-        assert own["eligible_ads"] > 1.5 * union["eligible_ads"]
+    for own, union in zip(sweep("shuffled", "exact"), sweep("shuffled", "union"), strict=True):
+        if own["to_pct"] <= 1:
+            assert own["eligible_ads"] > 1.5 * union["eligible_ads"]
 
 
 def test_the_papers_numbers_agree_with_each_other() -> None:
