@@ -1,4 +1,4 @@
-"""`grace bench`: the paper's performance tables, measured on this machine's GPU."""
+"""`grace bench`: the paper's tables, measured on this machine."""
 
 import sys
 from importlib import import_module
@@ -55,7 +55,9 @@ def bench(
         Path | None, typer.Option(help="Folder of catalogues that several commands share.")
     ] = None,
 ) -> None:
-    """Measure one of the tables in docs/performance.md; every row has passed its agreement test.
+    """Measure one of the tables in docs/performance.md, or the study in docs/eligibility.md.
+
+    Every row has passed its agreement test.
 
     attention: the attention kernels; with --only counters: their counters from Nsight Compute. gtm:
     admission and selection. ladder: decoder and whole path, rung by rung. serve: a server under

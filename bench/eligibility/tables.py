@@ -86,7 +86,7 @@ def paper_tables(result: Mapping[str, Any]) -> dict[str, str]:
 def _ways(rows: Rows) -> str:
     everyone = _all(rows, table="pass", bucket="all")
     return f"Means of {everyone[0]['users']} requests.\n\n" + table_of(
-        everyone,
+        [_one(everyone, mode=mode) for mode in _modes(everyone)],
         ("", lambda x: WAYS[x["mode"]]),
         ("generated ads", "{generated_ads:,.0f}"),
         ("eligible ads", "**{eligible_ads:,.0f}**"),
@@ -112,7 +112,8 @@ def _by_range(rows: Rows, cell: Callable[[Row], str]) -> str:
         name = f"{begin:g} to {own[0]['to_pct']:g} %"
         cells = [cell(_one(own, mode=mode)) for mode in _modes(rows)]
         body.append([name, str(own[0]["users"]), *cells])
-    return markdown_table(("eligible ads of all", "users", *map(WAYS.get, _modes(rows))), body)
+    ways = [WAYS[mode] for mode in _modes(rows)]
+    return markdown_table(("eligible ads of all", "users", *ways), body)
 
 
 def _lists(index: Row, catalogue: Row) -> str:
@@ -237,7 +238,9 @@ def _requests(passes: Rows) -> str:
 
 
 def _modes(rows: Rows) -> list[str]:
-    return list(dict.fromkeys(row["mode"] for row in rows))
+    """Return the modes of the rows in the tables' order: a run may have added some later."""
+    found = {row["mode"] for row in rows}
+    return [mode for mode in WAYS if mode in found]
 
 
 def _all(rows: Rows, **wanted: str | float) -> Rows:

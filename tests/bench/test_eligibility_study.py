@@ -3,7 +3,7 @@
 No test checks a rate: what modes return is in the result files.
 """
 
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from grace.bench.eligibility.audience import (
 )
 from grace.bench.eligibility.path_scores import PathScores
 from grace.bench.eligibility.search import best_possible, search
-from grace.bench.result_file import Row
+from grace.bench.result_file import Row, read_result, record
 from grace.catalogues.paper.catalogue import PaperCatalogue, make_paper_catalogue
 from grace.catalogues.paper.draws import Draws
 from grace.catalogues.paper.generator import (
@@ -106,7 +106,7 @@ def test_searches_find_what_the_generator_finds(
     for user in range(USERS):
         admit: Admit = every_entry
         if mode is not MatcherMode.CD:
-            admit = partial(admit_for(snapshot, users, user))
+            admit = admit_for(snapshot, users, user)
         expected = generator.generate(user, admit)
         leaves = found.nodes[-1][user].numpy() - snapshot.trie.first_leaf
         alive = [int((nodes[user] >= 0).sum()) for nodes in found.nodes]
@@ -203,6 +203,20 @@ def test_the_better_a_way_knows_eligibility_the_less_it_wastes(
     assert cd["eligible_ads"] < union["eligible_ads"] < exact["eligible_ads"]
     assert exact["useful_beams"] == exact["live_beams"]
     assert exact["live_beams"][0] <= union["live_beams"][0] <= cd["live_beams"][0]
+
+
+def test_a_file_has_each_row_once_after_a_part_is_measured_again(
+    rows: list[Row], tmp_path: Path
+) -> None:
+    file = tmp_path / "passrate.json"
+    facts = {"machine": "m", "commit": "c", "command": "grace bench eligibility"}
+    record(rows, file, facts)
+    again = [row | {"users": 5} for row in of(rows, mode="union")]
+    record(again, file, facts, add=True)
+    merged = read_result(file)["rows"]
+    assert len(merged) == len(rows)
+    assert of(merged, table="pass", mode="union") == of(again, table="pass")
+    assert of(merged, table="pass", mode="exact") == of(rows, table="pass", mode="exact")
 
 
 def test_every_way_has_the_users_of_the_sweep(rows: list[Row]) -> None:
