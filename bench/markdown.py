@@ -22,16 +22,19 @@ def origin(result: Mapping[str, Any]) -> str:
 
 
 def table_of(rows: Iterable[Row], *columns: tuple[str, Cell]) -> str:
-    cells = [
-        [_Template().vformat(c, (), row) if isinstance(c, str) else str(c(row)) for _, c in columns]
-        for row in rows
-    ]
+    cells = [[_shown(cell, row) for _, cell in columns] for row in rows]
     return markdown_table([heading for heading, _ in columns], cells)
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
     lines = [headings, ["---"] * len(headings), *rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def _shown(cell: Cell, row: Row) -> str:
+    if not isinstance(cell, str):
+        return str(cell(row))
+    return _Template().vformat(cell, (), row).replace("****", "")  # nothing, in bold
 
 
 class _Template(Formatter):

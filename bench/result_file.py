@@ -18,8 +18,8 @@ Row: TypeAlias = dict[str, Any]
 
 _ROOT = Path(__file__).resolve().parent.parent
 _KEYS = (
-    "measure", "rung", "precision", "kernel", "variant", "mode", "step", "sids", "beams", "rps",
-    "table", "catalogue", "audience", "bucket", "from_pct", "kind", "position",
+    "measure", "rung", "precision", "kernel", "variant", "mode", "step", "sids", "values", "beams",
+    "rps", "table", "catalogue", "audience", "bucket", "from_pct", "kind", "position",
 )  # fmt: skip
 """The fields that identify a row of `grace bench`; all others were measured."""
 
@@ -86,6 +86,10 @@ def read_result(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: not measured yet: run `make bench`")
     result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return result
+
+
+def rows_of(rows: Sequence[Row], *measures: str) -> list[Row]:
+    return [row for row in rows if row["measure"] in measures]
 
 
 def _require_place(out: Path) -> None:

@@ -106,6 +106,11 @@ class RunningServer:
         return str(self.events("listening")[0]["retrieve"])
 
     @property
+    def admin_address(self) -> str:
+        """host:port of Admin."""
+        return str(self.events("listening")[0]["admin"])
+
+    @property
     def last_lines(self) -> Sequence[str]:
         """The last lines of its log; none before the start."""
         return self._lines()[-LAST_LINES:]

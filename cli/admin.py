@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from grace.cli.options import AsJson, TlsCa, TlsCertificate, TlsKey
+from grace.cli.options import AsJson, TlsCa, TlsCertificate, TlsKey, ids_by_name
 from grace.configs.errors import CallError, InputError
 
 if TYPE_CHECKING:
@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 ATTEMPTS = 10
 """How often `stop` and `resume` send an update while other senders take its sequence number."""
 
-Level: TypeAlias = Annotated[
-    str, typer.Argument(help="ad, or an entity of the targeting schema, such as advertiser.")
-]
 Ids: TypeAlias = Annotated[
-    list[int], typer.Argument(min=0, max=2**63 - 1, help="Ids of ads or of that entity.")
+    list[str],
+    typer.Argument(
+        metavar="LEVEL ID... | LEVEL=ID,ID...",
+        help="Ids of a level: ad, or an entity of the targeting schema, such as advertiser.",
+    ),
 ]
 QUICK, LONG = 10.0, 600.0
 
@@ -162,24 +163,47 @@ def unpin(call: Call) -> None:
 
 
 @_command()
-def stop(call: Call, level: Level, ids: Ids) -> None:
+def stop(call: Call, ids: Ids) -> None:
     """Stop ads. Once this returns, the server returns none of them.
 
-    Example: `grace admin stop advertiser 7 9`
+    Example: `grace admin stop advertiser 7 9`, or `grace admin stop advertiser=7,9 ad=4711`
     """
-    _update(call, "stop", level, ids, "stopped")
+    _update(call, "stop", _ids_by_level(ids), "stopped")
 
 
 @_command()
-def resume(call: Call, level: Level, ids: Ids) -> None:
+def resume(call: Call, ids: Ids) -> None:
     """Resume ads that were stopped at this level. An ad stays stopped while any level stops it.
 
     Example: `grace admin resume advertiser 7`
     """
-    _update(call, "resume", level, ids, "resumed")
+    _update(call, "resume", _ids_by_level(ids), "resumed")
 
 
-def _update(call: Call, change: str, level: str, ids: list[int], done: str) -> None:
+@_command()
+def stops(call: Call) -> None:
+    """List the ids that are stopped at each level, also those that the snapshot does not know.
+
+    Example: `grace admin stops`
+    """
+    with call.client() as client:
+        levels = sorted(client.status(call.timeout).updates.stopped)
+        found = {level: list(client.stops(level, call.timeout)) for level in levels}
+    if call.as_json:
+        print(json.dumps(found))
+        return
+    for level, ids in found.items():
+        for stopped in ids:
+            print(level, stopped)
+
+
+def _ids_by_level(given: list[str]) -> dict[str, list[int]]:
+    """Read `advertiser 7 9` as `advertiser=7,9`."""
+    level, *ids = given
+    return ids_by_name(given if "=" in level else [f"{level}={','.join(ids)}"], least=0)
+
+
+def _update(call: Call, change: str, ids: dict[str, list[int]], done: str) -> None:
     """Send the next update. If another sender takes its number, send it with the next number."""
     from grace.proto import retrieval_pb2 as wire
 
@@ -187,10 +211,11 @@ def _update(call: Call, change: str, level: str, ids: list[int], done: str) -> N
         for _ in range(ATTEMPTS):
             found = client.status(call.timeout)
             if change == "stop" and found.HasField("snapshot"):
-                _require_level(level, found.snapshot.entities)
+                _require_levels(ids, found.snapshot.entities)
             sequence = found.updates.sequence + 1
             update = wire.UpdateAdsRequest(sequence=sequence, kind=wire.UpdateAdsRequest.KIND_DELTA)
-            getattr(update, change)[level].ids[:] = ids
+            for level, of_level in ids.items():
+                getattr(update, change)[level].ids[:] = of_level
             reply = client.update_ads(update, call.timeout)
             if reply.applied:
                 now = f"{reply.ads_stopped:,}, before {found.updates.ads_stopped:,}"
@@ -205,16 +230,17 @@ def _update(call: Call, change: str, level: str, ids: list[int], done: str) -> N
     )
 
 
-def _require_level(level: str, entities: Iterable[str]) -> None:
-    """Refuse a level that the served snapshot does not know.
+def _require_levels(levels: Iterable[str], entities: Iterable[str]) -> None:
+    """Refuse levels that the served snapshot does not know.
 
     The server would keep the stop for a later snapshot, and the operator would believe that the ads
     are stopped now.
     """
     known = ("ad", *entities)
-    if level not in known:
-        fault = f"{level!r} is not a level of the served snapshot, and nothing was stopped"
-        raise InputError(f"level: {fault}; give one of {', '.join(known)}")
+    for level in levels:
+        if level not in known:
+            fault = f"{level!r} is not a level of the served snapshot, and nothing was stopped"
+            raise InputError(f"level: {fault}; give one of {', '.join(known)}")
 
 
 def _json(message: "Message") -> str:
@@ -238,9 +264,7 @@ def _status_rows(found: "GetStatusResponse") -> Iterator[tuple[str, str]]:
         yield "checkpoint", f"{model.checkpoint} ({model.encoder})"
     yield (
         "CURRENT",
-        str(load.current_version)
-        if load.current_version
-        else "names no version, or cannot be read",
+        str(load.current_version) if load.current_version else "missing, or cannot be read",
     )
     if load.pinned_version:
         until = f"until CURRENT exceeds {load.pinned_until_above}"
@@ -258,6 +282,10 @@ def _status_rows(found: "GetStatusResponse") -> Iterator[tuple[str, str]]:
         yield "stopped", f"{stopped} (ids: {levels or 'none'}; update {updates.sequence})"
         if updates.weights:
             yield "weights", f"of {updates.weights:,} ads are live"
+    if found.HasField("updates") and snapshot.updates_watermark > updates.sequence:
+        has = f"the updates up to {snapshot.updates_watermark}"
+        only = f"this server only up to {updates.sequence}"
+        yield "behind", f"the served snapshot has {has}, {only}: send a FULL update"
     if updates.source_fault:
         yield "file", f"updates.file is not followed: {updates.source_fault}"
     yield "requests", f"{found.waiting} of {found.max_waiting} wait, {found.in_flight} in flight"

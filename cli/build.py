@@ -24,7 +24,7 @@ def build(
         typer.Option(
             help="What decoding tests at each node: exact, cd (nothing), union, static or dynamic."
         ),
-    ] = "union",
+    ] = "exact",
     k: Annotated[
         str | None,
         typer.Option("--k", help="static: partitions of a node at each token, as 64,64,32,8."),

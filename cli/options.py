@@ -1,9 +1,13 @@
-"""Options that several commands share, and how a list of numbers is read."""
+"""Options that several commands share, and how lists of numbers and of ids are read."""
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, TypeAlias, overload
 
 import typer
+
+from grace.configs.errors import InputError
 
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
@@ -44,3 +48,38 @@ def numbers(text: str | None, option: str, example: str) -> tuple[int, ...] | No
 def require_known(name: str, known: tuple[str, ...], option: str) -> None:
     if name not in known:
         raise typer.BadParameter(f"{name!r}; choose from {', '.join(known)}", param_hint=option)
+
+
+def ids_by_name(
+    assignments: Sequence[str], option: str = "", least: int = -(2**63)
+) -> dict[str, list[int]]:
+    """Collect the ids of each name from texts such as campaign=9,12.
+
+    `option` begins the text of an error, and `least` is the least id.
+    """
+    expected = "NAME=ID,ID, such as campaign=9,12"
+    found: dict[str, list[int]] = {}
+    for assignment in assignments:
+        name, listed = split(assignment, option, expected)
+        ids = [integer(each, least, 2**63 - 1) for each in listed.split(",")]
+        if None in ids:
+            bound = "" if least < 0 else f" from {least}"
+            raise InputError(f"{option}{assignment}: write {expected}; ids are int64{bound}")
+        found.setdefault(name, []).extend(each for each in ids if each is not None)
+    return found
+
+
+def split(assignment: str, option: str, expected: str) -> tuple[str, str]:
+    """Return both sides of NAME=VALUE."""
+    name, equals, value = assignment.partition("=")
+    if not name or not equals:
+        raise InputError(f"{option}{assignment}: write {expected}")
+    return name, value
+
+
+def integer(text: str, least: int, most: int) -> int | None:
+    """Return the number, or None for text that is none of these."""
+    if not re.fullmatch(r"-?[0-9]{1,20}", text, re.ASCII):
+        return None
+    number = int(text)
+    return number if least <= number <= most else None

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import re
 import sys
 import time
 from collections.abc import Sequence
@@ -12,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grace.cli.options import AsJson, TlsCa, TlsCertificate, TlsKey, TokenFile
+from grace.cli.options import (
+    AsJson,
+    TlsCa,
+    TlsCertificate,
+    TlsKey,
+    TokenFile,
+    ids_by_name,
+    integer,
+    split,
+)
 from grace.configs.errors import InputError, RequestError
 
 if TYPE_CHECKING:
@@ -86,7 +94,7 @@ def retrieve(
     try:
         for name, given in _user_values(user or ()).items():
             message.user[name].values[:] = given
-        for name, ids in _excluded(exclude or ()).items():
+        for name, ids in ids_by_name(exclude or (), "--exclude ").items():
             message.exclude[name].ids[:] = ids
         for name, most in _limits(at_most or ()).items():
             message.at_most[name] = most
@@ -230,47 +238,19 @@ def _user_values(assignments: Sequence[str]) -> dict[str, list[str]]:
     """Collect the values of each name; `name=` means that the name has no value."""
     user: dict[str, list[str]] = {}
     for assignment in assignments:
-        name, value = _split(assignment, "--user", "NAME=VALUE, such as country=US")
+        name, value = split(assignment, "--user ", "NAME=VALUE, such as country=US")
         values = user.setdefault(name, [])
         values += [value] if value else []
     return user
-
-
-def _excluded(assignments: Sequence[str]) -> dict[str, list[int]]:
-    """Collect the ids of each name."""
-    expected = "NAME=ID,ID, such as campaign=9,12"
-    excluded: dict[str, list[int]] = {}
-    for assignment in assignments:
-        name, listed = _split(assignment, "--exclude", expected)
-        ids = [_integer(each, -(2**63), 2**63 - 1) for each in listed.split(",")]
-        if None in ids:
-            raise InputError(f"--exclude {assignment}: write {expected}; ids are int64")
-        excluded.setdefault(name, []).extend(each for each in ids if each is not None)
-    return excluded
 
 
 def _limits(assignments: Sequence[str]) -> dict[str, int]:
     expected = "NAME=N, such as advertiser=3"
     limits = {}
     for assignment in assignments:
-        name, most = _split(assignment, "--at-most", expected)
-        limit = _integer(most, 0, 2**32 - 1)
+        name, most = split(assignment, "--at-most ", expected)
+        limit = integer(most, 0, 2**32 - 1)
         if limit is None:
             raise InputError(f"--at-most {assignment}: write {expected}; N is 0 to 2^32 - 1")
         limits[name] = limit
     return limits
-
-
-def _split(assignment: str, option: str, expected: str) -> tuple[str, str]:
-    name, equals, value = assignment.partition("=")
-    if not name or not equals:
-        raise InputError(f"{option} {assignment}: write {expected}")
-    return name, value
-
-
-def _integer(text: str, least: int, most: int) -> int | None:
-    """Return the number, or None for text that is none of these."""
-    if not re.fullmatch(r"-?[0-9]{1,20}", text, re.ASCII):
-        return None
-    number = int(text)
-    return number if least <= number <= most else None

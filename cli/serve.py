@@ -21,6 +21,10 @@ def serve(
     checkpoint: Annotated[
         Path | None, typer.Option(help="Folder of the checkpoint, instead of the YAML's.")
     ] = None,
+    state_dir: Annotated[
+        Path | None,
+        typer.Option(help="Local folder for stops and pins, instead of the YAML's state_dir."),
+    ] = None,
     port: Annotated[int | None, _port_of("listen")] = None,
     admin_port: Annotated[int | None, _port_of("admin")] = None,
     metrics_port: Annotated[int | None, _port_of("metrics")] = None,
@@ -46,7 +50,7 @@ def serve(
     from grace.configs.serving import load_serving_config
     from grace.server.address_space import require_address_space
 
-    settings = load_serving_config(config, snapshots, checkpoint)
+    settings = load_serving_config(config, snapshots, checkpoint, state_dir)
     given = []
     for section, number in (("listen", port), ("admin", admin_port), ("metrics", metrics_port)):
         if number is not None:

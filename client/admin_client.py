@@ -4,6 +4,7 @@ with AdminClient("127.0.0.1:50052") as client:
     client.load(timeout=600.0)
 """
 
+from collections.abc import Iterator
 from typing import Self, TypeVar
 
 import grpc
@@ -57,6 +58,13 @@ class AdminClient:
 
     def update_ads(self, request: wire.UpdateAdsRequest, timeout: float) -> wire.UpdateAdsResponse:
         return self._call("UpdateAds", request, wire.UpdateAdsResponse, timeout)
+
+    def stops(self, level: str, timeout: float) -> Iterator[int]:
+        """Yield the ids that are stopped at a level, ascending. Each page has the timeout."""
+        request = wire.GetStopsRequest(level=level)
+        while page := self._call("GetStops", request, wire.GetStopsResponse, timeout).ids:
+            yield from page
+            request.after = page[-1]
 
     def _call(self, name: str, request: Message, kind: type[_Reply], timeout: float) -> _Reply:
         method = self._channel.unary_unary(

@@ -253,14 +253,18 @@ class ServingConfig:
 
 
 def load_serving_config(
-    path: Path, snapshots: Path | None = None, checkpoint: Path | None = None
+    path: Path,
+    snapshots: Path | None = None,
+    checkpoint: Path | None = None,
+    state_dir: Path | None = None,
 ) -> ServingConfig:
     """Read the file; a folder given here replaces the one that it names."""
     values = dict(read_yaml(path))
-    for name, folder in (("snapshots", snapshots), ("checkpoint", checkpoint)):
+    folders = {"snapshots": snapshots, "checkpoint": checkpoint, "state_dir": state_dir}
+    for name, folder in folders.items():
         if folder is not None:
             values[name] = str(folder)
-        elif name not in values:
+        elif name != "state_dir" and name not in values:
             raise ConfigError(f"{path}: missing key {name!r}; add it, or give --{name}")
     return load_section(ServingConfig, values, str(path))
 

@@ -15,11 +15,13 @@ from grace.kernels.decode.tensors import (
     DecodeIndex,
 )
 from grace.kernels.decode.users import QueryTensors, UserTensors, on_device
+from grace.kernels.eligibility.masks import REQUESTS_PER_MASK
 from grace.kernels.load import admission_slot, load_encoder_ops, load_ops
 
 __all__ = [
     "NO_BLOCK",
     "REFERENCE",
+    "REQUESTS_PER_MASK",
     "AdmissionSlot",
     "Beams",
     "BloomTensors",

@@ -295,7 +295,7 @@ class UpdatesStatus(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., stopped: _Optional[_Mapping[str, int]] = ..., ads_stopped: _Optional[int] = ..., weights: _Optional[int] = ..., awaits_full: bool = ..., source_fault: _Optional[str] = ...) -> None: ...
 
 class SnapshotStatus(_message.Message):
-    __slots__ = ("version", "created_at", "sid_space", "mode", "sids", "ads", "attributes", "sets", "entities", "eligibility_list_bytes", "eligibility_mask_bytes", "eligibility_ms")
+    __slots__ = ("version", "created_at", "sid_space", "mode", "sids", "ads", "attributes", "sets", "entities", "updates_watermark", "eligibility_list_bytes", "eligibility_mask_bytes", "eligibility_ms")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
     SID_SPACE_FIELD_NUMBER: _ClassVar[int]
@@ -305,6 +305,7 @@ class SnapshotStatus(_message.Message):
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     SETS_FIELD_NUMBER: _ClassVar[int]
     ENTITIES_FIELD_NUMBER: _ClassVar[int]
+    UPDATES_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     ELIGIBILITY_LIST_BYTES_FIELD_NUMBER: _ClassVar[int]
     ELIGIBILITY_MASK_BYTES_FIELD_NUMBER: _ClassVar[int]
     ELIGIBILITY_MS_FIELD_NUMBER: _ClassVar[int]
@@ -317,10 +318,11 @@ class SnapshotStatus(_message.Message):
     attributes: _containers.RepeatedScalarFieldContainer[str]
     sets: _containers.RepeatedScalarFieldContainer[str]
     entities: _containers.RepeatedScalarFieldContainer[str]
+    updates_watermark: int
     eligibility_list_bytes: int
     eligibility_mask_bytes: int
     eligibility_ms: float
-    def __init__(self, version: _Optional[int] = ..., created_at: _Optional[str] = ..., sid_space: _Optional[str] = ..., mode: _Optional[str] = ..., sids: _Optional[int] = ..., ads: _Optional[int] = ..., attributes: _Optional[_Iterable[str]] = ..., sets: _Optional[_Iterable[str]] = ..., entities: _Optional[_Iterable[str]] = ..., eligibility_list_bytes: _Optional[int] = ..., eligibility_mask_bytes: _Optional[int] = ..., eligibility_ms: _Optional[float] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., created_at: _Optional[str] = ..., sid_space: _Optional[str] = ..., mode: _Optional[str] = ..., sids: _Optional[int] = ..., ads: _Optional[int] = ..., attributes: _Optional[_Iterable[str]] = ..., sets: _Optional[_Iterable[str]] = ..., entities: _Optional[_Iterable[str]] = ..., updates_watermark: _Optional[int] = ..., eligibility_list_bytes: _Optional[int] = ..., eligibility_mask_bytes: _Optional[int] = ..., eligibility_ms: _Optional[float] = ...) -> None: ...
 
 class ModelStatus(_message.Message):
     __slots__ = ("checkpoint", "encoder", "vocab_sizes", "inputs")
@@ -480,3 +482,19 @@ class UpdateAdsResponse(_message.Message):
     applied: bool
     ads_stopped: int
     def __init__(self, sequence: _Optional[int] = ..., applied: bool = ..., ads_stopped: _Optional[int] = ...) -> None: ...
+
+class GetStopsRequest(_message.Message):
+    __slots__ = ("level", "after")
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    level: str
+    after: int
+    def __init__(self, level: _Optional[str] = ..., after: _Optional[int] = ...) -> None: ...
+
+class GetStopsResponse(_message.Message):
+    __slots__ = ("ids", "sequence")
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    ids: _containers.RepeatedScalarFieldContainer[int]
+    sequence: int
+    def __init__(self, ids: _Optional[_Iterable[int]] = ..., sequence: _Optional[int] = ...) -> None: ...

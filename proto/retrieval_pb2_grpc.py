@@ -145,6 +145,11 @@ class AdminStub(object):
                 request_serializer=grace_dot_proto_dot_retrieval__pb2.UpdateAdsRequest.SerializeToString,
                 response_deserializer=grace_dot_proto_dot_retrieval__pb2.UpdateAdsResponse.FromString,
                 _registered_method=True)
+        self.GetStops = channel.unary_unary(
+                '/grace.v1.Admin/GetStops',
+                request_serializer=grace_dot_proto_dot_retrieval__pb2.GetStopsRequest.SerializeToString,
+                response_deserializer=grace_dot_proto_dot_retrieval__pb2.GetStopsResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer(object):
@@ -195,6 +200,13 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetStops(self, request, context):
+        """Lists the ids that are stopped at one level, a page at a time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -227,6 +239,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.UpdateAds,
                     request_deserializer=grace_dot_proto_dot_retrieval__pb2.UpdateAdsRequest.FromString,
                     response_serializer=grace_dot_proto_dot_retrieval__pb2.UpdateAdsResponse.SerializeToString,
+            ),
+            'GetStops': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStops,
+                    request_deserializer=grace_dot_proto_dot_retrieval__pb2.GetStopsRequest.FromString,
+                    response_serializer=grace_dot_proto_dot_retrieval__pb2.GetStopsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -392,6 +409,33 @@ class Admin(object):
             '/grace.v1.Admin/UpdateAds',
             grace_dot_proto_dot_retrieval__pb2.UpdateAdsRequest.SerializeToString,
             grace_dot_proto_dot_retrieval__pb2.UpdateAdsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStops(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/grace.v1.Admin/GetStops',
+            grace_dot_proto_dot_retrieval__pb2.GetStopsRequest.SerializeToString,
+            grace_dot_proto_dot_retrieval__pb2.GetStopsResponse.FromString,
             options,
             channel_credentials,
             insecure,

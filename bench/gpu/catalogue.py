@@ -1,7 +1,8 @@
 """The paper's catalogue in any size: its snapshots by matcher mode, its users, and their requests.
 
-Its arrays are made when a snapshot needs them. Commands that share a folder (`--cache`) build the
-snapshot in mode `union` once: 30 million SIDs take a minute.
+Its arrays are made when a snapshot needs them, and once for every mode. Commands that share a
+folder (`--cache`) build the snapshots in modes `union` and `exact` once: 30 million SIDs take a
+minute.
 """
 
 from collections.abc import Iterable
@@ -21,7 +22,7 @@ from grace.configs.machine import available_cores
 from grace.index.builder.arrange import Arranged
 from grace.index.matchers.modes import MatcherMode, StaticKWay
 from grace.index.snapshot import Snapshot
-from grace.index.storage import load_snapshot, publish, write_snapshot
+from grace.index.storage import load_snapshot, publish, versions, write_snapshot
 from grace.index.users.user_rows import UserAttributes, UserEncoder
 from grace.kernels import UserTensors
 from grace.model.definition.spec import (
@@ -34,8 +35,12 @@ from grace.model.definition.spec import (
 from grace.proto.retrieval_pb2 import Events, Features, RetrieveRequest
 
 SEED = 1
+SERVED_MODES = (MatcherMode.UNION, MatcherMode.EXACT)
+"""The modes that are written to files, and kept in the cache."""
+
 IDS_PER_BAG = 20
 MAX_ADS = 500
+FIRST_VERSION = 1
 
 _SECOND_LEVEL = 512 * 384
 _DAY_MS = 86_400_000
@@ -48,25 +53,32 @@ class Catalogue:
         self._cache = cache
 
     def snapshot(self, mode: MatcherMode) -> Snapshot:
-        if self._cache is None or mode is not MatcherMode.UNION:
+        if self._cache is None or mode not in SERVED_MODES:
             return self._built(mode)
-        return load_snapshot(self.written(self._cache))
+        return load_snapshot(self.written(self._cache, mode))
 
     def snapshot_to_decode(self) -> Snapshot:
         """Mode `union`, without ads unless it is cached: half the work for the largest sizes."""
-        if self._cache is not None and self._root(self._cache).exists():
+        if self._cache is not None and self._root(self._cache, MatcherMode.UNION).exists():
             return self.snapshot(MatcherMode.UNION)
         threads = available_cores()
         return decode_snapshot(make_paper_catalogue(self.spec, threads), threads)
 
-    def written(self, folder: Path) -> Path:
-        """Return the root of mode `union`, in the cache if there is one, or else in `folder`."""
-        root = self._root(self._cache or folder)
-        if not (root / "CURRENT").exists():
-            root.mkdir(parents=True, exist_ok=True)
-            snapshot = self._built(MatcherMode.UNION)
-            write_snapshot(snapshot, root)
-            publish(root, snapshot.facts.version)
+    def written(self, folder: Path, mode: MatcherMode, last: int = FIRST_VERSION) -> Path:
+        """Return the root of a mode, in the cache if there is one, or else in `folder`.
+
+        It has the versions 1 to `last`, which differ only in their number. The first is current.
+        """
+        root = self._root(self._cache or folder, mode)
+        root.mkdir(parents=True, exist_ok=True)
+        missing = sorted({*range(FIRST_VERSION, last + 1)} - {*versions(root)})
+        if missing:
+            is_new = missing[0] == FIRST_VERSION
+            snapshot = self._built(mode) if is_new else load_snapshot(root)
+            for version in missing:
+                facts = replace(snapshot.facts, version=version)
+                write_snapshot(replace(snapshot, facts=facts), root)
+        publish(root, FIRST_VERSION)
         return root
 
     def attributes(self, first: int, count: int) -> list[UserAttributes]:
@@ -83,8 +95,8 @@ class Catalogue:
             for begin in range(0, batches * batch, batch)
         ]
 
-    def _root(self, folder: Path) -> Path:
-        return folder / f"{self.spec.sid_space}-{MatcherMode.UNION}"
+    def _root(self, folder: Path, mode: MatcherMode) -> Path:
+        return folder / f"{self.spec.sid_space}-{mode}"
 
     def _built(self, mode: MatcherMode) -> Snapshot:
         paper, arranged = self._made

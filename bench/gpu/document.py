@@ -20,8 +20,9 @@ from grace.bench.gpu.published import (
     SELF_ATTENTION_MS,
     SELF_ATTENTION_NAMES,
 )
+from grace.bench.gpu.serve_tables import serve_tables
 from grace.bench.markdown import POWER, Cell, markdown_table, ms, p99, table_of
-from grace.bench.result_file import Row, read_result
+from grace.bench.result_file import Row, read_result, rows_of
 from grace.configs.marked_text import rewrite
 
 NAME = "performance"
@@ -66,22 +67,27 @@ def _shown(file: Path) -> str:
     return "/".join(file.parts[-4:]) if in_repository else file.name
 
 
-def _of(rows: Sequence[Row], *measures: str) -> list[Row]:
-    return [row for row in rows if row["measure"] in measures]
-
-
 def _ladder_tables(rows: Sequence[Row]) -> str:
     published = [{**row, "paper": LADDER[row["rung"]]} for row in rows]
+
+    def ratio(row: Row) -> str:
+        paper = row["paper"].decoder
+        return "" if paper is None else f"{paper[0] / row['decoder_p50_ms']:.1f}x"
+
+    def goal(row: Row) -> str:
+        own = row["paper"].goal
+        return "" if own is None else own if isinstance(own, str) else f"{own:g}"
+
     return "P50/P99 in ms, batch 16.\n\n" + table_of(
         published,
         ("rung", "{rung}"),
         ("increment", "{paper.increment}"),
         ("type", "{precision}"),
-        ("paper: decoder", "{paper.decoder[0]:ms}/{paper.decoder[1]:ms}"),
+        ("paper: decoder", lambda x: _quantiles(x["paper"].decoder)),
         ("decoder", "**{decoder_p50_ms:fine}/{decoder_p99_ms:ms}**"),
-        ("ratio", lambda x: f"{x['paper'].decoder[0] / x['decoder_p50_ms']:.1f}x"),
-        ("goal", "{paper.goal:g}"),
-        ("paper: full", "{paper.full[0]:ms}/{paper.full[1]:ms}"),
+        ("ratio", ratio),
+        ("goal", goal),
+        ("paper: full", lambda x: _quantiles(x["paper"].full)),
         ("full", "{full_p50_ms:ms}/{full_p99_ms:ms}"),
         ("paper: MFU", "{paper.mfu:.1%}"),
         ("MFU", "{mfu:.1%}"),
@@ -90,17 +96,21 @@ def _ladder_tables(rows: Sequence[Row]) -> str:
     )
 
 
+def _quantiles(published: tuple[float, float] | None) -> str:
+    return "" if published is None else "/".join(map(ms, published))
+
+
 def _attention_tables(rows: Sequence[Row]) -> str:
     parts = [
         f"Copy bandwidth, read and written: {row['gb_per_s']:,.0f} GB/s.\n"
-        for row in _of(rows, "copy")
+        for row in rows_of(rows, "copy")
     ]
     for measure, heading, tables in (
         ("cross", "**Cross-attention**, ms\n", _cross_table),
         ("self", "**Self-attention**, ms\n", _self_table),
         ("counters", "**Nsight Compute**, t = 3\n", _counters_table),
     ):
-        if own := _of(rows, measure):
+        if own := rows_of(rows, measure):
             parts += [heading, tables(own)]
     return "\n".join(parts)
 
@@ -174,12 +184,15 @@ def _counters_table(rows: Sequence[Row]) -> str:
 def _gtm_tables(rows: Sequence[Row]) -> str:
     parts = []
     for measure, heading in (("admission", "Admission"), ("selection", "Selection")):
-        if own := _of(rows, measure):
+        if own := rows_of(rows, measure):
             heading = f"**{heading}**, {own[0]['sids']:,} SIDs, P50 in ms\n"
             parts += [heading, _steps_table(own)]
-    if _of(rows, "admission"):
+    if rows_of(rows, "admission"):
         parts.append(f"The paper's admission in mode `union` (D3 - D1): {ADMISSION_MS:g} ms.\n")
-    if sizes := _of(rows, "decoder"):
+    if masks := rows_of(rows, "masks"):
+        heading = "**Eligible nodes** of a batch in mode `exact`, before decoding, P50 in ms\n"
+        parts += [heading, _masks_table(masks)]
+    if sizes := rows_of(rows, "decoder"):
         first = sizes[0]["decoder_p50_ms"]
         parts.append("**Decoder against SIDs** (D3), ms\n")
         parts.append(
@@ -199,6 +212,22 @@ def _gtm_tables(rows: Sequence[Row]) -> str:
     return "\n".join(parts)
 
 
+def _masks_table(rows: Sequence[Row]) -> str:
+    """A row per size and number of set values, a column per step."""
+    steps = [step for step in dict.fromkeys(row["step"] for row in rows) if step != "all"]
+    sizes: dict[tuple[int, int], dict[str, Row]] = {}
+    for row in rows:
+        sizes.setdefault((row["sids"], row["values"]), {})[row["step"]] = row
+    body = []
+    for (sids, values), own in sizes.items():
+        times = [ms(own[step]["p50_ms"]) if step in own else "" for step in steps]
+        whole = f"**{ms(own['all']['p50_ms'])}**" if "all" in own else ""
+        nodes = f"{next(iter(own.values()))['nodes']:,}"
+        body.append([f"{sids:,}", nodes, f"{values:,}", whole, *times])
+    columns = ("SIDs", "nodes", "set values of a request", "whole", *steps)
+    return markdown_table(columns, body)
+
+
 def _steps_table(rows: Sequence[Row]) -> str:
     """A row per mode, a column per step."""
     steps = sorted({row["step"] for row in rows if row["step"] != "all"})
@@ -215,35 +244,10 @@ def _steps_table(rows: Sequence[Row]) -> str:
     return markdown_table(columns, body)
 
 
-def _serve_tables(rows: Sequence[Row]) -> str:
-    stages = ("queue", "input", "features", "generate", "post", "overhead")
-    served = table_of(
-        rows,
-        ("load", "{measure}"),
-        ("type", "{precision}"),
-        ("offered/s", lambda x: "" if x["measure"] == "saturation" else f"{x['rps']:g}"),
-        ("answered/s", lambda x: f"{x.get('answered_rps', x['rps']):g}"),
-        ("P50", "**{p50_ms:ms}**"),
-        ("P99", "**{p99_ms:ms}**"),
-        ("errors", "{errors}"),
-        *((name, f"{{stages_p50_ms[{name}]:ms}}") for name in stages),
-        ("late P99", "{client_late_p99_ms:ms}"),
-        ("valid", lambda x: "yes" if x["valid"] else "no"),
-        ("generate busy", lambda x: f"{x['generate_busy']:.1%}" if "generate_busy" in x else ""),
-    )
-    parts = ["Times in ms; the stages' are P50.\n", served]
-    for row in _of(rows, "saturation"):
-        if row["cpu"]:
-            threads = [[name, f"{share:.0%}"] for name, share in row["cpu"].items()]
-            parts.append("**A core's time at saturation**, by the server's process and thread\n")
-            parts.append(markdown_table(("thread", row["precision"]), threads))
-    return "\n".join(parts)
-
-
 def _overlap_tables(rows: Sequence[Row]) -> str:
     parts = []
     names = {"model": "recall", "popularity": "popularity_recall", "random": "random_recall"}
-    for row in _of(rows, "learning"):
+    for row in rows_of(rows, "learning"):
         parts.append(
             f"The trained model: {row['weights']:,} weights, {row['steps']:,} steps of "
             f"{row['batch']:,} over {row['events']:,} events in {row['train_seconds']:g} s; "
@@ -255,7 +259,7 @@ def _overlap_tables(rows: Sequence[Row]) -> str:
         body = [[name, *(f"{x:.2%}" for x in row[key].values())] for name, key in names.items()]
         parts.append(markdown_table(("", *(f"k = {k}" for k in row["recall"])), body))
     overlaps = table_of(
-        _of(rows, "overlap"),
+        rows_of(rows, "overlap"),
         ("model", "{variant}"),
         ("type", "{precision}"),
         ("SIDs", "{sids:,}"),
@@ -275,9 +279,11 @@ def _budget_tables(rows: Sequence[Row]) -> str:
     parts = [
         f"*At sustained rates*: {row['copy_gb_per_s']:,.0f} GB/s of a copy and "
         f"{row['product_tflops']:.0f} TFLOP/s of a large product ({row['precision']}).\n"
-        for row in _of(rows, "rates")
+        for row in rows_of(rows, "rates")
     ]
-    own = sorted(_of(rows, "product", "operation", "other"), key=lambda row: -row["measured_ms"])
+    own = sorted(
+        rows_of(rows, "product", "operation", "other"), key=lambda row: -row["measured_ms"]
+    )
     total: Row = {"kernel": "all", "precision": "", "calls": 0, "gflop": 0, "mb": 0}
     total |= {name: sum(row[name] for row in own) for name in ("floor_ms", "measured_ms")}
 
@@ -297,7 +303,7 @@ def _budget_tables(rows: Sequence[Row]) -> str:
             ("share", lambda x: f"{x['share']:.1%}" if "share" in x else ""),
         )
     )
-    whole = [row for row in _of(rows, "whole") if row["joules"] is not None]
+    whole = [row for row in rows_of(rows, "whole") if row["joules"] is not None]
     if whole:
         parts.append("**Energy of a batch**, all of its steps as one graph\n")
         parts.append(
@@ -324,7 +330,7 @@ def _comparison_tables(rows: Sequence[Row]) -> str:
         ("generate", "A batch of 16, generated, by beams", "beams"),
         ("step", "One step: from logits to its beams, by the catalogue alone", "step"),
     ):
-        if own := _of(rows, measure):
+        if own := rows_of(rows, measure):
             seconds = " or ".join(dict.fromkeys(f"{row['seconds']:g}" for row in own))
             columns = list(dict.fromkeys(row[column] for row in own))
             names = list(dict.fromkeys(row["variant"] for row in own))
@@ -346,7 +352,7 @@ _SECTIONS: Mapping[str, tuple[str, Callable[[Sequence[Row]], str]]] = {
     "ladder": ("Decoder and whole path", _ladder_tables),
     "attention": ("Attention kernels", _attention_tables),
     "gtm": ("Admission and selection", _gtm_tables),
-    "serve": ("The service", _serve_tables),
+    "serve": ("The service", serve_tables),
     "overlap": ("Fidelity of half precision", _overlap_tables),
     "budget": ("Budget of the decode loop", _budget_tables),
     "others": ("Side by side", _comparison_tables),

@@ -8,6 +8,7 @@ catalogue to look SIDs up in, and the path ends with the SIDs in the host's memo
 
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from statistics import mean
@@ -42,6 +43,7 @@ from grace.model.engine.feature_reader import read_inputs
 from grace.model.engine.feature_stage import FeatureStage, feature_stage_for
 from grace.model.engine.generation import copy_features, empty_features
 from grace.model.engine.prefix_memo import PrefixMemo
+from grace.server.engine.eligibility import EligibilityFacts
 from grace.server.engine.serving_pair import EngineFacts, ServingModel, ServingPair
 from grace.server.messages import (
     AnsweredBatch,
@@ -59,25 +61,34 @@ _PROFILE = "measured"
 _MATCH_THREADS = 8
 
 
-class Surroundings:
-    """Everything around the decoder that the rungs of one precision share."""
+@dataclass(frozen=True, eq=False)
+class LoadedSnapshot:
+    """A snapshot, and what a server makes of it."""
 
-    def __init__(
-        self,
-        work: Workload,
-        engine: Engine,
-        snapshot: Snapshot,
-        index: DecodeIndex,
-        precision: Precision,
-    ) -> None:
+    snapshot: Snapshot
+    index: DecodeIndex
+    users: UserEncoder
+    matcher: ExactMatcher
+
+    @staticmethod
+    def of(snapshot: Snapshot, device: torch.device) -> "LoadedSnapshot":
+        return LoadedSnapshot(
+            snapshot,
+            DecodeIndex.of(snapshot, device),
+            UserEncoder(snapshot.schema, snapshot.set_values),
+            ExactMatcher(snapshot, min(_MATCH_THREADS, available_cores())),
+        )
+
+
+class Surroundings:
+    """Everything around the decoder, but the snapshot, that the rungs of one precision share."""
+
+    def __init__(self, work: Workload, engine: Engine, precision: Precision) -> None:
         dtype = engine.weights.dtype
         model = engine.plain
         self._plain_encoder = deepcopy(model.encoder)
         model.encoder.to(dtype)
-        self.work, self.engine = work, engine
-        self.snapshot, self.index, self.precision = snapshot, index, precision
-        self.users = UserEncoder(snapshot.schema, snapshot.set_values)
-        self.matcher = ExactMatcher(snapshot, min(_MATCH_THREADS, available_cores()))
+        self.work, self.engine, self.precision = work, engine, precision
         self.stage: FeatureStage = feature_stage_for(model, dtype)
         self.features = empty_features(model, work.batch, dtype)
 
@@ -97,7 +108,7 @@ class Surroundings:
         )
         return context
 
-    def pair(self, generation: "_RungGeneration") -> ServingPair:
+    def pair(self, generation: "_RungGeneration", loaded: LoadedSnapshot) -> ServingPair:
         spec = self.work.spec
         model = ServingModel(
             spec=spec,
@@ -105,11 +116,18 @@ class Surroundings:
             folder=Path("measured"),
             device=self.work.device,
             features=self.stage,
+            ops=self.engine.ops,
             generation=generation,
             engine=EngineFacts(self.precision, 0, 0, 0, graphs=1, capture_seconds=0.0),
         )
         return ServingPair(
-            self.snapshot, model, self.index, self.users, self.matcher, LiveAds(self.snapshot)
+            loaded.snapshot,
+            model,
+            loaded.index,
+            loaded.users,
+            loaded.matcher,
+            LiveAds(loaded.snapshot),
+            EligibilityFacts(),
         )
 
 
@@ -158,12 +176,14 @@ class FullPath:
     def __init__(
         self,
         around: Surroundings,
+        loaded: LoadedSnapshot,
         search: Search,
         requests: Sequence[Sequence[Retrieval]],
         users: UserTensors,
     ) -> None:
         self.generation = _RungGeneration(around, search, users)
-        self.pair, self.search, self.requests = around.pair(self.generation), search, requests
+        self.pair = around.pair(self.generation, loaded)
+        self.search, self.requests = search, requests
         self._batches = cycle(requests)
         self.spans: tuple[Span, ...] = ()
 

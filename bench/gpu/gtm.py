@@ -1,6 +1,7 @@
 """`grace bench gtm`: admission and selection alone, on the inputs of real generations.
 
-admission   by matcher mode and step: `bitmask` is `union` without its sets
+admission   by matcher mode and step: `bitmask` is `union` without its sets; the masks that `exact`
+            reads are made before
 selection   by mode and step; `free` is without constraints
 decoder     the whole decode loop in mode `union` against the number of SIDs, and its admission
 masks       mode `exact`: node_masks.py
@@ -27,6 +28,7 @@ from grace.bench.gpu.search import (
     DecoderGraph,
     EveryToken,
     StepInputs,
+    eligible_users,
     engine_search,
     plain_result,
     seen_users,
@@ -46,12 +48,16 @@ from grace.kernels import (
 from grace.model.definition.inputs import UserContext
 from grace.model.engine.decode_weights import PRECISIONS
 
-MODES = ("cd", "bitmask", "union", "static", "dynamic")
+MODES = ("cd", "bitmask", "union", "static", "dynamic", "exact")
 SIZES = (3_000_000, 10_000_000, 30_000_000, 100_000_000)
 _TINY_SIZES = (2_000, 3_000)
 _ROUNDS = 4  # over the batches: a run is then long enough to be launched ahead
 
-_K_WAY = {"static": MatcherMode.STATIC, "dynamic": MatcherMode.DYNAMIC}
+_OWN_SNAPSHOT = {
+    "static": MatcherMode.STATIC,
+    "dynamic": MatcherMode.DYNAMIC,
+    "exact": MatcherMode.EXACT,
+}
 """The modes that need another snapshot; all others read the one of `union`, or a part of it."""
 
 
@@ -93,12 +99,13 @@ def _steps(work: Workload, engine: Engine, parts: list[str]) -> Iterator[Row]:
         measure, _, mode = part.partition(":")
         measures[mode].append(measure)
     asked = [mode for mode, wanted in measures.items() if wanted]
-    # The k-way modes are built from the ads: if these are made, union is built from them, too.
-    with_ads = any(mode in _K_WAY for mode in asked)
-    for built, modes in groupby(asked, key=lambda mode: _K_WAY.get(mode, MatcherMode.UNION)):
+    # These modes are built from the ads: if these are made, union is built from them, too.
+    with_ads = any(mode in _OWN_SNAPSHOT for mode in asked)
+    for built, modes in groupby(asked, key=lambda mode: _OWN_SNAPSHOT.get(mode, MatcherMode.UNION)):
         snapshot = catalogue.snapshot(built) if with_ads else catalogue.snapshot_to_decode()
         index = DecodeIndex.of(snapshot, work.device)
         users = catalogue.users(snapshot, work.device, BATCHES, work.batch)
+        users = eligible_users(users, index, engine.ops)
         for mode in modes:
             own = index_in_mode(mode, index)
             contexts = work.contexts(engine.weights.dtype, BATCHES)

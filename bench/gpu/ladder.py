@@ -1,7 +1,9 @@
 """`grace bench ladder`: the paper's ladder, the decoder alone and the whole path, rung by rung.
 
 L0 to L3 are what the engine replaced (bench/rungs), L4 is the engine with the same fixed beams, D0
-to D3 with the paper's dynamic ones: no constraints, the catalogue, bitmasks, bitmasks and Bloom.
+to D3 with the paper's dynamic ones: no constraints, the catalogue, bitmasks, bitmasks and Bloom. D4
+is D1 with exact eligibility: `decoder` begins when the masks of all nodes are made, `full` makes
+them.
 L0 spreads keys and values of cross-attention to beam rows once per generation and keeps them, 52 GB
 in half precision. Every rung is a CUDA graph; its memory is freed before the next.
 
@@ -10,13 +12,19 @@ SIDs, those of the whole path, and the ads in its replies (reply_check.py). The 
 the encoder's definition makes, in float32, of the requests that the whole path answers.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from grace.bench.gpu.attention_kernels import best_tile, distinct_table, self_inputs
-from grace.bench.gpu.full_path import FullPath, Surroundings, check_full_path, path_requests
+from grace.bench.gpu.full_path import (
+    FullPath,
+    LoadedSnapshot,
+    Surroundings,
+    check_full_path,
+    path_requests,
+)
 from grace.bench.gpu.gtm import index_in_mode
 from grace.bench.gpu.measure import free_memory, sustained, timed_on_host
 from grace.bench.gpu.search import (
@@ -25,6 +33,7 @@ from grace.bench.gpu.search import (
     Search,
     SearchResult,
     TracedResult,
+    eligible_users,
     engine_search,
     plain_result,
     result_of_sids,
@@ -51,7 +60,7 @@ from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.server.messages import Retrieval
 
 PEAK_FLOPS = 989e12
-_MODES = {"D1": "cd", "D2": "bitmask", "D3": "union"}
+_MODES = {"D1": "cd", "D2": "bitmask", "D3": "union", "D4": "exact"}
 
 
 @dataclass(frozen=True)
@@ -60,11 +69,11 @@ class _Setting:
 
     work: Workload
     engine: Engine
-    index: DecodeIndex
+    loaded: Mapping[MatcherMode, LoadedSnapshot]
     around: Surroundings
     precision: Precision
     requests: Sequence[Sequence[Retrieval]]
-    batches: Sequence[DecoderBatch]
+    batches: Mapping[MatcherMode, Sequence[DecoderBatch]]
     expected: dict[str, list[SearchResult]] = field(default_factory=dict)
 
     def search(self, name: str) -> Search:
@@ -83,33 +92,48 @@ class _Setting:
                 plain_result(decoder, batch, index, profile)
                 if index
                 else unconstrained_result(decoder, batch.context, profile)
-                for batch in self.batches
+                for batch in self.batches[snapshot_mode(name)]
             ]
         return self.expected[kind]
 
     def _index(self, name: str) -> DecodeIndex | None:
-        return index_in_mode(_MODES[name], self.index) if name in _MODES else None
+        index = self.loaded[snapshot_mode(name)].index
+        return index_in_mode(_MODES[name], index) if name in _MODES else None
+
+
+def snapshot_mode(rung: str) -> MatcherMode:
+    """Return the mode of the snapshot that the rung searches, or that its users are encoded for."""
+    return MatcherMode.EXACT if _MODES.get(rung) == "exact" else MatcherMode.UNION
 
 
 @torch.inference_mode()
 def measure(work: Workload) -> Iterator[Row]:
     rungs, options = work.options.parts(), work.options
     catalogue = work.catalogue()
-    snapshot = catalogue.snapshot(MatcherMode.UNION)
-    index = DecodeIndex.of(snapshot, work.device)
-    users = catalogue.users(snapshot, work.device, BATCHES, work.batch)
+    modes = dict.fromkeys(map(snapshot_mode, rungs))
+    loaded = {mode: LoadedSnapshot.of(catalogue.snapshot(mode), work.device) for mode in modes}
+    users = {
+        mode: catalogue.users(loaded[mode].snapshot, work.device, BATCHES, work.batch)
+        for mode in modes
+    }
     requests = path_requests(work, catalogue, BATCHES)
     for precision in options.precisions:
         dtype = PRECISIONS[precision]
         engine = work.engine(random_weights(work.spec, work.device, features=dtype), precision)
-        around = Surroundings(work, engine, snapshot, index, precision)
-        batches = [
-            DecoderBatch(around.plain_context(asked), own)
-            for asked, own in zip(requests, users, strict=True)
-        ]
-        for batch in batches:
-            require_full_contexts(batch.context)
-        setting = _Setting(work, engine, index, around, precision, requests, batches)
+        around = Surroundings(work, engine, precision)
+        contexts = [around.plain_context(asked) for asked in requests]
+        for context in contexts:
+            require_full_contexts(context)
+        batches = {
+            mode: [
+                DecoderBatch(*each)
+                for each in zip(
+                    contexts, eligible_users(users[mode], own.index, engine.ops), strict=True
+                )
+            ]
+            for mode, own in loaded.items()
+        }
+        setting = _Setting(work, engine, loaded, around, precision, requests, batches)
         for name in rungs:
             yield _rung(setting, name)
             free_memory(work.device)
@@ -119,12 +143,13 @@ def _rung(setting: _Setting, name: str) -> Row:
     work, precision = setting.work, setting.precision
     seconds = work.options.seconds
     expected = setting.expected_of(name)
-    search = setting.search(name)
-    graph = DecoderGraph(work, search, setting.batches, setting.engine.weights.dtype)
+    search, batches = setting.search(name), setting.batches[snapshot_mode(name)]
+    graph = DecoderGraph(work, search, batches, setting.engine.weights.dtype)
     share = graph.check(name, expected, precision)
     decoder = sustained(graph, work.device, seconds, before=graph.inputs)
     del graph
-    path = FullPath(setting.around, search, setting.requests, setting.batches[0].users)
+    loaded = setting.loaded[snapshot_mode(name)]
+    path = FullPath(setting.around, loaded, search, setting.requests, batches[0].users)
     full_share = check_full_path(name, path, expected, precision)
     full = timed_on_host(path, work.device, seconds)
     stages = {f"{s.stage}_ms": round((s.end - s.begin) * 1e3, 3) for s in path.spans}
@@ -141,7 +166,7 @@ def _rung(setting: _Setting, name: str) -> Row:
         "decoder_mean_ms": round(decoder.mean_ms, 3),
         "decoder_runs": decoder.runs,
         "full_runs": full.runs,
-        "batches": len(setting.batches),
+        "batches": len(batches),
         "last_full": stages,
         "overlap_with_fp32": round(share, 4),
         "full_overlap_with_fp32": round(full_share, 4),

@@ -88,10 +88,12 @@ def _draw_timeline(slices: Sequence[Slice]) -> Figure:
 
 
 def _ladder(rows: Sequence[Row]) -> list[Bar]:
-    return [
-        (f"{x['rung']} {x['precision']}", LADDER[x["rung"]].decoder[0], x["decoder_p50_ms"])
-        for x in rows
-    ]
+    bars = []
+    for row in rows:
+        paper = LADDER[row["rung"]].decoder
+        first = None if paper is None else paper[0]
+        bars.append((f"{row['rung']} {row['precision']}", first, row["decoder_p50_ms"]))
+    return bars
 
 
 def _sizes(rows: Sequence[Row]) -> list[Bar]:
@@ -100,9 +102,13 @@ def _sizes(rows: Sequence[Row]) -> list[Bar]:
 
 
 def _serve(rows: Sequence[Row]) -> list[Bar]:
-    return [
-        (f"{x['measure']} {x['rps']:g}/s {x['precision']}", x["p50_ms"], x["p99_ms"]) for x in rows
-    ]
+    return [(_load_name(row), row["p50_ms"], row["p99_ms"]) for row in rows]
+
+
+def _load_name(row: Row) -> str:
+    """Rows of older results have no mode."""
+    names = (row["measure"], f"{row['rps']:g}/s", row.get("mode"), row["precision"])
+    return " ".join(name for name in names if name is not None)
 
 
 def _budget(rows: Sequence[Row]) -> list[Bar]:

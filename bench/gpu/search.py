@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from grace.bench.gpu.measure import require_close, require_overlap
+from grace.bench.gpu.measure import require_close, require_equal, require_overlap
 from grace.bench.gpu.workload import Engine, Workload
 from grace.bench.rungs.dense_search import L1, RungDecoder, dense_search
 from grace.configs.generation import BeamProfile
@@ -25,6 +25,7 @@ from grace.kernels import (
     Ops,
     UserTensors,
     admission_slot,
+    with_eligible,
 )
 from grace.model.definition.beam_search import beam_search, root_beams
 from grace.model.definition.decoder import Decoder
@@ -144,6 +145,23 @@ def engine_search(engine: Engine, profile: BeamProfile, index: DecodeIndex | Non
 def seen_users(index: DecodeIndex, users: UserTensors) -> UserTensors:
     """Return the users without sets if the index has no Bloom rows to test them."""
     return replace(users, sets=users.sets[: len(index.blooms)])
+
+
+@torch.inference_mode()
+def eligible_users(
+    batches: Sequence[UserTensors], index: DecodeIndex, ops: Ops
+) -> list[UserTensors]:
+    """Return the users with their eligible nodes if the index has mode `exact`.
+
+    As in a server, this is done before a search begins. Raise if the nodes are not those of the
+    definition.
+    """
+    made = [with_eligible(users, index, ops) for users in batches]
+    for number, (users, own) in enumerate(zip(batches, made, strict=True)):
+        if own.eligible is not None:
+            defined = REFERENCE.eligible_nodes(users, index)
+            require_equal(f"eligible nodes, batch {number}", own.eligible, defined)
+    return made
 
 
 class Selection(NamedTuple):

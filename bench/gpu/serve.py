@@ -1,20 +1,27 @@
 """`grace bench serve`: `grace serve` on the GPU, loaded through gRPC by processes of the same host.
 
 idle        one request at a time, four a second
-load        latencies and outcomes at offered rates, Poisson arrivals; D3, users of the catalogue
+load        latencies and outcomes at offered rates, Poisson arrivals, users of the catalogue
 saturation  a closed loop: how busy `generate` is, by the GPU's clock, when there is always work;
             a window of its timeline is written next to the result file, as a Chrome trace
+swap        a rate twice: alone, and while live loads run back to back; they alternate between two
+            versions of the catalogue's size
 
-All run in this order on one server. Several processes make the calls: one would be the limit.
-`cpu` is each thread's share of a core, for the threads of all the server's processes.
+Each matcher mode has a server for the first three, in this order, and another one for swap; they
+have the same requests and checkpoint. Several processes make the calls: one would be the limit.
+`cpu` is each thread's share of a core, for the threads of all the server's processes. Parts are
+named measure:mode.
 """
 
 import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +29,7 @@ import torch
 import yaml
 from google.protobuf.json_format import MessageToJson
 
-from grace.bench.gpu.catalogue import full_requests
+from grace.bench.gpu.catalogue import FIRST_VERSION, full_requests
 from grace.bench.gpu.options import BenchOptions
 from grace.bench.gpu.workload import Workload, random_weights
 from grace.bench.load.client import ClosedLoop, Load, OpenLoop, ServerTimes
@@ -38,6 +45,9 @@ from grace.bench.load.timeline import (
 )
 from grace.bench.result_file import Row
 from grace.bench.running_server import RunningServer, write_server_config
+from grace.client import AdminClient
+from grace.configs.errors import CallError
+from grace.index.matchers.modes import MatcherMode
 from grace.model.checkpoints.checkpoint import save_checkpoint
 from grace.model.definition.spec import ModelSpec
 from grace.model.engine.decode_weights import PRECISIONS, Precision
@@ -46,6 +56,7 @@ _NO_SHEDDING_MS = 600_000.0
 """A closed loop measures how much a server can do, and queues for that."""
 
 RATES = (400.0, 800.0, 1000.0, 1200.0, 1300.0)
+SWAP_RATES = (400.0, 1000.0)
 REQUESTS = 1024
 _TINY_RATES = (20.0,)
 _TINY_REQUESTS = 16
@@ -54,16 +65,22 @@ _IDLE_RATE = 4.0
 _IDLE_SECONDS = 15.0
 _START_SECONDS = 300.0  # the paper's catalogue and model are gigabytes to load
 _IN_FLIGHT = 64  # four full batches: the queue is never empty
+_SWAP_SECONDS = 10.0  # a load of the paper's catalogue takes seconds
+_LOAD_SECONDS = 120.0  # the most that one live load may take
 _EDGE_SHARE = 0.1  # of a run, at either end, where it is not steady
 _WINDOW_SECONDS = 0.2
 _POST_THREADS = 8
 _MEMORY_FOLDER = Path("/dev/shm")
 _FILES_BYTES = 16 << 30
+_ALONE = ("p50_ms", "p99_ms", "errors", "withdrawn", "valid")
+_VERSIONS = (FIRST_VERSION, FIRST_VERSION + 1)
 
 
 class _Files(NamedTuple):
+    """`snapshots` are the roots by mode, with two versions where swap is measured."""
+
     folder: Path
-    snapshots: Path
+    snapshots: Mapping[MatcherMode, Path]
     checkpoint: Path
     profiles: Path
     requests: Path
@@ -87,17 +104,124 @@ _TINY = _Processes(front_ends=1, clients=1, connections=2)
 
 
 def measure(work: Workload) -> Iterator[Row]:
+    measures: dict[MatcherMode, list[str]] = {}
+    for part in work.options.parts():
+        name, _, mode = part.partition(":")
+        measures.setdefault(MatcherMode(mode), []).append(name)
     with tempfile.TemporaryDirectory(dir=_roomy_folder()) as folder:
-        files = _written(work, Path(folder))
+        files = _written(work, Path(folder), measures)
         for precision in work.options.precisions:
-            yield from _of_precision(work.options, files, precision)
+            for mode, own in measures.items():
+                facts = {"mode": mode.value, "precision": precision}
+                for row in _of_mode(work.options, files, mode, precision, own):
+                    yield {"measure": row["measure"], **facts, **row}
 
 
-def _of_precision(options: BenchOptions, files: _Files, precision: Precision) -> Iterator[Row]:
-    parts, many = options.parts(), _TINY if options.tiny else _MANY
+def _of_mode(
+    options: BenchOptions,
+    files: _Files,
+    mode: MatcherMode,
+    precision: Precision,
+    measures: Sequence[str],
+) -> Iterator[Row]:
+    """`measures` of one mode and precision, without these facts in the rows."""
+    if measures != ["swap"]:
+        yield from _loads(options, files, mode, precision, measures)
+    if "swap" in measures:
+        yield from _swaps(options, files, mode, precision)
+
+
+def _loads(
+    options: BenchOptions,
+    files: _Files,
+    mode: MatcherMode,
+    precision: Precision,
+    measures: Sequence[str],
+) -> Iterator[Row]:
+    many = _TINY if options.tiny else _MANY
+    trace = files.folder / f"{mode}-{precision}.trace.json"
+    server = _server(options, files, mode, precision, "loads", "--timeline", trace)
+    saturated: Row = {}
+    with server:
+        if "idle" in measures:
+            load = OpenLoop(_IDLE_RATE, min(_IDLE_SECONDS, 5 * options.seconds))
+            one = many._replace(clients=1, connections=1)
+            yield {"measure": "idle", **_load(server, files, load, one)}
+        if "load" in measures:
+            for rate in options.rates or (_TINY_RATES if options.tiny else RATES):
+                load = OpenLoop(rate, options.seconds)
+                yield {"measure": "load", **_load(server, files, load, many)}
+        if "saturation" in measures:
+            saturated = _load(server, files, ClosedLoop(_IN_FLIGHT, options.seconds), many)
+    if saturated:  # the server has ended, and so has written its trace
+        seconds = saturated.pop("seconds")
+        yield {**saturation_row(options, trace, seconds), **saturated}
+
+
+def _swaps(
+    options: BenchOptions, files: _Files, mode: MatcherMode, precision: Precision
+) -> Iterator[Row]:
+    many = _TINY if options.tiny else _MANY
+    with _server(options, files, mode, precision, "swap") as server:
+        for rate in options.rates or (_TINY_RATES if options.tiny else SWAP_RATES):
+            load = OpenLoop(rate, min(_SWAP_SECONDS, 2 * options.seconds))
+            alone = _load(server, files, load, many)
+            before = len(server.events("swapped"))
+            with live_loads(server.admin_address, _VERSIONS) as faults:
+                row = _load(server, files, load, many)
+            swapped = [event["seconds"] for event in server.events("swapped")[before:]]
+            yield {
+                "measure": "swap",
+                **row,
+                **{f"alone_{name}": alone[name] for name in _ALONE},
+                "live_load_s": swapped,
+                "live_load_faults": faults,
+            }
+
+
+@contextmanager
+def live_loads(address: str, versions: Sequence[int]) -> Iterator[list[str]]:
+    """Load one version after the other inside `with`, the last first, until a load fails.
+
+    Yield the faults, at most one. It is known after the block: then the last load has ended.
+    """
+    faults: list[str] = []
+    stop = threading.Event()
+
+    def load_by_turns() -> None:
+        try:
+            with AdminClient(address) as client:
+                for version in cycle(reversed(versions)):
+                    client.load(version, timeout=_LOAD_SECONDS)
+                    if stop.is_set():
+                        return
+        except CallError as error:
+            faults.append(str(error))
+
+    thread = threading.Thread(target=load_by_turns, daemon=True)
+    thread.start()
+    try:
+        yield faults
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _server(
+    options: BenchOptions,
+    files: _Files,
+    mode: MatcherMode,
+    precision: Precision,
+    name: str,
+    *arguments: str | Path,
+) -> RunningServer:
+    """Return a server of a mode. It loads another version only when Admin asks for it."""
+    name = f"{mode}-{precision}-{name}"
+    state = files.folder / f"{name}.state"
+    state.mkdir()
     config = write_server_config(
-        files.folder / f"{precision}.yaml",
-        files.snapshots,
+        files.folder / f"{name}.yaml",
+        files.snapshots[mode],
         files.checkpoint,
         files.profiles,
         warm_up=str(files.warm_up),
@@ -105,29 +229,20 @@ def _of_precision(options: BenchOptions, files: _Files, precision: Precision) ->
         precision=precision,
         threads={"post": _POST_THREADS},
         batching={"target_queue_ms": _NO_SHEDDING_MS},
-        listen={"front_ends": many.front_ends},
+        listen={"front_ends": (_TINY if options.tiny else _MANY).front_ends},
+        state_dir=str(state),
+        watch_seconds=0,
     )
-    trace, log = (files.folder / f"{precision}{kind}" for kind in (".trace.json", ".log"))
-    saturated: Row = {}
-    with RunningServer(config, log, "--timeline", trace, start_seconds=_START_SECONDS) as server:
-        if "idle" in parts:
-            load = OpenLoop(_IDLE_RATE, min(_IDLE_SECONDS, 5 * options.seconds))
-            one = many._replace(clients=1, connections=1)
-            yield {"measure": "idle", "precision": precision, **_load(server, files, load, one)}
-        if "load" in parts:
-            for rate in options.rates or (_TINY_RATES if options.tiny else RATES):
-                row = _load(server, files, OpenLoop(rate, options.seconds), many)
-                yield {"measure": "load", "precision": precision, **row}
-        if "saturation" in parts:
-            saturated = _load(server, files, ClosedLoop(_IN_FLIGHT, options.seconds), many)
-    if saturated:  # the server has ended, and so has written its trace
-        seconds = saturated.pop("seconds")
-        yield {**saturation_row(options, precision, trace, seconds), **saturated}
+    log = files.folder / f"{name}.log"
+    return RunningServer(config, log, *arguments, start_seconds=_START_SECONDS)
 
 
-def _written(work: Workload, folder: Path) -> _Files:
+def _written(work: Workload, folder: Path, measures: Mapping[MatcherMode, Sequence[str]]) -> _Files:
     catalogue = work.catalogue()
-    snapshots = catalogue.written(folder)
+    snapshots = {
+        mode: catalogue.written(folder, mode, _VERSIONS[-1 if "swap" in own else 0])
+        for mode, own in measures.items()
+    }
     spec = replace(work.spec, sid_space=catalogue.spec.sid_space)
     checkpoint = _checkpoint(work.device, spec, work.options.commit_cache or folder)
     users = catalogue.attributes(0, _TINY_REQUESTS if work.options.tiny else REQUESTS)
@@ -162,7 +277,7 @@ def _roomy_folder() -> Path | None:
     return folder if shutil.disk_usage(folder).free >= _FILES_BYTES else None
 
 
-def saturation_row(options: BenchOptions, precision: Precision, trace: Path, seconds: float) -> Row:
+def saturation_row(options: BenchOptions, trace: Path, seconds: float) -> Row:
     """Return a row from the end of the trace, which the server's last load fills."""
     slices = read_timeline(trace)
     last = slices[-1].end
@@ -174,7 +289,6 @@ def saturation_row(options: BenchOptions, precision: Precision, trace: Path, sec
         write_window(trace, shown, options.out.with_name(f"{options.out.stem}_timeline.json"))
     return {
         "measure": "saturation",
-        "precision": precision,
         "in_flight": _IN_FLIGHT,
         "batches": batches,
         "mean_batch": round(mean_batch, 2),
@@ -206,6 +320,7 @@ def _load(server: RunningServer, files: _Files, load: Load, processes: _Processe
         "p50_ms": latency["p50"],
         "p99_ms": latency["p99"],
         "errors": own["failed"],
+        "withdrawn": own["withdrawn"],
         "valid": own["valid"],
         "client_late_p99_ms": own["ms"]["lateness"] and own["ms"]["lateness"]["p99"],
         "client_processes": processes.clients,

@@ -32,7 +32,7 @@ class BuildSpec:
     ads: tuple[Path, ...]  # Parquet files or folders of them
     targeting: Path
     root: Path
-    mode: MatcherMode = MatcherMode.UNION
+    mode: MatcherMode = MatcherMode.EXACT
     k_way: KWay | None = None  # partitions of mode `static` or `dynamic`; the latter has a default
     sid_space: str | None = None  # None: what the files' metadata says
     vocab_sizes: tuple[int, ...] | None = None  # None: the same

@@ -6,6 +6,7 @@ the old version or the new one.
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,7 +126,7 @@ def locate(path: Path, version: int | None) -> tuple[Path, int]:
     current = current_version(path)
     if current is None:
         there = versions(path)
-        remedy = f"`grace publish` a version ({_some(there)})" if there else "build one into it"
+        remedy = f"`grace publish` a version ({some_of(there)})" if there else "build one into it"
         raise InputError(f"{path}: nothing is published here; {remedy}")
     if current not in versions(path):
         fault = f"names version {current}, which is not here; {_PUBLISH}"
@@ -136,10 +137,11 @@ def locate(path: Path, version: int | None) -> tuple[Path, int]:
 def _require_version(root: Path, version: int) -> None:
     there = versions(root)
     if version not in there:
-        raise InputError(f"{root}: no version {version} here; it has {_some(there)}")
+        raise InputError(f"{root}: no version {version} here; it has {some_of(there)}")
 
 
-def _some(there: tuple[int, ...]) -> str:
+def some_of(there: Sequence[int]) -> str:
+    """Return the latest of these versions as text."""
     if not there:
         return "none"
     latest = ", ".join(map(str, there[-5:]))

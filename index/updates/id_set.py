@@ -40,13 +40,17 @@ class IdSet:
         else:
             self._changes.update(dict.fromkeys(news.tolist(), present))
 
-    def sorted_ids(self) -> Array:
-        """Return all ids, ascending."""
-        merged = self._ids
+    def sorted_ids(self, after: int | None = None, most: int | None = None) -> Array:
+        """Return the ids above `after`, ascending, at most `most` of them; None: all."""
+        begin = 0 if after is None else int(np.searchsorted(self._ids, after, side="right"))
+        # Changes may remove some of these.
+        end = None if most is None else begin + most + len(self._changes)
+        merged = self._ids[begin:end]
+        news = [each for each in self._changes if after is None or each > after]
         for present in (False, True):
-            ids = [each for each, is_in in self._changes.items() if is_in is present]
-            merged = _changed(merged, np.array(sorted(ids), np.int64), present=present)
-        return merged
+            ids = sorted(each for each in news if self._changes[each] is present)
+            merged = _changed(merged, np.array(ids, np.int64), present=present)
+        return merged[:most]
 
 
 def distinct(ids: Array) -> Array:

@@ -5,7 +5,7 @@ safe because each change stores one aligned word, which C++ reads once (`read_li
 each ad in its old or its new state. A caller that must be sure that no matcher still uses the old
 state waits for the batches that began before the change.
 
-In mode `exact` decoding sees the stops, too: before each batch, whoever decodes asks for the changed
+In mode `exact` decoding sees the stops, too: before each batch, the decoder asks for the changed
 pairs of a leaf and a rule (`pass_pairs`).
 """
 

@@ -68,6 +68,8 @@ class UpdateLog:
             if not self._path.exists():
                 write_new(NEW_FILE, self._folder, [MAGIC])
                 self._put_in_place()
+            elif not self._path.is_file():  # to open a pipe would wait for ever
+                raise InputError(f"{self._path}: not a regular file; {_REMEDY}")
             content = self._path.read_bytes()
             self._size = self._replay(content, replay)
             self.cut = len(content) - self._size

@@ -16,6 +16,10 @@ MOST_STATE_IDS = 16_000_000
 """The most stopped ids and weights that the state may hold, all levels together."""
 
 
+LAST_FREE, MOST_SKIPPED = 2**63 - 1, 2**32
+"""A FULL update may have any number up to the first; above it, only skip as many as the second."""
+
+
 class GapError(GraceError):
     """A DELTA that does not follow the last update."""
 
@@ -91,6 +95,17 @@ def require_after(last: int, update: AdUpdate, *, awaits_full: bool = False) -> 
         return
     if update.sequence != last + 1 or awaits_full:
         raise GapError(update.sequence, last, awaits_full=awaits_full)
+
+
+def require_numbers_left(last: int, update: AdUpdate) -> None:
+    """Refuse a FULL update that leaves no numbers: the server could never take another update.
+
+    `last` is the number of the last update in force.
+    """
+    most = max(LAST_FREE, last + MOST_SKIPPED)
+    if update.full and update.sequence > most:
+        fault = f"{update.sequence} leaves too few numbers for later updates, at most {most}"
+        raise RequestError("sequence", f"{fault}: number updates 1, 2, 3, ...")
 
 
 def touched_by(updates: Iterable[AdUpdate]) -> Touched:

@@ -5,7 +5,7 @@
 // and one pass over a Bloom row tests all of a user's queries. Each lane has several children in
 // flight. If a child has several rows (k-way), its first row is tested alone, which decides nearly
 // all. Then the lanes share the other rows of the undecided children: one row per child at first,
-// more as children drop out.
+// more as children drop out. In mode `exact` the test is one bit of the child's node.
 #pragma once
 
 #include <cstdint>

@@ -81,15 +81,12 @@ std::vector<int64_t> full_offsets(const int32_t* nodes, int64_t rows, const int3
 //   offsets   int32 [rows + 1], filled
 //   tokens    int32 [room], like children: the first offsets[rows] are the answer, the rest is work
 //             space; room is at least the number of children of all rows
-GRACE_API int32_t grace_admit_children(int32_t threads, int64_t requests, int64_t beams,
-                                       const int32_t* nodes, int64_t internal_nodes,
-                                       const int32_t* node_offsets, const int32_t* csr_tokens,
-                                       const GraceMatcherIds* bitmask,
-                                       const uint64_t* bitmask_table, int32_t words,
-                                       const uint64_t* users, const GraceSetMatcher* sets,
-                                       int32_t num_sets, const uint16_t* eligible,
-                                       int64_t num_nodes, int32_t* offsets, int64_t room,
-                                       int32_t* tokens, int32_t* children) {
+GRACE_API int32_t grace_admit_children(
+    int32_t threads, int64_t requests, int64_t beams, const int32_t* nodes, int64_t internal_nodes,
+    const int32_t* node_offsets, const int32_t* csr_tokens, const GraceMatcherIds* bitmask,
+    const uint64_t* bitmask_table, int32_t words, const uint64_t* users,
+    const GraceSetMatcher* sets, int32_t num_sets, const uint16_t* eligible, int64_t num_nodes,
+    int32_t* offsets, int64_t room, int32_t* tokens, int32_t* children) {
   return grace::guarded([&] {
     const Index index{node_offsets, csr_tokens, bitmask,  bitmask_table, words,
                       sets,         num_sets,   eligible, num_nodes};

@@ -67,11 +67,11 @@ void join_children(const Graph& graph, grace::Range range, uint16_t* nodes) {
 
 // eligible uint16 [groups, nodes]: filled
 GRACE_API int32_t grace_eligible_nodes(int32_t threads, int64_t requests,
-                                       const GracePredicateRows* predicates,
-                                       int64_t num_predicates, int64_t num_rules,
-                                       const int32_t* leaf_offsets, const int32_t* leaf_rules,
-                                       const int32_t* node_offsets, const int64_t* level_starts,
-                                       int64_t levels, uint16_t* eligible) {
+                                       const GracePredicateRows* predicates, int64_t num_predicates,
+                                       int64_t num_rules, const int32_t* leaf_offsets,
+                                       const int32_t* leaf_rules, const int32_t* node_offsets,
+                                       const int64_t* level_starts, int64_t levels,
+                                       uint16_t* eligible) {
   return grace::guarded([&] {
     const Graph graph{predicates, num_predicates, num_rules,    leaf_offsets,
                       leaf_rules, node_offsets,   level_starts, levels};

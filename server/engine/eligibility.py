@@ -41,5 +41,6 @@ def eligibility_facts(
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()
         seconds = perf_counter() - begin
-    lists = (array.nbytes for file, array in arrays_of(snapshot).items() if is_read_when_exact(file))
+    arrays = arrays_of(snapshot).items()
+    lists = (array.nbytes for file, array in arrays if is_read_when_exact(file))
     return EligibilityFacts(sum(lists), mask_bytes(counts_of(snapshot), max_batch), seconds * 1e3)

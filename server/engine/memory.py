@@ -14,7 +14,7 @@ import torch
 from grace.configs.errors import CheckpointError, SnapshotError
 from grace.index.matchers.modes import MatcherMode
 from grace.index.storage.manifest import MANIFEST, Counts, Manifest
-from grace.kernels import REQUESTS_PER_MASK
+from grace.kernels.eligibility.masks import REQUESTS_PER_MASK
 from grace.model.checkpoints.checkpoint import WEIGHTS
 
 MARGIN_BYTES = 64 << 20
@@ -109,7 +109,8 @@ def require_memory(manifest: Manifest, device: torch.device, max_batch: int) -> 
         raise SnapshotError(
             MANIFEST,
             f"{fault}; {needed.masks / 1e9:.2f} GB of it are masks of eligible nodes for "
-            f"generation.max_batch {max_batch}: lower it, build with --matchers union, or {_MORE}",
+            f"generation.max_batch {max_batch}: lower it, publish a smaller version, build with "
+            f"--matchers union, or {_MORE}",
         )
     if fault:
         raise SnapshotError(MANIFEST, f"{fault}; publish a smaller version, or {_MORE}")

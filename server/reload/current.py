@@ -5,8 +5,9 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from grace.configs.errors import GraceError
+from grace.configs.errors import GraceError, SnapshotError
 from grace.index.storage import Published, published, root_of, versions
+from grace.index.storage.versions import CURRENT, some_of
 from grace.server.daemon_thread import DaemonThread
 from grace.server.errors import load_failed, load_refused
 from grace.server.observe.logs import LOGGER
@@ -47,7 +48,7 @@ class Current:
 
     async def look(self) -> None:
         """Read CURRENT, however long that takes. Report a fault once, not at every look."""
-        look = self._thread.run(lambda: self._read(self._snapshots))
+        look = self._thread.run(self._named)
         await asyncio.wait((look,), timeout=self._look_seconds)
         if not look.done():
             self._hangs = True
@@ -97,11 +98,31 @@ class Current:
             below = [each for each in there if each < pin.until_above]
         if version in below:
             return version
-        has = ", ".join(map(str, below[-5:])) or "no version"
+        has = f"{some_of(below)} below it; name one of them"
+        if not below:
+            has = f"no version below it, only {some_of(there)}; copy an older one there"
         raise load_refused(
-            f"snapshot_version: {version}: {what}, and {root_of(self._snapshots)} has {has} below "
-            "it; name an older version that is there, or load another one (grace admin load)"
+            f"snapshot_version: {version}: {what}, and {root_of(self._snapshots)} has {has}, or "
+            "load another one (grace admin load)"
         )
+
+    async def require(self, version: int) -> None:
+        """Raise `load_refused` if the root has no such version."""
+        there = await self.versions()
+        if version not in there:
+            root = root_of(self._snapshots)
+            raise load_refused(
+                f"snapshot_version: {version}: not in {root}, which has {some_of(there)}; name one "
+                "that is there"
+            )
+
+    def _named(self) -> Published:
+        """Return what CURRENT names. A server may follow it, so it must name a version."""
+        seen = self._read(self._snapshots)
+        if seen.version is None:
+            fault = "missing; make it anew with `grace publish ROOT VERSION`"
+            raise SnapshotError(CURRENT, fault, self._snapshots)
+        return seen
 
     def _note(self, fault: str) -> None:
         if fault and fault != self.fault:

@@ -102,9 +102,7 @@ class Loader:
         if is_other:
             threads = max(1, available_cores() // CORES_PER_THREAD)
             root, max_batch = root_of(self.config.snapshots), self.config.generation.max_batch
-            snapshot = load_version(
-                root, wanted.version, self.device, max_batch, threads, READERS
-            )
+            snapshot = load_version(root, wanted.version, self.device, max_batch, threads, READERS)
             self._go_on()
         if wanted.checkpoint is None:
             require_match(model.spec, snapshot, model.folder)

@@ -132,9 +132,14 @@ class Reloads:
         load  loads a version, or the one that CURRENT names for None
         """
 
-        def loaded() -> tuple[Published, ServingPair, str]:
-            seen, pin, fault = published(self._config.snapshots), self._pin, ""
-            if pin is None or pin.ends(seen):
+        def loaded() -> tuple[Published | None, ServingPair, str]:
+            seen, pin, fault = None, self._pin, ""
+            try:
+                seen = published(self._config.snapshots)
+            except (GraceError, OSError):
+                if pin is None:
+                    raise
+            if pin is None or (seen is not None and pin.ends(seen)):
                 try:
                     return seen, load(None), ""
                 except GraceError as error:
@@ -154,8 +159,10 @@ class Reloads:
 
         seen, pair, fault = await self._loads.run(loaded)
         self._acted_on = self._current.seen = seen
-        if fault:
-            self._failed(seen.version or 0, LoadFault(fault))
+        if seen is None or seen.version is None:
+            await self._current.look()  # it reports why
+        elif fault:
+            self._failed(seen.version, LoadFault(fault))
         return pair
 
     async def watch(self) -> None:
@@ -218,12 +225,12 @@ class Reloads:
                 )
             if not version:
                 assert seen is not None
+                assert seen.version is not None
                 self._acted_on = seen
-                version = pin.version if pin is not None else seen.version or 0
-                if not version:
-                    raise load_refused(
-                        "snapshot_version: 0: CURRENT names no version; publish one, or name one"
-                    )
+                version = seen.version if pin is None else pin.version
+            elif version != self._version:
+                there = self._current.require(version)
+                await self._before_end(asyncio.ensure_future(there))
             await self._serve(Wanted(version, checkpoint), "load")
             await self._end_pin_if_passed()
             return self._served_after(before)
@@ -231,8 +238,8 @@ class Reloads:
     async def _roll_back(self, version: int) -> Served:
         if self._stored_pin.file is None:
             raise load_refused(
-                "state_dir: not set, so a rollback would not outlast a restart; set it and restart "
-                "the server, or publish the older version (grace publish)"
+                "state_dir: not set, so a rollback would not outlast a restart; restart the "
+                "server with --state-dir FOLDER, or publish the older version (grace publish)"
             )
         async with self._operators_turn():
             before, pin = self._state.served(), self._pin

@@ -21,6 +21,8 @@ from grace.model.definition.spec import (
 from grace.proto.retrieval_pb2 import (
     EngineStatus,
     GetStatusResponse,
+    GetStopsRequest,
+    GetStopsResponse,
     ModelStatus,
     ProfileStatus,
     SetLogLevelRequest,
@@ -42,6 +44,10 @@ from grace.server.reload.reloads import Reloads
 from grace.server.server_state import ServerState
 from grace.server.transport.listener.grpc_listener import Context, Method
 from grace.server.transport.load_calls import LoadCalls
+from grace.server.updates.ad_updates import AdUpdates
+
+PAGE_IDS = 1 << 16
+"""The most ids in a reply of GetStops."""
 
 _LOG = logging.getLogger(LOGGER)
 _LOG_LEVELS = get_args(LogLevel)
@@ -65,6 +71,7 @@ class Admin:
             "GetStatus": self._get_status,
             "SetLogLevel": self._set_log_level,
             "UpdateAds": self._update_ads,
+            "GetStops": self._get_stops,
             **LoadCalls(self._reloads).methods,
         }
 
@@ -97,18 +104,13 @@ class Admin:
     async def _update_ads(self, message: bytes, context: Context) -> bytes:
         state, followed = self._state, self._config.updates.file
         try:
-            if state.updates is None:
-                text = (
-                    "state_dir: not set, so updates cannot be kept; set it to a local folder and "
-                )
-                text += "restart the server"
-                raise ServiceError("no_state_dir", text)
+            updates = _required(state.updates)
             if followed is not None:
                 text = (
                     f"updates.file: the server follows {followed}; append the update to that file"
                 )
                 raise ServiceError("updates_from_file", text)
-            updated = await asyncio.wrap_future(state.updates.submit(message))
+            updated = await asyncio.wrap_future(updates.submit(message))
         except ServiceError as error:
             failure = error.with_traceback(None)
         else:
@@ -116,6 +118,18 @@ class Admin:
                 sequence=updated.sequence, applied=updated.applied, ads_stopped=state.ads_stopped
             ).SerializeToString()
         return await _fail(failure, context)
+
+    async def _get_stops(self, message: bytes, context: Context) -> bytes:
+        try:
+            request = GetStopsRequest.FromString(message)
+            updates = _required(self._state.updates)
+        except DecodeError:
+            return await _fail(malformed("GetStopsRequest"), context)
+        except ServiceError as failure:
+            return await _fail(failure, context)
+        after = request.after if request.HasField("after") else None
+        page = await asyncio.to_thread(updates.stopped_ids, request.level, after, PAGE_IDS)
+        return GetStopsResponse(ids=page[0], sequence=page[1]).SerializeToString()
 
     def _status(self) -> GetStatusResponse:
         state, config = self._state, self._config
@@ -147,6 +161,15 @@ async def _fail(failure: ServiceError, context: Context) -> NoReturn:
     await context.abort(failure.code, failure.text, failure.trailers)
 
 
+def _required(updates: AdUpdates | None) -> AdUpdates:
+    """Return the updates of a server with a `state_dir`; refuse the call to another one."""
+    if updates is None:
+        text = "state_dir: not set, so updates cannot be kept; restart the server with "
+        text += "--state-dir FOLDER, which names a local folder"
+        raise ServiceError("no_state_dir", text)
+    return updates
+
+
 def _snapshot_status(pair: ServingPair) -> SnapshotStatus:
     snapshot = pair.snapshot
     facts, schema = snapshot.facts, snapshot.schema
@@ -161,6 +184,7 @@ def _snapshot_status(pair: ServingPair) -> SnapshotStatus:
         sets=[target_set.name for target_set in schema.sets],
         entities=schema.entities,
         **asdict(pair.eligibility),
+        updates_watermark=facts.updates_watermark,
     )
 
 

@@ -24,12 +24,14 @@ from google.protobuf.message import DecodeError
 
 from grace.configs.errors import ConfigError, GraceError, RequestError
 from grace.configs.serving import UpdatesConfig
+from grace.index.updates.id_set import IdSet
 from grace.index.updates.live_ads import LiveAds
 from grace.index.updates.log import NotKeptError, UpdateLog
 from grace.index.updates.state import (
     GapError,
     UpdateState,
     require_after,
+    require_numbers_left,
     require_room,
     touched_by,
 )
@@ -181,6 +183,15 @@ class AdUpdates:
             self._changed.notify_all()
         return waiting.done
 
+    def stopped_ids(self, level: str, after: int | None, most: int) -> tuple[list[int], int]:
+        """Return stopped ids of a level as `IdSet.sorted_ids`, and the number of the last update.
+
+        It may wait while an update is published, so the event loop must not call it.
+        """
+        with self._publishing:
+            ids = self._state.stopped.get(level, IdSet()).sorted_ids(after, most)
+            return ids.tolist(), self._state.sequence
+
     def _replay(self, message: bytes) -> None:
         self._state.apply(read_kept(message))
 
@@ -262,6 +273,7 @@ class AdUpdates:
             assert each.update is not None
             try:
                 require_after(last, each.update, awaits_full=awaits_full)
+                require_numbers_left(last, each.update)
                 if each.sequence > last:
                     size = require_room(size, each.update)
             except GapError as error:

@@ -6,9 +6,11 @@ the line. It goes on at the next FULL update, which replaces the whole state, or
 If the file cannot be read, the server opens it again until it can.
 """
 
+import errno
 import json
 import logging
 import os
+import stat
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -114,10 +116,14 @@ class UpdatesFile:
 
     def _open(self) -> bool:
         try:
-            self._file = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            file = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError as error:
             self._wait_for_the_name(error)
             return False
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            os.close(file)
+            raise OSError(errno.EINVAL, "not a regular file")
+        self._file = file
         self._missing_since = None
         self._go_on()
         return True

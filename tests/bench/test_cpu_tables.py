@@ -23,15 +23,19 @@ def measured(module: Any, folder: Path, *arguments: str) -> list[dict[str, Any]]
 @pytest.mark.subprocess
 def test_a_build_has_its_times_and_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build_bench, "LOADS", 1)  # each is a process
-    (row,) = measured(build_bench, tmp_path, "--sids", "1111", "--matchers", "static")
-    assert (row["sids"], row["sid_space"]) == (1111, "paper-1-1111")
-    assert (row["matchers"], row["options"]) == ("static", "--k 64,64,32,8")
-    assert row["sids"] < row["ads"]
-    assert sum(row["step_s"].values()) < row["build_s"]
-    per_million = row["build_s"] / row["ads"] * 1e6
-    assert row["build_s_per_million_ads"] == pytest.approx(per_million, rel=0.02)
-    assert 0 < row["load_verify_s"] <= row["load_verify_most_s"]
-    assert row["peak_gb"] > row["snapshot_gb"] > 0
+    modes = ("--matchers", "exact", "static")
+    exact, static = measured(build_bench, tmp_path, "--sids", "1111", *modes)
+    assert (exact["matchers"], exact["options"]) == ("exact", "")
+    assert (static["matchers"], static["options"]) == ("static", "--k 64,64,32,8")
+    assert exact["snapshot_gb"] < static["snapshot_gb"]
+    for row in (exact, static):
+        assert (row["sids"], row["sid_space"]) == (1111, "paper-1-1111")
+        assert row["sids"] < row["ads"]
+        assert sum(row["step_s"].values()) < row["build_s"]
+        per_million = row["build_s"] / row["ads"] * 1e6
+        assert row["build_s_per_million_ads"] == pytest.approx(per_million, rel=0.02)
+        assert 0 < row["load_verify_s"] <= row["load_verify_most_s"]
+        assert row["peak_gb"] > row["snapshot_gb"] > 0
 
 
 def test_matching_has_rows_for_every_kind_of_leaves(tmp_path: Path) -> None:

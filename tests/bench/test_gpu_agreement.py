@@ -30,10 +30,10 @@ from grace.index.matchers.modes import MatcherMode
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
 from grace.index.users.user_rows import UserEncoder
-from grace.kernels import REFERENCE, Beams, UserTensors
+from grace.kernels import REFERENCE, Beams, DecodeIndex, UserTensors, load_ops
 from grace.model.definition.inputs import UserContext
 from grace.proto.retrieval_pb2 import Counts, RetrieveResponse
-from support.bench_workloads import stale_graphs, tiny
+from support.bench_workloads import CPU, stale_graphs, tiny
 from support.decode_cases import branching_case, decode_case
 from support.oracle import eligible
 
@@ -46,12 +46,18 @@ def worst_first(logits: Tensor, *arguments: Any, **named: Any) -> Beams:
     return REFERENCE.select_beams(-logits, *arguments, **named)
 
 
+def every_node(users: UserTensors, index: DecodeIndex) -> Tensor:
+    return torch.full_like(REFERENCE.eligible_nodes(users, index), -1)
+
+
 @pytest.mark.parametrize(
     ("table", "part", "fault"),
     [
         (gtm, "decoder", "the decoder over 1,111 SIDs, batch 1 in fp32"),
         (gtm, "admission:union", "admission"),
+        (gtm, "admission:exact", "admission"),
         (gtm, "selection:union", "selection"),
+        (gtm, "masks:64", "eligible nodes, batch 1"),
         (attention, "cross", "cross-attention, flash: differs"),
     ],
 )
@@ -61,7 +67,7 @@ def test_a_graph_is_compared_for_every_batch(table: Any, part: str, fault: str) 
         list(table.measure(replace(work, recorder=stale_graphs())))
 
 
-@pytest.mark.parametrize("rung", ["L1", "D0", "D3"])
+@pytest.mark.parametrize("rung", ["L1", "D0", "D3", "D4"])
 def test_a_rungs_graphs_are_compared_for_every_batch(rung: str) -> None:
     work = tiny("ladder", rung)
     for first, fault in ((1, ", batch 1 in fp32"), (2, ", the whole path, batch 1 in fp32")):
@@ -77,6 +83,12 @@ def test_a_rungs_graphs_are_compared_for_every_batch(rung: str) -> None:
             "",
             replace(REFERENCE, activate=inverted_activation),
             "a search, batch 0 in fp32",
+        ),
+        (
+            gtm,
+            "admission:exact",
+            replace(load_ops(CPU), eligible_nodes=every_node),
+            "eligible nodes, batch 0: is not equal",
         ),
         (
             overlap,

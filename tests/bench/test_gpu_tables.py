@@ -22,6 +22,7 @@ from grace.bench.result_file import Row
 from grace.catalogues.paper.spec import PAPER_SIDS, PaperSpec
 from grace.configs.serving import LimitsConfig
 from grace.index.matchers.modes import MatcherMode
+from grace.index.storage import load_snapshot, versions
 from grace.index.storage.layout import arrays_of
 from grace.kernels import Ops
 from grace.model.checkpoints.init import load_model_config
@@ -71,16 +72,16 @@ def test_shared_blocks_are_read_once_and_a_dense_cache_whole(attention_rows: lis
 
 @pytest.fixture(scope="module")
 def gtm_rows() -> list[Row]:
-    parts = ("admission:bitmask", "admission:union", "selection:free", "decoder")
-    return list(gtm.measure(tiny("gtm", *parts, sids=(1_000, 1_111))))
+    steps = ("admission:bitmask", "admission:union", "admission:exact", "selection:free")
+    return list(gtm.measure(tiny("gtm", *steps, "decoder", "masks:64", sids=(1_000, 1_111))))
 
 
 def test_gtm_rows_have_every_step_and_their_sum(gtm_rows: list[Row]) -> None:
     steps: dict[tuple[str, str], list[Row]] = {}
     for row in gtm_rows:
-        if row["measure"] != "decoder":
+        if "mode" in row and row["measure"] != "decoder":
             steps.setdefault((row["measure"], row["mode"]), []).append(row)
-    assert len(steps) == 3
+    assert len(steps) == 4
     for own in steps.values():
         assert [row["step"] for row in own] == [0, 1, 2, 3, "all"]
         total = sum(row["p50_ms"] for row in own[:-1])
@@ -100,8 +101,17 @@ def test_the_decoder_is_timed_over_catalogues_of_several_sizes(gtm_rows: list[Ro
         assert row["decoder_runs"] >= 4  # turns
 
 
+def test_eligible_nodes_are_timed_over_catalogues_of_several_sizes(gtm_rows: list[Row]) -> None:
+    rows = [row for row in gtm_rows if row["measure"] == "masks"]
+    assert [(row["sids"], row["values"], row["step"]) for row in rows] == [
+        (1_000, 64, "all"), (1_111, 64, "all"),
+    ]  # fmt: skip
+    assert all(row["p50_ms"] > 0 and row["nodes"] > row["sids"] for row in rows)
+
+
 def test_ladder_rows_generate_the_sids_of_the_plain_loop() -> None:
-    asked = ("L0", "L3", "L4", "D1")  # one of each kind: spread, dense, paged, constrained
+    # One of each kind: spread, dense, paged, by the catalogue, by exact eligibility.
+    asked = ("L0", "L3", "L4", "D1", "D4")
     rows = list(ladder.measure(tiny("ladder", *asked)))
     assert tuple(row["rung"] for row in rows) == asked
     for row in rows:
@@ -124,7 +134,8 @@ def test_a_budget_has_floors_for_products_and_operations() -> None:
     rows = list(budget.measure(tiny("budget")))
     assert rows[0]["measure"] == "rates"
     operations = {row["kernel"]: row for row in rows if row["measure"] == "operation"}
-    assert set(operations) == {field.name for field in fields(Ops)}
+    before_the_loop = {"eligible_nodes"}
+    assert set(operations) == {field.name for field in fields(Ops)} - before_the_loop
     products = [row for row in rows if row["measure"] == "product"]
     assert products
     assert all(row["floor_ms"] > 0 for row in (*products, *operations.values()))
@@ -175,7 +186,7 @@ def test_a_product_outside_torch_is_reported_with_its_shape() -> None:
 def test_a_catalogue_from_the_cache_is_the_one_that_was_built(tmp_path: Path) -> None:
     work = tiny("gtm", cache=tmp_path)
     built = Catalogue(1_111)
-    for mode in (MatcherMode.UNION, MatcherMode.STATIC):
+    for mode in (MatcherMode.EXACT, MatcherMode.UNION, MatcherMode.STATIC):
         expected = arrays_of(built.snapshot(mode))
         for snapshot in (work.catalogue().snapshot(mode), work.catalogue().snapshot(mode)):
             assert snapshot.mode is mode
@@ -184,6 +195,18 @@ def test_a_catalogue_from_the_cache_is_the_one_that_was_built(tmp_path: Path) ->
             assert all(np.array_equal(arrays[name], expected[name]) for name in expected)
     assert work.catalogue().attributes(3, 4) == built.attributes(0, 7)[3:]
     assert [path.name for path in tmp_path.iterdir()] == ["abc"]
+    modes = sorted(path.name for path in (tmp_path / "abc").iterdir())
+    assert modes == ["paper-1-1111-exact", "paper-1-1111-union"]
+
+
+def test_a_root_has_versions_that_differ_in_their_number_alone(tmp_path: Path) -> None:
+    catalogue = Catalogue(1_111)
+    for last in (1, 2, 1):
+        root = catalogue.written(tmp_path, MatcherMode.EXACT, last)
+    one, two = (load_snapshot(root, version) for version in versions(root))
+    assert (load_snapshot(root).facts, two.facts.version) == (one.facts, 2)
+    first, second = arrays_of(one), arrays_of(two)
+    assert all(np.array_equal(first[name], second[name]) for name in first | second)
 
 
 def test_catalogues_of_other_sizes_keep_the_papers_second_level() -> None:
@@ -226,17 +249,30 @@ def test_the_command_prints_rows_and_writes_a_result_file(
 @pytest.mark.subprocess
 def test_a_server_is_loaded_from_other_processes(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    work = tiny("serve", "load", "saturation", seconds=0.3, cache=cache)
-    load, full = serve.measure(work)
-    assert (load["measure"], load["rps"], load["errors"]) == ("load", 20.0, 0)
-    assert (full["measure"], full["in_flight"], full["errors"]) == ("saturation", 64, 0)
-    for row in (load, full):
+    asked = ("load:union", "saturation:union", "swap:exact")
+    load, full, swap = serve.measure(tiny("serve", *asked, seconds=0.3, cache=cache))
+    assert (load["measure"], load["mode"], load["rps"]) == ("load", "union", 20.0)
+    assert (full["measure"], full["mode"], full["in_flight"]) == ("saturation", "union", 64)
+    assert (swap["measure"], swap["mode"], swap["rps"]) == ("swap", "exact", 20.0)
+    for row in (load, full, swap):
         assert 0 < row["p50_ms"] <= row["p99_ms"]
+        assert (row["errors"], row["withdrawn"]) == (0, 0)
         assert (row["client_processes"], row["connections"]) == (1, 2)
     assert 0 < full["generate_busy"] <= 1
+    assert 0 < swap["alone_p50_ms"] <= swap["alone_p99_ms"]
+    assert (swap["alone_errors"], swap["live_load_faults"]) == (0, [])
+    assert swap["live_load_s"]
     kept = cache / "abc"
-    assert (kept / "paper-1-1111-union" / "CURRENT").exists()
+    numbers = {mode: versions(kept / f"paper-1-1111-{mode}") for mode in ("union", "exact")}
+    assert numbers == {"union": (1,), "exact": (1, 2)}
     assert len(list(kept.glob("checkpoint-*/model.safetensors"))) == 1
+
+
+def test_a_live_load_that_fails_is_reported() -> None:
+    with serve.live_loads("127.0.0.1:1", (1, 2)) as faults:  # nothing listens there
+        pass
+    (fault,) = faults
+    assert "127.0.0.1:1" in fault
 
 
 def test_saturation_is_measured_in_the_middle_of_the_trace(tmp_path: Path) -> None:
@@ -248,7 +284,7 @@ def test_saturation_is_measured_in_the_middle_of_the_trace(tmp_path: Path) -> No
     ]
     trace, out = tmp_path / "trace.json", tmp_path / "serve.json"
     trace.write_text(json.dumps({"traceEvents": events}))
-    row = serve.saturation_row(tiny("serve", out=out).options, "bf16", trace, 2.0)
+    row = serve.saturation_row(tiny("serve", out=out).options, trace, 2.0)
     assert row["mean_batch"] == 16.0
     assert row["generate_busy"] == pytest.approx(0.5, abs=0.01)
     shown = json.loads((tmp_path / "serve_timeline.json").read_text())["traceEvents"]

@@ -110,6 +110,53 @@ def test_the_reason_why_something_was_not_measured_is_in_its_cell(results: Path)
     assert f"{ours} **86.5 %** | 84.46 % |" in made
 
 
+def test_a_rung_that_the_paper_does_not_have_is_shown_without_its_numbers(results: Path) -> None:
+    file = results / "ladder.json"
+    (last,) = [row for row in json.loads(file.read_text())["rows"] if row["rung"] == "D3"]
+    times = {"decoder_p50_ms": 9.3, "decoder_p99_ms": 9.4, "full_p50_ms": 14.6, "full_p99_ms": 17.1}
+    replace_rows(file, {**last, "rung": "D4", **times})
+    made = performance_document(results)
+    cells = "bf16 |  | **9.30/9.4** |  | D1 + 0.05 |  | 14.6/17.1 |"
+    assert f"| D4 | D1 + exact eligibility | {cells}" in made
+
+
+def test_eligible_nodes_have_a_row_per_size_and_a_column_per_step(results: Path) -> None:
+    row = {"measure": "masks", "sids": 30_000_000, "values": 64, "nodes": 41_300_000}
+    times = {"all": 0.545, "rules": 0.068, "leaves": 0.228}
+    steps = [{**row, "step": step, "p50_ms": time} for step, time in times.items()]
+    replace_rows(results / "gtm.json", *steps, {**steps[0], "values": 1_000, "p50_ms": 0.9})
+    made = performance_document(results)
+    assert "| 30,000,000 | 41,300,000 | 64 | **0.545** | 0.068 | 0.228 |\n" in made
+    assert "| 30,000,000 | 41,300,000 | 1,000 | **0.900** |  |  |\n" in made
+
+
+def test_loads_have_their_mode_and_older_ones_are_of_union(results: Path) -> None:
+    file = results / "serve.json"
+    (old,) = [row for row in json.loads(file.read_text())["rows"] if row.get("rps") == 1200.0]
+    old = {name: value for name, value in old.items() if name != "mode"}
+    replace_rows(file, old, {**old, "mode": "exact", "errors": 3, "withdrawn": 4})
+    made = performance_document(results)
+    shown = [line.split(" | ") for line in made.splitlines() if line.startswith("| load |")]
+    errors = [(cells[1], cells[7]) for cells in shown if cells[1] != "mode"]
+    assert errors == [("union", "0"), ("exact", "7")]
+
+
+def test_loads_with_and_without_live_loads_are_in_one_row(results: Path) -> None:
+    file = results / "serve.json"
+    (row,) = [row for row in json.loads(file.read_text())["rows"] if row.get("rps") == 400.0]
+    alone = {"alone_p50_ms": 9.0, "alone_p99_ms": 15.0, "alone_errors": 0, "alone_withdrawn": 0}
+    swap = {
+        **row, "measure": "swap", "mode": "exact", "precision": "bf16", "p50_ms": 10.0,
+        "p99_ms": 21.0, "errors": 2, "withdrawn": 1, **alone, "alone_valid": True,
+        "live_load_s": [2.5, 2.0, 3.0], "live_load_faults": ["UNAVAILABLE: gone"],
+    }  # fmt: skip
+    replace_rows(file, row, swap)
+    shown = "9.0 | 15.0 | 0 | **10.0** | **21.0** | 3 | 1.40x | 3 | 2.5, 3.0 | UNAVAILABLE: gone |"
+    assert f"| exact | bf16 | 400 | {shown} yes |" in performance_document(results)
+    replace_rows(file, row, {**swap, "p50_ms": None, "p99_ms": None, "live_load_s": []})
+    assert "|  |  | 3 |  | 0 |  | UNAVAILABLE: gone | yes |" in performance_document(results)
+
+
 def test_a_command_is_shown_without_the_options_of_its_machine(results: Path) -> None:
     file = results / "gtm.json"
     result = json.loads(file.read_text())

@@ -59,7 +59,7 @@ def address(readme: str, folder: Path) -> Iterator[str]:
     """The server of the README's commands, on free ports."""
     prepare, _, rest = block(readme, "sh", "grace serve").partition("grace serve")
     shell(prepare, folder)
-    options = rest.partition(" &\n")[0].split()
+    options = rest.partition(" &\n")[0].replace("\\\n", "").split()
     with subprocess.Popen(
         [GRACE, "serve", *options, *" ".join(PORTS).split()],
         cwd=folder,
@@ -79,6 +79,7 @@ def test_the_server_answers_the_command_and_the_client(
     readme: str, folder: Path, address: str
 ) -> None:
     (retrieve,) = re.findall(r"^grace retrieve .*?(?=  #)", readme, re.MULTILINE)
+    assert (folder / "demo/state/ad_updates/log").exists()  # so that stops and rollbacks work
     assert "5 returned" in shell(f"{retrieve} --address {address}", folder)
     code = block(readme, "python", "RetrievalClient").replace("127.0.0.1:50051", address)
     done = run_python(code)

@@ -28,8 +28,9 @@ def test_every_optional_setting_has_a_default(tmp_path: Path) -> None:
 
 
 def test_folders_of_the_command_line_replace_the_folders_of_the_file(tmp_path: Path) -> None:
-    config = load(tmp_path, LEAST, snapshots=Path("mine"))
-    assert (config.snapshots, config.checkpoint) == (Path("mine"), Path("c"))
+    config = load(tmp_path, LEAST, snapshots=Path("mine"), state_dir=Path("kept"))
+    folders = (config.snapshots, config.checkpoint, config.state_dir)
+    assert folders == (Path("mine"), Path("c"), Path("kept"))
 
 
 def test_a_missing_folder_is_an_error_that_names_the_option(tmp_path: Path) -> None:

@@ -137,6 +137,9 @@ def test_an_id_set_equals_a_plain_set_however_large_its_changes_are(seed: int) -
         asked = rng.integers(-9, 9999, 111)
         assert ids.contains(asked).tolist() == [each in plain for each in asked.tolist()]
         assert (len(ids), ids.sorted_ids().tolist()) == (len(plain), sorted(plain))
+        after, most = int(asked[0]), int(rng.integers(1, 999))
+        above = sorted(each for each in plain if each > after)[:most]
+        assert ids.sorted_ids(after, most).tolist() == above
 
 
 def test_an_ad_stays_stopped_while_any_level_stops_it() -> None:

@@ -1,18 +1,16 @@
 """The log of updates: what a killed writer leaves is cut off, and any other damage is refused."""
 
 import errno
-import json
 import os
 import resource
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from grace.configs.errors import InputError, RequestError
 from grace.index.updates.log import FILE, MAGIC, NotKeptError, UpdateLog
+from support.command import outcome_of
 
 GROUPS = ([b"one"], [b"two", b""], [b"x" * 63])
 UPDATES = [b"one", b"two", b"", b"x" * 63]
@@ -89,6 +87,12 @@ def test_every_damaged_byte_is_refused_with_file_offset_and_remedy(tmp_path: Pat
         assert "restore the file from a backup; or move it away" in text
 
 
+def test_a_pipe_in_place_of_the_log_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / FILE)
+    with pytest.raises(InputError, match=r"/log: not a regular file; restore the file"):
+        UpdateLog(tmp_path, lambda message: None)
+
+
 def test_updates_that_do_not_replay_are_refused(tmp_path: Path) -> None:
     _, ends = written(tmp_path)
 
@@ -162,17 +166,8 @@ def test_a_log_that_is_taken_away_takes_no_more_updates(tmp_path: Path, by: str)
 
 @pytest.mark.subprocess
 def test_a_writer_killed_at_any_step_loses_no_acknowledged_update(
-    repository: Path, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, repository / "tests/support/killed_log.py", tmp_path / "updates"],
-        env={**os.environ, "PYTHONPATH": f"{repository / 'src'}:{repository / 'tests'}"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=170,
-    )
-    assert done.returncode == 0, done.stderr
-    outcome = json.loads(done.stdout)
+    outcome = outcome_of("killed_log.py", tmp_path / "updates")
     assert outcome["deaths"] > 30
     assert outcome["kept_unacknowledged"] > 0  # deaths between the disk and the acknowledgement

@@ -30,6 +30,7 @@ from support.exact_indexes import (
     random_table,
     random_user_bits,
 )
+from support.op_cases import CASES, OpCase
 
 pytestmark = pytest.mark.subprocess  # the first of them runs the compiler
 
@@ -95,6 +96,13 @@ def test_nodes_equal_the_reference(fan_outs: tuple[float, ...], requests: int, s
     rng = np.random.default_rng(len(fan_outs) + requests)
     index = random_exact_index(rng, fan_outs, 3, sets)
     users = random_exact_users(rng, requests, 3, sets)
+    expected = REFERENCE.eligible_nodes(users, index)
+    assert torch.equal(eligible_nodes_on_gpu(users, index), expected)
+
+
+@pytest.mark.parametrize("case", CASES["eligible_nodes"], ids=lambda case: case.name)
+def test_nodes_of_catalogues_equal_the_reference(case: OpCase) -> None:
+    users, index = case.arguments(np.random.default_rng(7))
     expected = REFERENCE.eligible_nodes(users, index)
     assert torch.equal(eligible_nodes_on_gpu(users, index), expected)
 

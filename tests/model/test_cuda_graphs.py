@@ -13,7 +13,7 @@ import torch
 from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile
 from grace.index.matchers.modes import MatcherMode
-from grace.kernels import REFERENCE, AdmissionSlot, Beams, DecodeIndex, load_ops
+from grace.kernels import REFERENCE, AdmissionSlot, Beams, DecodeIndex, load_ops, with_eligible
 from grace.model.definition.beam_search import Generated
 from grace.model.definition.inputs import FeatureTensors
 from grace.model.definition.model import Model
@@ -106,7 +106,8 @@ class Recorded:
 
     def answer(self, seed: int, index: DecodeIndex, profile: BeamProfile = WIDE) -> Generated:
         batch = make_batch(self.model, seed, 3, 4, CPU)
-        return self.generation.generate(batch.features, batch.users, index, profile)
+        users = with_eligible(batch.users, index, REFERENCE)
+        return self.generation.generate(batch.features, users, index, profile)
 
     def index(self, seed: int, mode: MatcherMode = MatcherMode.UNION) -> DecodeIndex:
         return index_of(self.model, seed, mode, CPU)
@@ -120,7 +121,8 @@ def test_a_replay_answers_for_its_own_batch_snapshot_and_profile(cuda: FakeCuda,
         index, profile = recorded.index(seed, mode), PROFILES[seed % 2]
         got = recorded.answer(seed, index, profile)
         batch = make_batch(recorded.model, seed, 3, 4, CPU)
-        expected = plain.generate(batch.features, batch.users, index, profile)
+        users = with_eligible(batch.users, index, REFERENCE)
+        expected = plain.generate(batch.features, users, index, profile)
         assert torch.equal(got.leaves, expected.leaves)
         torch.testing.assert_close(got.scores, expected.scores, rtol=1e-4, atol=0)
 

@@ -19,13 +19,14 @@ from grace.index.matching.exact import ExactMatcher
 from grace.index.updates import log
 from grace.index.updates.live_ads import LiveAds
 from grace.index.updates.update import MOST_IDS, MOST_LEVELS
+from grace.kernels import DecodeIndex
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError
 from grace.server.updates import ad_updates
 from grace.server.updates.ad_updates import AdUpdates, Updated
 from support.serving_files import ServingFiles
 from support.stage_cases import answer, load_cpu_pair, replies_of, request_batch
-from support.update_calls import Levels, update
+from support.update_calls import Levels, assert_only_missing, update
 
 
 def nothing(*given: object) -> None:
@@ -62,8 +63,8 @@ def pair(serving_files: ServingFiles) -> ServingPair:
 
 def fresh(pair: ServingPair) -> ServingPair:
     """Another pair of the same snapshot, as a load of a checkpoint makes it."""
-    matcher = ExactMatcher(pair.snapshot, 1)
-    return replace(pair, live=LiveAds(pair.snapshot), matcher=matcher)
+    matcher, index = ExactMatcher(pair.snapshot, 1), DecodeIndex.of(pair.snapshot, pair.device)
+    return replace(pair, live=LiveAds(pair.snapshot), matcher=matcher, index=index)
 
 
 def ads_of(pair: ServingPair, files: ServingFiles) -> list[int]:
@@ -87,15 +88,18 @@ def test_a_stop_at_any_level_takes_the_ads_from_the_next_batch(
     with running(tmp_path) as updates:
         updates.attach(pair)
         submitted(updates, 1, stop={"campaign": [campaign, 10**9]}).result()
-        assert ads_of(pair, serving_files) == [ad for ad in before if campaign_of[ad] != campaign]
+        of_campaign = {ad for ad in campaign_of if campaign_of[ad] == campaign}
+        assert_only_missing(ads_of(pair, serving_files), before, of_campaign)
         submitted(updates, 2, stop={"advertiser": [5]}).result()
-        even = [ad for ad in before if campaign_of[ad] % 2 == 0 and campaign_of[ad] != campaign]
-        assert ads_of(pair, serving_files) == even
+        odd = {ad for ad in campaign_of if campaign_of[ad] % 2}
+        assert_only_missing(ads_of(pair, serving_files), before, odd | of_campaign)
+        even = [ad for ad in before if ad not in odd | of_campaign]
         submitted(updates, 3, stop={"ad": even[:1]}, resume={"campaign": [campaign]}).result()
         later = fresh(pair)
         updates.attach(later)
-        expected = [ad for ad in before if campaign_of[ad] % 2 == 0 and ad != even[0]]
-        assert ads_of(pair, serving_files) == ads_of(later, serving_files) == expected
+        expected = ads_of(pair, serving_files)
+        assert_only_missing(expected, before, {*odd, even[0]})
+        assert ads_of(later, serving_files) == expected
     with running(tmp_path) as updates:  # a restart
         again = fresh(pair)
         updates.attach(again)
@@ -195,6 +199,23 @@ def test_a_snapshot_that_has_later_updates_than_the_server_is_reported(
         updates.attach(replace(pair, snapshot=newer))
     behind = [vars(record) for record in caplog.records if record.message == "updates_behind"]
     assert [(each["watermark"], each["sequence"]) for each in behind] == [(9, 0)]
+
+
+def test_a_full_update_leaves_numbers_for_later_ones(tmp_path: Path) -> None:
+    """A mistyped number must not end all updates. What the log has is in force all the same."""
+    far = 2**63 - 1
+    with running(tmp_path) as updates:
+        for sequence in (2**64 - 1, 2**63 + 2**32):
+            refused = submitted(updates, sequence, full=True).exception()
+            assert isinstance(refused, ServiceError)
+            assert refused.reason == "invalid_field"
+            fault = f"sequence: {sequence} leaves too few numbers for later updates, at most {far}"
+            assert refused.text.startswith(fault)
+        for sequence, full in ((far, True), (far + 1, False), (far + 2**32, True)):
+            result = submitted(updates, sequence, full=full, stop={"ad": [7]}).result()
+            assert result == Updated(sequence, applied=True)
+    with running(tmp_path) as updates:
+        assert updates.facts.sequence == far + 2**32
 
 
 def test_updates_that_wait_are_written_together(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_status_names_what_serves(healthy_server: ServerProcess) -> None:
     assert shown.uptime_seconds > 0
     assert shown.server_version[0].isdigit()
     assert (shown.snapshot.version, shown.snapshot.sid_space) == (1, "synth-tiny-1")
-    assert shown.snapshot.mode == "union"
+    assert shown.snapshot.mode == "exact"
     assert shown.snapshot.ads > shown.snapshot.sids > 0
     assert "country" in shown.snapshot.attributes
     assert list(shown.snapshot.sets) == ["location", "audience"]

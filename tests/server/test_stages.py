@@ -151,7 +151,8 @@ def test_users_with_no_value_unknown_ones_or_10_000_get_the_ads_of_the_plain_rul
         for request in requests
     ]
     assert all(found[:2])
-    assert found[-1] > found[-2]
+    known_locations, none_known = got["10,000, some known"], got["10,000 unknown"]
+    assert set(known_locations.ad_ids) - set(none_known.ad_ids)
     with pytest.raises(ServiceError) as refused:
         retrieval_of(requests[-1])
     assert refused.value.text.startswith(

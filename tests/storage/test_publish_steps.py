@@ -1,10 +1,7 @@
 """A publish that is killed at any step leaves the old or the new version current, never neither."""
 
-import json
 import os
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,12 +11,13 @@ import pytest
 
 from grace.index.storage import current_version, publish, versions, write_snapshot
 from grace.index.storage.folder import writers_lock
+from support.command import outcome_of
 from support.forgery import make_version, tiny_snapshot
 
 
 @pytest.mark.subprocess
 def test_a_writer_killed_at_any_call_leaves_the_old_or_the_new_version(
-    repository: Path, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     """Its first calls remove the files that another killed writer left."""
     root = tmp_path / "root"
@@ -27,16 +25,7 @@ def test_a_writer_killed_at_any_call_leaves_the_old_or_the_new_version(
     publish(root, 1)
     shutil.copytree(version, root / ".writing-00000000000000000002")
     (root / ".CURRENT.new").write_text("0000")
-    done = subprocess.run(
-        [sys.executable, repository / "tests/support/killed_writer.py", root],
-        env={**os.environ, "PYTHONPATH": f"{repository / 'src'}:{repository / 'tests'}"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=170,
-    )
-    assert done.returncode == 0, done.stderr
-    outcome = json.loads(done.stdout)
+    outcome = outcome_of("killed_writer.py", root)
     assert outcome["deaths"] == outcome["old"] + outcome["new"]
     assert outcome["old"] > 4 * len(list(version.iterdir()))
     assert outcome["new"] >= 2  # CURRENT's folder is synced, and descriptors are closed

@@ -1,11 +1,14 @@
 """Runs `grace` as its users do: as a separate process. Mark the tests `subprocess`."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 GRACE = Path(sys.executable).with_name("grace")
+TESTS = Path(__file__).resolve().parents[1]
 
 
 def run_grace(
@@ -19,6 +22,14 @@ def run_python(
     code: str, *, cwd: Path | None = None, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     return _run([sys.executable, "-c", code], cwd, env)
+
+
+def outcome_of(script: str, folder: Path) -> Any:
+    """Run `tests/support/SCRIPT FOLDER`, which must succeed; return the JSON that it prints."""
+    paths = {"PYTHONPATH": f"{TESTS.parent / 'src'}:{TESTS}"}
+    done = _run([sys.executable, str(TESTS / "support" / script), str(folder)], None, paths)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def _run(

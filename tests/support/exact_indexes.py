@@ -38,8 +38,10 @@ def random_exact_index(
     pairs[rng.choice(level, size=min(level, long_leaves), replace=False)] = _LONG_RANGE
     pairs[rng.random(level) < 0.1] = 0
     leaf_offsets = _offsets(pairs)
-    # The rule after the last stands for stopped ads.
-    leaf_rules = rng.integers(rules + 1, size=int(leaf_offsets[-1]), dtype=np.int32)
+    # Most ads are stopped, so that a single member of a long range decides it.
+    leaf_rules = rng.integers(rules, size=int(leaf_offsets[-1]), dtype=np.int32)
+    alive = 1 / np.repeat(np.maximum(pairs, 16), pairs)
+    leaf_rules[rng.random(len(leaf_rules)) >= alive] = rules
     rows, set_rules = 333, [77 + place for place in range(sets)]
     ids = [rng.integers(own, size=rules, dtype=np.int32) for own in set_rules]
     columns = torch.from_numpy(np.stack([*ids, np.zeros(rules, np.int32)], axis=1))

@@ -1,7 +1,7 @@
 """A snapshot root that changes while a server follows it, and the plain answers of its versions."""
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,14 @@ from grace.server.engine.serving_pair import ServingPair
 from support.fast_serving import assert_same_answers, half_of_the_ads, whole
 from support.forgery import forge_manifest
 from support.serving_files import ServingFiles
-from support.stage_cases import GENERATION, answer, load_cpu_pair, replies_of, request_batch
+from support.stage_cases import (
+    GENERATION,
+    answer,
+    load_cpu_pair,
+    replies_of,
+    request_batch,
+    stop,
+)
 
 ASKED = 7
 """The number of different requests."""
@@ -65,12 +72,18 @@ class LiveRoot:
         profiles = list(GENERATION.profiles)
         return [whole(each, f"r{i}", profiles[i % 2]) for i, each in enumerate(some)]
 
-    def expected(self, *wanted: int) -> Mapping[tuple[str, int], RetrieveResponse]:
-        """The plain replies to all requests on these versions, by request id and version."""
+    def expected(
+        self, *wanted: int, stopped: Collection[int] = ()
+    ) -> Mapping[tuple[str, int], RetrieveResponse]:
+        """The plain replies to all requests on these versions, by request id and version.
+
+        stopped  ads that are stopped meanwhile
+        """
         torch.set_num_threads(1)
         found = {}
         for version in wanted:
             pair = load_cpu_pair(self.folder(version), self.files.checkpoint)
+            stop(pair, stopped)
             for request in self.requests:
                 found.update(_reply(pair, request))
         return found

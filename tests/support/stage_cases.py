@@ -1,6 +1,6 @@
 """Batches for the stages, straight from requests as JSON, and what comes out of all four."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -14,7 +14,9 @@ from grace.configs.generation import GenerationConfig
 from grace.configs.sections import load_section, read_sections
 from grace.configs.serving import LimitsConfig
 from grace.index.targeting.schema import TargetingSchema
-from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse
+from grace.index.updates.state import UpdateState
+from grace.index.updates.update import read_update
+from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse, UpdateAdsRequest
 from grace.server.engine.serving_pair import ServingPair, load_pair
 from grace.server.messages import AnsweredBatch, PendingRequest, RequestBatch, Retrieval, Span
 from grace.server.stages.requests import read_request
@@ -35,6 +37,15 @@ def load_cpu_pair(snapshots: Path, checkpoint: Path) -> ServingPair:
         memo_bytes=0,
         match_threads=1,
     )
+
+
+def stop(pair: ServingPair, ads: Collection[int]) -> None:
+    """Stop these ads, and no others."""
+    state = UpdateState()
+    full = UpdateAdsRequest(sequence=1, kind=UpdateAdsRequest.KIND_FULL)
+    full.stop["ad"].ids.extend(ads)
+    state.apply(read_update(full.SerializeToString()))
+    pair.live.rebuild(state)
 
 
 def message_of(request: JsonRequest) -> bytes:

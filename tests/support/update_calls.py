@@ -1,7 +1,7 @@
 """UpdateAds calls to a real server, the updates that they send, and a load that must see them."""
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import grpc
@@ -37,6 +37,17 @@ def update(
         weights=[AdWeight(ad_id=each, weight=weight) for each, weight in (weights or {}).items()],
         unweight=unweight,
     )
+
+
+def assert_only_missing(
+    after: Sequence[int], before: Sequence[int], stopped: Collection[int]
+) -> None:
+    """After stops, a reply has none of the ads, and the others in their order.
+
+    Others may come in addition: in mode `exact`, the next SID takes the place of one without live ads.
+    """
+    assert not set(after) & set(stopped)
+    assert [ad for ad in after if ad in set(before)] == [ad for ad in before if ad not in stopped]
 
 
 class Updater:

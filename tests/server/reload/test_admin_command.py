@@ -6,11 +6,13 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from grace.client import AdminClient
 from grace.proto.retrieval_pb2 import UpdateAdsRequest
+from support.forgery import forge_manifest
 from support.in_process import invoke_grace
 from support.live_snapshots import LiveRoot
 from support.retrieve_calls import Caller, answer_of, message
@@ -82,7 +84,7 @@ def test_an_operator_sees_and_changes_what_is_served(server: ServerProcess, live
 @pytest.mark.parametrize(
     ("arguments", "code", "error"),
     [
-        (("load", "4711"), 2, "FAILED_PRECONDITION (load_failed): snapshots: "),
+        (("load", "4711"), 2, "FAILED_PRECONDITION (load_refused): snapshot_version: 4711: "),
         (("load", "--checkpoint", "here"), 2, "INVALID_ARGUMENT (invalid_field): checkpoint: not"),
         (("rollback", "4711"), 2, "FAILED_PRECONDITION (load_refused): snapshot_version: 4711"),
         (
@@ -161,6 +163,52 @@ def test_a_stop_holds_across_loads_while_another_sender_updates_ads(
     caller.close()
 
 
-def test_an_impossible_id_is_refused_before_any_call() -> None:
-    for bad in ("-1", str(2**63), "x"):
-        assert invoke_grace("admin", "stop", "ad", "--", bad).exit_code == 2
+def stopped_ids(server: ServerProcess) -> dict[str, int]:
+    stopped = json.loads(admin(server, "status", "--json"))["updates"]["stopped"]
+    return {level: int(count) for level, count in stopped.items()}
+
+
+@pytest.mark.parametrize(
+    ("ids", "campaigns"),
+    [(("ad", 5, 7, 9), 0), (("ad", "5,7", 9), 0), (("ad=5,7", "campaign=10000001", "ad=9"), 1)],
+)
+def test_ids_may_be_given_one_by_one_or_as_lists(
+    server: ServerProcess, ids: tuple[str | int, ...], campaigns: int
+) -> None:
+    before = stopped_ids(server)
+    admin(server, "stop", *ids)
+    now = stopped_ids(server)
+    assert now["ad"] == before.get("ad", 0) + 3
+    assert now.get("campaign", 0) == before.get("campaign", 0) + campaigns
+    listed = admin(server, "stops").splitlines()
+    assert [f"ad {each}" for each in (5, 7, 9)] == [each for each in listed if len(each) == 4]
+    assert ("campaign 10000001" in listed) == bool(campaigns)
+    as_json = json.loads(admin(server, "stops", "--json"))
+    assert {level: len(each) for level, each in as_json.items()} == now
+    admin(server, "resume", *ids)
+    assert stopped_ids(server) == before
+
+
+@pytest.mark.parametrize(
+    "ids", [("ad", "--", "-1"), ("ad", 2**63), ("ad", "x"), ("ad", "7,"), ("ad=", 7), ("ad",), ()]
+)
+def test_an_impossible_id_is_refused_before_any_call(ids: tuple[str | int, ...]) -> None:
+    assert invoke_grace("admin", "stop", *map(str, ids)).exit_code == 2
+
+
+def test_a_server_that_has_fewer_updates_than_its_snapshot_says_so(
+    live: LiveRoot, tmp_path: Path
+) -> None:
+    ahead = live.add(like=1)
+    forge_manifest(live.folder(ahead), lambda fields: fields.update(updates_watermark=7))
+    snapshots = live.folder(ahead)
+    config = live.write_config("b.yaml", snapshots=str(snapshots), state_dir=str(tmp_path))
+    with ServerProcess(config) as server:
+        assert shown(server)["behind"] == (
+            "the served snapshot has the updates up to 7, this server only up to 0: send a FULL "
+            "update"
+        )
+        with AdminClient(server.admin) as client:
+            full = UpdateAdsRequest.KIND_FULL
+            client.update_ads(UpdateAdsRequest(sequence=7, kind=full), TIMEOUT)
+        assert "behind" not in shown(server)

@@ -98,9 +98,11 @@ def test_it_reads_what_is_published_and_which_versions_there_are(tmp_path: Path)
         make_version(root, version)
 
     async def use() -> None:
-        current = Current(root, word, pytest.fail)
+        faults: list[str] = []
+        current = Current(root, word, faults.append)
         await current.look()
-        assert current.seen == Published(None)
+        missing = "missing; make it anew with `grace publish ROOT VERSION`"
+        assert faults == [current.fault] == [f"worded: {root}/CURRENT: {missing}"]
         marks = set()
         for version in (1, 2, 2):
             publish(root, version)
@@ -109,6 +111,7 @@ def test_it_reads_what_is_published_and_which_versions_there_are(tmp_path: Path)
             assert current.seen.version == version
             marks.add(current.seen.mark)
         assert len(marks) == 3, "publishing a version again changes the mark"
+        assert (len(faults), current.fault) == (1, "")
         assert await current.versions() == (1, 2)
         fixed = Current(root / f"{1:020d}", word, pytest.fail)
         await fixed.look()

@@ -195,21 +195,24 @@ def test_a_rollback_to_a_version_that_is_not_older_is_refused(
         server[2].roll_back(version)
     assert found[0].code.name == "FAILED_PRECONDITION"
     assert found[0].text.startswith(
-        f"snapshot_version: {version}: 1 is served, and {live.root} has no version below it; name"
+        f"snapshot_version: {version}: 1 is served, and {live.root} has no version below it, only "
     )
+    assert "; copy an older one there, or load another one" in found[0].text
     assert server[2].status().load.pinned_version == 0
 
 
-def test_a_missing_version_fails_to_load_and_the_old_one_keeps_serving(
-    server: tuple[ServerProcess, Client, Operator], live: LiveRoot
+@pytest.mark.parametrize("checkpoint", ["", "/no/such/folder"])
+def test_a_version_that_an_operator_mistypes_is_refused_and_is_no_failed_load(
+    server: tuple[ServerProcess, Client, Operator], live: LiveRoot, checkpoint: str
 ) -> None:
-    _, client, operator = server
+    process, client, operator = server
+    failures = process.metric("grace_snapshot_load_total", result="failed")
     with refused() as found:
-        operator.load(4711)
-    assert (found[0].code.name, found[0].reason) == ("FAILED_PRECONDITION", "load_failed")
-    assert found[0].text.startswith(f"snapshots: {live.root}: no version 4711 here; it has 1, 2")
-    load = operator.status().load
-    assert (load.failed_version, load.fault) == (4711, found[0].text)
+        operator.load(4711, checkpoint)
+    assert (found[0].code.name, found[0].reason) == ("FAILED_PRECONDITION", "load_refused")
+    assert found[0].text.startswith(f"snapshot_version: 4711: not in {live.root}, which has ")
+    assert operator.status().load.fault == ""
+    assert process.metric("grace_snapshot_load_total", result="failed") == failures
     assert client.version() == 1
 
 
@@ -303,6 +306,31 @@ def test_a_pin_outlasts_a_restart_and_a_kill(live: LiveRoot, tmp_path: Path) -> 
     with ServerProcess(config) as server, operator_of(server) as operator:
         assert operator.status().snapshot.version == newer
         assert operator.status().load.pinned_version == 0
+    live.publish(1)
+
+
+@pytest.mark.parametrize("content", [b"junk", None])
+def test_a_pinned_server_starts_without_a_current_that_can_be_read_and_says_so(
+    live: LiveRoot, tmp_path: Path, content: bytes | None
+) -> None:
+    current = live.root / "CURRENT"
+    PinFile(tmp_path).write(Pin(1, 2))
+    current.unlink() if content is None else current.write_bytes(content)
+    config = live.write_config("no_current.yaml", state_dir=str(tmp_path), watch_seconds=0)
+    with ServerProcess(config) as server, operator_of(server) as operator:
+        found = operator.status()
+        assert found.snapshot.version == found.load.pinned_version == 1
+        assert found.load.fault.startswith(f"snapshots: {current}: ")
+        assert [each["fault"] for each in server.log("load_failed")] == [found.load.fault]
+        assert server.metric("grace_snapshot_load_total", result="failed") == 1
+        live.publish(2)
+        server.signal(signal.SIGHUP)
+        server.wait_until(lambda: not operator.status().load.fault, "CURRENT is read again")
+        found = operator.status()
+        assert (found.snapshot.version, found.load.current_version) == (1, 2)
+        newer = live.add(like=2)
+        live.publish(newer)
+        assert operator.load().snapshot_version == newer
     live.publish(1)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from grace.configs.errors import ConfigError
 from grace.server.reload.decision import Pin
-from grace.server.reload.pin_file import NEW, PinFile
+from grace.server.reload.pin_file import NAME, NEW, PinFile
 from support.killed_writer import die_in_call
 
 PIN, OTHER = Pin(7, 12), Pin(18_446_744_073_709_551_614, 18_446_744_073_709_551_615)
@@ -54,6 +54,12 @@ def test_a_folder_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
     file.path.mkdir()
     with pytest.raises(ConfigError, match=r"pin\.json: cannot be read: Is a directory"):
         file.read()
+
+
+def test_a_pipe_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / NAME)
+    with pytest.raises(ConfigError, match=r"pin\.json: is not a regular file; "):
+        PinFile(tmp_path).read()
 
 
 @pytest.mark.subprocess

@@ -1,0 +1,70 @@
+"""The tables of the service in docs/performance.md: its loads by mode, and live loads."""
+
+from collections.abc import Sequence
+from statistics import median
+
+from grace.bench.markdown import markdown_table, table_of
+from grace.bench.result_file import Row, rows_of
+
+
+def serve_tables(rows: Sequence[Row]) -> str:
+    stages = ("queue", "input", "features", "generate", "post", "overhead")
+    rows = [{"mode": "union", **row} for row in rows]  # the only mode of older results
+    served = table_of(
+        rows_of(rows, "idle", "load", "saturation"),
+        ("load", "{measure}"),
+        ("mode", "{mode}"),
+        ("type", "{precision}"),
+        ("offered/s", lambda x: "" if x["measure"] == "saturation" else f"{x['rps']:g}"),
+        ("answered/s", lambda x: f"{x.get('answered_rps', x['rps']):g}"),
+        ("P50", "**{p50_ms:ms}**"),
+        ("P99", "**{p99_ms:ms}**"),
+        ("errors", _errors),
+        *((name, f"{{stages_p50_ms[{name}]:ms}}") for name in stages),
+        ("late P99", "{client_late_p99_ms:ms}"),
+        ("valid", lambda x: "yes" if x["valid"] else "no"),
+        ("generate busy", lambda x: f"{x['generate_busy']:.1%}" if "generate_busy" in x else ""),
+    )
+    parts = ["Times in ms; the stages' are P50.\n", served]
+    if swaps := rows_of(rows, "swap"):
+        parts += ["**While live loads run** back to back\n", _swap_table(swaps)]
+    saturated = [row for row in rows_of(rows, "saturation") if row["cpu"]]
+    if saturated:
+        parts.append("**A core's time at saturation**, by the server's process and thread\n")
+    for row in saturated:
+        threads = [[name, f"{share:.0%}"] for name, share in row["cpu"].items()]
+        parts.append(markdown_table(("thread", f"{row['mode']}, {row['precision']}"), threads))
+    return "\n".join(parts)
+
+
+def _swap_table(rows: Sequence[Row]) -> str:
+    def seconds(row: Row) -> str:
+        took = row["live_load_s"]
+        return f"{median(took):.1f}, {max(took):.1f}" if took else ""
+
+    def ratio(row: Row) -> str:
+        alone, with_loads = row["alone_p99_ms"], row["p99_ms"]
+        return f"{with_loads / alone:.2f}x" if alone and with_loads else ""
+
+    return table_of(
+        rows,
+        ("mode", "{mode}"),
+        ("type", "{precision}"),
+        ("offered/s", "{rps:g}"),
+        ("alone: P50", "{alone_p50_ms:ms}"),
+        ("P99", "{alone_p99_ms:ms}"),
+        ("errors", lambda x: x["alone_errors"] + x["alone_withdrawn"]),
+        ("with loads: P50", "**{p50_ms:ms}**"),
+        ("P99", "**{p99_ms:ms}**"),
+        ("errors", _errors),
+        ("P99 with / alone", ratio),
+        ("loads", lambda x: len(x["live_load_s"])),
+        ("seconds of a load: median, most", seconds),
+        ("failed loads", lambda x: "; ".join(x["live_load_faults"]) or "0"),
+        ("valid", lambda x: "yes" if x["valid"] and x["alone_valid"] else "no"),
+    )
+
+
+def _errors(row: Row) -> int:
+    """Calls that failed, and those without a reply long after the load."""
+    return int(row["errors"] + row.get("withdrawn", 0))
