@@ -3,6 +3,8 @@
 No test checks a rate: what modes return is in the result files.
 """
 
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from grace.bench.eligibility.audience import (
     with_many_locations,
 )
 from grace.bench.eligibility.path_scores import PathScores
+from grace.bench.eligibility.picture import draw_picture
 from grace.bench.eligibility.search import best_possible, search
 from grace.bench.result_file import Row, read_result, record
 from grace.catalogues.paper.catalogue import PaperCatalogue, make_paper_catalogue
@@ -39,6 +42,7 @@ from grace.index.snapshot import Snapshot
 from grace.index.users.user_rows import UserEncoder, UserRows
 from grace.kernels import DecodeIndex, UserTensors, load_ops, with_eligible
 from support.bench_workloads import tiny
+from support.in_process import invoke_grace
 
 CPU = torch.device("cpu")
 USERS = 5
@@ -217,6 +221,28 @@ def test_a_file_has_each_row_once_after_a_part_is_measured_again(
     assert len(merged) == len(rows)
     assert of(merged, table="pass", mode="union") == of(again, table="pass")
     assert of(merged, table="pass", mode="exact") == of(rows, table="pass", mode="exact")
+
+
+def test_the_command_measures_the_ways_that_it_is_asked_for(tmp_path: Path) -> None:
+    out = tmp_path / "passrate.json"
+    command = ("bench", "eligibility", "--device", "cpu", "--sids", "3000", "--users", "3")
+    done = invoke_grace(*command, "--only", "exact", "--out", str(out))
+    assert done.exit_code == 0, done.stderr
+    result = read_result(out)
+    ways = {(row.get("catalogue"), row["mode"]) for row in result["rows"] if "mode" in row}
+    assert ways == {(None, "exact"), ("paper", "exact")}
+    assert of(result["rows"], table="pass", bucket="all")[0]["users"] == 3
+
+
+def test_the_picture_shows_the_committed_result(repository: Path, tmp_path: Path) -> None:
+    result = tmp_path / "passrate.json"
+    shutil.copy(repository / "bench" / "results" / "cpu-2core" / "passrate.json", result)
+    drawn = draw_picture(result)
+    assert drawn == result.with_suffix(".png")
+    assert drawn.read_bytes().startswith(b"\x89PNG")
+    text = (repository / "docs" / "eligibility.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"!\[.*\]\(\.\./(\S+)\)", text)
+    assert (repository / shown).is_file()
 
 
 def test_every_way_has_the_users_of_the_sweep(rows: list[Row]) -> None:
