@@ -68,7 +68,6 @@ class _Side:
 
 
 def measure(work: Workload) -> Iterator[Row]:
-    torch.set_grad_enabled(False)
     begin, threads = time.perf_counter(), available_cores()
     spec = PaperSpec(work.sids, SEED)
     catalogue = with_many_locations(make_paper_catalogue(spec, threads))
