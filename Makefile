@@ -118,7 +118,7 @@ test-gpu:  ## build the GPU kernels and run the tests that need a GPU, with GPU_
 test-package: $(TOOLS)  ## build wheel and sdist, install them next to other projects' `proto` and `kernels`
 	$(BIN)/python -m pytest -m package --timeout 1800 tests/package $(PYTEST_ARGS)
 
-SOAK_TESTS = tests/server/soak tests/server/reload $(addprefix tests/server/test_,fault_bytes.py fault_http2.py wire_readers.py \
+SOAK_TESTS = tests/server/soak tests/server/reload $(addprefix tests/server/test_,explain.py fault_bytes.py fault_http2.py wire_readers.py \
   wrong_snapshots.py) tests/storage/test_mutated_manifests.py tests/cli/test_build_ray.py
 
 soak: native $(TOOLS) $(INSTALLED)-ray  ## run the tests that take minutes: the service, builds on a Ray cluster
@@ -142,7 +142,7 @@ sanitize: native $(TOOLS)  ## run the C++ core's tests and fuzz drivers under th
 bench: native  ## measure build, eligibility, matching and the server; writes bench/results
 	@mkdir -p $(BENCH_RESULTS)
 	$(BIN)/python -m grace.bench.build_bench --out $(BENCH_RESULTS)/build.json
-	$(BIN)/python -m grace.bench.eligibility_study --out $(BENCH_RESULTS)/eligibility.json
+	$(BIN)/grace bench eligibility --device cpu --sids 300000 --users 64 --out $(BENCH_RESULTS)/passrate.json
 	$(BIN)/python -m grace.bench.match_bench --out $(BENCH_RESULTS)/match.json
 	$(BIN)/python -m grace.bench.load.serve_bench --out $(BENCH_RESULTS)/serve.json
 

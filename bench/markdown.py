@@ -5,7 +5,7 @@ more formats: `{p50_ms:ms}` shows two or three digits, `{p50_ms:fine}` hundredth
 None shows as nothing.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from string import Formatter
 from typing import Any, TypeAlias
 
@@ -14,6 +14,11 @@ from grace.bench.result_file import Row
 Cell: TypeAlias = str | Callable[[Row], object]
 
 POWER = "{sm_clock_mhz} / {power_w}"
+
+
+def origin(result: Mapping[str, Any]) -> str:
+    """Return one line about what measured the rows."""
+    return f"Commit {result['commit']}, {result['machine']}: `{result['command']}`.\n\n"
 
 
 def table_of(rows: Iterable[Row], *columns: tuple[str, Cell]) -> str:

@@ -19,7 +19,7 @@ Row: TypeAlias = dict[str, Any]
 _ROOT = Path(__file__).resolve().parent.parent
 _KEYS = (
     "measure", "rung", "precision", "kernel", "variant", "mode", "step", "sids", "values", "beams",
-    "rps",
+    "rps", "table", "catalogue", "audience", "bucket", "from_pct", "kind", "position",
 )  # fmt: skip
 """The fields that identify a row of `grace bench`; all others were measured."""
 

@@ -1,4 +1,4 @@
-"""`grace bench`: the paper's performance tables, measured on this machine's GPU."""
+"""`grace bench`: the paper's tables, measured on this machine."""
 
 import sys
 from importlib import import_module
@@ -12,12 +12,15 @@ from grace.configs.errors import InputError
 
 def bench(
     table: Annotated[
-        str, typer.Argument(help="attention, gtm, ladder, serve, budget, others or overlap.")
+        str,
+        typer.Argument(
+            help="attention, gtm, ladder, serve, budget, others, overlap or eligibility."
+        ),
     ],
     out: Annotated[
         Path | None, typer.Option(help="Result file, JSON. Without it, rows are only printed.")
     ] = None,
-    device: Annotated[str, typer.Option(help="cuda:0, or cpu with --tiny.")] = "cuda:0",
+    device: Annotated[str, typer.Option(help="cuda:0; or cpu: eligibility, --tiny.")] = "cuda:0",
     tiny: Annotated[
         bool, typer.Option("--tiny", help="Small shapes for a CPU; their times mean nothing.")
     ] = False,
@@ -39,6 +42,9 @@ def bench(
     rate: Annotated[
         list[float] | None, typer.Option(help="serve: requests a second; repeatable.")
     ] = None,
+    users: Annotated[
+        int | None, typer.Option(help="eligibility: users of the population. Default: 512.")
+    ] = None,
     add: Annotated[
         bool, typer.Option("--add", help="Keep the rows of --out that this run does not measure.")
     ] = False,
@@ -49,17 +55,20 @@ def bench(
         Path | None, typer.Option(help="Folder of catalogues that several commands share.")
     ] = None,
 ) -> None:
-    """Measure one of the tables in docs/performance.md; every row has passed its agreement test.
+    """Measure one of the tables in docs/performance.md, or the study in docs/eligibility.md.
+
+    Every row has passed its agreement test.
 
     attention: the attention kernels; with --only counters: their counters from Nsight Compute. gtm:
     admission and selection. ladder: decoder and whole path, rung by rung. serve: a server under
     load. budget: the decode loop, kernel by kernel. others: other systems, side by side. overlap:
-    the share of results that stays the same in half precision; trains a model first. The file gets
+    the share of results that stays the same in half precision; trains a model first. eligibility:
+    what each way to decode returns to users, for docs/eligibility.md; also on a CPU. The file gets
     each row as soon as it is measured.
 
     Example: `grace bench ladder --only D0 --only D3 --add --out bench/results/h200/ladder.json`
     """
-    from grace.bench.gpu.options import TABLES, BenchOptions, default_precision, device_of
+    from grace.bench.gpu.options import TABLES, BenchOptions, default_precisions, device_of
 
     on = device_of(device)
     options = BenchOptions(
@@ -70,7 +79,8 @@ def bench(
         rates=tuple(rate or ()),
         sids=tuple(sids or ()),
         only=tuple(only or ()),
-        precisions=tuple(precision or [default_precision(table, on)]),  # type: ignore[arg-type]
+        users=() if users is None else (users,),
+        precisions=tuple(precision or default_precisions(table, on)),  # type: ignore[arg-type]
         out=out,
         commit=commit,
         cache=cache,
@@ -81,7 +91,7 @@ def bench(
         from grace.bench.result_file import facts_of, record
 
         # Each table imports only what it needs, such as the server's packages or Hugging Face's.
-        module = import_module(f"grace.bench.gpu.{TABLES[table].module}")
+        module = import_module(f"grace.bench.{TABLES[table].module}")
     except ModuleNotFoundError as error:
         raise InputError(
             f"grace bench {table} needs {error.name}: pip install -e '.[gpu,bench]' in the "

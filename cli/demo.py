@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from grace.cli.ads_table import ad_lines
 from grace.cli.options import Force
 from grace.cli.progress import progress_bars
 from grace.cli.retrieve import stage_times
@@ -161,9 +162,8 @@ def _show(answer: "Explanation", num_sids: int, titles: Mapping[int, str]) -> No
     print(f"  With targeting, the server gave:   {_counts(answer.with_targeting)}")
     print("\n  Returned, best first; p is the model's probability of the SID:")
     for ad in _shown(answer.ads):
-        why = "; ".join(map(str, ad.reasons)) or "no rule: it is for everyone"
-        print(f"    {ad.place}. {titles[ad.ad_id]} (ad {ad.ad_id}, p = {ad.probability:.3f})")
-        print(f"       {why}")
+        facts = f"p = {ad.probability:.3f}"
+        print(*ad_lines(ad.place, titles[ad.ad_id], ad.ad_id, facts, ad.reasons), sep="\n")
     if answer.refused is not None:
         print("  Not returned, although under a generated SID:")
         print(f"    {titles[answer.refused.ad_id]} (ad {answer.refused.ad_id})")

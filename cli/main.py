@@ -32,6 +32,7 @@ COMMANDS = (
     "serve",
     "admin",
     "retrieve",
+    "explain",
     "bench",
     "doctor",
 )

@@ -24,6 +24,13 @@ TlsKey: TypeAlias = Annotated[
 TokenFile: TypeAlias = Annotated[
     Path | None, typer.Option(help="File with a token that the server accepts.")
 ]
+RequestFile: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="A request as JSON, or JSON lines; - reads standard input."),
+]
+RequestLine: TypeAlias = Annotated[
+    int, typer.Option(min=1, help="Number of the JSON line in FILE.")
+]
 Dtype: TypeAlias = Annotated[
     str, typer.Option(help="Type of the weights: float32, bfloat16 or float16.")
 ]

@@ -3,16 +3,18 @@
 import json
 import math
 import os
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from grace.cli.ads_table import KnownAd, ad_lines, known_ads
 from grace.cli.options import (
     AsJson,
+    RequestFile,
+    RequestLine,
     TlsCa,
     TlsCertificate,
     TlsKey,
@@ -21,12 +23,14 @@ from grace.cli.options import (
     integer,
     split,
 )
-from grace.configs.errors import InputError, RequestError
+from grace.cli.request_file import request_message
+from grace.configs.errors import InputError
 
 if TYPE_CHECKING:
+    from google.protobuf.message import Message
     from rich.table import Table
 
-    from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse
+    from grace.proto.retrieval_pb2 import RetrieveResponse
 
 DEFAULT_MAX_ADS = 10
 STAGES = ("queue", "input", "features", "generate", "post")
@@ -34,13 +38,8 @@ STAGES = ("queue", "input", "features", "generate", "post")
 
 def retrieve(
     address: Annotated[str, typer.Option(help="HOST:PORT of the server.")] = "127.0.0.1:50051",
-    request: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="A request as JSON, or JSON lines; - reads standard input."
-        ),
-    ] = None,
-    line: Annotated[int, typer.Option(min=1, help="Number of the JSON line in FILE.")] = 1,
+    request: RequestFile = None,
+    line: RequestLine = 1,
     user: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Replaces FILE's values of NAME; repeatable."),
@@ -67,6 +66,13 @@ def retrieve(
     profile: Annotated[
         str | None, typer.Option(help="Beam profile. Default: FILE's, or the server's.")
     ] = None,
+    ads: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="TABLE",
+            help="Ads table, as grace build reads it: show titles, and why each ad is eligible.",
+        ),
+    ] = None,
     sids: Annotated[bool, typer.Option("--sids", help="Show each ad's SID.")] = False,
     timeout: Annotated[
         float, typer.Option(min=0.001, help="Seconds to wait for the reply.")
@@ -90,7 +96,7 @@ def retrieve(
 
     if not math.isfinite(timeout + wait):
         raise InputError("--timeout and --wait: give a number of seconds")
-    message = _message(request, line)
+    message = request_message(request, line)
     try:
         for name, given in _user_values(user or ()).items():
             message.user[name].values[:] = given
@@ -112,13 +118,20 @@ def retrieve(
         started = time.perf_counter()
         reply = client.retrieve(message, timeout)
         total_ms = (time.perf_counter() - started) * 1e3
+    user_values = {name: list(values.values) for name, values in message.user.items()}
+    known = None if ads is None else known_ads(ads, reply.ad_ids, user_values)
     if as_json:
-        print(json.dumps(reply_json(reply) | {"total_ms": round(total_ms, 3)}, indent=2))
+        shown = reply_json(reply) | {"total_ms": round(total_ms, 3)}
+        print(
+            json.dumps(
+                shown | ({} if known is None else {"ads": _ads_json(reply, known)}), indent=2
+            )
+        )
     else:
-        _print(reply, total_ms)
+        _print(reply, total_ms, known)
 
 
-def reply_json(reply: "RetrieveResponse") -> dict[str, Any]:
+def reply_json(reply: "Message") -> dict[str, Any]:
     """Return protobuf's JSON form, with the names of the .proto file, zeros included."""
     from google.protobuf.json_format import MessageToDict
 
@@ -133,11 +146,28 @@ def stage_times(reply: "RetrieveResponse") -> str:
     return ", ".join(f"{stage} {ms:.1f}" for stage, ms in times) + " ms"
 
 
-def _print(reply: "RetrieveResponse", total_ms: float) -> None:
+def _ads_json(
+    reply: "RetrieveResponse", known: Mapping[int, KnownAd]
+) -> list[dict[str, str | list[str] | None]]:
+    """Return title and reasons of each ad, in the order of the reply."""
+    return [
+        {
+            "ad_id": str(ad_id),
+            "title": known[ad_id].title if ad_id in known else None,
+            "why": [str(reason) for reason in known[ad_id].reasons] if ad_id in known else [],
+        }
+        for ad_id in reply.ad_ids
+    ]
+
+
+def _print(reply: "RetrieveResponse", total_ms: float, known: Mapping[int, KnownAd] | None) -> None:
     from grace.cli.tables import table_console
 
     console = table_console()
-    if reply.ad_ids:
+    if known is not None:
+        for text in _known_ads(reply, known):
+            console.print(text, highlight=False, markup=False, soft_wrap=True)
+    elif reply.ad_ids:
         console.print(_table(reply))
     counts = reply.counts
     cut = ", cut by max_ads" if reply.truncated else ""
@@ -158,6 +188,17 @@ def _print(reply: "RetrieveResponse", total_ms: float) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
+def _known_ads(reply: "RetrieveResponse", known: Mapping[int, KnownAd]) -> Iterator[str]:
+    for place, (ad_id, score) in enumerate(zip(reply.ad_ids, reply.scores, strict=True)):
+        facts = f"p = {math.exp(score):.3g}"
+        facts += f", SID {_sid(reply, place)}" if reply.sids.sid_of_ad else ""
+        ad = known.get(ad_id)
+        if ad is None:
+            yield ad_lines(place + 1, "not in the table of --ads", ad_id, facts, ())[0]
+        else:
+            yield from ad_lines(place + 1, ad.title, ad_id, facts, ad.reasons)
+
+
 def _table(reply: "RetrieveResponse") -> "Table":
     from rich import box
     from rich.table import Table
@@ -176,62 +217,6 @@ def _sid(reply: "RetrieveResponse", place: int) -> str:
     length = reply.sids.length
     first = reply.sids.sid_of_ad[place] * length
     return " ".join(map(str, reply.sids.tokens[first : first + length]))
-
-
-def _message(source: str | None, line: int) -> "RetrieveRequest":
-    from grace.client import request_of_json
-
-    if source is None:
-        return request_of_json({})
-    name = "standard input" if source == "-" else source
-    request, place = _json_request(_text(source, name), name, line)
-    try:
-        return request_of_json(request)
-    except RequestError as error:
-        raise InputError(f"{place}: {error}") from None
-
-
-def _json_request(text: str, name: str, line: int) -> tuple[Any, str]:
-    """Return the request, and where it is, for errors. The text is one request or JSON lines."""
-    lines = text.split("\n")
-    filled = [number for number, part in enumerate(lines, start=1) if part.strip()]
-    are_json_lines = len(filled) > 1 and _is_json(lines[filled[0] - 1])
-    last = filled[-1] if are_json_lines else 1
-    if line > last:
-        raise InputError(f"{name}: --line {line}: the last request is on line {last}")
-    if not are_json_lines:
-        return _parsed(text, name), name
-    if line not in filled:
-        raise InputError(f"{name}: --line {line}: that line is empty; name another")
-    return _parsed(lines[line - 1], name, line), f"{name}, line {line}"
-
-
-def _is_json(text: str) -> bool:
-    try:
-        _parsed(text, "")
-    except InputError:
-        return False
-    return True
-
-
-def _parsed(text: str, name: str, first_line: int = 1) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as fault:
-        place = f"line {fault.lineno - 1 + first_line}, column {fault.colno}"
-        raise InputError(f"{name}: no JSON request: {fault.msg} at {place}") from None
-    except (ValueError, RecursionError):
-        fault_text = "a number is too long, or lists are nested too deep"
-        raise InputError(f"{name}: no JSON request: {fault_text}") from None
-
-
-def _text(source: str, name: str) -> str:
-    try:
-        return sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{name}: {error.strerror or error}; give a request as JSON") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{name}: not UTF-8 text; give a request as JSON") from None
 
 
 def _user_values(assignments: Sequence[str]) -> dict[str, list[str]]:

@@ -66,6 +66,9 @@ class AdminClient:
             yield from page
             request.after = page[-1]
 
+    def explain(self, request: wire.ExplainRequest, timeout: float) -> wire.ExplainResponse:
+        return self._call("Explain", request, wire.ExplainResponse, timeout)
+
     def _call(self, name: str, request: Message, kind: type[_Reply], timeout: float) -> _Reply:
         method = self._channel.unary_unary(
             f"/grace.v1.Admin/{name}",

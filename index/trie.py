@@ -79,6 +79,15 @@ class SidTrie:
             node = nodes[at]
         return node
 
+    def path(self, leaf: int) -> tuple[int, ...]:
+        """The nodes that lead to a leaf, from level 1 to the leaf's own."""
+        nodes = [self.first_leaf + leaf]
+        while len(nodes) < self.sid_length:
+            # The parent is the last node whose children begin at or before this entry.
+            entry = nodes[-1] - 1
+            nodes.append(int(np.searchsorted(self.node_offsets, entry, side="right")) - 1)
+        return tuple(reversed(nodes))
+
     def sids(self, leaves: npt.NDArray[np.integer]) -> npt.NDArray[np.uint16]:
         """The tokens of the given leaves, leaf numbers 0 .. num_leaves - 1.   [n] -> [n, L]"""
         tokens = np.empty((len(leaves), self.sid_length), np.uint16)

@@ -498,3 +498,111 @@ class GetStopsResponse(_message.Message):
     ids: _containers.RepeatedScalarFieldContainer[int]
     sequence: int
     def __init__(self, ids: _Optional[_Iterable[int]] = ..., sequence: _Optional[int] = ...) -> None: ...
+
+class ExplainRequest(_message.Message):
+    __slots__ = ("ad_id", "request")
+    AD_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    ad_id: int
+    request: RetrieveRequest
+    def __init__(self, ad_id: _Optional[int] = ..., request: _Optional[_Union[RetrieveRequest, _Mapping]] = ...) -> None: ...
+
+class ExplainResponse(_message.Message):
+    __slots__ = ("outcome", "text", "ad_id", "snapshot_version", "checkpoint", "profile", "sid", "stops", "rules", "steps", "excluded_by", "limited_by", "rank", "ranked_ads", "score", "ignored_names")
+    class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        OUTCOME_UNSPECIFIED: _ClassVar[ExplainResponse.Outcome]
+        OUTCOME_RETURNED: _ClassVar[ExplainResponse.Outcome]
+        OUTCOME_NOT_IN_CATALOGUE: _ClassVar[ExplainResponse.Outcome]
+        OUTCOME_STOPPED: _ClassVar[ExplainResponse.Outcome]
+        OUTCOME_NOT_ELIGIBLE: _ClassVar[ExplainResponse.Outcome]
+        OUTCOME_MASKED: _ClassVar[ExplainResponse.Outcome]
+        OUTCOME_OUT_OF_BEAM: _ClassVar[ExplainResponse.Outcome]
+        OUTCOME_EXCLUDED: _ClassVar[ExplainResponse.Outcome]
+        OUTCOME_AT_MOST: _ClassVar[ExplainResponse.Outcome]
+        OUTCOME_MAX_ADS: _ClassVar[ExplainResponse.Outcome]
+    OUTCOME_UNSPECIFIED: ExplainResponse.Outcome
+    OUTCOME_RETURNED: ExplainResponse.Outcome
+    OUTCOME_NOT_IN_CATALOGUE: ExplainResponse.Outcome
+    OUTCOME_STOPPED: ExplainResponse.Outcome
+    OUTCOME_NOT_ELIGIBLE: ExplainResponse.Outcome
+    OUTCOME_MASKED: ExplainResponse.Outcome
+    OUTCOME_OUT_OF_BEAM: ExplainResponse.Outcome
+    OUTCOME_EXCLUDED: ExplainResponse.Outcome
+    OUTCOME_AT_MOST: ExplainResponse.Outcome
+    OUTCOME_MAX_ADS: ExplainResponse.Outcome
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    AD_ID_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
+    SID_FIELD_NUMBER: _ClassVar[int]
+    STOPS_FIELD_NUMBER: _ClassVar[int]
+    RULES_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDED_BY_FIELD_NUMBER: _ClassVar[int]
+    LIMITED_BY_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    RANKED_ADS_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    IGNORED_NAMES_FIELD_NUMBER: _ClassVar[int]
+    outcome: ExplainResponse.Outcome
+    text: str
+    ad_id: int
+    snapshot_version: int
+    checkpoint: str
+    profile: str
+    sid: _containers.RepeatedScalarFieldContainer[int]
+    stops: _containers.RepeatedCompositeFieldContainer[LevelId]
+    rules: _containers.RepeatedCompositeFieldContainer[TargetingRule]
+    steps: _containers.RepeatedCompositeFieldContainer[SearchStep]
+    excluded_by: _containers.RepeatedCompositeFieldContainer[LevelId]
+    limited_by: LevelId
+    rank: int
+    ranked_ads: int
+    score: float
+    ignored_names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, outcome: _Optional[_Union[ExplainResponse.Outcome, str]] = ..., text: _Optional[str] = ..., ad_id: _Optional[int] = ..., snapshot_version: _Optional[int] = ..., checkpoint: _Optional[str] = ..., profile: _Optional[str] = ..., sid: _Optional[_Iterable[int]] = ..., stops: _Optional[_Iterable[_Union[LevelId, _Mapping]]] = ..., rules: _Optional[_Iterable[_Union[TargetingRule, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[SearchStep, _Mapping]]] = ..., excluded_by: _Optional[_Iterable[_Union[LevelId, _Mapping]]] = ..., limited_by: _Optional[_Union[LevelId, _Mapping]] = ..., rank: _Optional[int] = ..., ranked_ads: _Optional[int] = ..., score: _Optional[float] = ..., ignored_names: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class LevelId(_message.Message):
+    __slots__ = ("level", "id")
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    level: str
+    id: int
+    def __init__(self, level: _Optional[str] = ..., id: _Optional[int] = ...) -> None: ...
+
+class TargetingRule(_message.Message):
+    __slots__ = ("name", "passes", "allows", "user", "deciding")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PASSES_FIELD_NUMBER: _ClassVar[int]
+    ALLOWS_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    DECIDING_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    passes: bool
+    allows: str
+    user: _containers.RepeatedScalarFieldContainer[str]
+    deciding: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., passes: bool = ..., allows: _Optional[str] = ..., user: _Optional[_Iterable[str]] = ..., deciding: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class SearchStep(_message.Message):
+    __slots__ = ("token", "admitted", "kept", "score", "rank", "candidates", "beams", "lowest_score")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ADMITTED_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    BEAMS_FIELD_NUMBER: _ClassVar[int]
+    LOWEST_SCORE_FIELD_NUMBER: _ClassVar[int]
+    token: int
+    admitted: bool
+    kept: bool
+    score: float
+    rank: int
+    candidates: int
+    beams: int
+    lowest_score: float
+    def __init__(self, token: _Optional[int] = ..., admitted: bool = ..., kept: bool = ..., score: _Optional[float] = ..., rank: _Optional[int] = ..., candidates: _Optional[int] = ..., beams: _Optional[int] = ..., lowest_score: _Optional[float] = ...) -> None: ...

@@ -150,6 +150,11 @@ class AdminStub(object):
                 request_serializer=grace_dot_proto_dot_retrieval__pb2.GetStopsRequest.SerializeToString,
                 response_deserializer=grace_dot_proto_dot_retrieval__pb2.GetStopsResponse.FromString,
                 _registered_method=True)
+        self.Explain = channel.unary_unary(
+                '/grace.v1.Admin/Explain',
+                request_serializer=grace_dot_proto_dot_retrieval__pb2.ExplainRequest.SerializeToString,
+                response_deserializer=grace_dot_proto_dot_retrieval__pb2.ExplainResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer(object):
@@ -207,6 +212,14 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Explain(self, request, context):
+        """Says why an ad is, or is not, in the reply to a request. It searches once more, with a trace, and
+        sends the user nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -244,6 +257,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.GetStops,
                     request_deserializer=grace_dot_proto_dot_retrieval__pb2.GetStopsRequest.FromString,
                     response_serializer=grace_dot_proto_dot_retrieval__pb2.GetStopsResponse.SerializeToString,
+            ),
+            'Explain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Explain,
+                    request_deserializer=grace_dot_proto_dot_retrieval__pb2.ExplainRequest.FromString,
+                    response_serializer=grace_dot_proto_dot_retrieval__pb2.ExplainResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -436,6 +454,33 @@ class Admin(object):
             '/grace.v1.Admin/GetStops',
             grace_dot_proto_dot_retrieval__pb2.GetStopsRequest.SerializeToString,
             grace_dot_proto_dot_retrieval__pb2.GetStopsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Explain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/grace.v1.Admin/Explain',
+            grace_dot_proto_dot_retrieval__pb2.ExplainRequest.SerializeToString,
+            grace_dot_proto_dot_retrieval__pb2.ExplainResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -36,6 +36,7 @@ STATUS_OF: Mapping[str, StatusCode] = {
     "load_failed": StatusCode.FAILED_PRECONDITION,
     "load_refused": StatusCode.FAILED_PRECONDITION,
     "too_many_loads": StatusCode.RESOURCE_EXHAUSTED,
+    "too_many_explanations": StatusCode.RESOURCE_EXHAUSTED,
 }
 
 SHED_REASONS = frozenset({"queue_full", "displaced", "overloaded"})
@@ -165,6 +166,11 @@ def too_many_loads(most: int) -> ServiceError:
         f"{most} calls load or wait for their turn, and no more may; see GetStatus, and try again"
     )
     return ServiceError("too_many_loads", f"{text} later", retry_seconds=MAX_RETRY_SECONDS)
+
+
+def too_many_explanations(most: int) -> ServiceError:
+    text = f"{most} calls of Explain wait or are under way, and no more may; try again later"
+    return ServiceError("too_many_explanations", text, retry_seconds=1.0)
 
 
 def internal(reason: str = "internal") -> ServiceError:

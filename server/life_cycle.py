@@ -190,8 +190,8 @@ class Server:
         self._reloads = Reloads(
             config, state, self._metrics, device, stages, requests, died, attach
         )
-        admin = Admin(state, config, self._reloads)
-        self._listeners = Listeners(config, self._front_end, admin, died, credentials)
+        self._admin = Admin(state, config, self._reloads, stages)
+        self._listeners = Listeners(config, self._front_end, self._admin, died, credentials)
 
     async def run(self) -> int:
         """Serve until a signal or a fault ends the server; return the exit code."""
@@ -283,7 +283,7 @@ class Server:
         self._write_timeline()
         await self._listeners.close()
         code = _logged(STOPPED if finished and joined else FAILED)
-        if not joined or self._reloads.busy:  # nothing interrupts native code
+        if not joined or self._reloads.busy or self._admin.busy:  # nothing interrupts native code
             exit_now(code)
         return code
 

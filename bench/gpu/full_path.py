@@ -43,6 +43,7 @@ from grace.model.engine.feature_reader import read_inputs
 from grace.model.engine.feature_stage import FeatureStage, feature_stage_for
 from grace.model.engine.generation import copy_features, empty_features
 from grace.model.engine.prefix_memo import PrefixMemo
+from grace.model.engine.search_trace import SearchTrace
 from grace.server.engine.eligibility import EligibilityFacts
 from grace.server.engine.serving_pair import EngineFacts, ServingModel, ServingPair
 from grace.server.messages import (
@@ -156,8 +157,10 @@ class _RungGeneration:
         users: UserTensors,
         index: DecodeIndex,
         profile: BeamProfile,
+        trace: SearchTrace | None = None,
     ) -> Generated:
         assert profile == self._search.profile
+        assert trace is None, "a rung is not traced"
         self._search.point_at(users)
         copy_features(features, self._features)
         self._last = self._graph()

@@ -20,9 +20,11 @@ Count: TypeAlias = Literal["none", "one", "many"]
 
 class Table(NamedTuple):
     """
-    module      of this package, which measures the table
+    module      of grace.bench, which measures the table
     parts       that --only names; none: the table is measured whole
     on_request  parts that are left out unless --only names them
+    on_cpu      a CPU measures it, too; the others only try their tiny shapes there
+    users       whether --users means something
     """
 
     module: str
@@ -31,14 +33,16 @@ class Table(NamedTuple):
     sids: Count = "one"
     precisions: Count = "many"
     rates: Count = "none"
+    users: Count = "none"
+    on_cpu: bool = False
 
 
 TABLES: Mapping[str, Table] = {
     "attention": Table(
-        "attention", ("copy", "cross", "self", "counters"), ("counters",), sids="none"
+        "gpu.attention", ("copy", "cross", "self", "counters"), ("counters",), sids="none"
     ),
     "gtm": Table(
-        "gtm",
+        "gpu.gtm",
         (
             "admission:cd", "admission:bitmask", "admission:union", "admission:static",
             "admission:dynamic", "admission:exact", "selection:free", "selection:union", "decoder",
@@ -47,9 +51,9 @@ TABLES: Mapping[str, Table] = {
         sids="many",
         precisions="one",
     ),
-    "ladder": Table("ladder", ("L0", "L1", "L2", "L3", "L4", "D0", "D1", "D2", "D3", "D4")),
+    "ladder": Table("gpu.ladder", ("L0", "L1", "L2", "L3", "L4", "D0", "D1", "D2", "D3", "D4")),
     "serve": Table(
-        "serve",
+        "gpu.serve",
         (
             "idle:union", "load:union", "saturation:union", "swap:union",
             "idle:exact", "load:exact", "saturation:exact", "swap:exact",
@@ -57,9 +61,17 @@ TABLES: Mapping[str, Table] = {
         on_request=("swap:union",),
         rates="many",
     ),
-    "budget": Table("budget"),
-    "others": Table("comparison", ("hf", "prefix", "ours", "static"), precisions="one"),
-    "overlap": Table("overlap", ("paper", "trained")),
+    "budget": Table("gpu.budget"),
+    "others": Table("gpu.comparison", ("hf", "prefix", "ours", "static"), precisions="one"),
+    "overlap": Table("gpu.overlap", ("paper", "trained")),
+    "eligibility": Table(
+        "eligibility.study",
+        (
+            "cd", "union", "static", "dynamic", "exact",
+            "shuffled:cd", "shuffled:union", "shuffled:exact",
+        ),
+        precisions="none", users="one", on_cpu=True,
+    ),
 }  # fmt: skip
 
 
@@ -70,6 +82,7 @@ class BenchOptions:
     seconds    of each sustained measurement
     rates      requests per second offered to a server; none: the table's default
     sids       sizes of the catalogue; none: the table's default
+    users      of the eligibility study; none: the table's default
     only       parts of the table; none: all
     out        the result file; None: rows are only printed
     commit     the measured commit, where there is no repository to ask
@@ -82,6 +95,7 @@ class BenchOptions:
     seconds: float = 3.0
     rates: tuple[float, ...] = ()
     sids: tuple[int, ...] = ()
+    users: tuple[int, ...] = ()
     only: tuple[str, ...] = ()
     precisions: tuple[Precision, ...] = ("bf16",)
     out: Path | None = None
@@ -92,12 +106,17 @@ class BenchOptions:
         if self.table not in TABLES:
             raise InputError(f"{self.table!r} is no table; choose from {', '.join(TABLES)}")
         table = TABLES[self.table]
-        numbers = {"--seconds": (self.seconds,), "--sids": self.sids, "--rate": self.rates}
+        numbers = {
+            "--seconds": (self.seconds,),
+            "--sids": self.sids,
+            "--rate": self.rates,
+            "--users": self.users,
+        }
         for option, given in numbers.items():
             for number in given:
                 if not 0 < number < math.inf:
                     raise InputError(f"{option} {number:g}: must be a number above 0")
-        self._require_device()
+        self._require_device(table)
         for precision in self.precisions:
             if precision not in PRECISIONS:
                 raise InputError(f"--precision {precision}: choose from {', '.join(PRECISIONS)}")
@@ -108,6 +127,7 @@ class BenchOptions:
         self._require_count("--precision", self.precisions, table.precisions)
         self._require_count("--sids", self.sids, table.sids)
         self._require_count("--rate", self.rates, table.rates)
+        self._require_count("--users", self.users, table.users)
         for name in self.only:
             if not table.parts:
                 raise InputError(f"--only {name}: {self.table} has no parts; leave it out")
@@ -128,16 +148,17 @@ class BenchOptions:
         asked = self.only or [part for part in table.parts if part not in table.on_request]
         return tuple(part for part in table.parts if part in asked)
 
-    def _require_device(self) -> None:
+    def _require_device(self, table: Table) -> None:
         if self.device.type not in ("cpu", "cuda"):
             raise InputError(f"--device {self.device}: {_DEVICES}")
         if self.device.type == "cpu":
-            if not self.tiny:
+            if not self.tiny and not table.on_cpu:
                 raise InputError("--device cpu: only --tiny shapes are for a CPU")
             return
         gpus = torch.cuda.device_count()
         if not gpus:
-            raise InputError(f"--device {self.device}: torch finds no GPU; try --device cpu --tiny")
+            other = "--device cpu" if table.on_cpu else "--device cpu --tiny"
+            raise InputError(f"--device {self.device}: torch finds no GPU; try {other}")
         if (self.device.index or 0) >= gpus:
             raise InputError(f"--device {self.device}: torch finds {gpus} GPUs, numbered from 0")
 
@@ -155,5 +176,7 @@ def device_of(name: str) -> torch.device:
         raise InputError(f"--device {name}: {_DEVICES}") from None
 
 
-def default_precision(table: str, device: torch.device) -> Precision:
-    return "fp32" if table == "serve" and device.type == "cpu" else "bf16"
+def default_precisions(table: str, device: torch.device) -> tuple[Precision, ...]:
+    if table in TABLES and TABLES[table].precisions == "none":
+        return ()
+    return ("fp32" if table == "serve" and device.type == "cpu" else "bf16",)

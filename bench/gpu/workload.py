@@ -41,6 +41,8 @@ BATCHES = 4
 
 _MEMO_BYTES = 4 << 30  # both steps' prefixes of the paper's decoder are about 2.2 GB
 _TINY_SIDS = 3_000
+_TINY_USERS = 7
+_USERS = 512
 _SMALL_ROWS = 64  # of look-up tables, while the other weights are drawn on the CPU
 _TINY_BAGS = ("pages_followed", "searches")
 
@@ -75,6 +77,7 @@ class Workload:
     fixed: BeamProfile
     dynamic: BeamProfile
     default_sids: int
+    default_users: int
     memo_bytes: int
     load_ops: Callable[[torch.device], Ops] = load_ops
     recorder: type[RecordedGraph[Any]] = RecordedGraph
@@ -90,6 +93,10 @@ class Workload:
     @property
     def sids(self) -> int:
         return self.options.sids[0] if self.options.sids else self.default_sids
+
+    @property
+    def users(self) -> int:
+        return self.options.users[0] if self.options.users else self.default_users
 
     def catalogue(self) -> Catalogue:
         return Catalogue(self.sids, self.options.commit_cache)
@@ -129,6 +136,7 @@ def workload_of(options: BenchOptions) -> Workload:
             fixed=BeamProfile((1, 11, 11, 11), 11),
             dynamic=BeamProfile((1, 7, 11, 11), 11),
             default_sids=_TINY_SIDS,
+            default_users=_TINY_USERS,
             memo_bytes=1 << 20,
         )
     return Workload(
@@ -138,6 +146,7 @@ def workload_of(options: BenchOptions) -> Workload:
         fixed=BeamProfile((1, 1024, 1024, 1024), 1024),
         dynamic=loaded.generation.profiles["full"],
         default_sids=PAPER_SIDS,
+        default_users=_USERS,
         memo_bytes=_MEMO_BYTES,
     )
 

@@ -45,9 +45,13 @@ class Draws:
     def __init__(self, seed: int) -> None:
         self._seed = _mixed(seed * _GOLDEN + 1)
 
+    def start(self, stream: int) -> int:
+        """Return the number below 2^64 that sets a stream apart: `bits` adds it to scaled keys."""
+        return _mixed(self._seed ^ _mixed(stream * _GOLDEN))
+
     def bits(self, stream: int, keys: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
         """SplitMix64's finalizer over key and stream.   [n] -> [n]"""
-        start = np.uint64(_mixed(self._seed ^ _mixed(stream * _GOLDEN)))
+        start = np.uint64(self.start(stream))
         x = keys.astype(np.uint64)  # a copy: the rest is in place
         x *= np.uint64(_GOLDEN)
         x += start

@@ -54,8 +54,7 @@ class Generator:
     def generate(
         self, user: int, admit: Admit, beams: Sequence[int] = BEAMS, num_sids: int = NUM_SIDS
     ) -> Generated:
-        taste = float(self.draws.normal(Stream.TASTE, np.array([user]))[0])
-        weight = self.knobs.popularity + self.knobs.popularity_spread * taste
+        weight = self.popularity_weight(user)
         nodes, scores = np.zeros(1, np.int64), np.zeros(1)
         alive = []
         for keep in (*beams[1:], num_sids):
@@ -75,6 +74,11 @@ class Generator:
         order = np.argsort(-scores, kind="stable")
         leaves = (nodes[order] - self.first_leaf).astype(np.int32)
         return Generated(leaves, scores[order].astype(np.float32), tuple(alive))
+
+    def popularity_weight(self, user: int) -> float:
+        """Return what log(ads below) weighs for a user."""
+        taste = float(self.draws.normal(Stream.TASTE, np.array([user]))[0])
+        return self.knobs.popularity + self.knobs.popularity_spread * taste
 
     def _log_softmax(
         self, user: int, weight: float, nodes: Int64Array, starts: Int64Array, sizes: Int64Array

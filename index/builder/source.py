@@ -65,7 +65,7 @@ def open_ads(
     ignored: set[str] = set()
     spaces: dict[str, Path] = {}
     vocabularies: dict[str, Path] = {}
-    for path in _parquet_files(paths):
+    for path in parquet_files(paths):
         arrow_schema, rows = _read_footer(path)
         columns = _check_columns(path, arrow_schema, schema, without)
         ignored.update(set(arrow_schema.names) - {*columns, *without})
@@ -92,7 +92,8 @@ def is_list(kind: pa.DataType) -> bool:
     )
 
 
-def _parquet_files(paths: Sequence[Path]) -> list[Path]:
+def parquet_files(paths: Sequence[Path]) -> list[Path]:
+    """Return the files of a table that is given as files and folders."""
     files: list[Path] = []
     for path in paths:
         if path.is_dir():

@@ -49,6 +49,16 @@ def explain(snapshot: Snapshot, ad: int, user: UserAttributes) -> tuple[Reason, 
     return tuple(reason for reason in (*attributes, *sets) if reason is not None)
 
 
+def allowing(
+    name: str, include: Sequence[str], exclude: Sequence[str], values: Sequence[str]
+) -> Reason | None:
+    """Explain the lists of a returned ad without a snapshot: the server has tested them."""
+    if not include and not exclude:
+        return None
+    wanted = tuple(value for value in dict.fromkeys(values) if value in include)
+    return Reason(name, True, _lists(include, exclude), wanted)
+
+
 def _attribute(
     attribute: Attribute, first: int, row: npt.NDArray[np.uint64], values: Sequence[str]
 ) -> Reason | None:
@@ -90,9 +100,13 @@ def _set(
     passes = not unwanted and bool(wanted or not include)
     if exclude and not values:
         passes &= target_set.missing_passes_exclude
+    return Reason(target_set.name, passes, _lists(include, exclude), unwanted or wanted)
+
+
+def _lists(include: Sequence[str], exclude: Sequence[str]) -> str:
     lists = [f"one of {_some(include)}"] if include else []
     lists += [f"none of {_some(exclude)}"] if exclude else []
-    return Reason(target_set.name, passes, ", ".join(lists), unwanted or wanted)
+    return ", ".join(lists)
 
 
 def _strings(

@@ -17,7 +17,7 @@ from threading import Lock
 import numpy as np
 import numpy.typing as npt
 
-from grace.index.entities import Entities
+from grace.index.entities import NO_ENTITY, Entities
 from grace.index.matchers.live_rules import changed_pairs
 from grace.index.snapshot import Snapshot
 from grace.index.updates.id_set import distinct
@@ -170,6 +170,16 @@ def _differing(one: Words | None, other: Words | None) -> npt.NDArray[np.int64]:
     bits = np.unpackbits(words[at].view(np.uint8).reshape(-1, 8), axis=1, bitorder="little")
     rows, places = bits.nonzero()
     return at[rows] * 64 + places
+
+
+def levels_of(snapshot: Snapshot, ordinal: int) -> dict[str, int]:
+    """Return the ids by which updates stop an ad, and requests exclude it: by level."""
+    levels = {AD_LEVEL: int(snapshot.ads.ad_ids[ordinal])}
+    for entities in snapshot.entities:
+        place = int(entities.of_ad[ordinal])
+        if place != NO_ENTITY:
+            levels[entities.name] = int(entities.ids[place])
+    return levels
 
 
 def _ads_of(entities: Entities, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

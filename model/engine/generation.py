@@ -39,6 +39,7 @@ from grace.model.engine.decode_loop import fast_search
 from grace.model.engine.decode_weights import PRECISIONS, FastWeights, Precision
 from grace.model.engine.feature_reader import read_inputs
 from grace.model.engine.prefix_memo import PrefixMemo
+from grace.model.engine.search_trace import SearchTrace
 
 
 class Generation(Protocol):
@@ -54,10 +55,12 @@ class Generation(Protocol):
         users: UserTensors,
         index: DecodeIndex,
         profile: BeamProfile,
+        trace: SearchTrace | None = None,
     ) -> Generated:
         """Generate on the current stream, without waiting for it.
 
         The arguments must live until the stream has done the work. The caller owns the result.
+        With a `trace`, it waits; then the batch may have any size.
         """
 
 
@@ -90,9 +93,11 @@ class PlainGeneration:
         users: UserTensors,
         index: DecodeIndex,
         profile: BeamProfile,
+        trace: SearchTrace | None = None,
     ) -> Generated:
         context = self._model.encoder(features)
-        return beam_search(self._model.decoder, context, users, index, profile, self._ops)
+        ops = self._ops if trace is None else trace.of(self._ops)
+        return beam_search(self._model.decoder, context, users, index, profile, ops)
 
 
 class FastGeneration:
@@ -118,8 +123,7 @@ class FastGeneration:
     @torch.inference_mode()
     def search(self, features: FeatureTensors, slot: AdmissionSlot, profile: BeamProfile) -> Beams:
         """Search for the slot's users and snapshot; `features` are in this object's precision."""
-        context = self._encoder(features, self._encoder_ops)
-        return fast_search(self._weights, self.memo, context, slot, profile, self.ops)
+        return self._search(features, slot, profile, self.ops)
 
     @torch.inference_mode()
     def generate(
@@ -128,12 +132,20 @@ class FastGeneration:
         users: UserTensors,
         index: DecodeIndex,
         profile: BeamProfile,
+        trace: SearchTrace | None = None,
     ) -> Generated:
         require_together(self.vocab_sizes, index, profile)
         slot = admission_slot(self.ops)
         slot.point_at(users, index)
-        found = self.search(features.to(self.dtype), slot, profile)
+        ops = self.ops if trace is None else trace.of(self.ops)
+        found = self._search(features.to(self.dtype), slot, profile, ops)
         return Generated(leaves_of(found.nodes, index), found.scores, found.corrupt)
+
+    def _search(
+        self, features: FeatureTensors, slot: AdmissionSlot, profile: BeamProfile, ops: Ops
+    ) -> Beams:
+        context = self._encoder(features, self._encoder_ops)
+        return fast_search(self._weights, self.memo, context, slot, profile, ops)
 
     def _require_range(self, precision: Precision) -> None:
         """Refuse weights that the precision cannot hold: infinities would corrupt requests."""
@@ -202,7 +214,10 @@ class GraphGeneration:
         users: UserTensors,
         index: DecodeIndex,
         profile: BeamProfile,
+        trace: SearchTrace | None = None,
     ) -> Generated:
+        if trace is not None:
+            return self._traced(features, users, index, profile, trace)
         require_together(self._fast.vocab_sizes, index, profile)
         bucket = len(users.bitmask)
         call = self._calls.get((bucket, profile))
@@ -223,6 +238,23 @@ class GraphGeneration:
                     leaves_of(found.nodes, index), found.scores.clone(), found.corrupt.clone()
                 )
             finally:  # the next batch waits for whatever this one has queued
+                self._done.record(stream)
+
+    def _traced(
+        self,
+        features: FeatureTensors,
+        users: UserTensors,
+        index: DecodeIndex,
+        profile: BeamProfile,
+        trace: SearchTrace,
+    ) -> Generated:
+        """Search without a graph, one operation after the other. The next batch waits for it."""
+        with self._lock:
+            stream = torch.cuda.current_stream(self._fast.device)
+            stream.wait_event(self._done)
+            try:
+                return self._fast.generate(features, users, index, profile, trace)
+            finally:
                 self._done.record(stream)
 
 

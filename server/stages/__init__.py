@@ -1,1 +1,1 @@
-"""The four stages as pure functions, from request bytes to reply bytes."""
+"""The four stages as pure functions, from request bytes to reply bytes; and explanations of ads."""

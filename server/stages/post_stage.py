@@ -36,7 +36,7 @@ def answer_requests(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredB
     corrupt = batch.corrupt.numpy()[: len(requests)].tolist()
     sound = [row for row in range(len(requests)) if not corrupt[row]]
     leaves = _leaves_of(batch, sound)
-    with _held(batch.input, leaves) as ads:
+    with held_ads(batch.input, leaves) as ads:
         heads = _heads(batch.input, sound, _timings(batch.input, sound, spans, begin))
         replies = write_replies(ads, heads, leaves, batch.input.batch.pair.snapshot.trie)
         counts = _counts_of(ads.counts, sound)
@@ -62,7 +62,7 @@ def _leaves_of(batch: GeneratedBatch, sound: Sequence[int]) -> Leaves:
     return Leaves(leaves, scores)
 
 
-def _held(batch: InputBatch, leaves: Leaves) -> AbstractContextManager[HeldAds]:
+def held_ads(batch: InputBatch, leaves: Leaves) -> AbstractContextManager[HeldAds]:
     """Match the ads of all rows; padding rows have no leaf."""
     retrievals = [request.retrieval for request in batch.requests]
     rows, width = leaves.leaves.shape

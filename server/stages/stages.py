@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from grace.model.engine.search_trace import SearchTrace
 from grace.server.messages import (
     AnsweredBatch,
     FeatureBatch,
@@ -42,10 +43,10 @@ def compute_features(batch: InputBatch) -> FeatureBatch:
     return FeatureBatch(batch, pair.model.features.compute(batch.inputs), users)
 
 
-def generate_sids(batch: FeatureBatch) -> GeneratedBatch:
+def generate_sids(batch: FeatureBatch, trace: SearchTrace | None = None) -> GeneratedBatch:
     bound = batch.input.batch
     generated = bound.pair.model.generation.generate(
-        batch.features, batch.users, bound.pair.index, bound.profile
+        batch.features, batch.users, bound.pair.index, bound.profile, trace
     )
     return GeneratedBatch(
         batch.input,
@@ -53,6 +54,15 @@ def generate_sids(batch: FeatureBatch) -> GeneratedBatch:
         _on_the_host(generated.scores),
         _on_the_host(generated.corrupt),
     )
+
+
+def generate_traced(batch: FeatureBatch, trace: SearchTrace) -> GeneratedBatch:
+    """Generate outside the pipeline, and wait for the result."""
+    generated = generate_sids(batch, trace)
+    device = batch.input.batch.pair.device
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+    return generated
 
 
 def _on_the_host(tensor: Tensor) -> Tensor:

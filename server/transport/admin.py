@@ -42,6 +42,8 @@ from grace.server.errors import (
 from grace.server.observe.logs import LOGGER, set_log_level
 from grace.server.reload.reloads import Reloads
 from grace.server.server_state import ServerState
+from grace.server.stages.stages import Stages
+from grace.server.transport.explain_call import ExplainCall
 from grace.server.transport.listener.grpc_listener import Context, Method
 from grace.server.transport.load_calls import LoadCalls
 from grace.server.updates.ad_updates import AdUpdates
@@ -60,10 +62,18 @@ _KINDS: dict[type[InputSpec], str] = {
 
 
 class Admin:
-    def __init__(self, state: ServerState, config: ServingConfig, reloads: Reloads) -> None:
+    def __init__(
+        self, state: ServerState, config: ServingConfig, reloads: Reloads, stages: Stages
+    ) -> None:
         self._state = state
         self._config = config
         self._reloads = reloads
+        self._explain = ExplainCall(state, config, stages)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a thread works for a call, in native code that nothing interrupts."""
+        return self._explain.busy
 
     @property
     def methods(self) -> Mapping[str, Method]:
@@ -72,6 +82,7 @@ class Admin:
             "SetLogLevel": self._set_log_level,
             "UpdateAds": self._update_ads,
             "GetStops": self._get_stops,
+            "Explain": self._explain.explain,
             **LoadCalls(self._reloads).methods,
         }
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Literal, TypeAlias, get_args
 
+import numpy as np
 from google.protobuf.message import DecodeError
 
 from grace.configs.errors import ConfigError, GraceError, RequestError
@@ -164,6 +165,16 @@ class AdUpdates:
         if watermark > self._state.sequence:
             facts = {"watermark": watermark, "sequence": self._state.sequence}
             _LOG.warning("updates_behind", extra={"event": "updates_behind", **facts})
+
+    def stops_among(self, levels: Mapping[str, int]) -> dict[str, int]:
+        """Return the ids, by level, that are stopped now."""
+        with self._publishing:
+            stopped = self._state.stopped
+            return {
+                level: given
+                for level, given in levels.items()
+                if level in stopped and stopped[level].contains(np.array([given])).all()
+            }
 
     def submit(self, message: bytes) -> "Future[Updated]":
         """Take the bytes of an UpdateAdsRequest, and return a future of its result.

@@ -96,6 +96,8 @@ def test_runs_by_turns_have_their_own_times(clock: Clock) -> None:
         ({"rates": (63.0,)}, "--rate 63.0: means nothing to gtm; leave it out"),
         ({"table": "serve", "precisions": ("fp32",), "rates": (-5.0,)}, "--rate -5: must be a num"),
         ({"precisions": ("bf16", "fp16")}, "--precision fp16: gtm takes one only"),
+        ({"users": (5,)}, "--users 5: means nothing to gtm; leave it out"),
+        ({"table": "eligibility"}, "--precision bf16: means nothing to eligibility"),
         ({"table": "serve"}, "--precision bf16: a server on a CPU computes in fp32; leave it out"),
     ],
 )

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from grace.bench.result_file import read_result
-from grace.bench.result_tables import RESULTS, build_tables, eligibility_tables
+from grace.bench.eligibility.tables import paper_tables, study_tables
+from grace.bench.result_file import Row, read_result
+from grace.bench.result_tables import RESULTS, build_tables
 from grace.catalogues.paper import published
 from grace.catalogues.paper.generator import GeneratorKnobs
 from grace.catalogues.paper.spec import PaperKnobs
@@ -18,7 +19,9 @@ from grace.configs.errors import InputError
 from grace.configs.marked_text import replaced
 from grace.index.matchers.modes import MatcherMode
 
-BUILD, ELIGIBILITY = (read_result(RESULTS / f"{name}.json") for name in ("build", "eligibility"))
+BUILD, ELIGIBILITY, PASSRATE = (
+    read_result(RESULTS / f"{name}.json") for name in ("build", "eligibility", "passrate")
+)
 BUCKETS = ("<5k", "5k-9.9k", "10k+")
 
 
@@ -38,7 +41,7 @@ def cells_after(text: str, *begin: str) -> list[str]:
     ("document", "tables"),
     [
         ("building.md", build_tables(BUILD)),
-        ("eligibility.md", eligibility_tables(ELIGIBILITY)),
+        ("eligibility.md", study_tables(PASSRATE) | paper_tables(ELIGIBILITY)),
     ],
     ids=["building", "eligibility"],
 )
@@ -65,14 +68,15 @@ def test_the_readme_has_the_largest_union_build_of_the_result(repository: Path) 
 def test_the_conclusions_of_the_eligibility_document_follow_from_its_result() -> None:
     rows = ELIGIBILITY["rows"]
     passes = {(row["mode"], row["bucket"]): row for row in rows if row["table"] == "pass"}
-    final = {key: row["final_pass"] for key, row in passes.items()}
+    final = {key: row["final_pct"] for key, row in passes.items()}
     assert final["union", "all"] > 4 / 3 * final["cd", "all"]
     gains = [final["union", bucket] / final["cd", bucket] for bucket in BUCKETS]
     assert max(gains) == gains[0]
     for mode in ("static", "dynamic"):
-        assert abs(final[mode, "all"] - final["union", "all"]) < 0.01
-    assert passes["union", "all"]["matched"] > 2 * passes["cd", "all"]["matched"]
-    largest = 100 * passes["union", "10k+"]["users_share"]
+        assert abs(final[mode, "all"] - final["union", "all"]) < 1
+    ads = {mode: passes[mode, "all"]["eligible_ads"] for mode in ("cd", "union")}
+    assert ads["union"] > 2 * ads["cd"]
+    largest = passes["union", "10k+"]["users_pct"]
     assert largest > 1.5 * published.PASS["10k+", "union"].users
     static = [row for row in rows if row["table"] == "matchers" and row["mode"] == "static"]
     for row in static:
@@ -83,9 +87,43 @@ def test_the_conclusions_of_the_eligibility_document_follow_from_its_result() ->
     assert ids > 2 * sum(row["bytes_after"] for row in static)
 
 
+def sweep(catalogue: str, mode: str) -> list[Row]:
+    """Return the study's rows of one way, from few to many eligible ads."""
+    rows = [
+        row
+        for row in PASSRATE["rows"]
+        if (row.get("catalogue"), row.get("mode"), row.get("audience"))
+        == (catalogue, mode, "sweep")
+    ]
+    return sorted(rows, key=lambda row: float(row["from_pct"]))
+
+
+def test_the_conclusions_on_exact_targeting_follow_from_the_study() -> None:
+    for catalogue in ("paper", "shuffled"):
+        exact = sweep(catalogue, "exact")
+        assert len(exact) >= 6
+        for own, union, cd in zip(
+            exact, sweep(catalogue, "union"), sweep(catalogue, "cd"), strict=True
+        ):
+            assert own["wasted_sids_pct"] == 0
+            assert own["score_mass_pct"] >= union["score_mass_pct"] > cd["score_mass_pct"]
+            assert own["eligible_ads"] > union["eligible_ads"] > cd["eligible_ads"]
+            if own["to_pct"] <= 1:
+                assert cd["wasted_sids_pct"] > 95
+                assert cd["top_ads_pct"] < 50
+    for mode in ("static", "dynamic"):
+        for own, union in zip(sweep("paper", mode), sweep("paper", "union"), strict=True):
+            assert own["eligible_ads"] == pytest.approx(union["eligible_ads"], rel=0.05)
+    for own, union in zip(sweep("paper", "exact"), sweep("paper", "union"), strict=True):
+        assert own["eligible_ads"] < 1.5 * union["eligible_ads"]
+    for own, union in zip(sweep("shuffled", "exact"), sweep("shuffled", "union"), strict=True):
+        if own["to_pct"] <= 1:
+            assert own["eligible_ads"] > 1.5 * union["eligible_ads"]
+
+
 def test_the_papers_numbers_agree_with_each_other() -> None:
     modes = tuple(published.MODE_NAMES)
-    assert modes == tuple(MatcherMode)
+    assert set(modes) == set(MatcherMode) - {MatcherMode.EXACT}
     assert set(published.PASS) == set(product((*BUCKETS, "all"), modes))
     for rates in published.PASS.values():
         assert rates.bitmask * rates.bloom / 100 == pytest.approx(rates.final, abs=0.02)
@@ -104,7 +142,7 @@ def changed(table: str, mode: str, **values: Any) -> dict[str, str]:
         row | values if (row["table"], row.get("mode")) == (table, mode) else row
         for row in ELIGIBILITY["rows"]
     ]
-    return eligibility_tables({**ELIGIBILITY, "rows": rows})
+    return paper_tables({**ELIGIBILITY, "rows": rows})
 
 
 def test_numbers_far_from_the_paper_s_are_bold() -> None:
@@ -115,7 +153,7 @@ def test_numbers_far_from_the_paper_s_are_bold() -> None:
     assert storage[1] == "228 / 228 (1.00x)"
     assert cells_after(tables["storage"], "Bloom", "position 3")[1] == "228 / 162 (1.41x)"
     assert cells_after(tables["storage"], "bitmask", "position 1")[1] == "228 / 10 (**22.80x**)"
-    tables = changed("pass", "cd", bitmask_pass=0.59, bloom_pass=0.59, final_pass=None)
+    tables = changed("pass", "cd", bitmask_pct=59.0, bloom_pct=59.0, final_pct=None)
     everyone = cells_after(tables["pass"], "all requests", "CD only")
     assert everyone[1:3] == ["59.00 / 57.81 (+1.19)", "59.00 / 40.74 (**+18.26**)"]
     assert everyone[3].startswith("- / "), "a bucket without ads shows the paper's number alone"

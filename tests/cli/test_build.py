@@ -50,7 +50,7 @@ def test_the_json_summary_is_all_that_goes_to_standard_output(
 
 def test_inspect_prints_the_index_summary_and_json(catalogue: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
-    assert build(catalogue, root)[0] == 0
+    assert build(catalogue, root, "--matchers", "union")[0] == 0
     shown = invoke_grace("inspect", root)
     assert shown.exit_code == 0
     for text in (
@@ -152,7 +152,7 @@ def test_mode_exact_is_built_verified_and_inspected(catalogue: Path, tmp_path: P
         (("--matchers", "dynamic", "--k-max", "3"), "k_max: must be a power of two"),
         (("--matchers", "dynamic", "--k", "4,4,2,1"), "matchers dynamic: --k is for static"),
         (("--k", "4,4,2,1", "--k-max", "4"), "is for static matchers"),
-        (("--k-max", "4"), "matchers union: have no partitions"),
+        (("--k-max", "4"), "matchers exact: have no partitions"),
         (("--vocab-sizes", "64,many"), "expected numbers such as 512,512,512,512"),
         (("--vocab-sizes", "64,64"), "error: --vocab-sizes 64,64: 2 tokens, but the SIDs of"),
         (("--version", "0"), "version 0"),

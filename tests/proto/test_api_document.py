@@ -70,7 +70,7 @@ def test_the_table_of_errors_has_every_reason(page: str) -> None:
 
 
 def test_its_examples_are_messages_of_the_api(page: str) -> None:
-    request, reply = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    request, reply, explained = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
     parsed = request_of_json(json.loads(request))
     assert set(json.loads(request)) == {field.name for field in parsed.DESCRIPTOR.fields}
     values = json.loads(reply)
@@ -79,3 +79,13 @@ def test_its_examples_are_messages_of_the_api(page: str) -> None:
     assert set(values) == {field.name for field in answer.DESCRIPTOR.fields}
     assert len(answer.ad_ids) == len(answer.scores) == len(answer.sids.sid_of_ad)
     assert len(answer.sids.tokens) == answer.sids.length * len(answer.sids.scores)
+    explanation = Parse(explained, wire.ExplainResponse())
+    spelled = set(json.loads(explained)) | {"limited_by", "score"}  # absent from this one
+    assert spelled == {field.name for field in explanation.DESCRIPTOR.fields}
+
+
+def test_every_field_and_outcome_of_an_explanation_is_named(page: str) -> None:
+    named = set(re.findall(r"`(\w+)`", section(page, "Explain")))
+    assert set(names_of(wire.ExplainResponse.DESCRIPTOR)) <= named
+    outcomes = wire.ExplainResponse.Outcome.keys()
+    assert {name for name in outcomes if "UNSPEC" not in name} <= named

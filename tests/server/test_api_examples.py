@@ -23,7 +23,7 @@ def page(repository: Path) -> str:
 @pytest.fixture
 def folder(page: str, tmp_path: Path) -> Path:
     """A folder with the page's request.json."""
-    request, _reply = blocks(page, "json")
+    request, _reply, _explained = blocks(page, "json")
     (tmp_path / "request.json").write_text(request)
     return tmp_path
 
@@ -79,3 +79,18 @@ def test_the_python_of_the_status_prints_it(
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("state: STATE_SERVING\n")
     assert 'sid_space: "synth-tiny-1"' in done.stdout
+
+
+def test_the_documented_explanation_has_the_fields_of_a_real_one(
+    page: str, folder: Path, healthy_server: ServerProcess
+) -> None:
+    documented = json.loads(blocks(page, "json")[2])
+    asked = ("explain", "--ad", documented["ad_id"], "--request", "request.json", "--json")
+    done = run_grace(*asked, "--address", healthy_server.admin, cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    explained = json.loads(done.stdout)
+    assert explained.keys() == documented.keys()
+    assert explained["outcome"] == documented["outcome"]
+    assert explained["sid"] == documented["sid"]
+    assert explained["rules"] == documented["rules"]
+    assert explained["steps"][0].keys() == documented["steps"][0].keys()

@@ -91,6 +91,8 @@ def test_every_documented_grpcurl_line_works(
         assert json.loads(done.stdout)["state"] == "STATE_SERVING"
     elif "Load" in line:
         assert json.loads(done.stdout)["snapshot_version"] == "1"
+    elif "Explain" in line:
+        assert json.loads(done.stdout)["outcome"] == "OUTCOME_OUT_OF_BEAM"
     elif "SetLogLevel" in line:  # other tests share the server
         before = json.loads(done.stdout)["previous"]
         done = run(line.replace('"warning"', f'"{before}"'), healthy_server, folder)

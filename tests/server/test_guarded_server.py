@@ -143,6 +143,18 @@ def test_admin_cannot_be_reached_without_a_certificate_of_its_ca(
             assert (call.code() is grpc.StatusCode.OK) == reached
 
 
+def test_only_a_client_of_admin_s_ca_gets_an_explanation(guarded: Guarded) -> None:
+    asked = ("explain", "--ad", "7", "--address", guarded.admin)
+    certificate = guarded.options()[:-2]  # without the token, which only Retrieve needs
+    done = invoke_grace(*asked, *certificate)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.startswith("ad 7: snapshot 1 does not have ad 7\n")
+    for options in ((), certificate[:2]):
+        done = invoke_grace(*asked, *options)
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert done.stderr.startswith("error: UNAVAILABLE: ")
+
+
 def test_the_python_clients_and_commands_answer_with_certificate_and_token(
     guarded: Guarded, serving_files: ServingFiles
 ) -> None:

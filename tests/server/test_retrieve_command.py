@@ -5,6 +5,8 @@ import math
 import re
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from support.in_process import invoke_grace
@@ -51,6 +53,73 @@ def test_json_is_the_reply_and_the_time_it_took(address: str, requests: Path) ->
     assert reply["counts"]["ads_returned"] == len(reply["ad_ids"]) == len(reply["scores"])
     assert reply["scores"] == sorted(reply["scores"], reverse=True)
     assert reply["total_ms"] * 1000 > reply["timings"]["generate_us"] > 0
+
+
+def test_a_table_of_ads_names_each_ad_and_what_allows_the_user(
+    address: str, requests: Path, serving_files: ServingFiles, tmp_path: Path
+) -> None:
+    """The catalogue is split into a folder of two files; its titles come from another column."""
+    user = {name: given["values"] for name, given in serving_files.requests[2]["user"].items()}
+    whole = pq.read_table(serving_files.folder / "catalogue" / "ads.parquet")
+    titles = pa.array([f"about {ad_id}" for ad_id in whole["ad_id"].to_pylist()])
+    named = whole.drop_columns(["title"]).append_column("name", titles)
+    half = len(named) // 2
+    pq.write_table(named.slice(0, half), tmp_path / "a.parquet")
+    pq.write_table(named.slice(half), tmp_path / "b.parquet")
+    asked = ("retrieve", "--address", address, "--request", requests, "--line", "3", "--sids")
+    done = invoke_grace(*asked, "--max-ads", "40", "--ads", tmp_path)
+    assert (done.exit_code, done.stderr) == (0, "")
+    shown = re.findall(r"^ +(\d+)\. about (\d+) \(ad (\d+), (.*)\)\n +(.*)$", done.stdout, re.M)
+    rows = {row["ad_id"]: row for row in whole.to_pylist()}
+    assert len(shown) > 9
+    for place, (number, title, ad_id, facts, why) in enumerate(shown, start=1):
+        row = rows[int(ad_id)]
+        assert (int(number), title) == (place, ad_id)
+        assert facts.endswith(f"SID {' '.join(map(str, row['sid']))}")
+        ruled = [name for name in user if row.get(name) or row.get(f"{name}_exclude")]
+        assert sorted(re.findall(r"(?:^|; )(\w+): ", why)) == sorted(ruled)
+        for name in ruled:
+            if row[name]:
+                values = [value for value in user[name] if value in row[name]]
+                (rule,) = [each for each in why.split("; ") if each.startswith(f"{name}: one of ")]
+                assert not values or rule.endswith(f"(user: {', '.join(values)})")
+        assert ruled or why == "no rule: it is for everyone"
+    assert any("(user: " in why for *_, why in shown)
+    done = invoke_grace(*asked, "--ads", tmp_path / "a.parquet", "--json")
+    assert (done.exit_code, done.stderr) == (0, "")
+    reply = json.loads(done.stdout)
+    first_half = set(map(str, named["ad_id"][:half].to_pylist()))
+    assert [each["ad_id"] for each in reply["ads"]] == reply["ad_ids"]
+    for each in reply["ads"]:
+        known = each["ad_id"] in first_half
+        assert each["title"] == (f"about {each['ad_id']}" if known else None)
+
+
+def test_a_table_that_does_not_have_the_ads_says_so(
+    address: str, requests: Path, tmp_path: Path
+) -> None:
+    table = tmp_path / "ads.parquet"
+    pq.write_table(pa.table({"ad_id": [1], "title": ["one"]}), table)
+    asked = ("retrieve", "--address", address, "--request", requests, "--max-ads", "9")
+    done = invoke_grace(*asked, "--ads", table)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert (
+        len(re.findall(r"^ +\d+\. not in the table of --ads \(ad \d+, p = ", done.stdout, re.M))
+        == 9
+    )
+    for content, error in (
+        (None, "no such file or folder"),
+        (b"text", f"{table}: not a readable ads table: "),
+    ):
+        table.unlink(missing_ok=True)
+        if content is not None:
+            table.write_bytes(content)
+        done = invoke_grace(*asked, "--ads", table)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert error in done.stderr
+    pq.write_table(pa.table({"title": ["one"]}), table)
+    done = invoke_grace(*asked, "--ads", table)
+    assert done.stderr == f"error: {table}: column 'ad_id' is missing; name an ads table\n"
 
 
 def test_options_override_the_file(address: str, tmp_path: Path, requests: Path) -> None:

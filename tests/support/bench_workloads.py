@@ -10,6 +10,7 @@ import torch
 from grace.bench.gpu.measure import RecordedGraph
 from grace.bench.gpu.options import TABLES, BenchOptions
 from grace.bench.gpu.workload import Workload, workload_of
+from grace.model.engine.decode_weights import Precision
 
 CPU = torch.device("cpu")
 
@@ -23,8 +24,11 @@ def tiny(
     cache: Path | None = None,
 ) -> Workload:
     sids = () if TABLES[table].sids == "none" else sids
+    precisions: tuple[Precision, ...] = ("fp32",)
+    if TABLES[table].precisions == "none":
+        precisions = ()
     options = BenchOptions(
-        table, CPU, tiny=True, seconds=seconds, only=only, precisions=("fp32",), sids=sids,
+        table, CPU, tiny=True, seconds=seconds, only=only, precisions=precisions, sids=sids,
         out=out, cache=cache, commit="abc",
     )  # fmt: skip
     return workload_of(options)

@@ -33,16 +33,24 @@ def random_context(batch: int, tokens: int, d: int, seed: int) -> UserContext:
     return UserContext(states, mask)
 
 
-def sequence_scores(decoder: Decoder, context: UserContext, request: int, sids: Tensor) -> Tensor:
-    """Return the log-probability of each SID for one request, without caches: [N, L] -> [N]."""
+def prefix_scores(decoder: Decoder, context: UserContext, request: int, sids: Tensor) -> Tensor:
+    """Return the log-probability of each prefix of each SID for one request, without caches.
+
+    int64 [N, L] -> [N, L]
+    """
     one = UserContext(
         context.states[request].expand(len(sids), -1, -1),
         context.mask[request].expand(len(sids), -1),
     )
     with torch.inference_mode():
         steps = decoder.sequence_logits(one, sids)
-        total = torch.zeros(len(sids))
-        for step, logits in enumerate(steps):
-            log_probabilities = logits.float().log_softmax(dim=-1)
-            total += log_probabilities.gather(1, sids[:, step : step + 1])[:, 0]
-    return total
+        of_tokens = [
+            logits.float().log_softmax(dim=-1).gather(1, sids[:, step : step + 1])
+            for step, logits in enumerate(steps)
+        ]
+        return torch.cat(of_tokens, dim=1).cumsum(dim=1)
+
+
+def sequence_scores(decoder: Decoder, context: UserContext, request: int, sids: Tensor) -> Tensor:
+    """Return the log-probability of each SID for one request, without caches: [N, L] -> [N]."""
+    return prefix_scores(decoder, context, request, sids)[:, -1]

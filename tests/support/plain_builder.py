@@ -44,7 +44,7 @@ def plain_snapshot(
     schema: TargetingSchema,
     vocab_sizes: Sequence[int],
     ads: Iterable[RawAd],
-    mode: MatcherMode = MatcherMode.UNION,
+    mode: MatcherMode = MatcherMode.EXACT,
     version: int = 1,
     k_way: KWay | None = None,
 ) -> Snapshot:

@@ -112,7 +112,7 @@ class Service:
         died = self.died.set
         cpu = torch.device("cpu")
         reloads = Reloads(config, self.state, self.metrics, cpu, STAGES, (), died)
-        admin = Admin(self.state, config, reloads)
+        admin = Admin(self.state, config, reloads, STAGES)
         self.listeners = Listeners(
             config, self.front_end, admin, died, self.credentials, settle_seconds
         )

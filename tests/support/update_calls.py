@@ -44,7 +44,7 @@ def assert_only_missing(
 ) -> None:
     """After stops, a reply has none of the ads, and the others in their order.
 
-    Others may come in addition: in mode `exact`, the next SID takes the place of one without live ads.
+    Others may come in addition: in mode `exact`, the next SID replaces one without live ads.
     """
     assert not set(after) & set(stopped)
     assert [ad for ad in after if ad in set(before)] == [ad for ad in before if ad not in stopped]

@@ -203,7 +203,11 @@ def test_a_current_that_cannot_be_read_or_is_gone_is_reported_and_changes_nothin
 ) -> None:
     server, path = service.server, service.live.root / "CURRENT"
     logged, failures = len(server.log("load_failed")), service.failures()
-    path.unlink() if content is None else path.write_bytes(content)
+    if content is None:
+        path.unlink()
+    else:  # at once: a look in the middle of a write would find something else
+        (path.parent / "new").write_bytes(content)
+        (path.parent / "new").rename(path)
     entry = server.wait_log("load_failed", logged + 1)[-1]
     assert fault in entry["fault"]
     load = service.operator.status().load

@@ -1,0 +1,188 @@
+"""Measure every way to decode over the `paper` catalogue, and over one with shuffled rules.
+
+Rows, by "table": `catalogue` (one), `matchers` (per mode, kind and position), `exact` (one, what
+mode `exact` has in place of matchers), `pass` (per catalogue, mode and bucket of generated ads),
+`selectivity` (per catalogue, mode and range of the share of all ads that a user may see). Knobs are
+calibrated for mode `cd` alone (docs/eligibility.md): nothing is fitted to another mode.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+
+import numpy as np
+import torch
+
+from grace.bench.eligibility.audience import (
+    AT_ONCE,
+    POPULATION_RANGES,
+    SWEEP_RANGES,
+    Person,
+    make_audience,
+    with_many_locations,
+)
+from grace.bench.eligibility.outcomes import Outcome, best_of, bucket_rows, outcome_of, range_rows
+from grace.bench.eligibility.path_scores import PathScores
+from grace.bench.eligibility.search import best_possible, search
+from grace.bench.gpu.catalogue import SEED
+from grace.bench.gpu.workload import Workload
+from grace.bench.result_file import Row
+from grace.catalogues.paper.catalogue import PaperCatalogue, make_paper_catalogue
+from grace.catalogues.paper.draws import Draws
+from grace.catalogues.paper.generator import GeneratorKnobs, generator_of
+from grace.catalogues.paper.snapshots import arranged_ads, snapshot_of
+from grace.catalogues.paper.spec import PaperSpec
+from grace.configs.machine import available_cores
+from grace.index.builder.arrange import Arranged
+from grace.index.matchers.modes import KWay, MatcherMode, StaticKWay
+from grace.index.matching.exact import ExactMatcher
+from grace.index.snapshot import Snapshot
+from grace.index.summary import IndexSummary, summarize
+from grace.index.users.user_rows import UserEncoder, UserRows
+from grace.kernels import DecodeIndex, Ops, UserTensors, with_eligible
+
+PAPER, SHUFFLED = "paper", "shuffled"
+
+_GENERATOR_SEED = 7
+_SHUFFLE_SEED = 13
+_K_WAYS: dict[MatcherMode, KWay] = {MatcherMode.STATIC: StaticKWay((64, 64, 32, 8))}
+"""The paper's numbers of partitions; the builder's defaults for `dynamic` are the paper's, too."""
+
+
+@dataclass(slots=True)
+class _Way:
+    """One catalogue decoded in one mode, and what users got so far."""
+
+    index: DecodeIndex
+    outcomes: list[Outcome] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One of the two catalogues. `exact` decodes it in mode `exact`, asked for or not."""
+
+    snapshot: Snapshot
+    matcher: ExactMatcher
+    exact: DecodeIndex
+    ways: dict[MatcherMode, _Way]
+
+
+def measure(work: Workload) -> Iterator[Row]:
+    begin, threads = time.perf_counter(), available_cores()
+    spec = PaperSpec(work.sids, SEED)
+    catalogue = with_many_locations(make_paper_catalogue(spec, threads))
+    arranged = arranged_ads(catalogue, threads)
+    made = time.perf_counter() - begin
+    sides: dict[str, _Side] = {}
+    for name, modes in _asked(work.options.parts()).items():
+        own = arranged if name == PAPER else _with_shuffled_rules(arranged)
+        exact = snapshot_of(catalogue, own, MatcherMode.EXACT, threads)
+        if not sides:
+            yield _catalogue_row(spec, summarize(exact), made)
+        sides[name] = _Side(
+            exact, ExactMatcher(exact, threads), DecodeIndex.of(exact, work.device), {}
+        )
+        for mode in modes:
+            begin = time.perf_counter()
+            snapshot = snapshot_of(catalogue, own, mode, threads, _K_WAYS.get(mode))
+            joined = time.perf_counter() - begin
+            if name == PAPER:
+                yield from _index_rows(summarize(snapshot), joined)
+            sides[name].ways[mode] = _Way(DecodeIndex.of(snapshot, work.device))
+            del snapshot  # k-way matchers are gigabytes: before the next mode's are made
+    people = _serve(catalogue, sides, work)
+    for name, side in sides.items():
+        for mode, way in side.ways.items():
+            yield from _rows(name, mode, Outcome.joined(way.outcomes), people)
+
+
+def _asked(parts: Sequence[str]) -> dict[str, list[MatcherMode]]:
+    """Return the modes of each catalogue: a part is `union`, or `shuffled:union`."""
+    asked: dict[str, list[MatcherMode]] = {}
+    for part in parts:
+        name, _, mode = part.rpartition(":")
+        asked.setdefault(name or PAPER, []).append(MatcherMode(mode))
+    return asked
+
+
+def _serve(catalogue: PaperCatalogue, sides: dict[str, _Side], work: Workload) -> list[Person]:
+    """Answer all users in every way, batch by batch, and return them."""
+    first = next(iter(sides.values()))
+    encoder = UserEncoder(first.snapshot.schema, first.snapshot.set_values)
+    trie = first.snapshot.trie
+    people = make_audience(work.users, catalogue, encoder, first.matcher, trie.num_leaves)
+    generator = generator_of(first.snapshot, Draws(_GENERATOR_SEED), GeneratorKnobs())
+    path_scores = PathScores(generator, trie.level_starts, work.device)
+    ops = work.load_ops(work.device)
+    for begin in range(0, len(people), AT_ONCE):
+        batch = people[begin : begin + AT_ONCE]
+        scores = torch.stack([path_scores.of(person.number) for person in batch])
+        users = encoder.encode([person.attributes for person in batch])
+        for side in sides.values():
+            _answer(side, users, scores, ops)
+    return people
+
+
+def _answer(side: _Side, users: UserRows, scores: torch.Tensor, ops: Ops) -> None:
+    first_leaf, num_ads = side.snapshot.trie.first_leaf, side.snapshot.ads.num_ads
+    asking = with_eligible(UserTensors.of(users, scores.device), side.exact, ops)
+    eligible = asking.eligible
+    assert eligible is not None
+    ideal = best_possible(scores, eligible, first_leaf)
+    best = best_of(ideal, users, side.matcher, first_leaf)
+    for way in side.ways.values():
+        found = search(scores, asking, way.index, ops.admit_children)
+        way.outcomes.append(
+            outcome_of(found, users, side.matcher, eligible, best, first_leaf, num_ads)
+        )
+
+
+def _with_shuffled_rules(arranged: Arranged) -> Arranged:
+    """Give each ad another ad's rule, so that rules do not follow the SIDs."""
+    shuffled = np.random.default_rng(_SHUFFLE_SEED).permutation(arranged.ads.ad_rule)
+    return replace(arranged, ads=replace(arranged.ads, ad_rule=shuffled))
+
+
+def _rows(
+    name: str, mode: MatcherMode, outcome: Outcome, people: Sequence[Person]
+) -> Iterator[Row]:
+    place = {"catalogue": name, "mode": mode.value}
+    shares = np.array([person.share for person in people])
+    in_sweep = np.array([person.in_sweep for person in people])
+    for audience, of, ranges in (
+        ("population", ~in_sweep, POPULATION_RANGES),
+        ("sweep", in_sweep, SWEEP_RANGES),
+    ):
+        own = Outcome(*(counts[of] for counts in outcome))
+        if audience == "population":
+            for row in bucket_rows(own):
+                yield {"table": "pass", **place, **row}
+        for row in range_rows(own, shares[of], ranges):
+            yield {"table": "selectivity", **place, "audience": audience, **row}
+
+
+def _catalogue_row(spec: PaperSpec, summary: IndexSummary, seconds: float) -> Row:
+    return {
+        "table": "catalogue",
+        "sid_space": spec.sid_space,
+        "sids": summary.sids,
+        "ads": summary.ads,
+        "ads_per_sid": summary.ads_per_sid,
+        "levels": [asdict(level) for level in summary.levels],
+        "rules": summary.rules,
+        "rule_bitmask_rows": summary.rule_bitmask_rows,
+        "set_rules": summary.set_rules,
+        "set_values": summary.set_values,
+        "made_s": round(seconds, 1),
+        "knobs": asdict(spec.knobs),
+        "generator": asdict(GeneratorKnobs()),
+    }
+
+
+def _index_rows(summary: IndexSummary, seconds: float) -> Iterator[Row]:
+    for matcher in summary.matchers:
+        row = {"table": "matchers", "mode": summary.mode, **asdict(matcher)}
+        yield row | {"fill": round(matcher.fill, 4), "joined_s": round(seconds, 1)}
+    if summary.exact is not None:
+        row = {"table": "exact", "mode": summary.mode, **asdict(summary.exact)}
+        yield row | {"joined_s": round(seconds, 1)}

@@ -1,0 +1,97 @@
+"""`grace explain`: ask a running server why an ad is, or is not, in the reply to a request."""
+
+import json
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from grace.cli.options import AsJson, RequestFile, RequestLine, TlsCa, TlsCertificate, TlsKey
+from grace.cli.request_file import request_message
+from grace.cli.retrieve import reply_json
+from grace.configs.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from grace.proto.retrieval_pb2 import ExplainResponse
+
+
+def explain(
+    ad: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Id of the ad.")],
+    request: RequestFile = None,
+    line: RequestLine = 1,
+    address: Annotated[
+        str, typer.Option(help="HOST:PORT that the server's section admin listens on.")
+    ] = "127.0.0.1:50052",
+    timeout: Annotated[
+        float, typer.Option(min=0.001, help="Seconds to wait for the reply.")
+    ] = 10.0,
+    tls_ca: TlsCa = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Explain why an ad is, or is not, in the reply to a request.
+
+    The server searches once more for the request. A `max_ads` of 0, or none, is the server's
+    default.
+
+    Example: `grace explain --ad 1000110656 --request request.json`
+    """
+    from grace.client import AdminClient, access_of
+    from grace.proto.retrieval_pb2 import ExplainRequest
+
+    if not math.isfinite(timeout):
+        raise InputError(f"--timeout: {timeout} is not finite; give a number of seconds")
+    asked = ExplainRequest(ad_id=ad, request=request_message(request, line))
+    access = access_of(tls_ca, tls_certificate, tls_key, None)
+    with AdminClient(address, access.tls) as client:
+        reply = client.explain(asked, timeout)
+    if as_json:
+        print(json.dumps(reply_json(reply), indent=2))
+    else:
+        _print(reply)
+
+
+def _print(reply: "ExplainResponse") -> None:
+    from grace.cli.tables import table_console
+
+    console = table_console()
+    lines = [f"ad {reply.ad_id}: {reply.text}"]
+    if reply.sid:
+        lines.append(f"SID {' '.join(map(str, reply.sid))}")
+    lines += _rules(reply)
+    for text in lines:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+    if reply.steps:
+        console.print(_steps(reply))
+    served = f"snapshot {reply.snapshot_version}, checkpoint {reply.checkpoint}"
+    lines = [f"{served}, profile {reply.profile}"]
+    if reply.ignored_names:
+        lines.append(f"not used by this catalogue and model: {', '.join(reply.ignored_names)}")
+    for text in lines:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _rules(reply: "ExplainResponse") -> Iterator[str]:
+    for rule in reply.rules:
+        user = ", ".join(rule.deciding or rule.user) or "no value"
+        yield f"{'passes' if rule.passes else 'FAILS '}  {rule.name}: {rule.allows} (user: {user})"
+
+
+def _steps(reply: "ExplainResponse") -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in ("step", "token", "score", "number", "candidates", "beams", "lowest", "kept"):
+        table.add_column(heading, justify="right")
+    for number, step in enumerate(reply.steps, start=1):
+        score = f"{step.score:.3f}" if step.admitted else "not admitted"
+        lowest = f"{step.lowest_score:.3f}" if step.HasField("lowest_score") else ""
+        kept = "yes" if step.kept else "no"
+        counts = (step.rank or "", step.candidates, step.beams)
+        table.add_row(*map(str, (number, step.token, score, *counts, lowest, kept)))
+    return table

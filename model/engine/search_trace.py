@@ -1,0 +1,116 @@
+"""A search that is watched: how far the prefixes of one SID came, and what they competed with.
+
+Every search, plain or fast, ranks its candidates through `Ops.select_beams`. So a search is traced
+by one more function around that operation, and computes what it computes without it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from grace.index.trie import NO_NODE
+from grace.kernels import Beams, Candidates, Ops
+from grace.kernels.decode.ops import SelectBeams
+
+
+@dataclass(frozen=True, slots=True)
+class TracedStep:
+    """A step of a request's search, seen from the prefix that a SID has there.
+
+    candidates    prefixes that were admitted, of all beams
+    beams         how many of them the step kept
+    lowest_score  the lowest kept score; None if there is no beam
+    score         the prefix's, and its place among the candidates, from 1; None and 0 if the
+    rank          prefix was not admitted
+    kept          the prefix is a beam after the step
+    """
+
+    candidates: int
+    beams: int
+    lowest_score: float | None
+    score: float | None
+    rank: int
+    kept: bool
+
+    @property
+    def admitted(self) -> bool:
+        return self.score is not None
+
+
+class SearchTrace:
+    """The steps of a batch's first request, up to the one that did not keep the prefix.
+
+    `path` has the node that each step must reach, from level 1 to a leaf.
+    """
+
+    def __init__(self, path: Sequence[int]) -> None:
+        self._path = path
+        self.steps: list[TracedStep] = []
+
+    def of(self, ops: Ops) -> Ops:
+        """Return the same operations, with a selection that notes what it selects from.
+
+        On a GPU, each step of the search then waits for the device.
+        """
+        return replace(ops, select_beams=partial(self._select_beams, ops.select_beams))
+
+    def _select_beams(
+        self,
+        select_beams: SelectBeams,
+        logits: Tensor,
+        scores: Tensor,
+        candidates: Candidates,
+        k: int,
+        ordered: bool,
+        row_scale: Tensor | None = None,
+    ) -> Beams:
+        kept = select_beams(logits, scores, candidates, k, ordered, row_scale)
+        if not self.steps or self.steps[-1].kept:
+            node = self._path[len(self.steps)]
+            rows = scores.shape[1]
+            scale = None if row_scale is None else row_scale[:rows]
+            first = _first_request(candidates, rows)
+            totals = _totals(logits[:rows], scores[0], first, scale)
+            self.steps.append(_step(node, first.nodes, totals, kept.nodes[0], kept.scores[0]))
+        return kept
+
+
+def _first_request(candidates: Candidates, rows: int) -> Candidates:
+    packed = candidates.packed()
+    end = int(packed.offsets[rows])
+    return Candidates(packed.offsets[: rows + 1], packed.tokens[:end], packed.nodes[:end])
+
+
+def _totals(
+    logits: Tensor, scores: Tensor, candidates: Candidates, row_scale: Tensor | None
+) -> Tensor:
+    """Return each candidate's score, as `select_beams_reference` defines it.   [candidates]"""
+    scaled = logits.float() if row_scale is None else logits.float() * row_scale.unsqueeze(1)
+    rows = torch.arange(len(scores), device=scores.device)
+    rows = rows.repeat_interleave(candidates.offsets.diff())
+    return torch.log_softmax(scaled, dim=-1)[rows, candidates.tokens.long()] + scores[rows]
+
+
+def _step(
+    node: int, nodes: Tensor, totals: Tensor, kept_nodes: Tensor, kept_scores: Tensor
+) -> TracedStep:
+    live = kept_scores[kept_nodes != NO_NODE]
+    place = (nodes == node).nonzero().flatten()
+    kept = kept_scores[kept_nodes == node]
+    score, rank = None, 0
+    if len(place):
+        own = totals[place]
+        better = (totals > own).sum() + (totals[: int(place)] == own).sum()
+        rank = int(better) + 1
+        score = float(kept if len(kept) else own)  # the engine's number, if it kept the prefix
+    return TracedStep(
+        candidates=len(nodes),
+        beams=len(live),
+        lowest_score=float(live.min()) if len(live) else None,
+        score=score,
+        rank=rank,
+        kept=len(kept) > 0,
+    )

@@ -1,0 +1,154 @@
+"""The call of Admin that explains one ad for one request.
+
+A thread does the work, one explanation after another, next to the pipeline and not in it. So no
+queue, prediction or metric of Retrieve sees it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import nullcontext
+from threading import BoundedSemaphore
+from time import perf_counter
+from typing import Any
+
+import torch
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from grace.configs.serving import ServingConfig
+from grace.proto.retrieval_pb2 import ExplainRequest, GetStatusRequest
+from grace.server.daemon_thread import DaemonThread
+from grace.server.errors import (
+    ServiceError,
+    cancelled,
+    draining,
+    expired,
+    internal,
+    invalid_field,
+    malformed,
+    not_ready,
+    too_many_explanations,
+)
+from grace.server.messages import PendingRequest, RequestBatch, Retrieval
+from grace.server.observe.logs import LOGGER
+from grace.server.server_state import Phase, ServerState
+from grace.server.stages.explanation import explain_ad
+from grace.server.stages.requests import read_request
+from grace.server.stages.stages import Stages
+from grace.server.transport.listener.grpc_listener import GrpcContext
+
+MOST_EXPLANATIONS = 8
+"""The most explanations that wait or are under way."""
+
+_LOG = logging.getLogger(LOGGER)
+_VARINT, _BYTES = 0, 2
+
+
+class ExplainCall:
+    """Belongs to the event loop, and owns the thread that explains."""
+
+    def __init__(self, state: ServerState, config: ServingConfig, stages: Stages) -> None:
+        self._state = state
+        self._limits, self._generation = config.limits, config.generation
+        self._stages = stages
+        self._places = BoundedSemaphore(MOST_EXPLANATIONS)
+        self._thread = DaemonThread("grace-explain")
+
+    @property
+    def busy(self) -> bool:
+        return self._thread.busy
+
+    async def explain(self, message: bytes, context: GrpcContext) -> bytes:
+        arrived = perf_counter()
+        try:
+            return await self._reply(message, context.deadline(arrived))
+        except ServiceError as error:
+            # The traceback would keep the batch, and its pair.
+            failure = error.with_traceback(None)
+        except Exception as error:  # noqa: BLE001, the caller must not see its text
+            _LOG.error("call failed", exc_info=error, extra={"event": "call_failed"})
+            failure = internal()
+        return await context.abort(failure.code, failure.text, failure.trailers)
+
+    async def _reply(self, message: bytes, deadline: float) -> bytes:
+        if self._state.phase == Phase.STARTING:
+            raise not_ready()
+        if not self._state.takes:
+            raise draining()
+        ad_id, request = _read(message)
+        retrieval = read_request(request, self._limits, self._generation)
+        if not self._places.acquire(blocking=False):
+            raise too_many_explanations(MOST_EXPLANATIONS)
+        caller = _Caller(deadline)
+        try:
+            return await self._thread.run(lambda: self._explained(ad_id, retrieval, caller))
+        except asyncio.CancelledError:
+            caller.gone = True
+            raise
+
+    def _explained(self, ad_id: int, retrieval: Retrieval, caller: "_Caller") -> bytes:
+        try:
+            caller.require_waiting()
+            batch = self._batch(retrieval)
+            device = batch.pair.device
+            with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+                explained = explain_ad(
+                    ad_id, batch, self._stages, self._stops_among, caller.require_waiting
+                )
+            return explained.SerializeToString()
+        finally:
+            self._places.release()
+
+    def _batch(self, retrieval: Retrieval) -> RequestBatch:
+        """Return the request alone, in the smallest batch."""
+        now = perf_counter()
+        return RequestBatch(
+            pair=self._state.served(),
+            profile_name=retrieval.profile,
+            profile=self._generation.profiles[retrieval.profile],
+            bucket=min(self._generation.batch_buckets),
+            requests=(PendingRequest(retrieval, now, now),),
+            formed=now,
+        )
+
+    def _stops_among(self, levels: Mapping[str, int]) -> Mapping[str, int]:
+        updates = self._state.updates
+        return {} if updates is None else updates.stops_among(levels)
+
+
+class _Caller:
+    """A caller, who may stop waiting: `gone` is set by the event loop."""
+
+    def __init__(self, deadline: float) -> None:
+        self._deadline = deadline
+        self.gone = False
+
+    def require_waiting(self) -> None:
+        if self.gone:
+            raise cancelled()
+        if perf_counter() >= self._deadline:
+            raise expired()
+
+
+def _read(message: bytes) -> tuple[int, bytes]:
+    """Return the ad id of an ExplainRequest, and its request as bytes, to check them as Retrieve's.
+
+    The generated class would drop some of what is wrong with them. So the two fields are read as
+    unknown ones of a message that has no fields.
+    """
+    try:
+        fields: Any = UnknownFieldSet(GetStatusRequest.FromString(message))
+    except DecodeError:
+        raise malformed("ExplainRequest") from None
+    ad_id, request = 0, b""
+    for field in fields:
+        given = (field.field_number, field.wire_type)
+        if given == (ExplainRequest.AD_ID_FIELD_NUMBER, _VARINT):
+            ad_id = field.data - (1 << 64) if field.data >> 63 else field.data
+        elif given == (ExplainRequest.REQUEST_FIELD_NUMBER, _BYTES):
+            request += field.data  # protobuf merges a message that comes twice like this
+        else:
+            fault = "it has a field that this server does not know (number {}, wire type {})"
+            raise invalid_field("ExplainRequest", fault.format(*given))
+    return ad_id, request

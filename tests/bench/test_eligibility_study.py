@@ -1,0 +1,255 @@
+"""The study's searches and counts agree with the catalogue's generator and with raw sets.
+
+No test checks a rate: what modes return is in the result files.
+"""
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from grace.bench.eligibility import study
+from grace.bench.eligibility.audience import (
+    SWEEP_RANGES,
+    Person,
+    make_audience,
+    with_many_locations,
+)
+from grace.bench.eligibility.path_scores import PathScores
+from grace.bench.eligibility.picture import draw_picture
+from grace.bench.eligibility.search import best_possible, search
+from grace.bench.result_file import Row, read_result, record
+from grace.catalogues.paper.catalogue import PaperCatalogue, make_paper_catalogue
+from grace.catalogues.paper.draws import Draws
+from grace.catalogues.paper.generator import (
+    Admit,
+    Generator,
+    GeneratorKnobs,
+    admit_for,
+    every_entry,
+    generator_of,
+)
+from grace.catalogues.paper.snapshots import arranged_ads, snapshot_of
+from grace.catalogues.paper.spec import PaperSpec
+from grace.index.builder.arrange import Arranged
+from grace.index.matchers.modes import MatcherMode
+from grace.index.matching.exact import ExactMatcher
+from grace.index.snapshot import Snapshot
+from grace.index.users.user_rows import UserEncoder, UserRows
+from grace.kernels import DecodeIndex, UserTensors, load_ops, with_eligible
+from support.bench_workloads import tiny
+from support.in_process import invoke_grace
+
+CPU = torch.device("cpu")
+USERS = 5
+
+
+@pytest.fixture(scope="module")
+def catalogue() -> PaperCatalogue:
+    return with_many_locations(make_paper_catalogue(PaperSpec(7_777, seed=5), threads=2))
+
+
+@pytest.fixture(scope="module")
+def arranged(catalogue: PaperCatalogue) -> Arranged:
+    return arranged_ads(catalogue, 2)
+
+
+@pytest.fixture(scope="module")
+def exact(catalogue: PaperCatalogue, arranged: Arranged) -> Snapshot:
+    return snapshot_of(catalogue, arranged, MatcherMode.EXACT, threads=2)
+
+
+@pytest.fixture(scope="module")
+def generator(exact: Snapshot) -> Generator:
+    return generator_of(exact, Draws(7), GeneratorKnobs())
+
+
+@pytest.fixture(scope="module")
+def people(catalogue: PaperCatalogue, exact: Snapshot) -> list[Person]:
+    encoder = UserEncoder(exact.schema, exact.set_values)
+    return make_audience(USERS, catalogue, encoder, ExactMatcher(exact, 2), exact.trie.num_leaves)
+
+
+@pytest.fixture(scope="module")
+def users(exact: Snapshot, people: list[Person]) -> UserRows:
+    encoder = UserEncoder(exact.schema, exact.set_values)
+    return encoder.encode([person.attributes for person in people[:USERS]])
+
+
+@pytest.fixture(scope="module")
+def scores(exact: Snapshot, generator: Generator) -> torch.Tensor:
+    paths = PathScores(generator, exact.trie.level_starts, CPU)
+    return torch.stack([paths.of(user) for user in range(USERS)])
+
+
+@pytest.fixture(scope="module")
+def eligible(exact: Snapshot, users: UserRows) -> torch.Tensor:
+    index = DecodeIndex.of(exact, CPU)
+    masks = with_eligible(UserTensors.of(users, CPU), index, load_ops(CPU)).eligible
+    assert masks is not None
+    return masks
+
+
+@pytest.mark.parametrize("mode", [MatcherMode.CD, MatcherMode.UNION, MatcherMode.DYNAMIC])
+def test_searches_find_what_the_generator_finds(
+    catalogue: PaperCatalogue,
+    arranged: Arranged,
+    generator: Generator,
+    users: UserRows,
+    scores: torch.Tensor,
+    mode: MatcherMode,
+) -> None:
+    snapshot = snapshot_of(catalogue, arranged, mode, threads=2)
+    admit_children = load_ops(CPU).admit_children
+    index = DecodeIndex.of(snapshot, CPU)
+    found = search(scores, UserTensors.of(users, CPU), index, admit_children)
+    for user in range(USERS):
+        admit: Admit = every_entry
+        if mode is not MatcherMode.CD:
+            admit = admit_for(snapshot, users, user)
+        expected = generator.generate(user, admit)
+        leaves = found.nodes[-1][user].numpy() - snapshot.trie.first_leaf
+        alive = [int((nodes[user] >= 0).sum()) for nodes in found.nodes]
+        assert tuple(alive) == expected.alive
+        kept = set(leaves[: alive[-1]].tolist()) & set(expected.leaves.tolist())
+        assert len(kept) >= alive[-1] - 1  # scores of the last ones may be equal in float32
+        own = found.scores[user].numpy()[: alive[-1]]
+        np.testing.assert_allclose(own, expected.scores, rtol=1e-4)
+
+
+def test_the_best_possible_search_is_that_of_an_exact_test_and_unlimited_beams(
+    exact: Snapshot,
+    generator: Generator,
+    users: UserRows,
+    scores: torch.Tensor,
+    eligible: torch.Tensor,
+) -> None:
+    leaves = exact.trie.num_leaves
+    found = best_possible(scores, eligible, exact.trie.first_leaf)
+    whole = np.arange(leaves, dtype=np.int32)
+    for user in range(USERS):
+        expected = generator.generate(user, every_entry, (1, leaves, leaves, leaves), leaves)
+        offsets = np.repeat([0, leaves], [user + 1, USERS - user])
+        reply = ExactMatcher(exact, 1).match(users, offsets, whole, np.zeros(leaves, "f4"), 1 << 30)
+        with_ads = np.isin(expected.leaves, whole[np.unique(reply.leaf_positions)])
+        own = found.scores[user].numpy()
+        own = own[np.isfinite(own)]
+        np.testing.assert_allclose(own, expected.scores[with_ads][: len(own)], rtol=1e-4)
+        assert len(own) == min(1024, with_ads.sum())
+
+
+def test_the_sweep_has_users_in_its_ranges(people: list[Person]) -> None:
+    sweep = [person for person in people if person.in_sweep]
+    assert [person.number for person in people[:USERS]] == list(range(USERS))
+    assert 3 <= len(sweep) <= len(SWEEP_RANGES)
+    for person in sweep:
+        assert any(least <= person.share < below for least, below in SWEEP_RANGES)
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Row]:
+    return list(study.measure(tiny("eligibility", sids=(22_222,))))
+
+
+def of(rows: list[Row], **wanted: Any) -> list[Row]:
+    return [row for row in rows if wanted.items() <= row.items()]
+
+
+def test_one_row_describes_the_catalogue_and_its_knobs(rows: list[Row]) -> None:
+    (row,) = of(rows, table="catalogue")
+    assert row["sids"] == 22_222
+    assert row["ads_per_sid"]["p50"] == 1
+    assert row["knobs"]["located"] > 0
+    assert row["generator"]["liking"] > 0
+
+
+@pytest.mark.parametrize("mode", ["union", "static", "dynamic"])
+def test_matcher_rows_have_storage_and_fill_of_both_kinds_at_four_positions(
+    rows: list[Row], mode: str
+) -> None:
+    found = of(rows, table="matchers", mode=mode)
+    assert [(row["kind"], row["position"]) for row in found] == [
+        (kind, position) for kind in ("bitmask", "location") for position in range(4)
+    ]
+    for row in found:
+        assert 0 < row["fill"] <= 1
+        assert row["bytes_after"] <= row["bytes_before"]
+
+
+@pytest.mark.parametrize("mode", list(MatcherMode))
+def test_the_buckets_split_all_users(rows: list[Row], mode: str) -> None:
+    everyone, *buckets = of(rows, table="pass", catalogue="paper", mode=mode)
+    assert (everyone["bucket"], everyone["users"], everyone["users_pct"]) == ("all", 7, 100)
+    assert sum(row["users"] for row in buckets) == 7
+    for row in (everyone, *buckets):
+        if row["users"] == 0:
+            assert row["final_pct"] is None
+            continue
+        product = row["bitmask_pct"] * row["bloom_pct"] / 100
+        assert row["final_pct"] == pytest.approx(product, abs=0.02)
+        assert row["eligible_ads"] <= row["generated_ads"]
+        assert len(row["live_beams"]) == len(row["useful_beams"]) == 4
+
+
+@pytest.mark.parametrize("catalogue", ["paper", "shuffled"])
+def test_the_better_a_way_knows_eligibility_the_less_it_wastes(
+    rows: list[Row], catalogue: str
+) -> None:
+    everyone = of(rows, table="pass", catalogue=catalogue, bucket="all")
+    cd, union, exact = (of(everyone, mode=mode)[0] for mode in ("cd", "union", "exact"))
+    assert exact["wasted_sids_pct"] == 0
+    assert 0 < union["wasted_sids_pct"] < cd["wasted_sids_pct"]
+    assert cd["score_mass_pct"] < union["score_mass_pct"] <= exact["score_mass_pct"] <= 100
+    assert cd["eligible_ads"] < union["eligible_ads"] < exact["eligible_ads"]
+    assert exact["useful_beams"] == exact["live_beams"]
+    assert exact["live_beams"][0] <= union["live_beams"][0] <= cd["live_beams"][0]
+
+
+def test_a_file_has_each_row_once_after_a_part_is_measured_again(
+    rows: list[Row], tmp_path: Path
+) -> None:
+    file = tmp_path / "passrate.json"
+    facts = {"machine": "m", "commit": "c", "command": "grace bench eligibility"}
+    record(rows, file, facts)
+    again = [row | {"users": 5} for row in of(rows, mode="union")]
+    record(again, file, facts, add=True)
+    merged = read_result(file)["rows"]
+    assert len(merged) == len(rows)
+    assert of(merged, table="pass", mode="union") == of(again, table="pass")
+    assert of(merged, table="pass", mode="exact") == of(rows, table="pass", mode="exact")
+
+
+def test_the_command_measures_the_ways_that_it_is_asked_for(tmp_path: Path) -> None:
+    out = tmp_path / "passrate.json"
+    command = ("bench", "eligibility", "--device", "cpu", "--sids", "3000", "--users", "3")
+    done = invoke_grace(*command, "--only", "exact", "--out", str(out))
+    assert done.exit_code == 0, done.stderr
+    result = read_result(out)
+    ways = {(row.get("catalogue"), row["mode"]) for row in result["rows"] if "mode" in row}
+    assert ways == {(None, "exact"), ("paper", "exact")}
+    assert of(result["rows"], table="pass", bucket="all")[0]["users"] == 3
+
+
+def test_the_picture_shows_the_committed_result(repository: Path, tmp_path: Path) -> None:
+    result = tmp_path / "passrate.json"
+    shutil.copy(repository / "bench" / "results" / "cpu-2core" / "passrate.json", result)
+    drawn = draw_picture(result)
+    assert drawn == result.with_suffix(".png")
+    assert drawn.read_bytes().startswith(b"\x89PNG")
+    text = (repository / "docs" / "eligibility.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"!\[.*\]\(\.\./(\S+)\)", text)
+    assert (repository / shown).is_file()
+
+
+def test_every_way_has_the_users_of_the_sweep(rows: list[Row]) -> None:
+    sweep = of(rows, table="selectivity", audience="sweep")
+    assert {(row["catalogue"], row["mode"]) for row in sweep} == {
+        *(("paper", mode.value) for mode in MatcherMode),
+        *(("shuffled", mode) for mode in ("cd", "union", "exact")),
+    }
+    for row in sweep:
+        assert row["from_pct"] <= row["eligible_pct"] < row["to_pct"]

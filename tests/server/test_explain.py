@@ -1,0 +1,312 @@
+"""Explanations agree with plain Python and with the reply, for every outcome and mode."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from grace.configs.serving import LimitsConfig, UpdatesConfig
+from grace.index.matchers.modes import MatcherMode
+from grace.index.updates.live_ads import LiveView
+from grace.kernels import load_ops
+from grace.model.engine.feature_stage import FastStage
+from grace.model.engine.generation import FastGeneration
+from grace.proto import retrieval_pb2 as wire
+from grace.server.errors import ServiceError
+from grace.server.messages import GeneratedBatch, Retrieval
+from grace.server.stages.explanation import explain_ad
+from grace.server.stages.requests import read_request
+from grace.server.stages.stages import STAGES
+from grace.server.updates.ad_updates import AdUpdates
+from support.explained import GENERATION, Outcome, PlainRequest, Scene
+from support.oracle import RawAd
+from support.stage_cases import answer, message_of, replies_of
+from support.update_calls import update
+
+USERS = 65
+OF_EACH = 100
+RARE = (
+    Outcome.OUTCOME_OUT_OF_BEAM,
+    Outcome.OUTCOME_EXCLUDED,
+    Outcome.OUTCOME_AT_MOST,
+    Outcome.OUTCOME_MAX_ADS,
+)
+REASONS = {
+    Outcome.OUTCOME_RETURNED,
+    Outcome.OUTCOME_STOPPED,
+    Outcome.OUTCOME_NOT_ELIGIBLE,
+    Outcome.OUTCOME_OUT_OF_BEAM,
+    Outcome.OUTCOME_EXCLUDED,
+    Outcome.OUTCOME_AT_MOST,
+    Outcome.OUTCOME_MAX_ADS,
+}
+"""The reasons that random requests have for ads of the catalogue."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def always(stops: Mapping[str, int], levels: Mapping[str, int]) -> Mapping[str, int]:
+    assert stops.items() <= levels.items()
+    return stops
+
+
+def nothing(*given: object) -> None:
+    pass
+
+
+def read(request: Mapping[str, Any]) -> Retrieval:
+    return read_request(message_of(request), LimitsConfig(), GENERATION)
+
+
+class Explainer:
+    """A scene whose stops come from real updates."""
+
+    def __init__(self, scene: Scene, updates: AdUpdates) -> None:
+        self.scene, self._updates = scene, updates
+
+    def explain(self, ad_id: int, request: Retrieval) -> wire.ExplainResponse:
+        batch = self.scene.batch(request)
+        return explain_ad(ad_id, batch, STAGES, self._updates.stops_among, nothing)
+
+    def reply(self, request: Retrieval) -> wire.RetrieveResponse:
+        (reply,) = replies_of(answer(self.scene.batch(request))).values()
+        return reply
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[MatcherMode], Explainer]]:
+    opened: dict[MatcherMode, tuple[Explainer, AdUpdates]] = {}
+
+    def of(mode: MatcherMode) -> Explainer:
+        if mode not in opened:
+            folder = tmp_path_factory.mktemp(mode)
+            scene = Scene.make(folder, mode, USERS)
+            updates = AdUpdates(folder / "state", UpdatesConfig(), nothing, nothing, nothing)
+            updates.start()
+            updates.attach(scene.pair)
+            stops = update(1, stop=scene.stopped).SerializeToString()
+            updates.submit(stops).result(60)
+            opened[mode] = Explainer(scene, updates), updates
+        return opened[mode][0]
+
+    yield of
+    for _, updates in opened.values():
+        updates.close(30.0)
+
+
+@pytest.fixture(scope="module")
+def explainer(make: Callable[[MatcherMode], Explainer]) -> Explainer:
+    return make(MatcherMode.UNION)
+
+
+def check(explainer: Explainer, seed: int, of_each: int, requests: int) -> Counter[Outcome]:
+    """Explain random ads, and some of each outcome, for random requests; return the outcomes."""
+    rng = np.random.default_rng(seed)
+    seen: Counter[Outcome] = Counter()
+    for number in range(requests):
+        request = explainer.scene.request(rng, number)
+        plain, retrieval = PlainRequest(explainer.scene, request), read(request)
+        reply = explainer.reply(retrieval)
+        ads = [explainer.scene.case.ads[i] for i in rng.permutation(len(explainer.scene.case.ads))]
+        some: Counter[Outcome] = Counter()
+        for place, ad in enumerate(ads):
+            outcome = plain.outcome(ad)
+            some[outcome] += 1
+            if place >= of_each and some[outcome] > (3 if outcome in RARE else 1) * of_each:
+                continue
+            explained = explainer.explain(ad.ad_id, retrieval)
+            plain.assert_explained(ad, explained)
+            assert_as_replied(ad, explained, reply)
+            seen[outcome] += 1
+    return seen
+
+
+def assert_as_replied(
+    ad: RawAd, explained: wire.ExplainResponse, reply: wire.RetrieveResponse
+) -> None:
+    returned = list(reply.ad_ids)
+    assert (explained.outcome == Outcome.OUTCOME_RETURNED) == (ad.ad_id in returned)
+    assert (explained.snapshot_version, explained.checkpoint, explained.profile) == (
+        *(reply.snapshot_version, reply.checkpoint, reply.profile),
+    )
+    assert list(explained.ignored_names) == list(reply.ignored_names)
+    if ad.ad_id in returned:
+        place = returned.index(ad.ad_id)
+        assert explained.rank == place + 1
+        assert explained.score == reply.scores[place]
+    length = reply.sids.length
+    sids = [
+        tuple(reply.sids.tokens[i : i + length]) for i in range(0, len(reply.sids.tokens), length)
+    ]
+    scores = dict(zip(sids, reply.sids.scores, strict=False))
+    assert explained.HasField("score") == (ad.sid in scores)
+    assert explained.score == scores.get(ad.sid, 0.0)
+
+
+def test_explanations_are_those_of_plain_python_and_of_the_reply(explainer: Explainer) -> None:
+    seen = check(explainer, seed=1, of_each=2, requests=USERS)
+    assert sum(seen.values()) >= 1000
+    assert set(seen) == REASONS
+    assert min(seen.values()) >= OF_EACH, seen
+
+
+@pytest.mark.parametrize("mode", [MatcherMode.CD, MatcherMode.DYNAMIC])
+def test_explanations_do_not_depend_on_the_mode(
+    make: Callable[[MatcherMode], Explainer], mode: MatcherMode
+) -> None:
+    assert set(check(make(mode), seed=2, of_each=1, requests=7)) <= REASONS
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("mode", [mode for mode in MatcherMode if mode is not MatcherMode.EXACT])
+def test_every_ad_of_a_catalogue_is_explained(
+    make: Callable[[MatcherMode], Explainer], mode: MatcherMode
+) -> None:
+    seen = check(make(mode), seed=3, of_each=333, requests=21)
+    assert sum(seen.values()) == 21 * 333
+
+
+def test_ads_that_the_catalogue_does_not_have_are_named(explainer: Explainer) -> None:
+    known = {ad.ad_id for ad in explainer.scene.case.ads}
+    request = read(explainer.scene.request(np.random.default_rng(3), 0))
+    unknown = [ad_id for ad_id in (*range(150), -1, 2**63 - 1, -(2**63)) if ad_id not in known]
+    assert len(unknown) >= OF_EACH
+    for ad_id in unknown:
+        explained = explainer.explain(ad_id, request)
+        assert explained.outcome == Outcome.OUTCOME_NOT_IN_CATALOGUE
+        assert explained.text == f"snapshot 1 does not have ad {ad_id}"
+        assert not explained.sid
+        assert not explained.steps
+
+
+def test_a_prefix_that_is_masked_by_mistake_is_reported_as_a_fault(explainer: Explainer) -> None:
+    """The row of one prefix of the ad's SID gets no bits: nobody with an attribute passes it."""
+    rng = np.random.default_rng(4)
+    pair, seen, outcomes = (
+        explainer.scene.pair,
+        0,
+        (Outcome.OUTCOME_MAX_ADS, Outcome.OUTCOME_RETURNED),
+    )
+    index = pair.index
+    assert index.bitmask_index is not None
+    assert index.bitmask_table is not None
+    table = torch.cat([index.bitmask_table, torch.zeros_like(index.bitmask_table[:1])])
+    for number in range(USERS):
+        request = explainer.scene.request(rng, number) | {"profile": "full"}
+        plain = PlainRequest(explainer.scene, request)
+        ads = (ad for ad in explainer.scene.case.ads if plain.outcome(ad) in outcomes)
+        for ad in islice(ads, 2):
+            length = int(rng.integers(1, 4))
+            rows = index.bitmask_index.clone()
+            rows[pair.snapshot.trie.walk(ad.sid[:length]) - 1] = len(table) - 1
+            masked = replace(index, bitmask_index=rows, bitmask_table=table)
+            scene = replace(explainer.scene, pair=replace(pair, index=masked))
+            explained = explain_ad(
+                ad.ad_id, scene.batch(read(request)), STAGES, lambda levels: {}, lambda: None
+            )
+            assert explained.outcome == Outcome.OUTCOME_MASKED
+            assert [step.admitted for step in explained.steps] == [True] * (length - 1) + [False]
+            prefix = " ".join(map(str, ad.sid[:length]))
+            assert explained.text.startswith(
+                f"step {length} of 3 does not admit its prefix {prefix}, although the user may see"
+            )
+            seen += 1
+    assert seen >= OF_EACH
+
+
+def test_an_update_during_the_search_is_no_fault(explainer: Explainer) -> None:
+    """Both a stop and a resume may come between two looks at the updates."""
+    request = explainer.scene.request(np.random.default_rng(6), 1) | {"profile": "full"}
+    plain = PlainRequest(explainer.scene, request)
+    for ad in plain.matched[:5]:
+        for first in (True, False):
+            looks = iter((first, not first))
+
+            def stops_among(
+                levels: Mapping[str, int], looks: Iterator[bool] = looks
+            ) -> Mapping[str, int]:
+                return {"ad": levels["ad"]} if next(looks) else {}
+
+            batch = explainer.scene.batch(read(request))
+            explained = explain_ad(ad.ad_id, batch, STAGES, stops_among, nothing)
+            assert explained.outcome == Outcome.OUTCOME_STOPPED
+            assert explained.text == f"an update stops it: ad {ad.ad_id}"
+
+
+def test_a_wrong_request_has_retrieve_s_error(explainer: Explainer) -> None:
+    wrong = {"features": {"sequences": {"clicks": {"sids": [9, 9, 9]}}}}
+    request = read(explainer.scene.request(np.random.default_rng(7), 1) | wrong)
+    (failure,) = STAGES.input(explainer.scene.batch(request)).failures
+    with pytest.raises(ServiceError) as refused:
+        explainer.explain(1, request)
+    assert refused.value.reason == "invalid_field"
+    assert refused.value.text == failure.error.text
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_no_further_part_begins_once_no_caller_waits(explainer: Explainer, part: int) -> None:
+    request = explainer.scene.request(np.random.default_rng(8), 1) | {"profile": "full"}
+    ad, parts = PlainRequest(explainer.scene, request).matched[0], iter(range(9))
+
+    def require_wanted() -> None:
+        if next(parts) == part:
+            raise ServiceError("cancelled", "gone")
+
+    with pytest.raises(ServiceError, match="cancelled"):
+        explain_ad(
+            *(ad.ad_id, explainer.scene.batch(read(request)), STAGES, lambda levels: {}),
+            require_wanted,
+        )
+    assert next(parts) == part + 1
+
+
+def test_the_fast_engine_explains_like_the_definition(explainer: Explainer) -> None:
+    pair, model = explainer.scene.pair, explainer.scene.model
+    fast = replace(
+        pair.model,
+        features=FastStage(model, torch.float32),
+        generation=FastGeneration(model, load_ops(torch.device("cpu")), "fp32", 1 << 22),
+    )
+    check_engine(replace(explainer.scene, pair=replace(pair, model=fast)))
+
+
+def check_engine(scene: Scene) -> None:
+    rng = np.random.default_rng(9)
+    for number in range(9):
+        request = scene.request(rng, number)
+        plain = PlainRequest(scene, request)
+        for ad in scene.case.ads[number::111]:
+            batch = scene.batch(read(request))
+            stops = plain.named(ad, scene.stopped)
+            explained = explain_ad(ad.ad_id, batch, STAGES, partial(always, stops), nothing)
+            plain.assert_explained(ad, explained)
+
+
+@pytest.mark.gpu
+def test_a_gpu_explains_like_the_definition_and_then_generates_as_before(
+    tmp_path: Path,
+) -> None:
+    scene = Scene.make(tmp_path, MatcherMode.UNION, USERS, device=torch.device("cuda:0"))
+    scene.pair.live.view = LiveView(scene.pair.snapshot.ads.bitmap(scene.stopped_ads))
+
+    def generated() -> GeneratedBatch:
+        batch = scene.batch(read(scene.request(np.random.default_rng(1), 1)))
+        found = STAGES.generate(STAGES.features(STAGES.input(batch)))
+        torch.cuda.synchronize()
+        return found
+
+    before = generated()
+    check_engine(scene)
+    after = generated()
+    assert torch.equal(before.leaves, after.leaves)
+    assert torch.equal(before.scores, after.scores)

@@ -1,0 +1,289 @@
+"""Explain as operators call it: over gRPC and with `grace explain`, on a server with faults."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from grace.proto import retrieval_pb2 as wire
+from grace.server.transport.explain_call import MOST_EXPLANATIONS
+from support.faults import Faults
+from support.in_process import invoke_grace
+from support.operators import operator_of, refused
+from support.retrieve_calls import Caller, counted_calls, message
+from support.server_process import PATIENCE_SECONDS, ServerProcess
+from support.serving_files import ServingFiles
+from support.update_calls import Updater
+
+pytestmark = pytest.mark.subprocess
+
+Outcome = wire.ExplainResponse.Outcome
+METHOD = "/grace.v1.Admin/Explain"
+
+
+@pytest.fixture(scope="module")
+def server(
+    serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    """A server that takes updates, with faults that tests switch on and off."""
+    state, faults = tmp_path_factory.mktemp("state"), Faults(tmp_path_factory.mktemp("faults"))
+    config = serving_files.write_config("explain.yaml", state_dir=str(state))
+    with ServerProcess(config, faults=faults) as server:
+        yield server
+
+
+class Explainer:
+    """Calls of Explain, on one connection."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        self._channel = grpc.insecure_channel(server.admin)
+        self._method: Any = self._channel.unary_unary(METHOD)
+
+    def __enter__(self) -> "Explainer":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._channel.close()
+
+    def start(self, ad_id: int, request: bytes, timeout: float = PATIENCE_SECONDS) -> Any:
+        asked = wire.ExplainRequest(ad_id=ad_id).SerializeToString()
+        # The request as it is, also if it is wrong: field 2, with the size of its bytes.
+        size = bytes((len(request) & 127 | 128, len(request) >> 7 & 127 | 128, len(request) >> 14))
+        return self._method.future(asked + b"\x12" + size + request, timeout=timeout)
+
+    def explain(self, ad_id: int, request: bytes) -> wire.ExplainResponse:
+        return wire.ExplainResponse.FromString(self.start(ad_id, request).result())
+
+
+@pytest.fixture
+def explainer(server: ServerProcess) -> Iterator[Explainer]:
+    with Explainer(server) as explainer:
+        yield explainer
+
+
+def returned(server: ServerProcess, request: bytes) -> wire.RetrieveResponse:
+    caller = Caller(server.address)
+    reply = caller.call(request).response
+    caller.close()
+    return reply
+
+
+def test_explanations_agree_with_the_replies_of_the_same_server(
+    server: ServerProcess, explainer: Explainer, serving_files: ServingFiles
+) -> None:
+    for request in serving_files.requests[:5]:
+        few = message(request, max_ads=4)
+        reply, whole = returned(server, few), returned(server, message(request, max_ads=10_000))
+        assert list(reply.ad_ids) == list(whole.ad_ids)[:4]
+        for place, ad_id in list(enumerate(whole.ad_ids))[:9]:
+            explained = explainer.explain(ad_id, few)
+            outcome = Outcome.OUTCOME_RETURNED if place < 4 else Outcome.OUTCOME_MAX_ADS
+            assert (explained.outcome, explained.rank) == (outcome, place + 1)
+            assert (explained.score, explained.ranked_ads) == (
+                whole.scores[place],
+                len(whole.ad_ids),
+            )
+            assert len(explained.steps) == len(explained.sid) == 4
+
+
+def test_a_stop_is_explained_until_it_ends(
+    server: ServerProcess, explainer: Explainer, serving_files: ServingFiles
+) -> None:
+    request = message(serving_files.requests[0])
+    ad_id = returned(server, request).ad_ids[0]
+    with Updater(server) as updater:
+        updater.apply(1, stop={"ad": [ad_id], "advertiser": [2**40]})
+        explained = explainer.explain(ad_id, request)
+        updater.apply(2, resume={"ad": [ad_id]})
+    assert explained.outcome == Outcome.OUTCOME_STOPPED
+    assert explained.text == f"an update stops it: ad {ad_id}"
+    assert [(stop.level, stop.id) for stop in explained.stops] == [("ad", ad_id)]
+    assert explainer.explain(ad_id, request).outcome == Outcome.OUTCOME_RETURNED
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        b"\x08\x01",
+        b"\x0a\x01\xff",
+        b"\x22\x05ab",
+        message({"max_ads": 10_001}),
+        message({"profile": "huge"}),
+        message({"sid_space": "another"}),
+        message({"features": {"dense": {"hour": {"values": [1, 2]}}}}),
+        message({"request_id": "r" * 200}),
+    ],
+    ids=["type", "UTF-8", "bytes", "limit", "profile", "space", "features", "request id"],
+)
+def test_a_wrong_request_has_the_error_that_retrieve_gives_it(
+    server: ServerProcess, explainer: Explainer, wrong: bytes
+) -> None:
+    caller = Caller(server.address)
+    expected = caller.call(wrong)
+    caller.close()
+    with refused() as found:
+        explainer.start(1, wrong).result()
+    assert (found[0].code, found[0].reason) == (expected.code, expected.reason)
+    assert found[0].text == expected.text
+
+
+@pytest.mark.parametrize("asked", [b"\xff", b"\x18\x01", b"\x12\x05ab", b"\x0a\x01\x00"])
+def test_bytes_that_are_no_explain_request_are_refused(server: ServerProcess, asked: bytes) -> None:
+    with grpc.insecure_channel(server.admin) as channel, refused() as found:
+        method: Any = channel.unary_unary(METHOD)
+        method(asked, timeout=PATIENCE_SECONDS)
+    assert found[0].code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "ExplainRequest" in found[0].text
+
+
+def test_explanations_are_neither_counted_as_requests_nor_logged(
+    server: ServerProcess, explainer: Explainer, serving_files: ServingFiles
+) -> None:
+    request = serving_files.requests[1]
+    before = len(server.log("request"))
+    with counted_calls(server) as caller:
+        assert caller.call(message(request)).ok
+        explainer.explain(7, message(request, request_id="explained"))
+        assert caller.call(message(request)).ok
+    assert len(server.log("request")) == before + 2
+
+
+def test_few_explanations_may_wait_and_operators_do_not_wait_for_them(
+    server: ServerProcess, explainer: Explainer, serving_files: ServingFiles
+) -> None:
+    request = message(serving_files.requests[0], request_id="many")
+    ad_id = returned(server, message(serving_files.requests[0])).ad_ids[0]
+    with server.faults.closed("features"):
+        calls = [explainer.start(ad_id, request) for _ in range(MOST_EXPLANATIONS)]
+        server.wait_until(lambda: "many" in server.faults.reached("features"), "one is under way")
+        with refused() as found:
+            explainer.start(ad_id, request).result()
+        with operator_of(server) as operator:
+            assert operator.status().waiting == operator.status().in_flight == 0
+    assert found[0].code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert found[0].reason == "too_many_explanations"
+    assert len({call.result() for call in calls}) == 1
+    assert server.faults.batches("features").count(["many"]) == MOST_EXPLANATIONS
+
+
+def test_an_explanation_that_no_caller_waits_for_is_not_begun(
+    server: ServerProcess, explainer: Explainer, serving_files: ServingFiles
+) -> None:
+    user = serving_files.requests[0]
+    some_ad = returned(server, message(user)).ad_ids[0]
+    with server.faults.closed("features"):
+        first = explainer.start(some_ad, message(user, request_id="first"))
+        server.wait_until(lambda: "first" in server.faults.reached("features"), "it is under way")
+        late = explainer.start(some_ad, message(user, request_id="late"), timeout=0.3)
+        gone = explainer.start(some_ad, message(user, request_id="gone"))
+        with pytest.raises(grpc.RpcError) as caught:
+            late.result()
+        error: Any = caught.value
+        assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        gone.cancel()
+        last = explainer.start(some_ad, message(user, request_id="last"))
+    assert first.result()
+    assert last.result()
+    assert "last" in server.faults.reached("input")
+    assert not {"late", "gone"} & server.faults.reached("input")
+
+
+def test_a_failure_is_logged_and_harms_no_other_call(
+    server: ServerProcess, explainer: Explainer, serving_files: ServingFiles
+) -> None:
+    request = message(serving_files.requests[0])
+    ad_id = returned(server, request).ad_ids[0]
+    failures = len(server.log("call_failed"))
+    with server.faults.raises("features", "a secret"), refused() as found:
+        explainer.start(ad_id, request).result()
+    assert (found[0].code, found[0].reason) == (grpc.StatusCode.INTERNAL, "internal")
+    assert "secret" not in found[0].text
+    assert len(server.wait_log("call_failed", failures + 1)) == failures + 1
+    assert explainer.explain(ad_id, request).outcome == Outcome.OUTCOME_RETURNED
+
+
+def test_a_server_that_starts_or_drains_explains_nothing(
+    serving_files: ServingFiles, faults: Faults
+) -> None:
+    config = serving_files.write_config("drains.yaml", listen={"linger_seconds": 0})
+    request = message(serving_files.requests[0], request_id="held")
+    with ServerProcess(config, faults=faults, ready=False) as server:
+        with faults.warm_up_closed():
+            server.wait_log("listening")
+            with Explainer(server) as explainer, refused() as early:
+                explainer.start(1, request).result()
+        server.wait_ready()
+        caller = Caller(server.address)
+        with Explainer(server) as explainer:
+            with faults.closed("generate"):
+                held = caller.start(request)
+                server.wait_until(lambda: "held" in faults.reached("generate"), "it is held")
+                server.terminate()
+                server.wait_log("draining")
+                server.wait_until(lambda: refused_by(explainer) == "draining", "it refuses")
+            assert held.outcome().ok
+        caller.close()
+        assert server.wait() == 0
+    assert early[0].reason == "not_ready"
+
+
+def refused_by(explainer: Explainer) -> str:
+    """The reason with which an explanation is refused; empty if it is given."""
+    try:
+        explainer.explain(1, b"")
+    except grpc.RpcError as error:
+        given: Any = error
+        return str(dict(given.trailing_metadata()).get("grace-reason"))
+    return ""
+
+
+@pytest.fixture(scope="module")
+def request_file(serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("explain") / "requests.jsonl"
+    file.write_text("\n".join(map(json.dumps, serving_files.requests)) + "\n", encoding="utf-8")
+    return file
+
+
+def test_the_command_prints_the_outcome_and_every_step(
+    server: ServerProcess, serving_files: ServingFiles, request_file: Path
+) -> None:
+    reply = returned(server, message(serving_files.requests[2], max_ads=3))
+    asked = ("explain", "--ad", str(reply.ad_ids[1]), "--address", server.admin)
+    done = invoke_grace(*asked, "--request", request_file, "--line", "3")
+    assert (done.exit_code, done.stderr) == (0, "")
+    first, sid, *_ = done.stdout.splitlines()
+    number = r"number 2 of \d+ ads, with score -\d+\.\d+"
+    assert re.fullmatch(rf"ad {reply.ad_ids[1]}: it is returned: {number}", first)
+    tokens = re.fullmatch(r"SID (\d+) (\d+) (\d+) (\d+)", sid)
+    assert tokens is not None
+    rows = re.findall(r"^ +([1-4]) +(\d+) +-\d+\.\d+ .* yes +$", done.stdout, re.MULTILINE)
+    assert rows == [(str(step), token) for step, token in enumerate(tokens.groups(), start=1)]
+    assert re.search(r"^snapshot 1, checkpoint \w+, profile full$", done.stdout, re.MULTILINE)
+
+
+def test_the_command_prints_json(server: ServerProcess, request_file: Path) -> None:
+    options = ("--address", server.admin, "--request", request_file, "--json")
+    done = invoke_grace("explain", "--ad", "7", *options)
+    assert (done.exit_code, done.stderr) == (0, "")
+    explained = json.loads(done.stdout)
+    assert explained["outcome"] == "OUTCOME_NOT_IN_CATALOGUE"
+    assert explained["ad_id"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "error"),
+    [
+        (("--request", "none.json"), 2, "none.json: No such file or directory; give a request"),
+        (("--timeout", "inf"), 2, "--timeout: inf is not finite; give a number of seconds"),
+        (("--address", "127.0.0.1:1"), 1, "UNAVAILABLE: no server at 127.0.0.1:1; start it"),
+    ],
+)
+def test_a_mistake_is_one_line(options: tuple[str, ...], code: int, error: str) -> None:
+    done = invoke_grace("explain", "--ad", "7", *options)
+    assert (done.exit_code, done.stdout) == (code, "")
+    assert done.stderr.startswith(f"error: {error}")
+    assert done.stderr.count("\n") == 1
