@@ -19,9 +19,10 @@ constexpr int kGroup = 16;   // requests of a mask
 constexpr int kBlock = 256;  // threads of a block
 constexpr int kRules = 4;    // rules of a thread, in flight at once
 constexpr int kRangesOfLane = 4;
-constexpr int kTile = 512;    // members of a tile
-constexpr int kAtOnce = 8;    // members of a lane, in flight at once
-constexpr int kShort = 8;     // most members of a tile that one lane joins
+constexpr int kTile = 512;       // masks of a tile
+constexpr int kMasksOfWord = 4;  // a tile's masks are read in words of 64 bits
+constexpr int kGathers = 8;      // gathered masks of a lane, in flight at once
+constexpr int kShort = 4;        // the most words of a range that one lane joins alone
 constexpr int kMostPredicates = 8;
 
 struct RowsOfRules {
@@ -93,55 +94,100 @@ struct Ranges {
 };
 
 // Writes the masks of the members first .. first + size into a tile.
-template <bool kIds>
-__device__ void fill_tile(const Ranges& of, const uint16_t* masks, int32_t first, int32_t size,
-                          uint16_t* tile) {
+__device__ void gather_tile(const int32_t* ids, const uint16_t* masks, int32_t first, int32_t size,
+                            uint16_t* tile) {
   const int32_t lane = threadIdx.x % kWarp;
 #pragma unroll 1
-  for (int32_t begin = lane; begin - lane < size; begin += kAtOnce * kWarp) {
-    int32_t members[kAtOnce];
+  for (int32_t begin = 0; begin < size; begin += kGathers * kWarp) {
+    int32_t members[kGathers];
 #pragma unroll
-    for (int u = 0; u < kAtOnce; ++u) {
-      const int32_t place = begin + u * kWarp;
-      members[u] = place < size ? first + place : -1;
-      if (kIds && place < size) members[u] = __ldcs(of.ids + members[u]);
+    for (int u = 0; u < kGathers; ++u) {
+      const int32_t place = begin + u * kWarp + lane;
+      members[u] = place < size ? __ldcs(ids + first + place) : -1;
     }
-    uint16_t held[kAtOnce];
+    uint16_t held[kGathers];
 #pragma unroll
-    for (int u = 0; u < kAtOnce; ++u) held[u] = members[u] >= 0 ? masks[members[u]] : 0;
+    for (int u = 0; u < kGathers; ++u) held[u] = members[u] >= 0 ? masks[members[u]] : 0;
 #pragma unroll
-    for (int u = 0; u < kAtOnce; ++u) tile[begin + u * kWarp] = held[u];
+    for (int u = 0; u < kGathers; ++u) tile[begin + u * kWarp + lane] = held[u];
   }
 }
 
-// Returns the OR of the masks from .. until of a tile. Long parts, all lanes of a warp share.
-__device__ uint32_t any_in_tile(const uint16_t* tile, int32_t from, int32_t until) {
-  const int32_t lane = threadIdx.x % kWarp;
-  const bool is_long = until - from > kShort;
-  uint32_t any = 0;
-#pragma unroll 1
-  for (int32_t at = from; at < until && !is_long; ++at) any |= tile[at];
-#pragma unroll 1
-  for (uint32_t left = __ballot_sync(kAllLanes, is_long); left != 0; left &= left - 1) {
-    const int32_t owner = __ffs(static_cast<int>(left)) - 1;
-    const int32_t end = __shfl_sync(kAllLanes, until, owner);
-    uint32_t found = 0;
-#pragma unroll 1
-    for (int32_t at = __shfl_sync(kAllLanes, from, owner) + lane; at < end; at += kWarp) {
-      found |= tile[at];
-    }
-    found = __reduce_or_sync(kAllLanes, found);
-    if (lane == owner) any = found;
+// Copies the words that hold so many masks into a tile.
+__device__ void copy_tile(const uint64_t* words, int32_t size, uint64_t* tile) {
+  const int32_t lane = threadIdx.x % kWarp, count = (size + kMasksOfWord - 1) / kMasksOfWord;
+#pragma unroll
+  for (int u = 0; u < kTile / kMasksOfWord / kWarp; ++u) {
+    const int32_t place = u * kWarp + lane;
+    if (place < count) tile[place] = words[place];
   }
-  return any;
 }
 
-// A warp has several ranges, whose members follow each other. It reads them tile by tile.
+// The masks from .. until of a tile.
+struct Part {
+  int32_t from, until;
+
+  __device__ int32_t first_word() const { return from / kMasksOfWord; }
+  __device__ int32_t last_word() const { return (until - 1) / kMasksOfWord; }
+  // The bits of the first word's and of the last word's masks that belong to the part.
+  __device__ uint64_t first_bits() const { return ~uint64_t{0} << (16 * (from % kMasksOfWord)); }
+  __device__ uint64_t last_bits() const { return ~uint64_t{0} >> (16 * (-until & 3)); }
+};
+
+__device__ uint32_t joined(uint64_t word) {
+  const uint32_t two = static_cast<uint32_t>(word | word >> 32);
+  return (two | two >> 16) & 0xffffu;
+}
+
+// Adds the OR of each part's masks. All lanes of a warp share long parts.
+__device__ void add_parts(const uint64_t* tile, const Part (&parts)[kRangesOfLane],
+                          uint32_t (&any)[kRangesOfLane]) {
+  const int32_t lane = threadIdx.x % kWarp;
+  uint64_t word[kRangesOfLane];
+#pragma unroll
+  for (int u = 0; u < kRangesOfLane; ++u) {
+    const Part& part = parts[u];
+    word[u] = part.from < part.until ? tile[part.first_word()] & part.first_bits() : 0;
+  }
+#pragma unroll
+  for (int u = 0; u < kRangesOfLane; ++u) {
+    const Part& part = parts[u];
+    const int32_t last = part.last_word();
+    int32_t at = part.first_word() + 1;
+    const bool is_long = part.from < part.until && last - at >= kShort;
+    uint64_t found = 0;
+#pragma unroll 1
+    for (; at <= last && !is_long; ++at) {
+      found |= word[u];
+      word[u] = tile[at];
+    }
+    any[u] |= joined(found | (is_long ? 0 : word[u] & part.last_bits()));
+#pragma unroll 1
+    for (uint32_t left = __ballot_sync(kAllLanes, is_long); left != 0; left &= left - 1) {
+      const int32_t owner = __ffs(static_cast<int>(left)) - 1;
+      const Part its{__shfl_sync(kAllLanes, part.from, owner),
+                     __shfl_sync(kAllLanes, part.until, owner)};
+      uint64_t shared = 0;
+#pragma unroll 1
+      for (int32_t i = its.first_word() + lane; i <= its.last_word(); i += kWarp) {
+        uint64_t bits = ~uint64_t{0};
+        if (i == its.first_word()) bits &= its.first_bits();
+        if (i == its.last_word()) bits &= its.last_bits();
+        shared |= tile[i] & bits;
+      }
+      const uint32_t all = __reduce_or_sync(kAllLanes, joined(shared));
+      if (lane == owner) any[u] |= all;
+    }
+  }
+}
+
+// A warp has several ranges, whose members follow each other. It reads these tile by tile, so that
+// its loads are many and next to each other, whatever the lengths of the ranges.
 template <bool kIds>
 __global__ void __launch_bounds__(kBlock) any_of_ranges(Ranges of) {
   GRACE_BLOCK_MEMORY(memory);
   const int32_t lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  uint16_t* tile = reinterpret_cast<uint16_t*>(memory) + warp * kTile;
+  uint64_t* tile = reinterpret_cast<uint64_t*>(memory) + warp * (kTile / kMasksOfWord);
   const uint16_t* masks = of.masks + blockIdx.y * of.mask_stride;
   const int64_t first = (int64_t{blockIdx.x} * (kBlock / kWarp) + warp) * of.of_warp;
   if (first >= of.count) return;
@@ -157,16 +203,25 @@ __global__ void __launch_bounds__(kBlock) any_of_ranges(Ranges of) {
     end[u] = range < own ? __ldcs(offsets + range + 1) : last;
     any[u] = 0;
   }
-  int32_t at = __shfl_sync(kAllLanes, begin[0], 0);
+  int32_t size;
 #pragma unroll 1
-  for (; at < last; at += kTile) {
-    const int32_t size = min(last - at, kTile);
-    fill_tile<kIds>(of, masks, at, size, tile);
+  for (int32_t at = __shfl_sync(kAllLanes, begin[0], 0); at < last; at += size) {
+    // A tile begins with a whole word: perhaps some masks before the first member.
+    const uintptr_t address = reinterpret_cast<uintptr_t>(masks + at);
+    const int32_t before = kIds ? 0 : static_cast<int32_t>(address / 2 % kMasksOfWord);
+    size = min(last - at, kTile - before);
+    if constexpr (kIds) {
+      gather_tile(of.ids, masks, at, size, reinterpret_cast<uint16_t*>(tile));
+    } else {
+      copy_tile(reinterpret_cast<const uint64_t*>(address - 2 * before), before + size, tile);
+    }
     __syncwarp();
+    Part parts[kRangesOfLane];
 #pragma unroll
     for (int u = 0; u < kRangesOfLane; ++u) {
-      any[u] |= any_in_tile(tile, max(begin[u] - at, 0), min(end[u] - at, size));
+      parts[u] = {before + max(begin[u] - at, 0), before + min(end[u] - at, size)};
     }
+    add_parts(tile, parts, any);
     __syncwarp();
   }
   uint16_t* out = of.any + blockIdx.y * of.any_stride + first;
