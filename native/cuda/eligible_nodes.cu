@@ -17,7 +17,7 @@ using grace::kWarp;
 
 constexpr int kGroup = 16;   // requests of a mask
 constexpr int kBlock = 256;  // threads of a block
-constexpr int kRules = 4;    // rules of a thread, in flight at once
+constexpr int kRules = 4;    // rules of a thread
 constexpr int kRangesOfLane = 4;
 constexpr int kTile = 512;       // masks of a tile
 constexpr int kMasksOfWord = 4;  // a tile's masks are read in words of 64 bits
@@ -37,6 +37,24 @@ struct Predicates {
   int32_t count;
 };
 
+// Reads the rows of kRules rules that follow each other, at once where they lie together; -1 where
+// there are no more rules.
+__device__ void read_ids(const RowsOfRules& rows, int64_t first, int64_t rules,
+                         int32_t (&ids)[kRules]) {
+  static_assert(kRules == 4, "an int4 has four ids");
+  const int32_t* from = rows.ids + first * rows.id_stride;
+  const bool together = rows.id_stride == 1 && reinterpret_cast<uintptr_t>(from) % 16 == 0;
+  if (together && first + kRules <= rules) {
+    const int4 all = __ldcs(reinterpret_cast<const int4*>(from));
+    ids[0] = all.x, ids[1] = all.y, ids[2] = all.z, ids[3] = all.w;
+    return;
+  }
+#pragma unroll
+  for (int u = 0; u < kRules; ++u) {
+    ids[u] = first + u < rules ? __ldcs(from + u * rows.id_stride) : -1;
+  }
+}
+
 // Writes masks[groups, rules + 1]; the last rule stands for stopped ads, and nobody passes it.
 // With `more`, rules must also have passed the predicates of an earlier launch.
 __global__ void __launch_bounds__(kBlock)
@@ -44,14 +62,13 @@ __global__ void __launch_bounds__(kBlock)
   const int64_t group = blockIdx.y;
   const int64_t left = requests - group * kGroup;
   uint16_t* own = masks + group * (rules + 1);
-  const int64_t first = int64_t{blockIdx.x} * (kBlock * kRules) + threadIdx.x;
+  const int64_t first = (int64_t{blockIdx.x} * kBlock + threadIdx.x) * kRules;
   uint32_t passes[kRules];
 #pragma unroll
   for (int u = 0; u < kRules; ++u) {
-    const int64_t rule = first + u * kBlock;
     passes[u] = left >= kGroup ? 0xffffu : (1u << left) - 1;
-    if (rule >= rules) passes[u] = 0;
-    if (more && rule < rules) passes[u] = own[rule];
+    if (first + u >= rules) passes[u] = 0;
+    if (more && first + u < rules) passes[u] = own[first + u];
   }
 #pragma unroll 1
   for (int32_t p = 0; p < predicates.count; p += 2) {
@@ -59,12 +76,8 @@ __global__ void __launch_bounds__(kBlock)
     const RowsOfRules& one = predicates.each[p];
     const RowsOfRules& other = predicates.each[two ? p + 1 : p];
     int32_t ids[kRules], other_ids[kRules];
-#pragma unroll
-    for (int u = 0; u < kRules; ++u) {
-      const int64_t rule = first + u * kBlock;
-      ids[u] = rule < rules ? __ldcs(one.ids + rule * one.id_stride) : -1;
-      other_ids[u] = two && rule < rules ? __ldcs(other.ids + rule * other.id_stride) : -1;
-    }
+    read_ids(one, first, rules, ids);
+    read_ids(other, first, rules, other_ids);
 #pragma unroll
     for (int u = 0; u < kRules; ++u) {
       const uint32_t held = ids[u] >= 0 ? one.masks[group * one.rows + ids[u]] : 0xffffu;
@@ -75,8 +88,7 @@ __global__ void __launch_bounds__(kBlock)
   }
 #pragma unroll
   for (int u = 0; u < kRules; ++u) {
-    const int64_t rule = first + u * kBlock;
-    if (rule <= rules) own[rule] = static_cast<uint16_t>(passes[u]);
+    if (first + u <= rules) own[first + u] = static_cast<uint16_t>(passes[u]);
   }
 }
 
