@@ -166,7 +166,7 @@ def node_masks_cuda(
     int16 [G, rules + 1] -> int16 [G, nodes]
     """
     nodes, device = exact.level_starts[-1], rules.device
-    eligible = _masks(len(rules), nodes, device)
+    eligible = torch.empty(len(rules), nodes, dtype=torch.int16, device=device)
     write_leaves(eligible, rules, exact, of_warp)
     for level in reversed(range(len(exact.level_starts) - 2)):
         write_level(eligible, level, exact.level_starts, node_offsets, of_warp)
@@ -221,6 +221,6 @@ def _words(pairs: int, device: torch.device) -> Tensor:
 
 
 def _masks(groups: int, rows: int, device: torch.device) -> Tensor:
-    """Return masks that kernels may access in whole words of 64 bits: with room after the last."""
-    room = torch.empty(groups * rows + 3, dtype=torch.int16, device=device)
-    return room[:-3].view(groups, rows)
+    """Return masks that kernels may change in whole words of two: with room after the last."""
+    room = torch.empty(groups * rows + 1, dtype=torch.int16, device=device)
+    return room[:-1].view(groups, rows)

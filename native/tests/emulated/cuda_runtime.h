@@ -38,9 +38,6 @@ struct float2 {
 struct uint2 {
   unsigned x, y;
 };
-struct alignas(16) int4 {
-  int x, y, z, w;
-};
 struct alignas(16) ulonglong2 {
   unsigned long long x, y;
 };
