@@ -142,7 +142,7 @@ sanitize: native $(TOOLS)  ## run the C++ core's tests and fuzz drivers under th
 bench: native  ## measure build, eligibility, matching and the server; writes bench/results
 	@mkdir -p $(BENCH_RESULTS)
 	$(BIN)/python -m grace.bench.build_bench --out $(BENCH_RESULTS)/build.json
-	$(BIN)/grace bench eligibility --device cpu --sids 300000 --users 64 --out $(BENCH_RESULTS)/passrate.json
+	$(BIN)/grace bench eligibility --device cpu --sids 3000000 --users 64 --out $(BENCH_RESULTS)/passrate.json
 	$(BIN)/python -m grace.bench.match_bench --out $(BENCH_RESULTS)/match.json
 	$(BIN)/python -m grace.bench.load.serve_bench --out $(BENCH_RESULTS)/serve.json
 
