@@ -5,6 +5,7 @@ The truth comes from the raw table. CI asks about thousands of SIDs, `make soak`
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -27,6 +28,7 @@ BATCH = 16
 SMALL = Scale(sids=3333, rules=177, users=55, vocab_sizes=(11, 17, 29))
 LARGE = Scale(sids=1_000_000, rules=2503, users=1013, vocab_sizes=(127, 127, 131))
 NARROW, WIDE = BeamProfile((1, 9, 57), 63), BeamProfile((1, 64, 256), 256)
+WHOLE = BeamProfile((1, 11, 187), 3333)  # all prefixes of SMALL: a fault has no place to hide
 KINDS = {
     "attributes": Kind((1, 63, 64, 250), 0, rules_follow_sids=True, least_includes=1),
     "sets": Kind((), 3, rules_follow_sids=False, least_includes=2),
@@ -118,3 +120,96 @@ def test_every_step_of_a_million_sids_keeps_the_promises(
     assert_promises_kept(tally, mode, large)
 
 
+# The rest shows that the comparison finds faults: what it counts is what the fault changes.
+
+
+@pytest.fixture(scope="module")
+def scattered(
+    folder: Callable[[RawCatalogue], Path],
+) -> Callable[[MatcherMode], tuple[RawCatalogue, Snapshot]]:
+    catalogue = RawCatalogue.make(KINDS["both-scattered"], SMALL, 3)
+    spec = partial(catalogue.build_spec, folder(catalogue))
+    return lambda mode: (catalogue, built(spec(mode)))
+
+
+Scattered = Callable[[MatcherMode], tuple[RawCatalogue, Snapshot]]
+
+
+@pytest.mark.parametrize("was_set", [True, False], ids=["cleared", "set"])
+def test_one_wrong_bit_of_a_mask_is_found(scattered: Scattered, was_set: bool) -> None:
+    catalogue, snapshot = scattered(MatcherMode.EXACT)
+    native = load_ops(CPU)
+
+    def one_wrong_bit(users: UserTensors, index: DecodeIndex) -> Tensor:
+        masks = native.eligible_nodes(users, index)
+        leaves = masks[0, index.first_leaf :]
+        place = int(((leaves >> 3 & 1) == was_set).nonzero()[71])
+        leaves[place] ^= 1 << 3
+        return masks
+
+    found = searcher(catalogue, snapshot, WHOLE, replace(native, eligible_nodes=one_wrong_bit))
+    found.search(range(BATCH), None, seed=1)
+    if was_set:
+        assert found.tally.found() == {"lost": 1, "short_beams": 1}
+    else:
+        assert found.tally.found() == {"short_beams": 1}
+        assert found.tally.inexact == {"candidates": 1, "sids": 1}
+
+
+@pytest.mark.parametrize("side", ["include", "exclude"])
+def test_one_lost_posting_is_found(scattered: Scattered, side: str) -> None:
+    """The value is the only one of its list, so that it decides for all who have it."""
+    catalogue, snapshot = scattered(MatcherMode.EXACT)
+    lists = snapshot.exact
+    assert lists is not None
+    full, *others = lists.postings
+    offsets, rules = getattr(full, f"{side}_offsets"), getattr(full, f"{side}_rules")
+    lost = int(np.flatnonzero(np.bincount(rules)[rules] == 1)[0])
+    changes = {
+        f"{side}_offsets": offsets - (offsets > lost),
+        f"{side}_rules": np.delete(rules, lost),
+    }
+    postings: tuple[Postings, ...] = (replace(full, **changes), *others)
+    faulty = replace(snapshot, exact=replace(lists, postings=postings))
+    tally = compare_all_users(searcher(catalogue, faulty, WHOLE))
+    if side == "include":
+        assert tally.faults.lost > 0
+        assert tally.inexact == {"candidates": 0, "sids": 0}
+    else:
+        assert tally.faults.lost == 0
+        assert tally.inexact["sids"] > 0
+    assert tally.faults.wrong_ads == 0, "matching has lists of its own"
+
+
+def test_stops_that_decoding_or_matching_ignores_are_found(scattered: Scattered) -> None:
+    catalogue, snapshot = scattered(MatcherMode.EXACT)
+    stopped = catalogue.some_stopped(np.random.default_rng(2))
+    deaf = searcher(catalogue, snapshot)
+    deaf.stop(stopped)
+    deaf.search(range(BATCH), stopped, seed=1)
+    assert deaf.tally.inexact["sids"] > 0
+    assert deaf.tally.faults.wrong_ads == 0
+    careless = searcher(*scattered(MatcherMode.CD))
+    careless.search(range(BATCH), stopped, seed=1)
+    assert [*careless.tally.found()] == ["wrong_ads"]
+
+
+def test_stops_that_decoding_does_not_take_back_are_found(scattered: Scattered) -> None:
+    catalogue, snapshot = scattered(MatcherMode.EXACT)
+    stuck = searcher(catalogue, snapshot)
+    stuck.stop(catalogue.some_stopped(np.random.default_rng(2)))
+    stuck.write_stops()
+    stuck.stop(np.zeros(len(catalogue.sid), np.bool_))
+    stuck.search(range(BATCH), None, seed=1)
+    assert stuck.tally.faults.lost > 0
+
+
+def test_a_matcher_row_without_its_bits_is_found(scattered: Scattered) -> None:
+    catalogue, snapshot = scattered(MatcherMode.UNION)
+    matchers = snapshot.matchers
+    assert matchers is not None
+    bitmask = matchers.bitmask
+    table = bitmask.table.copy()
+    table[bitmask.index[71]] = 0
+    faulty = replace(snapshot, matchers=replace(matchers, bitmask=replace(bitmask, table=table)))
+    assert compare_all_users(searcher(catalogue, faulty, WHOLE)).faults.lost > 0

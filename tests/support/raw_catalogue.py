@@ -211,9 +211,7 @@ def _local_rules(rng: np.random.Generator, scale: Scale, rules: int, sid: Ints) 
     return local
 
 
-def _users(
-    rng: np.random.Generator, schema: TargetingSchema, count: int
-) -> list[UserAttributes]:
+def _users(rng: np.random.Generator, schema: TargetingSchema, count: int) -> list[UserAttributes]:
     """Random users, among them one without values, one with unknown ones and one with 64 each."""
     unknown = {name: ["a value that no rule names"] for name in schema.names}
     many = {

@@ -52,6 +52,7 @@ class Tally:
     sids: int = 0
     ads: int = 0
     full: int = 0  # requests that filled all beams of the last step
+    enough: int = 0  # requests that have as many eligible SIDs
     inexact: dict[str, int] = field(default_factory=lambda: {"candidates": 0, "sids": 0})
     faults: Faults = field(default_factory=Faults)
 
@@ -201,6 +202,9 @@ class Searcher:
         tally.users += len(sids)
         tally.sids += int(alive.sum())
         tally.full += int(alive.all(axis=1).sum())
+        bits = range(len(sids))
+        counts = [np.count_nonzero(truth.levels[-1] & np.uint32(1 << bit)) for bit in bits]
+        tally.enough += sum(count >= sids.shape[1] for count in counts)
         tally.inexact["sids"] += int((eligible == 0).sum())
         numbered = self.catalogue.sids[leaves[alive]]
         tally.faults.not_in_catalogue += int((numbered != sids[alive]).sum())
