@@ -73,15 +73,15 @@ def searcher(
     return Searcher(catalogue, snapshot, decoder, profile, ops or load_ops(CPU))
 
 
-def compare_all_users(searcher: Searcher) -> Tally:
+def compare_all_users(searcher: Searcher, size: int = BATCH) -> Tally:
     """Search for every user, in batches; every other batch has a tenth of the ads stopped."""
     catalogue, rng = searcher.catalogue, np.random.default_rng(7)
     none = np.zeros(len(catalogue.sid), np.bool_)
-    for batch, first in enumerate(range(0, len(catalogue.users), BATCH)):
+    for batch, first in enumerate(range(0, len(catalogue.users), size)):
         stopped = catalogue.some_stopped(rng) if batch % 2 else None
         searcher.stop(none if stopped is None else stopped)
         searcher.write_stops()
-        last = min(first + BATCH, len(catalogue.users))
+        last = min(first + size, len(catalogue.users))
         searcher.search(range(first, last), stopped, seed=batch)
     return searcher.tally
 
@@ -103,7 +103,8 @@ def test_every_step_of_thousands_of_sids_keeps_the_promises(
     small: RawCatalogue, mode: MatcherMode, folder: Callable[[RawCatalogue], Path]
 ) -> None:
     snapshot = built(small.build_spec(folder(small), mode))
-    assert_promises_kept(compare_all_users(searcher(small, snapshot)), mode, small)
+    tally = compare_all_users(searcher(small, snapshot), size=21)
+    assert_promises_kept(tally, mode, small)
 
 
 @pytest.mark.soak
@@ -123,16 +124,14 @@ def test_every_step_of_a_million_sids_keeps_the_promises(
 # The rest shows that the comparison finds faults: what it counts is what the fault changes.
 
 
+Scattered = Callable[[MatcherMode], tuple[RawCatalogue, Snapshot]]
+
+
 @pytest.fixture(scope="module")
-def scattered(
-    folder: Callable[[RawCatalogue], Path],
-) -> Callable[[MatcherMode], tuple[RawCatalogue, Snapshot]]:
+def scattered(folder: Callable[[RawCatalogue], Path]) -> Scattered:
     catalogue = RawCatalogue.make(KINDS["both-scattered"], SMALL, 3)
     spec = partial(catalogue.build_spec, folder(catalogue))
     return lambda mode: (catalogue, built(spec(mode)))
-
-
-Scattered = Callable[[MatcherMode], tuple[RawCatalogue, Snapshot]]
 
 
 @pytest.mark.parametrize("was_set", [True, False], ids=["cleared", "set"])
@@ -181,7 +180,7 @@ def test_one_lost_posting_is_found(scattered: Scattered, side: str) -> None:
     assert tally.faults.wrong_ads == 0, "matching has lists of its own"
 
 
-def test_stops_that_decoding_or_matching_ignores_are_found(scattered: Scattered) -> None:
+def test_stops_that_decoding_or_matching_ignores_or_invents_are_found(scattered: Scattered) -> None:
     catalogue, snapshot = scattered(MatcherMode.EXACT)
     stopped = catalogue.some_stopped(np.random.default_rng(2))
     deaf = searcher(catalogue, snapshot)
@@ -192,6 +191,10 @@ def test_stops_that_decoding_or_matching_ignores_are_found(scattered: Scattered)
     careless = searcher(*scattered(MatcherMode.CD))
     careless.search(range(BATCH), stopped, seed=1)
     assert [*careless.tally.found()] == ["wrong_ads"]
+    strict = searcher(*scattered(MatcherMode.CD))
+    strict.stop(stopped)
+    strict.search(range(BATCH), None, seed=1)
+    assert [*strict.tally.found()] == ["missing_ads"]
 
 
 def test_stops_that_decoding_does_not_take_back_are_found(scattered: Scattered) -> None:
@@ -213,3 +216,13 @@ def test_a_matcher_row_without_its_bits_is_found(scattered: Scattered) -> None:
     table[bitmask.index[71]] = 0
     faulty = replace(snapshot, matchers=replace(matchers, bitmask=replace(bitmask, table=table)))
     assert compare_all_users(searcher(catalogue, faulty, WHOLE)).faults.lost > 0
+
+
+def test_a_wrong_token_of_the_trie_is_found(scattered: Scattered) -> None:
+    catalogue, snapshot = scattered(MatcherMode.CD)
+    tokens = snapshot.trie.csr_tokens.copy()
+    gaps = np.flatnonzero(np.diff(tokens.astype(np.int64)) > 1)
+    tokens[gaps[-1]] += 1
+    faulty = replace(snapshot, trie=replace(snapshot.trie, csr_tokens=tokens))
+    tally = compare_all_users(searcher(catalogue, faulty, WHOLE))
+    assert tally.faults.not_in_catalogue == 2 * tally.users, "as a candidate and as a leaf"

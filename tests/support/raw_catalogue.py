@@ -178,11 +178,17 @@ class Truth:
 def _schema(rng: np.random.Generator, kind: Kind) -> TargetingSchema:
     """Every other attribute and set lets users without a value pass excludes."""
     drawn = random_schema(rng, kind.attribute_sizes, kind.sets)
-    attributes, sets = (
-        tuple(replace(each, missing_passes_exclude=at % 2 == 0) for at, each in enumerate(part))
-        for part in (drawn.attributes, drawn.sets)
+    return replace(
+        drawn,
+        attributes=tuple(
+            replace(each, missing_passes_exclude=at % 2 == 0)
+            for at, each in enumerate(drawn.attributes)
+        ),
+        sets=tuple(
+            replace(each, missing_passes_exclude=at % 2 == 0) for at, each in enumerate(drawn.sets)
+        ),
+        entities=(),
     )
-    return replace(drawn, attributes=attributes, sets=sets, entities=())
 
 
 def _rules(

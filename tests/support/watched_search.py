@@ -36,7 +36,7 @@ class Faults:
     """All zero if the search keeps its promises."""
 
     lost: int = 0  # children of beams that lead to an eligible ad, and were not admitted
-    not_in_catalogue: int = 0  # candidates, leaves and ads that the table does not have there
+    not_in_catalogue: int = 0  # candidates and leaves that are not what the table has there
     wrong_ads: int = 0  # returned ads that are ineligible, stopped or of no generated SID
     missing_ads: int = 0  # eligible ads of generated SIDs that were not returned
     short_beams: int = 0  # (request, step): fewer or more live beams than candidates and room allow
@@ -44,7 +44,7 @@ class Faults:
 
 @dataclass
 class Tally:
-    """The counts of many searches. In mode `exact` the two of `inexact` must be zero as well."""
+    """The counts of many searches. In mode `exact` both of `inexact` must be zero too."""
 
     users: int = 0
     steps: int = 0
@@ -204,7 +204,7 @@ class Searcher:
         tally.full += int(alive.all(axis=1).sum())
         bits = range(len(sids))
         counts = [np.count_nonzero(truth.levels[-1] & np.uint32(1 << bit)) for bit in bits]
-        tally.enough += sum(count >= sids.shape[1] for count in counts)
+        tally.enough += sum(int(count) >= sids.shape[1] for count in counts)
         tally.inexact["sids"] += int((eligible == 0).sum())
         numbered = self.catalogue.sids[leaves[alive]]
         tally.faults.not_in_catalogue += int((numbered != sids[alive]).sum())
