@@ -119,9 +119,10 @@ test-package: $(TOOLS)  ## build wheel and sdist, install them next to other pro
 	$(BIN)/python -m pytest -m package --timeout 1800 tests/package $(PYTEST_ARGS)
 
 SOAK_TESTS = tests/server/soak tests/server/reload $(addprefix tests/server/test_,explain.py fault_bytes.py fault_http2.py wire_readers.py \
-  wrong_snapshots.py) tests/storage/test_mutated_manifests.py tests/cli/test_build_ray.py
+  wrong_snapshots.py) tests/storage/test_mutated_manifests.py tests/cli/test_build_ray.py \
+  tests/model/test_eligibility_at_scale.py
 
-soak: native $(TOOLS) $(INSTALLED)-ray  ## run the tests that take minutes: the service, builds on a Ray cluster
+soak: native $(TOOLS) $(INSTALLED)-ray  ## run the tests that take minutes: the service, a million SIDs, a Ray cluster
 	$(BIN)/python -m pytest -m soak --timeout 3600 $(SOAK_TESTS) $(PYTEST_ARGS)
 
 # The interpreter is not sanitized. So LD_PRELOAD loads the sanitizer's run-time, and after it the C++
@@ -142,7 +143,7 @@ sanitize: native $(TOOLS)  ## run the C++ core's tests and fuzz drivers under th
 bench: native  ## measure build, eligibility, matching and the server; writes bench/results
 	@mkdir -p $(BENCH_RESULTS)
 	$(BIN)/python -m grace.bench.build_bench --out $(BENCH_RESULTS)/build.json
-	$(BIN)/grace bench eligibility --device cpu --sids 300000 --users 64 --out $(BENCH_RESULTS)/passrate.json
+	$(BIN)/grace bench eligibility --device cpu --sids 3000000 --users 64 --out $(BENCH_RESULTS)/passrate.json
 	$(BIN)/python -m grace.bench.match_bench --out $(BENCH_RESULTS)/match.json
 	$(BIN)/python -m grace.bench.load.serve_bench --out $(BENCH_RESULTS)/serve.json
 

@@ -13,18 +13,20 @@ from grace.bench.markdown import origin, table_of
 from grace.bench.result_file import read_result
 from grace.configs.marked_text import rewrite
 
-RESULTS = Path(__file__).parent / "results" / "cpu-2core"
+RESULTS = Path(__file__).parent / "results"
+BUILD, OVERLOAD = RESULTS / "cpu-2core" / "build.json", RESULTS / "cpu-2core" / "overload.json"
+PASSRATE = RESULTS / "h200" / "passrate.json"
 """The results that the documents show."""
 
 
 def main(docs: Path) -> None:
     for document, result, tables in (
-        ("building.md", "build.json", build_tables),
-        ("eligibility.md", "passrate.json", study_tables),
-        ("eligibility.md", "eligibility.json", paper_tables),
-        ("operations.md", "overload.json", overload_tables),
+        ("building.md", BUILD, build_tables),
+        ("eligibility.md", PASSRATE, study_tables),
+        ("eligibility.md", PASSRATE, paper_tables),
+        ("operations.md", OVERLOAD, overload_tables),
     ):
-        for mark, text in tables(read_result(RESULTS / result)).items():
+        for mark, text in tables(read_result(result)).items():
             rewrite(docs / document, mark, text)
 
 

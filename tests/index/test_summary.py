@@ -37,7 +37,7 @@ def test_fill_is_the_mean_over_entries_of_set_bits_by_usable_bits() -> None:
         RawAd(3, (1, 0), 0.0, {"a": (frozenset("qr"), None)}),
         RawAd(4, (1, 1)),
     ]
-    root, p1 = summarize(plain_snapshot(schema, (2, 2), ads)).matchers
+    root, p1 = summarize(plain_snapshot(schema, (2, 2), ads, MatcherMode.UNION)).matchers
     assert (root.fill, root.rows) == (mean([1 / 5, 5 / 5]), 2)
     assert (p1.fill, p1.rows) == (mean([1 / 5, 1 / 5, 2 / 5, 5 / 5]), 3)
     assert (p1.bytes_before, p1.bytes_after) == (4 * 8, 3 * 8)
@@ -82,7 +82,7 @@ def test_entities_are_counted_with_their_ads() -> None:
 def test_every_level_and_kind_is_in_the_summary_and_in_its_json() -> None:
     rng = np.random.default_rng(1)
     case = random_case(rng, 63, 1, random_schema(rng, (64,), num_sets=2))
-    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads)
+    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads, MatcherMode.UNION)
     summary = summarize(snapshot)
     length = len(case.vocab_sizes)
     found = [(m.kind, m.position) for m in summary.matchers]

@@ -3,7 +3,7 @@
 import asyncio
 import gc
 from collections import Counter
-from contextlib import ExitStack, suppress, suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import grpc

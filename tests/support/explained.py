@@ -317,6 +317,13 @@ class PlainRequest:
 
     def _admitted(self) -> set[tuple[int, ...]]:
         snapshot = self._scene.pair.snapshot
+        if snapshot.mode is MatcherMode.EXACT:
+            return {
+                ad.sid[:length]
+                for ad in self._scene.case.ads
+                if eligible(SCHEMA, ad, self.user) and not self.named(ad, self._scene.stopped)
+                for length in (1, 2, 3)
+            }
         rows = self._scene.pair.users.encode([self.user])
         admitted = admitted_entries(snapshot, rows, 0)
         prefixes = {ad.sid[:length] for ad in self._scene.case.ads for length in (1, 2, 3)}

@@ -1,0 +1,228 @@
+"""No ineligible ad is returned, and no eligible ad is lost while decoding: in every mode, at scale.
+
+The truth comes from the raw table. CI asks about thousands of SIDs, `make soak` about a million.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import pytest
+from torch import Tensor
+
+from grace.configs.generation import BeamProfile
+from grace.index.matchers.exact_lists import Postings
+from grace.index.matchers.modes import MatcherMode
+from grace.index.snapshot import Snapshot
+from grace.kernels import DecodeIndex, Ops, UserTensors, load_ops
+from grace.model.definition.spec import DecoderSpec
+from support.builds import built
+from support.models import random_decoder
+from support.raw_catalogue import Kind, RawCatalogue, Scale
+from support.watched_search import CPU, Searcher, Tally
+
+BATCH = 16
+SMALL = Scale(sids=3333, rules=177, users=55, vocab_sizes=(11, 17, 29))
+LARGE = Scale(sids=1_000_000, rules=2503, users=1013, vocab_sizes=(127, 127, 131))
+NARROW, WIDE = BeamProfile((1, 9, 57), 63), BeamProfile((1, 64, 256), 256)
+WHOLE = BeamProfile((1, 11, 187), 3333)  # all prefixes of SMALL: a fault has no place to hide
+KINDS = {
+    "attributes": Kind((1, 63, 64, 250), 0, rules_follow_sids=True, least_includes=1),
+    "sets": Kind((), 3, rules_follow_sids=False, least_includes=2),
+    "both-following": Kind((5, 65), 2, rules_follow_sids=True, least_includes=1),
+    "both-scattered": Kind((5, 65), 2, rules_follow_sids=False),
+}
+DECODER = DecoderSpec(layers=1, d_model=8, heads=1, d_head=8, d_ff=8)
+
+all_modes = pytest.mark.parametrize("mode", list(MatcherMode), ids=lambda mode: mode.value)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def small(request: pytest.FixtureRequest) -> RawCatalogue:
+    return RawCatalogue.make(KINDS[request.param], SMALL, 3)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def large(request: pytest.FixtureRequest) -> RawCatalogue:
+    return RawCatalogue.make(KINDS[request.param], LARGE, 5)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[RawCatalogue], Path]:
+    """Return the folder of a catalogue, whose modes share the table."""
+    folders: dict[RawCatalogue, Path] = {}
+
+    def folder_of(catalogue: RawCatalogue) -> Path:
+        if catalogue not in folders:
+            folders[catalogue] = tmp_path_factory.mktemp("catalogue")
+        return folders[catalogue]
+
+    return folder_of
+
+
+def searcher(
+    catalogue: RawCatalogue,
+    snapshot: Snapshot,
+    profile: BeamProfile = NARROW,
+    ops: Ops | None = None,
+) -> Searcher:
+    decoder = random_decoder(DECODER, catalogue.vocab_sizes, 4, 1)
+    return Searcher(catalogue, snapshot, decoder, profile, ops or load_ops(CPU))
+
+
+def compare_all_users(searcher: Searcher, size: int = BATCH) -> Tally:
+    """Search for every user, in batches; every other batch has a tenth of the ads stopped."""
+    catalogue, rng = searcher.catalogue, np.random.default_rng(7)
+    none = np.zeros(len(catalogue.sid), np.bool_)
+    for batch, first in enumerate(range(0, len(catalogue.users), size)):
+        stopped = catalogue.some_stopped(rng) if batch % 2 else None
+        searcher.stop(none if stopped is None else stopped)
+        searcher.write_stops()
+        last = min(first + size, len(catalogue.users))
+        searcher.search(range(first, last), stopped, seed=batch)
+    return searcher.tally
+
+
+def assert_promises_kept(tally: Tally, mode: MatcherMode, catalogue: RawCatalogue) -> None:
+    users = len(catalogue.users)
+    assert tally.found() == {}
+    if mode is MatcherMode.EXACT:
+        assert tally.inexact == {"candidates": 0, "sids": 0}
+        blind = int((~catalogue.passes.any(axis=1)).sum())
+        assert tally.full <= users - blind
+    assert tally.users == users
+    assert tally.full > users // 9, "a test of full beams needs some"
+    assert tally.ads > users
+
+
+@all_modes
+def test_every_step_of_thousands_of_sids_keeps_the_promises(
+    small: RawCatalogue, mode: MatcherMode, folder: Callable[[RawCatalogue], Path]
+) -> None:
+    snapshot = built(small.build_spec(folder(small), mode))
+    tally = compare_all_users(searcher(small, snapshot), size=21)
+    assert_promises_kept(tally, mode, small)
+
+
+@pytest.mark.soak
+@all_modes
+def test_every_step_of_a_million_sids_keeps_the_promises(
+    large: RawCatalogue, mode: MatcherMode, folder: Callable[[RawCatalogue], Path]
+) -> None:
+    begin = perf_counter()
+    snapshot = built(large.build_spec(folder(large), mode))
+    built_at = perf_counter()
+    tally = compare_all_users(searcher(large, snapshot, WIDE))
+    seconds = f"built in {built_at - begin:.0f} s, searched in {perf_counter() - built_at:.0f} s"
+    print(f"\n{mode.value}: {seconds}: {tally}")
+    assert_promises_kept(tally, mode, large)
+
+
+# The rest shows that the comparison finds faults: what it counts is what the fault changes.
+
+
+Scattered = Callable[[MatcherMode], tuple[RawCatalogue, Snapshot]]
+
+
+@pytest.fixture(scope="module")
+def scattered(folder: Callable[[RawCatalogue], Path]) -> Scattered:
+    catalogue = RawCatalogue.make(KINDS["both-scattered"], SMALL, 3)
+    spec = partial(catalogue.build_spec, folder(catalogue))
+    return lambda mode: (catalogue, built(spec(mode)))
+
+
+@pytest.mark.parametrize("was_set", [True, False], ids=["cleared", "set"])
+def test_one_wrong_bit_of_a_mask_is_found(scattered: Scattered, was_set: bool) -> None:
+    catalogue, snapshot = scattered(MatcherMode.EXACT)
+    native = load_ops(CPU)
+
+    def one_wrong_bit(users: UserTensors, index: DecodeIndex) -> Tensor:
+        masks = native.eligible_nodes(users, index)
+        leaves = masks[0, index.first_leaf :]
+        place = int(((leaves >> 3 & 1) == was_set).nonzero()[71])
+        leaves[place] ^= 1 << 3
+        return masks
+
+    found = searcher(catalogue, snapshot, WHOLE, replace(native, eligible_nodes=one_wrong_bit))
+    found.search(range(BATCH), None, seed=1)
+    if was_set:
+        assert found.tally.found() == {"lost": 1, "short_beams": 1}
+    else:
+        assert found.tally.found() == {"short_beams": 1}
+        assert found.tally.inexact == {"candidates": 1, "sids": 1}
+
+
+@pytest.mark.parametrize("side", ["include", "exclude"])
+def test_one_lost_posting_is_found(scattered: Scattered, side: str) -> None:
+    """The value is the only one of its list, so that it decides for all who have it."""
+    catalogue, snapshot = scattered(MatcherMode.EXACT)
+    lists = snapshot.exact
+    assert lists is not None
+    full, *others = lists.postings
+    offsets, rules = getattr(full, f"{side}_offsets"), getattr(full, f"{side}_rules")
+    lost = int(np.flatnonzero(np.bincount(rules)[rules] == 1)[0])
+    changes = {
+        f"{side}_offsets": offsets - (offsets > lost),
+        f"{side}_rules": np.delete(rules, lost),
+    }
+    postings: tuple[Postings, ...] = (replace(full, **changes), *others)
+    faulty = replace(snapshot, exact=replace(lists, postings=postings))
+    tally = compare_all_users(searcher(catalogue, faulty, WHOLE))
+    if side == "include":
+        assert tally.faults.lost > 0
+        assert tally.inexact == {"candidates": 0, "sids": 0}
+    else:
+        assert tally.faults.lost == 0
+        assert tally.inexact["sids"] > 0
+    assert tally.faults.wrong_ads == 0, "matching has lists of its own"
+
+
+def test_stops_that_decoding_or_matching_ignores_or_invents_are_found(scattered: Scattered) -> None:
+    catalogue, snapshot = scattered(MatcherMode.EXACT)
+    stopped = catalogue.some_stopped(np.random.default_rng(2))
+    deaf = searcher(catalogue, snapshot)
+    deaf.stop(stopped)
+    deaf.search(range(BATCH), stopped, seed=1)
+    assert deaf.tally.inexact["sids"] > 0
+    assert deaf.tally.faults.wrong_ads == 0
+    careless = searcher(*scattered(MatcherMode.CD))
+    careless.search(range(BATCH), stopped, seed=1)
+    assert [*careless.tally.found()] == ["wrong_ads"]
+    strict = searcher(*scattered(MatcherMode.CD))
+    strict.stop(stopped)
+    strict.search(range(BATCH), None, seed=1)
+    assert [*strict.tally.found()] == ["missing_ads"]
+
+
+def test_stops_that_decoding_does_not_take_back_are_found(scattered: Scattered) -> None:
+    catalogue, snapshot = scattered(MatcherMode.EXACT)
+    stuck = searcher(catalogue, snapshot)
+    stuck.stop(catalogue.some_stopped(np.random.default_rng(2)))
+    stuck.write_stops()
+    stuck.stop(np.zeros(len(catalogue.sid), np.bool_))
+    stuck.search(range(BATCH), None, seed=1)
+    assert stuck.tally.faults.lost > 0
+
+
+def test_a_matcher_row_without_its_bits_is_found(scattered: Scattered) -> None:
+    catalogue, snapshot = scattered(MatcherMode.UNION)
+    matchers = snapshot.matchers
+    assert matchers is not None
+    bitmask = matchers.bitmask
+    table = bitmask.table.copy()
+    table[bitmask.index[71]] = 0
+    faulty = replace(snapshot, matchers=replace(matchers, bitmask=replace(bitmask, table=table)))
+    assert compare_all_users(searcher(catalogue, faulty, WHOLE)).faults.lost > 0
+
+
+def test_a_wrong_token_of_the_trie_is_found(scattered: Scattered) -> None:
+    catalogue, snapshot = scattered(MatcherMode.CD)
+    tokens = snapshot.trie.csr_tokens.copy()
+    gaps = np.flatnonzero(np.diff(tokens.astype(np.int64)) > 1)
+    tokens[gaps[-1]] += 1
+    faulty = replace(snapshot, trie=replace(snapshot.trie, csr_tokens=tokens))
+    tally = compare_all_users(searcher(catalogue, faulty, WHOLE))
+    assert tally.faults.not_in_catalogue == 2 * tally.users, "as a candidate and as a leaf"
