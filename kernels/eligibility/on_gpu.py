@@ -213,7 +213,7 @@ def _mask_address(eligible: Tensor, node: int) -> int:
 
 
 def _ranges_of_warp(mean_members: float) -> int:
-    return max(1, min(_MOST_RANGES, int(_TILE / mean_members)))
+    return max(1, min(_MOST_RANGES, int(_TILE / max(1.0, mean_members))))
 
 
 def _words(pairs: int, device: torch.device) -> Tensor:

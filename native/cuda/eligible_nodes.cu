@@ -23,6 +23,7 @@ constexpr int kRangesOfLane = 4;
 constexpr int kTile = 512;  // members that a warp reads before it splits them by range
 constexpr int kAtOnce = 8;  // members of a lane, in flight at once
 constexpr int kShort = 16;  // the most members that one lane joins alone
+static_assert(kTile % (kAtOnce * kWarp) == 0, "lanes fill a tile in whole rounds");
 constexpr int kMostPredicates = 8;
 
 struct RowsOfRules {

@@ -120,6 +120,20 @@ def test_any_ranges_of_a_warp_are_right_for_short_and_long_ranges(of_warp: int) 
     assert torch.equal(node_masks_cuda(rules, exact, index.node_offsets, of_warp), expected)
 
 
+def test_leaves_without_any_rule_are_ineligible() -> None:
+    rng = np.random.default_rng(2)
+    index = random_exact_index(rng, (5.0, 3.0), 1, 0)
+    assert index.exact is not None
+    lists = index.exact
+    no_rules = replace(
+        lists,
+        leaf_offsets=torch.zeros_like(lists.leaf_offsets),
+        leaf_rules=lists.leaf_rules[:0],
+    )
+    users = random_exact_users(rng, 3, 1, 0)
+    assert not eligible_nodes_on_gpu(users, replace(index, exact=no_rules)).any()
+
+
 def test_stopping_ads_makes_their_leaves_and_all_nodes_above_ineligible() -> None:
     rng = np.random.default_rng(3)
     index = random_exact_index(rng, (5.0, 3.0), 1, 0)
