@@ -91,8 +91,7 @@ def assert_promises_kept(tally: Tally, mode: MatcherMode, catalogue: RawCatalogu
     assert tally.found() == {}
     if mode is MatcherMode.EXACT:
         assert tally.inexact == {"candidates": 0, "sids": 0}
-        blind = int((~catalogue.passes.any(axis=1)).sum())
-        assert tally.full <= users - blind
+        assert tally.full <= tally.enough
     assert tally.users == users
     assert tally.full > users // 9, "a test of full beams needs some"
     assert tally.ads > users
@@ -119,6 +118,9 @@ def test_every_step_of_a_million_sids_keeps_the_promises(
     seconds = f"built in {built_at - begin:.0f} s, searched in {perf_counter() - built_at:.0f} s"
     print(f"\n{mode.value}: {seconds}: {tally}")
     assert_promises_kept(tally, mode, large)
+    if mode is MatcherMode.EXACT:
+        # Each rule has ads below so many first tokens that the 64 beams lead to enough of them.
+        assert tally.full == tally.enough
 
 
 # The rest shows that the comparison finds faults: what it counts is what the fault changes.
