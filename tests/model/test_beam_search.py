@@ -15,7 +15,16 @@ from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import Attribute, TargetingSchema
 from grace.index.trie import NO_NODE
 from grace.index.users.user_rows import UserAttributes, UserEncoder, UserRows
-from grace.kernels import REFERENCE, Beams, Candidates, DecodeIndex, Ops, UserTensors, load_ops
+from grace.kernels import (
+    REFERENCE,
+    Beams,
+    Candidates,
+    DecodeIndex,
+    Ops,
+    UserTensors,
+    load_ops,
+    with_eligible,
+)
 from grace.model.definition.beam_search import Generated, beam_search
 from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import UserContext
@@ -39,8 +48,10 @@ def search(
     profile: BeamProfile,
     ops: Ops = REFERENCE,
 ) -> Generated:
-    tensors = UserTensors.of(UserEncoder(snapshot.schema, snapshot.set_values).encode(users), CPU)
-    return beam_search(decoder, context, tensors, DecodeIndex.of(snapshot, CPU), profile, ops)
+    index = DecodeIndex.of(snapshot, CPU)
+    rows = UserEncoder(snapshot.schema, snapshot.set_values).encode(users)
+    tensors = with_eligible(UserTensors.of(rows, CPU), index, ops)
+    return beam_search(decoder, context, tensors, index, profile, ops)
 
 
 def reachable_leaves(snapshot: Snapshot, rows: UserRows, request: int) -> set[int]:
