@@ -125,7 +125,7 @@ class RawCatalogue:
             targeting=write_schema(folder / "targeting.yaml", self.schema),
             root=folder / mode.value,
             mode=mode,
-            k_way=StaticKWay((13, 7, 3)) if mode is MatcherMode.STATIC else None,
+            k_way=StaticKWay((61, 31, 1)) if mode is MatcherMode.STATIC else None,
             sid_space=PLAIN_SID_SPACE,
             vocab_sizes=self.vocab_sizes,
             threads=2,
