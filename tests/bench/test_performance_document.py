@@ -132,7 +132,7 @@ def test_eligible_nodes_have_a_row_per_size_and_a_column_per_step(results: Path)
 
 def test_loads_have_their_mode_and_older_ones_are_of_union(results: Path) -> None:
     file = results / "serve.json"
-    (old,) = [row for row in json.loads(file.read_text())["rows"] if row.get("rps") == 1200.0]
+    (old, *_) = [row for row in json.loads(file.read_text())["rows"] if row.get("rps") == 1200.0]
     old = {name: value for name, value in old.items() if name != "mode"}
     replace_rows(file, old, {**old, "mode": "exact", "errors": 3, "withdrawn": 4})
     made = performance_document(results)
@@ -143,7 +143,7 @@ def test_loads_have_their_mode_and_older_ones_are_of_union(results: Path) -> Non
 
 def test_loads_with_and_without_live_loads_are_in_one_row(results: Path) -> None:
     file = results / "serve.json"
-    (row,) = [row for row in json.loads(file.read_text())["rows"] if row.get("rps") == 400.0]
+    (row, *_) = [row for row in json.loads(file.read_text())["rows"] if row.get("rps") == 400.0]
     alone = {"alone_p50_ms": 9.0, "alone_p99_ms": 15.0, "alone_errors": 0, "alone_withdrawn": 0}
     swap = {
         **row, "measure": "swap", "mode": "exact", "precision": "bf16", "p50_ms": 10.0,
