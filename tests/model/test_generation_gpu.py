@@ -10,7 +10,7 @@ import torch
 from grace.configs.generation import BeamProfile
 from grace.index.matchers.modes import MatcherMode
 from grace.index.trie import NO_NODE
-from grace.kernels import REFERENCE, DecodeIndex, load_ops
+from grace.kernels import REFERENCE, DecodeIndex, load_ops, with_eligible
 from grace.model.definition.beam_search import Generated
 from grace.model.definition.model import Model
 from grace.model.engine.decode_weights import Precision
@@ -46,12 +46,13 @@ class Both:
         return make_batch(self.model, seed, requests, bucket, GPU)
 
     def generate(self, batch: Batch, index: DecodeIndex, profile: BeamProfile) -> Generated:
-        return self.graphs.generate(batch.features, batch.users, index, profile)
+        users = with_eligible(batch.users, index, self.fast.ops)
+        return self.graphs.generate(batch.features, users, index, profile)
 
     def plainly(self, batch: Batch, index: DecodeIndex, profile: BeamProfile) -> Generated:
         features, users, index = mapped((batch.features, batch.users, index), torch.Tensor.cpu)
         plain = PlainGeneration(self.plain_model, REFERENCE)
-        return plain.generate(features, users, index, profile)
+        return plain.generate(features, with_eligible(users, index, REFERENCE), index, profile)
 
 
 @pytest.fixture(scope="module", params=sorted(MODELS))
