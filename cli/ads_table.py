@@ -1,4 +1,4 @@
-"""The ads of a reply as an ads table has them, and how an ad and its reasons are printed."""
+"""Read the ads of a reply from an ads table, and print an ad with its reasons."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ TITLE = "title"
 
 @dataclass(frozen=True, slots=True)
 class KnownAd:
-    """`reasons` are its rules. The server has tested them, so all of them pass."""
+    """An ad of the table. The server has tested its rules, so all `reasons` pass."""
 
     title: str
     reasons: "tuple[Reason, ...]"

@@ -20,7 +20,7 @@ def bench(
     out: Annotated[
         Path | None, typer.Option(help="Result file, JSON. Without it, rows are only printed.")
     ] = None,
-    device: Annotated[str, typer.Option(help="cuda:0; or cpu: eligibility, --tiny.")] = "cuda:0",
+    device: Annotated[str, typer.Option(help="cuda:0, or cpu (eligibility, --tiny).")] = "cuda:0",
     tiny: Annotated[
         bool, typer.Option("--tiny", help="Small shapes for a CPU; their times mean nothing.")
     ] = False,

@@ -43,9 +43,9 @@ class Finding:
 def doctor(
     snapshots: Annotated[
         Path | None,
-        typer.Option(help="Folder of versions: also load the current one and time its masks."),
+        typer.Option(help="Folder of versions: also load the current one, and time its masks."),
     ] = None,
-    device: Annotated[str, typer.Option(help="Where to load it: cpu or cuda:0.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Device to load it on: cpu or cuda:0.")] = "cpu",
     max_batch: Annotated[
         int, typer.Option(min=1, max=1024, help="generation.max_batch of the server.")
     ] = 16,
@@ -53,7 +53,7 @@ def doctor(
 ) -> None:
     """Check this machine: packages, native library, GPU. Exit code 1 if a command cannot work.
 
-    With --snapshots, also check that the current version fits, and what eligibility costs here.
+    With --snapshots, also check that the current version fits, and measure its eligibility.
 
     Example: `grace doctor --snapshots demo/snapshots`
     """
@@ -160,7 +160,7 @@ def _snapshot(root: Path, device_name: str, max_batch: int) -> Finding:
         return Finding("snapshot", "fault", str(error))
     found = f"version {snapshot.facts.version}, mode {snapshot.mode.value}"
     if snapshot.exact is None:
-        return Finding("snapshot", "note", found, "mode exact wastes no beam: build with it")
+        return Finding("snapshot", "note", found, "build with --matchers exact: it wastes no beam")
     lists, masks = facts.eligibility_list_bytes / 1e6, facts.eligibility_mask_bytes / 1e6
     return Finding(
         "snapshot",

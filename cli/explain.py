@@ -35,8 +35,8 @@ def explain(
 ) -> None:
     """Explain why an ad is, or is not, in the reply to a request.
 
-    The server searches once more for the request. A `max_ads` of 0, or none, is the server's
-    default.
+    The server searches once more for the request. Without `max_ads`, or with 0,
+    it uses its default.
 
     Example: `grace explain --ad 1000110656 --request request.json`
     """

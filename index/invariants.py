@@ -163,7 +163,7 @@ def _check_entities(entities: Entities) -> None:
 
 
 def _check_exact_lists(snapshot: Snapshot, lists: ExactLists) -> None:
-    """The lists are those that follow from the rules of the ads."""
+    """Check that the lists are those that follow from the rules of the ads."""
     ads, num_rules = snapshot.ads, snapshot.rules.num_rules
     for begin, end, ad_offsets in _blocks(ads.ad_offsets):
         members = ads.ad_rule[ad_offsets[0] : ad_offsets[-1]]
@@ -193,7 +193,7 @@ def _require_lists(
     expected: tuple[Array, Array],
     first: int = 0,
 ) -> None:
-    """Each of some groups, the first of which is `first`, has the expected rules."""
+    """Check that each group has the expected rules. `first` is the number of the first group."""
     wrong = np.flatnonzero(np.diff(held[0]) != np.diff(expected[0]))
     if len(wrong):
         at = int(wrong[0])

@@ -213,8 +213,7 @@ class AdminServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Explain(self, request, context):
-        """Says why an ad is, or is not, in the reply to a request. It searches once more, with a trace, and
-        sends the user nothing.
+        """Explains why an ad is, or is not, in the reply to a request. It searches once more, with a trace.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -45,9 +45,9 @@ _LEAST_LOCATIONS = 64
 
 class Person(NamedTuple):
     """
-    number    the user's tastes follow from it
-    share     of all ads, estimated: those that this user may see, in percent
-    in_sweep  or of the population
+    number    the seed of the user's tastes
+    share     the share of all ads that this user may see, estimated, in percent
+    in_sweep  whether the user is of the sweep; the others are of the population
     """
 
     number: int
@@ -57,7 +57,7 @@ class Person(NamedTuple):
 
 
 def with_many_locations(catalogue: PaperCatalogue) -> PaperCatalogue:
-    """Allow the users of the sweep: a limit of requests, which changes no array of a snapshot."""
+    """Raise the limit of locations for the sweep, which changes no array of a snapshot."""
     sets = tuple(replace(each, max_request_values=MOST_LOCATIONS) for each in catalogue.schema.sets)
     return replace(catalogue, schema=replace(catalogue.schema, sets=sets))
 

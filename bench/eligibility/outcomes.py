@@ -21,7 +21,7 @@ BUCKETS = (
     ("5k-9.9k", 5_000, 10_000),
     ("10k+", 10_000, 1 << 62),
 )
-"""The paper's, by generated ads of a request."""
+"""The paper's buckets, by generated ads of a request."""
 
 TOP_ADS = 100
 

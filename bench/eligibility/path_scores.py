@@ -70,7 +70,7 @@ def normals(start: int, keys: Tensor) -> Tensor:
 
 
 def _shifted(bits: Tensor, by: int) -> Tensor:
-    """Shift right without the sign, as if the words had none."""
+    """Shift right as if the words were unsigned."""
     return (bits >> by).bitwise_and_((1 << 64 - by) - 1)
 
 

@@ -42,7 +42,7 @@ Rows = Sequence[Row]
 
 
 def study_tables(result: Mapping[str, Any]) -> dict[str, str]:
-    """Return what the paper does not have, in Markdown by the name of its marks."""
+    """Return the tables that the paper does not have, in Markdown by the name of their marks."""
     rows: Rows = result["rows"]
     catalogue, index = _one(rows, table="catalogue"), _one(rows, table="exact")
     size = f"{catalogue['sids']:,} SIDs, {catalogue['ads']:,} ads. "

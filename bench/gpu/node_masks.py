@@ -101,7 +101,7 @@ def _rows(work: Workload, users: Sequence[UserTensors], index: DecodeIndex) -> I
 def _steps(
     users: Sequence[UserTensors], index: DecodeIndex, exact: ExactTensors
 ) -> dict[str, list[Callable[[], object]]]:
-    """Each step of each batch, on inputs that the steps before it made."""
+    """Return the calls of each step, one per batch, on inputs that earlier steps made."""
     calls: dict[str, list[Callable[[], object]]] = {}
     starts = exact.level_starts
     for own in users:

@@ -45,7 +45,7 @@ def _passing_set_rules(
     request: int,
     missing_passes_exclude: bool,
 ) -> Bools:
-    """bool [set rules]"""
+    """Return whether the request passes each set rule.   bool [set rules]"""
     begin, end = queries.value_offsets[request : request + 2]
     values = queries.value_ids[begin:end]
     includes = _named(postings.include_offsets, postings.include_rules, num_rules)

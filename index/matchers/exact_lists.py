@@ -1,4 +1,4 @@
-"""What mode `exact` reads while decoding, besides the rules: all of it follows from them.
+"""The lists that mode `exact` reads while decoding. They follow from the rules of the ads.
 
 Eligibility goes from the distinct parts of rules to rules, from rules to leaves, and from leaves up
 to the root. These lists are the edges of that graph which the rules themselves do not have.

@@ -33,7 +33,7 @@ class Reason:
 
 
 def explain(snapshot: Snapshot, ad: int, user: UserAttributes) -> tuple[Reason, ...]:
-    """`ad` is an ordinal. All reasons passing is the same as the ad being eligible."""
+    """Test each rule of an ad, given by its ordinal. It is eligible if and only if all pass."""
     rule = int(snapshot.ads.ad_rule[ad])
     row = snapshot.rules.bitmask_table[snapshot.rules.bitmask[rule]]
     attributes = [

@@ -58,7 +58,7 @@ class LiveAds:
     def pass_pairs(self, write: Callable[[npt.NDArray[np.int64], Ids32], None]) -> None:
         """Call `write` with what has changed in `leaf_rules` since the last call, if anything has.
 
-        Any thread may call it. Positions are distinct, and `write` must have written when it ends.
+        Any thread may call it. Positions are distinct. `write` must finish before it returns.
         """
         with self._passing:
             taken = []

@@ -109,7 +109,7 @@ def check_admission_shapes(nodes: Tensor, users: UserTensors, index: DecodeIndex
 
 
 def check_users(users: UserTensors, index: DecodeIndex) -> None:
-    """Check that the users are encoded for the snapshot's matchers, or their nodes known."""
+    """Check that the users are encoded for the snapshot's matchers, or their nodes are known."""
     if index.exact is not None:
         _require_eligible(users, index.exact)
     if index.bitmask_table is None:

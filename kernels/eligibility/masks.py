@@ -7,7 +7,7 @@ REQUESTS_PER_MASK = 16
 
 
 def masks_of(requests: int) -> int:
-    """Return the number of masks that hold so many requests."""
+    """Return the number of masks that hold this number of requests."""
     return -(-requests // REQUESTS_PER_MASK)
 
 

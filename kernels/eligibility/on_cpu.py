@@ -128,7 +128,7 @@ def _rows(predicate: Predicate, users: UserTensors) -> Tensor:
 def _predicate_rows(
     rows: Sequence[Tensor], ids: Sequence[Tensor], num_rules: int
 ) -> ctypes.Array[_PredicateRows]:
-    """The result has addresses; the caller keeps the tensors meanwhile."""
+    """Return the addresses of the tensors, which the caller must keep meanwhile."""
     found = []
     for masks, own in zip(rows, ids, strict=True):
         if own.dtype != torch.int32 or own.shape != (num_rules,):

@@ -44,8 +44,9 @@ class SetPredicate:
 def set_rows_reference(postings: SetPostings, queries: QueryTensors) -> Tensor:
     """Return the mask of each set rule.   int16 [ceil(B / 16), set rules]
 
-    A user passes a rule who has one of its included values, and none of its excluded ones. One who
-    has no value of the set fails an exclude list, unless the schema says `missing_passes_exclude`.
+    A user passes a rule with one of its included values and none of its excluded ones. A user
+    without a value of the set fails an exclude list, unless the schema says
+    `missing_passes_exclude`.
     """
     passes = []
     for request in range(len(queries.offsets) - 1):

@@ -60,7 +60,7 @@ class Generation(Protocol):
         """Generate on the current stream, without waiting for it.
 
         The arguments must live until the stream has done the work. The caller owns the result.
-        With a `trace`, it waits; then the batch may have any size.
+        With a `trace` it waits for the stream, and the batch may have any size.
         """
 
 

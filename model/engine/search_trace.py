@@ -1,7 +1,7 @@
-"""A search that is watched: how far the prefixes of one SID came, and what they competed with.
+"""Trace a search: how far the prefixes of one SID came, and what they competed with.
 
-Every search, plain or fast, ranks its candidates through `Ops.select_beams`. So a search is traced
-by one more function around that operation, and computes what it computes without it.
+Every search, plain or fast, ranks its candidates through `Ops.select_beams`. So one function around
+that operation traces it, and the search computes the same as without a trace.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ class TracedStep:
     candidates    prefixes that were admitted, of all beams
     beams         how many of them the step kept
     lowest_score  the lowest kept score; None if there is no beam
-    score         the prefix's, and its place among the candidates, from 1; None and 0 if the
-    rank          prefix was not admitted
+    score         the prefix's score; None if it was not admitted
+    rank          its place among the candidates, from 1; 0 if it was not admitted
     kept          the prefix is a beam after the step
     """
 

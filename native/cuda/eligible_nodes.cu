@@ -198,8 +198,8 @@ GRACE_API int32_t grace_cuda_rule_masks(void* stream, int64_t bytes, const Predi
 }
 
 // Writes any[groups, count], the OR of each range's masks. Distances between groups are in masks.
-//   ids      null if the members themselves number the masks
-//   of_warp  the ranges of a warp: 1 .. 128. Any value is right for any ranges.
+//   ids      null if member j has mask j
+//   of_warp  the ranges of a warp: 1 .. 128. Every value gives the same result.
 GRACE_API int32_t grace_cuda_any_of_ranges(void* stream, const int32_t* offsets, int64_t count,
                                            const int32_t* ids, const uint16_t* masks,
                                            int64_t mask_stride, uint16_t* any, int64_t any_stride,

@@ -14,7 +14,7 @@ from grace.server.engine.memory import is_read_when_exact, mask_bytes
 
 @dataclass(frozen=True, slots=True)
 class EligibilityFacts:
-    """All 0 in other modes.
+    """The cost of mode `exact`; all 0 in other modes.
 
     eligibility_list_bytes  of the lists that masks are made from
     eligibility_mask_bytes  of the masks of all batches in flight

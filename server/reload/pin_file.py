@@ -27,7 +27,7 @@ class PinFile:
     def read(self) -> Pin | None:
         """Return the pin, or None if there is none. Raise ConfigError for a damaged file."""
         try:
-            if self.path.is_fifo():  # to open it would wait for ever
+            if self.path.is_fifo():  # opening it would wait for ever
                 raise self._fault("is not a regular file")
             with self.path.open("rb") as file:
                 content = file.read(_MOST_BYTES)

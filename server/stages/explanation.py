@@ -27,7 +27,7 @@ from grace.server.stages.stages import Stages, generate_traced
 
 Outcome = wire.ExplainResponse.Outcome
 StopsAmong = Callable[[Mapping[str, int]], Mapping[str, int]]
-"""Returns the ids, by level, that updates stop now."""
+"""A function that returns which of these ids, by level, updates stop now."""
 
 
 def explain_ad(
@@ -39,7 +39,7 @@ def explain_ad(
 ) -> wire.ExplainResponse:
     """Explain an ad for the only request of a batch. Raise the ServiceError of a wrong request.
 
-    `require_wanted` raises if no caller waits any more; it is called before each long part.
+    It calls `require_wanted`, which raises if no caller waits any more, before each long part.
     """
     snapshot = batch.pair.snapshot
     prepared = stages.input(batch)
@@ -62,7 +62,7 @@ def explain_ad(
 
 
 class _Explained:
-    """Fills in the reply for an ad of the snapshot."""
+    """The explanation of an ad of the snapshot: its methods fill in the reply."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class _Explained:
     def search(self, stages: Stages, require_wanted: Callable[[], None]) -> None:
         self._add_rules()
         self._add_excluded()
-        # An update may come meanwhile. So stops count that held before the search, or hold after.
+        # An update may come meanwhile, so the stops before and after the search both count.
         stops = self._stops_among(self._levels)
         require_wanted()
         features = stages.features(self._prepared)
@@ -117,7 +117,7 @@ class _Explained:
             )
 
     def _add_excluded(self) -> None:
-        # An entity cannot be named like the level of ads; a request may name it so.
+        # A request may give `exclude` the name of the level of ads, which no entity has.
         excluded = {**self._retrieval.exclude, AD_LEVEL: self._retrieval.exclude_ads}
         named = {
             level: given
@@ -204,8 +204,8 @@ class _Explained:
             place = f"number {reply.rank} of {min(reply.ranked_ads, retrieval.max_ads)} ads"
             reply.text = f"it is returned: {place}, with score {reply.score:.6g}"
         else:
-            # Or an update of better ads came between two matches, which is as rare.
-            raise RuntimeError("matching left out an ad that nothing keeps out")
+            # Perhaps an update of better ads came between two matches, which is rare.
+            raise RuntimeError("matching left out an ad that passes every test")
 
     def _rule(self, reason: Reason) -> str:
         user = reason.deciding or tuple(self._user.get(reason.name, ())) or ("no value",)

@@ -46,7 +46,7 @@ _VARINT, _BYTES = 0, 2
 
 
 class ExplainCall:
-    """Belongs to the event loop, and owns the thread that explains."""
+    """Answers calls of Explain. The event loop uses it, and one thread of it explains."""
 
     def __init__(self, state: ServerState, config: ServingConfig, stages: Stages) -> None:
         self._state = state
