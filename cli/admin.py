@@ -259,7 +259,7 @@ def _status_rows(found: "GetStatusResponse") -> Iterator[tuple[str, str]]:
     yield "server", f"{state}, {version} on {found.device}, up {up:,.0f} s"
     if found.HasField("snapshot"):
         counts = f"{snapshot.sids:,} SIDs, {snapshot.ads:,} ads"
-        facts = f"{snapshot.created_at}, {snapshot.sid_space}, {counts}"
+        facts = f"{snapshot.created_at}, {snapshot.sid_space}, mode {snapshot.mode}, {counts}"
         yield "snapshot", f"{snapshot.version} ({facts})"
         yield "checkpoint", f"{model.checkpoint} ({model.encoder})"
     yield (

@@ -92,12 +92,12 @@ def bench(
 
         # Each table imports only what it needs, such as the server's packages or Hugging Face's.
         module = import_module(f"grace.bench.{TABLES[table].module}")
+        facts = facts_of("grace", sys.argv[1:], device_text(on))
     except ModuleNotFoundError as error:
         raise InputError(
             f"grace bench {table} needs {error.name}: pip install -e '.[gpu,bench]' in the "
             "repository, or pip install 'grace-serving[gpu,bench]'"
         ) from None
-    facts = facts_of("grace", sys.argv[1:], device_text(on))
     if commit is not None:
         facts["commit"] = commit
     record(module.measure(workload_of(options)), out, facts, add=add, only=options.only)

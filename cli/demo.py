@@ -157,7 +157,7 @@ def _show(answer: "Explanation", num_sids: int, titles: Mapping[int, str]) -> No
             print(f"  {name}: {_some(values)}")
     clicks = [titles[ad_id] for ad_id in answer.clicks]
     print(f"  clicked, newest first: {_some(clicks, 3, '; ')}")
-    print(f"\n  {answer.admitted_sids:,} of {num_sids:,} SIDs may lead to an eligible ad.")
+    print(f"\n  {answer.admitted_sids:,} of {num_sids:,} SIDs lead to an eligible ad.")
     print(f"  Without targeting, decoding gives: {_counts(answer.catalogue_alone)}")
     print(f"  With targeting, the server gave:   {_counts(answer.with_targeting)}")
     print("\n  Returned, best first; p is the model's probability of the SID:")

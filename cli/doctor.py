@@ -161,11 +161,11 @@ def _snapshot(root: Path, device_name: str, max_batch: int) -> Finding:
     found = f"version {snapshot.facts.version}, mode {snapshot.mode.value}"
     if snapshot.exact is None:
         return Finding("snapshot", "note", found, "build with --matchers exact: it wastes no beam")
-    lists, masks = facts.eligibility_list_bytes / 1e6, facts.eligibility_mask_bytes / 1e6
+    lists, masks = facts.eligibility_list_bytes / 1e6, facts.eligibility_mask_bytes / 1e6  # MB
     return Finding(
         "snapshot",
         "ok",
-        f"{found}: {lists:,.1f} MB of lists, {masks:,.1f} MB of masks, which take "
+        f"{found}: {lists:,.2f} MB of lists, {masks:,.2f} MB of masks, which take "
         f"{facts.eligibility_ms:,.2f} ms for a batch of {max_batch} on {device}",
     )
 

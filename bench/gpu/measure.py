@@ -19,7 +19,6 @@ from time import perf_counter
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
-import pynvml
 import torch
 from torch import Tensor
 
@@ -255,14 +254,14 @@ def _power_samples(device: torch.device) -> Iterator[list[tuple[int, float]]]:
         yield samples
         return
     stop = threading.Event()
-    pynvml.nvmlInit()
+    nvml = _nvml()
     uuid = torch.cuda.get_device_properties(device).uuid
-    handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+    handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
 
     def sample() -> None:
         while not stop.wait(_SAMPLE_SECONDS):
-            clock = pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
-            samples.append((clock, pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3))
+            clock = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)
+            samples.append((clock, nvml.nvmlDeviceGetPowerUsage(handle) / 1e3))
 
     thread = threading.Thread(target=sample, daemon=True)
     thread.start()
@@ -271,7 +270,15 @@ def _power_samples(device: torch.device) -> Iterator[list[tuple[int, float]]]:
     finally:
         stop.set()
         thread.join()
-        pynvml.nvmlShutdown()
+        nvml.nvmlShutdown()
+
+
+def _nvml() -> Any:
+    """Open the GPU's library, whose package a machine without a GPU does not need."""
+    import pynvml  # noqa: PLC0415
+
+    pynvml.nvmlInit()
+    return pynvml
 
 
 def device_text(device: torch.device) -> str:
@@ -279,11 +286,11 @@ def device_text(device: torch.device) -> str:
     software = f"torch {torch.__version__}, Python {platform.python_version()}"
     if device.type != "cuda":
         return f"{machine()}, {software}"
-    pynvml.nvmlInit()
+    nvml = _nvml()
     try:
-        driver = pynvml.nvmlSystemGetDriverVersion()
+        driver = nvml.nvmlSystemGetDriverVersion()
     finally:
-        pynvml.nvmlShutdown()
+        nvml.nvmlShutdown()
     name = torch.cuda.get_device_name(device)
     return f"{name}, driver {driver}, CUDA {torch.version.cuda}, {software}; {machine()}"
 

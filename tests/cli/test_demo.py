@@ -40,7 +40,7 @@ def test_the_demo_explains_which_ads_its_users_get_and_which_not(tmp_path: Path)
     done = run_grace("demo", "--out", tmp_path, "--users", "3")
     assert (done.returncode, done.stderr) == (0, "")
     assert re.findall(r"^(\d)\. User ", done.stdout, re.MULTILINE) == ["4", "5", "6"]
-    assert "may lead to an eligible ad" in done.stdout
+    assert "SIDs lead to an eligible ad" in done.stdout
     assert "Not returned, although" in done.stdout
     shoes = done.stdout.partition("4. User running-shoes")[2].partition("\n5. User")[0]
     returned = re.findall(r"^    \d\. (.*)", shoes, re.MULTILINE)
