@@ -261,6 +261,15 @@ def exact_snapshot() -> Snapshot:
     return plain_snapshot(TargetingSchema((), (), 7), (1,), ads, MatcherMode.EXACT)
 
 
+def stops_and_resumes(count: int) -> list[AdUpdate]:
+    """Return updates that stop all ads of `exact_snapshot` and resume them, in turn."""
+    all_ads = {"ad": [0, 1, 2]}
+    return [
+        read(update(number, stop=all_ads) if number % 2 else update(number, resume=all_ads))
+        for number in range(1, count + 1)
+    ]
+
+
 def test_a_changed_pair_is_passed_until_a_write_succeeds() -> None:
     snapshot, state = exact_snapshot(), UpdateState()
     live = LiveAds(snapshot)
@@ -268,10 +277,9 @@ def test_a_changed_pair_is_passed_until_a_write_succeeds() -> None:
     def fails(positions: npt.NDArray[np.int64], rules: npt.NDArray[np.int32]) -> None:  # noqa: ARG001
         raise MemoryError
 
-    for sequence, change in enumerate(("stop", "resume"), start=1):
-        state_update = read(update(sequence, **{change: {"ad": [0, 1, 2]}}))
-        state.apply(state_update)
-        live.refresh(state, touched_by([state_update]))
+    for each in stops_and_resumes(2):
+        state.apply(each)
+        live.refresh(state, touched_by([each]))
         with pytest.raises(MemoryError):
             live.pass_pairs(fails)
     written: list[tuple[list[int], list[int]]] = []
@@ -283,16 +291,13 @@ def test_a_changed_pair_is_passed_until_a_write_succeeds() -> None:
 def test_changed_pairs_take_little_memory_while_no_batch_asks_for_them() -> None:
     snapshot, state = exact_snapshot(), UpdateState()
     live = LiveAds(snapshot)
-    updates = [
-        read(update(sequence, **{("stop", "resume")[sequence % 2]: {"ad": [0, 1, 2]}}))
-        for sequence in range(1, 5 * MOST_NOTES)
-    ]
     held = []
+    updates = stops_and_resumes(4 * MOST_NOTES)
     tracemalloc.start()
-    for number, each in enumerate(updates, start=1):
+    for each in updates:
         state.apply(each)
         live.refresh(state, touched_by([each]))
-        if number % (2 * MOST_NOTES) == 0:
+        if each.sequence % (2 * MOST_NOTES) == 0:
             held.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
     assert held[1] < 1.1 * held[0]
