@@ -24,6 +24,9 @@ from grace.index.updates.id_set import distinct
 from grace.index.updates.state import Touched, UpdateState
 from grace.index.updates.update import AD_LEVEL, Ids
 
+MOST_NOTES = 256
+"""The most changes of pairs that wait apart for a batch. An idle server would keep all of them."""
+
 _NONE = np.empty(0, np.int64)
 Ids32 = npt.NDArray[np.int32]
 Words = npt.NDArray[np.uint64]
@@ -58,18 +61,23 @@ class LiveAds:
     def pass_pairs(self, write: Callable[[npt.NDArray[np.int64], Ids32], None]) -> None:
         """Call `write` with what has changed in `leaf_rules` since the last call, if anything has.
 
-        Any thread may call it. Positions are distinct. `write` must finish before it returns.
+        Any thread may call it. Positions are distinct. `write` must finish before it returns; if it
+        raises, the next call passes the same changes again.
         """
         with self._passing:
-            taken = []
-            while self._pairs:
-                taken.append(self._pairs.popleft())
-            if not taken:
-                return
-            positions = np.concatenate([each[0] for each in reversed(taken)])
-            rules = np.concatenate([each[1] for each in reversed(taken)])
-            _, last = np.unique(positions, return_index=True)
-            write(positions[last], rules[last])
+            noted = len(self._pairs)  # an update may add others meanwhile
+            if noted:
+                write(*self._latest(noted))
+            for _ in range(noted):
+                self._pairs.popleft()
+
+    def _latest(self, noted: int) -> tuple[npt.NDArray[np.int64], Ids32]:
+        """Join the first notes: of a pair that changed several times, the last change counts."""
+        notes = [self._pairs[place] for place in reversed(range(noted))]
+        positions = np.concatenate([each[0] for each in notes])
+        rules = np.concatenate([each[1] for each in notes])
+        _, last = np.unique(positions, return_index=True)
+        return positions[last], rules[last]
 
     def rebuild(self, state: UpdateState) -> None:
         """Show the whole state."""
@@ -108,10 +116,15 @@ class LiveAds:
 
     def _note_pairs(self, ordinals: npt.NDArray[np.int64]) -> None:
         lists = self._snapshot.exact
-        if lists is not None and len(ordinals):
-            self._pairs.append(
-                changed_pairs(self._snapshot.ads, lists, self.view.stopped, ordinals)
-            )
+        if lists is None or not len(ordinals):
+            return
+        self._pairs.append(changed_pairs(self._snapshot.ads, lists, self.view.stopped, ordinals))
+        if len(self._pairs) > MOST_NOTES:
+            with self._passing:
+                if self._pairs:
+                    joined = self._latest(len(self._pairs))
+                    self._pairs.clear()
+                    self._pairs.append(joined)
 
     def _write_weights(self, state: UpdateState, ad_ids: Ids) -> None:
         weights, ads = self.view.weights, self._snapshot.ads

@@ -115,9 +115,11 @@ class DecodeIndex:
         )
 
     def write_pairs(self, positions: npt.NDArray[np.int64], rules: npt.NDArray[np.int32]) -> None:
-        """Set the rules of some pairs of leaf and rule, in the order of the current stream.
+        """Set the rules of some pairs of leaf and rule; return when the device has them.
 
-        index/matchers/live_rules.py says which pairs change when ads are stopped or resumed.
+        index/matchers/live_rules.py says which pairs change when ads are stopped or resumed. The
+        next batch, and the next change, may be on another stream. So a GPU writes on a stream that
+        has no batch's work, and this waits for it.
         """
         if self.exact is None:
             raise ValueError("index: only mode exact has pairs to write: use such a snapshot")
@@ -130,8 +132,13 @@ class DecodeIndex:
                 f"{len(leaf_rules) - 1}: take them from the snapshot of this index"
             )
         device = leaf_rules.device
-        at = on_device(torch.from_numpy(positions), device)
-        leaf_rules[at] = on_device(torch.from_numpy(rules), device)
+        if device.type == "cuda":
+            stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            with torch.cuda.stream(stream):
+                _write(leaf_rules, positions, rules)
+            stream.synchronize()
+        else:
+            _write(leaf_rules, positions, rules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +186,13 @@ class Beams:
     nodes: Tensor
     scores: Tensor
     corrupt: Tensor
+
+
+def _write(
+    leaf_rules: Tensor, positions: npt.NDArray[np.int64], rules: npt.NDArray[np.int32]
+) -> None:
+    at = on_device(torch.from_numpy(positions), leaf_rules.device)
+    leaf_rules[at] = on_device(torch.from_numpy(rules), leaf_rules.device)
 
 
 def _require_few_sets(snapshot: Snapshot, device: torch.device) -> None:

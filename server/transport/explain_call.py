@@ -10,14 +10,11 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from threading import BoundedSemaphore
 from time import perf_counter
-from typing import Any
 
 import torch
-from google.protobuf.message import DecodeError
-from google.protobuf.unknown_fields import UnknownFieldSet
 
 from grace.configs.serving import ServingConfig
-from grace.proto.retrieval_pb2 import ExplainRequest, GetStatusRequest
+from grace.proto.retrieval_pb2 import ExplainRequest
 from grace.server.daemon_thread import DaemonThread
 from grace.server.errors import (
     ServiceError,
@@ -41,8 +38,12 @@ from grace.server.transport.listener.grpc_listener import GrpcContext
 MOST_EXPLANATIONS = 8
 """The most explanations that wait or are under way."""
 
+MOST_FIELDS = 16
+"""The most fields of an ExplainRequest, which comes in pieces if a caller joins two messages."""
+
 _LOG = logging.getLogger(LOGGER)
 _VARINT, _BYTES = 0, 2
+_VARINT_BYTES = 10
 
 
 class ExplainCall:
@@ -134,21 +135,36 @@ class _Caller:
 def _read(message: bytes) -> tuple[int, bytes]:
     """Return the ad id of an ExplainRequest, and its request as bytes, to check them as Retrieve's.
 
-    The generated class would drop some of what is wrong with them. So the two fields are read as
-    unknown ones of a message that has no fields.
+    The generated class would drop some of what is wrong with them.
     """
-    try:
-        fields: Any = UnknownFieldSet(GetStatusRequest.FromString(message))
-    except DecodeError:
-        raise malformed("ExplainRequest") from None
-    ad_id, request = 0, b""
-    for field in fields:
-        given = (field.field_number, field.wire_type)
+    ad_id, pieces, at, fields = 0, [], 0, 0
+    while at < len(message):
+        fields += 1
+        if fields > MOST_FIELDS:
+            fault = f"it has more than {MOST_FIELDS} fields; send ad_id and request once"
+            raise invalid_field("ExplainRequest", fault)
+        tag, at = _varint(message, at)
+        given = (tag >> 3, tag & 7)
         if given == (ExplainRequest.AD_ID_FIELD_NUMBER, _VARINT):
-            ad_id = field.data - (1 << 64) if field.data >> 63 else field.data
+            value, at = _varint(message, at)
+            ad_id = value - (1 << 64) if value >> 63 else value
         elif given == (ExplainRequest.REQUEST_FIELD_NUMBER, _BYTES):
-            request += field.data  # protobuf merges a message that comes twice like this
+            size, begin = _varint(message, at)
+            at = begin + size
+            if at > len(message):
+                raise malformed("ExplainRequest")
+            pieces.append(message[begin:at])
         else:
             fault = "it has a field that this server does not know (number {}, wire type {})"
             raise invalid_field("ExplainRequest", fault.format(*given))
-    return ad_id, request
+    return ad_id, b"".join(pieces)  # protobuf merges a message that comes in pieces like this
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    """Return the number at a place of the message, and the place after it."""
+    value = 0
+    for place, byte in enumerate(message[at : at + _VARINT_BYTES]):
+        value |= (byte & 127) << 7 * place
+        if byte < 128:
+            return value & (1 << 64) - 1, at + place + 1
+    raise malformed("ExplainRequest")

@@ -1,22 +1,25 @@
 """Updates of ads against plain sets: random updates, snapshots and restarts."""
 
 import time
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from grace.configs.errors import RequestError
+from grace.index.matchers.modes import MatcherMode
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.updates.id_set import MOST_CHANGES, IdSet
-from grace.index.updates.live_ads import LiveAds
+from grace.index.updates.live_ads import MOST_NOTES, LiveAds
 from grace.index.updates.log import UpdateLog
 from grace.index.updates.state import GapError, UpdateState, touched_by
 from grace.index.updates.update import MOST_LEVELS, AdUpdate, read_kept, read_update
@@ -251,6 +254,56 @@ def test_many_stopped_ads_are_shown_on_a_new_snapshot() -> None:
         f"{stops} stops: read {read_at - begin:.3f} s, shown {built_at - read_at:.3f} s, "
         f"a resume {(ended - built_at) / 63 * 1e3:.2f} ms"
     )
+
+
+def exact_snapshot() -> Snapshot:
+    ads = [RawAd(ad_id, (0,)) for ad_id in range(3)]
+    return plain_snapshot(TargetingSchema((), (), 7), (1,), ads, MatcherMode.EXACT)
+
+
+def stops_and_resumes(count: int) -> list[AdUpdate]:
+    """Return updates that stop all ads of `exact_snapshot` and resume them, in turn."""
+    all_ads = {"ad": [0, 1, 2]}
+    return [
+        read(update(number, stop=all_ads) if number % 2 else update(number, resume=all_ads))
+        for number in range(1, count + 1)
+    ]
+
+
+def test_a_changed_pair_is_passed_until_a_write_succeeds() -> None:
+    snapshot, state = exact_snapshot(), UpdateState()
+    live = LiveAds(snapshot)
+
+    def fails(positions: npt.NDArray[np.int64], rules: npt.NDArray[np.int32]) -> None:  # noqa: ARG001
+        raise MemoryError
+
+    for each in stops_and_resumes(2):
+        state.apply(each)
+        live.refresh(state, touched_by([each]))
+        with pytest.raises(MemoryError):
+            live.pass_pairs(fails)
+    written: list[tuple[list[int], list[int]]] = []
+    for _ in range(2):
+        live.pass_pairs(lambda at, rules: written.append((at.tolist(), rules.tolist())))
+    assert written == [([0], [0])]
+
+
+def test_changed_pairs_take_little_memory_while_no_batch_asks_for_them() -> None:
+    snapshot, state = exact_snapshot(), UpdateState()
+    live = LiveAds(snapshot)
+    held = []
+    updates = stops_and_resumes(4 * MOST_NOTES)
+    tracemalloc.start()
+    for each in updates:
+        state.apply(each)
+        live.refresh(state, touched_by([each]))
+        if each.sequence % (2 * MOST_NOTES) == 0:
+            held.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    assert held[1] < 1.1 * held[0]
+    written: list[tuple[list[int], list[int]]] = []
+    live.pass_pairs(lambda at, rules: written.append((at.tolist(), rules.tolist())))
+    assert written == [([0], [0])]
 
 
 def test_a_folder_belongs_to_one_log(tmp_path: Path) -> None:

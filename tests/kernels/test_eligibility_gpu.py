@@ -102,6 +102,27 @@ def test_batches_on_two_streams_do_not_mix(ops: Ops) -> None:
         assert torch.equal(answer, own)
 
 
+def test_a_batch_on_any_stream_sees_the_last_write_of_pairs(ops: Ops) -> None:
+    """The stream of the writing batch is busy, as the pipeline's or the explanations' may be."""
+    index, users = large_index(13), users_on_gpu(14, 16)
+    assert index.exact is not None
+    pairs = np.arange(len(index.exact.leaf_rules))
+    rules = np.resize(np.arange(index.exact.num_rules, dtype=np.int32), len(pairs))
+    stopped = np.full_like(rules, index.exact.num_rules)
+    busy = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    for written in (stopped, rules):
+        torch.cuda.synchronize()
+        with torch.cuda.stream(busy):
+            torch.cuda._sleep(200_000_000)  # type: ignore[no-untyped-call]
+            index.write_pairs(pairs, stopped)
+        index.write_pairs(pairs, written)
+        seen = ops.eligible_nodes(users, index)
+        torch.cuda.synchronize()
+        assert torch.equal(index.exact.leaf_rules.cpu(), torch.from_numpy(written))
+        assert torch.equal(seen, REFERENCE.eligible_nodes(users, index))
+        assert bool(seen.any()) == (written is rules)
+
+
 @pytest.mark.parametrize("lanes", [8, 16, 32, 128])
 def test_a_captured_admission_reads_the_masks_that_the_slot_points_at(ops: Ops, lanes: int) -> None:
     """One graph serves batches of another snapshot, and of one whose ads are stopped."""

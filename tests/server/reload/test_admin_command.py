@@ -56,7 +56,9 @@ def test_an_operator_sees_and_changes_what_is_served(server: ServerProcess, live
     assert "already served snapshot 2" in admin(server, "load", 2)
     seen = shown(server)
     assert seen["server"].startswith("serving, ")
-    assert re.match(r"2 \(\d{4}-.*Z, synth-tiny-1, mode exact, [\d,]+ SIDs, [\d,]+ ads\)$", seen["snapshot"])
+    assert re.match(
+        r"2 \(\d{4}-.*Z, synth-tiny-1, mode exact, [\d,]+ SIDs, [\d,]+ ads\)$", seen["snapshot"]
+    )
     assert seen["CURRENT"] == "2"
     assert not {"pinned", "loading", "failing", "stopped"} & set(seen)
 
