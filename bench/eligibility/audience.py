@@ -47,7 +47,7 @@ class Person(NamedTuple):
     """
     number    the seed of the user's tastes
     share     the share of all ads that this user may see, estimated, in percent
-    in_sweep  whether the user is of the sweep; the others are of the population
+    in_sweep  whether the user was drawn for the sweep; the others were drawn for the population
     """
 
     number: int

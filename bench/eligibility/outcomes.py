@@ -126,7 +126,7 @@ def range_rows(
 
 
 def _means(outcome: Outcome, of: Bools) -> Row:
-    """Rates are of all ads or SIDs of the users together; recall is a mean over users."""
+    """Pool the ads and SIDs of all users for the rates; average the recall over users."""
     generated, sids = int(outcome.generated[of].sum()), int(outcome.sids[of].sum())
     passed = generated - int(outcome.attributes[of].sum())
     matched = int(outcome.matched[of].sum())

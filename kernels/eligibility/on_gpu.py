@@ -1,8 +1,7 @@
 """Eligible nodes on a GPU: native/cuda/predicate_rows.cu and eligible_nodes.cu.
 
-A kind of predicate without a body in CUDA works through its plain torch. All work goes to the
-current stream, and nothing waits for the device. What a batch needs meanwhile is memory of its own
-from torch's allocator, so batches may overlap.
+A predicate without a body in CUDA runs its plain torch. All work goes to the current stream, and
+nothing waits for the device. Each batch allocates its own memory, so batches may overlap.
 """
 
 import ctypes

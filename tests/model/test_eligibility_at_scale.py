@@ -119,7 +119,7 @@ def test_every_step_of_a_million_sids_keeps_the_promises(
     print(f"\n{mode.value}: {seconds}: {tally}")
     assert_promises_kept(tally, mode, large)
     if mode is MatcherMode.EXACT:
-        # Each rule has ads below so many first tokens that the 64 beams lead to enough of them.
+        # The ads of each rule spread over many first tokens, so 64 beams lead to enough of them.
         assert tally.full == tally.enough
 
 
@@ -179,7 +179,7 @@ def test_one_lost_posting_is_found(scattered: Scattered, side: str) -> None:
     else:
         assert tally.faults.lost == 0
         assert tally.inexact["sids"] > 0
-    assert tally.faults.wrong_ads == 0, "matching has lists of its own"
+    assert tally.faults.wrong_ads == 0, "matching does not read the damaged lists"
 
 
 def test_stops_that_decoding_or_matching_ignores_or_invents_are_found(scattered: Scattered) -> None:
