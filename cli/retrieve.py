@@ -73,6 +73,10 @@ def retrieve(
             help="Ads table, as grace build reads it: show titles, and why each ad is eligible.",
         ),
     ] = None,
+    targeting: Annotated[
+        Path | None,
+        typer.Option(help="With --ads: its targeting schema. Default: targeting.yaml next to it."),
+    ] = None,
     sids: Annotated[bool, typer.Option("--sids", help="Show each ad's SID.")] = False,
     timeout: Annotated[
         float, typer.Option(min=0.001, help="Seconds to wait for the reply.")
@@ -119,7 +123,7 @@ def retrieve(
         reply = client.retrieve(message, timeout)
         total_ms = (time.perf_counter() - started) * 1e3
     user_values = {name: list(values.values) for name, values in message.user.items()}
-    known = None if ads is None else known_ads(ads, reply.ad_ids, user_values)
+    known = None if ads is None else known_ads(ads, targeting, reply.ad_ids, user_values)
     if as_json:
         shown = reply_json(reply) | {"total_ms": round(total_ms, 3)}
         print(

@@ -3,12 +3,14 @@
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from grace.configs.yaml_loader import read_yaml
 from support.in_process import invoke_grace
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
@@ -67,6 +69,9 @@ def test_a_table_of_ads_names_each_ad_and_what_allows_the_user(
     pq.write_table(named.slice(0, half), tmp_path / "a.parquet")
     pq.write_table(named.slice(half), tmp_path / "b.parquet")
     asked = ("retrieve", "--address", address, "--request", requests, "--line", "3", "--sids")
+    schema = serving_files.folder / "catalogue" / "targeting.yaml"
+    shutil.copy(schema, tmp_path)
+    sets = set(read_yaml(schema)["sets"])
     done = invoke_grace(*asked, "--max-ads", "40", "--ads", tmp_path)
     assert (done.exit_code, done.stderr) == (0, "")
     shown = re.findall(r"^ +(\d+)\. about (\d+) \(ad (\d+), (.*)\)\n +(.*)$", done.stdout, re.M)
@@ -81,7 +86,9 @@ def test_a_table_of_ads_names_each_ad_and_what_allows_the_user(
         for name in ruled:
             if row[name]:
                 values = [value for value in user[name] if value in row[name]]
-                (rule,) = [each for each in why.split("; ") if each.startswith(f"{name}: one of ")]
+                (rule,) = [each for each in why.split("; ") if each.startswith(f"{name}: ")]
+                words = ("any of ",) if name in sets else ("only ", "none of ")
+                assert rule.removeprefix(f"{name}: ").startswith(words)
                 assert not values or rule.endswith(f"(user: {', '.join(values)})")
         assert ruled or why == "no rule: it is for everyone"
     assert any("(user: " in why for *_, why in shown)
@@ -96,11 +103,16 @@ def test_a_table_of_ads_names_each_ad_and_what_allows_the_user(
 
 
 def test_a_table_that_does_not_have_the_ads_says_so(
-    address: str, requests: Path, tmp_path: Path
+    address: str, requests: Path, serving_files: ServingFiles, tmp_path: Path
 ) -> None:
     table = tmp_path / "ads.parquet"
     pq.write_table(pa.table({"ad_id": [1], "title": ["one"]}), table)
     asked = ("retrieve", "--address", address, "--request", requests, "--max-ads", "9")
+    done = invoke_grace(*asked, "--ads", table)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"--ads {table}: there is no targeting.yaml next to it: give --targeting" in done.stderr
+    schema = serving_files.folder / "catalogue" / "targeting.yaml"
+    asked += ("--targeting", str(schema))
     done = invoke_grace(*asked, "--ads", table)
     assert (done.exit_code, done.stderr) == (0, "")
     assert (
