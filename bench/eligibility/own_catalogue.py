@@ -17,6 +17,7 @@ from torch import Tensor
 from grace.bench.eligibility.audience import AT_ONCE
 from grace.bench.eligibility.outcomes import Outcome, means, outcome_of
 from grace.bench.eligibility.search import Found
+from grace.bench.gpu.search import observed
 from grace.bench.load.shots import read_shots
 from grace.bench.result_file import Row
 from grace.configs.errors import InputError, RequestError
@@ -28,7 +29,7 @@ from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot
 from grace.index.users.user_rows import UserEncoder, UserRows
-from grace.kernels import Beams, Candidates, DecodeIndex, Ops, UserTensors, load_ops, with_eligible
+from grace.kernels import DecodeIndex, UserTensors, load_ops, with_eligible
 from grace.model.checkpoints.checkpoint import load_checkpoint, require_match
 from grace.model.definition.beam_search import beam_search
 from grace.model.definition.inputs import UserContext
@@ -102,32 +103,11 @@ class _Search:
         return Outcome.joined(outcomes)
 
     def _found(self, context: UserContext, users: UserTensors, index: DecodeIndex) -> Found:
-        recorded = _RecordedBeams(self._ops)
-        ops = replace(self._ops, select_beams=recorded)
+        steps: list[Tensor] = []
+        ops = observed(self._ops, lambda given, beams: steps.append(beams.nodes.clone()))
         found = beam_search(self._decoder, context, users, index, self._profile, ops)
         found.require_finite()
-        return Found(tuple(recorded.nodes), found.scores)
-
-
-class _RecordedBeams:
-    """The operation `select_beams`, which also keeps the nodes of every step."""
-
-    def __init__(self, ops: Ops) -> None:
-        self._select_beams = ops.select_beams
-        self.nodes: list[Tensor] = []
-
-    def __call__(
-        self,
-        logits: Tensor,
-        scores: Tensor,
-        candidates: Candidates,
-        k: int,
-        ordered: bool,
-        row_scale: Tensor | None = None,
-    ) -> Beams:
-        beams = self._select_beams(logits, scores, candidates, k, ordered, row_scale)
-        self.nodes.append(beams.nodes)
-        return beams
+        return Found(tuple(steps), found.scores)
 
 
 def _batches(

@@ -83,7 +83,8 @@ def explain_lists(
     sets = [
         _set(
             target_set,
-            *(sorted(set(side[target_set.name])) for side in (include, exclude)),
+            sorted(set(include[target_set.name])),
+            sorted(set(exclude[target_set.name])),
             user.get(target_set.name, ()),
         )
         for target_set in schema.sets

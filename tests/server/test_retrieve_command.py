@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from grace.configs.yaml_loader import read_yaml
+from grace.index.targeting.schema import load_schema
 from support.in_process import invoke_grace
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
@@ -71,7 +71,7 @@ def test_a_table_of_ads_names_each_ad_and_what_allows_the_user(
     asked = ("retrieve", "--address", address, "--request", requests, "--line", "3", "--sids")
     schema = serving_files.folder / "catalogue" / "targeting.yaml"
     shutil.copy(schema, tmp_path)
-    sets = set(read_yaml(schema)["sets"])
+    sets = {each.name for each in load_schema(schema).sets}
     done = invoke_grace(*asked, "--max-ads", "40", "--ads", tmp_path)
     assert (done.exit_code, done.stderr) == (0, "")
     shown = re.findall(r"^ +(\d+)\. about (\d+) \(ad (\d+), (.*)\)\n +(.*)$", done.stdout, re.M)
@@ -112,8 +112,8 @@ def test_a_table_that_does_not_have_the_ads_says_so(
     assert (done.exit_code, done.stdout) == (2, "")
     assert f"--ads {table}: there is no targeting.yaml next to it: give --targeting" in done.stderr
     schema = serving_files.folder / "catalogue" / "targeting.yaml"
-    asked += ("--targeting", str(schema))
-    done = invoke_grace(*asked, "--ads", table)
+    known = (*asked, "--targeting", schema)
+    done = invoke_grace(*known, "--ads", table)
     assert (done.exit_code, done.stderr) == (0, "")
     assert (
         len(re.findall(r"^ +\d+\. not in the table of --ads \(ad \d+, p = ", done.stdout, re.M))
@@ -126,11 +126,11 @@ def test_a_table_that_does_not_have_the_ads_says_so(
         table.unlink(missing_ok=True)
         if content is not None:
             table.write_bytes(content)
-        done = invoke_grace(*asked, "--ads", table)
+        done = invoke_grace(*known, "--ads", table)
         assert (done.exit_code, done.stdout) == (2, "")
         assert error in done.stderr
     pq.write_table(pa.table({"title": ["one"]}), table)
-    done = invoke_grace(*asked, "--ads", table)
+    done = invoke_grace(*known, "--ads", table)
     assert done.stderr == f"error: {table}: column 'ad_id' is missing; name an ads table\n"
 
 
