@@ -3,6 +3,8 @@
 import json
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import chdir
 from pathlib import Path
@@ -147,6 +149,16 @@ def test_the_table_on_the_screen_has_a_line_for_each_way(compared: Compared) -> 
     for row, name in zip(compared.rows, ("filter", "exact", "union"), strict=True):
         (own,) = [words for words in lines if words[:1] == [name]]
         assert f"{row['eligible_ads']:,.0f}" in own
+
+
+@pytest.mark.subprocess
+def test_a_comparison_on_a_cpu_needs_no_library_of_a_gpu() -> None:
+    script = """
+import sys
+sys.modules.update(dict.fromkeys(("triton", "pynvml", "transformers", "matplotlib")))
+import grace.bench.eligibility.own_catalogue, grace.bench.result_tables
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_snapshots_of_other_ads_are_refused(
