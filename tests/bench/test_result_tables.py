@@ -11,8 +11,9 @@ import pytest
 
 from grace.bench import result_tables
 from grace.bench.eligibility.tables import paper_tables, study_tables
+from grace.bench.gpu.options import TABLES
 from grace.bench.result_file import Row, read_result
-from grace.bench.result_tables import RESULTS, build_tables
+from grace.bench.result_tables import RESULTS, build_tables, printed_tables
 from grace.catalogues.paper import published
 from grace.catalogues.paper.generator import GeneratorKnobs
 from grace.catalogues.paper.spec import PaperKnobs
@@ -123,6 +124,18 @@ def test_the_conclusions_on_exact_targeting_follow_from_the_study() -> None:
     for own, union in zip(sweep("shuffled", "exact"), sweep("shuffled", "union"), strict=True):
         if own["to_pct"] <= 1:
             assert own["eligible_ads"] > 1.5 * union["eligible_ads"]
+
+
+@pytest.mark.parametrize("table", list(TABLES))
+def test_a_run_of_some_parts_is_printed(table: str) -> None:
+    file = result_tables.PASSRATE if table == "eligibility" else RESULTS / "h200" / f"{table}.json"
+    rows: list[Row] = read_result(file)["rows"]
+    parts = [[row] for row in rows]
+    if table == "eligibility":
+        modes = {row["mode"] for row in rows if "mode" in row}
+        parts = [[row for row in rows if row.get("mode") == mode] for mode in modes]
+    for part in (rows, *parts):
+        assert printed_tables(table, part)
 
 
 def test_the_papers_numbers_agree_with_each_other() -> None:
