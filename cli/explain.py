@@ -1,16 +1,22 @@
 """`grace explain`: ask a running server why an ad is, or is not, in the reply to a request."""
 
 import json
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grace.cli.options import AsJson, RequestFile, RequestLine, TlsCa, TlsCertificate, TlsKey
-from grace.cli.request_file import request_message
+from grace.cli.options import (
+    AsJson,
+    Timeout,
+    TlsCa,
+    TlsCertificate,
+    TlsKey,
+    require_seconds,
+    spread,
+)
+from grace.cli.request_file import GivenRequest
 from grace.cli.retrieve import reply_json
-from grace.configs.errors import InputError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,16 +24,14 @@ if TYPE_CHECKING:
     from grace.proto.retrieval_pb2 import ExplainResponse
 
 
+@spread(GivenRequest)
 def explain(
+    given: GivenRequest,
     ad: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Id of the ad.")],
-    request: RequestFile = None,
-    line: RequestLine = 1,
     address: Annotated[
         str, typer.Option(help="HOST:PORT that the server's section admin listens on.")
     ] = "127.0.0.1:50052",
-    timeout: Annotated[
-        float, typer.Option(min=0.001, help="Seconds to wait for the reply.")
-    ] = 10.0,
+    timeout: Timeout = 10.0,
     tls_ca: TlsCa = None,
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
@@ -36,16 +40,15 @@ def explain(
     """Explain why an ad is, or is not, in the reply to a request.
 
     The server searches once more for the request. Without `max_ads`, or with 0,
-    it uses its default.
+    it uses its default, as for any client.
 
     Example: `grace explain --ad 1000110656 --request request.json`
     """
     from grace.client import AdminClient, access_of
     from grace.proto.retrieval_pb2 import ExplainRequest
 
-    if not math.isfinite(timeout):
-        raise InputError(f"--timeout: {timeout} is not finite; give a number of seconds")
-    asked = ExplainRequest(ad_id=ad, request=request_message(request, line))
+    require_seconds("--timeout", timeout)
+    asked = ExplainRequest(ad_id=ad, request=given.message())
     access = access_of(tls_ca, tls_certificate, tls_key, None)
     with AdminClient(address, access.tls) as client:
         reply = client.explain(asked, timeout)
