@@ -44,6 +44,10 @@ def retrieve(
             help="Ads table, as grace build reads it: show titles, and why each ad is eligible.",
         ),
     ] = None,
+    targeting: Annotated[
+        Path | None,
+        typer.Option(help="With --ads: its targeting schema. Default: targeting.yaml next to it."),
+    ] = None,
     sids: Annotated[bool, typer.Option("--sids", help="Show each ad's SID.")] = False,
     timeout: Timeout = 10.0,
     wait: Annotated[
@@ -78,7 +82,7 @@ def retrieve(
         reply = client.retrieve(message, timeout)
         total_ms = (time.perf_counter() - started) * 1e3
     user_values = {name: list(values.values) for name, values in message.user.items()}
-    known = None if ads is None else known_ads(ads, reply.ad_ids, user_values)
+    known = None if ads is None else known_ads(ads, targeting, reply.ad_ids, user_values)
     if as_json:
         shown = reply_json(reply) | {"total_ms": round(total_ms, 3)}
         print(

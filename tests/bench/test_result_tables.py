@@ -11,8 +11,9 @@ import pytest
 
 from grace.bench import result_tables
 from grace.bench.eligibility.tables import paper_tables, study_tables
+from grace.bench.gpu.options import TABLES
 from grace.bench.result_file import Row, read_result
-from grace.bench.result_tables import RESULTS, build_tables
+from grace.bench.result_tables import RESULTS, build_tables, printed_tables
 from grace.catalogues.paper import published
 from grace.catalogues.paper.generator import GeneratorKnobs
 from grace.catalogues.paper.spec import PaperKnobs
@@ -40,9 +41,10 @@ def cells_after(text: str, *begin: str) -> list[str]:
     ("document", "tables"),
     [
         ("building.md", build_tables(BUILD)),
-        ("eligibility.md", study_tables(PASSRATE) | paper_tables(PASSRATE)),
+        ("eligibility.md", study_tables(PASSRATE)),
+        ("eligibility-calibration.md", paper_tables(PASSRATE)),
     ],
-    ids=["building", "eligibility"],
+    ids=["building", "eligibility", "calibration"],
 )
 def test_the_documents_have_the_tables_of_their_results(
     repository: Path, document: str, tables: dict[str, str]
@@ -124,6 +126,18 @@ def test_the_conclusions_on_exact_targeting_follow_from_the_study() -> None:
             assert own["eligible_ads"] > 1.5 * union["eligible_ads"]
 
 
+@pytest.mark.parametrize("table", list(TABLES))
+def test_a_run_of_some_parts_is_printed(table: str) -> None:
+    file = result_tables.PASSRATE if table == "eligibility" else RESULTS / "h200" / f"{table}.json"
+    rows: list[Row] = read_result(file)["rows"]
+    parts = [[row] for row in rows]
+    if table == "eligibility":
+        modes = {row["mode"] for row in rows if "mode" in row}
+        parts = [[row for row in rows if row.get("mode") == mode] for mode in modes]
+    for part in (rows, *parts):
+        assert printed_tables(table, part)
+
+
 def test_the_papers_numbers_agree_with_each_other() -> None:
     modes = tuple(published.MODE_NAMES)
     assert set(modes) == set(MatcherMode) - {MatcherMode.EXACT}
@@ -175,7 +189,7 @@ def test_every_committed_result_names_its_machine_commit_and_command() -> None:
 
 
 def test_every_knob_is_in_the_document_with_its_value(repository: Path) -> None:
-    text = (repository / "docs" / "eligibility.md").read_text()
+    text = (repository / "docs" / "eligibility-calibration.md").read_text()
     table = text.partition("\n| knob | value | why |\n")[2].partition("\n\n")[0]
     stated: dict[str, list[str]] = {}
     for line in table.splitlines()[1:]:
