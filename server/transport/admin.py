@@ -76,11 +76,6 @@ class Admin:
         self._explain = ExplainCall(state, config, stages)
 
     @property
-    def busy(self) -> bool:
-        """Whether a thread works for a call, in native code that nothing interrupts."""
-        return self._explain.busy
-
-    @property
     def methods(self) -> Mapping[str, Method]:
         return {
             "GetStatus": self._get_status,
