@@ -21,7 +21,7 @@ Sid: TypeAlias = Iterable[int]
 class Events:
     """A user's events of one kind, oldest first.
 
-    sids           the SID of each event
+    sids           the SID of each event, or the tokens of all events in one list
     timestamps_ms  a time for each event, or none at all
     side           other facts about the events: one id for each event
     """
@@ -86,7 +86,7 @@ def _events(given: Any) -> dict[str, Any]:
     return {
         "sids": [token for sid in sids for token in sid],
         "timestamps_ms": _list(events.timestamps_ms),
-        "side": {name: {"ids": _list(ids)} for name, ids in events.side.items()},
+        "side": _entries(lambda ids: {"ids": _list(ids)})(events.side),
     }
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +11,7 @@ import numpy.typing as npt
 from grace.proto import retrieval_pb2 as wire
 
 
-@dataclass(frozen=True, slots=True)
-class Ad:
+class Ad(NamedTuple):
     """A returned ad. `score` is the log-probability of its SID; `sid` is None unless asked for."""
 
     ad_id: int
