@@ -54,7 +54,7 @@ class _Connected(ABC):
         token    for servers that require one; without TLS, it crosses the network in plaintext
         retry    None: each call is one attempt
         """
-        target = target_of(address)
+        target = target_of(address, over_tls=tls is not None)
         self.address = target.shown
         self._access = Access(tls, token)
         self._metadata = self._access.metadata

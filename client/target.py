@@ -34,8 +34,8 @@ class Target:
     options: Options = ()
 
 
-def target_of(addresses: Addresses) -> Target:
-    """Return gRPC's target of HOST:PORT, or of several IP:PORT."""
+def target_of(addresses: Addresses, *, over_tls: bool = False) -> Target:
+    """Return gRPC's target of HOST:PORT, or of several IP:PORT in plaintext."""
     listed = [addresses] if isinstance(addresses, str) else list(addresses)
     kinds = {_kind(address) for address in listed}
     shown = ", ".join(listed)
@@ -47,6 +47,11 @@ def target_of(addresses: Addresses) -> Target:
         raise InputError(
             f"addresses {shown}: several must be IP addresses of one kind; give the servers one "
             "name in DNS to call them by name"
+        )
+    if over_tls:  # gRPC looks for the whole list in each certificate
+        raise InputError(
+            f"addresses {shown}: one name only over TLS; give the servers a name in DNS that their "
+            "certificates have"
         )
     return Target(f"{kinds.pop()}:{','.join(listed)}", shown, _in_turn())
 

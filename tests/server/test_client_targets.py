@@ -1,19 +1,18 @@
-"""Several servers in turn, with the Python client and with the service config of docs/clients.md."""
+"""Several servers in turn: the Python client, and the service config of docs/clients.md."""
 
 import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
-from grace.client import Client, InputError, Retry
+from grace.client import Client, InputError, Retry, Tls
 from grace.client.retry import DEFAULT_RETRY
 from grace.client.target import SERVICE_CONFIG, target_of
-from support.certificates import Authority, client_tls, server_section
 from support.occupied import FAULTY_PLACES, occupied_engine, start_waiting
 from support.retrieve_calls import METHOD, Caller, Counters, message
 from support.server_process import PATIENCE_SECONDS, ServerProcess
@@ -34,6 +33,11 @@ CONFIG = SERVICE_CONFIG.read_text(encoding="utf-8")
 )
 def test_a_list_of_addresses_becomes_grpc_s_target(addresses: str | list[str], uri: str) -> None:
     assert target_of(addresses).uri == uri
+
+
+def test_over_tls_several_servers_have_one_name() -> None:
+    with pytest.raises(InputError, match="one name only over TLS; give the servers a name in DNS"):
+        Client(["10.0.0.1:1", "10.0.0.2:1"], tls=Tls())
 
 
 @pytest.mark.parametrize(
@@ -133,10 +137,11 @@ def test_a_name_is_called_at_every_address_that_it_has(healthy_server: ServerPro
 
 
 @contextmanager
-def plain_channel(target: str) -> Iterator[grpc.Channel]:
+def plain_call(target: str) -> Iterator[Any]:
+    """Yield the method of gRPC's own client, with the service config."""
     options = (("grpc.service_config", CONFIG), ("grpc.use_local_subchannel_pool", 1))
     with grpc.insecure_channel(target, options=options) as channel:
-        yield channel
+        yield channel.unary_unary(METHOD)
 
 
 @pytest.mark.subprocess
@@ -148,11 +153,11 @@ def test_grpc_s_own_retries_wait_out_a_full_queue(
     names = [f"burst {number}" for number in range(FAULTY_PLACES)]
     low = message(request, priority="LOW")
     caller, before = Caller(server.address), Counters.of(server)
-    with plain_channel(server.address) as channel:
+    with plain_call(server.address) as method:
         with occupied_engine(server, caller, request) as taken:
             burst = start_waiting(server, caller, request, *names)
             assert caller.call(low).reason == "queue_full"
-            call = channel.unary_unary(METHOD).future(low, timeout=TIMEOUT)
+            call = method.future(low, timeout=TIMEOUT)
             server.wait_until(
                 lambda: (Counters.of(server) - before).ends["queue_full"] > 1, "it is refused"
             )
@@ -165,8 +170,8 @@ def test_grpc_s_own_retries_wait_out_a_full_queue(
 def test_grpc_s_own_clients_leave_a_server_that_drains(serving_files: ServingFiles) -> None:
     request = message(serving_files.requests[0])
     with two_servers(serving_files) as (first, second):
-        with plain_channel(f"ipv4:{first.address},{second.address}") as channel:
-            call = channel.unary_unary(METHOD)
+        several = f"ipv4:{first.address},{second.address}"
+        with plain_call(several) as call:
             first.wait_until(
                 lambda: (
                     bool(call(request, timeout=TIMEOUT))
@@ -180,17 +185,3 @@ def test_grpc_s_own_clients_leave_a_server_that_drains(serving_files: ServingFil
             assert first.wait() == 0
             for _ in range(20):
                 assert call(request, timeout=TIMEOUT)
-
-
-@pytest.mark.subprocess
-def test_several_addresses_over_tls_are_those_of_one_name(
-    serving_files: ServingFiles, tmp_path: Path
-) -> None:
-    ca = Authority(tmp_path, "ca")
-    section = server_section(ca.issue("server"))
-    config = serving_files.write_config("two_tls.yaml", listen={"tls": section})
-    with ServerProcess(config) as first, ServerProcess(config) as second:
-        with Client([first.address, second.address], client_tls(ca)) as client:
-            for _ in range(10):
-                client.retrieve(timeout=TIMEOUT)
-        assert min(answered(first), answered(second)) > 0

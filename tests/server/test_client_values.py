@@ -24,6 +24,7 @@ from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse, Sids
 from support.known_server import known_server
 from support.server_process import ServerProcess
 
+THREE: Any = 3
 CLICKS = [(37, 53, 12, 43), (37, 44, 7, 40)]
 WHOLE: RequestFields = {
     "request_id": "r1",
@@ -123,7 +124,7 @@ def test_values_of_numpy_are_as_good_as_python_s() -> None:
         ({"categorical": {"device": 1.5}}, r"features\.categorical\.device\.ids\[0\]: expected an"),
         ({"sequences": {"clicks": [(1, 2), (3,)]}}, r"sequences: SIDs of 1, 2 tokens; all have"),
         (
-            {"sequences": {"clicks": Events([], side=3)}},
+            {"sequences": {"clicks": Events([], side=THREE)}},
             r"features\.sequences\.clicks\.side: expec",
         ),
         ({"max_ads": -1}, r"max_ads: -1 is not one of 0 to 4294967295$"),
