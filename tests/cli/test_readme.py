@@ -84,4 +84,4 @@ def test_the_server_answers_the_command_and_the_client(
     code = block(readme, "python", "Client").replace("127.0.0.1:50051", address)
     done = run_python(code)
     assert done.stderr == ""
-    assert len(re.findall(r"\(\d+, -\d+\.\d+\)", done.stdout)) == 5
+    assert len(re.findall(r"^\d+ -\d+\.\d+$", done.stdout, re.MULTILINE)) == 5
