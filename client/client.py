@@ -33,6 +33,7 @@ METHOD = f"/{SERVICE}/Retrieve"
 CHECK = "/grpc.health.v1.Health/Check"
 LOOK_AGAIN_SECONDS = 0.05
 CHECK_SECONDS = 5.0
+CLOSED = "this client is closed; create another one"
 REMEDY = "see its log, or start it (grace serve)"
 
 
@@ -78,7 +79,7 @@ class _Connected(ABC):
 
     def _attempts(self, timeout: float) -> Attempts:
         if self._closed.is_set():
-            raise CallError("CANCELLED", "", "this client is closed; create another one")
+            raise CallError("CANCELLED", "", CLOSED)
         return Attempts(self._retry, self._budget, timeout)
 
     def _error(self, failed: FailedCall, attempts: Attempts) -> CallError:
@@ -213,6 +214,9 @@ class AsyncClient(_Connected):
                 )
             except grpc.aio.AioRpcError as error:
                 failed = FailedCall.of(error)
+            except asyncio.CancelledError:
+                self._raise_if_closed()
+                raise
             else:
                 attempts.answered()
                 return RetrieveResult.of(reply, attempts.number)
@@ -236,6 +240,12 @@ class AsyncClient(_Connected):
 
     def _open(self, target: str, options: Options) -> grpc.aio.Channel:
         return self._access.aio_channel(target, options)
+
+    def _raise_if_closed(self) -> None:
+        """Raise a CallError if `close` has ended the call, and not the caller's own `cancel`."""
+        task = asyncio.current_task()
+        if self._closed.is_set() and task is not None and not task.cancelling():
+            raise CallError("CANCELLED", "", CLOSED) from None
 
     async def _why_not_ready(self, timeout: float) -> str | None:
         request = health_pb2.HealthCheckRequest(service=SERVICE)

@@ -8,6 +8,7 @@ from grace.client import AsyncClient, Client
 from grace.configs.errors import CallError, InputError, InvalidCallError
 from grace.proto.retrieval_pb2 import RetrieveRequest
 from support.server_process import ServerProcess
+from support.serving_files import ServingFiles
 
 
 @pytest.mark.parametrize(
@@ -71,3 +72,31 @@ def test_the_asyncio_client_gets_the_reply_and_the_errors_of_the_other(
         with pytest.raises(InvalidCallError) as refused:
             client.retrieve(unknown, timeout=30.0)
     assert asyncio.run(calls()) == (expected, str(refused.value))
+
+
+@pytest.mark.subprocess
+def test_the_asyncio_client_waits_for_a_server_and_ends_with_its_calls(
+    faulty_server: ServerProcess, serving_files: ServingFiles
+) -> None:
+    async def use() -> None:
+        async with AsyncClient("127.0.0.1:1") as client:
+            assert not await client.is_ready()
+            with pytest.raises(CallError, match=r"was ready within 0\.2 s; see its log, or start"):
+                await client.wait_ready(0.2)
+        client = AsyncClient(faulty_server.address)
+        await client.wait_ready(60.0)
+        assert await client.is_ready()
+        with faulty_server.faults.closed("generate"):
+            call = asyncio.create_task(client.retrieve(serving_files.requests[0], timeout=60.0))
+            while faulty_server.metric("grace_inflight_requests") < 1:
+                await asyncio.sleep(0.001)
+            await client.close()
+            with pytest.raises(CallError, match="CANCELLED"):
+                await call
+        with pytest.raises(CallError, match="this client is closed; create another one"):
+            await client.retrieve(timeout=60.0)
+        faulty_server.wait_until(
+            lambda: faulty_server.metric("grace_inflight_requests") == 0, "the server is idle"
+        )
+
+    asyncio.run(use())
