@@ -1,9 +1,11 @@
 """A reply as frozen Python values. Its ads, up to 10,000, stay in arrays until they are read."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, overload
+from functools import partial
+from itertools import repeat
+from typing import Any, NamedTuple, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +23,10 @@ class Ad(NamedTuple):
     @property
     def probability(self) -> float:
         return math.exp(self.score)
+
+
+_new_ad = cast(Callable[[tuple[int, float, Any]], Ad], partial(tuple.__new__, Ad))
+"""The same as `Ad(*values)` in a third of the time, which counts for 10,000 ads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +84,10 @@ class Ads(Sequence[Ad]):
     def _made(
         self, ad_ids: npt.NDArray[np.int64], scores: npt.NDArray[np.float32], place: slice
     ) -> Iterator[Ad]:
-        pairs = zip(ad_ids.tolist(), scores.tolist(), strict=True)
-        if self._sids is None:
-            return (Ad(ad_id, score) for ad_id, score in pairs)
-        sids = map(tuple, self._sids.tokens[self._sids.of_ads[place]].tolist())
-        return (Ad(*pair, sid) for pair, sid in zip(pairs, sids, strict=True))
+        sids: Iterable[tuple[int, ...] | None] = repeat(None)
+        if self._sids is not None:
+            sids = map(tuple, self._sids.tokens[self._sids.of_ads[place]].tolist())
+        return map(_new_ad, zip(ad_ids.tolist(), scores.tolist(), sids, strict=False))
 
     def _sid(self, place: int) -> tuple[int, ...] | None:
         if self._sids is None:

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,8 +14,8 @@ import pytest
 from grace.client import Client, InputError, Retry, Tls
 from grace.client.retry import DEFAULT_RETRY
 from grace.client.target import SERVICE_CONFIG, target_of
-from support.occupied import FAULTY_PLACES, occupied_engine, start_waiting
-from support.retrieve_calls import METHOD, Caller, Counters, message
+from support.known_server import REPLY, known_server
+from support.retrieve_calls import METHOD, Counters, message
 from support.server_process import PATIENCE_SECONDS, ServerProcess
 from support.serving_files import ServingFiles
 
@@ -144,26 +145,19 @@ def plain_call(target: str) -> Iterator[Any]:
         yield channel.unary_unary(METHOD)
 
 
-@pytest.mark.subprocess
-def test_grpc_s_own_retries_wait_out_a_full_queue(
-    faulty_server: ServerProcess, serving_files: ServingFiles
-) -> None:
-    """Without the service config, the same call is refused."""
-    server, request = faulty_server, serving_files.requests[0]
-    names = [f"burst {number}" for number in range(FAULTY_PLACES)]
-    low = message(request, priority="LOW")
-    caller, before = Caller(server.address), Counters.of(server)
-    with plain_call(server.address) as method:
-        with occupied_engine(server, caller, request) as taken:
-            burst = start_waiting(server, caller, request, *names)
-            assert caller.call(low).reason == "queue_full"
-            call = method.future(low, timeout=TIMEOUT)
-            server.wait_until(
-                lambda: (Counters.of(server) - before).ends["queue_full"] > 1, "it is refused"
-            )
-        assert call.code() is grpc.StatusCode.OK
-        assert all(each.outcome().ok for each in (*taken, *burst))
-    caller.close()
+def test_grpc_s_own_retries_are_never_earlier_than_the_push_back() -> None:
+    times: list[float] = []
+
+    def answer(_request: bytes, context: Any) -> bytes:
+        times.append(time.monotonic())
+        if len(times) == 1:
+            context.set_trailing_metadata((("grpc-retry-pushback-ms", "300"),))
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "refused")
+        return REPLY
+
+    with known_server(answer, warm_up=0) as address, plain_call(address) as call:
+        assert call(b"", timeout=TIMEOUT) == REPLY
+    assert times[1] - times[0] >= 0.3
 
 
 @pytest.mark.subprocess
