@@ -98,6 +98,13 @@ def test_the_python_program_over_tls_runs(tls_folder: Path, tls_server: ServerPr
     assert ADS.fullmatch(done.stdout)
 
 
+@pytest.fixture
+def folder_with_access(folder: Path, tls_folder: Path) -> Path:
+    for name in ("ca.pem", "token"):
+        shutil.copy(tls_folder / name, folder)
+    return folder
+
+
 def required(*programs: str) -> None:
     """Skip the test by the name of the first program that is not installed."""
     for program in programs:
@@ -137,17 +144,16 @@ def write_program(folder: Path, language: str, name: str, server: ServerProcess)
     (folder / name).write_text(re.sub(*PATIENT[language], program))
 
 
-def assert_prints_ads(folder: Path, tls_folder: Path, *command: str) -> None:
+def assert_prints_ads(folder: Path, *command: str) -> None:
     """With the token, the program prints five ads; without it, the server's reason."""
-    for name in ("ca.pem", "token"):
-        shutil.copy(tls_folder / name, folder)
     assert ADS.fullmatch(output(folder, *command))
     (folder / "token").write_text("another\n")
     done = finished(folder, *command)
     assert (done.stdout, "unauthenticated" in done.stderr) == ("", True)
 
 
-def test_the_go_program_runs(folder: Path, tls_folder: Path, tls_server: ServerProcess) -> None:
+def test_the_go_program_runs(folder_with_access: Path, tls_server: ServerProcess) -> None:
+    folder = folder_with_access
     required("go", "gofmt", "protoc", "protoc-gen-go", "protoc-gen-go-grpc")
     if finished(folder, "go", "list", "google.golang.org/grpc/health").returncode:
         pytest.skip("google.golang.org/grpc is not installed")
@@ -158,10 +164,11 @@ def test_the_go_program_runs(folder: Path, tls_folder: Path, tls_server: ServerP
     assert output(folder, "gofmt", "-l", "ads.go") == ""
     output(folder, "go", "vet", "ads.go")
     output(folder, "go", "build", "-o", "ads", "ads.go")
-    assert_prints_ads(folder, tls_folder, "./ads")
+    assert_prints_ads(folder, "./ads")
 
 
-def test_the_java_program_runs(folder: Path, tls_folder: Path, tls_server: ServerProcess) -> None:
+def test_the_java_program_runs(folder_with_access: Path, tls_server: ServerProcess) -> None:
+    folder = folder_with_access
     required("javac", "java", "protoc", "grpc_java_plugin")
     jars = os.environ.get("CLASSPATH", JARS)
     if finished(folder, "javap", "-cp", jars, "io.grpc.netty.NettyChannelBuilder").returncode:
@@ -173,10 +180,11 @@ def test_the_java_program_runs(folder: Path, tls_folder: Path, tls_server: Serve
     run = ("java", "-cp", f"out:{jars}", "Ads")
     if "does not support ALPN" in finished(folder, *run).stderr:
         pytest.skip("the program compiles, but this netty cannot speak TLS for gRPC")
-    assert_prints_ads(folder, tls_folder, *run)
+    assert_prints_ads(folder, *run)
 
 
-def test_the_cpp_program_runs(folder: Path, tls_folder: Path, tls_server: ServerProcess) -> None:
+def test_the_cpp_program_runs(folder_with_access: Path, tls_server: ServerProcess) -> None:
+    folder = folder_with_access
     required("g++", "pkg-config", "protoc", "grpc_cpp_plugin")
     if finished(folder, "pkg-config", "--exists", "grpc++", "protobuf").returncode:
         pytest.skip("grpc++ is not installed")
@@ -184,4 +192,4 @@ def test_the_cpp_program_runs(folder: Path, tls_folder: Path, tls_server: Server
     write_program(folder, "cpp", "ads.cpp", tls_server)
     (command,) = (line for line in PAGE.splitlines() if line.startswith("g++ "))
     output(folder, "bash", "-euc", f"{command} -Wall -Wextra")
-    assert_prints_ads(folder, tls_folder, "./ads")
+    assert_prints_ads(folder, "./ads")
