@@ -128,20 +128,20 @@ def _serve(
     requests: Sequence[Mapping[str, Any]],
 ) -> None:
     from grace.catalogues.demonstration import Demonstration
-    from grace.client import RetrievalClient, request_of_json
+    from grace.client import Client
     from grace.configs.serving import load_serving_config
 
     generation = load_serving_config(config).generation
     demonstration = Demonstration(snapshot, generation.profiles[generation.default_profile])
     started = time.perf_counter()
-    with server, RetrievalClient(server.address) as client:
+    with server, Client(server.address) as client:
         seconds = time.perf_counter() - started
         where = f"process {server.pid} on {server.address}"
         print(f"grace serve is {where}, ready after {seconds:.1f} s", flush=True)
         for place, request in enumerate(requests, start=4):
             _headline(f"{place}. User {request['request_id']}")
             asked = {**request, "max_ads": ASKED_ADS, "include_sids": True}
-            reply = client.retrieve(request_of_json(asked), CALL_SECONDS)
+            reply = client.retrieve(asked, timeout=CALL_SECONDS).message
             explanation = demonstration.explain(request, reply)
             _show(explanation, snapshot.trie.num_leaves, titles)
             print(f"  The server's times: {stage_times(reply)}")

@@ -81,7 +81,7 @@ def test_the_server_answers_the_command_and_the_client(
     (retrieve,) = re.findall(r"^grace retrieve .*?(?=  #)", readme, re.MULTILINE)
     assert (folder / "demo/state/ad_updates/log").exists()  # so that stops and rollbacks work
     assert "5 returned" in shell(f"{retrieve} --address {address}", folder)
-    code = block(readme, "python", "RetrievalClient").replace("127.0.0.1:50051", address)
+    code = block(readme, "python", "Client").replace("127.0.0.1:50051", address)
     done = run_python(code)
     assert done.stderr == ""
-    assert len(re.findall(r"\(\d+, -\d+\.\d+\)", done.stdout)) == 5
+    assert len(re.findall(r"^\d+ -\d+\.\d+$", done.stdout, re.MULTILINE)) == 5
