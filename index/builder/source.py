@@ -157,7 +157,7 @@ def _columns(
         if fault is None:
             continue
         if their not in left_out:
-            raise InputError(f"{table.address}: column {_both(name, their)} {fault}")
+            raise InputError(f"{table.address}: column {both_names(name, their)} {fault}")
         del theirs[name]
     for field in table.schema:
         if field.name not in {*theirs.values(), *left_out} and _looks_like_a_rule(field):
@@ -216,7 +216,8 @@ def _require_columns(
         )
 
 
-def _both(ours: str, theirs: str) -> str:
+def both_names(ours: str, theirs: str) -> str:
+    """Return a column's name as a message shows it: the table's, and ours if that is another."""
     return repr(ours) if ours == theirs else f"{theirs!r}, our {ours!r},"
 
 

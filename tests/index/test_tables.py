@@ -70,6 +70,13 @@ def test_json_lines_may_add_columns_in_any_line(tmp_path: Path, name: str) -> No
     ]
 
 
+def test_lists_of_nulls_alone_keep_their_elements(tmp_path: Path) -> None:
+    lists: list[list[None] | None] = [[None], None, [None, None], []]
+    lines = "".join(json.dumps({"id": at, "x": each}) + "\n" for at, each in enumerate(lists))
+    table = open_table(written(tmp_path / "a.jsonl", lines))
+    assert [row["x"] for row in rows_of(table, ["x"])] == lists
+
+
 def test_json_lines_of_many_blocks_are_one_table(tmp_path: Path) -> None:
     filling = "x" * 1000
     rows = [{"id": n, "filling": filling} for n in range(40_000)]
