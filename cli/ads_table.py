@@ -1,66 +1,160 @@
 """Read the ads of a reply from an ads table, and print an ad with its reasons."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grace.cli.options import integer
 from grace.configs.errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from grace.index.matching.explain import Reason
+    from grace.index.tables.data_folder import TableSource
+    from grace.index.tables.item_numbers import IdMap
+    from grace.index.tables.table_file import TableFile
     from grace.index.targeting.schema import TargetingSchema
     from grace.index.users.user_rows import UserAttributes
 
 TITLE = "title"
-SCHEMA_FILE = "targeting.yaml"
+_BATCH_ROWS = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
 class KnownAd:
     """An ad of the table, and its rules for the user. All pass if the snapshot has this table."""
 
+    item_id: str | None  # the table's id, if an id map numbers it
     title: str
     reasons: "tuple[Reason, ...]"
 
 
-def known_ads(
-    table: Path, targeting: Path | None, ad_ids: Sequence[int], user: "UserAttributes"
-) -> Mapping[int, KnownAd]:
-    """Read the ads with these ids from a Parquet file or folder, as `grace build` takes it.
+@dataclass(frozen=True, slots=True)
+class AdsTable:
+    """The ads as `grace build` reads them: where they are, their rules, and their numbers."""
+
+    source: "TableSource"
+    schema: "TargetingSchema"
+    names: "IdMap | None" = None  # None: ids are integers
+
+
+def shown_table(ads: str | None, targeting: Path | None, data: Path | None) -> AdsTable | None:
+    """Return the table of --ads or of --data; None without both.
 
     Without the file of the targeting schema, it is `targeting.yaml` next to the table.
     """
-    import pyarrow.parquet as pq
+    from grace.index.tables.data_folder import TableSource, read_data_folder
+    from grace.index.tables.item_numbers import IdMap
+    from grace.index.targeting.schema import load_schema
 
-    from grace.index.builder.source import UNREADABLE, first_line, parquet_files
+    if ads is not None and data is not None:
+        raise InputError("two tables to show: give --data FOLDER, or --ads TABLE, and not both")
+    if data is not None:
+        folder = read_data_folder(data)
+        names = None if folder.id_map is None else IdMap.read(folder.id_map)
+        return AdsTable(folder.ads, load_schema(targeting or folder.targeting), names)
+    if ads is None:
+        return None
+    return AdsTable(TableSource((ads,)), load_schema(targeting or _schema_file(ads)))
+
+
+def _schema_file(ads: str) -> Path:
+    from grace.index.tables.addresses import is_url
+    from grace.index.tables.data_folder import TARGETING_FILE
+
+    table = Path(ads)
+    path = (table if table.is_dir() else table.parent) / TARGETING_FILE
+    if is_url(ads) or not path.is_file():
+        raise InputError(
+            f"--ads {ads}: there is no {TARGETING_FILE} next to it: give --targeting FILE, the "
+            "schema that the snapshot was built with"
+        )
+    return path
+
+
+def number_of(ad: str, table: AdsTable | None) -> int:
+    """Return the number of an ad that is given by its id in the table."""
+    if table is not None and table.names is not None:
+        number = table.names.find(ad)
+        if number is None:
+            raise InputError(f"--ad {ad}: not in the id map; name an ad that was built")
+        return number
+    number = integer(ad, 0, 2**63 - 1)
+    if number is None:
+        raise InputError(
+            f"--ad {ad}: ids are 0 to 2^63 - 1; give --data FOLDER if its id map numbers the ads"
+        )
+    return number
+
+
+def known_ads(
+    table: AdsTable, ad_ids: Sequence[int], user: "UserAttributes"
+) -> Mapping[int, KnownAd]:
+    """Read the ads with these ids."""
+    found: dict[int, KnownAd] = {}
+    for file in table.source.tables():
+        found.update(_ads_in(file, table, ad_ids, user))
+    return found
+
+
+def _ads_in(
+    file: "TableFile", table: AdsTable, ad_ids: Sequence[int], user: "UserAttributes"
+) -> Iterator[tuple[int, KnownAd]]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     from grace.index.matching.explain import explain_lists
 
-    files, targeting_schema = parquet_files([table]), _targeting_schema(table, targeting)
-    found: dict[int, KnownAd] = {}
-    for file in files:
-        try:
-            schema = pq.read_schema(file)
-            if "ad_id" not in schema.names:
-                raise InputError(f"{file}: column 'ad_id' is missing; name an ads table")
-            title, rules = _title_column(schema), _rule_columns(schema, targeting_schema)
-            columns = ["ad_id", *([title] if title else []), *rules]
-            rows = pq.read_table(file, columns=columns, filters=[("ad_id", "in", list(ad_ids))])
-        except UNREADABLE as error:
-            fault = f"not a readable ads table: {first_line(error)}"
-            raise InputError(f"{file}: {fault}") from None
-        for row in rows.to_pylist():
-            named = str(row[title] or "") if title else ""
-            found[row["ad_id"]] = KnownAd(named, explain_lists(targeting_schema, row, user))
-    return found
+    key = table.source.theirs("ad_id")
+    if key not in file.schema.names:
+        raise InputError(f"{file.address}: column {key!r} is missing; name an ads table")
+    rules = _rule_columns(file.schema, table)
+    title = _title_column(file.schema, table.source.theirs(TITLE), {key, *rules.values()})
+    columns = dict.fromkeys([key, *([title] if title else []), *rules.values()])
+    names = None if table.names is None else table.names.known(ad_ids)
+    ad_of = {str(ad) if names is None else names.get(ad, ""): ad for ad in ad_ids}
+    wanted = pa.array(list(ad_of), pa.string())
+    for batch in file.batches(list(columns), _BATCH_ROWS):
+        keys = _keys(batch.column(key), file, table)
+        here = pc.is_in(keys, value_set=wanted)
+        rows = batch.filter(here)
+        lists = {ours: _lists(rows.column(theirs), file) for ours, theirs in rules.items()}
+        titles = rows.column(title).to_pylist() if title else [None] * rows.num_rows
+        for row, text in enumerate(keys.filter(here).to_pylist()):
+            values = {ours: listed[row] for ours, listed in lists.items()}
+            item_id = None if names is None else text
+            reasons = explain_lists(table.schema, values, user)
+            yield ad_of[text], KnownAd(item_id, str(titles[row] or ""), reasons)
+
+
+def _keys(column: "pa.Array", file: "TableFile", table: AdsTable) -> "pa.Array":
+    """Return the ads' ids as texts."""
+    import pyarrow as pa
+
+    from grace.index.tables.addresses import Format
+    from grace.index.tables.cells import integers
+
+    if table.names is None and file.format is Format.CSV:
+        column, _ = integers(column)
+    return column.cast(pa.string())
+
+
+def _lists(column: "pa.Array", file: "TableFile") -> list[list[str] | None]:
+    from grace.index.tables.addresses import Format
+    from grace.index.tables.cells import split_cells, text_lists
+
+    is_csv = file.format is Format.CSV
+    lists = split_cells(column, file.list_separator) if is_csv else text_lists(column)
+    values: list[list[str] | None] = lists.to_pylist()
+    return values
 
 
 def ad_lines(
     place: int,
     title: str,
-    ad_id: int,
+    ad_id: int | str,
     facts: str,
     reasons: "Sequence[Reason]",
 ) -> tuple[str, str]:
@@ -69,32 +163,17 @@ def ad_lines(
     return f"    {place}. {title} (ad {ad_id}, {facts})", f"       {why}"
 
 
-def _title_column(schema: "pa.Schema") -> str | None:
-    """Return `title`, or else the first column of texts. Columns of rules are lists."""
-    import pyarrow as pa
+def _title_column(schema: "pa.Schema", title: str, others: Set[str]) -> str | None:
+    """Return the title's column, or else the first one of texts that is none of the others."""
+    from grace.index.tables.cells import is_text
 
-    texts = [
-        field.name
-        for field in schema
-        if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)
-    ]
-    return TITLE if TITLE in texts else next(iter(texts), None)
+    texts = [field.name for field in schema if is_text(field.type) and field.name not in others]
+    return title if title in texts else next(iter(texts), None)
 
 
-def _rule_columns(table: "pa.Schema", schema: "TargetingSchema") -> list[str]:
-    from grace.index.targeting.schema import EXCLUDE_SUFFIX
+def _rule_columns(table: "pa.Schema", ads: AdsTable) -> dict[str, str]:
+    """Return the columns of rules, ours and the table's."""
+    from grace.index.builder.source import rule_columns
 
-    columns = [column for name in schema.names for column in (name, name + EXCLUDE_SUFFIX)]
-    return [column for column in columns if column in table.names]
-
-
-def _targeting_schema(table: Path, targeting: Path | None) -> "TargetingSchema":
-    from grace.index.targeting.schema import load_schema
-
-    path = targeting or (table if table.is_dir() else table.parent) / SCHEMA_FILE
-    if targeting is None and not path.is_file():
-        raise InputError(
-            f"--ads {table}: there is no {SCHEMA_FILE} next to it: give --targeting FILE, the "
-            "schema that the snapshot was built with"
-        )
-    return load_schema(path)
+    theirs = {name: ads.source.theirs(name) for name in rule_columns(ads.schema)}
+    return {ours: their for ours, their in theirs.items() if their in table.names}

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from grace.cli.ads_table import known_ads, number_of, shown_table
 from grace.cli.options import (
     AsJson,
     Timeout,
@@ -27,11 +29,17 @@ if TYPE_CHECKING:
 @spread(GivenRequest)
 def explain(
     given: GivenRequest,
-    ad: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Id of the ad.")],
+    ad: Annotated[str, typer.Option(metavar="ID", help="Id of the ad, as the ads table has it.")],
     address: Annotated[
         str, typer.Option(help="HOST:PORT that the server's section admin listens on.")
     ] = "127.0.0.1:50052",
     timeout: Timeout = 10.0,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Data folder with the ads table and id map: show the title."
+        ),
+    ] = None,
     tls_ca: TlsCa = None,
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
@@ -48,21 +56,27 @@ def explain(
     from grace.proto.retrieval_pb2 import ExplainRequest
 
     require_seconds("--timeout", timeout)
-    asked = ExplainRequest(ad_id=ad, request=given.message())
+    table = shown_table(None, None, data)
+    number = number_of(ad, table)
+    asked = ExplainRequest(ad_id=number, request=given.message())
     access = access_of(tls_ca, tls_certificate, tls_key, None)
     with AdminClient(address, access.tls) as client:
         reply = client.explain(asked, timeout)
+    known = {} if table is None else known_ads(table, [number], {})
+    title = known[number].title if number in known else None
     if as_json:
-        print(json.dumps(reply_json(reply), indent=2))
+        shown = reply_json(reply) | ({} if table is None else {"title": title})
+        print(json.dumps(shown, indent=2))
     else:
-        _print(reply)
+        _print(reply, title)
 
 
-def _print(reply: "ExplainResponse") -> None:
+def _print(reply: "ExplainResponse", title: str | None) -> None:
     from grace.cli.tables import table_console
 
     console = table_console()
-    lines = [f"ad {reply.ad_id}: {reply.text}"]
+    lines = [title] if title else []
+    lines.append(f"ad {reply.ad_id}: {reply.text}")
     if reply.sid:
         lines.append(f"SID {' '.join(map(str, reply.sid))}")
     lines += _rules(reply)
