@@ -64,6 +64,9 @@ class IdMap:
         self._numbers: dict[str, int] = known or {}
         self._next = max(self._numbers.values(), default=-1) + 1
 
+    def __len__(self) -> int:
+        return len(self._numbers)
+
     def numbers(self, ids: Int64 | list[str]) -> tuple[Int64, Faults]:
         faults: Faults = {}
         texts = ids if isinstance(ids, list) else [str(number) for number in ids.tolist()]
@@ -71,7 +74,7 @@ class IdMap:
         for at, text in enumerate(texts):
             number = self._numbers.get(text)
             if number is None:
-                if reason := _no_name(text):
+                if reason := no_name(text):
                     faults[at] = Fault("item_id", brief(text), reason)
                     continue
                 number = self._numbers[text] = self._next
@@ -142,7 +145,8 @@ def map_lock(path: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _no_name(text: str) -> str | None:
+def no_name(text: str) -> str | None:
+    """Return why a text names no item; None if it does."""
     if not text:
         return "is empty"
     if len(text) > _LONGEST_ID:
