@@ -122,6 +122,7 @@ def _next_commands(proposal: "Proposal", out: Path) -> list[str]:
     elif proposal.vocab_sizes is not None:
         sizes = ",".join(map(str, proposal.vocab_sizes))
         build += f" --sid-space {out.name or 'ads'} --vocab-sizes {sizes}"
+    build += "".join(f" --without {name}" for name in proposal.without)
     commands.append(build)
     if proposal.log is not None:
         commands.append(f"grace train --data {out} --out {out}/model")

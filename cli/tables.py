@@ -41,6 +41,8 @@ def coverage_table(
     for name, shares in rows.items():
         cells = ["-" if share is None else f"{share:.1%}" for share in shares]
         if before is not None:
-            cells.append("new" if shares[1] is None else f"{((shares[0] or 0) - shares[1]) * 100:+.1f}")
+            cells.append(
+                "new" if shares[1] is None else f"{((shares[0] or 0) - shares[1]) * 100:+.1f}"
+            )
         table.add_row(name, *cells[: 1 + len(headings)])
     return table

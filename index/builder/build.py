@@ -53,6 +53,7 @@ class BuildSpec:
     root: Path
     columns: Mapping[str, str] = field(default_factory=dict)  # ours: the ads table's
     list_separator: str | None = None  # of a CSV's cells
+    ignore: tuple[str, ...] = ()  # columns of lists that are no rules
     sids: str | None = None  # a codebook's folder or a table of SIDs; None: the ads' column sid
     id_map: Path | None = None  # numbers ads; None: their ids are integers
     mode: MatcherMode = MatcherMode.EXACT
@@ -188,9 +189,7 @@ class BuildPlan:
             return CoverageChange(after, spec.max_coverage_drop)
         return CoverageChange(after, spec.max_coverage_drop, before, current)
 
-    def _write_and_publish(
-        self, snapshot: Snapshot, may_publish: bool
-    ) -> tuple[Path, Path | None]:
+    def _write_and_publish(self, snapshot: Snapshot, may_publish: bool) -> tuple[Path, Path | None]:
         """Return the version's folder, and the list of its rejects if it has any."""
         spec = self.spec
         or_next = spec.version is None
@@ -212,7 +211,7 @@ def plan_build(spec: BuildSpec, progress: Progress, notify: Notify) -> BuildPlan
     sids = None if spec.sids is None else sids_table(spec.sids)
     expected = ExpectedColumns(schema, spec.without, sids is not None, spec.id_map is not None)
     files = tuple(map(str, spec.ads))
-    source = open_ads(TableSource(files, spec.columns, spec.list_separator), expected)
+    source = open_ads(TableSource(files, spec.columns, spec.list_separator, spec.ignore), expected)
     if sids is not None:
         source = replace(source, sid_space=sid_space_in(sids), vocab_sizes=vocab_sizes_in(sids))
     sid_space, vocab_sizes = _sid_space_and_vocabulary(spec, source)

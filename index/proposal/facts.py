@@ -62,7 +62,7 @@ class ColumnFacts:
     values: set[str] = field(default_factory=set)  # distinct ones, at most MOST_VALUES
     most_per_row: int = 0
     longest: int = 0  # characters
-    faulty: int = 0  # values that no rule can name: null in a list, "", "*"
+    faulty: int = 0  # values that no rule can name (null in a list, "", "*") or that are NaN
     least: float = np.inf
     most: float = -np.inf
     kinds: set[Kind] = field(default_factory=set)
@@ -215,8 +215,10 @@ def _add(facts: ColumnFacts, column: pa.Array, is_csv: bool, separator: str | No
     if not is_rule(kind):
         facts.given += len(column) - column.null_count
         facts.kinds.add(_kind_of(kind))
-        if facts.kinds == {Kind.NUMBER}:
-            _add_range(facts, column.cast(pa.float64(), safe=False))
+        if _kind_of(kind) is Kind.NUMBER:
+            column = column.cast(pa.float64(), safe=False)
+            facts.faulty += pc.sum(pc.is_nan(column)).as_py() or 0
+            _add_range(facts, column)
         return
     if is_csv:
         lists = split_cells(column, separator)

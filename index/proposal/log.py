@@ -48,22 +48,22 @@ def propose_log(
     ids: IdValues,
     rules: Mapping[str, str],
 ) -> LogProposal:
-    """Read the first rows. `rules` maps the plain names of the ads' rules to their names."""
+    """Read the first rows. `rules` maps the ads table's columns of rules to our names."""
     first = _first_rows(files)
     chosen: dict[str, tuple[str, str]] = {}
     user = _named(USER_NAMES, first, chosen)
     if user is None:
         raise _missing(files[0], "the user", USER_NAMES)
-    chosen[user] = ("user_id", "who did it")
+    chosen[user] = ("user_id", "the user")
     _choose_ad(files[0], first, ids, chosen)
     time = _named(TIME_NAMES, first, chosen)
     if time is None:
         raise _missing(files[0], "the time", TIME_NAMES)
     chosen[time] = ("timestamp_ms", _time_reason(first.column(time)))
+    chosen |= _rules(first, rules, chosen)
     for column in first.schema.names:
-        if column not in chosen and (found := _other(first, column, rules)) is not None:
+        if column not in chosen and (found := _other(first, column)) is not None:
             chosen[column] = found
-            rules = {plain: name for plain, name in rules.items() if name != found[0]}
     columns = (
         LogColumn(name, *chosen.get(name, ("", "not one that training or evaluation reads")))
         for name in first.schema.names
@@ -79,9 +79,7 @@ def _first_rows(files: Sequence[TableFile]) -> pa.RecordBatch:
     raise InputError(f"{files[0].address}: the log has no rows; leave --log out")
 
 
-def _named(
-    names: Sequence[str], first: pa.RecordBatch, chosen: Mapping[str, object]
-) -> str | None:
+def _named(names: Sequence[str], first: pa.RecordBatch, chosen: Mapping[str, object]) -> str | None:
     plain = {plain_name(column): column for column in reversed(first.schema.names)}
     found = (plain[name] for name in names if name in plain and plain[name] not in chosen)
     return next(found, None)
@@ -136,12 +134,23 @@ def _time_reason(column: pa.Array) -> str:
     return "integers: milliseconds"
 
 
-def _other(
-    first: pa.RecordBatch, column: str, rules: Mapping[str, str]
-) -> tuple[str, str] | None:
+def _rules(
+    first: pa.RecordBatch, rules: Mapping[str, str], chosen: Mapping[str, object]
+) -> dict[str, tuple[str, str]]:
+    """Return the columns that are named like a rule of the ads, exactly or by their words."""
+    found: dict[str, tuple[str, str]] = {}
+    free = [name for name in first.schema.names if name not in chosen]
+    for same in (str, plain_name):
+        for theirs, name in rules.items():
+            columns = (each for each in free if same(each) == same(theirs) and each not in found)
+            column = next(columns, None)
+            if column is not None and all(name != taken for taken, _ in found.values()):
+                found[column] = (name, "what the user had then: for evaluation with targeting")
+    return found
+
+
+def _other(first: pa.RecordBatch, column: str) -> tuple[str, str] | None:
     plain, values = plain_name(column), first.column(column)
-    if plain in rules:
-        return rules[plain], "what the user had then, for targeting"
     if plain == "split":
         return "split", "train or test"
     if plain in ACTION_NAMES:

@@ -5,6 +5,7 @@ A name is compared by its words: `Campaign ID`, `campaignId` and `campaign_id` a
 
 import re
 import unicodedata
+from collections.abc import Mapping
 
 from grace.index.targeting.schema import AD_LEVEL, EXCLUDE_SUFFIX
 
@@ -45,6 +46,12 @@ SEVERAL_WORDS = frozenset(
 """Words for what a user has several values of. So the column is a set, however few values it has:
 several values of an attribute must all be allowed, and one in common is enough for a set."""
 
+USER_WORDS = frozenset(
+    "country countries city cities state province county district language lang locale gender sex "
+    "age device os platform browser carrier income".split()
+)
+"""Words for what users are. A column with them is a rule even if nearly every row has its own."""
+
 CODE_WORDS = frozenset(
     "zip zipcode postcode postal plz dma region geo location segment audience interest hour weekday "
     "daypart cohort".split()
@@ -84,15 +91,22 @@ def excluded_by(plain: str) -> str | None:
     return found[2] if found else None
 
 
-def same_thing(one: str, other: str) -> bool:
-    """Return whether the names differ in their plural at most."""
-    return _singular(one) == _singular(other)
+def base_column(base: str, plain: Mapping[str, str]) -> str | None:
+    """Return the column that includes what another one excludes; `plain` has the columns' names.
+
+    `countries` leads to `countries`, then to `country`, then to `country_code`.
+    """
+    one = singular(base)
+    same = [column for column, name in plain.items() if name == base]
+    alike = [column for column, name in plain.items() if singular(name) == one]
+    longer = [column for column, name in plain.items() if name.startswith(f"{one}_")]
+    return next(iter([*same, *alike, *longer]), None)
 
 
-def _singular(name: str) -> str:
+def singular(name: str) -> str:
     if name.endswith("ies"):
         return f"{name[:-3]}y"
-    return name.removesuffix("s")
+    return name if name.endswith("ss") else name.removesuffix("s")
 
 
 class NewNames:

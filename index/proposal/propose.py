@@ -27,6 +27,22 @@ class Proposal:
     vocab_sizes: tuple[int, ...] | None  # at least these, where a column of SIDs does not say
     log: LogProposal | None
 
+    @property
+    def without(self) -> tuple[str, ...]:
+        """The declared rules that no row has yet."""
+        return tuple(
+            each.name.removesuffix(EXCLUDE_SUFFIX)
+            for each in self.decisions
+            if each.rule_role is not None and not self.values_of(each)
+        )
+
+    def values_of(self, rule: Decision) -> set[str]:
+        """Return the values of a rule's column and of the one that it excludes by."""
+        name = rule.name.removesuffix(EXCLUDE_SUFFIX)
+        both = (name, name + EXCLUDE_SUFFIX)
+        values = (each.facts.values for each in self.decisions if each.name in both)
+        return set().union(*values)
+
     def column_of(self, role: Role) -> Decision | None:
         return next((each for each in self.decisions if each.role is role), None)
 
@@ -41,7 +57,7 @@ def propose(ads: Sequence[str], log: Sequence[str], id_column: str | None) -> Pr
         raise InputError(f"{files[0].address}: the ads table has no rows; nothing to propose")
     column, ids = _ids(files, facts, id_column)
     decisions = decide(facts, column, rows)
-    rules = {plain_name(each.column): each.name for each in decisions if each.role in RULES}
+    rules = {each.column: each.name for each in decisions if each.role in RULES}
     proposed_log = None
     if log:
         proposed_log = propose_log(log, table_files(log), ids, rules)

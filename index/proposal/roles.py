@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+import numpy as np
+
 from grace.configs.errors import InputError
 from grace.index.proposal.facts import ColumnFacts, Kind
 from grace.index.proposal.names import (
@@ -18,11 +20,13 @@ from grace.index.proposal.names import (
     SEVERAL_WORDS,
     SID_NAMES,
     TITLE_NAMES,
+    USER_WORDS,
     WEIGHT_NAMES,
     NewNames,
+    base_column,
     excluded_by,
     plain_name,
-    same_thing,
+    singular,
     words,
 )
 from grace.index.targeting.schema import EXCLUDE_SUFFIX, MAX_ENTITIES
@@ -119,8 +123,14 @@ class _Choice:
     def weight(self) -> None:
         for column in self._free(WEIGHT_NAMES, Kind.NUMBER, Kind.INTEGER):
             facts = self._facts[column]
-            if not facts.nested:
-                reason = f"numbers, {facts.least:g} to {facts.most:g}: orders ads of equal score"
+            if (
+                not facts.nested
+                and not facts.faulty
+                and np.isfinite([facts.least, facts.most]).all()
+            ):
+                reason = (
+                    f"numbers, {facts.least:.3g} to {facts.most:.3g}: orders ads of equal score"
+                )
                 self.take(column, Role.WEIGHT, "ad_weight", reason)
                 return
 
@@ -138,19 +148,18 @@ class _Choice:
                 continue
             if words(base) & BOUND_WORDS:
                 continue
-            others = (
-                other
+            others = {
+                other: name
                 for other, name in self._plain.items()
                 if other not in self.decisions
-                and other != column
-                and same_thing(name, base)
+                and excluded_by(name) is None
                 and self._facts[other].may_be_rule
-            )
-            include = next(others, None)
+            }
+            include = base_column(base, others)
             stated = facts.values or facts.nested or column.endswith(EXCLUDE_SUFFIX)
             if include is None and not stated:
                 continue
-            self._pair(base if include is None else self._plain[include], include, column)
+            self._pair(singular(base) if include is None else self._plain[include], include, column)
 
     def _pair(self, plain: str, include: str | None, exclude: str) -> None:
         name = self._names.name_of(plain)
@@ -192,8 +201,10 @@ class _Choice:
         named = words(plain)
         if facts.kind is Kind.EMPTY and not facts.nested:
             return "no value in any row"
+        if facts.kind is Kind.NUMBER:
+            return "numbers: no rule compares numbers; list the values that may see the ad"
         if not facts.may_be_rule:
-            return f"{facts.kind.value}: a rule lists texts, integers or true and false"
+            return f"{facts.kind.value}: a rule lists values, as texts or integers"
         if facts.nested:
             return None  # lists of values are rules, whatever their name
         if facts.kind is Kind.BOOLEAN:
@@ -208,7 +219,7 @@ class _Choice:
         if named & DESCRIBING_WORDS:
             return f"{facts.shown_values}: describes the ad; declare it if users have such a value"
         own = len(facts.values) > _OWN_TEXTS * facts.given and facts.most_per_row == 1
-        if own and facts.given > _FEW_ROWS:
+        if own and facts.given > _FEW_ROWS and not named & (USER_WORDS | CODE_WORDS):
             return f"{facts.shown_values} in {facts.given:,} rows: nearly every row has its own"
         return None
 
@@ -221,7 +232,7 @@ class _Choice:
         if words(plain) & SEVERAL_WORDS:
             return Role.SET, f"{shown}, of which a user may have several: a set"
         if not values:
-            return Role.SET, "lists without any value yet: a set"
+            return Role.SET, "no value in any row: build with --without until it has some"
         if more or values > MOST_ATTRIBUTE_VALUES:
             return Role.SET, f"{shown}, more than {MOST_ATTRIBUTE_VALUES}: a set"
         return Role.ATTRIBUTE, f"{shown}: an attribute"

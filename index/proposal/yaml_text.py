@@ -9,7 +9,7 @@ from pathlib import Path
 from grace.index.proposal.propose import Proposal
 from grace.index.proposal.roles import NAMED_BY_ROLE, Decision, Role
 from grace.index.tables.addresses import is_url
-from grace.index.targeting.schema import EXCLUDE_SUFFIX, RESERVED_VALUE
+from grace.index.targeting.schema import EXCLUDE_SUFFIX
 
 _PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*")
 _NOT_TEXT = frozenset({"true", "false", "null", ".inf", ".nan"})
@@ -41,8 +41,8 @@ def _tables(proposal: Proposal, out: Path) -> Iterator[str]:
     for each in proposal.decisions:
         if each.name and (each.role in NAMED_BY_ROLE or each.name != each.column):
             yield f"    {each.name}: {quoted(each.column)}  # {_comment(each.reason)}"
-    nested = [each for each in proposal.decisions if each.role is Role.IGNORED and each.looks_like_rule]
-    if nested:
+    ignored = [each for each in proposal.decisions if each.role is Role.IGNORED]
+    if nested := [each for each in ignored if each.looks_like_rule]:
         listed = _list(each.column for each in nested)
         yield f"  ignore: {listed}  # not rules, though they hold several values"
     if proposal.column_of(Role.SID) is None:
@@ -57,9 +57,7 @@ def _tables(proposal: Proposal, out: Path) -> Iterator[str]:
         yield "  columns:"
         for column in proposal.log.renamed:
             yield f"    {column.name}: {quoted(column.column)}  # {_comment(column.reason)}"
-    yield from _ignored("ads", (
-        (each.column, each.reason) for each in proposal.decisions if each.role is Role.IGNORED
-    ))
+    yield from _ignored("ads", ((each.column, each.reason) for each in ignored))
     if proposal.log is not None:
         yield from _ignored(
             "log", ((each.column, each.reason) for each in proposal.log.columns if not each.name)
@@ -83,7 +81,7 @@ def _targeting(proposal: Proposal) -> Iterator[str]:
         yield "attributes:  # a user has one value; of several, all must be allowed"
     for each in attributes:
         yield f"  {rule_name(each)}:  # {_comment(each.reason)}"
-        values = attribute_values(each, proposal)
+        values = sorted(proposal.values_of(each))
         yield from _wrapped(values)
         if UNKNOWN in values:
             yield f"    missing: {UNKNOWN}  # what a user without a value has"
@@ -104,15 +102,6 @@ def _targeting(proposal: Proposal) -> Iterator[str]:
 
 def rule_name(decision: Decision) -> str:
     return decision.name.removesuffix(EXCLUDE_SUFFIX)
-
-
-def attribute_values(decision: Decision, proposal: Proposal) -> list[str]:
-    """Return the values of the column and of the one that it excludes by, in order."""
-    values = set(decision.facts.values)
-    for each in proposal.decisions:
-        if each.role is Role.EXCLUDE and rule_name(each) == rule_name(decision):
-            values |= each.facts.values
-    return sorted(values - {"", RESERVED_VALUE})
 
 
 def _wrapped(values: list[str]) -> Iterator[str]:

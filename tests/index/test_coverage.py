@@ -25,9 +25,7 @@ def counted(schema: TargetingSchema, ads: Sequence[RawAd]) -> tuple[dict[str, fl
         include, exclude = ad.rules.get(name, NO_RULE)
         return include is not None or bool(exclude)
 
-    with_rule = {
-        name: sum(has_rule(ad, name) for ad in ads) / len(ads) for name in schema.names
-    }
+    with_rule = {name: sum(has_rule(ad, name) for ad in ads) / len(ads) for name in schema.names}
     everybody = sum(not any(has_rule(ad, name) for name in schema.names) for ad in ads)
     return with_rule, everybody / len(ads)
 
