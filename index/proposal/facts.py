@@ -107,7 +107,7 @@ class IdValues:
 
     def __init__(self, *, stops_early: bool) -> None:
         self._parts: list[Int64] = []
-        self._stops_early = stops_early
+        self.stops_early = stops_early
         self._rows = 0
         self.are_integers = True
         self.null_row: int | None = None
@@ -128,7 +128,7 @@ class IdValues:
                 self._parts = [_hashes(map(str, part.tolist())) for part in self._parts]
                 self.are_integers = False
             found = _hashes(texts(column))
-        if self._stops_early and len(np.unique(found)) < len(found):
+        if self.stops_early and len(np.unique(found)) < len(found):
             self.stopped = True
             self._parts.clear()
             return

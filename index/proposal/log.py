@@ -17,7 +17,7 @@ from grace.index.proposal.names import (
 )
 from grace.index.proposal.separators import list_separator
 from grace.index.tables.cells import integers, is_list, is_text
-from grace.index.tables.table_file import Format, TableFile
+from grace.index.tables.table_file import TableFile
 
 _LEAST_KNOWN = 0.5  # of the first rows' ads, in a column that names ads
 

@@ -53,8 +53,8 @@ USER_WORDS = frozenset(
 """Words for what users are. A column with them is a rule even if nearly every row has its own."""
 
 CODE_WORDS = frozenset(
-    "zip zipcode postcode postal plz dma region geo location segment audience interest hour weekday "
-    "daypart cohort".split()
+    "zip zipcode postcode postal plz dma region geo location segment audience interest hour "
+    "weekday daypart cohort".split()
 )
 """Words for values of users that are often written as numbers."""
 

@@ -9,7 +9,7 @@ from grace.configs.errors import InputError
 from grace.index.builder.source import SID_SPACE_KEY, VOCAB_SIZES_KEY
 from grace.index.proposal.facts import BATCH_ROWS, ColumnFacts, IdValues, Kind, read_facts
 from grace.index.proposal.log import LogProposal, propose_log
-from grace.index.proposal.names import ID_NAMES, plain_name
+from grace.index.proposal.names import ENTITY_WORDS, ID_NAMES, plain_name, words
 from grace.index.proposal.roles import RULES, Decision, Role, decide
 from grace.index.proposal.separators import list_separator
 from grace.index.tables.cells import integer_lists, is_text, list_parts, split_cells
@@ -76,7 +76,12 @@ def _may_be_ids(files: Sequence[TableFile], id_column: str | None) -> dict[str, 
             raise InputError(f"--id {id_column}: no such column; {_columns(names)}")
         return {id_column: False}
     named = {name: False for name in names if plain_name(name) in ID_NAMES}
-    return named or {name: True for name in names if plain_name(name).endswith("_id")}
+    plain = {name: plain_name(name) for name in names}
+    return named or {
+        name: True
+        for name in names
+        if plain[name].endswith("_id") and not words(plain[name]) & ENTITY_WORDS
+    }
 
 
 def _columns(names: Sequence[str]) -> str:
@@ -96,7 +101,8 @@ def _ids(
         fault = _id_fault(files, each, each.ids)
         if fault is None:
             return each.name, each.ids
-        faults.append(f"column {each.name!r} {fault}")
+        if not each.ids.stops_early:
+            faults.append(f"column {each.name!r} {fault}")
         if plain_name(each.name) == "ad_id" or id_column is not None:
             break
     address = files[0].address
@@ -115,7 +121,7 @@ def _id_fault(files: Sequence[TableFile], facts: ColumnFacts, ids: IdValues) -> 
     if ids.null_row is not None:
         return f"has no value in row {ids.null_row}"
     if ids.stopped:
-        return "repeats values"
+        return "repeats values within a batch"
     rows = ids.repeated()
     if rows is None:
         return None

@@ -13,6 +13,7 @@ from grace.index.tables.table_file import Format, TableFile
 SEPARATORS = ("|", ";", ",")
 _MOST = 1 << 16
 _LONGEST_VALUE = 60
+_FEW_VALUES = 64
 
 
 @dataclass
@@ -35,13 +36,16 @@ class _Cells:
                 values.update(value.strip() for cell in new for value in cell.split(separator))
 
     def lists(self, separator: str) -> bool:
-        """Return whether the values repeat in different cells, as those of lists do."""
+        """Return whether the values repeat in different cells, or are few and without blanks."""
         values = self.values[separator]
         if separator not in self.listing or "" in values or max(map(len, values)) > _LONGEST_VALUE:
             return False
         if separator == "," and all(map(str.isdecimal, values)):  # decimals such as 1,5
             return False
-        return len(values) < len(self.cells) or (separator == "|" and len(values) <= 64)
+        if len(values) < len(self.cells):
+            return True
+        codes = separator == "|" or not any(" " in cell for cell in self.cells)
+        return codes and len(values) <= _FEW_VALUES
 
 
 def list_separator(files: Sequence[TableFile]) -> str | None:

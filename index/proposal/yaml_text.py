@@ -32,7 +32,7 @@ def targeting_yaml(proposal: Proposal) -> str:
 
 
 def _tables(proposal: Proposal, out: Path) -> Iterator[str]:
-    yield f"# Proposed by `grace init` from {proposal.rows:,} rows. Read it, and change what is wrong."
+    yield f"# Proposed by `grace init` from {proposal.rows:,} rows: read it, change what is wrong."
     yield "ads:"
     yield f"  files: {_list(_from_folder(out, proposal.ads))}"
     if proposal.list_separator is not None:
@@ -73,8 +73,8 @@ def _ignored(table: str, columns: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 def _targeting(proposal: Proposal) -> Iterator[str]:
     yield f"# Proposed by `grace init` from {proposal.rows:,} rows: who may see which ad."
-    yield "# A value in an ad's column is a rule: only users who have it may see the ad. Take a name"
-    yield "# out if its values describe the ad instead."
+    yield "# A value in an ad's column is a rule: only users who have it may see the ad."
+    yield "# Take a name out if its values describe the ad instead."
     attributes = [each for each in proposal.decisions if each.rule_role is Role.ATTRIBUTE]
     sets = [each for each in proposal.decisions if each.rule_role is Role.SET]
     if attributes:
@@ -90,7 +90,7 @@ def _targeting(proposal: Proposal) -> Iterator[str]:
     for each in sets:
         yield f"  {rule_name(each)}:  # {_comment(each.reason)}"
         most = each.facts.most_per_row
-        yield f"    bloom_bits: {_bloom_bits(most)}  # an ad lists {most:,} values at most"
+        yield f"    bloom_bits: {_bloom_bits(most)}  # most values of an ad: {most:,}"
         yield "    max_request_values: 64  # of one user; a request with more is refused"
     entities = [each for each in proposal.decisions if each.role is Role.ENTITY]
     if entities:
