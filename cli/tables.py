@@ -21,7 +21,7 @@ def table_console() -> Console:
 
 
 def plain_table(title: str, *headings: str, left: int = 0) -> Table:
-    """Return a table without vertical lines. Its first `left` columns hold words, others numbers."""
+    """Return a table without vertical lines. Its first `left` columns hold words, not numbers."""
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     for at, heading in enumerate(headings):
         table.add_column(heading, justify="left" if at < left else "right")

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from grace.index.tables.addresses import Format
 from grace.index.tables.cells import (
     integers,
     is_list,
@@ -26,7 +27,7 @@ from grace.index.tables.cells import (
     text_lists,
     texts,
 )
-from grace.index.tables.table_file import Format, TableFile
+from grace.index.tables.table_file import TableFile
 
 MOST_VALUES = 1 << 16
 """Distinct values that are kept; of a column with more, only that there are more."""
@@ -109,6 +110,7 @@ class IdValues:
         self._parts: list[Int64] = []
         self.stops_early = stops_early
         self._rows = 0
+        self._sorted: tuple[Int64, Int64] | None = None
         self.are_integers = True
         self.null_row: int | None = None
         self.stopped = False
@@ -146,10 +148,12 @@ class IdValues:
     def sorted_with_rows(self) -> tuple[Int64, Int64] | None:
         if self.stopped or not self._parts:
             return None
-        ids = np.concatenate(self._parts)
-        self._parts = [ids]
-        order = np.argsort(ids, kind="stable")
-        return ids[order], order
+        if self._sorted is None:
+            ids = np.concatenate(self._parts)
+            self._parts = [ids]
+            order = np.argsort(ids, kind="stable")
+            self._sorted = ids[order], order
+        return self._sorted
 
     def share_of(self, column: pa.Array) -> float:
         """Return what share of a column's values are among these ids."""

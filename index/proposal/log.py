@@ -19,7 +19,8 @@ from grace.index.proposal.separators import list_separator
 from grace.index.tables.cells import integers, is_list, is_text
 from grace.index.tables.table_file import TableFile
 
-_LEAST_KNOWN = 0.5  # of the first rows' ads, in a column that names ads
+_FIRST_ROWS = 10_000
+_LEAST_KNOWN = 0.5  # of the first rows' values, in a column that names ads
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,11 @@ def propose_log(
         LogColumn(name, *chosen.get(name, ("", "not one that training or evaluation reads")))
         for name in first.schema.names
     )
-    return LogProposal(tuple(addresses), list_separator(files), tuple(columns))
+    listing = [
+        name for name, (ours, _) in chosen.items() if ours == "sid" or ours in rules.values()
+    ]
+    separator = list_separator(files, listing)
+    return LogProposal(tuple(addresses), separator, tuple(columns))
 
 
 def _first_rows(files: Sequence[TableFile]) -> pa.RecordBatch:
@@ -100,7 +105,7 @@ def _choose_ad(
     names = [name for name in first.schema.names if name not in chosen]
     likely = [name for name in names if plain_name(name) in ID_NAMES]
     shares = {
-        name: ids.share_of(first.column(name))
+        name: ids.share_of(first.column(name).slice(0, _FIRST_ROWS))
         for name in [*likely, *names]
         if not is_list(first.column(name).type)
     }

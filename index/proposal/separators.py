@@ -8,7 +8,8 @@ import pyarrow.compute as pc
 
 from grace.index.proposal.facts import BATCH_ROWS
 from grace.index.proposal.names import DESCRIBING_WORDS, TITLE_NAMES, plain_name, words
-from grace.index.tables.table_file import Format, TableFile
+from grace.index.tables.addresses import Format
+from grace.index.tables.table_file import TableFile
 
 SEPARATORS = ("|", ";", ",")
 _MOST = 1 << 16
@@ -18,27 +19,24 @@ _FEW_VALUES = 64
 
 @dataclass
 class _Cells:
-    """The distinct cells of a column, and the distinct values that a separator makes of them."""
+    """The distinct cells of a column, up to a limit, and the separators that are in any cell."""
 
     cells: set[str] = field(default_factory=set)
-    values: dict[str, set[str]] = field(default_factory=lambda: {s: set() for s in SEPARATORS})
-    listing: set[str] = field(default_factory=set)  # separators that are in a cell
+    separators: set[str] = field(default_factory=set)
 
     def add(self, column: pa.Array) -> None:
-        for separator in SEPARATORS:
-            found = pc.match_substring(column, separator)
-            if pc.any(found).as_py():
-                self.listing.add(separator)
+        for separator in set(SEPARATORS) - self.separators:
+            if pc.any(pc.match_substring(column, separator)).as_py():
+                self.separators.add(separator)
         if len(self.cells) < _MOST:
-            new = set(column.drop_null().unique().to_pylist()) - self.cells
-            self.cells |= new
-            for separator, values in self.values.items():
-                values.update(value.strip() for cell in new for value in cell.split(separator))
+            self.cells.update(column.drop_null().unique().to_pylist())
 
     def lists(self, separator: str) -> bool:
         """Return whether the values repeat in different cells, or are few and without blanks."""
-        values = self.values[separator]
-        if separator not in self.listing or "" in values or max(map(len, values)) > _LONGEST_VALUE:
+        if separator not in self.separators:
+            return False
+        values = {value.strip() for cell in self.cells for value in cell.split(separator)}
+        if "" in values or max(map(len, values)) > _LONGEST_VALUE:
             return False
         if separator == "," and all(map(str.isdecimal, values)):  # decimals such as 1,5
             return False
@@ -48,22 +46,26 @@ class _Cells:
         return codes and len(values) <= _FEW_VALUES
 
 
-def list_separator(files: Sequence[TableFile]) -> str | None:
+def list_separator(files: Sequence[TableFile], columns: Sequence[str] | None = None) -> str | None:
     """Return the separator by which most columns list values; None if no column does.
 
-    This reads all rows, since lists may begin late.
+    This reads all rows of these columns, by default of all, since lists may begin late.
     """
     found: dict[str, _Cells] = {}
     for file in files:
         if file.format is not Format.CSV:
             continue
-        names = [name for name in file.schema.names if not _is_prose(plain_name(name))]
+        names = [
+            name
+            for name in file.schema.names
+            if (columns is None or name in columns) and not _is_prose(plain_name(name))
+        ]
         for batch in file.batches(names, BATCH_ROWS) if names else ():
             for name in names:
                 found.setdefault(name, _Cells()).add(batch.column(name))
-    columns = {s: sum(each.lists(s) for each in found.values()) for s in SEPARATORS}
-    best = max(SEPARATORS, key=lambda separator: columns[separator])
-    return best if columns[best] else None
+    counts = {s: sum(each.lists(s) for each in found.values()) for s in SEPARATORS}
+    best = max(SEPARATORS, key=lambda separator: counts[separator])
+    return best if counts[best] else None
 
 
 def _is_prose(plain: str) -> bool:

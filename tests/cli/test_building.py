@@ -101,6 +101,23 @@ def test_the_hourly_script_publishes_no_table_that_lost_its_ads(
     assert versions(root) == [1]
 
 
+def test_the_hourly_script_publishes_no_table_that_lost_its_rules(
+    hourly: Path, catalogue: Path, tmp_path: Path
+) -> None:
+    root, ads = tmp_path / "snapshots", tmp_path / "ads.parquet"
+    (tmp_path / "targeting.yaml").write_bytes((catalogue / "targeting.yaml").read_bytes())
+    build(catalogue / "ads.parquet", root)
+    table = pq.read_table(catalogue / "ads.parquet")
+    pq.write_table(table.drop_columns(["location", "location_exclude"]), ads)
+    code, shown = run(hourly, ads, root, "--without", "location")
+    assert code == 1
+    assert "location: " in shown
+    assert (versions(root), (root / "CURRENT").read_text()) == ([1], f"{1:020d}\n")
+    allowed = ("--without", "location", "--max-coverage-drop", "1")
+    assert run(hourly, ads, root, *allowed) == (0, "")
+    assert int((root / "CURRENT").read_text()) == max(versions(root))
+
+
 def test_the_hourly_script_passes_options_on_and_takes_a_root_with_a_slash(
     hourly: Path, catalogue: Path, tmp_path: Path
 ) -> None:

@@ -74,7 +74,8 @@ def ads_with(country: int, audience: int) -> Case:
 
 def spec_of(folder: Path, case: Case, **changes: object) -> BuildSpec:
     """All builds of a test are in one root."""
-    return build_spec(folder / "ads", case, root=folder / "root", **changes)
+    spec = build_spec(folder / "ads", case, root=folder / "root")
+    return replace(spec, **changes)  # type: ignore[arg-type]
 
 
 def test_the_first_version_has_nothing_to_compare_with(tmp_path: Path, builds: Build) -> None:
