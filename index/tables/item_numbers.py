@@ -7,7 +7,7 @@ an import reads the existing map, adds new items, and writes it back.
 import fcntl
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -83,9 +83,13 @@ class IdMap:
         return numbers, faults
 
     def names(self, numbers: Int64) -> list[str]:
-        wanted = set(numbers.tolist())
-        name_of = {number: text for text, number in self._numbers.items() if number in wanted}
+        name_of = self.known(numbers.tolist())
         return [name_of[number] for number in numbers.tolist()]
+
+    def known(self, numbers: Iterable[int]) -> dict[int, str]:
+        """Return the items of those numbers that the map has."""
+        wanted = set(numbers)
+        return {number: text for text, number in self._numbers.items() if number in wanted}
 
     def find(self, text: str) -> int | None:
         return self._numbers.get(text)

@@ -222,7 +222,7 @@ def test_every_ad_has_the_rules_of_its_row_or_is_refused(table: Table, in_shards
         ]
         kept = [ad for ad in ads if ad is not None]
         if not kept:
-            with pytest.raises(InputError, match="nothing to build|column 'sid' must be list"):
+            with pytest.raises(InputError, match=r"nothing to build|column 'sid' must be list"):
                 build_either(spec, in_shards)
             return
         report = build_either(spec, in_shards)
