@@ -239,6 +239,7 @@ def _inputs(
         "ads": folder.ads.files,
         "columns": folder.ads.columns,
         "list_separator": folder.ads.list_separator,
+        "ignore": folder.ads.ignore,
         "targeting": folder.targeting,
         "sids": folder.sids if sids is None else sids,
         "id_map": folder.id_map if id_map is None else id_map,

@@ -9,9 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grace.index.builder import BuildReport, BuildSpec, build
-from grace.index.tables.data_folder import read_data_folder
-from support.builds import silent
+from support.in_process import invoke_grace
 
 Row = Mapping[str, Any]
 FORMATS = ("csv", "jsonl", "parquet")
@@ -53,19 +51,9 @@ def write_codebook(folder: Path, ids: Sequence[object]) -> None:
     pq.write_table(table, folder / "sids.parquet")
 
 
-def build_data(folder: Path, **changes: object) -> BuildReport:
-    """Build a data folder as `grace build --data` does."""
-    data = read_data_folder(folder)
-    spec = BuildSpec(
-        ads=data.ads.files,
-        targeting=data.targeting,
-        root=folder / "snapshots",
-        columns=data.ads.columns,
-        list_separator=data.ads.list_separator,
-        ignore=data.ads.ignore,
-        sids=data.sids,
-        id_map=data.id_map,
-        threads=1,
-        **changes,  # type: ignore[arg-type]
-    )
-    return build(spec, silent)
+def build_data(folder: Path, *options: str) -> dict[str, Any]:
+    """Run `grace build --data`; return the report that it prints."""
+    root = folder / "snapshots"
+    done = invoke_grace("build", "--data", folder, "--root", root, "--json", *options)
+    assert done.exit_code == 0, done.stderr
+    return dict(json.loads(done.stdout))
