@@ -1,6 +1,7 @@
 """`grace init`: propose a data folder for an ads table."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -116,14 +117,15 @@ def _next_commands(proposal: "Proposal", out: Path) -> list[str]:
     from grace.index.proposal.roles import Role
     from grace.index.proposal.yaml_text import CODEBOOK
 
-    commands, build = [], f"grace build --data {out} --root {out}/snapshots"
+    folder = shlex.quote(str(out))
+    commands, build = [], f"grace build --data {folder} --root {folder}/snapshots"
     if proposal.column_of(Role.SID) is None:
-        commands.append(f"grace sids --embeddings EMBEDDINGS.parquet --out {out}/{CODEBOOK}")
+        commands.append(f"grace sids --embeddings EMBEDDINGS.parquet --out {folder}/{CODEBOOK}")
     elif proposal.vocab_sizes is not None:
         sizes = ",".join(map(str, proposal.vocab_sizes))
-        build += f" --sid-space {out.name or 'ads'} --vocab-sizes {sizes}"
+        build += f" --sid-space {shlex.quote(out.name or 'ads')} --vocab-sizes {sizes}"
     build += "".join(f" --without {name}" for name in proposal.without)
     commands.append(build)
     if proposal.log is not None:
-        commands.append(f"grace train --data {out} --out {out}/model")
+        commands.append(f"grace train --data {folder} --out {folder}/model")
     return commands

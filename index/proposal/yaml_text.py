@@ -11,7 +11,7 @@ from grace.index.proposal.roles import NAMED_BY_ROLE, Decision, Role
 from grace.index.tables.addresses import is_url
 from grace.index.targeting.schema import EXCLUDE_SUFFIX
 
-_PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*")
+_PLAIN = re.compile(r"(\.{1,2}/)*[A-Za-z_/][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*", re.ASCII)
 _NOT_TEXT = frozenset({"true", "false", "null", ".inf", ".nan"})
 _WIDTH = 96
 _BITS_PER_VALUE = 16  # four hashes set a quarter of the bits at most

@@ -206,6 +206,26 @@ def test_columns_of_no_rule_that_hold_several_values_are_named_to_ignore(tmp_pat
     assert build_data(out)["ignored_columns"] == ["maker", "vector"]
 
 
+@pytest.mark.parametrize(
+    ("ignored", "message"),
+    [
+        ("vektor", "column 'vektor', named by ads.ignore, is missing; it has: id, vector, "),
+        ("country", "column 'country' is to be ignored, and is one that a build reads"),
+    ],
+)
+def test_only_a_column_that_is_there_and_no_rule_can_be_ignored(
+    tmp_path: Path, ignored: str, message: str
+) -> None:
+    rows = [{"id": at, "vector": [0.5], "country": "US"} for at in range(9)]
+    out = tmp_path / "shop"
+    initialize(write_table(tmp_path / "ads.parquet", rows), out)
+    write_codebook(out / "codebook", list(range(9)))
+    text = (out / "tables.yaml").read_text()
+    (out / "tables.yaml").write_text(text.replace("ignore: [vector]", f"ignore: [{ignored}]"))
+    done = invoke_grace("build", "--data", out, "--root", out / "snapshots")
+    assert (done.exit_code, message in done.stderr) == (2, True)
+
+
 def test_a_list_without_values_is_built_without_until_it_has_some(tmp_path: Path) -> None:
     table = pa.table(
         {
