@@ -38,7 +38,7 @@ def half_without_country(catalogue: Path, folder: Path) -> Path:
 def share(catalogue: Path, table: Path | None = None) -> float:
     rows = pq.read_table(table or catalogue / "ads.parquet")
     both = zip(rows["country"].to_pylist(), rows["country_exclude"].to_pylist(), strict=True)
-    return sum(bool(include or exclude) for include, exclude in both) / rows.num_rows
+    return sum(bool(include or exclude) for include, exclude in both) / len(rows)
 
 
 def row_of(name: str, shown: str) -> list[str]:

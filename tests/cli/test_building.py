@@ -15,8 +15,10 @@ import pytest
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot
+from grace.index.tables.data_folder import read_data_folder
 from support.command import GRACE, plain_environment
 from support.in_process import invoke_grace
+from support.raw_tables import write_codebook, write_table
 
 pytestmark = pytest.mark.subprocess
 
@@ -205,6 +207,33 @@ def test_every_import_of_the_document_runs(
         assert (done.exit_code, done.stderr) == (0, "")
         ads.append(pq.read_table(tmp_path / "ads.parquet")["ad_id"].to_pylist())
     assert ads == [[7, 8], [7, 8], [0], [5, 6]]
+
+
+def test_the_data_folder_of_the_document_is_proposed_and_built(
+    document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        {"SKU": f"B{at}", "bid": 0.5, "Country Code": ["US"], "excludedCountries": ["CA"]}
+        | {"embedding": [0.5, 0.1]}
+        for at in range(9)
+    ]
+    write_table(tmp_path / "raw" / "ads.parquet", rows)
+    log = [{"user_id": at % 3, "ad_id": f"B{at}", "timestamp_ms": at} for at in range(9)]
+    write_table(tmp_path / "raw" / "clicks.csv", log)
+    commands = re.findall(r"^grace ((?:init|build) [^#\n]*shop\S*)", document, re.MULTILINE)
+    assert [command.split()[0] for command in commands] == ["init", "build"]
+    write_codebook(tmp_path / "shop" / "codebook", [row["SKU"] for row in rows])
+    for command in commands:
+        done = invoke_grace(*command.replace("ads.csv", "ads.parquet").split())
+        assert (done.exit_code, done.stderr) == (0, "")
+    proposed = read_data_folder(tmp_path / "shop")
+    (text,) = re.findall(r"```yaml\n(ads:.*?)```", document, re.DOTALL)
+    (tmp_path / "shop" / "tables.yaml").write_text(text)
+    shown = read_data_folder(tmp_path / "shop")
+    assert shown.ads.columns == proposed.ads.columns
+    assert (shown.ads.ignore, shown.sids) == (proposed.ads.ignore, proposed.sids)
+    assert shown.id_map == proposed.id_map
 
 
 @pytest.mark.parametrize("mode", ["exact", "union"])
