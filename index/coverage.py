@@ -12,12 +12,14 @@ import numpy.typing as npt
 
 from grace.configs.errors import SnapshotError
 from grace.index.snapshot import Snapshot
-from grace.index.storage.array_file import blocks
+from grace.index.storage.array_file import read_rows
 from grace.index.storage.reader import map_snapshot
 from grace.index.targeting.rules import SetRules
 from grace.index.targeting.schema import TargetingSchema
 
 Flags = npt.NDArray[np.bool_]
+
+_BLOCK_ADS = 1 << 22
 
 _READ_FILES = ("ad_rule.", "rule_", "set_include_offsets.", "set_exclude_offsets.")
 """The names of the files that `coverage` reads begin with one of these."""
@@ -103,8 +105,11 @@ def coverage_of_version(root: Path, version: int) -> Coverage:
 
 
 def _ads_of_rule(ad_rule: npt.NDArray[np.int32], rules: int) -> npt.NDArray[np.int64]:
+    """Count in blocks of at least as many ads as there are rules, so that it takes linear time."""
     counts = np.zeros(rules, np.int64)
-    for block in blocks(ad_rule):
+    step = max(_BLOCK_ADS, rules)
+    for begin in range(0, len(ad_rule), step):
+        block = read_rows(ad_rule, begin, min(begin + step, len(ad_rule)))
         _require_below("ad_rule.npy", block, rules)
         counts += np.bincount(block, minlength=rules)
     return counts
