@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grace.cli.options import AsJson
+from grace.cli.progress import progress_bars
 from grace.configs.errors import InputError
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ def init(
     for path in (tables, targeting):
         if path.exists() or path.is_symlink():
             raise InputError(f"{path}: is already there; name another --out, or move it away")
-    proposal = propose(ads, log or (), id_column)
+    with progress_bars() as progress:
+        proposal = propose(ads, log or (), id_column, progress)
     texts = {tables: tables_yaml(proposal, out), targeting: targeting_yaml(proposal)}
     out.mkdir(parents=True, exist_ok=True)
     for path, text in texts.items():

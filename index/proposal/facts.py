@@ -186,23 +186,29 @@ def _hashes(values: Iterator[str] | Sequence[str | None]) -> Int64:
 
 
 def read_facts(
-    files: Sequence[TableFile], separator: str | None, may_be_ids: dict[str, bool]
-) -> dict[str, ColumnFacts]:
-    """Read all rows. `may_be_ids` names the columns to keep ids of, and which stop early."""
-    found: dict[str, ColumnFacts] = {}
+    found: dict[str, ColumnFacts],
+    files: Sequence[TableFile],
+    separator: str | None,
+    may_be_ids: dict[str, bool],
+) -> Iterator[int]:
+    """Read all rows into `found`; yield how many are done.
+
+    `may_be_ids` names the columns to keep ids of, and which of them stop early.
+    """
+    for name in dict.fromkeys(name for file in files for name in file.schema.names):
+        found[name] = ColumnFacts(name)
+        if name in may_be_ids:
+            found[name].ids = IdValues(stops_early=may_be_ids[name])
+    done = 0
     for file in files:
-        for name in file.schema.names:
-            if name not in found:
-                found[name] = ColumnFacts(name)
-                if name in may_be_ids:
-                    found[name].ids = IdValues(stops_early=may_be_ids[name])
         for batch in file.batches(file.schema.names, BATCH_ROWS):
             for name, facts in found.items():
                 if name in file.schema.names:
                     _add(facts, batch.column(name), file.format is Format.CSV, separator)
                 else:
                     _add(facts, pa.nulls(batch.num_rows), False, None)
-    return found
+            done += batch.num_rows
+            yield done
 
 
 def _add(facts: ColumnFacts, column: pa.Array, is_csv: bool, separator: str | None) -> None:

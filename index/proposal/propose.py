@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from grace.configs.errors import InputError
+from grace.index.builder.report import Progress
 from grace.index.builder.source import SID_SPACE_KEY, VOCAB_SIZES_KEY
 from grace.index.proposal.facts import BATCH_ROWS, ColumnFacts, IdValues, Kind, read_facts
 from grace.index.proposal.log import LogProposal, propose_log
@@ -47,14 +48,18 @@ class Proposal:
         return next((each for each in self.decisions if each.role is role), None)
 
 
-def propose(ads: Sequence[str], log: Sequence[str], id_column: str | None) -> Proposal:
+def propose(
+    ads: Sequence[str], log: Sequence[str], id_column: str | None, progress: Progress
+) -> Proposal:
     """`id_column` is the table's column of ids; None to find it by its name and values."""
     files = table_files(ads)
-    separator = list_separator(files)
-    facts = read_facts(files, separator, _may_be_ids(files, id_column))
-    rows = max((each.rows for each in facts.values()), default=0)
+    rows = sum(file.count_rows() for file in files)
     if rows == 0:
         raise InputError(f"{files[0].address}: the ads table has no rows; nothing to propose")
+    separator = list_separator(files)
+    facts: dict[str, ColumnFacts] = {}
+    for done in read_facts(facts, files, separator, _may_be_ids(files, id_column)):
+        progress("read ads", done, rows)
     column, ids = _ids(files, facts, id_column)
     decisions = decide(facts, column, rows)
     rules = {each.column: each.name for each in decisions if each.role in RULES}

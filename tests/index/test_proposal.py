@@ -17,6 +17,7 @@ from grace.index.proposal.yaml_text import quoted, tables_yaml, targeting_yaml
 from grace.index.tables.data_folder import read_data_folder
 from grace.index.tables.table_file import table_files
 from grace.index.targeting.schema import load_schema
+from support.builds import silent
 from support.strategies import examples
 
 TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
@@ -40,7 +41,7 @@ def test_any_names_and_values_make_a_folder_that_can_be_read(
     columns = {name: pa.array([[value] for value in values]) for name in names if name != "id"}
     ids = pa.array(range(len(values)))
     pq.write_table(pa.table({**columns, "id": ids}), folder / "ads.parquet")
-    proposal = propose([str(folder / "ads.parquet")], (), "id")
+    proposal = propose([str(folder / "ads.parquet")], (), "id", silent)
     (folder / "tables.yaml").write_text(tables_yaml(proposal, folder), "utf-8")
     (folder / "targeting.yaml").write_text(targeting_yaml(proposal), "utf-8")
     data, schema = read_data_folder(folder), load_schema(folder / "targeting.yaml")
@@ -120,7 +121,7 @@ def test_ids_of_any_number_of_batches_are_compared(tmp_path: Path) -> None:
     for name, more in (("good", ["x3"]), ("bad", ["17"])):
         file = tmp_path / f"{name}.csv"
         file.write_text("\n".join(["id,country", *(f"{each},US" for each in [*ids, *more])]))
-    good = propose([str(tmp_path / "good.csv")], (), None)
+    good = propose([str(tmp_path / "good.csv")], (), None, silent)
     assert (good.rows, good.ids_are_integers) == (70_003, False)
     with pytest.raises(InputError, match="repeats '17', in rows 17 and 70002"):
-        propose([str(tmp_path / "bad.csv")], (), None)
+        propose([str(tmp_path / "bad.csv")], (), None, silent)
