@@ -40,7 +40,7 @@ def batches(
     for block in _blocks(stream, address):
         table = _parsed(block, address, rows, read)
         rows += table.num_rows
-        yield from table.combine_chunks().to_batches()
+        yield from table.select(list(columns)).combine_chunks().to_batches()
 
 
 def _parsed(block: bytes, address: str, row: int, schema: pa.Schema | None = None) -> pa.Table:

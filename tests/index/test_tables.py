@@ -99,6 +99,23 @@ def test_parquet_is_read_group_by_group(tmp_path: Path) -> None:
     assert rows_of(table, ["y", "id"]) == values.select(["y", "id"]).to_pylist()
 
 
+def test_views_of_parquet_are_plain_texts(tmp_path: Path) -> None:
+    """Polars writes them."""
+    path, views = tmp_path / "ads.parquet", pa.list_(pa.string_view())
+    columns = {
+        "x": pa.array(["a", None, ""], pa.string_view()),
+        "y": pa.array([["a"], [], None], views),
+    }
+    pq.write_table(pa.table(columns), path)
+    table = open_table(str(path))
+    assert table.schema.types == [pa.string(), pa.list_(pa.string())]
+    assert rows_of(table, ["y", "x"]) == [
+        {"y": ["a"], "x": "a"},
+        {"y": [], "x": None},
+        {"y": None, "x": ""},
+    ]
+
+
 FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "csv as parquet": ("a.parquet", CSV, "not a readable Parquet file: .*name it [*].csv"),
     "csv as json": ("a.jsonl", CSV, "not JSON lines, .* name it [*].csv if it is a CSV"),
@@ -108,6 +125,7 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "unknown ending": ("a.txt", CSV, "does not state the table's format: .* ends in [*].parquet"),
     "gzip as csv": ("a.csv", gzip.compress(b"a,b"), "is compressed with gzip; name it [*].csv.gz"),
     "empty csv": ("a.csv", "", "a.csv: not a readable CSV file: Empty CSV file"),
+    "csv with semicolons": ("a.csv", "a;b\n1;2\n", "one cell, 'a;b': separate cells by commas"),
     "csv that is no text": ("a.csv", b"a,b\n1,\xff\n", "a.csv: damaged near row 0: .*UTF8"),
     "row too short": (
         "a.csv",
