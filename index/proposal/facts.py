@@ -237,7 +237,7 @@ def _add(facts: ColumnFacts, column: pa.Array, is_csv: bool, separator: str | No
         facts.kinds.add(Kind.LISTS if is_list(kind) else _kind_of(kind))
         lists = text_lists(column)
     if pa.types.is_integer(kind):
-        _add_range(facts, column.cast(pa.float64()))
+        _add_range(facts, column.cast(pa.float64(), safe=False))
     _add_values(facts, lists)
 
 
@@ -274,7 +274,7 @@ def _kinds_of_texts(facts: ColumnFacts, column: pa.Array) -> set[Kind]:
     cells = column.drop_null()
     parsed, bad = integers(cells)
     if not bad.any():
-        _add_range(facts, parsed.cast(pa.float64()))
+        _add_range(facts, parsed.cast(pa.float64(), safe=False))
         return {Kind.INTEGER}
     parsed, bad = numbers(cells)
     if not bad.any() and not pc.any(pc.match_substring_regex(cells, r"^\s*0[0-9]")).as_py():

@@ -106,7 +106,7 @@ def base_column(base: str, plain: Mapping[str, str]) -> str | None:
 def singular(name: str) -> str:
     if name.endswith("ies"):
         return f"{name[:-3]}y"
-    return name if name.endswith("ss") else name.removesuffix("s")
+    return name if len(name) < 4 or name.endswith("ss") else name.removesuffix("s")
 
 
 class NewNames:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from grace.configs.errors import InputError
 from grace.index.builder.report import Progress
@@ -24,7 +25,7 @@ class Proposal:
     rows: int
     list_separator: str | None
     decisions: tuple[Decision, ...]  # in the table's order
-    ids_are_integers: bool
+    ids_are_integers: bool  # from 0, so that no id map need number them
     vocab_sizes: tuple[int, ...] | None  # at least these, where a column of SIDs does not say
     log: LogProposal | None
 
@@ -69,7 +70,8 @@ def propose(
     sid = next((each.column for each in decisions if each.role is Role.SID), None)
     sizes = None if sid is None or _says_vocabulary(files) else _vocab_sizes(files, sid, separator)
     return Proposal(
-        *(tuple(ads), rows, separator, tuple(decisions), ids.are_integers, sizes, proposed_log)
+        *(tuple(ads), rows, separator, tuple(decisions)),
+        *(ids.are_integers and facts[column].kind is Kind.INTEGER, sizes, proposed_log),
     )
 
 
@@ -123,6 +125,9 @@ def _ids(
 def _id_fault(files: Sequence[TableFile], facts: ColumnFacts, ids: IdValues) -> str | None:
     if facts.kind not in (Kind.TEXT, Kind.INTEGER) or facts.nested:
         return f"holds {facts.kind.value}, not ids (integers or texts)"
+    types = {field.type for file in files for field in file.schema if field.name == facts.name}
+    if pa.uint64() in types:
+        return "is uint64: cast it to int64"
     if ids.null_row is not None:
         return f"has no value in row {ids.null_row}"
     if ids.stopped:

@@ -163,11 +163,12 @@ class _Choice:
 
     def _pair(self, plain: str, include: str | None, exclude: str) -> None:
         name = self._names.name_of(plain)
-        role, reason = self._rule(plain, self._facts[include or exclude], self._facts[exclude])
-        if include is None:
-            reason = f"{reason}; ads exclude the values"
-            self.take(exclude, Role.EXCLUDE, name + EXCLUDE_SUFFIX, reason, role)
+        if include is None:  # users have other values, too, which an attribute would have to list
+            shown = self._facts[exclude].shown_values
+            reason = f"{shown} that ads exclude, and users may have others: a set"
+            self.take(exclude, Role.EXCLUDE, name + EXCLUDE_SUFFIX, reason, Role.SET)
             return
+        role, reason = self._rule(plain, self._facts[include], self._facts[exclude])
         self.take(include, role, name, reason, role)
         shown = self._facts[exclude].shown_values
         self.take(exclude, Role.EXCLUDE, name + EXCLUDE_SUFFIX, f"{shown} that {name} excludes")

@@ -1,23 +1,25 @@
 """`grace init` on tables as people have them: what it proposes is right, and builds as it is."""
 
-import json
 import random
-import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from grace.index.storage import load_snapshot
 from grace.index.tables.data_folder import read_data_folder
 from grace.index.targeting.schema import TargetingSchema, load_schema
 from support.in_process import invoke_grace
-from support.raw_tables import FORMATS, Row, build_data, write_codebook, write_table
-
-Roles = Mapping[str, tuple[str, str | None]]
+from support.raw_tables import (
+    FORMATS,
+    Row,
+    build_data,
+    initialize,
+    roles,
+    write_codebook,
+    write_table,
+)
 
 
 def shop_rows(count: int) -> list[Row]:
@@ -42,16 +44,6 @@ def shop_rows(count: int) -> list[Row]:
         }
         for at in range(count)
     ]
-
-
-def initialize(ads: Path, out: Path, *options: str | Path) -> dict[str, Any]:
-    done = invoke_grace("init", "--ads", ads, "--out", out, "--json", *options)
-    assert done.exit_code == 0, done.stderr
-    return dict(json.loads(done.stdout))
-
-
-def roles(report: Mapping[str, Any]) -> Roles:
-    return {each["column"]: (each["role"], each["name"]) for each in report["ads"]}
 
 
 def refused(*arguments: str | Path) -> str:
@@ -142,136 +134,6 @@ def test_it_prints_its_decisions_and_the_next_commands(tmp_path: Path) -> None:
         ["grace", "train"],
     ]
     assert f"--data {out}" in commands[1]
-
-
-def one_column(values: Sequence[object], name: str = "x") -> list[Row]:
-    return [{"id": at, name: value} for at, value in enumerate(values)]
-
-
-def test_a_value_of_the_last_row_of_many_is_in_the_schema(tmp_path: Path) -> None:
-    values = [("a", "b", None)[at % 3] for at in range(70_001)]
-    ads = write_table(tmp_path / "ads.csv", one_column([*values, "last"], "segment_x"))
-    initialize(ads, tmp_path / "shop")
-    names = schema_of(tmp_path / "shop")
-    assert [each.name for each in names.sets] == ["segment_x"]
-    ads = write_table(tmp_path / "ads.csv", one_column([*values, "last"], "country"))
-    initialize(ads, tmp_path / "shop2")
-    assert schema_of(tmp_path / "shop2").attributes[0].values == ("a", "b", "last")
-
-
-@pytest.mark.parametrize(("count", "role"), [(1, "attribute"), (64, "attribute"), (65, "set")])
-def test_more_than_64_values_make_a_set(tmp_path: Path, count: int, role: str) -> None:
-    values = [f"v{at % count}" for at in range(5 * count)]
-    ads = write_table(tmp_path / "ads.csv", one_column(values))
-    assert roles(initialize(ads, tmp_path / "shop"))["x"] == (role, "x")
-    write_codebook(tmp_path / "shop" / "codebook", list(range(5 * count)))
-    assert build_data(tmp_path / "shop")["coverage"]["with_rule"] == {"x": 1.0}
-
-
-def test_5000_values_are_a_set_and_own_texts_of_each_row_are_none(tmp_path: Path) -> None:
-    rows = [
-        {"id": at, "place": f"p{at % 5000}", "note": f"n{at}", "city": f"c{at}"}
-        for at in range(10_000)
-    ]
-    ads = write_table(tmp_path / "ads.parquet", rows)
-    found = roles(initialize(ads, tmp_path / "shop"))
-    assert found["place"] == ("set", "place")
-    assert found["note"] == ("ignored", None)
-    assert found["city"] == ("set", "city"), "what users are is a rule"
-
-
-def test_names_become_valid_and_stay_different(tmp_path: Path) -> None:
-    names = ["Country Code", "country_code", "CountryCode", "Größe", "国", "2nd", "ad", "x" * 99]
-    rows = [{"sku": at, **dict.fromkeys(names, "ab"[at % 2])} for at in range(30)]
-    ads = write_table(tmp_path / "ads.csv", rows)
-    found = roles(initialize(ads, tmp_path / "shop", "--id", "sku"))
-    assert [found[name][1] for name in names] == [
-        *("country_code", "country_code_2", "country_code_3", "grosse", "column_1", "c_2nd"),
-        *("ad_2", "x" * 50),
-    ]
-    write_codebook(tmp_path / "shop" / "codebook", list(range(30)))
-    assert set(build_data(tmp_path / "shop")["coverage"]["with_rule"].values()) == {1.0}
-
-
-def test_columns_of_no_rule_that_hold_several_values_are_named_to_ignore(tmp_path: Path) -> None:
-    rows = [
-        {"id": at, "vector": [0.5, 0.1], "maker": {"name": "x"}, "country": ["US"]}
-        for at in range(9)
-    ]
-    ads = write_table(tmp_path / "ads.parquet", rows)
-    out = tmp_path / "shop"
-    initialize(ads, out)
-    assert read_data_folder(out).ads.ignore == ("vector", "maker")
-    write_codebook(out / "codebook", list(range(9)))
-    assert build_data(out)["ignored_columns"] == ["maker", "vector"]
-
-
-@pytest.mark.parametrize(
-    ("ignored", "message"),
-    [
-        ("vektor", "column 'vektor', named by ads.ignore, is missing; it has: id, vector, "),
-        ("country", "column 'country' is to be ignored, and is one that a build reads"),
-    ],
-)
-def test_only_a_column_that_is_there_and_no_rule_can_be_ignored(
-    tmp_path: Path, ignored: str, message: str
-) -> None:
-    rows = [{"id": at, "vector": [0.5], "country": "US"} for at in range(9)]
-    out = tmp_path / "shop"
-    initialize(write_table(tmp_path / "ads.parquet", rows), out)
-    write_codebook(out / "codebook", list(range(9)))
-    text = (out / "tables.yaml").read_text()
-    (out / "tables.yaml").write_text(text.replace("ignore: [vector]", f"ignore: [{ignored}]"))
-    done = invoke_grace("build", "--data", out, "--root", out / "snapshots")
-    assert (done.exit_code, message in done.stderr) == (2, True)
-
-
-def test_a_list_without_values_is_built_without_until_it_has_some(tmp_path: Path) -> None:
-    table = pa.table(
-        {
-            "id": [1, 2, 3],
-            "country": [["US"], None, []],
-            "audience": pa.nulls(3, pa.list_(pa.string())),
-        }
-    )
-    pq.write_table(table, tmp_path / "ads.parquet")
-    out = tmp_path / "shop"
-    report = initialize(tmp_path / "ads.parquet", out)
-    assert report["next"][1].endswith("/snapshots --without audience")
-    write_codebook(out / "codebook", [1, 2, 3])
-    assert build_data(out, "--without", "audience", "--max-rejects", "1")["ads"] == 2
-
-
-def test_unknown_is_what_a_user_without_a_value_has(tmp_path: Path) -> None:
-    ads = write_table(tmp_path / "ads.csv", one_column(["male", "unknown"] * 9, "gender"))
-    initialize(ads, tmp_path / "shop")
-    assert schema_of(tmp_path / "shop").attributes[0].missing == "unknown"
-
-
-def test_cells_with_semicolons_are_lists_and_prose_with_commas_is_none(tmp_path: Path) -> None:
-    rows = [
-        {"id": at, "country": "US;CA" if at % 2 else "CA", "slogan": f"cheap, {at}, red"}
-        for at in range(30)
-    ]
-    ads = write_table(tmp_path / "ads.csv", rows)
-    initialize(ads, tmp_path / "shop")
-    assert read_data_folder(tmp_path / "shop").ads.list_separator == ";"
-    assert schema_of(tmp_path / "shop").attributes[0].values == ("CA", "US")
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_a_column_of_sids_needs_no_codebook(tmp_path: Path, form: str) -> None:
-    rows = [
-        {"item_id": at, "semantic_ids": [at % 5, at % 3], "country": ["US", "CA"]}
-        for at in range(20)
-    ]
-    ads = write_table(tmp_path / f"ads.{form}", rows)
-    out = tmp_path / "shop"
-    report = initialize(ads, out)
-    assert roles(report)["semantic_ids"] == ("sid", "sid")
-    (command,) = report["next"]
-    assert command.endswith("--sid-space shop --vocab-sizes 5,3")
-    assert build_data(out, *shlex.split(command)[6:])["sids"] == 15
 
 
 def log_rows(ads: int) -> list[Row]:

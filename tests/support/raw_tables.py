@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from support.in_process import invoke_grace
 
 Row = Mapping[str, Any]
+Roles = Mapping[str, tuple[str, str | None]]
 FORMATS = ("csv", "jsonl", "parquet")
 
 
@@ -57,3 +58,13 @@ def build_data(folder: Path, *options: str) -> dict[str, Any]:
     done = invoke_grace("build", "--data", folder, "--root", root, "--json", *options)
     assert done.exit_code == 0, done.stderr
     return dict(json.loads(done.stdout))
+
+
+def initialize(ads: Path, out: Path, *options: str | Path) -> dict[str, Any]:
+    done = invoke_grace("init", "--ads", ads, "--out", out, "--json", *options)
+    assert done.exit_code == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def roles(report: Mapping[str, Any]) -> Roles:
+    return {each["column"]: (each["role"], each["name"]) for each in report["ads"]}
