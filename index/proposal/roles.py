@@ -116,8 +116,8 @@ class _Choice:
                 return
         if "sid" in self._facts and "sid" not in self.decisions:
             raise InputError(
-                "column 'sid': would be taken for Semantic IDs, but is none (lists of integers); "
-                "rename it"
+                "column 'sid': a build reads Semantic IDs from it, lists of integers, but it holds "
+                f"{self._facts['sid'].kind.value}; rename it"
             )
 
     def weight(self) -> None:
@@ -133,6 +133,12 @@ class _Choice:
                 )
                 self.take(column, Role.WEIGHT, "ad_weight", reason)
                 return
+        named = self._facts.get("ad_weight")
+        if named is not None and named.kind is not Kind.EMPTY:
+            raise InputError(
+                f"column 'ad_weight': a build reads finite numbers from it, but it holds "
+                f"{named.kind.value}{' and NaN' if named.faulty else ''}; correct it, or rename it"
+            )
 
     def title(self) -> None:
         for column in self._free(TITLE_NAMES, Kind.TEXT):

@@ -213,3 +213,23 @@ def test_a_column_of_sids_needs_no_codebook(tmp_path: Path, form: str) -> None:
     (command,) = report["next"]
     assert command.endswith("--sid-space shop --vocab-sizes 5,3")
     assert build_data(out, *shlex.split(command)[6:])["sids"] == 15
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        ("sid", ["s1", "s2"], "column 'sid': a build reads Semantic IDs from it, lists of"),
+        ("ad_weight", ["low", "high"], "column 'ad_weight': a build reads finite numbers from it"),
+        (
+            "ad_weight",
+            [1.5, float("nan")],
+            "but it holds numbers and NaN; correct it, or rename it",
+        ),
+    ],
+)
+def test_a_column_of_our_name_that_a_build_would_refuse_is_refused_by_name(
+    tmp_path: Path, column: str, values: list[object], message: str
+) -> None:
+    ads = write_table(tmp_path / "ads.parquet", one_column(values, column))
+    done = invoke_grace("init", "--ads", ads, "--out", tmp_path / "shop")
+    assert (done.exit_code, message in done.stderr) == (2, True), done.stderr
