@@ -182,7 +182,8 @@ def test_a_local_cluster_needs_no_address_and_chooses_the_shards(
 
 def test_closing_the_tasks_while_results_arrive_never_ends_the_build() -> None:
     done = run_python(ROUNDS)
-    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("done\n")  # Ray may print of the tasks that were cancelled
 
 
 def test_a_worker_names_the_damaged_file_and_nothing_is_published(
