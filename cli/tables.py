@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
+from rich.markdown import Markdown
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -46,3 +47,11 @@ def coverage_table(
             )
         table.add_row(name, *cells[: 1 + len(headings)])
     return table
+
+
+def print_markdown(text: str) -> None:
+    """Print Markdown as the terminal shows it, without the blanks that fill up its lines."""
+    console = table_console()
+    with console.capture() as captured:
+        console.print(Markdown(text))
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
