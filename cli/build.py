@@ -6,13 +6,16 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from grace.cli.options import AsJson, numbers, require_known
 from grace.cli.progress import progress_bars
-from grace.configs.errors import InputError
+from grace.configs.errors import CoverageError, InputError
+
+if TYPE_CHECKING:
+    from grace.index.builder import BuildReport
 
 
 def build(
@@ -102,6 +105,15 @@ def build(
         typer.Option(help="List refused ads here. Default: ROOT/VERSION.rejects.jsonl."),
     ] = None,
     publish: Annotated[bool, typer.Option(help="Make the new version current.")] = True,
+    max_coverage_drop: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Do not publish if the share of ads with a rule on an attribute or set falls by "
+            "more than this part of what it was in the current version; 1 allows every fall.",
+        ),
+    ] = 0.2,
     threads: Annotated[
         int | None,
         typer.Option(min=1, help="Number of threads. Default: all cores; with --ray 1 per task."),
@@ -146,18 +158,29 @@ def build(
         without=tuple(dict.fromkeys(without or ())),
         reject_file=reject_file,
         publish=publish,
+        max_coverage_drop=max_coverage_drop,
         **chosen,
     )
     with progress_bars() as progress:
         report = _build(spec, shards, ray, scratch, progress)
     if as_json:
         print(json.dumps(report.to_json(), indent=2))
-        return
+    else:
+        _print_report(report, shards)
+    if report.coverage.falls:
+        raise CoverageError(_fallen(report))
+
+
+def _print_report(report: "BuildReport", shards: int | None) -> None:
+    from grace.cli.tables import coverage_table, table_console
+
     state = "published" if report.published else "not published"
     print(f"version {report.version} ({state}): {report.path}")
     print(f"from {report.rows:,} rows in {report.files} file{'s' if report.files > 1 else ''}")
+    change = report.coverage
+    before = f" ({change.before.distinct_rules:,} before)" if change.before else ""
     print(
-        f"{report.sids:,} SIDs, {report.ads:,} ads, {report.rules:,} distinct rules "
+        f"{report.sids:,} SIDs, {report.ads:,} ads, {report.rules:,} distinct rules{before} "
         f"in {sum(report.step_seconds.values()):.1f} s, "
         f"peak memory {report.peak_memory_bytes / 1e9:.2f} GB"
     )
@@ -172,6 +195,24 @@ def build(
     if report.rejects:
         refused = f"{report.rejects} ad{'s' if report.rejects > 1 else ''}"
         print(f"{refused} refused, listed in {report.reject_file}")
+    table = coverage_table(change.after, change.before, change.version_before)
+    table_console().print(table)
+
+
+def _fallen(report: "BuildReport") -> str:
+    """Return the names that lost rules, with the remedy."""
+    change = report.coverage
+    falls = "; ".join(
+        f"{fall.name}: {fall.before:.1%} of the ads had a rule in version "
+        f"{change.version_before}, now "
+        + ("the schema has no such name" if fall.after is None else f"{fall.after:.1%} have one")
+        for fall in change.falls
+    )
+    return (
+        f"{falls}; version {report.version} is written, but not published: if this is right, "
+        f"`grace publish {report.path.parent} {report.version}`, or build with a higher "
+        f"--max-coverage-drop than {change.most_drop:g}"
+    )
 
 
 def _spec(

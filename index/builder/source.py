@@ -152,6 +152,17 @@ def _columns(
     _require_columns(table, theirs, elsewhere, source, expected)
     _refuse_second_columns(table, theirs, source, expected)
     left_out = _left_out(source, expected)
+    for their in source.ignore:
+        if their not in present:
+            raise InputError(
+                f"{table.address}: column {their!r}, named by ads.ignore, is missing; it has: "
+                f"{', '.join(present)}"
+            )
+        if their in theirs.values():
+            raise InputError(
+                f"{table.address}: column {their!r} is to be ignored, and is one that a build "
+                "reads; take it out of ads.ignore, or of targeting.yaml"
+            )
     for name, their in list(theirs.items()):
         fault = _type_fault(name, table, table.schema.field(their).type, expected)
         if fault is None:
@@ -160,10 +171,12 @@ def _columns(
             raise InputError(f"{table.address}: column {both_names(name, their)} {fault}")
         del theirs[name]
     for field in table.schema:
-        if field.name not in {*theirs.values(), *left_out} and _looks_like_a_rule(field):
+        read_or_named = {*theirs.values(), *left_out, *source.ignore}
+        if field.name not in read_or_named and _looks_like_a_rule(field):
             raise InputError(
                 f"{table.address}: column {field.name!r} looks like a targeting rule, but the "
-                "schema declares no such attribute or set; declare it, or drop the column"
+                "schema declares no such attribute or set; declare it, drop the column, or name it "
+                "in ads.ignore of tables.yaml"
             )
     return theirs
 

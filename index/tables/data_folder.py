@@ -4,6 +4,7 @@
       files: [../raw/ads.csv]      # files, folders or URLs, relative to this file
       list_separator: "|"          # CSV: how a cell lists several values
       columns: {ad_id: sku, country: Country Code}   # ours: theirs; others have our name
+      ignore: [embedding]          # columns of lists that are no rules
     sids: codebook                 # of `grace sids`, or a table of item_id and sid
     id_map: ids.parquet            # numbers ad ids that are not integers
     log: {files: [../raw/clicks.csv], columns: {user_id: uid, ad_id: item, timestamp_ms: ts}}
@@ -12,7 +13,7 @@ Without `tables.yaml` the tables are `ads.parquet` and, if there is a log, `inte
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from grace.configs.errors import ConfigError, InputError
@@ -30,11 +31,15 @@ SIDS_FILE = "sids.parquet"
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
-    """Where a table is, and what its columns are called: `columns` maps our names to theirs."""
+    """Where a table is, and what its columns are called: `columns` maps our names to theirs.
+
+    `ignore` names columns of the table that hold several values and are no rules.
+    """
 
     files: tuple[str, ...]
     columns: Mapping[str, str] = field(default_factory=dict)
     list_separator: str | None = None
+    ignore: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.files:
@@ -102,5 +107,4 @@ def read_data_folder(folder: Path) -> DataFolder:
 
 
 def _found_from(folder: Path, source: TableSource) -> TableSource:
-    files = tuple(within(folder, file) for file in source.files)
-    return TableSource(files, source.columns, source.list_separator)
+    return replace(source, files=tuple(within(folder, file) for file in source.files))

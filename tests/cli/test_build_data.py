@@ -87,7 +87,8 @@ def test_an_ad_keeps_its_number_and_its_reasons_in_every_build(shop: Path) -> No
     raw = shop.parent / "raw" / "ads.csv"
     head, *rows = ADS.splitlines()
     raw.write_text("\n".join([head, "sku-9,1,New,,,it,8,", *reversed(rows)]))
-    assert build(shop, "--shards", "2")[0] == 0
+    # One ad more without a country: of so few ads, that is a large fall.
+    assert build(shop, "--shards", "2", "--max-coverage-drop", "1")[0] == 0
     assert ids_of(shop) == {"sku-2": 0, "sku-1": 1, "007": 2, "sku-9": 3}
     assert sorted(load_snapshot(shop / "snapshots").ads.ad_ids.tolist()) == [0, 1, 2, 3]
     table = shown_table(None, None, shop)

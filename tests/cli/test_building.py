@@ -18,6 +18,7 @@ from grace.index.storage import load_snapshot
 from grace.index.tables.data_folder import read_data_folder
 from support.command import GRACE, plain_environment
 from support.in_process import invoke_grace
+from support.raw_tables import write_codebook, write_table
 
 pytestmark = pytest.mark.subprocess
 
@@ -100,6 +101,23 @@ def test_the_hourly_script_publishes_no_table_that_lost_its_ads(
     assert shown.endswith("not published\n")
     assert (root / "CURRENT").read_text() == f"{1:020d}\n"
     assert versions(root) == [1]
+
+
+def test_the_hourly_script_publishes_no_table_that_lost_its_rules(
+    hourly: Path, catalogue: Path, tmp_path: Path
+) -> None:
+    root, ads = tmp_path / "snapshots", tmp_path / "ads.parquet"
+    (tmp_path / "targeting.yaml").write_bytes((catalogue / "targeting.yaml").read_bytes())
+    build(catalogue / "ads.parquet", root)
+    table = pq.read_table(catalogue / "ads.parquet")
+    pq.write_table(table.drop_columns(["location", "location_exclude"]), ads)
+    code, shown = run(hourly, ads, root, "--without", "location")
+    assert code == 1
+    assert "location: " in shown
+    assert (versions(root), (root / "CURRENT").read_text()) == ([1], f"{1:020d}\n")
+    allowed = ("--without", "location", "--max-coverage-drop", "1")
+    assert run(hourly, ads, root, *allowed) == (0, "")
+    assert int((root / "CURRENT").read_text()) == max(versions(root))
 
 
 def test_the_hourly_script_passes_options_on_and_takes_a_root_with_a_slash(
@@ -197,6 +215,22 @@ def test_every_import_of_the_document_runs(
         assert (done.exit_code, done.stderr) == (0, "")
         ads.append(pq.read_table(tmp_path / "ads.parquet")["ad_id"].to_pylist())
     assert ads == [[7, 8], [7, 8], [0], [5, 6]]
+
+
+def test_the_data_folder_of_the_document_is_proposed_and_built(
+    document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [{"SKU": f"B{at}", "bid": 0.5, "Country Code": "US"} for at in range(9)]
+    write_table(tmp_path / "raw" / "ads.csv", rows)
+    log = [{"user_id": at % 3, "ad_id": f"B{at}", "timestamp_ms": at} for at in range(9)]
+    write_table(tmp_path / "raw" / "clicks.csv", log)
+    write_codebook(tmp_path / "shop" / "codebook", [row["SKU"] for row in rows])
+    build, init = re.findall(r"^grace ((?:init|build) [^#\n]*shop\S*)", document, re.MULTILINE)
+    for command in (init, build):
+        done = invoke_grace(*command.split())
+        assert (done.exit_code, done.stderr) == (0, "")
+    assert load_snapshot(tmp_path / "shop" / "snapshots").ads.num_ads == 9
 
 
 @pytest.mark.parametrize("mode", ["exact", "union"])

@@ -142,6 +142,8 @@ def test_the_report_counts_what_the_snapshot_holds(tmp_path: Path) -> None:
     snapshot = load_snapshot(spec.root)
     assert (report.ads, report.sids) == (63, snapshot.trie.num_leaves)
     assert report.rules == snapshot.rules.num_rules
-    assert list(report.step_seconds) == ["read ads", "arrange", "list rules", "write"]
+    assert list(report.step_seconds) == [
+        *("read ads", "arrange", "list rules", "measure coverage", "write")
+    ]
     ends = {step: done == total for step, done, total in seen}
     assert ends == dict.fromkeys(report.step_seconds, True)

@@ -46,7 +46,7 @@ def test_a_folder_without_tables_yaml_has_the_canonical_files(tmp_path: Path) ->
     ("text", "fault"),
     [
         ("sids: codebook", "missing key 'ads'"),
-        ("ads: {file: [a.csv]}", "ads: unknown key 'file'; known: columns, files, list_separator"),
+        ("ads: {file: [a.csv]}", "ads: unknown key 'file'; known: columns, files, ignore"),
         ("ads: {files: a.csv}", r"ads\.files: expected a list, got 'a\.csv'"),
         ("ads: {files: []}", r"ads\.files: name at least one"),
         ("ads: {files: [a.csv], columns: {ad_id: 7}}", r"ads\.columns\.ad_id: expected a string"),

@@ -19,8 +19,8 @@ from grace.configs.errors import InputError
 from grace.index.builder.build import BuildPlan, BuildSpec, plan_build
 from grace.index.builder.collect import repeated_reject
 from grace.index.builder.kway import require_static_ids
-from grace.index.builder.report import BuildReport, Progress
-from grace.index.builder.sharding.merge import merge_shards, open_shard
+from grace.index.builder.report import BuildReport, Notify, Progress, silent
+from grace.index.builder.sharding.merge import merge_shards
 from grace.index.builder.sharding.runs import (
     CollectTask,
     Run,
@@ -33,7 +33,7 @@ from grace.index.builder.sharding.scratch import scratch_faults, scratch_folder
 from grace.index.builder.sharding.shard import ShardTask, build_shard, first_token_ranges
 from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot, SnapshotFacts
-from grace.index.storage.folder import OnWait
+from grace.index.storage.reader import map_snapshot
 from grace.index.tables.addresses import absolute
 from grace.index.tables.item_numbers import IdMap
 
@@ -77,10 +77,9 @@ class Sharding:
 
 
 def build_in_shards(
-    spec: BuildSpec, sharding: Sharding, progress: Progress, on_wait: OnWait | None = None
+    spec: BuildSpec, sharding: Sharding, progress: Progress, notify: Notify = silent
 ) -> BuildReport:
-    """`on_wait` is called with a sentence if another process is writing in the root."""
-    plan = plan_build(spec, progress, on_wait)
+    plan = plan_build(spec, progress, notify)
     if sharding.shards < 1:
         raise InputError(f"--shards {sharding.shards}: give 1 or more")
     with scratch_folder(sharding.scratch or spec.root) as scratch:
@@ -217,5 +216,5 @@ class _ShardedBuild:
             plan.steps.run("merge shards", 2 + after) as advance,
             scratch_faults("merging the shards", self.inputs.scratch),
         ):
-            shards = [open_shard(root) for root in roots]
+            shards = [map_snapshot(root, version=1) for root in roots]
             return merge_shards(shards, plan.spec, facts, self.inputs.scratch, advance)

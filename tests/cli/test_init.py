@@ -1,0 +1,261 @@
+"""`grace init` on tables as people have them: what it proposes is right, and builds as it is."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grace.index.storage import load_snapshot
+from grace.index.tables.data_folder import read_data_folder
+from grace.index.targeting.schema import TargetingSchema, load_schema
+from support.in_process import invoke_grace
+from support.raw_tables import (
+    FORMATS,
+    Row,
+    build_data,
+    initialize,
+    roles,
+    write_codebook,
+    write_table,
+)
+
+
+def shop_rows(count: int) -> list[Row]:
+    draw = random.Random(7)
+    countries = ["US", "CA", "NO", "true", "null"]
+    return [
+        {
+            "SKU": f"B{at:05}",
+            "Name": f"Lamp {at}, red",
+            "Country Code": draw.choice([None, draw.sample(countries, 2)]),
+            "excludedCountries": draw.choice([None, ["SE", "US"]]),
+            "Interests": draw.choice([None, ["golf", "tea"], ["chess"]]),
+            "city": None if at % 3 else f"Ålesund {at}",
+            "age group": draw.choice([None, "18-24", "25-34"]),
+            "price": round(draw.uniform(1, 99), 2),
+            "bid": round(draw.uniform(0, 9), 2),
+            "campaignId": draw.choice([None, draw.randint(1, 20)]),
+            "is_new": draw.random() < 0.5,
+            "age_min": draw.choice([None, 18, 21]),
+            "brand": draw.choice(["Acme", "Hokari"]),
+            "made": None,
+        }
+        for at in range(count)
+    ]
+
+
+def refused(*arguments: str | Path) -> str:
+    done = invoke_grace("init", *arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+def schema_of(folder: Path) -> TargetingSchema:
+    return load_schema(folder / "targeting.yaml")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_shop_s_table_becomes_a_data_folder_that_builds_as_it_is(
+    tmp_path: Path, form: str
+) -> None:
+    rows, out = shop_rows(300), tmp_path / "shop"
+    ads = write_table(tmp_path / "raw" / f"ads.{form}", rows)
+    report = initialize(ads, out)
+    found = roles(report)
+    assert found == {
+        "SKU": ("ad_id", "ad_id"),
+        "Name": ("title", "title"),
+        "Country Code": ("attribute", "country_code"),
+        "excludedCountries": ("exclude list", "country_code_exclude"),
+        "Interests": ("set", "interests"),
+        "city": ("set", "city"),
+        "age group": ("attribute", "age_group"),
+        "price": ("ignored", None),
+        "bid": ("ad_weight", "ad_weight"),
+        "campaignId": ("entity", "campaign_id"),
+        "is_new": ("ignored", None),
+        "age_min": ("ignored", None),
+        "brand": ("ignored", None),
+        "made": ("ignored", None),
+    }
+    schema = schema_of(out)
+    values = {each.name: each.values for each in schema.attributes}
+    assert values["country_code"] == ("CA", "NO", "SE", "US", "null", "true")
+    data = read_data_folder(out)
+    assert Path(data.ads.files[0]).resolve() == ads.resolve()
+    write_codebook(out / "codebook", [row["SKU"] for row in rows])
+    built = build_data(out)
+    snapshot = load_snapshot(built["path"])
+    assert (snapshot.ads.num_ads, snapshot.entities[0].name) == (300, "campaign_id")
+    stated = {
+        name: sum(bool(row[column]) for row in rows)
+        for column, name in (
+            ("Interests", "interests"),
+            ("city", "city"),
+            ("age group", "age_group"),
+        )
+    }
+    stated["country_code"] = sum(
+        bool(row["Country Code"] or row["excludedCountries"]) for row in rows
+    )
+    assert built["coverage"]["with_rule"] == {name: stated[name] / 300 for name in schema.names}
+    assert "made" in built["ignored_columns"]
+
+
+def test_each_line_says_why_and_ignored_columns_are_listed(tmp_path: Path) -> None:
+    ads = write_table(tmp_path / "ads.csv", shop_rows(63))
+    initialize(ads, tmp_path / "shop")
+    tables = (tmp_path / "shop" / "tables.yaml").read_text()
+    assert "    ad_id: SKU  # 63 different values, one per row\n" in tables
+    assert "#   age_min: integers, 2 values: no rule compares numbers" in tables
+    assert 'list_separator: "|"' in tables
+    assert "id_map: ids.parquet" in tables
+    targeting = (tmp_path / "shop" / "targeting.yaml").read_text()
+    assert "  age_group:  # 2 values in 63 rows: an attribute\n" in targeting
+    assert "  interests:  # 3 values in 63 rows, of which a user may have several" in targeting
+
+
+def test_it_prints_its_decisions_and_the_next_commands(tmp_path: Path) -> None:
+    ads = write_table(tmp_path / "ads.csv", shop_rows(63))
+    log = write_table(tmp_path / "log.csv", log_rows(63))
+    out = tmp_path / "shop"
+    done = invoke_grace("init", "--ads", ads, "--log", log, "--out", out)
+    assert done.exit_code == 0, done.stderr
+    for text in ("Country Code", "country_code_exclude", "The log", "users", "timestamp_ms"):
+        assert text in done.stdout
+    commands = done.stdout.partition("next:\n")[2].splitlines()
+    assert [command.split()[:2] for command in commands] == [
+        ["grace", "sids"],
+        ["grace", "build"],
+        ["grace", "train"],
+    ]
+    assert f"--data {out}" in commands[1]
+
+
+def log_rows(ads: int) -> list[Row]:
+    return [
+        {
+            "session": f"s{at % 7}",
+            "visitor": f"u{at % 11}",
+            "other": f"B{at:07}",
+            "thing": f"B{at % ads:05}",
+            "when": 1_700_000_000_000 + at,
+            "type": at % 3,
+            "Country Code": "US",
+        }
+        for at in range(200)
+    ]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_the_log_s_ads_are_found_by_their_values(tmp_path: Path, form: str) -> None:
+    ads = write_table(tmp_path / "ads.parquet", shop_rows(63))
+    log = write_table(tmp_path / f"log.{form}", log_rows(63))
+    report = initialize(ads, tmp_path / "shop", "--log", log)
+    found = read_data_folder(tmp_path / "shop").log
+    assert found is not None
+    assert dict(found.columns) == {
+        "user_id": "visitor",
+        "ad_id": "thing",
+        "timestamp_ms": "when",
+        "action": "type",
+        "country_code": "Country Code",
+    }
+    assert report["next"][-1] == f"grace train --data {tmp_path}/shop --out {tmp_path}/shop/model"
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ("visitor", "no column of the log is named like the user (user_id, "),
+        ("when", "no column of the log is named like the time (timestamp_ms, "),
+        ("thing", "no column of the log holds ids of the ads table; it has: visitor, other, "),
+    ],
+)
+def test_a_log_without_a_column_is_refused_by_name(
+    tmp_path: Path, column: str, message: str
+) -> None:
+    ads = write_table(tmp_path / "ads.csv", shop_rows(63))
+    rows = [
+        {name: value for name, value in row.items() if name not in (column, "session")}
+        for row in log_rows(63)
+    ]
+    log = write_table(tmp_path / "log.csv", rows)
+    assert message in refused("--ads", ads, "--log", log, "--out", tmp_path / "shop")
+    assert not (tmp_path / "shop").exists()
+
+
+Change = Callable[[list[dict[str, Any]]], None]
+
+
+def repeat_id(rows: list[dict[str, Any]]) -> None:
+    rows[61]["SKU"] = rows[3]["SKU"]
+
+
+def remove_id(rows: list[dict[str, Any]]) -> None:
+    rows[9]["SKU"] = None
+
+
+def rename_id(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        row["Artikel"] = row.pop("SKU")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (repeat_id, "column 'SKU' repeats 'B00003', in rows 3 and 61; an ad's id is there once"),
+        (remove_id, "column 'SKU' has no value in row 9"),
+        (rename_id, "no column is named like an id (ad_id, id, sku, item_id ...): name it with"),
+    ],
+)
+def test_ids_that_repeat_or_are_missing_are_refused_with_the_columns_there_are(
+    tmp_path: Path, form: str, change: Change, message: str
+) -> None:
+    rows = [dict(row) for row in shop_rows(63)]
+    change(rows)
+    ads = write_table(tmp_path / f"ads.{form}", rows)
+    error = refused("--ads", ads, "--out", tmp_path / "shop")
+    assert message in error
+    assert "the table has: " in error
+    assert "Country Code, excludedCountries" in error
+
+
+def test_ids_that_repeat_in_two_files_are_refused(tmp_path: Path) -> None:
+    for name, first in (("one", 0), ("two", 20)):
+        rows = [{"id": first + at, "country": "US"} for at in range(21)]
+        write_table(tmp_path / "ads" / f"{name}.parquet", rows)
+    error = refused("--ads", tmp_path / "ads", "--out", tmp_path / "shop")
+    assert "column 'id' repeats 20, in rows 20 and 21;" in error
+
+
+def test_another_column_of_ids_may_be_named(tmp_path: Path) -> None:
+    rows = [{"id": at % 2, "number": f"0{at}", "country": "US"} for at in range(30)]
+    ads = write_table(tmp_path / "ads.csv", rows)
+    found = roles(initialize(ads, tmp_path / "shop", "--id", "number"))
+    assert found["number"] == ("ad_id", "ad_id")
+    assert read_data_folder(tmp_path / "shop").id_map == tmp_path / "shop" / "ids.parquet"
+    error = refused("--ads", ads, "--out", tmp_path / "more", "--id", "nummer")
+    assert "--id nummer: no such column; the table has: id, number, country" in error
+
+
+@pytest.mark.parametrize("name", ["tables.yaml", "targeting.yaml"])
+def test_an_existing_file_is_refused_by_name_and_kept(tmp_path: Path, name: str) -> None:
+    ads = write_table(tmp_path / "ads.csv", shop_rows(63))
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / name).write_text("mine")
+    error = refused("--ads", ads, "--out", tmp_path / "shop")
+    assert f"shop/{name}: is already there" in error
+    assert [path.name for path in (tmp_path / "shop").iterdir()] == [name]
+    assert (tmp_path / "shop" / name).read_text() == "mine"
+
+
+def test_a_table_without_rows_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "ads.csv").write_text("id,country\n")
+    error = refused("--ads", tmp_path / "ads.csv", "--out", tmp_path / "shop")
+    assert "the ads table has no rows" in error
