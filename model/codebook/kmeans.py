@@ -64,7 +64,7 @@ def learn_level(points: Tensor, codes: int, balance: float, rng: np.random.Gener
         if done in _JUMPS:
             centres = _jumped(points, served, centres)
         level = Level(centres, level.prices)
-    if balance:
+    if balance and len(centres) > 1:
         level = _balanced(points, level, balance)
     used = torch.bincount(codes_of(points, level), minlength=len(level.centres)) > 0
     return Level(level.centres[used], level.prices[used])
