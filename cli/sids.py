@@ -32,7 +32,9 @@ def sids(
         typer.Option(help="Give new items SIDs by this codebook, and add them to its table."),
     ] = None,
     levels: Annotated[int, typer.Option(min=1, max=16, help="Tokens of a SID.")] = 4,
-    codes: Annotated[str, typer.Option(help="Codes of a level, or of each as 512,256,256.")] = "512",
+    codes: Annotated[
+        str, typer.Option(help="Codes of a level, or of each as 512,256,256.")
+    ] = "512",
     balance: Annotated[
         float, typer.Option(help="Most items of a code, in even shares of a level; 0: no cap.")
     ] = 2.0,

@@ -21,17 +21,20 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grace import configs
 from grace.bench.result_file import facts_of, record
-from grace.bench.sids.faiss_quantiser import faiss_rows
 from grace.bench.sids.vectors import mixed_items, mutual_information, prefix_numbers, tree_items
 from grace.catalogues.folder import ADS_FILE, LOG_FILE, TARGETING_FILE, sid_column, sid_metadata
 from grace.catalogues.synth import make_catalogue, preset_spec, write_folder
 from grace.catalogues.synth.learned_tokens import item_vectors
 from grace.catalogues.synth.spec import Stream
+from grace.model.codebook.folder import Tokens
+from grace.model.codebook.make import LEAST_SAMPLE, POINTS_PER_CODE
+from grace.model.codebook.report import Counts
 
 GRACE = Path(sys.executable).with_name("grace")
 
@@ -118,8 +121,59 @@ def recall(options: argparse.Namespace) -> Rows:
         }
 
 
-def compared(options: argparse.Namespace) -> Rows:
-    yield from faiss_rows(_sids, _tokens, options.items // 10)
+def compared(_options: argparse.Namespace) -> Rows:
+    """Give the same items SIDs by `grace sids` and by faiss, greedily and with its beam."""
+    tree, nodes = tree_items(TREE_ITEMS, TREE_DIMS, BRANCHES, LENGTHS, NOISE, seed=3)
+    for catalogue, vectors, bits in (
+        ("tree", tree, 6),
+        ("mixture", mixed_items(TREE_ITEMS, TREE_DIMS, seed=5), 8),
+    ):
+        sizes = (1 << bits,) * len(BRANCHES)
+        with tempfile.TemporaryDirectory(prefix="grace-sids-") as name:
+            folder = Path(name)
+            np.save(folder / "vectors.npy", vectors)
+            for beam in (0, 1, 5):
+                if beam:
+                    found, tokens = _by_faiss(folder, len(sizes), bits, beam)
+                else:
+                    codes = ",".join(map(str, sizes))
+                    report = _sids(folder, "--levels", str(len(sizes)), "--codes", codes)
+                    errors = [level["error"] for level in report["levels"]]
+                    found, tokens = {**report, "errors": errors}, _tokens(folder)
+                counts = Counts.of(tokens, sizes)
+                agreement = [
+                    mutual_information(prefix_numbers(tokens[:, : depth + 1]), nodes[:, depth])
+                    for depth in range(len(sizes))
+                ]
+                yield {
+                    "measure": "faiss",
+                    "catalogue": catalogue,
+                    "variant": f"faiss, beam {beam}" if beam else "grace",
+                    "seconds": round(found["seconds"], 1),
+                    "peak_gb": round(found["peak_gb"], 2),
+                    "errors": [round(error, 4) for error in found["errors"]],
+                    "unused": [int((each == 0).sum()) for each in counts.of_codes],
+                    "fullest": [
+                        round(each.max() * len(each) / len(tokens), 2) for each in counts.of_codes
+                    ],
+                    "sids": len(counts.of_sids),
+                    "most_items_per_sid": int(counts.of_sids.max()),
+                    **(
+                        {"nmi": [round(each, 4) for each in agreement]}
+                        if catalogue == "tree"
+                        else {}
+                    ),
+                }
+
+
+def _by_faiss(folder: Path, levels: int, bits: int, beam: int) -> tuple[dict[str, Any], Tokens]:
+    sample = max(POINTS_PER_CODE << bits, LEAST_SAMPLE)
+    files = str(folder / "vectors.npy"), str(folder / "tokens.npy")
+    numbers = map(str, (levels, bits, beam, sample))
+    command = [sys.executable, "-m", "grace.bench.sids.faiss_quantiser", *files, *numbers]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found, np.load(files[1])
 
 
 MEASURES: dict[str, Callable[[argparse.Namespace], Rows]] = {
@@ -132,7 +186,15 @@ MEASURES: dict[str, Callable[[argparse.Namespace], Rows]] = {
 
 def _sids(folder: Path, *options: str, table: str = "vectors.npy") -> dict[str, Any]:
     """Run `grace sids` on a table of the folder; return its report, its time and its memory."""
-    arguments = ["--embeddings", folder / table, "--out", folder / "codebook", "--json", *options]
+    arguments = [
+        "--embeddings",
+        folder / table,
+        "--out",
+        folder / "codebook",
+        "--json",
+        "--force",
+        *options,
+    ]
     printed = folder / "report.json"
     begin = perf_counter()
     with printed.open("w") as file:
@@ -149,17 +211,16 @@ def _sids(folder: Path, *options: str, table: str = "vectors.npy") -> dict[str, 
     }
 
 
-def _tokens(folder: Path) -> np.ndarray:
+def _tokens(folder: Path) -> Tokens:
     column = pq.read_table(folder / "codebook" / "sids.parquet").column("sid").combine_chunks()
-    return column.flatten().to_numpy().reshape(len(column), -1)
+    tokens: Tokens = column.flatten().to_numpy().reshape(len(column), -1)
+    return tokens
 
 
 def _write_speed_items(path: Path, items: int) -> None:
     """Write a mixture, a part at a time."""
     rows = 100_000
-    schema = pa.schema(
-        [("item_id", pa.int64()), ("vector", pa.list_(pa.float32(), SPEED_DIMS))]
-    )
+    schema = pa.schema([("item_id", pa.int64()), ("vector", pa.list_(pa.float32(), SPEED_DIMS))])
     with pq.ParquetWriter(path, schema) as writer:
         for first in range(0, items, rows):
             count = min(rows, items - first)
@@ -169,9 +230,7 @@ def _write_speed_items(path: Path, items: int) -> None:
             writer.write_table(pa.table([ids, lists], schema=schema))
 
 
-def _rewrite(
-    source: Path, target: Path, true: np.ndarray, learned: np.ndarray, sid_space: str
-) -> None:
+def _rewrite(source: Path, target: Path, true: Tokens, learned: Tokens, sid_space: str) -> None:
     """Copy a folder of data with other SIDs. true, learned [sids, tokens]; `true` ascends."""
     target.mkdir()
     (target / TARGETING_FILE).write_text((source / TARGETING_FILE).read_text())
@@ -188,7 +247,7 @@ def _rewrite(
         )
 
 
-def _sortable(sids: np.ndarray) -> np.ndarray:
+def _sortable(sids: Tokens) -> npt.NDArray[np.bytes_]:
     return np.ascontiguousarray(sids, ">u2").view(f"S{2 * sids.shape[1]}")[:, 0]
 
 

@@ -71,4 +71,3 @@ def learn_codebook(
         levels.append(level)
         learned(len(levels))
     return Codebook(tuple(levels), tuple(codes))
-

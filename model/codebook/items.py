@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from grace.index.rejects import brief
 from grace.index.tables.addresses import Format
 from grace.index.tables.table_file import TableFile, table_files
 
-Ids = pa.Array
+Ids: TypeAlias = pa.Array
 """int64 or large_string [items], without nulls"""
 
 Vectors = npt.NDArray[np.float32]
@@ -134,7 +134,9 @@ class TableItems:
     dims: int
 
     @classmethod
-    def open(cls, embeddings: str, id_column: str | None, vector_column: str | None) -> "TableItems":
+    def open(
+        cls, embeddings: str, id_column: str | None, vector_column: str | None
+    ) -> "TableItems":
         files = tuple(table_files([embeddings]))
         columns = None
         for file in files:
@@ -224,10 +226,10 @@ def _require_column(file: TableFile, name: str) -> None:
 
 def _only(file: TableFile, names: list[str], what: str, option: str, kinds: str) -> str:
     if len(names) != 1:
-        found = ", ".join(names) or f"none of {', '.join(file.schema.names) or 'no columns'}"
+        found = f"{len(names)} columns may: {', '.join(names)}" if names else "no column does"
         raise InputError(
-            f"{file.address}: {len(names)} columns may hold the {what}, which are {kinds}: {found}; "
-            f"name one with {option}"
+            f"{file.address}: the {what} are in a column of {kinds}, and {found}; "
+            f"name it with {option}"
         )
     return names[0]
 
@@ -286,7 +288,8 @@ def _rectangle(
     if numbers.null_count:
         at = int(np.flatnonzero(numbers.is_null().to_numpy(zero_copy_only=False))[0]) // dims
         raise InputError(f"{_place(file, first, ids, at)}: {shown} holds a null")
-    return numbers.to_numpy(zero_copy_only=False).reshape(-1, dims)
+    rectangle: npt.NDArray[np.floating] = numbers.to_numpy(zero_copy_only=False)
+    return rectangle.reshape(-1, dims)
 
 
 def _finite(

@@ -96,7 +96,9 @@ def _squared_distances(points: Tensor, squares: Tensor, which: Tensor | list[int
     """float64 [n, len(which)]"""
     sums = squares[:, None] + squares[which]
     apart = sums - 2 * (points @ points[which].T)
-    return torch.where(apart < 1e-12 * sums, 0.0, apart)  # rounding: equal points are at no distance
+    return torch.where(
+        apart < 1e-12 * sums, 0.0, apart
+    )  # rounding: equal points are at no distance
 
 
 def _means(points: Tensor, served: Served, centres: Tensor) -> Tensor:

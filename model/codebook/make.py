@@ -269,4 +269,3 @@ def _write(
         raise InputError(f"--out {out}: cannot be written: {error.strerror or error}") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-
