@@ -39,4 +39,5 @@ def main(source: str, target: str, levels: int, bits: int, beam: int, sample: in
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3], *map(int, sys.argv[3:]))
+    _, vectors_file, tokens_file, *numbers = sys.argv
+    main(vectors_file, tokens_file, *map(int, numbers))

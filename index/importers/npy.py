@@ -71,7 +71,9 @@ def id_batches(path: Path | None, count: int) -> Iterator[Ids]:
         for first in range(0, count, BATCH_ITEMS):
             yield np.arange(first, min(first + BATCH_ITEMS, count))
     elif path.suffix.lower() == ".npy":
-        array = open_array(path, re.compile(f"{_INTEGERS.pattern}|{_TEXTS.pattern}"), "integers or text")
+        array = open_array(
+            path, re.compile(f"{_INTEGERS.pattern}|{_TEXTS.pattern}"), "integers or text"
+        )
         if array.shape != (count,):
             raise InputError(f"{path}: expected [items] = [{count}], got {list(array.shape)}")
         for first in range(0, count, BATCH_ITEMS):

@@ -175,7 +175,7 @@ def _choices(points: Tensor, level: Level) -> tuple[Tensor, Tensor]:
     centres, prices = level.centres.double(), level.prices.double()
     costs = centres.square().sum(dim=1) + prices
     codes, regrets = [], []
-    for block in points.split(max(1, _BLOCK // len(centres))):
+    for block in torch.split(points, max(1, _BLOCK // len(centres))):
         best = torch.addmm(costs, block.double(), centres.T, alpha=-2).topk(2, largest=False)
         codes.append(best.indices[:, 0])
         regrets.append(best.values[:, 1] - best.values[:, 0])

@@ -33,7 +33,7 @@ def codes_of(vectors: Tensor, level: Level) -> Tensor:
     """float32 [n, dims] -> int64 [n]"""
     rows = max(1, _BLOCK // len(level.centres))
     halves = (level.centres.double().square().sum(dim=1) + level.prices.double()) / 2
-    return torch.cat([_codes(block, level, halves) for block in vectors.split(rows)])
+    return torch.cat([_codes(block, level, halves) for block in torch.split(vectors, rows)])
 
 
 def _codes(vectors: Tensor, level: Level, halves: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ def _codes(vectors: Tensor, level: Level, halves: Tensor) -> Tensor:
     error = _ROUNDING * (dims + 8) * (vectors.norm(dim=1) * longest + halves.max().float())
     near = scores <= (best + error)[:, None]
     doubtful = (near.sum(dim=1) > 1).nonzero()[:, 0]
-    for part in doubtful.split(max(1, _PAIRS // (dims * len(level.centres)) + 1)):
+    for part in torch.split(doubtful, max(1, _PAIRS // (dims * len(level.centres)) + 1)):
         codes[part] = _decided(vectors[part], level, near[part])
     return codes
 
