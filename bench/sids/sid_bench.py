@@ -40,8 +40,8 @@ GRACE = Path(sys.executable).with_name("grace")
 
 Rows = Iterator[dict[str, Any]]
 
-TREE_ITEMS, TREE_DIMS = 100_000, 64
-BRANCHES, LENGTHS, NOISE = (64, 16, 8), (1.0, 0.6, 0.4), 0.2
+TREE_ITEMS, TREE_DIMS = 20_011, 64
+BRANCHES, LENGTHS, NOISE = (64, 8, 4), (1.0, 0.6, 0.4), 0.2
 TREE_CODES = (64, 64, 64)
 SPEED_ITEMS, SPEED_DIMS = 2_000_000, 128
 

@@ -15,11 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grace.configs.errors import InputError
-from grace.index.builder.source import is_list
 from grace.index.importers.items import BATCH_ITEMS
 from grace.index.importers.npy import id_batches, open_array
 from grace.index.rejects import brief
 from grace.index.tables.addresses import Format
+from grace.index.tables.cells import is_list, is_text
+from grace.index.tables.item_numbers import no_name
 from grace.index.tables.table_file import TableFile, table_files
 
 Ids: TypeAlias = pa.Array
@@ -30,7 +31,6 @@ Vectors = npt.NDArray[np.float32]
 MOST_DIMS = 1 << 14
 LARGEST = 1e15  # the square of a larger number has no exact place in float32
 _NUMBERS_AT_A_TIME = 1 << 23
-_LONGEST_ID = 1024
 _ID_NAMES = ("item_id", "ad_id", "id")
 _FLOATS = re.compile(r"[<>=|]?f[248]")
 
@@ -146,7 +146,7 @@ class TableItems:
                     "or a .npy"
                 )
             ids = _id_column(file, id_column)
-            found = ids, _vector_column(file, vector_column), _is_text(file.schema.field(ids).type)
+            found = ids, _vector_column(file, vector_column), is_text(file.schema.field(ids).type)
             if columns not in (None, found):
                 raise InputError(
                     f"{file.address}: its columns of ids and vectors are not those of "
@@ -182,7 +182,7 @@ def _id_column(file: TableFile, wanted: str | None) -> str:
     kinds = {
         field.name: field.type
         for field in file.schema
-        if _is_text(field.type) or (pa.types.is_integer(field.type) and field.type != pa.uint64())
+        if is_text(field.type) or (pa.types.is_integer(field.type) and field.type != pa.uint64())
     }
     if wanted is not None:
         _require_column(file, wanted)
@@ -210,11 +210,6 @@ def _vector_column(file: TableFile, wanted: str | None) -> str:
         return wanted
     floats = [name for name, held in kinds.items() if pa.types.is_floating(held)]
     return _only(file, floats, "vectors", "--vector-column", "lists of floats")
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    value = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_string(value) or pa.types.is_large_string(value))
 
 
 def _require_column(file: TableFile, name: str) -> None:
@@ -260,7 +255,7 @@ def _ids(file: str, first: int, column: pa.Array, shown: str) -> Ids:
     if column.null_count:
         row = first + int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
         raise InputError(f"{file}: row {row}: {shown} is null; every item needs an id")
-    ids = column.cast(pa.large_string() if _is_text(column.type) else pa.int64())
+    ids = column.cast(pa.large_string() if is_text(column.type) else pa.int64())
     _require_ids(file, first, ids, shown)
     return ids
 
@@ -271,9 +266,9 @@ def _require_ids(file: str, first: int, ids: Ids, shown: str) -> None:
             raise InputError(f"{file}: row {first + at}: {shown} is {ids[at]}, a negative number")
         return
     lengths = pc.utf8_length(ids).to_numpy(zero_copy_only=False)
-    for at in np.flatnonzero((lengths == 0) | (lengths > _LONGEST_ID))[:1].tolist():
-        fault = f"is longer than {_LONGEST_ID} characters" if lengths[at] else "is empty"
-        raise InputError(f"{file}: row {first + at}: {shown} {fault}")
+    for at in {int(lengths.argmin()), int(lengths.argmax())} if len(ids) else ():
+        if fault := no_name(ids[at].as_py()):
+            raise InputError(f"{file}: row {first + at}: {shown} {fault}")
 
 
 def _rectangle(

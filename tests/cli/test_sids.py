@@ -1,6 +1,9 @@
 """`grace sids`: its files, its report, and new items."""
 
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import pytest
 import yaml
 
 from grace.bench.sids.vectors import tree_items
-from support.command import run_grace
+from support.command import GRACE, plain_environment, run_grace
 
 pytestmark = pytest.mark.subprocess
 
@@ -157,3 +160,17 @@ def test_an_existing_codebook_stays_unless_force_is_given(codebook: Path, tmp_pa
     (codebook / "notes.txt").unlink()
     assert run_grace(*command, "--force").returncode == 0
     assert (codebook / "codebook.yaml").read_text() != before
+
+
+def test_the_commands_of_the_document_run_in_its_order(repository: Path, tmp_path: Path) -> None:
+    text = (repository / "docs" / "sids.md").read_text()
+    (python,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (shell,) = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    environment = plain_environment(PATH=f"{GRACE.parent}:/usr/bin:/bin")
+    for command in ([sys.executable, "-c", python], ["bash", "-euo", "pipefail", "-c", shell]):
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    assert "100 items are new; 0 have another SID than before" in done.stdout
+    assert len(sids_of(tmp_path / "shop" / "codebook" / "sids.parquet")) == 2100

@@ -217,5 +217,5 @@ def test_vectors_of_another_length_than_the_codebook_s_are_refused(
     codebook: Path, tmp_path: Path
 ) -> None:
     items = write(tmp_path / "new.parquet", ["new"], vectors()[:1, :7])
-    with pytest.raises(InputError, match="vectors of 7 numbers, those of .* have 9"):
+    with pytest.raises(InputError, match=r"vectors of 7 numbers, those of .* have 9"):
         extended(items, codebook)
