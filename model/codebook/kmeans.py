@@ -144,18 +144,19 @@ def _balanced(points: Tensor, level: Level, balance: float) -> Level:
             level = Level(_means(points, served, level.centres), level.prices)
         elif int(served.counts.max()) <= cap:
             break
-        level = Level(level.centres, raised_prices(points, level, cap))
+        highest = float(served.errors.mean())
+        level = Level(level.centres, raised_prices(points, level, highest, cap))
     return level
 
 
-def raised_prices(points: Tensor, level: Level, cap: int) -> Tensor:
+def raised_prices(points: Tensor, level: Level, highest: float, cap: int) -> Tensor:
     """Raise the prices of codes above the cap, so that their surplus finds another code better.
+
+    No price is above `highest`.
 
     A price that would drive all points of a code away stays: the points are equal.
     """
     codes, regrets = _choices(points, level)
-    served = Served.of(points, level)
-    highest = float(served.errors.mean())
     order = regrets.argsort(stable=True)
     order = order[codes[order].argsort(stable=True)]  # by code, then by regret
     sorted_regrets = regrets[order]
