@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only", choices=sorted(MEASURES), action="append", default=[])
     parser.add_argument("--add", action="store_true", help="keep the other rows of --out")
-    parser.add_argument("--steps", type=int, default=600, help="training steps of `recall`")
+    parser.add_argument("--steps", type=int, default=250, help="training steps of `recall`")
     parser.add_argument("--items", type=int, default=SPEED_ITEMS, help="items of `speed`")
     options = parser.parse_args(arguments)
     chosen = options.only or list(MEASURES)
