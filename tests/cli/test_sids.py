@@ -1,0 +1,176 @@
+"""`grace sids`: its files, its report, and new items."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from grace.bench.sids.vectors import tree_items
+from support.command import GRACE, plain_environment, run_grace
+
+pytestmark = pytest.mark.subprocess
+
+ITEMS, DIMS = 1511, 9
+LEARN = ("--levels", "3", "--codes", "31,16,8", "--no-plot")
+
+
+def vectors(kind: str = "float32") -> np.ndarray:
+    return tree_items(ITEMS, DIMS, (16, 8), (1.0, 0.5), 0.2, seed=3)[0].astype(kind)
+
+
+def write(path: Path, ids: list[Any], rows: np.ndarray) -> Path:
+    lists = pa.array([*rows], pa.list_(pa.from_numpy_dtype(rows.dtype)))
+    pq.write_table(pa.table({"item_id": ids, "vector": lists}), path)
+    return path
+
+
+def sids_of(path: Path) -> dict[Any, tuple[int, ...]]:
+    table = pq.read_table(path).to_pydict()
+    return dict(zip(table["item_id"], map(tuple, table["sid"]), strict=True))
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A codebook of items with text ids; copy it before changing it."""
+    folder = tmp_path_factory.mktemp("shop")
+    items = write(folder / "items.parquet", [f"sku-{i}" for i in range(ITEMS)], vectors())
+    done = run_grace("sids", "--embeddings", items, "--out", folder / "codebook", *LEARN[:-1])
+    assert done.returncode == 0, done.stderr
+    assert f"{ITEMS:,} items have" in done.stdout
+    return folder / "codebook"
+
+
+@pytest.fixture
+def codebook(kept: Path, tmp_path: Path) -> Path:
+    copy = tmp_path / "kept"
+    copy.mkdir()
+    for file in kept.iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    return copy
+
+
+def test_the_folder_holds_the_codebook_the_sids_and_a_report(kept: Path) -> None:
+    facts = yaml.safe_load((kept / "codebook.yaml").read_text())
+    space = facts["sid_space"]
+    name, _, digest = space.rpartition("-")
+    assert (name, len(digest), facts["vocab_sizes"]) == (kept.parent.name, 8, [31, 16, 8])
+    schema = pq.read_schema(kept / "sids.parquet")
+    assert schema.field("sid").type == pa.list_(pa.uint16())
+    assert schema.metadata == {
+        b"grace.sid_space": space.encode(),
+        b"grace.vocab_sizes": b"31,16,8",
+    }
+    sids = sids_of(kept / "sids.parquet")
+    assert list(sids) == [f"sku-{i}" for i in range(ITEMS)]
+    report = json.loads((kept / "report.json").read_text())
+    assert (report["sid_space"], report["items"]) == (space, ITEMS)
+    assert report["sids"] == len(set(sids.values()))
+    for level, row in enumerate(report["levels"]):
+        counts = np.bincount([sid[level] for sid in sids.values()], minlength=row["codes"])
+        shares = counts[counts > 0] / ITEMS
+        assert row["unused"] == int((counts == 0).sum())
+        assert row["fullest"] == pytest.approx(counts.max() * len(counts) / ITEMS, abs=1e-4)
+        assert row["entropy"] == pytest.approx(-(shares * np.log2(shares)).sum(), abs=1e-4)
+        assert row["prefixes"] == len({sid[: level + 1] for sid in sids.values()})
+    sizes = sorted(np.unique([*sids.values()], axis=0, return_counts=True)[1].tolist())
+    assert report["items_per_sid"]["50"] == sizes[(len(sizes) - 1) // 2]
+    assert report["items_per_sid"]["100"] == sizes[-1]
+    assert (kept / "codebook.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_float16_vectors_without_ids_are_named_by_their_rows(tmp_path: Path) -> None:
+    np.save(tmp_path / "v.npy", vectors("float16"))
+    done = run_grace(
+        "sids", "--embeddings", tmp_path / "v.npy", "--out", tmp_path / "c", *LEARN, "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert list(sids_of(tmp_path / "c" / "sids.parquet")) == list(range(ITEMS))
+    errors = [level["error"] for level in report["levels"]]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.3
+
+
+def test_new_items_join_the_table_and_old_ones_keep_their_sids(
+    codebook: Path, tmp_path: Path
+) -> None:
+    before = sids_of(codebook / "sids.parquet")
+    rows = vectors()
+    rows[7] = -rows[7]  # a changed item
+    given = [f"sku-{i}" for i in range(701)] + ["twin-of-8", "new"]
+    new = np.concatenate([rows[:701], rows[8:9], rows[9:10] * 1.5])
+    items = write(tmp_path / "new.parquet", given, new)
+    done = run_grace("sids", "--embeddings", items, "--codebook", codebook)
+    assert done.returncode == 0, done.stderr
+    assert "2 items are new; 1 have another SID than before" in done.stdout
+    after = sids_of(codebook / "sids.parquet")
+    assert after["twin-of-8"] == before["sku-8"]
+    assert [*after] == [*before, "twin-of-8", "new"]
+    assert {name for name in before if after[name] != before[name]} == {"sku-7"}
+    assert pq.read_schema(codebook / "sids.parquet").metadata[b"grace.sid_space"]
+
+
+def test_new_items_may_have_a_table_of_their_own(codebook: Path, tmp_path: Path) -> None:
+    before = (codebook / "sids.parquet").read_bytes()
+    items = write(tmp_path / "new.parquet", list(range(20)), vectors()[40:60])
+    done = run_grace(
+        "sids", "--embeddings", items, "--codebook", codebook, "--out", tmp_path / "own.parquet"
+    )
+    assert done.returncode == 0, done.stderr
+    expected = [*sids_of(codebook / "sids.parquet").values()][40:60]
+    assert [*sids_of(tmp_path / "own.parquet").values()] == expected
+    assert (codebook / "sids.parquet").read_bytes() == before
+
+
+def test_without_matplotlib_the_command_says_so_and_goes_on(tmp_path: Path) -> None:
+    absent = tmp_path / "absent" / "matplotlib" / "__init__.py"
+    absent.parent.mkdir(parents=True)
+    absent.write_text("raise ModuleNotFoundError('as if absent', name='matplotlib')")
+    items = write(tmp_path / "items.parquet", list(range(ITEMS)), vectors())
+    done = run_grace(
+        *("sids", "--embeddings", items, "--out", tmp_path / "c", "--levels", "1", "--codes", "3"),
+        env={"PYTHONPATH": str(tmp_path / "absent")},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "no codebook.png: it needs matplotlib: pip install 'grace-serving[plots]'" in done.stdout
+    assert sorted(file.name for file in (tmp_path / "c").iterdir()) == [
+        *("codebook.safetensors", "codebook.yaml", "report.json", "sids.parquet")
+    ]
+
+
+def test_an_existing_codebook_stays_unless_force_is_given(codebook: Path, tmp_path: Path) -> None:
+    before = (codebook / "codebook.yaml").read_text()
+    items = write(tmp_path / "items.parquet", list(range(99)), vectors()[:99])
+    command = ("sids", "--embeddings", items, "--out", codebook, *LEARN)
+    done = run_grace(*command)
+    assert done.returncode == 2
+    assert "SIDs of new items come from --codebook" in done.stderr
+    assert (codebook / "codebook.yaml").read_text() == before
+    (codebook / "notes.txt").write_text("mine")
+    done = run_grace(*command, "--force")
+    assert "holds notes.txt, no part of a codebook" in done.stderr
+    (codebook / "notes.txt").unlink()
+    assert run_grace(*command, "--force").returncode == 0
+    assert (codebook / "codebook.yaml").read_text() != before
+
+
+def test_the_commands_of_the_document_run_in_its_order(repository: Path, tmp_path: Path) -> None:
+    text = (repository / "docs" / "sids.md").read_text()
+    (python,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (shell,) = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    environment = plain_environment(PATH=f"{GRACE.parent}:/usr/bin:/bin")
+    for command in ([sys.executable, "-c", python], ["bash", "-euo", "pipefail", "-c", shell]):
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    assert "100 items are new; 0 have another SID than before" in done.stdout
+    assert len(sids_of(tmp_path / "shop" / "codebook" / "sids.parquet")) == 2100
