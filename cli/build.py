@@ -11,6 +11,7 @@ import typer
 from grace.cli.options import AsJson, numbers, require_known
 from grace.cli.progress import progress_bars
 from grace.configs.errors import InputError
+from grace.configs.extras import install_command
 
 
 def build(
@@ -158,7 +159,7 @@ def _build(
     except ModuleNotFoundError as error:
         if error.name != "ray":
             raise
-        raise InputError("--ray needs Ray: pip install 'grace-serving[ray]'") from None
+        raise InputError(f"--ray needs Ray: {install_command('ray')}") from None
     with ray_tasks(ray, spec.threads) as tasks:
         sharding = Sharding(shards or tasks.slots, tasks, scratch)
         return build_in_shards(spec, sharding, progress, _note)
