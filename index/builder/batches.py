@@ -18,9 +18,10 @@ from grace.index.builder.columns import (
     list_column,
     list_parts,
 )
-from grace.index.builder.source import UNREADABLE, AdsFile, AdsSource, first_line, rule_columns
+from grace.index.builder.source import AdsFile, AdsSource, rule_columns
 from grace.index.entities import NO_ENTITY
 from grace.index.rejects import Fault, Reject
+from grace.index.tables.addresses import UNREADABLE, first_line
 from grace.index.targeting.schema import TargetingSchema
 
 BATCH_ROWS = 1 << 17

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grace.configs.errors import InputError
-from grace.index.builder.source import UNREADABLE, first_line
 from grace.index.rejects import Fault, brief
+from grace.index.tables.addresses import UNREADABLE, first_line
 
 _LONGEST_ID = 1024
 _MOST = (1 << 63) - 1
