@@ -29,6 +29,7 @@ COMMANDS = (
     "import-t5",
     "import-sids",
     "train",
+    "evaluate",
     "serve",
     "admin",
     "retrieve",

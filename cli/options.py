@@ -34,6 +34,19 @@ RequestLine: TypeAlias = Annotated[
 Dtype: TypeAlias = Annotated[
     str, typer.Option(help="Type of the weights: float32, bfloat16 or float16.")
 ]
+ComputeDevice: TypeAlias = Annotated[
+    str | None, typer.Option(help="cpu, or cuda:0. Default: the GPU, if there is one.")
+]
+MaxUnknown: TypeAlias = Annotated[
+    float,
+    typer.Option(min=0, max=1, help="Share of events to leave out if the ads lack their ads."),
+]
+SidSpace: TypeAlias = Annotated[
+    str | None, typer.Option(help="Name of the SID space, if the ads table does not say it.")
+]
+VocabSizes: TypeAlias = Annotated[
+    str | None, typer.Option(help="Tokens per position, if the ads table does not say them.")
+]
 
 
 @overload

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch.nn.utils import clip_grad_norm_
 
-from grace.catalogues.folder import ADS_FILE, LOG_FILE, TARGETING_FILE
+from grace.index.tables.data_folder import ADS_FILE, LOG_FILE, TARGETING_FILE
 from grace.catalogues.synth import CatalogueSpec, make_catalogue, write_folder
 from grace.catalogues.synth.users import make_users
 from grace.configs.errors import DeviceError

@@ -328,8 +328,8 @@ def _first_that_works(column: pa.Array, *types: pa.DataType) -> pa.Array | None:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))

@@ -42,10 +42,18 @@ class Watch:
     save_seconds: float = 30.0
 
 
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """The loss of every step, and the step that this run began with."""
+
+    losses: tuple[float, ...]
+    first_step: int
+
+
 def fit(
     model: Model, batches: HistoryBatches, config: TrainingConfig, seed: int, watch: Watch
-) -> list[float]:
-    """Train the model in place on its device, and return the loss of every step.
+) -> Fitted:
+    """Train the model in place on its device.
 
     Equal seeds give equal weights on one machine, also if a training is interrupted and goes on
     from its saved state. Another processor may add in another order.
@@ -85,7 +93,7 @@ def fit(
                 watch.state.save(model, optimizer, losses)
                 saved_at = time.monotonic()
     model.eval()
-    return losses
+    return Fitted(tuple(losses), first)
 
 
 def _samples_at(step: int, steps: int) -> bool:

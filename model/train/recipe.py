@@ -7,7 +7,7 @@ Catalogue and log give every number: see `default_recipe`. A YAML file changes s
     generation: {max_batch: 16, profiles: {full: {beams: [1, 64, 64, 64], num_sids: 64}}}
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from grace.configs.errors import ConfigError
-from grace.configs.generation import GenerationConfig
+from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.configs.machine import available_cores
 from grace.configs.sections import load_section
 from grace.configs.training import TrainingConfig
@@ -25,6 +25,7 @@ from grace.model.definition.spec import ModelSpec, parse_inputs, parse_spec
 from grace.model.train.interactions import Interactions
 
 _SECTIONS = ("model", "training", "generation")
+_FACTS = ("sid_space", "vocab_sizes")
 _HISTORY = "clicks"
 _PASSES = 3  # over the examples, as long as that is within these steps
 _FEWEST_STEPS, _MOST_STEPS = 500, 20_000
@@ -38,9 +39,19 @@ class Recipe:
     generation: GenerationConfig
 
     def to_json(self) -> dict[str, Any]:
-        """Return the values of a file that makes an equal recipe for the same data."""
+        """Return the values of a file that makes an equal recipe for the same data.
+
+        What the data say stays out, so that the file also fits other data.
+        """
+        model = {k: v for k, v in self.model.to_json().items() if k not in _FACTS}
+        t5 = model["encoder"].get("t5")
+        if t5 is not None:
+            derived = _tokens(self.model.vocab_sizes)
+            if all(t5[name] == value for name, value in derived.items()):
+                kept = {k: v for k, v in t5.items() if k not in derived}
+                model["encoder"] = {**model["encoder"], "t5": kept}
         return {
-            "model": self.model.to_json(),
+            "model": model,
             "training": asdict(self.training),
             "generation": asdict(self.generation),
         }
@@ -158,27 +169,40 @@ def default_recipe(catalogue: Snapshot, log: Interactions) -> dict[str, Any]:
         "generation": {
             "max_batch": 16,
             "profiles": {
-                name: _profile(trie.sid_length, min(width, trie.num_leaves))
+                name: asdict(profile_of(trie.vocab_sizes, trie.num_leaves, width))
                 for name, width in (("full", size.beams), ("reduced", size.beams // 4))
             },
         },
     }
 
 
-def _profile(sid_length: int, width: int) -> dict[str, Any]:
-    return {"beams": [1, *[width] * (sid_length - 1)], "num_sids": width}
+def profile_of(vocab_sizes: Sequence[int], num_sids: int, width: int) -> BeamProfile:
+    """Return a profile of this many beams, or as many as the SIDs and their prefixes allow."""
+    prefixes = np.cumprod([1.0, *vocab_sizes[:-1]])
+    beams = tuple(int(min(width, num_sids, each)) for each in prefixes)
+    return BeamProfile(beams, min(width, num_sids))
+
+
+def _tokens(vocab_sizes: Sequence[int]) -> dict[str, Any]:
+    """Number a t5 encoder's tokens: 0 ends the history, then come those of each position."""
+    first = np.cumsum([1, *vocab_sizes]).tolist()
+    return {
+        "num_tokens": first[-1],
+        "token_offsets": tuple(first[:-1]),
+        "prefix_tokens": (),
+        "eos_token": 0,
+    }
 
 
 def _with_tokens(model: Mapping[str, Any], vocab_sizes: list[int]) -> dict[str, Any]:
-    """Number the tokens of a t5 encoder, unless it does: 0 ends the history, then each position."""
+    """Complete a t5 encoder: its tokens, unless it numbers them, and its only history."""
     encoder, inputs = model.get("encoder"), model.get("inputs")
-    t5 = encoder.get("t5") if isinstance(encoder, Mapping) else None
-    if not isinstance(t5, Mapping):
+    if not isinstance(encoder, Mapping) or not isinstance(t5 := encoder.get("t5"), Mapping):
         return dict(model)
     numbered = dict(t5)
-    if not {"token_offsets", "num_tokens", "eos_token", "prefix_tokens"} & t5.keys():
-        first = np.cumsum([1, *vocab_sizes]).tolist()
-        numbered |= {"token_offsets": first[:-1], "num_tokens": first[-1], "eos_token": 0}
+    derived = _tokens(vocab_sizes)
+    if not derived.keys() & t5.keys():
+        numbered |= derived
     if isinstance(inputs, Mapping) and len(inputs) == 1:
         numbered.setdefault("history", next(iter(inputs)))
     return {**model, "encoder": {**encoder, "t5": numbered}}

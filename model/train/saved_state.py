@@ -27,7 +27,7 @@ class SavedState:
     run: Mapping[str, Any]
 
     @classmethod
-    def beside(cls, out: Path, run: Mapping[str, Any]) -> "SavedState":
+    def of_run(cls, out: Path, run: Mapping[str, Any]) -> "SavedState":
         """Return the state of the run that will write `out`."""
         # JSON makes lists of tuples, as they come back from the file.
         facts = dict(_leaves("", json.loads(json.dumps(run))))

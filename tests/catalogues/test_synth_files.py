@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from grace.catalogues.folder import ADS_FILE, LOG_FILE, REQUESTS_FILE, TARGETING_FILE
+from grace.index.tables.data_folder import ADS_FILE, LOG_FILE, REQUESTS_FILE, TARGETING_FILE
 from grace.catalogues.synth import Catalogue, Written, make_requests, preset_spec, write_folder
 from grace.catalogues.synth.files import write_ads
 from grace.catalogues.synth.log_file import make_log
