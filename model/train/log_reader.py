@@ -147,7 +147,8 @@ class _LogTable:
         """[rows] in milliseconds"""
         column = self.columns["timestamp_ms"]
         if _is_text(column.type):
-            column = _first_that_works(column, pa.int64(), pa.timestamp("ms"), pa.timestamp("ms", "UTC"))
+            moments = pa.timestamp("ns"), pa.timestamp("ns", "UTC")
+            column = _first_that_works(column, pa.int64(), *moments)
         if column is not None and pa.types.is_timestamp(column.type):
             column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
         if column is None or not pa.types.is_integer(column.type):
