@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 def evaluate(
     checkpoint: Annotated[Path, typer.Option(help="Folder of the checkpoint.")],
     data: Annotated[
-        Path, typer.Option(help="Data folder: tables.yaml, or ads.parquet and interactions.parquet.")
+        Path,
+        typer.Option(help="Data folder: tables.yaml, or ads.parquet and interactions.parquet."),
     ],
     cutoffs: Annotated[
         str, typer.Option(metavar="K,K", help="Cut-offs k of recall@k and NDCG@k.")

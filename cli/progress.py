@@ -77,7 +77,7 @@ def _lines(console: Console) -> ShowProgress:
 
 def _duration(seconds: float) -> str:
     """Return a time as 45 s, 12 min or 3.5 h."""
-    if seconds < 90:  # noqa: PLR2004
+    if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"  # noqa: PLR2004
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 def train(
     data: Annotated[
-        Path, typer.Option(help="Data folder: tables.yaml, or ads.parquet and interactions.parquet.")
+        Path,
+        typer.Option(help="Data folder: tables.yaml, or ads.parquet and interactions.parquet."),
     ],
     out: Annotated[Path, typer.Option(help="Folder of the checkpoint, new or empty.")],
     config: Annotated[

@@ -1,4 +1,4 @@
-"""How people move through a catalogue: tastes, favourites, sessions, and items that they saw before.
+"""How people move through a catalogue: tastes, favourites, sessions, and items seen before.
 
 A session opens with one of the person's tastes: a topic, often a favourite brand in it. A further
 step starts from one of the items just seen, mostly the last one, and goes to the same product line,
@@ -37,8 +37,12 @@ _HAS_FAVOURITE = 0.6  # tastes that have a favourite brand
 _KEEPS_TO_FAVOURITE = 0.7  # sessions of such a taste that open with it
 _TRIES = 3  # draws from a group, of which a favourite brand is preferred, then an item from home
 _RETURNS = 0.2  # steps, and openings of sessions, that go back to an item seen before
-_RETURN_ODDS: FloatArray = np.power(0.85, np.arange(9))  # of the items seen before the last one, newest first
-_START_ODDS: FloatArray = np.power(0.6, np.arange(6))  # of the items seen, newest first, as the start of a step
+_RETURN_ODDS: FloatArray = np.power(
+    0.85, np.arange(9)
+)  # of the items seen before the last one, newest first
+_START_ODDS: FloatArray = np.power(
+    0.6, np.arange(6)
+)  # of the items seen, newest first, as the start of a step
 
 # The clicks of requests without learned tokens.
 _SAME_LINE = 0.35  # clicks that stay with the product line of the click before

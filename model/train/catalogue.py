@@ -21,19 +21,21 @@ class SidNames:
     vocab_sizes: tuple[int, ...] | None = None
 
 
+FROM_TABLE = SidNames()
+
+
 def catalogue_of(
-    folder: DataFolder, names: SidNames | None = None, mode: MatcherMode = MatcherMode.CD
+    folder: DataFolder, names: SidNames = FROM_TABLE, mode: MatcherMode = MatcherMode.CD
 ) -> Snapshot:
     """Build a snapshot without the ads that a build refuses. Training needs no matchers."""
-    given = names or SidNames()
     with tempfile.TemporaryDirectory(prefix="grace-train-") as root:
         spec = BuildSpec(
             ads=tuple(Path(file) for file in folder.ads.files),
             targeting=folder.targeting,
             root=Path(root),
             mode=mode,
-            sid_space=given.sid_space,
-            vocab_sizes=given.vocab_sizes,
+            sid_space=names.sid_space,
+            vocab_sizes=names.vocab_sizes,
             max_rejects=_ANY,
         )
         build(spec, lambda *_: None)

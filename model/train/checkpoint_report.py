@@ -1,8 +1,9 @@
 """`grace evaluate`: what a checkpoint is worth on a log, next to simple rules.
 
-Without targeting, the model and the rules list SIDs of the whole catalogue. With targeting, the same
-people get only SIDs that lead to an ad that they may see; people whose true SID has no such ad are
-left out of both columns. Fidelity is how much of the search's best stays the same in bfloat16.
+Without targeting, the model and the rules list SIDs of the whole catalogue. With targeting, people
+get only SIDs that lead to an ad that they may see. People whose true SID has no such ad are left
+out, and the others are measured without targeting too. Fidelity is the share of the search's best
+SIDs that bfloat16 finds as well.
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ from grace.model.checkpoints.checkpoint import (
     load_checkpoint,
     require_match,
 )
-from grace.model.train.catalogue import SidNames, catalogue_of
+from grace.model.train.catalogue import FROM_TABLE, SidNames, catalogue_of
 from grace.model.train.evaluate import (
     USERS_PER_BATCH,
     Followers,
@@ -61,7 +62,7 @@ class EvaluationSpec:
     beams: int  # of every step after the first
     device: torch.device = CPU
     max_unknown: float = 0.1
-    names: SidNames = SidNames()
+    names: SidNames = FROM_TABLE
 
 
 @dataclass(frozen=True, slots=True)

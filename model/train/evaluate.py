@@ -111,7 +111,7 @@ class Followers:
         return cls(before, after)
 
     def ranks(self, last: Int64, truth: Int64, eligible: Bools | None = None) -> Int64:
-        """Rank each user's true SID after the last one, among all or the eligible ones.   [users]"""
+        """Rank each user's true SID after the last one, as `Popularity` does.   [users]"""
         begin = np.searchsorted(self.before, last)
         end = np.searchsorted(self.before, last, side="right")
         ranks = np.full(len(truth), ABSENT)

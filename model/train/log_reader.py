@@ -206,7 +206,9 @@ class _LogTable:
             column = _first_that_works(
                 pc.split_pattern(column, self.source.list_separator), pa.list_(pa.int64())
             )
-        if column is None or not (_is_list(column.type) and pa.types.is_integer(column.type.value_type)):
+        if column is None or not (
+            _is_list(column.type) and pa.types.is_integer(column.type.value_type)
+        ):
             raise self._wrong_type("sid", "lists of integers")
         leaves = np.full(len(column), _UNKNOWN)
         filled = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
@@ -219,7 +221,9 @@ class _LogTable:
             )
         tokens = lists.flatten()
         if tokens.null_count:
-            raise InputError(f"{self.name}: column 'sid' has nulls in a list; leave such events out")
+            raise InputError(
+                f"{self.name}: column 'sid' has nulls in a list; leave such events out"
+            )
         given = tokens.cast(pa.int64()).to_numpy().reshape(-1, trie.sid_length)
         leaves[filled] = leaves_of_sids(given, trie)
         return leaves

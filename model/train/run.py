@@ -26,7 +26,7 @@ from grace.model.checkpoints.checkpoint import (
 )
 from grace.model.checkpoints.init import random_model
 from grace.model.definition.model import Model
-from grace.model.train.catalogue import SidNames, catalogue_of
+from grace.model.train.catalogue import FROM_TABLE, SidNames, catalogue_of
 from grace.model.train.evaluate import CUTOFFS, Search, Skew, compare, model_ranks, quality, skew_of
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
 from grace.model.train.log_reader import ReadLog, read_log
@@ -57,7 +57,7 @@ class TrainingRun:
     device: torch.device = CPU
     resume: bool = True
     max_unknown: float = MOST_UNKNOWN
-    names: SidNames = SidNames()
+    names: SidNames = FROM_TABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +164,12 @@ def _prepare(run: TrainingRun) -> _Prepared:
     state = SavedState.of_run(run.out, facts)
     if not run.resume:
         state.remove()
-    return _Prepared(catalogue, read, recipe, HistoryBatches(log, history_input(recipe.model)), state)
+    return _Prepared(
+        catalogue, read, recipe, HistoryBatches(log, history_input(recipe.model)), state
+    )
 
 
-def _train(
-    run: TrainingRun, prepared: _Prepared, out: Path, progress: Progress
-) -> TrainingReport:
+def _train(run: TrainingRun, prepared: _Prepared, out: Path, progress: Progress) -> TrainingReport:
     recipe, batches, catalogue = prepared.recipe, prepared.batches, prepared.catalogue
     log, profile = batches.log, recipe.generation.profiles[recipe.generation.default_profile]
     index = DecodeIndex.of(catalogue, run.device)

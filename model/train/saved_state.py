@@ -1,7 +1,7 @@
 """The state of a training that is not finished: one file next to the checkpoint to be.
 
-It is a safetensors file, replaced whole: the weights, both moments of AdamW for each, and the losses
-so far. Its metadata name the run, so that another run does not go on from it.
+It is a safetensors file, replaced whole: the weights, both moments of AdamW for each, and the
+losses so far. Its metadata name the run, so that another run does not go on from it.
 """
 
 import json
@@ -33,7 +33,9 @@ class SavedState:
         facts = dict(_leaves("", json.loads(json.dumps(run))))
         return cls(out.absolute().with_name(f"{out.name}.partial"), facts)
 
-    def save(self, model: torch.nn.Module, optimizer: torch.optim.AdamW, losses: list[float]) -> None:
+    def save(
+        self, model: torch.nn.Module, optimizer: torch.optim.AdamW, losses: list[float]
+    ) -> None:
         tensors = {"losses": torch.tensor(losses, dtype=torch.float64)}
         for name, weight in model.named_parameters():
             tensors[f"weight.{name}"] = weight.detach()

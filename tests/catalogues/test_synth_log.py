@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from grace.index.tables.data_folder import LOG_FILE
 from grace.catalogues.synth import Catalogue, make_catalogue, preset_spec, write_folder
 from grace.catalogues.synth.log_file import FEWEST_EVENTS, MOST_EVENTS, InteractionLog, make_log
 from grace.catalogues.synth.schema import ACTION_IDS, NOW_MS
+from grace.index.tables.data_folder import LOG_FILE
 from support.training import plain_gini
 
 

@@ -50,7 +50,5 @@ def test_a_cpu_start_loads_no_triton_and_a_gpu_without_it_names_what_to_install(
         "    except Exception as error:\n"
         "        print(f'{type(error).__name__}: {error}')\n"
     )
-    refused = (
-        f"DeviceError: device cuda: its operations need Triton: {install_command('gpu')}\n"
-    )
+    refused = f"DeviceError: device cuda: its operations need Triton: {install_command('gpu')}\n"
     assert done.stdout == "[]\n" + 2 * refused, done.stderr

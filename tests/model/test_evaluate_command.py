@@ -1,4 +1,4 @@
-"""`grace evaluate`: the numbers of a small checkpoint, with targeting against the plain definition."""
+"""`grace evaluate` on a small checkpoint: with targeting, against the plain definition."""
 
 import json
 import re
@@ -37,6 +37,7 @@ def evaluated(checkpoint: Path, data: Path, *options: str) -> dict[str, Any]:
     report: dict[str, Any] = json.loads(done.stdout)
     return report
 
+
 @pytest.fixture(scope="module")
 def data(training_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The training folder, whose log also says who the users are."""
@@ -55,7 +56,9 @@ def data(training_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 def leaves_for(user: User, ads: Path, schema: TargetingSchema, catalogue: Snapshot) -> set[int]:
     """Return the SIDs with an ad that the user may see, by the definition on raw strings."""
-    leaf_of = {tuple(s): leaf for leaf, s in enumerate(catalogue.trie.sids(np.arange(SIDS)).tolist())}
+    leaf_of = {
+        tuple(s): leaf for leaf, s in enumerate(catalogue.trie.sids(np.arange(SIDS)).tolist())
+    }
     found = set()
     for row in pq.read_table(ads).to_pylist():
         lists = {name: (row.get(name), row.get(f"{name}_exclude")) for name in schema.names}
@@ -111,7 +114,9 @@ def test_with_targeting_only_sids_of_eligible_ads_are_ranked(
             assert found["with_targeting"][name]["recall"][str(k)] == pytest.approx(share, abs=1e-4)
     for k in (1, 5, 20):
         share = np.mean([rank < k for rank in free])
-        assert found["without_targeting"]["model"]["recall"][str(k)] == pytest.approx(share, abs=1e-4)
+        assert found["without_targeting"]["model"]["recall"][str(k)] == pytest.approx(
+            share, abs=1e-4
+        )
 
 
 def test_without_attributes_in_the_log_the_users_of_requests_are_measured(
@@ -132,9 +137,7 @@ def test_without_attributes_in_the_log_the_users_of_requests_are_measured(
     assert f"{tmp_path / REQUESTS_FILE}: line 1: not a Retrieve request as JSON" in done.stderr
 
 
-def test_the_table_for_people_shows_the_numbers_of_the_json(
-    checkpoint: Path, data: Path
-) -> None:
+def test_the_table_for_people_shows_the_numbers_of_the_json(checkpoint: Path, data: Path) -> None:
     report = evaluated(checkpoint, data, "--beams", "16", "--cutoffs", "2,16,40")
     done = invoke_grace(
         *("evaluate", "--checkpoint", checkpoint, "--data", data),
@@ -158,7 +161,7 @@ def test_the_table_for_people_shows_the_numbers_of_the_json(
 
 
 def test_a_checkpoint_of_other_sids_is_refused(
-    checkpoint: Path, training_folder: Path, tmp_path: Path
+    checkpoint: Path, training_folder: Path
 ) -> None:
     options = ("--sid-space", "another", "--vocab-sizes", "64,8,8,8")
     done = invoke_grace("evaluate", "--checkpoint", checkpoint, "--data", training_folder, *options)

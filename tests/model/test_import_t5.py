@@ -220,7 +220,10 @@ def test_a_missing_shard_or_folder_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"token_offsets": (1, 8, 19)}, r"its tokens are 1 to 25; set it to 26, or correct token_offsets"),
+        (
+            {"token_offsets": (1, 8, 19)},
+            r"its tokens are 1 to 25; set it to 26, or correct token_offsets",
+        ),
         ({"token_offsets": (-1, 8, 15)}, r"its tokens are -1 to 21"),
         ({"token_offsets": (1, 8)}, "token_offsets: expected 3, got 2"),
         ({"vocab_sizes": ()}, "vocab_sizes: expected sizes of 1 to 65536"),

@@ -15,7 +15,6 @@ import torch
 
 from grace.configs.errors import ConfigError, InputError
 from grace.index.snapshot import Snapshot
-from grace.model.definition.spec import SequenceInput
 from grace.index.tables.data_folder import (
     ADS_FILE,
     LOG_FILE,
@@ -23,6 +22,7 @@ from grace.index.tables.data_folder import (
     DataFolder,
     TableSource,
 )
+from grace.model.definition.spec import SequenceInput
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
 from grace.model.train.log_reader import read_log
 from support.encoder_cases import INTERFORMER
@@ -144,7 +144,9 @@ def test_a_user_in_both_splits_and_a_missing_column_or_log_are_named(
     with pytest.raises(InputError, match=f"user {rows[7]['user_id']} is in both splits"):
         read_log(written(faulty, tmp_path), training_catalogue)
     renamed = {"timestamp_ms": "seen at"}
-    with pytest.raises(InputError, match="column 'seen at' is missing; .* log.columns.timestamp_ms"):
+    with pytest.raises(
+        InputError, match=r"column 'seen at' is missing; .* log\.columns\.timestamp_ms"
+    ):
         read_log(written(rows, tmp_path, columns=renamed), training_catalogue)
     without = replace(written(rows, tmp_path), log=None)
     with pytest.raises(InputError, match="has no log of interactions; add `log:`"):
@@ -153,7 +155,9 @@ def test_a_user_in_both_splits_and_a_missing_column_or_log_are_named(
 
 def by_ad(rows: Rows, catalogue: Snapshot) -> Rows:
     """Return the rows with an ad of each SID, in place of the SID and the split."""
-    leaf_of = {tuple(sid): leaf for leaf, sid in enumerate(catalogue.trie.sids(np.arange(111)).tolist())}
+    leaf_of = {
+        tuple(sid): leaf for leaf, sid in enumerate(catalogue.trie.sids(np.arange(111)).tolist())
+    }
     ads = catalogue.ads
     first = ads.ad_ids[ads.ad_offsets[:-1]].tolist()
     kept = ("user_id", "timestamp_ms", "action")
@@ -208,7 +212,7 @@ def test_a_csv_of_other_names_text_ids_and_times_gives_the_same_log(
     assert log.times_ms.tolist() == expected.times_ms.tolist()
     assert log.leaves.tolist() == expected.leaves.tolist()
     assert log.held_out.tolist() == expected.held_out.tolist()
-    with pytest.raises(InputError, match="'what' has ids that are no integers; .* id_map"):
+    with pytest.raises(InputError, match=r"'what' has ids that are no integers; .* id_map"):
         read_log(folder_of(tmp_path, source), training_catalogue)
 
 

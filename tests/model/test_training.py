@@ -166,21 +166,14 @@ def test_equal_seeds_give_equal_weights_and_reports_and_another_seed_others(
     assert one.losses != other.losses
 
 
-class Interrupt:
-    """Progress that ends a training before a step is done, as Ctrl-C would."""
+def interrupted(batches: HistoryBatches, recipe: Recipe, state: SavedState, step: int) -> None:
+    """Train until Ctrl-C before the state of `step` is saved."""
 
-    def __init__(self, step: int) -> None:
-        self._step = step
-
-    def __call__(self, what: str, done: int, total: int, latest: str) -> None:
-        if (what, done) == ("train", self._step):
+    def interrupt(what: str, done: int, *_: object) -> None:
+        if (what, done) == ("train", step):
             raise KeyboardInterrupt
 
-
-def interrupted(
-    batches: HistoryBatches, recipe: Recipe, state: SavedState, step: int
-) -> None:
-    watch = Watch(Interrupt(step), state=state, save_seconds=0)
+    watch = Watch(interrupt, state=state, save_seconds=0)
     with pytest.raises(KeyboardInterrupt):
         fit(random_model(recipe.model, 1), batches, recipe.training, 1, watch)
 
@@ -232,7 +225,9 @@ def test_a_damaged_state_is_refused_and_no_resume_begins_again(
 ) -> None:
     run = TrainingRun(training_folder, tmp_path / "out", training_folder / "recipe.yaml", steps=2)
     (tmp_path / "out.partial").write_bytes(b"half a file")
-    with pytest.raises(InputError, match=r"out\.partial: cannot be read: .*; remove .*out\.partial"):
+    with pytest.raises(
+        InputError, match=r"out\.partial: cannot be read: .*; remove .*out\.partial"
+    ):
         train_model(run, silent)
     assert train_model(replace(run, resume=False), silent).resumed_at == 0
     assert not (tmp_path / "out.partial").exists()
@@ -277,7 +272,9 @@ def test_the_recipe_of_a_checkpoint_makes_the_same_recipe_again(
     train_model(TrainingRun(training_folder, tmp_path / "out", config, steps=1), silent)
     written = (tmp_path / "out" / RECIPE_FILE).read_text()
     assert "sid_space" not in written
-    again = recipe_for(read_recipe(tmp_path / "out" / RECIPE_FILE), training_catalogue, training_log)
+    again = recipe_for(
+        read_recipe(tmp_path / "out" / RECIPE_FILE), training_catalogue, training_log
+    )
     assert again.model == load_checkpoint(tmp_path / "out").spec
     assert again.training.steps == 1
 
