@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,11 +16,42 @@ from grace.configs.extras import install_command
 
 
 def build(
-    ads: Annotated[
-        list[Path], typer.Option("--ads", help="Parquet file, or folder of them; repeatable.")
-    ],
-    targeting: Annotated[Path, typer.Option(help="The targeting schema, YAML.")],
     root: Annotated[Path, typer.Option(help="Snapshot root; versions are folders in it.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Data folder: targeting.yaml, and tables.yaml or ads.parquet; or give --ads and "
+            "--targeting.",
+        ),
+    ] = None,
+    ads: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ads",
+            metavar="TABLE",
+            help="Parquet, JSON lines or CSV: a file, a folder of them or a URL; repeatable.",
+        ),
+    ] = None,
+    targeting: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The targeting schema, YAML.")
+    ] = None,
+    sids: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CODEBOOK",
+            help="Folder that `grace sids` wrote, or a table of item_id and sid. Default: "
+            "tables.yaml, or the ads' column sid.",
+        ),
+    ] = None,
+    id_map: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Parquet that numbers ads of any id, and keeps their numbers. Default: "
+            "tables.yaml, or ids are integers.",
+        ),
+    ] = None,
     matchers: Annotated[
         str,
         typer.Option(
@@ -58,7 +90,8 @@ def build(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Build without the column of this entity: no ad belongs to one; repeatable.",
+            help="Build without this attribute, set or entity, which the ads do not have; "
+            "repeatable.",
         ),
     ] = None,
     max_rejects: Annotated[
@@ -90,9 +123,11 @@ def build(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Build a snapshot from an ads table in Parquet, and publish it.
+    """Build a snapshot from a table of ads, and publish it.
 
-    Example: `grace build --ads data/ads.parquet --targeting data/targeting.yaml --root snapshots`
+    Example: `grace build --data shop --root shop/snapshots`
+
+    Or: `grace build --ads data/ads.parquet --targeting data/targeting.yaml --root snapshots`
     """
     from grace.index.builder import BuildSpec
 
@@ -102,8 +137,7 @@ def build(
         raise typer.BadParameter("give --shards or --ray as well", param_hint="--scratch")
     chosen: dict[str, Any] = {} if threads is None else {"threads": threads}
     spec = BuildSpec(
-        ads=tuple(ads),
-        targeting=targeting,
+        **_inputs(data, ads, targeting, sids, id_map),
         root=root,
         mode=_mode(matchers),
         k_way=_k_way(k, fill_target, k_max),
@@ -131,7 +165,7 @@ def build(
         f"peak memory {report.peak_memory_bytes / 1e9:.2f} GB"
     )
     if report.without:
-        print(f"without the entities {', '.join(report.without)}: no ad belongs to one")
+        print(f"without {', '.join(report.without)}: no ad has a rule on it, or belongs to one")
     if report.ignored_columns:
         names = ", ".join(report.ignored_columns)
         print(f"ignored columns, which targeting.yaml does not name: {names}")
@@ -141,6 +175,34 @@ def build(
     if report.rejects:
         refused = f"{report.rejects} ad{'s' if report.rejects > 1 else ''}"
         print(f"{refused} refused, listed in {report.reject_file}")
+
+
+def _inputs(
+    data: Path | None,
+    ads: Sequence[str] | None,
+    targeting: Path | None,
+    sids: str | None,
+    id_map: Path | None,
+) -> dict[str, Any]:
+    """Return where a build's inputs are: those of a data folder, or of the options."""
+    from grace.index.tables.data_folder import read_data_folder
+
+    ways = "--data FOLDER, or --ads TABLE and --targeting FILE"
+    if data is None:
+        if not ads or targeting is None:
+            raise InputError(f"no table to build: give {ways}")
+        return {"ads": tuple(ads), "targeting": targeting, "sids": sids, "id_map": id_map}
+    if ads or targeting is not None:
+        raise InputError(f"two tables to build: give {ways}, and not both")
+    folder = read_data_folder(data)
+    return {
+        "ads": folder.ads.files,
+        "columns": folder.ads.columns,
+        "list_separator": folder.ads.list_separator,
+        "targeting": folder.targeting,
+        "sids": folder.sids if sids is None else sids,
+        "id_map": folder.id_map if id_map is None else id_map,
+    }
 
 
 def _build(

@@ -1,5 +1,6 @@
 """The build, from top to bottom."""
 
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -7,11 +8,19 @@ from pathlib import Path
 from grace.configs.errors import InputError
 from grace.configs.machine import available_cores
 from grace.index.builder.arrange import Arranged, arrange
-from grace.index.builder.batches import BATCH_ROWS, BatchReader
+from grace.index.builder.batches import BATCH_ROWS, AdsReading, BatchReader
 from grace.index.builder.collect import collect_ads
+from grace.index.builder.item_sids import read_item_sids, sids_table
 from grace.index.builder.kway import checked_k_way, k_way_matchers
+from grace.index.builder.numbering import number_ads
 from grace.index.builder.report import Advance, BuildReport, Progress, Steps, peak_memory
-from grace.index.builder.source import AdsSource, open_ads
+from grace.index.builder.source import (
+    AdsSource,
+    ExpectedColumns,
+    open_ads,
+    sid_space_in,
+    vocab_sizes_in,
+)
 from grace.index.builder.unions import union_matchers
 from grace.index.matchers.modes import MATCHERLESS_MODES, KWay, MatcherMode
 from grace.index.matchers.node_matchers import Matchers
@@ -19,6 +28,8 @@ from grace.index.rejects import RejectLog, ad_rejects
 from grace.index.snapshot import MAX_VERSION, Snapshot, SnapshotFacts, require_sids
 from grace.index.storage import current_version, next_version, publish, versions, write_snapshot
 from grace.index.storage.folder import OnWait
+from grace.index.tables.data_folder import TableSource
+from grace.index.tables.table_file import TableFile
 from grace.index.targeting.schema import TargetingSchema, load_schema
 
 ENDED_REJECTS = "ended.rejects.jsonl"
@@ -29,9 +40,13 @@ MAX_THREADS = 1024
 
 @dataclass(frozen=True, slots=True)
 class BuildSpec:
-    ads: tuple[Path, ...]  # Parquet files or folders of them
+    ads: tuple[str | Path, ...]  # files, folders of them, or URLs of both
     targeting: Path
     root: Path
+    columns: Mapping[str, str] = field(default_factory=dict)  # ours: the ads table's
+    list_separator: str | None = None  # of a CSV's cells
+    sids: str | None = None  # a codebook's folder or a table of SIDs; None: the ads' column sid
+    id_map: Path | None = None  # numbers ads; None: their ids are integers
     mode: MatcherMode = MatcherMode.EXACT
     k_way: KWay | None = None  # partitions of mode `static` or `dynamic`; the latter has a default
     sid_space: str | None = None  # None: what the files' metadata says
@@ -39,7 +54,7 @@ class BuildSpec:
     version: int | None = None  # None: the next one
     updates_watermark: int = 0
     max_rejects: int = 0
-    without: tuple[str, ...] = ()  # entities of the schema to which no ad shall belong
+    without: tuple[str, ...] = ()  # names of the schema that no ad has a rule on or belongs to
     reject_file: Path | None = None  # None: <root>/<version>.rejects.jsonl, or ENDED_REJECTS
     publish: bool = True
     threads: int = field(default_factory=available_cores)
@@ -50,10 +65,13 @@ def build(spec: BuildSpec, progress: Progress, on_wait: OnWait | None = None) ->
     """`on_wait` is called with a sentence if another process is writing in the root."""
     plan = plan_build(spec, progress, on_wait)
     schema, steps = plan.schema, plan.steps
+    reading = plan.reading()
     with steps.run("read ads", plan.source.rows) as advance:
-        reader = BatchReader(plan.source, schema, plan.vocab_sizes, spec.batch_rows)
-        collected = collect_ads(plan.source, schema, reader, plan.log, spec.threads, advance)
+        reader = BatchReader(plan.source, reading)
+        collected = collect_ads(plan.source, reading, reader, plan.log, spec.threads, advance)
+    del reading
     plan.require_ads(len(collected.ad_ids))
+    plan.require_stated(reader.stated)
     with steps.run("arrange", 1) as advance:
         arranged = arrange(collected, schema, plan.vocab_sizes, spec.threads)
         del collected
@@ -81,6 +99,34 @@ class BuildPlan:
     log: RejectLog
     steps: Steps
     on_wait: OnWait | None
+    sids: TableFile | None  # to join
+
+    def reading(self) -> AdsReading:
+        """Number the ads and read their SIDs, where the table does not have these itself."""
+        names, sids = None, None
+        if self.spec.id_map is not None:
+            with self.steps.run("number ads", self.source.rows) as advance:
+                names = number_ads(self.source.files, self.spec.id_map, advance)
+        if self.sids is not None:
+            with self.steps.run("read SIDs", self.sids.count_rows()) as advance:
+                sids = read_item_sids(self.sids, names, self.vocab_sizes, advance)
+        return AdsReading(self.schema, self.vocab_sizes, names, sids, self.spec.batch_rows)
+
+    def require_stated(self, stated: Set[str]) -> None:
+        """Refuse a column without any rule, and a rule that the build was to go without."""
+        for name in (*self.schema.names, *self.schema.entities):
+            files = " and ".join(file.address for file in self.source.files[:2])
+            if name in self.spec.without and name in stated:
+                raise InputError(
+                    f"--without {name}: but {files} has rules on it, which no server would "
+                    f"enforce; leave --without {name} out, or drop the columns"
+                )
+            if name not in self.spec.without and name not in stated:
+                kind = "is an entity" if name in self.schema.entities else "has a rule"
+                raise InputError(
+                    f"{files}: column {name!r}: in no row there {kind}, so it would change "
+                    f"nothing; fill it, or build with --without {name}"
+                )
 
     def require_ads(self, count: int) -> None:
         if count == 0:
@@ -137,12 +183,18 @@ def plan_build(spec: BuildSpec, progress: Progress, on_wait: OnWait | None) -> B
     if not 1 <= spec.threads <= MAX_THREADS:
         raise InputError(f"--threads {spec.threads}: give 1 to {MAX_THREADS}, one per core")
     schema = load_schema(spec.targeting)
-    source = open_ads(spec.ads, schema, spec.without)
+    sids = None if spec.sids is None else sids_table(spec.sids)
+    expected = ExpectedColumns(schema, spec.without, sids is not None, spec.id_map is not None)
+    files = tuple(map(str, spec.ads))
+    source = open_ads(TableSource(files, spec.columns, spec.list_separator), expected)
+    if sids is not None:
+        source = replace(source, sid_space=sid_space_in(sids), vocab_sizes=vocab_sizes_in(sids))
     sid_space, vocab_sizes = _sid_space_and_vocabulary(spec, source)
     checked_k_way(spec.mode, spec.k_way, len(vocab_sizes))
     facts = SnapshotFacts(_version(spec), "", sid_space, 0, spec.updates_watermark)
     log = ad_rejects(spec.max_rejects, spec.reject_file or spec.root / ENDED_REJECTS)
-    return BuildPlan(spec, schema, source, vocab_sizes, facts, log, Steps(progress), on_wait)
+    steps = Steps(progress)
+    return BuildPlan(spec, schema, source, vocab_sizes, facts, log, steps, on_wait, sids)
 
 
 def matchers_of(
@@ -164,7 +216,7 @@ def _sid_space_and_vocabulary(spec: BuildSpec, source: AdsSource) -> tuple[str, 
         missing = [] if name is not None else ["--sid-space NAME (the model's)"]
         missing += [] if sizes is not None else ["--vocab-sizes 512,512,512,512 (one per token)"]
         raise InputError(
-            f"pass {' and '.join(missing)}: the Parquet metadata has no grace.sid_space and "
+            f"pass {' and '.join(missing)}: no Parquet metadata has grace.sid_space and "
             "grace.vocab_sizes to take them from"
         )
     require_sids(name, sizes)

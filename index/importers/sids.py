@@ -109,7 +109,8 @@ def _collected(
     with nullcontext() if spec.id_map is None else map_lock(spec.id_map):
         names = _names(spec, ads)
         parts = _reading(spec, progress)
-        numbering = names or (IntegerIds() if ads is None else IntegerIds(_KEY_OF_NAMES))
+        integers = IntegerIds() if ads is None else IntegerIds(_KEY_OF_NAMES)
+        numbering = integers if names is None else names
         items = accept_items(str(spec.source), parts, numbering, spec.vocab_sizes, rejects)
         if not len(items.numbers):
             listed = f"all {items.read} items were refused, see {rejects.write()}; "

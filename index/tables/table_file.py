@@ -6,7 +6,7 @@ a guess would make 1234 of the postcode 01234. `cells.py` turns texts into numbe
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -34,7 +34,7 @@ class TableFile:
     address: str
     format: Format
     schema: pa.Schema
-    rows: int | None  # None for a CSV that was not counted
+    rows: int | None  # None for a CSV, which `count_rows` counts
     list_separator: str | None = None  # of a CSV's cells that list values
 
     def batches(self, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
@@ -49,12 +49,11 @@ class TableFile:
         except UNREADABLE as error:
             raise self._fault(error, done) from None
 
-    def counted(self) -> "TableFile":
-        """Return the file with its number of rows."""
+    def count_rows(self) -> int:
+        """Return the number of rows; this reads a CSV once."""
         if self.rows is not None:
-            return self
-        counted = sum(batch.num_rows for batch in self.batches(self.schema.names[:1], 1 << 20))
-        return replace(self, rows=counted)
+            return self.rows
+        return sum(batch.num_rows for batch in self.batches(self.schema.names[:1], 1 << 20))
 
     def _batches(self, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
         if self.format is Format.PARQUET:
@@ -94,9 +93,8 @@ def open_table(address: str, list_separator: str | None = None) -> TableFile:
                 else:
                     schema, rows = json_lines.read_schema(stream, address)
     except UNREADABLE as error:
-        shown = (
-            "table" if ending_format(address) is None else f"{ending_format(address).shown} file"
-        )
+        ending = ending_format(address)
+        shown = "table" if ending is None else f"{ending.shown} file"
         raise InputError(f"{address}: not a readable {shown}: {first_line(error)}") from None
     repeated = [name for name in schema.names if schema.names.count(name) > 1]
     if repeated:
@@ -129,7 +127,7 @@ def _format(address: str) -> Format:
         begin: bytes = raw.read(64)
     stated = ending_format(address)
     if begin[:4] == _PARQUET_MAGIC:
-        if stated in (None, Format.PARQUET):
+        if stated is None or stated is Format.PARQUET:
             return Format.PARQUET
         raise InputError(
             f"{address}: is Parquet, but is named like {stated.shown}; name it *.parquet"

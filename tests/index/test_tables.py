@@ -29,7 +29,7 @@ def written(file: Path, content: str | bytes) -> str:
 
 
 CSV = 'id,Country Code,name\n01,US|CA,"a, ""b""\nc"\n,,""\n3,NA,null\n'
-CSV_ROWS = [
+CSV_ROWS: list[dict[str, str | None]] = [
     {"id": "01", "Country Code": "US|CA", "name": 'a, "b"\nc'},
     {"id": None, "Country Code": None, "name": None},
     {"id": "3", "Country Code": "NA", "name": "null"},
@@ -46,7 +46,7 @@ def test_a_csv_is_text_and_its_empty_cells_are_null(tmp_path: Path, name: str, m
     assert rows_of(table, ["name", "id"]) == [
         {"name": row["name"], "id": row["id"]} for row in CSV_ROWS
     ]
-    assert table.counted().rows == 3
+    assert table.count_rows() == 3
 
 
 JSON_ROWS: list[dict[str, Any]] = [
