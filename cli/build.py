@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from grace.cli.options import AsJson, numbers, require_known
+from grace.cli.options import AsJson, Without, numbers, require_known
 from grace.cli.progress import progress_bars
 from grace.configs.errors import InputError
 from grace.configs.extras import install_command
@@ -86,14 +86,7 @@ def build(
         int,
         typer.Option(help="Number of the last update of ads that the table has."),
     ] = 0,
-    without: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Build without this attribute, set or entity, which the ads do not have; "
-            "repeatable.",
-        ),
-    ] = None,
+    without: Without = None,
     max_rejects: Annotated[
         int, typer.Option(min=0, help="Leave out up to this many faulty ads.")
     ] = 0,

@@ -13,6 +13,7 @@ from grace.cli.options import (
     MaxUnknown,
     SidSpace,
     VocabSizes,
+    Without,
     numbers,
 )
 from grace.cli.progress import progress_bars
@@ -37,6 +38,7 @@ def evaluate(
     max_unknown: MaxUnknown = 0.1,
     sid_space: SidSpace = None,
     vocab_sizes: VocabSizes = None,
+    without: Without = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure a checkpoint's recall and NDCG next to simple rules, with and without targeting.
@@ -46,7 +48,7 @@ def evaluate(
     at = tuple(sorted(set(numbers(cutoffs, "--cutoffs", "1,10,50"))))
     if at[0] < 1:
         raise typer.BadParameter(f"{at[0]}: give 1 or more", param_hint="--cutoffs")
-    from grace.model.train.catalogue import SidNames
+    from grace.model.train.catalogue import Stated
     from grace.model.train.checkpoint_report import EvaluationSpec, report_on
     from grace.model.train.run import chosen_device
 
@@ -58,7 +60,11 @@ def evaluate(
         beams=beams,
         device=chosen_device(device),
         max_unknown=max_unknown,
-        names=SidNames(sid_space, numbers(vocab_sizes, "--vocab-sizes", "512,512,512,512")),
+        stated=Stated(
+            sid_space,
+            numbers(vocab_sizes, "--vocab-sizes", "512,512,512,512"),
+            tuple(without or ()),
+        ),
     )
     with progress_bars() as progress:
         report = report_on(spec, progress)

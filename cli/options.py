@@ -44,6 +44,13 @@ MaxUnknown: TypeAlias = Annotated[
 SidSpace: TypeAlias = Annotated[
     str | None, typer.Option(help="Name of the SID space, if the ads table does not say it.")
 ]
+Without: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Build without this attribute, set or entity, which the ads do not have; repeatable.",
+    ),
+]
 VocabSizes: TypeAlias = Annotated[
     str | None, typer.Option(help="Tokens per position, if the ads table does not say them.")
 ]

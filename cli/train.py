@@ -12,6 +12,7 @@ from grace.cli.options import (
     MaxUnknown,
     SidSpace,
     VocabSizes,
+    Without,
     numbers,
 )
 from grace.cli.progress import progress_bars
@@ -47,6 +48,7 @@ def train(
     max_unknown: MaxUnknown = 0.1,
     sid_space: SidSpace = None,
     vocab_sizes: VocabSizes = None,
+    without: Without = None,
     plot: Annotated[bool, typer.Option(help="Draw the loss curve, loss.png.")] = True,
     as_json: AsJson = False,
 ) -> None:
@@ -61,7 +63,7 @@ def train(
         raise typer.BadParameter("give --steps or --epochs, not both", param_hint="--epochs")
     draw = _loss_plotter() if plot else None
     from grace.bench.result_file import write_result
-    from grace.model.train.catalogue import SidNames
+    from grace.model.train.catalogue import Stated
     from grace.model.train.run import TrainingRun, chosen_device, train_model
 
     run = TrainingRun(
@@ -74,7 +76,11 @@ def train(
         device=chosen_device(device),
         resume=resume,
         max_unknown=max_unknown,
-        names=SidNames(sid_space, numbers(vocab_sizes, "--vocab-sizes", "512,512,512,512")),
+        stated=Stated(
+            sid_space,
+            numbers(vocab_sizes, "--vocab-sizes", "512,512,512,512"),
+            tuple(without or ()),
+        ),
     )
     with progress_bars() as progress:
         report = train_model(run, progress)
@@ -93,6 +99,7 @@ def train(
     arguments += [
         part for name, value in chosen.items() if value is not None for part in (name, value)
     ]
+    arguments += [part for name in without or () for part in ("--without", name)]
     write_result(out / "metrics.json", "grace train", list(map(str, arguments)), [report.to_json()])
     if as_json:
         print(json.dumps({"out": str(out), **report.to_json()}, indent=1))

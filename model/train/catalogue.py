@@ -14,28 +14,36 @@ _ANY = 1 << 62  # refused ads; a log's events of them count as unknown
 
 
 @dataclass(frozen=True, slots=True)
-class SidNames:
-    """What the ads table's metadata leave out: None means that they say it."""
+class Stated:
+    """What a user states of the ads table that it does not say itself, as for `grace build`."""
 
-    sid_space: str | None = None
+    sid_space: str | None = None  # None: the table says it
     vocab_sizes: tuple[int, ...] | None = None
+    without: tuple[str, ...] = ()
 
 
-FROM_TABLE = SidNames()
+NOTHING_STATED = Stated()
 
 
 def catalogue_of(
-    folder: DataFolder, names: SidNames = FROM_TABLE, mode: MatcherMode = MatcherMode.CD
+    folder: DataFolder,
+    stated: Stated = NOTHING_STATED,
+    mode: MatcherMode = MatcherMode.CD,
 ) -> Snapshot:
     """Build a snapshot without the ads that a build refuses. Training needs no matchers."""
     with tempfile.TemporaryDirectory(prefix="grace-train-") as root:
         spec = BuildSpec(
-            ads=tuple(Path(file) for file in folder.ads.files),
+            ads=folder.ads.files,
+            columns=folder.ads.columns,
+            list_separator=folder.ads.list_separator,
+            sids=folder.sids,
+            id_map=folder.id_map,
             targeting=folder.targeting,
             root=Path(root),
             mode=mode,
-            sid_space=names.sid_space,
-            vocab_sizes=names.vocab_sizes,
+            sid_space=stated.sid_space,
+            vocab_sizes=stated.vocab_sizes,
+            without=stated.without,
             max_rejects=_ANY,
         )
         build(spec, lambda *_: None)

@@ -28,7 +28,7 @@ from grace.model.checkpoints.checkpoint import (
     load_checkpoint,
     require_match,
 )
-from grace.model.train.catalogue import FROM_TABLE, SidNames, catalogue_of
+from grace.model.train.catalogue import NOTHING_STATED, Stated, catalogue_of
 from grace.model.train.evaluate import (
     USERS_PER_BATCH,
     Followers,
@@ -62,7 +62,7 @@ class EvaluationSpec:
     beams: int  # of every step after the first
     device: torch.device = CPU
     max_unknown: float = 0.1
-    names: SidNames = FROM_TABLE
+    stated: Stated = NOTHING_STATED
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def report_on(spec: EvaluationSpec, progress: Progress) -> CheckpointReport:
     model = load_checkpoint(spec.checkpoint, spec.device)
     history = history_input(model.spec)
     folder = read_data_folder(spec.data)
-    catalogue = catalogue_of(folder, spec.names, MatcherMode.EXACT)
+    catalogue = catalogue_of(folder, spec.stated, MatcherMode.EXACT)
     require_match(model.spec, catalogue, spec.checkpoint)
     read = read_log(folder, catalogue, tuple(history.side), spec.max_unknown, attributes=True)
     log = read.interactions

@@ -29,7 +29,7 @@ class Interactions:
     leaf_sids   uint16 [leaves, L]
     times_ms    int64 [events]
     side        int64 [events] each
-    attributes  [events] each: what the log says of the user, a text or a list of texts
+    attributes  [events] each: lists of texts that say who the user is
     """
 
     offsets: Int64
@@ -88,7 +88,7 @@ class Interactions:
         for name, column in self.attributes.items():
             value = column[event].as_py()
             if value is not None:
-                found[name] = tuple(value) if isinstance(value, list) else (value,)
+                found[name] = tuple(each for each in value if each is not None)
         return found
 
 

@@ -18,6 +18,14 @@ import pyarrow.parquet as pq
 
 from grace.configs.errors import InputError
 from grace.index.snapshot import Snapshot
+from grace.index.tables.cells import (
+    integer_lists,
+    integers,
+    is_list,
+    is_text,
+    split_cells,
+    text_lists,
+)
 from grace.index.tables.data_folder import DataFolder, TableSource
 from grace.index.trie import SidTrie
 from grace.model.train.interactions import Interactions
@@ -73,9 +81,9 @@ def read_log(
         leaves=leaves[order],
         leaf_sids=catalogue.trie.sids(np.arange(catalogue.trie.num_leaves)),
         times_ms=times[order],
-        side={name: table.integers(name)[rows] for name in side},
+        side={name: table.numbers(name).to_numpy()[rows] for name in side},
         attributes={
-            name: table.texts(name).take(pa.array(rows)) for name in wanted if name in table.columns
+            name: table.lists(name).take(pa.array(rows)) for name in wanted if name in table.columns
         },
     )
     if not len(log.last_events()):
@@ -134,7 +142,7 @@ class _LogTable:
     def users(self, rows: Int64) -> tuple[npt.NDArray[Any], Int64]:
         """Return the users of these rows in ascending order, and the number of each row's user."""
         column = self.columns["user_id"].take(pa.array(rows))
-        if not (pa.types.is_integer(column.type) or _is_text(column.type)):
+        if not (pa.types.is_integer(column.type) or is_text(column.type)):
             raise self._wrong_type("user_id", "integers or texts")
         encoded = pc.dictionary_encode(column)
         names = encoded.dictionary.to_numpy(zero_copy_only=False)
@@ -146,9 +154,9 @@ class _LogTable:
     def times(self) -> Int64:
         """[rows] in milliseconds"""
         column = self.columns["timestamp_ms"]
-        if _is_text(column.type):
-            moments = pa.timestamp("ns"), pa.timestamp("ns", "UTC")
-            column = _first_that_works(column, pa.int64(), *moments)
+        if is_text(column.type):
+            numbers, wrong = integers(column)
+            column = _moments(column) if wrong.any() else numbers
         if column is not None and pa.types.is_timestamp(column.type):
             column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
         if column is None or not pa.types.is_integer(column.type):
@@ -156,21 +164,24 @@ class _LogTable:
         times: Int64 = column.cast(pa.int64()).to_numpy()
         return times
 
-    def integers(self, name: str) -> Int64:
+    def numbers(self, name: str, expected: str = "integers", remedy: str = "") -> pa.Array:
+        """Return a column of integers; nulls stay."""
         column = self.columns[name]
-        if _is_text(column.type):
-            column = _first_that_works(column, pa.int64())
-        if column is None or not pa.types.is_integer(column.type):
-            raise self._wrong_type(name, "integers")
-        values: Int64 = column.cast(pa.int64()).to_numpy()
-        return values
+        if is_text(column.type):
+            column, wrong = integers(column)
+            for row in np.flatnonzero(wrong)[:1]:
+                raise InputError(
+                    f"{self.name}: row {row}: {self.source.theirs(name)} "
+                    f"{self.columns[name][row].as_py()!r} is no integer{remedy}"
+                )
+        if not pa.types.is_integer(column.type):
+            raise self._wrong_type(name, expected)
+        return column.cast(pa.int64())
 
-    def texts(self, name: str) -> pa.Array:
-        """Return a column of texts, or of lists of texts."""
-        column = self.columns[name]
-        if _is_text(column.type) and self.source.list_separator is not None:
-            return pc.split_pattern(column, self.source.list_separator)
-        return column.cast(pa.list_(pa.string()) if _is_list(column.type) else pa.string())
+    def lists(self, name: str) -> pa.Array:
+        """Return a column as lists of texts."""
+        column, separator = self.columns[name], self.source.list_separator
+        return text_lists(column) if separator is None else split_cells(column, separator)
 
     def leaves(self, folder: DataFolder, catalogue: Snapshot) -> Int64:
         """Return each event's leaf, or _UNKNOWN.   [rows]"""
@@ -188,27 +199,19 @@ class _LogTable:
             known = pq.read_table(id_map, columns=["item_id", "ad_id"])
             places = pc.index_in(column.cast(pa.string()), value_set=known["item_id"])
             column = known["ad_id"].take(places).combine_chunks()
-        elif _is_text(column.type):
-            column = _first_that_works(column, pa.int64())
-            if column is None:
-                raise InputError(
-                    f"{self.name}: column {self.source.theirs('ad_id')!r} has ids that are no "
-                    "integers; number the ads with id_map in tables.yaml, and build with it"
-                )
-        if not pa.types.is_integer(column.type):
-            raise self._wrong_type("ad_id", "integers, or of texts with an id_map")
-        numbers: Int64 = pc.fill_null(column.cast(pa.int64()), -1).to_numpy()
+        else:
+            remedy = "; number the ads with id_map in tables.yaml, and build with it"
+            column = self.numbers("ad_id", "integers, or of texts with an id_map", remedy)
+        numbers: Int64 = pc.fill_null(column, -1).to_numpy()
         return numbers
 
     def _leaves_of_sids(self, trie: SidTrie) -> Int64:
-        column = self.columns["sid"]
-        if _is_text(column.type) and self.source.list_separator is not None:
-            column = _first_that_works(
-                pc.split_pattern(column, self.source.list_separator), pa.list_(pa.int64())
-            )
-        if column is None or not (
-            _is_list(column.type) and pa.types.is_integer(column.type.value_type)
-        ):
+        column, separator = self.columns["sid"], self.source.list_separator
+        if is_text(column.type) and separator is not None:
+            column, wrong = integer_lists(split_cells(column, separator))
+            for row in np.flatnonzero(wrong)[:1]:
+                raise InputError(f"{self.name}: {self.shown(row)} is no list of integers")
+        if not (is_list(column.type) and pa.types.is_integer(column.type.value_type)):
             raise self._wrong_type("sid", "lists of integers")
         leaves = np.full(len(column), _UNKNOWN)
         filled = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
@@ -323,18 +326,11 @@ def _joined(parts: list[pa.Array]) -> pa.Array:
     return pa.concat_arrays([part if part.type == first else part.cast(first) for part in parts])
 
 
-def _first_that_works(column: pa.Array, *types: pa.DataType) -> pa.Array | None:
-    for each in types:
+def _moments(column: pa.Array) -> pa.Array | None:
+    """Return texts as times, with or without a time zone, or None if they are none."""
+    for zone in (None, "UTC"):
         try:
-            return column.cast(each)
+            return column.cast(pa.timestamp("ns", zone))
         except pa.ArrowInvalid:
             continue
     return None
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))

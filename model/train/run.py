@@ -26,7 +26,7 @@ from grace.model.checkpoints.checkpoint import (
 )
 from grace.model.checkpoints.init import random_model
 from grace.model.definition.model import Model
-from grace.model.train.catalogue import FROM_TABLE, SidNames, catalogue_of
+from grace.model.train.catalogue import NOTHING_STATED, Stated, catalogue_of
 from grace.model.train.evaluate import CUTOFFS, Search, Skew, compare, model_ranks, quality, skew_of
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
 from grace.model.train.log_reader import ReadLog, read_log
@@ -57,7 +57,7 @@ class TrainingRun:
     device: torch.device = CPU
     resume: bool = True
     max_unknown: float = MOST_UNKNOWN
-    names: SidNames = FROM_TABLE
+    stated: Stated = NOTHING_STATED
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class _Prepared:
 def _prepare(run: TrainingRun) -> _Prepared:
     written = read_recipe(run.config)
     folder = read_data_folder(run.data)
-    catalogue = catalogue_of(folder, run.names)
+    catalogue = catalogue_of(folder, run.stated)
     read = read_log(folder, catalogue, written.side_columns, run.max_unknown)
     log = read.interactions
     recipe = recipe_for(written, catalogue, log)

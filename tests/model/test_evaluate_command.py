@@ -160,9 +160,7 @@ def test_the_table_for_people_shows_the_numbers_of_the_json(checkpoint: Path, da
     assert f"best 10 {overlap['best 10']:.1%}" in done.stdout
 
 
-def test_a_checkpoint_of_other_sids_is_refused(
-    checkpoint: Path, training_folder: Path
-) -> None:
+def test_a_checkpoint_of_other_sids_is_refused(checkpoint: Path, training_folder: Path) -> None:
     options = ("--sid-space", "another", "--vocab-sizes", "64,8,8,8")
     done = invoke_grace("evaluate", "--checkpoint", checkpoint, "--data", training_folder, *options)
     assert done.exit_code == 1
