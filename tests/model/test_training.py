@@ -242,7 +242,7 @@ def full_trie(first: int, second: int) -> SidTrie:
 
 
 @pytest.mark.parametrize(
-    ("vocab_sizes", "d_model", "beams"), [((8, 17), 64, (1, 8)), ((256, 300), 128, (1, 128))]
+    ("vocab_sizes", "d_model", "beams"), [((8, 17), 64, (1, 8)), ((256, 300), 96, (1, 128))]
 )
 def test_the_default_recipe_follows_the_catalogue_and_the_log(
     training_log: Interactions,
