@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -122,16 +123,13 @@ def build(
 
     Or: `grace build --ads data/ads.parquet --targeting data/targeting.yaml --root snapshots`
     """
-    from grace.index.builder import BuildSpec
-
     if threads is None and ray is not None:
         threads = 1
     if scratch is not None and shards is None and ray is None:
         raise typer.BadParameter("give --shards or --ray as well", param_hint="--scratch")
     chosen: dict[str, Any] = {} if threads is None else {"threads": threads}
-    spec = BuildSpec(
-        **_inputs(data, ads, targeting, sids, id_map),
-        root=root,
+    spec = replace(
+        _spec(data, ads, targeting, sids, id_map, root),
         mode=_mode(matchers),
         k_way=_k_way(k, fill_target, k_max),
         sid_space=sid_space,
@@ -170,32 +168,32 @@ def build(
         print(f"{refused} refused, listed in {report.reject_file}")
 
 
-def _inputs(
+def _spec(
     data: Path | None,
     ads: Sequence[str] | None,
     targeting: Path | None,
     sids: str | None,
     id_map: Path | None,
-) -> dict[str, Any]:
-    """Return where a build's inputs are: those of a data folder, or of the options."""
+    root: Path,
+) -> Any:
+    """Return the build of a data folder, or of the tables that the options name."""
+    from grace.index.builder import BuildSpec, spec_of
     from grace.index.tables.data_folder import read_data_folder
 
     ways = "--data FOLDER, or --ads TABLE and --targeting FILE"
     if data is None:
         if not ads or targeting is None:
             raise InputError(f"no table to build: give {ways}")
-        return {"ads": tuple(ads), "targeting": targeting, "sids": sids, "id_map": id_map}
+        return BuildSpec(tuple(ads), targeting, root, sids=sids, id_map=id_map)
     if ads or targeting is not None:
         raise InputError(f"two tables to build: give {ways}, and not both")
     folder = read_data_folder(data)
-    return {
-        "ads": folder.ads.files,
-        "columns": folder.ads.columns,
-        "list_separator": folder.ads.list_separator,
-        "targeting": folder.targeting,
-        "sids": folder.sids if sids is None else sids,
-        "id_map": folder.id_map if id_map is None else id_map,
-    }
+    spec = spec_of(folder, root)
+    return replace(
+        spec,
+        sids=spec.sids if sids is None else sids,
+        id_map=spec.id_map if id_map is None else id_map,
+    )
 
 
 def _build(

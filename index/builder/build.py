@@ -28,7 +28,7 @@ from grace.index.rejects import RejectLog, ad_rejects
 from grace.index.snapshot import MAX_VERSION, Snapshot, SnapshotFacts, require_sids
 from grace.index.storage import current_version, next_version, publish, versions, write_snapshot
 from grace.index.storage.folder import OnWait
-from grace.index.tables.data_folder import TableSource
+from grace.index.tables.data_folder import DataFolder, TableSource
 from grace.index.tables.table_file import TableFile
 from grace.index.targeting.schema import TargetingSchema, load_schema
 
@@ -59,6 +59,19 @@ class BuildSpec:
     publish: bool = True
     threads: int = field(default_factory=available_cores)
     batch_rows: int = BATCH_ROWS
+
+
+def spec_of(data: DataFolder, root: Path) -> BuildSpec:
+    """Return the build of a data folder."""
+    return BuildSpec(
+        ads=data.ads.files,
+        targeting=data.targeting,
+        root=root,
+        columns=data.ads.columns,
+        list_separator=data.ads.list_separator,
+        sids=data.sids,
+        id_map=data.id_map,
+    )
 
 
 def build(spec: BuildSpec, progress: Progress, on_wait: OnWait | None = None) -> BuildReport:

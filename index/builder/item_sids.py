@@ -1,7 +1,7 @@
 """SIDs that are not in the ads table: joined from a table of items, such as a codebook's.
 
-Memory holds 8 + 2 L bytes per item, in order of the ads' numbers: 0.8 GB for 50 million items. An
-item that the ads' id map does not know belongs to no ad.
+Memory holds 8 + 2 L bytes per item, in order of the ads' numbers, and twice that while they are put
+in order. An item that the ads' id map does not know belongs to no ad.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from grace.index.tables.data_folder import SIDS_FILE
 from grace.index.tables.item_numbers import IdMap
 from grace.index.tables.table_file import TableFile, open_table
 
-_BATCH_ROWS = 1 << 20
+_BATCH_ROWS = 1 << 18
 _COLUMNS = ("item_id", "sid")
 
 
@@ -82,26 +82,30 @@ def read_item_sids(
     table: TableFile, names: IdMap | None, vocab_sizes: tuple[int, ...], advance: Advance
 ) -> ItemSids:
     """`names` numbers the ads; without it their ids are integers."""
-    numbers, tokens = [], []
-    row = 0
+    rows = table.count_rows()
+    numbers = np.empty(rows, np.int64)
+    tokens = np.empty((rows, len(vocab_sizes)), np.uint16)
+    row, kept = 0, 0
     for batch in table.batches(_COLUMNS, _BATCH_ROWS):
         found = _numbers(table, batch.column("item_id"), names, row)
         known = found >= 0
-        numbers.append(found[known])
-        tokens.append(_tokens(table, batch.column("sid"), vocab_sizes, row)[known])
-        row += batch.num_rows
+        end = kept + int(known.sum())
+        numbers[kept:end] = found[known]
+        tokens[kept:end] = _tokens(table, batch.column("sid"), vocab_sizes, row)[known]
+        row, kept = row + batch.num_rows, end
         advance(row)
     if row == 0:
         raise InputError(f"{table.address}: has no items")
-    return _in_order(table, np.concatenate(numbers), np.concatenate(tokens))
+    return _in_order(table, numbers[:kept], tokens[:kept])
 
 
 def _in_order(
     table: TableFile, numbers: npt.NDArray[np.int64], tokens: npt.NDArray[np.uint16]
 ) -> ItemSids:
     if not (numbers[1:] > numbers[:-1]).all():
-        order = np.argsort(numbers, kind="stable")
-        numbers, tokens = numbers[order], tokens[order]
+        order = np.argsort(numbers)
+        numbers = numbers[order]
+        tokens = tokens[order]
         again = np.flatnonzero(numbers[1:] == numbers[:-1])
         if len(again):
             raise InputError(

@@ -141,6 +141,26 @@ def test_an_ad_without_a_sid_is_refused_by_name(shop: Path) -> None:
     assert (listed["row"], listed["ad_id"], listed["column"]) == (0, "sku-2", "sid")
 
 
+def test_integer_ids_need_no_map_and_others_ask_for_one(shop: Path) -> None:
+    raw, tables = shop.parent / "raw", TABLES.replace("id_map: ids.parquet\n", "")
+    (shop / "tables.yaml").write_text(tables)
+    code, _, err = build(shop)
+    assert code == 2
+    remedy = "--id-map, or id_map in tables.yaml, numbers such ads"
+    assert f"ad_id 'sku-2': is no integer; {remedy}" in err
+    text = ADS.replace("sku-2", "12").replace("sku-1", " 5").replace("007", "9223372036854775807")
+    (raw / "ads.csv").write_text(text)
+    write_sids(shop / "codebook", {"5": [0, 1], "12": [1, 0], "9223372036854775807": [1, 1]})
+    assert build(shop)[0] == 0
+    assert load_snapshot(shop / "snapshots").ads.ad_ids.tolist() == [5, 12, 2**63 - 1]
+    pq.write_table(pa.table({"sku": ["a"], "Country Code": ["US"]}), raw / "ads.parquet")
+    (shop / "tables.yaml").write_text("ads: {files: [../raw/ads.parquet], columns: {ad_id: sku}}")
+    options = ("--sids", shop / "codebook", "--without", "country", "--without", "place")
+    code, _, err = build(shop, *options, "--without", "campaign")
+    assert code == 2
+    assert "column 'sku', our 'ad_id', must be int64, got string; --id-map FILE" in err
+
+
 def test_options_take_the_place_of_the_folders(shop: Path, tmp_path: Path) -> None:
     write_sids(tmp_path / "other", SIDS | {"sku-1": [1, 1]})
     options = ("--sids", tmp_path / "other" / "sids.parquet", "--id-map", tmp_path / "more.parquet")

@@ -15,6 +15,7 @@ import pytest
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot
+from grace.index.tables.data_folder import read_data_folder
 from support.command import GRACE, plain_environment
 from support.in_process import invoke_grace
 
@@ -168,6 +169,14 @@ def test_the_metadata_of_the_document_lets_a_frame_build_without_options(
     done = invoke_grace("build", *inputs, "--root", tmp_path / "root")
     assert (done.exit_code, done.stderr) == (0, "")
     assert load_snapshot(tmp_path / "root").trie.vocab_sizes == (512, 512, 512, 512)
+
+
+def test_the_tables_yaml_of_the_document_is_one(document: str, tmp_path: Path) -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", document, re.DOTALL)
+    (tmp_path / "tables.yaml").write_text(text)
+    data = read_data_folder(tmp_path)
+    assert (data.ads.theirs("country"), data.ads.list_separator) == ("Country Code", "|")
+    assert data.log is not None
 
 
 def test_every_import_of_the_document_runs(

@@ -5,7 +5,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,7 +18,6 @@ from hypothesis import strategies as st
 
 from grace.configs.errors import InputError
 from grace.index.builder import BuildReport, BuildSpec, build
-from grace.index.invariants import check_invariants
 from grace.index.storage import load_snapshot
 from grace.index.targeting.schema import RESERVED_VALUE, Attribute, TargetingSchema, TargetSet
 from support.arrays import assert_same_arrays
@@ -330,85 +328,3 @@ def test_types_and_encodings_do_not_matter_and_faulty_rows_are_listed(
 ) -> None:
     with TemporaryDirectory() as folder:
         check_in(Path(folder), files, batch_rows)
-
-
-GOOD = {
-    "ad_id": pa.array([4, 5, 6]),
-    "sid": pa.array([[0, 1], [1, 0], [2, 1]], pa.list_(pa.uint16())),
-    "ad_weight": pa.array([1.0, 2.0, 3.0]),
-    "country": pa.array([["US"], None, []], pa.list_(pa.string())),
-    "location_exclude": pa.array([["a"], None, []], pa.list_(pa.string())),
-}
-NUMBERS = [1, 2, 3]
-WRONG: dict[str, pa.Array] = {
-    "uint64": pa.array(NUMBERS, pa.uint64()),
-    "decimal": pa.array([Decimal(1), Decimal(2), Decimal(3)], pa.decimal128(9, 0)),
-    "timestamp": pa.array(NUMBERS, pa.timestamp("us")),
-    "date": pa.array(NUMBERS, pa.date32()),
-    "duration": pa.array(NUMBERS, pa.duration("s")),
-    "bool": pa.array([True, False, True]),
-    "text": pa.array(["1", "2", "3"]),
-    "binary": pa.array([b"1", b"2", b"3"]),
-    "fixed binary": pa.array([b"1", b"2", b"3"], pa.binary(1)),
-    "dictionary": pa.array(["1", "2", "1"]).dictionary_encode(),
-    "struct": pa.array([{"a": 1}] * 3),
-    "map": pa.array([[("a", 1)]] * 3, pa.map_(pa.string(), pa.int64())),
-    "list of floats": pa.array([[0.0, 1.0]] * 3),
-    "list of bools": pa.array([[True, False]] * 3),
-    "list of binary": pa.array([[b"US"]] * 3),
-    "list of timestamps": pa.array([[1, 2]] * 3, pa.list_(pa.timestamp("ns"))),
-    "list of lists": pa.array([[[0], [1]]] * 3),
-    "list of text lists": pa.array([[["US"]]] * 3),
-    "list of structs": pa.array([[{"a": 1}]] * 3),
-    "list of decimals": pa.array([[Decimal(1)]] * 3),
-}
-RIGHT = {
-    "ad_weight": ["uint64"],
-    "country": ["uint64", "bool", "text", "dictionary", "list of bools"],
-    "location_exclude": ["uint64", "bool", "text", "dictionary", "list of bools"],
-}
-
-
-@pytest.mark.parametrize(
-    ("column", "kind"),
-    [(column, kind) for column in GOOD for kind in WRONG if kind not in RIGHT.get(column, ())],
-)
-def test_a_column_of_another_type_is_refused_by_name(
-    tmp_path: Path, column: str, kind: str
-) -> None:
-    pq.write_table(pa.table({**GOOD, column: WRONG[kind]}), tmp_path / "ads.parquet")
-    with pytest.raises(InputError) as caught:
-        built(tmp_path, [tmp_path / "ads.parquet"], without=("device",))
-    assert f"column {column!r} must be " in str(caught.value)
-    assert "ads.parquet" in str(caught.value)
-
-
-@examples(20)
-@given(
-    changes=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=4),
-    kept=st.one_of(st.just(1.0), st.floats(0, 1)),
-    compression=st.sampled_from(["none", "snappy"]),
-)
-def test_a_damaged_file_is_refused_by_name_or_what_it_says_is_built(
-    changes: list[tuple[float, int]], kept: float, compression: str
-) -> None:
-    with TemporaryDirectory() as folder:
-        check_damaged(Path(folder), changes, kept, compression)
-
-
-def check_damaged(
-    folder: Path, changes: list[tuple[float, int]], kept: float, compression: str
-) -> None:
-    path = folder / "ads.parquet"
-    pq.write_table(pa.table(GOOD), path, compression=compression, row_group_size=2)
-    content = bytearray(path.read_bytes())
-    for place, byte in changes:
-        content[int(place * len(content))] = byte
-    path.write_bytes(bytes(content[: int(kept * len(content))]))
-    try:
-        built(folder, [path], without=("device",))
-    except InputError as error:
-        assert "ads.parquet" in str(error) or "nothing to build" in str(error)
-        assert len(str(error).splitlines()) == 1
-    else:
-        check_invariants(load_snapshot(folder / "snapshots"))

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from grace.proto import retrieval_pb2 as wire
@@ -279,6 +281,33 @@ def test_the_command_prints_the_outcome_and_every_step(
     rows = re.findall(r"^ +([1-4]) +(\d+) +-\d+\.\d+ .* yes +$", done.stdout, re.MULTILINE)
     assert rows == [(str(step), token) for step, token in enumerate(tokens.groups(), start=1)]
     assert re.search(r"^snapshot 1, checkpoint \w+, profile full$", done.stdout, re.MULTILINE)
+
+
+def test_the_command_takes_an_ads_own_id_and_prints_its_title(
+    server: ServerProcess, serving_files: ServingFiles, request_file: Path, tmp_path: Path
+) -> None:
+    """The data folder's table is a CSV with other names, and its id map numbers the ads."""
+    catalogue = serving_files.folder / "catalogue"
+    ads = pq.read_table(catalogue / "ads.parquet").slice(3, 9).to_pylist()
+    lines = ["sku,name", *(f"sku-{ad['ad_id']},Ad {ad['ad_id']}" for ad in ads)]
+    (tmp_path / "ads.csv").write_text("\n".join(lines))
+    (tmp_path / "targeting.yaml").write_bytes((catalogue / "targeting.yaml").read_bytes())
+    columns = "{ad_id: sku, title: name}"
+    (tmp_path / "tables.yaml").write_text(
+        f"ads: {{files: [ads.csv], columns: {columns}}}\nid_map: ids.parquet\n"
+    )
+    numbers = [ad["ad_id"] for ad in ads]
+    names = {"item_id": [f"sku-{number}" for number in numbers], "ad_id": numbers}
+    pq.write_table(pa.table(names), tmp_path / "ids.parquet")
+    options = ("--address", server.admin, "--request", request_file, "--line", "3")
+    done = invoke_grace("explain", "--ad", f"sku-{numbers[4]}", "--data", tmp_path, *options)
+    assert (done.exit_code, done.stderr) == (0, "")
+    title, outcome, *_ = done.stdout.splitlines()
+    assert title == f"Ad {numbers[4]}"
+    assert outcome.startswith(f"ad {numbers[4]}: ")
+    done = invoke_grace("explain", "--ad", "sku-x", *options)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: --ad sku-x: ids are 0 to 2^63 - 1; give --data FOLDER")
 
 
 def test_the_command_prints_json(server: ServerProcess, request_file: Path) -> None:

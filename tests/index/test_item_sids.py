@@ -1,0 +1,88 @@
+"""SIDs of items, joined to ads by id: each ad has its item's, whatever the order of both."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from grace.configs.errors import InputError
+from grace.index.builder.item_sids import ItemSids, open_item_sids, read_item_sids, sids_table
+from grace.index.tables.item_numbers import IdMap
+
+SIZES = (300, 7)
+LISTS = pa.list_(pa.uint16())
+
+
+def read(path: Path, names: IdMap | None = None) -> ItemSids:
+    return read_item_sids(sids_table(str(path)), names, SIZES, lambda done: None)
+
+
+def sids_of(sids: ItemSids, ad_ids: list[int]) -> list[tuple[int, ...] | None]:
+    places = sids.places(np.array(ad_ids, np.int64)).tolist()
+    return [tuple(sids.tokens[at].tolist()) if at >= 0 else None for at in places]
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint32(), pa.string()], ids=str)
+def test_each_ad_has_the_sid_of_its_item(tmp_path: Path, kind: pa.DataType, in_order: bool) -> None:
+    rng = np.random.default_rng(5)
+    ids = rng.choice(9_000, 3_001, replace=False)
+    ids = np.sort(ids) if in_order else ids
+    plain = {int(i): (int(a), int(b)) for i, a, b in zip(ids, ids % 299, ids % 7, strict=True)}
+    columns = {
+        "sid": pa.array(list(plain.values()), LISTS),
+        "item_id": pa.array(list(plain), pa.int64()).cast(kind),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "sids.parquet", row_group_size=777)
+    sids = read(tmp_path)
+    asked = rng.integers(0, 9_100, 2_003).tolist()
+    assert sids_of(sids, asked) == [plain.get(ad) for ad in asked]
+    sids.save(tmp_path)
+    assert sids_of(open_item_sids(tmp_path, "x"), asked) == [plain.get(ad) for ad in asked]
+
+
+def test_an_id_map_names_the_items_and_the_others_belong_to_no_ad(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"item_id": "é", "sid": [1, 2]},
+        {"item_id": "7", "sid": [3, 4]},
+        {"item_id": "unknown", "sid": [5, 6]},
+    ]
+    path = tmp_path / "sids.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sids = read(path, IdMap({"7": 0, "é": 5, "new": 6}))
+    assert sids_of(sids, [0, 5, 6, -1]) == [(3, 4), (1, 2), None, None]
+    assert sids_of(read(path, IdMap({"new": 6})), [6, 0]) == [None, None]
+
+
+FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "no sid": ({"item_id": [1], "code": [[1, 2]]}, "column 'sid' is missing; a table of SIDs has"),
+    "no item": ({"ad_id": [1], "sid": [[1, 2]]}, "column 'item_id' is missing"),
+    "floats": ({"item_id": [1.5], "sid": [[1, 2]]}, "column 'item_id' must be int64 or text"),
+    "text": ({"item_id": [1], "sid": ["1 2"]}, "column 'sid' must be list<uint16>, got string"),
+    "null item": ({"item_id": [1, None], "sid": [[1, 2]] * 2}, "row 1: column 'item_id' is null"),
+    "null sid": ({"item_id": [1, 2], "sid": [[1, 2], None]}, "row 1: sid None: must be 2 tokens"),
+    "short": ({"item_id": [1], "sid": [[1]]}, r"row 0: sid \[1\]: must be 2 tokens in the vocab"),
+    "outside": ({"item_id": [1], "sid": [[1, 7]]}, r"row 0: sid \[1, 7\]: must be 2 tokens"),
+    "negative": ({"item_id": [1], "sid": [[1, -1]]}, r"row 0: sid \[1, -1\]"),
+    "null token": ({"item_id": [1], "sid": [[1, None]]}, r"row 0: sid \[1, None\]"),
+    "twice": ({"item_id": [5, 3, 5], "sid": [[1, 2]] * 3}, "the item of ad 5 has two SIDs; keep"),
+    "none": ({"item_id": pa.array([], pa.int64()), "sid": pa.array([], LISTS)}, "has no items"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_table_that_does_not_say_the_sids_is_refused(tmp_path: Path, name: str) -> None:
+    columns, fault = FAULTS[name]
+    pq.write_table(pa.table(columns), tmp_path / "sids.parquet")
+    with pytest.raises(InputError, match=f"sids.parquet:? ?{fault}"):
+        read(tmp_path)
+
+
+def test_a_csv_of_sids_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "sids.csv").write_text("item_id,sid\n1,1 2\n")
+    with pytest.raises(InputError, match="a CSV has no lists; write the SIDs as Parquet"):
+        read(tmp_path / "sids.csv")
